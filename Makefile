@@ -6,17 +6,20 @@ READY := $(VENV)/.ready
 # Where it is set, each of the hundreds of processes that tests start would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-spark4 test-rest-clients test-matrix docs simulate safeguards mutants lint format bench coverage-page clean
+.PHONY: help demo test test-system test-all test-spark4 test-rest-clients test-matrix docs simulate safeguards weight mutants lint format bench coverage-page clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo    run the examples: 336,776 flights through PySpark, and as events despite a kill'
-	@echo 'make test    lint, types and all tests but the slow ones'
-	@echo 'make test-all  the slow ones, too'
+	@echo 'make test    lint, types, all tests without real parts, and one or two of each real part'
+	@echo 'make test-system  the other tests of real parts: Ray, Spark, Kafka, PostgreSQL, ZooKeeper, browser'
+	@echo 'make test-all  all of these, and the slow ones'
 	@echo 'make test-spark4  the tests of Spark stages on Spark 4, in an environment of its own'
 	@echo 'make test-rest-clients  Flink'"'"'s own command line and schemathesis against the REST endpoint'
-	@echo 'make test-matrix  the fast tests with each Python, and with the oldest and newest Ray'
+	@echo 'make test-matrix  the fast tests with each Python, and with the oldest and newest dependencies'
 	@echo 'make simulate  every simulated scenario with SEEDS=10000 seeds'
+	@echo 'make safeguards  how many simulated seeds notice that a safeguard is missing'
+	@echo 'make weight  how many lines, modules and tests there are, beside the goals'
 	@echo 'make mutants  how many small changes of decisions and of the RPC core the tests notice'
 	@echo 'make docs    the documentation as a site, in build/site'
 	@echo 'make lint    ruff, mypy'
@@ -38,24 +41,33 @@ docs: $(READY)
 
 # How many seeds notice that a safeguard is missing: docs/safeguards.md.
 safeguards: $(READY)
+	@$(BIN)/pytest --numprocesses 0 -m safeguards $(PYTEST_ARGS)
 	@$(BIN)/python -m tools.safeguards --write
+
+weight: $(READY)
+	@$(BIN)/python tools/weight.py
 
 # Less than all: make mutants SAMPLE=400 SEED=1 MODULES="scheduler/job flinkray/rpc/mailbox.py"
 SEED := 1
 mutants: $(READY)
 	@$(BIN)/python -m tools.mutants $(MODULES) $(if $(SAMPLE),--sample $(SAMPLE)) --seed $(SEED) $(MUTANTS_ARGS)
 
+LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 lint: $(READY)
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
+	@$(LINT)
 
 # Two processes: one has all tests on Ray, the other takes the rest (tests/two_processes.py); PROCESSES=0
 # runs them in one. pytest comes last, so that its summary is what a log ends with.
 PROCESSES := 2
 PYTEST := $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadscope
-test: lint
-	@$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
+FAST := not slow and not safeguards
+test: $(READY)
+	@mkdir -p build; start=$$(date +%s); $(LINT) && \
+	$(PYTEST) -m '$(FAST) and (smoke or not system)' $(PYTEST_ARGS)$(if $(PYTEST_ARGS),, && \
+	echo $$(($$(date +%s) - start)) > build/make-test-seconds)
+
+test-system: $(READY)
+	@$(PYTEST) -m '$(FAST) and system and not smoke' $(PYTEST_ARGS)
 
 test-all: lint
 	@$(PYTEST) $(PYTEST_ARGS)
@@ -96,10 +108,12 @@ format: $(READY)
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+# To put the figures into docs/benchmarks.md: make bench BENCH_ARGS=--record
 bench: $(READY)
 	@missed=; for benchmark in benchmarks/[!_]*.py; do \
-	    echo "== $$benchmark"; $(BIN)/python "$$benchmark" || missed="$$missed $$benchmark"; \
+	    echo "== $$benchmark"; $(BIN)/python "$$benchmark" $(BENCH_ARGS) || missed="$$missed $$benchmark"; \
 	done; \
+	$(BIN)/python -m tools.benchmarks_page --write; \
 	if [ -n "$$missed" ]; then echo "a goal was missed, or the run failed:$$missed"; exit 1; fi
 
 coverage-page: $(READY)

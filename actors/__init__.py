@@ -1,1 +1,3 @@
-"""The processes of a cluster, a folder for each; its module ``endpoint`` is the process itself."""
+"""The processes of a cluster, one folder each.
+The module ``endpoint`` of a folder is the process's endpoint.
+"""

@@ -10,11 +10,10 @@ Exit status 1: a goal was missed.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -35,8 +34,7 @@ from _channels.over_channels import OverChannels  # noqa: E402
 from _channels.over_flight import OverFlight  # noqa: E402
 from _channels.over_ray import OverRay  # noqa: E402
 from _channels.over_sockets import OverSockets  # noqa: E402
-from _machine import facts  # noqa: E402
-from _rpc.report import Goal, Section, microseconds  # noqa: E402
+from _results import Figure, Results, Section, microseconds, parse  # noqa: E402
 
 UNIX, TCP = "channels, unix socket", "channels, TCP"
 SIZES = {"4 KB": 4_096, "64 KB": 65_536, "1 MB": 2**20, "8 MB": 2**23}
@@ -90,32 +88,32 @@ def section(size: str, figures: dict[str, dict[str, float]]) -> Section:
             microseconds(one["p50"]),
             microseconds(one["p99"]),
         )
-    shown.figures = figures
+    shown.raw = figures
     return shown
 
 
-def goals(found: Figures) -> list[Goal]:
+def goals(found: Figures) -> Iterator[Figure]:
     """Ratios within this run."""
     flight, ray = OverFlight.name, OverRay.name
-    bounds = []
-    for size in ("64 KB", "1 MB", "8 MB"):
-        ratio = found[size][flight]["seconds"] / found[size][UNIX]["seconds"]
-        bounds.append(Goal(f"{size}: throughput over Arrow Flight's", ratio, 1.0, True, 2))
-    small = found["4 KB"]
-    bounds.append(
-        Goal("4 KB: round trip over Arrow Flight's", small[UNIX]["p50"] / small[flight]["p50"], 1.1)
-    )
-    if ray in small:
-        bounds.append(
-            Goal(
-                "4 KB: batches over a Ray actor's",
-                small[ray]["seconds"] / small[UNIX]["seconds"],
-                10.0,
-                True,
-                1,
-            )
-        )
-    return bounds
+    for size, other, bound in (
+        ("64 KB", flight, 1.0),
+        ("1 MB", flight, 1.0),
+        ("8 MB", flight, 1.0),
+        ("4 KB", ray, 10.0),
+    ):
+        if other in found[size]:
+            mine, theirs = (1 / found[size][name]["seconds"] for name in (UNIX, other))
+            what = f"channels between processes, batches of {size}: over {other}"
+            shown, peer = f"{mine:,.0f} batches/s, {{}}", f"{other}: {theirs:,.0f} batches/s"
+            ratio = mine / theirs
+            yield Figure(size, what, ratio, bound, "x", at_least=True, shown=shown, peer=peer)
+    small = {name: one["p50"] for name, one in found["4 KB"].items()}
+    what = f"channels between processes, round trip of 4 KB, p50: over {flight}"
+    peer = f"{flight}: {microseconds(small[flight])} us; "
+    peer += f"{OverSockets.name}: {microseconds(small[OverSockets.name])} us"
+    shown = f"{microseconds(small[UNIX])} us, {{}}"
+    ratio = small[UNIX] / small[flight]
+    yield Figure("round trip", what, ratio, 1.1, "x", shown=shown, peer=peer)
 
 
 def main() -> None:
@@ -123,11 +121,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (5)")
     parser.add_argument("--share", type=float, default=1.0, help="of the batches of a full run (1)")
     parser.add_argument("--no-ray", action="store_true", help="do without Ray")
-    parser.add_argument("--json", type=Path, help="also write machine, goals and figures here")
-    arguments = parser.parse_args()
-    machine = facts("flinkray", "ray", "pyarrow")
-    for name, value in machine.items():
-        print(f"{name:<28}{value}")
+    arguments = parse(parser)
+    results = Results(arguments, "flinkray", "ray", "pyarrow")
     makers: list[Callable[[], Contender]] = [
         lambda: OverChannels(UNIX, "one"),
         lambda: OverChannels(TCP, "two"),
@@ -148,24 +143,10 @@ def main() -> None:
         assert isinstance(channels, OverChannels)
         python_values = blocks.measure(channels, arguments.rounds)
     for size, figures in found.items():
-        section(size, figures).show()
-    python_values.show()
-    checked = goals(found)
-    for goal in checked:
-        print(f"goal: {goal}")
-    if arguments.json:
-        report = {
-            "machine": machine,
-            "rounds": arguments.rounds,
-            "goals": {
-                goal.what: {"value": goal.value, "bound": goal.bound, "met": goal.is_met}
-                for goal in checked
-            },
-            "batches": found,
-            "blocks": python_values.figures,
-        }
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
-    sys.exit(0 if all(goal.is_met for goal in checked) else 1)
+        results.show(section(size, figures))
+    results.show(python_values)
+    results.add(*goals(found))
+    results.end()
 
 
 if __name__ == "__main__":

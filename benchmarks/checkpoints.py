@@ -30,8 +30,7 @@ if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
 from _checkpoints import jobs, kill, one_subtask, throughput  # noqa: E402
-from _checkpoints.goals import Goals  # noqa: E402
-from _machine import facts  # noqa: E402
+from _results import Results, parse  # noqa: E402
 
 PYARROW_THERE = 333e6
 """Rows per second of its group-by, where Flink was measured."""
@@ -49,13 +48,13 @@ def group_by() -> float:
     return len(keys) / median(seconds)
 
 
-def state(keys: int, rounds: int, scale: float, goals: Goals) -> None:
+def state(keys: int, rounds: int, scale: float, results: Results) -> None:
     """Of one subtask."""
     taken = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
             taken.append(one_subtask.one_round(keys, Path(folder)))
-    one_subtask.tell(keys, taken, scale, goals)
+    one_subtask.tell(keys, taken, scale, results)
 
 
 def main() -> None:
@@ -65,23 +64,21 @@ def main() -> None:
     parser.add_argument("--keys", type=int, nargs="+", default=[500_000, 2_500_000])
     parser.add_argument("--job-keys", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    for name, value in facts("flinkray", "pyarrow", "ray").items():
-        print(f"{name:<28}{value}")
+    options = parse(parser, "only")
+    results = Results(options, "flinkray", "pyarrow", "ray")
     here = group_by()
     scale = PYARROW_THERE / here
     print(f"pyarrow's group-by: {here / 1e6:.0f} M rows/s ({PYARROW_THERE / 1e6:.0f} M there)")
-    goals = Goals()
     if "state" in options.only:
         for keys in options.keys:
-            state(keys, options.rounds, scale, goals)
+            state(keys, options.rounds, scale, results)
     if "cost" in options.only:
-        throughput.measure(options.rounds, goals)
+        throughput.measure(options.rounds, results)
     if "jobs" in options.only:
-        jobs.measure(options.job_keys, options.rounds, scale, goals)
+        jobs.measure(options.job_keys, options.rounds, scale, results)
     if "kill" in options.only:
-        kill.measure(options.job_keys, options.rounds, goals)
-    sys.exit(0 if goals.are_met else 1)
+        kill.measure(options.job_keys, options.rounds, results)
+    results.end()
 
 
 if __name__ == "__main__":

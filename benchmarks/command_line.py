@@ -15,17 +15,17 @@ import sys
 import time
 from statistics import median
 
-from _machine import facts
+from _results import Figure, Results, parse
 
 GOALS = {"flinkray --help": 0.2, "flinkray list": 1.0}
 """Seconds, of the median."""
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--address")
-    arguments = parser.parse_args()
+    arguments = parse(parser, "address")
     commands = {
         "python -c pass": [sys.executable, "-c", "pass"],
         "import click": [sys.executable, "-c", "import click"],
@@ -34,8 +34,7 @@ def main() -> int:
     if arguments.address:
         line = [sys.executable, "-m", "flinkray", "list", "--address", arguments.address]
         commands["flinkray list"] = line
-    for name, value in facts("click", "ray").items():
-        print(f"{name}: {value}")
+    results = Results(arguments, "click", "ray")
     times: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(arguments.rounds):
         for name, line in commands.items():
@@ -43,18 +42,18 @@ def main() -> int:
             subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
             times[name].append(time.perf_counter() - begun)
     medians = {name: median(found) for name, found in times.items()}
-    missed = False
     for name, found in times.items():
-        goal = GOALS.get(name)
         print(
             f"{name}: fastest {min(found):.3f} s, median {medians[name]:.3f} s, "
             f"{medians[name] / medians['python -c pass']:.1f} x python, "
             f"{medians[name] / medians['import click']:.1f} x click"
-            + ("" if goal is None else f" (goal: below {goal:g} s)")
         )
-        missed |= goal is not None and medians[name] >= goal
-    return int(missed)
+    for name, goal in GOALS.items():
+        if name in medians:
+            results.add(Figure(name, f"`{name}`", medians[name], goal, "s"))
+    results.raw = times
+    results.end()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

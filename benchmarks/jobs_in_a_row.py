@@ -10,12 +10,11 @@ task, which ends at once; the next job is submitted when its result is there.  T
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from statistics import median
 from typing import Any
 
-from _machine import facts
+from _results import Figure, Results, parse
 
 import flinkray
 from flinkray.client import ClusterClient
@@ -27,21 +26,21 @@ GOAL = 3.0
 ready."""
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=10)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     if arguments.jobs < 3:
         parser.error("the third is compared with the second")
-    for name, value in facts("ray").items():
-        print(f"{name}: {value}")
+    results = Results(arguments, "ray")
     with flinkray.connect() as client:
         times = [_run(client, number) for number in range(arguments.jobs)]
     _, second, *later = times
-    ratio = max(later) / second
-    print(f"third and later: median {median(later):.2f} s, slowest {max(later):.2f} s")
-    print(f"slowest to the second: {ratio:.1f} x (goal: at most {GOAL:g} x)")
-    return 0 if ratio <= GOAL else 1
+    what = f"{len(times)} jobs one right after the other: the slowest start over the second one"
+    shown = f"second {second:.2f} s, median of the others {median(later):.2f} s, slowest {{}}"
+    results.add(Figure("slowest", what, max(later) / second, GOAL, "x", shown=shown))
+    results.raw["seconds"] = times
+    results.end()
 
 
 def _run(client: ClusterClient, number: int) -> float:
@@ -63,4 +62,4 @@ def _run(client: ClusterClient, number: int) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

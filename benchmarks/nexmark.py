@@ -1,6 +1,6 @@
 """Nexmark: how many events a second one core takes through each query.
 
-    python benchmarks/nexmark.py [--events 4000000] [--rounds 3] [--runner local] [--json FILE]
+    python benchmarks/nexmark.py [--events 4000000] [--rounds 3] [--runner local]
 
 The events are made by the program itself, texts included, as in the published benchmark, and
 results are dropped.  First every query's results on fewer events are compared with DuckDB's.
@@ -15,15 +15,11 @@ Exit status 1: a goal was missed, or results differ.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections import Counter
 from contextlib import closing
-from pathlib import Path
 
 import duckdb
-from _machine import facts
-from _rpc.report import Goal, Section
+from _results import Figure, Results, Section, parse
 from _streams.nexmark.events import Nexmark, NexmarkSource
 from _streams.nexmark.queries import QUERIES, Query
 from _streams.nexmark.sql import SQL, tables
@@ -36,6 +32,7 @@ from flinkray.datastream.connectors import DiscardingSink
 
 CHECKED_EVENTS = 300_000
 CORES_OF_FLINK = 2
+FLINK = [rate / CORES_OF_FLINK for rate in NEXMARK_SQL.values()]
 GOAL = 1.5
 
 
@@ -73,6 +70,7 @@ def measured(settings: Nexmark, runner: Runner, rounds: int) -> Section:
         f"millions of events a second and core, {runner.description}",
         ("query", "by processor time", "by the clock", "Flink SQL", "times Flink", "by the clock"),
     )
+    ratios = {}
     for name, times in taken.items():
         median = medians(times)
         rate, by_clock = settings.events / median.processor, settings.events / median.clock
@@ -80,10 +78,22 @@ def measured(settings: Nexmark, runner: Runner, rounds: int) -> Section:
         flink = NEXMARK_SQL[name] / CORES_OF_FLINK
         shown = [f"{figure / 1e6:.2f}" for figure in (rate, by_clock, flink)]
         section.add(name, *shown, f"{rate / flink:.1f}", f"{by_clock / flink:.1f}")
-        section.figures[name] = {"processor": rate, "clock": by_clock}
-        section.goals.append(
-            Goal(f"{name}: over Flink's SQL, per core", rate / flink, GOAL, True, 1)
+        section.raw[name] = {"processor": rate, "clock": by_clock}
+        ratios[rate / flink] = name
+    least, most = min(ratios), max(ratios)
+    what = f"Nexmark {', '.join(QUERIES)} on columns, {runner.description}: events per second and"
+    section.figures = [
+        Figure(
+            runner.description,
+            f"{what} core, slowest query over Flink SQL",
+            least,
+            GOAL,
+            "x",
+            at_least=True,
+            shown=f"{ratios[least]} {{}} to {ratios[most]} {most:.1f} x",
+            peer=f"Flink 2.3 SQL: {min(FLINK) / 1e6:.2f} to {max(FLINK) / 1e6:.2f} M",
         )
+    ]
     return section
 
 
@@ -92,36 +102,18 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=4_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--runner", choices=RUNNERS, default="local", help="where programs run")
-    parser.add_argument("--json", type=Path, help="also write machine, goals and figures here")
-    options = parser.parse_args()
-    machine = facts("pyarrow", "numpy", "duckdb")
-    for name, value in machine.items():
-        print(f"{name:<28}{value}")
+    options = parse(parser, "runner")
+    results = Results(options, "pyarrow", "numpy", "duckdb")
     runner = RUNNERS[options.runner]()
     with closing(runner):
         print(f"\n== results of {CHECKED_EVENTS:,} events")
         wrong = differing(runner)
         section = measured(Nexmark(options.events), runner, options.rounds)
         section.notes = runner.notes()
-    section.goals.insert(
-        0, Goal("queries whose results differ from DuckDB's", len(wrong), 0, digits=0)
-    )
-    section.show()
-    if options.json:
-        report = {
-            "machine": machine,
-            "runner": options.runner,
-            "events": options.events,
-            "rounds": options.rounds,
-            "differing": wrong,
-            "goals": {
-                goal.what: {"value": goal.value, "bound": goal.bound, "met": goal.is_met}
-                for goal in section.goals
-            },
-            "events per second and core": section.figures,
-        }
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
-    sys.exit(0 if all(goal.is_met for goal in section.goals) else 1)
+    what = f"Nexmark, {runner.description}: queries whose results are not DuckDB's"
+    section.figures.append(Figure(f"{runner.description}: wrong", what, len(wrong), 0))
+    results.show(section)
+    results.end()
 
 
 if __name__ == "__main__":

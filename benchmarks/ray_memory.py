@@ -21,7 +21,7 @@ if str(HERE) not in sys.path:
 
 import psutil  # noqa: E402
 import ray  # noqa: E402
-from _machine import facts  # noqa: E402
+from _results import Figure, Results, parse  # noqa: E402
 
 NAMESPACE = "ray-memory"
 AT_ONCE = 20
@@ -52,14 +52,13 @@ class Observed:
                 ray.kill(actor)
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--actors", type=int, default=100, help="to measure with (default: 100)")
-    actors = parser.parse_args().actors
-    for name, value in facts("ray").items():
-        print(f"{name:27} {value}")
+    options = parse(parser)
+    results = Results(options, "ray")
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     actor_class: Any = ray.remote(num_cpus=0)(Observed)
     creates, calls, kills = (actor_class.remote() for _ in range(3))
@@ -73,16 +72,17 @@ def main() -> int:
 
     lives(0)
     before = {what: ray.get(actor.memory.remote()) for what, actor in observed.items()}
-    generations = max(1, actors // AT_ONCE)
+    generations = max(1, options.actors // AT_ONCE)
     for generation in range(1, generations + 1):
         lives(generation)
     for what, actor in observed.items():
         grown = ray.get(actor.memory.remote()) - before[what]
         each = grown / (generations * AT_ONCE) / 1e3
-        print(f"a process that {what:16} actors keeps {each:5.0f} kB of each")
+        title = f"memory that Ray keeps of each actor in a process that {what} actors"
+        results.add(Figure(what, title, each, unit="kB"))
     ray.shutdown()
-    return 0
+    results.end()
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 HERE = Path(__file__).resolve().parent
 # Ray's workers import the endpoints and messages by the same names as this process does.
@@ -26,13 +24,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
-from _machine import facts  # noqa: E402
 from _peers import PeersUnavailableError  # noqa: E402
+from _results import Results, Section, parse  # noqa: E402
 from _rpc import calls, codec_times, local, memory, payload, senders  # noqa: E402
 from _rpc.cluster import Cluster  # noqa: E402
-
-if TYPE_CHECKING:
-    from _rpc.report import Section
 
 
 async def _codec(rounds: int) -> Section:
@@ -49,23 +44,19 @@ WITH_RAY: dict[str, Callable[[Cluster], Awaitable[Section]]] = {
 SECTIONS = (*WITHOUT_RAY, *WITH_RAY)
 
 
-async def measure(wanted: list[str], rounds: int, *, peers: bool) -> dict[str, Section]:
-    """The wanted sections, each shown as soon as it is there."""
-    found: dict[str, Section] = {}
+async def measure(wanted: list[str], rounds: int, results: Results, *, peers: bool) -> None:
+    """Show each wanted section as soon as it is there."""
     for name, run in WITHOUT_RAY.items():
         if name in wanted:
-            found[name] = await run(rounds)
-            found[name].show()
+            results.show(await run(rounds))
     names = [name for name in WITH_RAY if name in wanted]
     if names:
         cluster = await Cluster.start(rounds, peers=peers)
         try:
             for name in names:
-                found[name] = await WITH_RAY[name](cluster)
-                found[name].show()
+                results.show(await WITH_RAY[name](cluster))
         finally:
             await cluster.stop()
-    return found
 
 
 def main() -> None:
@@ -75,32 +66,18 @@ def main() -> None:
         "--only", action="append", choices=SECTIONS, help="this section; may be repeated"
     )
     parser.add_argument("--no-peers", action="store_true", help="do without xoscar")
-    parser.add_argument("--json", type=Path, help="also write machine, goals and figures here")
-    arguments = parser.parse_args()
+    arguments = parse(parser, "only")
     if arguments.rounds < 1:
         parser.error("--rounds must be at least 1")
 
-    machine = facts("flinkray", "ray", "msgpack")
-    for name, value in machine.items():
-        print(f"{name:<28}{value}")
+    results = Results(arguments, "flinkray", "ray", "msgpack")
     wanted = arguments.only or list(SECTIONS)
     try:
-        found = asyncio.run(measure(wanted, arguments.rounds, peers=not arguments.no_peers))
+        peers = not arguments.no_peers
+        asyncio.run(measure(wanted, arguments.rounds, results, peers=peers))
     except PeersUnavailableError as error:
         sys.exit(str(error))
-    goals = {goal.what: goal for section in found.values() for goal in section.goals}
-    if arguments.json:
-        report = {
-            "machine": machine,
-            "rounds": arguments.rounds,
-            "goals": {
-                what: {"value": goal.value, "bound": goal.bound, "met": goal.is_met}
-                for what, goal in goals.items()
-            },
-            "sections": {name: section.figures for name, section in found.items()},
-        }
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
-    sys.exit(0 if all(goal.is_met for goal in goals.values()) else 1)
+    results.end()
 
 
 if __name__ == "__main__":

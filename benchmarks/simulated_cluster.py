@@ -18,11 +18,10 @@ import asyncio
 import logging
 import math
 import resource
-import sys
 import time
 from typing import Any
 
-import _machine
+from _results import Figure, Results, parse
 
 from flinkray.actors.job_master.endpoint import JobMaster
 from flinkray.client.python_job import PythonJobBuilder
@@ -176,27 +175,24 @@ class Benchmark:
             await asyncio.sleep(2.0)
 
 
-def main() -> int:
-    """The command; returns its exit status."""
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task-executors", type=int, default=10_000)
     parser.add_argument("--slots", type=int, default=10, help="of each TaskExecutor (default: 10)")
     parser.add_argument("--nodes", type=int, default=99)
-    options = parser.parse_args()
+    options = parse(parser)
     logging.getLogger("flinkray").setLevel(logging.ERROR)
-    for name, value in _machine.facts().items():
-        print(f"{name}: {value}")
+    results = Results(options)
     spare_what_is_there()
     simulation = Simulation(1, log_level=logging.ERROR, time_limit=20_000, story_length=10)
     benchmark = Benchmark(simulation, options.task_executors, options.slots, options.nodes)
     simulation.run(benchmark.run())
-    memory = peak_memory()
-    is_met = memory <= MOST_MEMORY
-    verdict = "met" if is_met else "MISSED"
     print("the job runs on the nodes that are left: met")
-    print(f"memory: {memory:.2f} GiB (goal: at most {MOST_MEMORY:g}): {verdict}")
-    return 0 if is_met else 1
+    number, tasks = options.task_executors, options.task_executors * options.slots
+    what = f"{number:,} simulated TaskExecutors, {tasks:,} tasks, a third of the nodes lost: memory"
+    results.add(Figure("memory", what, peak_memory(), MOST_MEMORY, "GiB"))
+    results.end()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

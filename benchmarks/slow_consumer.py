@@ -1,7 +1,7 @@
 """A producer that is a hundred times as fast as its consumer, in another process: what each of them
 holds in memory, and how much has passed.
 
-    python benchmarks/slow_consumer.py [--seconds 10] [--times 100] [--runner cluster] [--json F]
+    python benchmarks/slow_consumer.py [--seconds 10] [--times 100] [--runner cluster]
 
 First the consumer takes batches as fast as they come; from that follows how long a consumer that is
 so many times as slow takes for one.  Then it does, and the producer writes as fast as it is let.
@@ -21,18 +21,14 @@ Exit status 1: memory grew by more, or the consumer did not set the pace.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from _channels.contender import Peer
 from _channels.memory import Watch
-from _machine import facts
-from _rpc.report import Goal, Section
+from _results import Figure, Results, Section, parse
 from _streams import slow_function
 
 import flinkray
@@ -156,24 +152,15 @@ def told(name: str, batch: int, fast: Run, slow: Run, pause: float, times: float
             f"{run.batches * batch / 1e6:,.0f}",
             *("" if size is None else f"{size / 1e6:.1f}" for size in grown),
         )
-    allowed = bound(NetworkSettings(), batch) / 1e6
-    section.goals = [
-        Goal(f"{name}: {side}'s memory, MB", (size or 0) / 1e6, allowed, digits=1)
-        for side, size in (
-            ("producer", slow.producer_growth),
-            ("consumer", slow.consumer_growth),
-        )
-    ]
-    section.goals.append(
-        Goal(
-            f"{name}: slow run over its consumer's own time",
-            slow.seconds / (slow.batches * pause),
-            PACE,
-            True,
-            2,
-        )
-    )
-    section.figures = {"as fast": fast._asdict(), "slow": slow._asdict(), "pause": pause}
+    allowed = round(bound(NetworkSettings(), batch) / 1e6, 1)
+    for side, size in (("producer", slow.producer_growth), ("consumer", slow.consumer_growth)):
+        what = f"{name}, consumer {times:.0f} times as slow: growth of the {side}'s memory"
+        figure = Figure(f"{name}: {side}", what, (size or 0) / 1e6, allowed, "MB")
+        section.figures.append(figure)
+    pace = slow.seconds / (slow.batches * pause)
+    what = f"{name}: slow run over its consumer's own time"
+    section.figures.append(Figure("", what, pace, PACE, "x", at_least=True))
+    section.raw = {"as fast": fast._asdict(), "slow": slow._asdict(), "pause": pause}
     return section
 
 
@@ -182,31 +169,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="of each slow run (10)")
     parser.add_argument("--times", type=float, default=100.0, help="how much slower (100)")
     parser.add_argument("--runner", choices=("channels", "cluster"), help="only this (both)")
-    parser.add_argument("--json", type=Path, help="also write machine, goals and figures here")
-    options = parser.parse_args()
-    machine = facts("flinkray", "pyarrow")
-    for name, value in machine.items():
-        print(f"{name:<28}{value}")
-    sections = []
+    options = parse(parser, "runner")
+    results = Results(options, "flinkray", "pyarrow")
     if options.runner != "cluster":
-        for name, node in (("unix socket, shared memory", "one"), ("TCP", "two")):
-            sections.append(measure(name, node, options.seconds, options.times))
-            sections[-1].show()
+        for name, node in (("channel by unix socket", "one"), ("channel by TCP", "two")):
+            results.show(measure(name, node, options.seconds, options.times))
     if options.runner != "channels":
-        sections.append(on_a_cluster(options.seconds, options.times))
-        sections[-1].show()
-    goals = [goal for section in sections for goal in section.goals]
-    if options.json:
-        report: dict[str, Any] = {
-            "machine": machine,
-            "goals": {
-                goal.what: {"value": goal.value, "bound": goal.bound, "met": goal.is_met}
-                for goal in goals
-            },
-            "runs": {section.title: section.figures for section in sections},
-        }
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
-    sys.exit(0 if all(goal.is_met for goal in goals) else 1)
+        results.show(on_a_cluster(options.seconds, options.times))
+    results.end()
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ for place in (HERE, HERE.parent):
 
 import psutil  # noqa: E402
 import ray  # noqa: E402
-from _machine import facts  # noqa: E402
+from _results import Figure, Results, parse  # noqa: E402
 from _zookeeper import zookeeper  # noqa: E402
 from kazoo.client import KazooClient  # noqa: E402
 from ray.util.placement_group import placement_group_table  # noqa: E402
@@ -259,7 +259,9 @@ def until_nothing(look: Callable[[], list[str]], seconds: float) -> list[str]:
 # --- the run --------------------------------------------------------------------------------------
 
 
-def soak(client: ClusterClient, storage: Path, arguments: argparse.Namespace) -> list[str]:
+def soak(
+    client: ClusterClient, storage: Path, arguments: argparse.Namespace, results: Results
+) -> list[str]:
     """What masters have grown by, and which jobs have ended otherwise than they had to."""
     directory = RayDirectory(NAMESPACE)
     began = time.monotonic()
@@ -283,6 +285,9 @@ def soak(client: ClusterClient, storage: Path, arguments: argparse.Namespace) ->
             looks.append(measured(directory))
             show(done.total(), began, looks[-1])
     print(f"{done.total()} jobs: {dict(done)}")
+    what = f"short jobs in {arguments.minutes:g} minutes"
+    goal = arguments.jobs
+    results.add(Figure("jobs", what, done.total(), goal, "jobs", at_least=True))
     return [*faults, *grown(looks)]
 
 
@@ -291,12 +296,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2_000, help="(2,000)")
     parser.add_argument("--minutes", type=float, default=60.0, help="at most (60)")
     parser.add_argument("--at-once", type=int, default=3, help="jobs at the same time (3)")
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     if reason := why_not():
         print(f"skipped: {reason}")
         return
-    for name, value in facts("flinkray", "ray", "kazoo").items():
-        print(f"{name:<28}{value}")
+    results = Results(arguments, "flinkray", "ray", "kazoo")
     ray.init(address="local", num_cpus=8, include_dashboard=True, log_to_driver=False)
     faults: list[str] = []
     with tempfile.TemporaryDirectory(prefix="flinkray-soak-") as folder:
@@ -306,7 +310,7 @@ def main() -> None:
             with flinkray.connect(
                 cluster_id=CLUSTER_ID, configuration=configuration(hosts, storage)
             ) as client:
-                faults += soak(client, storage, arguments)
+                faults += soak(client, storage, arguments, results)
                 remembered = {job.job_id.hex() for job in client.list_jobs()}
                 print(f"{len(remembered)} jobs are remembered")
                 faults += until_nothing(
@@ -316,8 +320,10 @@ def main() -> None:
     ray.shutdown()
     for fault in faults:
         print(fault)
-    print("nothing is left, and nothing has grown" if not faults else "FAILED")
-    sys.exit(1 if faults else 0)
+    what = "after short jobs: masters that grew, things that are left, jobs with a wrong end"
+    results.add(Figure("faults", what, len(faults), 0))
+    results.raw["faults"] = faults
+    results.end()
 
 
 if __name__ == "__main__":

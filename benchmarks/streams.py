@@ -34,12 +34,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
-from _machine import facts
 from _peers import PEERS, PeersUnavailableError, interpreter
-from _rpc.report import Goal, Section
+from _results import Figure, Results, Section, parse
 from _streams import latency, programs
 from _streams.programs import Data, Measurements
 from _streams.published import BYTEWAX_KEYED, PUBLISHED
@@ -59,16 +57,14 @@ TWICE = {
 }
 """Programs of others, and those that are to be at least twice as fast, with one core each."""
 
-OVER_THE_LOOP = (
-    ("keyed sum with ValueState", programs.KEYED, 0.4),
-    ("keyed sum with a batch function", programs.BATCHES, 1.5),
-)
+OVER_THE_LOOP = ((programs.KEYED, 0.4), (programs.BATCHES, 1.5))
+"""Programs, and the least ratio to the loop with a dictionary."""
 WITHIN_PYARROW = (
-    ("final sum, columns", programs.FINAL_SUM, programs.GROUPED, 4.0),
-    ("running sum, columns", programs.SUM, programs.GROUPED, 3.0),
-    ("windows, columns", programs.WINDOWS, programs.GROUPED_WINDOWS, 4.0),
+    (programs.FINAL_SUM, programs.GROUPED, 4.0),
+    (programs.SUM, programs.GROUPED, 3.0),
+    (programs.WINDOWS, programs.GROUPED_WINDOWS, 4.0),
 )
-"""What a goal is called, two programs, and its bound."""
+"""Programs, those of pyarrow, and how many times as long the former may take."""
 
 
 def measure(
@@ -132,7 +128,7 @@ def both(by_processor: dict[str, float], by_clock: dict[str, float]) -> dict[str
 def rates(title: str, kinds: dict[str, dict[str, float]]) -> Section:
     """*kinds* of rates, by program; the first are those that goals are held by."""
     first = next(iter(kinds.values()))
-    section = Section(title, ("M records/s", *kinds), figures=kinds)
+    section = Section(title, ("M records/s", *kinds), raw=kinds)
     for name in first:
         section.add(name, *(_millions(found[name]) for found in kinds.values()))
     return section
@@ -159,57 +155,60 @@ def published() -> Section:
     return section
 
 
-def goals(found: dict[str, float], beside: dict[str, float], cores: int) -> Iterator[Goal]:
+def goals(found: dict[str, float], beside: dict[str, float], cores: int) -> Iterator[Figure]:
     """Ratios to published figures, of all cores, and to what the same run measured, of one, by the
     processor's time; none of programs that were not *found*."""
-    for other, program in TWICE.items():
-        if other in beside and program in found:
-            yield Goal(f"{program}: over {other}", found[program] / beside[other], 2, True, 1)
-    for what, program, bound in OVER_THE_LOOP:
-        if {program, programs.LOOP} <= found.keys():
-            ratio = found[program] / found[programs.LOOP]
-            yield Goal(f"{what}: over a dictionary loop", ratio, bound, True, 2)
-    measured = beside.get(BYTEWAX_SUM)
-    bytewax = (
-        ("Bytewax, published", BYTEWAX_KEYED, 1, cores)
-        if measured is None
-        else ("Bytewax, measured", measured, 1, 1)
-    )
-    pyflink, java = "PyFlink's best mode", "Flink's Java"
-    for what, program, (other, rate, bound, workers) in (
-        ("map", programs.MAP, (pyflink, PUBLISHED["map"].pyflink, 8, cores)),
-        (
-            "keyed sum with ValueState",
-            programs.KEYED,
-            (pyflink, PUBLISHED["keyed sum"].pyflink, 20, cores),
-        ),
-        ("keyed sum with ValueState", programs.KEYED, bytewax),
-        (
-            "running sum, columns",
-            programs.SUM,
-            (java, PUBLISHED["keyed sum"].flink_java, 2, cores),
-        ),
-        (
-            "windows, columns",
-            programs.WINDOWS,
-            (java, PUBLISHED["tumbling window"].flink_java, 2, cores),
-        ),
-    ):
-        if program in found:
-            yield Goal(f"{what}: over {other}", workers * found[program] / rate, bound, True, 1)
-    for what, program, other, bound in WITHIN_PYARROW:
+    where = "two slots: " if cores > 1 else ""
+    pyflink, java, loop = "PyFlink's best mode", "Flink's Java", programs.LOOP
+    compared = [(program, other, beside.get(other), 2.0, 1) for other, program in TWICE.items()]
+    compared += [(program, loop, found.get(loop), bound, 1) for program, bound in OVER_THE_LOOP]
+    compared += [
+        (programs.MAP, pyflink, PUBLISHED["map"].pyflink, 8.0, cores),
+        (programs.KEYED, pyflink, PUBLISHED["keyed sum"].pyflink, 20.0, cores),
+        (programs.SUM, java, PUBLISHED["keyed sum"].flink_java, 2.0, cores),
+        (programs.WINDOWS, java, PUBLISHED["tumbling window"].flink_java, 2.0, cores),
+    ]
+    if BYTEWAX_SUM not in beside:
+        compared.append((programs.KEYED, "Bytewax, published", BYTEWAX_KEYED, 1.0, cores))
+    for program, other, theirs, bound, workers in compared:
+        if program in found and theirs is not None:
+            name = other.partition(":")[0].strip()
+            what = f"{where}{program}: over {name}"
+            ratio = workers * found[program] / theirs
+            yield held(what, ratio, bound, found[program], name, theirs)
+    if programs.JOIN in found:
+        what = f"{where}{programs.JOIN}"
+        yield Figure(what, what, found[programs.JOIN] / 1e6, unit="M/s")
+    for program, other, bound in WITHIN_PYARROW:
         if {program, other} <= found.keys():
+            what = f"{where}{program}: time, over {other.strip()}"
             ratio = found[other] / found[program]
-            yield Goal(f"{what}: pyarrow's group-by over it", ratio, bound, digits=2)
+            yield held(what, ratio, bound, found[program], other, found[other], at_least=False)
 
 
-def clock_goals(found: dict[str, float]) -> Iterator[Goal]:
+def clock_goals(found: dict[str, float]) -> Iterator[Figure]:
     """Of programs in two slots beside one process."""
     for program in programs.IN_SLOTS_TOO:
         alone = programs.in_one_process(program)
         if {program, alone} <= found.keys():
+            what = f"two slots, by the clock: {program}: over one process"
             ratio = found[program] / found[alone]
-            yield Goal(f"{program}, two slots: over one process", ratio, 1.4, True, 2)
+            yield held(what, ratio, 1.4, found[program], "one process", found[alone])
+
+
+def held(
+    what: str,
+    ratio: float,
+    bound: float,
+    mine: float,
+    other: str,
+    theirs: float,
+    *,
+    at_least: bool = True,
+) -> Figure:
+    """A ratio of two rates, *mine* and *theirs*, with its goal."""
+    shown, peer = f"{_millions(mine)} M/s, {{}}", f"{other.strip()}: {_millions(theirs)} M/s"
+    return Figure(what, what, ratio, bound, "x", at_least=at_least, shown=shown, peer=peer)
 
 
 def beside_one_process(data: Data, rounds: int, only: Sequence[str]) -> Section:
@@ -219,7 +218,7 @@ def beside_one_process(data: Data, rounds: int, only: Sequence[str]) -> Section:
         by_processor, by_clock = measure(chosen, cluster, rounds, only)
     title = "two slots of a cluster in which nothing else starts, and one process"
     section = rates(title, both(by_processor, by_clock))
-    section.goals = list(clock_goals(by_clock))
+    section.figures = list(clock_goals(by_clock))
     return section
 
 
@@ -230,11 +229,12 @@ def latency_section(runner: Runner, duration: float) -> Section:
     )
     p50, p99 = latency.percentiles(runner, duration)
     section.add("source to sink, by key", f"{p50 * 1000:.2f}", f"{p99 * 1000:.2f}")
-    section.goals = [
-        Goal("latency, p50, ms", p50 * 1000, 5.0, digits=2),
-        Goal("latency, p99, ms", p99 * 1000, 30.0, digits=2),
+    what = f"latency at {latency.RATE:,} records/s in one process"
+    section.figures = [
+        Figure("p50", f"{what}, p50", p50 * 1000, 5.0, "ms"),
+        Figure("p99", f"{what}, p99", p99 * 1000, 30.0, "ms"),
     ]
-    section.figures = {"p50": p50, "p99": p99}
+    section.raw = {"p50": p50, "p99": p99}
     return section
 
 
@@ -248,53 +248,34 @@ def main() -> None:
         "--only", action="append", default=[], metavar="TEXT", help="programs with this in the name"
     )
     parser.add_argument("--latency", type=float, default=3.0, help="seconds at the steady rate (3)")
-    parser.add_argument("--json", type=Path, help="also write machine, goals and figures here")
-    options = parser.parse_args()
-    machine = facts("pyarrow", "numpy")
-    for name, value in machine.items():
-        print(f"{name:<28}{value}")
+    options = parse(parser, "runner")
+    results = Results(options, "pyarrow", "numpy")
     data = Data(options.rows)
     runner = RUNNERS[options.runner]()
     with closing(runner):
         chosen = programs.measurements(data, runner)
         by_processor, by_clock = measure(chosen, runner, options.rounds, options.only)
-        sections = [rates(runner.description, both(by_processor, by_clock))]
-        sections[0].notes = runner.notes()
-        sections[0].show()
+        section = rates(runner.description, both(by_processor, by_clock))
+        section.notes = runner.notes()
+        results.show(section)
     if runner.cores > 1:
-        sections.append(beside_one_process(data, options.rounds, options.only))
-        sections[-1].show()
+        results.show(beside_one_process(data, options.rounds, options.only))
     beside: dict[str, float] = {}
     if not options.no_peers:
         try:
             beside = dict(peers(options.rows))
         except PeersUnavailableError as error:
+            if options.record:
+                sys.exit(str(error))
             print(f"\n{error}")
         else:
-            sections.append(rates("others, measured in this run", {"": beside}))
-            sections[-1].show()
+            results.show(rates("others, measured in this run", {"": beside}))
     published().show()
-    sections[0].goals = list(goals(by_processor, beside, runner.cores))
     print()
-    for goal in sections[0].goals:
-        print(f"goal: {goal}")
+    results.add(*goals(by_processor, beside, runner.cores))
     if runner.cores == 1 and not options.only:  # its sink tells this process
-        sections.append(latency_section(runner, options.latency))
-        sections[-1].show()
-    checked = [goal for section in sections for goal in section.goals]
-    if options.json:
-        report = {
-            "machine": machine,
-            "runner": options.runner,
-            "rounds": options.rounds,
-            "goals": {
-                goal.what: {"value": goal.value, "bound": goal.bound, "met": goal.is_met}
-                for goal in checked
-            },
-            "sections": {section.title: section.figures for section in sections},
-        }
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
-    sys.exit(0 if all(goal.is_met for goal in checked) else 1)
+        results.show(latency_section(runner, options.latency))
+    results.end()
 
 
 if __name__ == "__main__":

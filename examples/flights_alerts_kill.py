@@ -2,7 +2,7 @@
 
 The flights pass at a pace of about two months a second, through a job that takes a checkpoint every
 half second.  What the job has learned so far is queried meanwhile, and when it has learned from
-half a year, the process that holds the delay model of Kennedy airport is ended with SIGKILL.
+half a year, the process that reads the flights is ended with SIGKILL.
 ``make demo`` runs this, see ``flights_demo.py``.
 """
 

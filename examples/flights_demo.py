@@ -59,6 +59,7 @@ def run(output: Path, parallelism: int, postgresql: str | None, keep_running: bo
         FlinkRayError: the job was refused or failed.
     """
     progress = Progress()
+    job = flinkray.spark_job(pipeline, name="flights", parallelism=parallelism, cpu=1, memory="1g")
     for name in ("hours", "alerts"):  # of an earlier demo
         shutil.rmtree(output / name, ignore_errors=True)
     progress.say("starting a cluster on this machine: Ray, Dispatcher, ResourceManager")
@@ -67,9 +68,6 @@ def run(output: Path, parallelism: int, postgresql: str | None, keep_running: bo
         flinkray.connect("local") as client,
     ):
         progress.say("the cluster is up")
-        job = flinkray.spark_job(
-            pipeline, name="flights", parallelism=parallelism, cpu=1, memory="1g"
-        )
         handle = client.submit(job)
         progress.say(f"job {handle.job_id} is submitted")
         if client.dashboard_url:

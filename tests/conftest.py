@@ -9,15 +9,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import ray
 from hypothesis import HealthCheck, Phase, settings
+from ray._private import parameter
 
+from flinkray.client.ray_runtime import ports_for_agents
 from flinkray.spark.environment import CACHE_VARIABLE, RAYDP, STANDALONE, check_environment
 from flinkray.spark.ray_java import java_on_path
+
+# A Ray that starts beside many others takes longer than the 30 s that Ray gives it.  A raylet that
+# has died is waited for as long, so more would only delay the next try.
+os.environ.setdefault("RAY_raylet_start_wait_time_s", "90")
 
 # how long an example takes says more about the machine than about the code; a run says the same as
 # the one before, and others are looked for with --hypothesis-profile explore
@@ -38,6 +45,27 @@ settings.load_profile("flinkray")
 pytest_plugins = ["flinkray.testing.pytest_plugin", "pytester"]
 if find_spec("xdist") is not None:
     pytest_plugins.append("tests.two_processes")
+
+
+_REAL_PARTS = ("ray", "own_ray", "ray_up", "spark", "kill")
+"""Markers of tests of real parts."""
+_OF_REAL_PARTS = frozenset({"ray_cluster", "cluster", "zookeeper", "broker", "browser", "spark"})
+"""Fixtures that start such parts, or a whole cluster in threads."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that ``make test`` leaves to ``make test-system``."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        parameters = item.name.partition("[")[2]
+        if (
+            any(item.get_closest_marker(name) for name in _REAL_PARTS)
+            or not _OF_REAL_PARTS.isdisjoint(fixtures)
+            or parameters.startswith(("ray", "zookeeper"))
+            or "-ray" in parameters
+        ):
+            item.add_marker("system")
 
 
 def pytest_collection_finish() -> None:
@@ -77,6 +105,8 @@ def any_ray() -> Iterator[None]:
         environment.setenv("AUTOSCALER_UPDATE_INTERVAL_S", "30")
         environment.setenv("LOG_NAME_UPDATE_INTERVAL_S", "3")  # a twentieth of a processor, at 0.5
         environment.setenv("REPORTER_UPDATE_INTERVAL_MS", "15000")
+        # JVMs of Spark live for seconds here: the optimizing compiler costs more than it saves
+        environment.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
         # goes with the environment that it is of
         environment.setenv(CACHE_VARIABLE, f"{sys.prefix}/flinkray-cache")
         yield
@@ -112,11 +142,13 @@ def ray_cluster() -> Iterator[None]:
         # its workers are to find the examples, as pytest does
         examples = str(Path(__file__).parents[1] / "examples")
         environment.setenv("PYTHONPATH", examples, prepend=os.pathsep)
-        # JVMs of Spark live for seconds here: the optimizing compiler costs more than it saves
-        environment.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
         # at 10 s whoever looks at the metrics endpoint would wait for it; at 1 s Ray's agents take
         # a tenth of a processor all the time
         environment.setenv("RAY_metrics_report_interval_ms", "5000")
-        ray.init(address="local", num_cpus=4, include_dashboard=True, log_to_driver=False)
+        # Ray's log monitor takes a twentieth of a processor, for drivers that show workers' output
+        of_ray = partial(parameter.RayParams, include_log_monitor=False)  # type: ignore[arg-type]
+        environment.setattr(parameter, "RayParams", of_ray)
+        with ports_for_agents():
+            ray.init(address="local", num_cpus=4, include_dashboard=True, log_to_driver=False)
     yield
     ray.shutdown()

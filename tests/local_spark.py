@@ -51,4 +51,4 @@ def spark() -> Iterator[SparkSession]:
     SparkContext._gateway = SparkContext._jvm = None
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(timeout=30)
+    gateway.proc.wait(timeout=300)

@@ -22,7 +22,8 @@ ENVIRONMENT = {
     "GRPC_ENABLE_FORK_SUPPORT": "0",
 }
 
-RAY = str(Path(sys.executable).with_name("ray"))
+RAY = [sys.executable, str(Path(__file__).with_name("ray_command.py"))]
+"""The command ``ray``, as a list of arguments."""
 
 
 def free_port() -> int:
@@ -59,7 +60,7 @@ class RayWithClients:
 @contextmanager
 def ray_with_clients() -> Iterator[RayWithClients]:
     """Ends with the context."""
-    subprocess.run([RAY, "get-auth-token", "--generate"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*RAY, "get-auth-token", "--generate"], check=True, stdout=subprocess.DEVNULL)
     # pytest's own folders make paths that are too long for Ray's sockets
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
         log = Path(folder) / "start.log"
@@ -82,13 +83,10 @@ def _started(folder: str, log: Path) -> tuple[subprocess.Popen[bytes], RayWithCl
     with log.open("wb") as output:
         head = subprocess.Popen(
             [
-                RAY, "start", "--head", "--block",
+                *RAY, "start", "--head", "--block",
                 f"--port={head_port}", "--node-ip-address=127.0.0.1",
                 f"--ray-client-server-port={port}", "--num-cpus=2",
                 "--include-dashboard=false", "--disable-usage-stats",
-                f"--dashboard-agent-listen-port={free_port()}",
-                f"--dashboard-agent-grpc-port={free_port()}",
-                f"--metrics-export-port={free_port()}",
             ],
             env={**ENVIRONMENT, "RAY_TMPDIR": folder},
             stdout=output,
@@ -106,4 +104,4 @@ def _started(folder: str, log: Path) -> tuple[subprocess.Popen[bytes], RayWithCl
 
 def _end(head: subprocess.Popen[bytes]) -> None:
     head.send_signal(signal.SIGTERM)
-    head.wait(60)
+    head.wait(300)

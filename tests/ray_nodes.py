@@ -27,14 +27,11 @@ class RayNode:
 
     def __init__(self, options: tuple[str, ...], environment: Mapping[str, str]) -> None:
         self._mark = uuid.uuid4().hex
-        for last in (False, True):  # a busy machine takes too long for a raylet, which gives up
+        for last in (False, True):  # a free port may be taken by another process meanwhile
             done = subprocess.run(
                 [
-                    RAY, "start", *options, "--node-ip-address=127.0.0.1",
+                    *RAY, "start", *options, "--node-ip-address=127.0.0.1",
                     "--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0",
-                    f"--dashboard-agent-listen-port={free_port()}",
-                    f"--dashboard-agent-grpc-port={free_port()}",
-                    f"--metrics-export-port={free_port()}",
                 ],
                 env={**ENVIRONMENT, **environment, _MARK: self._mark},
                 check=last,

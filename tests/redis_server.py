@@ -63,5 +63,5 @@ class RedisServer:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.wait(60)
+            process.wait(300)
         shutil.rmtree(self._directory)

@@ -19,6 +19,8 @@ ON_A_CLUSTER = re.compile(r"\bmark\.(ray|ray_up)\b")
 """Markers of tests on Ray."""
 OWN_RAY = re.compile(r"\bmark\.own_ray\b")
 """Marker of files whose tests need nothing of the Ray that the others share."""
+OF_A_PARAMETER = re.compile(r"\[(.*-)?ray\b")
+"""In the id of a test on Ray of which another one is without Ray."""
 ON_A_SHARED_RAY = "on a shared Ray"
 OF_OWN_RAY = 12
 """As if a file that starts its own Ray had so many tests: some 250 files have fewer."""
@@ -35,7 +37,7 @@ class ByPlace(LoadScopeScheduling):  # type: ignore[misc]
 
 def _place(nodeid: str) -> str:
     path = nodeid.partition("::")[0]
-    return ON_A_SHARED_RAY if "[ray" in nodeid or _needs_ray(path) else path
+    return ON_A_SHARED_RAY if OF_A_PARAMETER.search(nodeid) or _needs_ray(path) else path
 
 
 @cache

@@ -125,7 +125,7 @@ class ZooKeeperServer:
         if process is not None:
             process.send_signal(signal.SIGCONT)
             process.kill()
-            process.wait(60)
+            process.wait(300)
 
     def close(self) -> None:
         """End it, and leave nothing."""

@@ -13,15 +13,16 @@ from typing import Any
 
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
 """Text, target and anchor; a text may go over the end of a line."""
-FIRST_PAGES = {"design": "design/0001-linked-packages.md", "api": "api/client.md"}
-"""Of folders, which a site cannot list."""
+FIRST_PAGES = {"design": "design/index.md", "api": "api/client.md"}
+"""For each folder that pages link to: the page that the site shows, as it cannot list a folder."""
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
 def on_config(config: Any) -> Any:
-    """Add the decisions to the navigation, which are too many to be listed by hand."""
-    pages = sorted(Path(config["docs_dir"]).glob("design/*.md"))
-    config["nav"].append({"Decisions": [f"design/{page.name}" for page in pages]})
+    """Add the section "Decisions" to the navigation: the index, then all records by number."""
+    records = sorted(Path(config["docs_dir"]).glob("design/0*.md"))
+    pages = ["design/index.md", *(f"design/{record.name}" for record in records)]
+    config["nav"].append({"Decisions": pages})
     return config
 
 

@@ -22,6 +22,9 @@ from tests.simulation.safeguards import (
     REGISTRATIONS,
     STALLS,
     STREAMING,
+    TOGETHER,
+    TRIPLES,
+    WRITERS,
     Scenario,
     seeds_until_noticed,
 )
@@ -32,6 +35,9 @@ SCENARIOS: dict[str, tuple[Scenario, int]] = {
     "cluster": (CLUSTER, 3),
     "streaming": (STREAMING, 5),
     "masters": (MASTERS, 3),
+    "together": (TOGETHER, 3),
+    "writers": (WRITERS, 5),
+    "triples": (TRIPLES, 3),
     "stalls": (STALLS, 5),
 }
 """With how many starting points are measured if nothing else is said."""
@@ -88,15 +94,20 @@ def put_row(title: str, scenario: Scenario, name: str, row: str) -> None:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scenario", choices=SCENARIOS, help="only that one")
-    parser.add_argument("--only", action="append", metavar="SAFEGUARD", help="of the scenario")
+    parser.add_argument("--only", action="append", metavar="SAFEGUARD", help="only this one")
     parser.add_argument("--starts", type=int, help="starting points")
     parser.add_argument("--at-most", type=int, default=1000, help="seeds from each (default: 1000)")
     parser.add_argument("--write", action="store_true", help=f"bring {PAGE.name} up to date")
     options = parser.parse_args(arguments)
+    known = {name for scenario, _ in SCENARIOS.values() for name in scenario.safeguards}
+    if unknown := set(options.only or ()) - known:
+        parser.error(f"no scenario has a safeguard {', '.join(sorted(unknown))}")
     for title, (scenario, starts) in SCENARIOS.items():
         if options.scenario not in (None, title):
             continue
-        for name in options.only or scenario.safeguards:
+        for name in scenario.safeguards:
+            if options.only and name not in options.only:
+                continue
             row = measure(scenario, name, options.starts or starts, options.at_most)
             print(row, flush=True)
             if options.write:

@@ -1,4 +1,4 @@
-"""How the JobMaster starts the process of a job's formats, and has it do their global work."""
+"""Starts the process of a job's formats for the JobMaster, and calls their global methods there."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from flinkray.core.errors import (
     RpcTimeoutError,
 )
 from flinkray.core.ids import JobMasterId
+from flinkray.core.recurring_errors import outlook_of
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, RpcService
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job.coordinator_events import (
@@ -31,7 +32,7 @@ from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
 
 
 class MasterFormatsProcess(CoordinatorProcess):
-    """A process that may run user code: it is asked to initialise and finalise formats."""
+    """The process in which a job's formats are initialised and finalised. It may run user code."""
 
     title = "the process of the job's formats"
     ends_by_itself = 10.0
@@ -57,7 +58,9 @@ class MasterFormatsProcess(CoordinatorProcess):
     async def ask(
         self, service: RpcService, address: str, request: FormatRequest
     ) -> CoordinatorEvent:
-        """Have a running one initialise or finalise a format; the answer, whatever came of it."""
+        """Initialise or finalise a format in a running process.
+        Returns the answer, also after a failure.
+        """
         vertex_id, code = request.vertex_id, request.master_format
         generation = 0
         try:
@@ -71,10 +74,11 @@ class MasterFormatsProcess(CoordinatorProcess):
                     await process.finalize(vertex_id, code, request.parallelism)
                     return FormatFinalized(vertex_id, generation)
         except (RecipientUnreachableError, RpcConnectionError, RpcTimeoutError) as error:
-            # what it was asked for is done or not: nobody can know
+            # whether the request was carried out is unknown
             return CoordinatorFailure(type(error).__name__, str(error))
         except Exception as error:  # noqa: BLE001 - whatever the user's format raised
+            outlook = outlook_of(error)
             if not isinstance(error, FlinkRayError):
                 error = FlinkRayError(f"{type(error).__name__}: {error}")
             text = f"the format of {self._names[vertex_id]} failed: {error}"
-            return FormatFailed(vertex_id, generation, text, error.remote_traceback)
+            return FormatFailed(vertex_id, generation, text, error.remote_traceback, *outlook)

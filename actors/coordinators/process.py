@@ -1,4 +1,4 @@
-"""The process that runs an operator coordinator: what all kinds have in common."""
+"""What all kinds of operator coordinators have in common: start, connection and stop."""
 
 from __future__ import annotations
 
@@ -13,45 +13,51 @@ from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
 
 @dataclass(frozen=True, slots=True)
 class ConnectedCoordinator:
-    """What every coordinator answers, whatever else it does."""
+    """The calls that every coordinator answers, whatever its kind."""
 
     gateway: RpcGateway
-    """To be watched."""
+    """The gateway to watch."""
     request_heartbeat: Callable[[], Coroutine[Any, Any, None]]
-    """It answers, whatever user code does at the moment."""
+    """Calls the coordinator, which answers at once, whatever user code does at the moment."""
     stop: Callable[[], Coroutine[Any, Any, None]]
-    """It ends what it has started and has left behind; then the process ends."""
+    """Tells the coordinator to end what it has started, and then its process."""
 
 
 class CoordinatorProcess(ABC):
-    """How coordinators of one kind are started and connected to."""
+    """Describes the processes of one kind of coordinator, and connects to started processes."""
 
     title: str
-    """For people: ``the Spark driver``."""
+    """Name of the coordinator in texts for people: ``the Spark driver``."""
     ends_by_itself: float = 0.0
-    """Seconds that one has for ending by itself when its JobMaster ends; 0: it is killed at once,
-    and nothing of it stays."""
+    """Seconds that a coordinator has to end by itself when its JobMaster ends.
+    0: it is killed at once and leaves nothing behind.
+    """
     outlives_its_job_master = False
-    """Whether the job's next JobMaster may take it over: then it is asked to stop when its
-    JobMaster ends, and refuses that if another one has."""
+    """Whether the job's next JobMaster may take over the coordinator.
+    If so, the coordinator is asked to stop when its JobMaster ends, and refuses if another
+    JobMaster has taken it over.
+    """
     is_killed_when_lost = False
-    """Whether one that counts as dead, though it may live, is killed: the next attempt must not
-    begin beside it."""
+    """Whether a coordinator that counts as dead is killed.
+    It may still live, and the next attempt must not begin beside it.
+    """
     has_fixed_name = True
-    """Whether the process of another attempt of the same JobMaster has the same name."""
+    """Whether the processes of all attempts under one JobMaster have the same name."""
 
     @abstractmethod
     def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
-        """The process of an attempt; *blob_server* is where code comes from that is not in it."""
+        """Return the process to start for an attempt.
+        *blob_server* is the address of the server for code that is not in the action.
+        """
 
     async def prepared(self, spec: EndpointSpec) -> EndpointSpec:
-        """What the process needs is there.
+        """Wait until everything that the process needs is ready.
 
         Returns:
-            *spec*, with what became known by that.
+            *spec*, with the arguments and the node that became known during the wait.
         """
         return spec
 
     @abstractmethod
     async def connect(self, service: RpcService, address: str) -> ConnectedCoordinator:
-        """To a process that was spawned."""
+        """Connect to a process that was spawned."""

@@ -19,8 +19,9 @@ from flinkray.scheduler.job.coordinator_events import CoordinatorID, Coordinator
 
 
 class CoordinatorProcesses:
-    """All kinds of a job.  Requests for formats go to the process of its formats; the others cannot
-    be asked for anything."""
+    """All kinds of coordinators of a job.
+    Requests for formats go to the process of the job's formats. The other kinds take no requests.
+    """
 
     def __init__(
         self,
@@ -32,9 +33,11 @@ class CoordinatorProcesses:
         noted: Callable[[], Awaitable[None]],
         on_replaced: Callable[[str], None],
     ) -> None:
-        """*beginning*: what the coordinator of the sources begins with.  *noted* returns when the
-        next JobMaster will know of what was begun so far.  *on_replaced* is called with the reason
-        when another JobMaster has one."""
+        """*beginning* returns the state with which the coordinator of the sources begins.
+
+        *noted* returns when the notes for the next JobMaster, with all begun attempts, are kept.
+        *on_replaced* gets the reason when another JobMaster has taken over a coordinator.
+        """
         self.master_formats = MasterFormatsProcess(job_master, graph)
         self.source_enumerators = StreamCoordinatorProcess(
             job_master, graph, services, beginning, on_replaced

@@ -1,4 +1,4 @@
-"""How a JobMaster has its operator coordinators run: all kinds alike, each in its own process."""
+"""Runs the operator coordinators of a JobMaster, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ log = logging.getLogger(__name__)
 
 
 class CoordinatorListener(Protocol):
-    """Who is told what becomes of coordinators, on the main thread of their owner."""
+    """Receives events of coordinators, on the main thread of their owner."""
 
     def coordinator_started(self, coordinator: CoordinatorID, address: str) -> None:
-        """Its process is there."""
+        """The process of the coordinator has started."""
 
     def coordinator_lost(self, coordinator: CoordinatorID, cause: str) -> None:
-        """It died or could not be started, and was not being stopped; no process is left."""
+        """The coordinator died or did not start, and was not being stopped. No process is left."""
 
     def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
-        """Its process is gone as it was to be, or there was none."""
+        """The process of the coordinator is gone as ordered, or there was none."""
 
     def coordinator_answered(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
-        """What came of an AskCoordinator."""
+        """The answer to an AskCoordinator has arrived."""
 
 
 @dataclass
@@ -62,8 +62,8 @@ class _Running:
 class CoordinatorRunner:
     """Starts, watches and stops the processes of coordinators, as the JobScheduler decides.
 
-    It decides nothing itself: whether one that is lost is started again is not its affair.
-    Coordinators die with the owner's process, but for those that may outlive it.
+    The runner makes no decisions itself, for instance whether a lost coordinator is started again.
+    Coordinators die with the owner's process, except for those that may outlive it.
     """
 
     def __init__(
@@ -80,12 +80,14 @@ class CoordinatorRunner:
         self._heartbeats: HeartbeatSender[None, None] | None = None
         self._running: dict[CoordinatorID, _Running] = {}
         self._ending: list[_Running] = []
-        """What :meth:`kill_all` has left."""
+        """Coordinators that :meth:`kill_all` has left running for a while."""
 
     # --- starting ---------------------------------------------------------------------------------
 
     def start(self, action: StartCoordinator, blob_server: str | None) -> None:
-        """Begin; *blob_server* is where code comes from that did not travel with the job."""
+        """Start a coordinator in the background.
+        *blob_server* is the address of the server for code that did not travel with the job.
+        """
         how = self._kinds[action.coordinator.kind]
         spec = how.spec(action, blob_server)
         task = self._owner.create_task(
@@ -99,11 +101,11 @@ class CoordinatorRunner:
         service = self._owner.rpc_service
         try:
             if how.has_fixed_name:
-                await service.kill(spec.name)  # that of another attempt
+                await service.kill(spec.name)  # the process of another attempt
             address = await service.spawn(await how.prepared(spec))
             connected = await how.connect(service, address)
         except Exception as error:  # noqa: BLE001 - whatever its own start-up raised
-            await service.kill(spec.name)  # it may be there all the same, and only not answer
+            await service.kill(spec.name)  # the process may exist although it did not answer
             cause = f"{how.title} did not start: {type(error).__name__}: {error}"
             self._lost(coordinator, cause)
             return
@@ -116,7 +118,7 @@ class CoordinatorRunner:
     def adopted(
         self, coordinator: CoordinatorID, address: str, connected: ConnectedCoordinator
     ) -> None:
-        """One that an earlier owner has started is this one's from now on."""
+        """Take over a coordinator that an earlier owner has started."""
         how = self._kinds[coordinator.kind]
         process, _ = split_address(address)
         there = self._owner.create_task(_nothing(), name=f"adopt {process}")
@@ -138,7 +140,7 @@ class CoordinatorRunner:
         self._monitor(running.process, connected)
 
     def ask(self, action: AskCoordinator) -> None:
-        """Begin; what comes of it is told, also when that is its death."""
+        """Send a request in the background. The listener gets the answer, or the failure."""
         running = self._running.get(action.coordinator)
         if running is not None and running.address is not None:
             self._owner.create_task(self._ask(running.address, action), f"ask {running.process}")
@@ -151,7 +153,7 @@ class CoordinatorRunner:
     # --- watching ---------------------------------------------------------------------------------
 
     def _monitor(self, process: str, connected: ConnectedCoordinator) -> None:
-        """One that hangs is as good as dead, but for its death."""
+        """Send heartbeats to the coordinator. A silent coordinator is killed and counts as lost."""
         if self._heartbeats is None:
             silence = f"no heartbeat from it for {self._heartbeat.timeout:g} s"
             self._heartbeats = HeartbeatSender(
@@ -185,16 +187,16 @@ class CoordinatorRunner:
             self._lost(coordinator, f"{running.how.title} {how}")
 
     def address_of(self, coordinator: CoordinatorID) -> str | None:
-        """Of its process; None: it is not there yet, or is being stopped."""
+        """Return the coordinator's address. None if it has not started or is being stopped."""
         running = self._running.get(coordinator)
         return None if running is None or running.stop is not None else running.address
 
     def outlives_us(self, coordinator: CoordinatorID) -> bool:
-        """Whether the next owner may take it over."""
+        """Return whether the next owner may take over the coordinator."""
         return self._kinds[coordinator.kind].outlives_its_job_master
 
     def give_up(self, coordinator: CoordinatorID, cause: str) -> None:
-        """It is of no use any more: its process is killed, and it counts as lost."""
+        """Kill the coordinator's process. The coordinator counts as lost."""
         running = self._running.get(coordinator)
         if running is not None and running.stop is None:
             self._owner.create_task(
@@ -219,8 +221,9 @@ class CoordinatorRunner:
     # --- stopping ---------------------------------------------------------------------------------
 
     def stop(self, action: StopCoordinator) -> None:
-        """Stop it, gracefully if it can; ``coordinator_stopped`` follows when its process is gone,
-        also when there was none."""
+        """Stop the coordinator, gracefully if possible.
+        ``coordinator_stopped`` follows when its process is gone, even if there was none.
+        """
         coordinator = action.coordinator
         running = self._running.get(coordinator)
         if running is None:
@@ -232,7 +235,8 @@ class CoordinatorRunner:
 
     async def _stop(self, coordinator: CoordinatorID, running: _Running) -> None:
         self._unmonitor(running)
-        running.start.cancel()  # or it would have to wait for a node that may never come
+        # otherwise the start would have to wait for a node that may never come
+        running.start.cancel()
         await asyncio.wait([running.start])
         if running.connected is not None:
             await self._have_stopped(running.process, running.connected)
@@ -242,7 +246,6 @@ class CoordinatorRunner:
         self._listener.coordinator_stopped(coordinator)
 
     async def _have_stopped(self, process: str, connected: ConnectedCoordinator) -> None:
-        """It ends, unless it is another owner's by now."""
         try:
             await connected.stop()
         except CoordinatorReplacedError as error:
@@ -253,9 +256,11 @@ class CoordinatorRunner:
         await self._owner.rpc_service.kill(process)
 
     async def kill_all(self) -> None:
-        """The owner ends, and nobody is told anything any more: all are killed, but for those that
-        are being stopped and need some time for leaving nothing behind (:meth:`all_ended`), and
-        those that may be another owner's by now."""
+        """Kill all coordinators because the owner ends.
+        The listener is not called any more. Not killed are coordinators that are being stopped and
+        need time to clean up (:meth:`all_ended`), and coordinators that another owner may have
+        taken over.
+        """
         running = list(self._running.values())
         self._running.clear()
         if self._heartbeats is not None:
@@ -272,7 +277,7 @@ class CoordinatorRunner:
                 await self._owner.rpc_service.kill(one.process)
 
     async def all_ended(self) -> None:
-        """After :meth:`kill_all`: the others have ended, or their time is over."""
+        """Wait, after :meth:`kill_all`, until coordinators in clean-up have ended or timed out."""
         await asyncio.gather(*(self._end(one) for one in self._ending))
 
     async def _end(self, running: _Running) -> None:
@@ -283,4 +288,4 @@ class CoordinatorRunner:
 
 
 async def _nothing() -> None:
-    """It is there already."""
+    """Do nothing, as the start task of an adopted coordinator, which already runs."""

@@ -1,4 +1,4 @@
-"""How the JobMaster starts the Spark driver of a stage."""
+"""Starts the Spark driver of a stage for the JobMaster."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from flinkray.scheduler.job.coordinator_events import CoordinatorInput
 from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
 from flinkray.spark.gateway import (
     EPOCHS,
+    PARTITIONS,
     PUBLISHED,
     RESULT_KIND,
     THROUGH,
@@ -41,13 +42,13 @@ from flinkray.spark.gateway import (
 from flinkray.spark.shared_session import HELD_SESSION, take_request
 
 _UNTIL_NOTED = 5.0
-"""Seconds for which a driver that is to stop waits for notes: there may be no SlotPool."""
+"""Longest wait in seconds for the notes before a driver is stopped: there may be no SlotPool."""
 
 SPARK_DRIVER_FACTORY = "flinkray.spark.driver:create_spark_driver"
 
 
 class SparkDriverProcess(CoordinatorProcess):
-    """In the first bundle of the stage's worker group."""
+    """Starts Spark drivers, in the first bundle of the stage's worker group."""
 
     title = "the Spark driver"
     ends_by_itself = 10.0
@@ -64,8 +65,10 @@ class SparkDriverProcess(CoordinatorProcess):
         noted: Callable[[], Awaitable[None]],
         on_replaced: Callable[[str], None],
     ) -> None:
-        """*noted* returns when the next JobMaster will know of all attempts so far.  *on_replaced*
-        is called with the reason when another JobMaster has one."""
+        """Create the starter of a job's Spark drivers.
+        *noted* returns when the notes with all attempts so far are kept. *on_replaced* is
+        called with the reason when another JobMaster has taken over a driver.
+        """
         self._noted = noted
         self._on_replaced = on_replaced
         self._job_master = job_master
@@ -90,8 +93,10 @@ class SparkDriverProcess(CoordinatorProcess):
         )
 
     async def prepared(self, spec: EndpointSpec) -> EndpointSpec:
-        """It is noted.  A guest of a session runs on its node, because it maps files of the
-        JVM's."""
+        """Wait until the attempt is noted and the Spark session of the stage, if any, is open.
+
+        Returns *spec* with the session's node: the driver maps files of the session's JVM.
+        """
         await self._noted()
         descriptor = spec.arguments
         assert isinstance(descriptor, SparkStageDescriptor)
@@ -108,10 +113,10 @@ class SparkDriverProcess(CoordinatorProcess):
         return self._connected(await service.connect(address, SparkDriverGateway))
 
     async def adopt(self, address: str) -> ConnectedCoordinator:
-        """Take over one that an earlier JobMaster has started.
+        """Take over a driver that an earlier JobMaster has started.
 
         Raises:
-            RpcError: it is not there, or does not answer.
+            RpcError: the driver is not there, or does not answer.
         """
         master = self._job_master
         driver = await master.connect(address, SparkDriverGateway)
@@ -128,7 +133,7 @@ class SparkDriverProcess(CoordinatorProcess):
                 self._on_replaced(str(error))
 
         async def stop() -> None:
-            """What it has told is noted before, for nobody else knows it then."""
+            """Stop the driver once its reports are noted: what only the driver knows is lost."""
             with suppress(asyncio.TimeoutError):
                 await within(_UNTIL_NOTED, self._noted())
             await driver.stop(token)
@@ -154,7 +159,7 @@ class SparkDriverProcess(CoordinatorProcess):
         published, epochs = (
             location_of(storage, graph.job_id, vertex.vertex_id) if kind in wanted else None
             for location_of, wanted in (
-                (published_location, (PUBLISHED, THROUGH)),
+                (published_location, (PARTITIONS, PUBLISHED, THROUGH)),
                 (epochs_location, (EPOCHS, THROUGH)),
             )
         )
@@ -179,10 +184,12 @@ class SparkDriverProcess(CoordinatorProcess):
             epochs_location=epochs,
             stream_execution=stream_execution(action.graph_id, action.restores),
             begins_from_savepoint=savepoint is not None,
+            is_divided_as_before=savepoint is not None and kind == PARTITIONS,
             session=session,
             held_session=held_session,
             session_idle_timeout=of_cluster.get(options.SPARK_SESSION_IDLE_TIMEOUT),
             takeover_timeout=of_cluster.get(options.JOB_MASTER_TAKEOVER_TIMEOUT),
+            storage_permissions=of_cluster.get(options.STORAGE_PERMISSIONS),
         )
 
     def _result_location(self, action: StartCoordinator, vertex_id: JobVertexID) -> str:

@@ -1,4 +1,4 @@
-"""How a JobMaster finds the Spark session that a stage is to run in, or has it begun."""
+"""Finds the Spark session in which a stage is to run, or starts the session."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _PAUSE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class OpenedSession:
-    """Where guests are expected."""
+    """The address and node of an open Spark session, in which stages of jobs can run."""
 
     address: str
-    """A :class:`SparkSessionGateway`."""
+    """Address of a :class:`SparkSessionGateway`."""
     node_id: str
-    """Ray's."""
+    """Ray's id of the node."""
 
 
 async def open_session(services: ClusterServices, guest: SparkStageDescriptor) -> OpenedSession:
-    """Returns when it is open, which takes as long as it waits for its slots.
+    """Return the session once it is open. Waits as long as the session waits for its slots.
 
     Raises:
-        SparkSessionEndedError: it could not be opened, or was cancelled.
-        JobSubmissionError: it cannot be begun.
+        SparkSessionEndedError: the session could not be opened, or was cancelled.
+        JobSubmissionError: the session cannot be started.
     """
     assert guest.session is not None
     of_session = session_graph(guest)
@@ -46,13 +46,14 @@ async def open_session(services: ClusterServices, guest: SparkStageDescriptor) -
     while True:
         try:
             dispatcher = await services.connect_to_dispatcher()
-            graph = replace(of_session, job_id=JobID.generate())  # each begins once
+            # a session is started once per job id
+            graph = replace(of_session, job_id=JobID.generate())
             job_id = await dispatcher.ensure_spark_session(graph)
             if awaited is not None and awaited != job_id:
                 await _refuse_failed(dispatcher, guest.session.name, awaited)
             awaited = job_id
             found = await _open(services, job_id)
-        except RpcError as error:  # a Dispatcher that goes, or a session
+        except RpcError as error:  # a Dispatcher or a session that is about to go
             log.info("the Spark session %r: %s", guest.session.name, error)
             found = None
         if found is not None:
@@ -61,10 +62,11 @@ async def open_session(services: ClusterServices, guest: SparkStageDescriptor) -
 
 
 async def _open(services: ClusterServices, job_id: JobID) -> OpenedSession | None:
-    """None: its driver is not there (yet)."""
+    """Return the session that job *job_id* runs. None if its driver is not found yet."""
     service = services.rpc_service
     processes = await service.process_names(spark_drivers_of_job(job_id))
-    for process in sorted(processes, key=_attempt_number, reverse=True):  # others are about to end
+    # earlier ones are about to end
+    for process in sorted(processes, key=_attempt_number, reverse=True):
         address = f"{process}/{SPARK_SESSION_ENDPOINT}"
         session = await service.connect(address, SparkSessionGateway)
         try:
@@ -79,7 +81,9 @@ def _attempt_number(process: str) -> int:
 
 
 async def _refuse_failed(dispatcher: DispatcherGateway, name: str, job_id: JobID) -> None:
-    """One that has ended because nobody was there does not count."""
+    """Raise SparkSessionEndedError if the session has failed or was cancelled.
+    A session that has finished because it had no guests is no error.
+    """
     result = await dispatcher.request_job_result(job_id)
     if result.status is JobStatus.FAILED:
         why = f"has failed: {result.failure}"

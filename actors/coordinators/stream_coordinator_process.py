@@ -1,4 +1,4 @@
-"""How the JobMaster starts the process that runs the enumerators of a job's sources."""
+"""Starts the process with the enumerators of a job's sources for the JobMaster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core.errors import CoordinatorReplacedError
 from flinkray.core.ids import ExecutionGraphID, JobMasterId
 from flinkray.core.job_options import MAX_WAITING_EPOCHS
-from flinkray.core.options import JOB_MASTER_TAKEOVER_TIMEOUT
+from flinkray.core.options import JOB_MASTER_TAKEOVER_TIMEOUT, STORAGE_PERMISSIONS
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, RpcService
 from flinkray.scheduler.graph.job_graph import STREAM, JobGraph, JobVertex
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
@@ -31,13 +31,14 @@ log = logging.getLogger(__name__)
 
 
 def source_operator_of(vertex: JobVertex) -> str:
-    """Id of the source that a vertex begins with; of a graph that was stored without, one that no
-    checkpoint names."""
+    """Return the operator id of the source with which a vertex begins.
+    For a graph that was stored without operators, returns an id that no checkpoint contains.
+    """
     return vertex.operators[0].operator_id if vertex.operators else vertex.vertex_id.hex()
 
 
 def stream_sources_of(graph: JobGraph) -> Iterator[JobVertex]:
-    """The vertices that begin with a source of a stream."""
+    """Yield the vertices that begin with a stream source."""
     for vertex in graph.vertices:
         if vertex.invokable.kind == STREAM and not vertex.inputs:
             yield vertex
@@ -45,22 +46,22 @@ def stream_sources_of(graph: JobGraph) -> Iterator[JobVertex]:
 
 @dataclass(frozen=True, slots=True)
 class SourcesBeginning:
-    """What an attempt begins with."""
+    """The state with which an attempt of the coordinator begins."""
 
     owner: JobMasterId
-    """By whose id tasks know it, and its process is named."""
+    """The JobMaster by whose id tasks know the coordinator. The process name contains it."""
     restores: int
     """How often coordinators have been restored."""
     restored: RestoredCoordinators | None
-    """To what, the last time; None: they began anew, or *kept* is all of it."""
+    """The state of the last restore. None: there is no state, or *kept* holds all of it."""
     kept: tuple[KeptPart, ...]
-    """What the one before it knew, which died."""
+    """Parts of the state of an earlier coordinator that has died, as kept by other processes."""
     graph_id: ExecutionGraphID
-    """Of the tasks that it serves."""
+    """Execution graph of the tasks that the coordinator serves."""
 
 
 class StreamCoordinatorProcess(CoordinatorProcess):
-    """One for all sources of the job; tasks find it by its name."""
+    """Starts the one coordinator for all sources of the job. Tasks find it by its name."""
 
     title = "the coordinator of the job's sources"
     ends_by_itself = 10.0
@@ -74,8 +75,10 @@ class StreamCoordinatorProcess(CoordinatorProcess):
         beginning: Callable[[CoordinatorID], SourcesBeginning],
         on_replaced: Callable[[str], None],
     ) -> None:
-        """*beginning*: what an attempt begins with, which is about to be started.  *on_replaced* is
-        called with the reason when another JobMaster has the process."""
+        """Create the starter of the job's coordinator.
+        *beginning* returns the state with which an attempt begins that is about to be started.
+        *on_replaced* is called with the reason when another JobMaster has taken over the process.
+        """
         self._on_replaced = on_replaced
         self._beginning = beginning
         self._services = services
@@ -109,6 +112,7 @@ class StreamCoordinatorProcess(CoordinatorProcess):
             beginning.kept,
             beginning.graph_id,
             self._services.configuration.with_values(graph.configuration).get(MAX_WAITING_EPOCHS),
+            self._services.configuration.get(STORAGE_PERMISSIONS),
         )
         return EndpointSpec(
             "StreamCoordinator",
@@ -125,11 +129,11 @@ class StreamCoordinatorProcess(CoordinatorProcess):
     async def adopt(
         self, address: str, owner: JobMasterId
     ) -> tuple[ConnectedCoordinator, AdoptedCoordinator]:
-        """Take over the one that an earlier JobMaster, *owner*, has started.
+        """Take over the coordinator that an earlier JobMaster, *owner*, has started.
 
         Raises:
-            RpcError: it is not there, or does not answer.
-            CoordinatorReplacedError: it is another JobMaster's.
+            RpcError: the coordinator is not there, or does not answer.
+            CoordinatorReplacedError: the coordinator belongs to another JobMaster.
         """
         master = self._job_master
         coordinator = await master.connect(address, StreamCoordinatorGateway)

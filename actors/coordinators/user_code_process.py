@@ -1,14 +1,16 @@
-"""The process in which a job's user code works on the JobMaster's behalf: formats, aggregates."""
+"""The process that runs a job's user code on behalf of the JobMaster: formats and aggregates."""
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 from flinkray.actors.gateways.job_processes import job_process
 from flinkray.actors.shared.user_calls import call_user_code
+from flinkray.core import cloud_pickle
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID
 from flinkray.core.message import message
 from flinkray.rpc import (
@@ -20,7 +22,7 @@ from flinkray.rpc import (
 from flinkray.rpc.gateway import FencedRpcGateway
 from flinkray.scheduler.graph.job_graph import MasterFormat
 from flinkray.scheduler.job.input_splits import InputSplit
-from flinkray.spark.user_code import cloudpickle, load_function
+from flinkray.user_code import load_function
 
 USER_CODE_PROCESS_FACTORY = (
     "flinkray.actors.coordinators.user_code_process:create_user_code_process"
@@ -29,66 +31,66 @@ USER_CODE_PROCESS_FACTORY = (
 
 @message
 class AggregateStep:
-    """Both are pickled."""
+    """Result of one aggregation step. Both values are pickled."""
 
     accumulator: bytes
     result: bytes
 
 
 class UserCodeProcessGateway(FencedRpcGateway):
-    """Runs user code that belongs to the master's part of a job.  It is fenced by the id of the
-    JobMaster that has started it.
+    """Runs user code of the master's part of a job. Fenced by the id of its JobMaster.
 
-    A format is a pickled function without arguments that makes an object of the user's.  Those of
-    its methods ``initialize_global(parallelism)``, ``create_input_splits(minimum)`` and
-    ``finalize_global(parallelism)`` are called that it has.
+    A format is a pickled function without arguments that creates a user's object. Its methods are
+    called, if present: ``initialize_global(parallelism)``, ``create_input_splits(minimum)`` and
+    ``finalize_global(parallelism)``.
     """
 
     @abstractmethod
     async def request_heartbeat(self) -> None:
-        """Answer, whatever the user's code does at the moment."""
+        """Answer at once, whatever the user's code does at the moment."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """The process is to end."""
+        """End the process."""
 
     @abstractmethod
     @ask_timeout(None)
     async def initialize(
         self, vertex_id: JobVertexID, master_format: MasterFormat, parallelism: int
     ) -> tuple[InputSplit, ...]:
-        """Prepare, and divide the input.  Raises whatever the format raises."""
+        """Prepare the format and return the input's splits. Raises whatever the format raises."""
 
     @abstractmethod
     @ask_timeout(None)
     async def finalize(
         self, vertex_id: JobVertexID, master_format: MasterFormat, parallelism: int
     ) -> None:
-        """Commit.  Raises whatever the format raises."""
+        """Commit the format's output. Raises whatever the format raises."""
 
     @abstractmethod
     @ask_timeout(None)
     async def aggregate(
         self, function: bytes, accumulator: bytes | None, value: bytes
     ) -> AggregateStep:
-        """Add a pickled value to an accumulator; None: to a new one.
+        """Add a pickled value to a pickled accumulator (None: a new one), and return both results.
 
-        *function*, called with None, makes an
-        :class:`~flinkray.streaming.functions.functions.AggregateFunction`.  Raises
-        whatever that raises.
+        *function* is pickled; called with None, it creates an
+        :class:`~flinkray.streaming.functions.functions.AggregateFunction`. Raises whatever this
+        function raises.
         """
 
 
 def create_user_code_process(
     rpc_service: RpcService, job_master_id: JobMasterId
 ) -> UserCodeProcess:
-    """Factory of the process."""
+    """Create the endpoint of a process that runs user code for the JobMaster *job_master_id*."""
     return UserCodeProcess(rpc_service, "usercode", job_master_id)
 
 
 class UserCodeProcess(FencedRpcEndpoint[JobMasterId], UserCodeProcessGateway):
-    """User code runs in threads: it may take its time.  Each format and each aggregate function is
-    unpickled once."""
+    """Runs the user code in threads, because it may take long.
+    Each format and each aggregate function is unpickled once.
+    """
 
     def __init__(
         self, rpc_service: RpcService, endpoint_id: str, job_master_id: JobMasterId
@@ -98,7 +100,7 @@ class UserCodeProcess(FencedRpcEndpoint[JobMasterId], UserCodeProcessGateway):
         self._aggregates: dict[bytes, Any] = {}
 
     async def request_heartbeat(self) -> None:
-        """The answer is all that is wanted."""
+        """Do nothing: the answer itself is the heartbeat."""
 
     async def stop(self) -> None:
         self.close()
@@ -135,10 +137,10 @@ class UserCodeProcess(FencedRpcEndpoint[JobMasterId], UserCodeProcessGateway):
             if accumulator is None:
                 before = aggregate.create_accumulator()
             else:
-                before = cloudpickle.loads(accumulator)
-            after = aggregate.add(cloudpickle.loads(value), before)
+                before = pickle.loads(accumulator)
+            after = aggregate.add(pickle.loads(value), before)
             return AggregateStep(
-                cloudpickle.dumps(after), cloudpickle.dumps(aggregate.get_result(after))
+                cloud_pickle.dumps(after), cloud_pickle.dumps(aggregate.get_result(after))
             )
 
         return await call_user_code(self.rpc_service, work)
@@ -151,8 +153,10 @@ class UserCodeProcess(FencedRpcEndpoint[JobMasterId], UserCodeProcessGateway):
 
 
 class UserCodeProcessConnection:
-    """A JobMaster's.  The process is started when it is needed first, and dies with the JobMaster;
-    one that fails is replaced when it is needed next."""
+    """A JobMaster's connection to its user code process.
+    The process is started on first use and dies with the JobMaster. A failed process is replaced on
+    the next use.
+    """
 
     def __init__(self, job_master: FencedRpcEndpoint[JobMasterId], job_id: JobID) -> None:
         self._job_master = job_master
@@ -160,13 +164,13 @@ class UserCodeProcessConnection:
         self._process: asyncio.Future[UserCodeProcessGateway] | None = None
 
     async def get(self) -> UserCodeProcessGateway:
-        """Raises RpcError when it cannot be started."""
+        """Return the gateway of the process. Raises RpcError if the process cannot be started."""
         if self._process is None:
             self._process = asyncio.ensure_future(self._start())
         return await asyncio.shield(self._process)
 
     def failed(self) -> None:
-        """Do not use it any more."""
+        """Drop the present process. The next :meth:`get` starts another one."""
         self._process = None
 
     async def _start(self) -> UserCodeProcessGateway:

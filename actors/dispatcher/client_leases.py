@@ -1,4 +1,4 @@
-"""Whether the clients are there that jobs end with."""
+"""Leases of clients: detect that the client of an attached job is gone."""
 
 from __future__ import annotations
 
@@ -16,40 +16,42 @@ class _Lease:
 
 
 class ClientLeases:
-    """Lives on its endpoint's main thread, and so does the callback.
+    """The leases of jobs' clients. All methods and the callback run on the endpoint's main thread.
 
-    Unlike in :mod:`flinkray.rpc.liveness.heartbeat` each job has a timeout of its own, nobody is
-    asked, and a mistake costs a job.
+    Unlike in :mod:`flinkray.rpc.liveness.heartbeat`, each job has its own timeout, the client is
+    not asked for heartbeats, and a wrong timeout cancels a job.
     """
 
     def __init__(self, endpoint: RpcEndpoint, on_silence: Callable[[JobID], None]) -> None:
-        """*on_silence*: nothing was heard of the job's client for the whole timeout; its lease is
-        over."""
+        """Create the collection of leases.
+        *on_silence* is called when the job's client was silent for the whole timeout. Its lease is
+        over then.
+        """
         self._endpoint = endpoint
         self._on_silence = on_silence
         self._leases: dict[JobID, _Lease] = {}
 
     def begin(self, job_id: JobID, timeout: float) -> None:
-        """The client has *timeout* seconds from now on."""
+        """Begin or renew a lease: the client has *timeout* seconds from now on."""
         self.end(job_id)
         timer = self._endpoint.schedule_deadline(timeout, lambda: self._is_over(job_id))
         self._leases[job_id] = _Lease(timeout, timer)
 
     def heard_of(self, job_ids: Iterable[JobID]) -> None:
-        """Their client lives; jobs that end without a client are none of this."""
+        """Renew the leases of these jobs, whose client lives. Jobs without a lease are ignored."""
         for job_id in job_ids:
             lease = self._leases.get(job_id)
             if lease is not None:
                 self.begin(job_id, lease.timeout)
 
     def end(self, job_id: JobID) -> None:
-        """The job needs no client any more; idempotent."""
+        """End the lease: the job needs no client any more. Idempotent."""
         lease = self._leases.pop(job_id, None)
         if lease is not None:
             lease.timer.cancel()
 
     def stop(self) -> None:
-        """Nothing is reported any more."""
+        """End all leases. *on_silence* is not called any more."""
         for job_id in tuple(self._leases):
             self.end(job_id)
 

@@ -1,8 +1,8 @@
-"""The Dispatcher: takes jobs, keeps one JobMaster alive for each, remembers how they ended.
+"""The Dispatcher: accepts jobs, keeps one JobMaster alive for each, remembers how they ended.
 
-A job's graph is stored before its submission is answered, its result before it is cleaned up, so a
-Dispatcher that is started anew goes on where its predecessor was killed: JobMasters that live
-register at it, those that died are replaced, ended jobs are only cleaned up.
+A job's graph is stored before its submission is answered, and its result is stored before the job
+is cleaned up. So a new Dispatcher continues where its predecessor was killed: live JobMasters
+register at it, dead JobMasters are replaced, and ended jobs are only cleaned up.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from flinkray.actors.dispatcher.job_blobs import JobBlobs
 from flinkray.actors.dispatcher.job_cancelling import JobCancelling
 from flinkray.actors.dispatcher.job_cleanup import JobCleanup
 from flinkray.actors.dispatcher.job_history import JobHistory
-from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
 from flinkray.actors.dispatcher.job_master_supervision import JobMasterSupervision
 from flinkray.actors.dispatcher.job_queries import JobQueries
 from flinkray.actors.dispatcher.job_resizing import JobResizing
 from flinkray.actors.dispatcher.job_snapshots import JobSnapshots, taken_at_the_end
-from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.dispatcher.managed_job import JobMasterDeaths, ManagedJob
 from flinkray.actors.dispatcher.retry_until_done import retry_until_done
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.actors.gateways.messages import (
@@ -34,7 +33,7 @@ from flinkray.actors.gateways.messages import (
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.shared.checkpoint_storage import checkpoint_storage_of
 from flinkray.actors.shared.cluster_services import ClusterServices
-from flinkray.actors.shared.exported_metrics import CLUSTER, samples_of
+from flinkray.actors.shared.exported_metrics import CLUSTER, samples_of, state_of_job
 from flinkray.actors.shared.high_availability import has_elections
 from flinkray.actors.shared.leadership import Leadership, lead_in_turn
 from flinkray.actors.shared.settings import heartbeat_settings
@@ -94,19 +93,31 @@ PRESTARTED_IMPORTS: tuple[str, ...] = (
     "flinkray.actors.job_master.endpoint",
     "flinkray.actors.slot_pool.endpoint",
 )
-"""What processes that wait for a role have loaded."""
+"""Modules that prestarted processes have loaded while they wait for a role."""
 IMPORTED_AHEAD: tuple[str, ...] = ("flinkray.actors.stream_coordinator.endpoint",)
-"""What they load when they have waited for a while: it takes as long as all of the rest."""
+"""Modules that prestarted processes load after a while.
+Loading them takes as long as all the rest.
+"""
 
 _CLEAN_UP_PATIENCE = 10.0
-"""Seconds after which clients are told how a job has ended though not all is given back."""
+"""Seconds after a job's end after which clients get its result in any case.
+Its resources may not be back by then.
+"""
+_SHOWN_FOR = 900.0
+"""Seconds for which the metrics show the state of an ended job."""
+_MOST_SHOWN = 100
+"""Largest number of ended jobs whose states the metrics show."""
 _REFUSAL_PATIENCE = 5.0
-"""Seconds for which it is tried to remove the graph of a job that is refused, before its submitter
-is told that it may be there."""
+"""Seconds spent on removing the graph of a refused job.
+After that its submitter is told that the graph may still be stored.
+"""
 
 
 async def create_dispatcher(rpc_service: RpcService, arguments: ClusterArguments) -> RpcEndpoint:
-    """Factory of a Dispatcher's process: when it leads, it recovers what a predecessor left."""
+    """Create the main endpoint of a Dispatcher's process.
+    The endpoint is the Dispatcher, or a StandbyMaster if several processes may contend. A
+    Dispatcher is created once it leads, and then recovers the jobs of its predecessor.
+    """
     services = ClusterServices.create(rpc_service, arguments)
 
     async def new_leader(leadership: Leadership) -> Dispatcher:
@@ -119,7 +130,7 @@ async def create_dispatcher(rpc_service: RpcService, arguments: ClusterArguments
 
 
 class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
-    """See the module's docstring."""
+    """Endpoint of the Dispatcher. Its parts are in the other modules of this package."""
 
     def __init__(
         self,
@@ -148,8 +159,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             on_unstartable=self._job_master_unstartable,
         )
         self._unreadable: dict[JobID, UnreadableRecordError] = {}
-        """Jobs whose stored graph or result could not be read.  They are not run, and nothing of
-        theirs is deleted."""
+        """Jobs whose stored graph or result could not be read.
+        They are not run, and none of their data is deleted.
+        """
         self._queries = JobQueries(self._jobs, self._ended, self._unreadable, self.clock.monotonic)
         self._resizing = JobResizing(self, self._graphs, self._leave_to_successor)
         self._storage_of_users = UserStorage(self.rpc_service)
@@ -158,12 +170,15 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._cancelling = JobCancelling(self, self._graphs, self._job_masters, self._jobs.get)
         self._shutting_down = False
         self._gives_up_jobs = False
-        """Whether a job that has no JobMaster is to get no other."""
+        """Whether jobs without a JobMaster get no further JobMaster."""
 
     # --- life cycle -------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Read the stores; called once, before the endpoint is started."""
+        """Take over the stores and read them. Called once, before the endpoint is started."""
+        # first, because a graph is removed once its job's result is stored
+        await self._results.take_over()
+        await self._graphs.take_over()
         clean = await self._results.get_clean_results()
         dirty = await self._results.get_dirty_results()
         graphs = await self._graphs.recover_job_graphs()
@@ -182,19 +197,21 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         )
         await self._blobs.retain_recovered(stored.graph for stored in graphs.records)
         for ended in (*clean.records, *dirty.records):
-            self._unreadable.pop(ended.job_id, None)  # its graph, which is not needed any more
+            # only its graph is unreadable, which is not needed any more
+            self._unreadable.pop(ended.job_id, None)
         for job_id in self._unreadable:
             await self._blobs.retain_all(job_id)
         self._ended.recover(clean.records)
         stored_graphs = {stored.job_id: stored.graph for stored in graphs.records}
         for ended in dirty.records:
-            graph = stored_graphs.get(ended.job_id)  # says what the job has left, and where
-            if graph is None:  # an earlier clean-up has come that far
+            graph = stored_graphs.get(ended.job_id)  # tells where the job has left data
+            if graph is None:  # an earlier clean-up has already removed it
                 graph = JobGraph(ended.job_id, ended.result.name, ())
             self._manage_stored(graph, ended.details.start_time).outcome = ended
         for stored in graphs.records:
             known = stored.job_id in self._jobs or stored.job_id in self._ended
-            if not known and stored.job_id not in self._unreadable:  # it may have ended
+            # a job with an unreadable record may have ended
+            if not known and stored.job_id not in self._unreadable:
                 job = self._manage_stored(stored.graph, stored.start_time)
                 job.cancel_requested = stored.cancel_requested
                 job.cancel_cause = stored.cancel_cause
@@ -222,14 +239,20 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._cancelling.stop()
         self._job_masters.stop()
         self._ended.stop()
-        await self._blobs.close()  # which deletes what is unfinished, as long as it may
+        await self._blobs.close()  # deletes unfinished uploads, while still allowed to
         await self._leadership.give_up()
         await self._traces.flush()
         await self._services.high_availability.close()
 
     def _metrics(self) -> Iterator[MetricSample]:
         running = sum(not job.status.is_globally_terminal for job in self._jobs.values())
-        return samples_of(CLUSTER, {"numRunningJobs": running}, {})
+        yield from samples_of(CLUSTER, {"numRunningJobs": running}, {})
+        for job in self._jobs.values():
+            # no JobMaster reports the state
+            if job.gateway is None or job.outcome is not None:
+                yield from state_of_job(job.graph.name, job.job_id, job.status)
+        for ended in self._ended.newest(_SHOWN_FOR, _MOST_SHOWN):
+            yield from state_of_job(ended.result.name, ended.job_id, ended.result.status)
 
     def _manage(self, graph: JobGraph, start_time: float) -> ManagedJob:
         loop = asyncio.get_running_loop()
@@ -274,7 +297,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         try:
             self._services.configuration.with_values(job_graph.configuration)
             checkpoint_storage_of(self._services, job_graph)
-        except ConfigurationError as error:  # what each says by itself may not go together
+        # options that are valid one by one may contradict each other
+        except ConfigurationError as error:
             raise JobSubmissionError(job_id, str(error)) from error
         if self._shutting_down:
             raise JobSubmissionError(job_id, "the cluster is shutting down")
@@ -283,7 +307,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         if job_id not in self._jobs and job_id not in self._ended:
             await self._snapshots.check_given(job_graph)
         if (known := self._jobs.get(job_id)) is not None:
-            await asyncio.shield(known.accepted)  # or refused, and so is this submission
+            await asyncio.shield(known.accepted)  # raises if the earlier submission is refused
         if known is not None or job_id in self._ended:
             raise DuplicateJobSubmissionError(
                 job_id, "a job of this id was submitted before; submit the graph under a new id"
@@ -292,7 +316,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         try:
             await self._blobs.retain(job_graph)
             await self._graphs.put_job_graph(StoredJob(job_graph, job.start_time))
-        except BlobNotFoundError as error:  # which the client can mend
+        except BlobNotFoundError as error:  # the client can repair this
             await self._forget_refused(job, error)
             raise
         except FlinkRayError as error:
@@ -306,7 +330,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self.create_task(self._job_masters.start(job))
 
     async def _leave_to_successor(self, error: FlinkRayError) -> None:
-        """What failed as another Dispatcher leads by now is asked of that one, which knows what is
+        """Check that this Dispatcher still leads after a failed write.
+        If another Dispatcher leads, the client must ask that Dispatcher, which knows what is
         stored.
 
         Raises:
@@ -320,16 +345,17 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         for job in tuple(self._jobs.values()):
             ends = job.ending is not None or job.outcome is not None or job.cancel_requested
             if not ends and name is not None and session_held_by(job.graph) == name:
-                await asyncio.shield(job.accepted)  # or refused, and then it is nobody's
+                await asyncio.shield(job.accepted)  # raises if the job is refused
                 return job.job_id
-        await self.submit_job(job_graph)  # which makes it known at once
+        await self.submit_job(job_graph)  # makes the job known at once
         return job_graph.job_id
 
     async def _refuse(self, job: ManagedJob, refusal: JobSubmissionError) -> None:
-        """What failed to be stored may be there all the same, and a later Dispatcher would run it.
+        """Remove the graph of a refused job, which may be stored although storing it failed.
+        Otherwise a later Dispatcher would run the job.
 
         Raises:
-            JobSubmissionError: it may be there yet.
+            JobSubmissionError: the graph may still be stored.
         """
 
         async def withdraw() -> None:
@@ -351,7 +377,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def _forget_refused(self, job: ManagedJob, refusal: FlinkRayError) -> None:
         await self._blobs.release(job.job_id)
         del self._jobs[job.job_id]
-        for waiting in (job.accepted, job.ended, job.told):  # who has asked for it meanwhile
+        for waiting in (job.accepted, job.ended, job.told):  # callers that wait for the job
             waiting.set_exception(refusal)
             waiting.exception()
 
@@ -423,6 +449,10 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def dispose_savepoint(self, path: str) -> None:
         await self._snapshots.dispose(path)
 
+    async def request_savepoint_directories(self) -> tuple[str, ...]:
+        of_cluster = self._services.configuration
+        return (self._services.arguments.storage_dir, *self._snapshots.directories(of_cluster))
+
     async def request_cluster_numbers(self) -> ClusterNumbers:
         return await (await self._services.connect_to_resource_manager()).request_cluster_numbers()
 
@@ -479,14 +509,12 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         manager = await self._services.connect_to_resource_manager()
         await manager.shut_down(self.fencing_token)
         self._gives_up_jobs = True
-        for job_id in tuple(self._jobs):  # the successors of those that were killed, told to cancel
+        # successors of the killed JobMasters, which were told to cancel
+        for job_id in tuple(self._jobs):
             await self._job_masters.kill(job_id)
         self.close()
 
     # --- JobMasters -------------------------------------------------------------------------------
-
-    async def request_job_leader(self, job_id: JobID) -> JobMasterId | None:
-        return self._queries.managed(job_id).job_master_id
 
     async def register_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, job_master_address: str
@@ -510,7 +538,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self, job: ManagedJob, job_master_id: JobMasterId | None, reason: str
     ) -> None:
         if job.job_master_id != job_master_id:
-            return  # a newer one leads
+            return  # a newer JobMaster leads
         self._job_masters.forget(job)
         if job.ending is not None:
             await asyncio.shield(job.ending)
@@ -540,7 +568,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         await self._fail(job, f"its JobMaster cannot be started: {reason}")
 
     async def _fail(self, job: ManagedJob, why: str) -> None:
-        """The job has no JobMaster, and is to get no other."""
+        """Fail the job, which has no JobMaster and gets no further one."""
         error = JobExecutionError(job.job_id, why)
         await self._job_ended(job, job.failed(error, self.clock.time()))
         await self._clean_up(job)
@@ -552,14 +580,15 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         if job.job_master_id is None and job.outcome is None:
             await self._job_masters.refuse_past_ones(job, job_master_id)
         if job.outcome is not None:
-            return  # told before, by a call whose answer was lost
-        if job.job_master_id not in (None, job_master_id):  # None: it has not registered here yet
+            return  # reported before, in a call whose answer was lost
+        # None: the JobMaster has not registered here yet
+        if job.job_master_id not in (None, job_master_id):
             raise JobStateError(job_id, f"it is led by {job.job_master_id}, not {job_master_id}")
         outcome = job.archived(job.with_cancel_cause(result), job.with_failovers(details))
         await self._job_ended(job, outcome)
 
     async def _job_ended(self, job: ManagedJob, outcome: ArchivedJob) -> None:
-        """Returns when it is stored how the job ended; what was told first counts."""
+        """Store how the job ended, and return when it is stored. The first outcome counts."""
         if job.ending is None:
             job.ending = self.create_task(self._store(job, outcome), f"store {job.job_id}")
         await asyncio.shield(job.ending)
@@ -575,7 +604,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         log.info("job %s ended: %s", job.job_id, outcome.result.status.name)
 
     def _tell_end_later(self, job: ManagedJob, outcome: ArchivedJob) -> None:
-        """Clients need not wait for as long as a storage is away that things are deleted from."""
+        """Give clients the result after _CLEAN_UP_PATIENCE, even if the clean-up is not done."""
         self.schedule_run_async(_CLEAN_UP_PATIENCE, lambda: self._tell_end(job, outcome))
 
     def _tell_end(self, job: ManagedJob, outcome: ArchivedJob) -> None:
@@ -583,9 +612,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             job.told.set_result(outcome)
 
     async def _clean_up(self, job: ManagedJob) -> None:
-        """After the JobMaster of an ended job is gone."""
         assert job.outcome is not None
-        self._tell_end_later(job, job.outcome)  # an earlier Dispatcher may have stored it
+        self._tell_end_later(job, job.outcome)  # an earlier Dispatcher may have stored the outcome
         await self._cleanup.clean_up(job)
         self._ended.add(job.outcome)
         del self._jobs[job.job_id]

@@ -1,4 +1,4 @@
-"""The blobs of jobs: what was too large for a job graph, kept as long as its job."""
+"""The blobs of jobs: contents too large for a job graph, kept as long as their job."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ log = logging.getLogger(__name__)
 
 
 class JobBlobs:
-    """The blob server in the Dispatcher's process, and which job keeps what there.
+    """The blob server in the Dispatcher's process, with the blobs that each job keeps.
 
-    Clients upload before they submit.  What they upload goes after ``blob.upload-timeout``, unless
-    the job is accepted.  A refused submission deletes nothing: the blobs may be those of a running
-    job of the same id.
+    Uploaded blobs are deleted after ``blob.upload-timeout`` unless their job is accepted. A refused
+    submission deletes nothing, because the blobs may be those of a running job with the same id.
     """
 
     def __init__(self, server: BlobServer) -> None:
@@ -28,10 +27,9 @@ class JobBlobs:
 
     @classmethod
     async def create(cls, services: ClusterServices, leadership: Leadership) -> JobBlobs:
-        """With what a previous Dispatcher left.  Nothing is deleted but by who leads for certain.
+        """Create the server with the blobs that a previous Dispatcher left. Raises BlobStoreError.
 
-        Raises:
-            BlobStoreError: the storage fails.
+        Only a Dispatcher that leads for certain deletes blobs.
         """
         store = BlobStore(services.high_availability.get_blob_directory())
         timeout = services.configuration.get(BLOB_UPLOAD_TIMEOUT)
@@ -39,8 +37,9 @@ class JobBlobs:
         return cls(await BlobServer.create(services.rpc_service, store, timeout, in_charge))
 
     async def retain_recovered(self, graphs: Iterable[JobGraph]) -> None:
-        """Keep what stored graphs refer to; a blob that is lost is logged: its job will fail where
-        the blob is needed, if that is so at all."""
+        """Keep the blobs of stored graphs.
+        A lost blob is logged: its job fails only where it needs the blob.
+        """
         for graph in graphs:
             if graph.blobs:
                 missing = await self._server.retain(BlobOwner.of_job(graph.job_id), graph.blobs)
@@ -48,7 +47,7 @@ class JobBlobs:
                     log.error("job %s: its blob %s is lost", graph.job_id, key)
 
     async def retain_all(self, job_id: JobID) -> None:
-        """Keep whatever a job has here, until :meth:`delete`."""
+        """Keep all blobs of a job until :meth:`delete`."""
         await self._server.retain(BlobOwner.of_job(job_id), ())
 
     def start(self) -> None:
@@ -56,14 +55,14 @@ class JobBlobs:
         self._server.start()
 
     async def close(self) -> None:
-        """End the server; what jobs keep stays stored."""
+        """End the server. The blobs that jobs keep stay stored."""
         await self._server.close()
 
     async def retain(self, graph: JobGraph) -> None:
-        """Keep what a graph refers to until :meth:`delete`.
+        """Keep the blobs of a graph until :meth:`delete`.
 
         Raises:
-            BlobNotFoundError: some of it is not here.
+            BlobNotFoundError: some of the blobs are not here.
         """
         if graph.blobs:
             owner = BlobOwner.of_job(graph.job_id)
@@ -72,13 +71,13 @@ class JobBlobs:
                 raise BlobNotFoundError(owner, *missing)
 
     async def release(self, job_id: JobID) -> None:
-        """The job is refused after all."""
+        """Stop keeping the blobs of a job that is refused after :meth:`retain`."""
         await self._server.release(BlobOwner.of_job(job_id))
 
     async def delete(self, job_id: JobID) -> None:
-        """The job has ended, and its graph is not stored any more.
+        """Delete the blobs of an ended job whose graph is not stored any more.
 
         Raises:
-            BlobStoreError: some of its blobs may be there yet; call again.
+            BlobStoreError: some blobs may be left; call again.
         """
         await self._server.delete(BlobOwner.of_job(job_id))

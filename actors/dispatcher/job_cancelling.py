@@ -1,4 +1,4 @@
-"""Cancelling jobs: because a client says so, or because the client is lost that they end with."""
+"""Cancels jobs on a client's request, or because the client of an attached job is lost."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 
 
 class JobCancelling:
-    """Lives on the Dispatcher's main thread.
+    """Cancels jobs. Lives on the Dispatcher's main thread.
 
-    That a job is to be cancelled, and why, is stored before it counts: every JobMaster of the job
-    hears of it, the present one at once, others when they register.
+    A cancellation with its cause is stored before it takes effect. Then every JobMaster of the job
+    learns of it: the present JobMaster at once, later ones when they register.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class JobCancelling:
         job_masters: JobMasterSupervision,
         job: Callable[[JobID], ManagedJob | None],
     ) -> None:
-        """*job* finds a job that is not cleaned up yet."""
+        """*job* returns a job that is not cleaned up yet, or None."""
         self._dispatcher = dispatcher
         self._graphs = graphs
         self._job_masters = job_masters
@@ -45,10 +45,10 @@ class JobCancelling:
         self._clients = ClientLeases(dispatcher, self._client_is_lost)
 
     async def cancel(self, job: ManagedJob, cause: ExceptionEntry | None = None) -> None:
-        """Returns when it is stored and will be done.  *cause*: if it is not what a client wants.
+        """Store the cancellation and return: the job will be cancelled.
 
-        Raises:
-            StoreError: it could not be stored, and will not be.
+        *cause*: the reason, if no client has requested the cancellation. Raises StoreError if the
+        cancellation could not be stored, and is withdrawn.
         """
         await asyncio.shield(job.accepted)
         async with job.storing:
@@ -63,8 +63,9 @@ class JobCancelling:
         await self._job_masters.cancel(job)
 
     def _withdraw_later(self, job: ManagedJob) -> None:
-        """What failed to be stored may be there all the same, and the next Dispatcher would cancel
-        a job of which people were told that it goes on."""
+        """Begin to store the job without a cancellation that may be stored although storing failed.
+        Otherwise the next Dispatcher would cancel a job that was reported as going on.
+        """
         if job.job_id not in self._withdrawing:
             name = f"job {job.job_id} is not cancelled"
             work = retry_until_done(f"{name}: that is not stored yet", lambda: self._withdraw(job))
@@ -77,22 +78,23 @@ class JobCancelling:
                 await self._graphs.put_job_graph(job.stored())
 
     def await_client(self, job: ManagedJob) -> None:
-        """From now on, if the job ends with its client: a client that this Dispatcher has not heard
-        of yet has the whole time."""
+        """Begin to wait for the job's client, if the job ends with its client.
+        A client that this Dispatcher has not heard of yet has the whole timeout.
+        """
         client = job.graph.client
         if client is not None and not job.cancel_requested:
             self._clients.begin(job.job_id, client.heartbeat_timeout)
 
     def heard_of_client(self, job_ids: Iterable[JobID]) -> None:
-        """That of those jobs lives."""
+        """Note that the client of these jobs lives."""
         self._clients.heard_of(job_ids)
 
     def has_ended(self, job: ManagedJob) -> None:
-        """Its client may go."""
+        """Stop waiting for the client of an ended job."""
         self._clients.end(job.job_id)
 
     def stop(self) -> None:
-        """No client is missed any more."""
+        """Stop waiting for all clients."""
         self._clients.stop()
 
     def _client_is_lost(self, job_id: JobID) -> None:

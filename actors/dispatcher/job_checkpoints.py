@@ -1,5 +1,4 @@
-"""What the JobMasters of an ended job have left of its checkpoints, because they died before they
-had discarded it, or before anybody knew of it."""
+"""Deletes checkpoints that JobMasters of an ended job have left behind when they died."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from flinkray.scheduler.reports.job_info import JobResult
 log = logging.getLogger(__name__)
 
 PATIENCE = 30.0
-"""Seconds for which it is tried again."""
+"""Seconds for which a failed deletion is repeated."""
 _RETRY_DELAY = 0.5
 """Seconds between two attempts."""
 
@@ -29,10 +28,10 @@ _RETRY_DELAY = 0.5
 async def forget_checkpoints(
     services: ClusterServices, storage: UserStorage, graph: JobGraph, result: JobResult
 ) -> None:
-    """All checkpoints of a job that retains none at this end, then pointers and their count.
-
-    What storage does not delete for :data:`PATIENCE` seconds stays.  The job's end is stored, so
-    nobody recovers anything.
+    """Delete the checkpoints of an ended job, then the stored pointers and the counter of ids.
+    The checkpoints stay if the job retains them when it ends in this state. Files that the storage
+    does not delete for :data:`PATIENCE` seconds also stay. The job's end is stored, so nothing is
+    recovered from them.
 
     Raises:
         StoreError: the stores fail.
@@ -47,7 +46,6 @@ async def forget_checkpoints(
 
 
 async def _delete(service: RpcService, storage: UserStorage, directory: str) -> None:
-    """Raises CheckpointStorageError."""
     now = service.deadlines.time
     deadline = now() + PATIENCE
     while True:
@@ -64,7 +62,10 @@ async def _delete(service: RpcService, storage: UserStorage, directory: str) -> 
 def _directory_to_clear(
     services: ClusterServices, graph: JobGraph, result: JobResult
 ) -> str | None:
-    """Raises ConfigurationError: what the job says does not go with this cluster, or any more."""
+    """Return the directory whose checkpoints must be deleted.
+    None if the job keeps its checkpoints. Raises ConfigurationError if the job's options contradict
+    the cluster's, which may have changed since the job began.
+    """
     configured = with_checkpoint_options(graph, services.configuration).checkpoints
     if configured is None or result.keeps_checkpoints:
         return None

@@ -1,4 +1,4 @@
-"""What is done after a job's end: all that it had is given back, and then its result is clean."""
+"""The clean-up after a job's end: releases all resources, then marks the result as clean."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flinkray.ha import JobGraphStore, JobResultStore, StoreError
 
 
 class JobCleanup:
-    """Lives on the Dispatcher's main thread.  Each step is tried until it is done (DI-13)."""
+    """Cleans up ended jobs on the Dispatcher's main thread, with repeated steps (DI-13)."""
 
     def __init__(
         self,
@@ -37,13 +37,14 @@ class JobCleanup:
         self._storage = storage
 
     async def clean_up(self, job: ManagedJob) -> None:
-        """Its end is stored, its JobMaster gone."""
+        """Clean up a job whose end is stored and whose JobMaster is gone."""
         outcome = job.outcome
         assert outcome is not None
         reason = f"job {outcome.result.status.name}"
 
         async def release() -> None:
-            # the JobMaster was given up, or a previous Dispatcher took its report: it may live yet
+            # A JobMaster that was given up, or whose report a previous Dispatcher took, may still
+            # live.
             await self._job_masters.kill(job.job_id)
             manager = await self._services.connect_to_resource_manager()
             await manager.release_job(job.job_id, self._dispatcher_id, reason)
@@ -58,12 +59,13 @@ class JobCleanup:
             f"{name}: cannot forget who led it yet",
             lambda: self._services.high_availability.cleanup_job(job.job_id),
         )
-        async with job.storing:  # nobody who began before the job's end may store it after this
+        # no writer from before the job's end may store the graph after this
+        async with job.storing:
             await retry_until_done(
                 f"{name}: cannot remove its graph yet",
                 lambda: self._graphs.remove_job_graph(job.job_id),
             )
-        # after the graph, which would refer to blobs that are gone
+        # after the graph, which would otherwise refer to deleted blobs
         await retry_until_done(
             f"{name}: cannot delete its blobs yet", lambda: self._blobs.delete(job.job_id)
         )

@@ -1,9 +1,10 @@
-"""The jobs that have ended, as far as they are remembered."""
+"""The ended jobs that the Dispatcher remembers."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from flinkray.actors.gateways.messages import ArchivedJob
 from flinkray.core import options
@@ -16,12 +17,13 @@ from flinkray.rpc import RpcEndpoint, TimerHandle
 log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 60.0
-"""Seconds between two looks for jobs to be forgotten."""
+"""Longest pause in seconds between two looks for jobs to forget."""
 
 
 class JobHistory:
-    """Ended jobs that were cleaned up; the oldest are forgotten, here and in the store, and what
-    they have left in the cluster's storage goes with them.
+    """Ended jobs that were cleaned up.
+    Expired jobs, and the oldest beyond the capacity, are removed here and in the store. Their data
+    in the cluster's storage is deleted too.
 
     Lives on the Dispatcher's main thread.
     """
@@ -39,44 +41,56 @@ class JobHistory:
         self._expiration = configuration.get(options.JOB_STORE_EXPIRATION_TIME)
         self._capacity = configuration.get(options.JOB_STORE_MAX_CAPACITY)
         self._jobs: dict[JobID, ArchivedJob] = {}
-        """In the order in which they ended."""
+        """The remembered jobs, in the order of their ends."""
         self._forgotten: dict[JobID, None] = {}
-        """Nobody is told of them any more, and they are stored yet."""
+        """Forgotten jobs that are not shown any more but are still stored."""
         self._timer: TimerHandle | None = None
         self._is_deleting = False
         self._is_due = False
-        """Whether something may have been forgotten that nobody has tried to delete."""
+        """Whether there may be forgotten jobs that no deletion has been tried for."""
 
     def __contains__(self, job_id: JobID) -> bool:
-        """Whether the id is taken: a graph that is stored for it would not be run."""
+        """Return whether an ended job has this id, even if it is forgotten but not deleted yet.
+
+        A new graph that is stored under such an id would not be run.
+        """
         return job_id in self._jobs or job_id in self._forgotten
 
     def __iter__(self) -> Iterator[ArchivedJob]:
         return iter(tuple(self._jobs.values()))
 
+    def newest(self, seconds: float, most: int) -> Iterator[ArchivedJob]:
+        """Yield at most *most* jobs that ended within the last *seconds*, the newest first."""
+        earliest = self._endpoint.clock.time() - seconds
+        for job in islice(reversed(self._jobs.values()), most):
+            if _end_time(job) >= earliest:
+                yield job
+
     def get(self, job_id: JobID) -> ArchivedJob | None:
         return self._jobs.get(job_id)
 
     def recover(self, jobs: Iterable[ArchivedJob]) -> None:
-        """Those that are stored.  What expired while no Dispatcher was there is forgotten at once,
-        however long it takes to delete it."""
+        """Take over the stored jobs.
+        Jobs that expired while no Dispatcher ran are forgotten at once. Deleting their data may
+        take longer.
+        """
         for job in sorted(jobs, key=_end_time):
             self._jobs[job.job_id] = job
         self._forget_old()
 
     def add(self, job: ArchivedJob) -> None:
-        """One more has ended, and its result is marked as clean."""
+        """Add an ended job whose result is marked as clean."""
         self._jobs[job.job_id] = job
         self._forget_old()
         if self._forgotten:
             self._endpoint.create_task(self._delete_forgotten(), "delete forgotten jobs")
 
     def start(self) -> None:
-        """Begin to forget."""
+        """Begin to forget expired jobs."""
         self._timer = self._endpoint.schedule_run_async(0.0, self._look)
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Stop forgetting expired jobs. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -88,7 +102,10 @@ class JobHistory:
         await self._delete_forgotten()
 
     def _forget_old(self) -> None:
-        """One whose end lies in the future, as a clock was wrong, keeps no other."""
+        """Forget expired jobs and jobs beyond the capacity.
+        All jobs are checked, because a wrong clock may have given the first job an end in the
+        future.
+        """
         latest_end = self._endpoint.clock.time() - self._expiration
         surplus = len(self._jobs) - self._capacity
         for number, job in enumerate(tuple(self._jobs.values())):
@@ -108,10 +125,12 @@ class JobHistory:
         self._is_deleting = False
 
     async def _try_to_delete_forgotten(self) -> None:
-        """One that cannot be deleted keeps no other."""
+        """Try to delete every forgotten job.
+        A job that cannot be deleted does not hold up the others.
+        """
         for job_id in tuple(self._forgotten):
             try:
-                # first: what is left of one that nobody knows would be left for ever
+                # Data first: data of a job that is not stored any more would never be deleted.
                 await self._delete_data(job_id)
                 await self._store.remove_result(job_id)
             except (StoreError, OSError) as error:

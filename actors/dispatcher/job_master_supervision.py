@@ -1,14 +1,13 @@
-"""How a Dispatcher keeps one JobMaster alive for each of its jobs."""
+"""Keeps one JobMaster alive for each job of a Dispatcher."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
 
-from flinkray.actors.dispatcher.managed_job import ManagedJob
-from flinkray.actors.dispatcher.remembered_overview import RememberedOverview
+from flinkray.actors.dispatcher.managed_job import ManagedJob, RememberedOverview
 from flinkray.actors.gateways import JobMasterGateway
-from flinkray.actors.gateways.job_processes import KINDS, processes_of_job
+from flinkray.actors.gateways.job_processes import KINDS, job_master_process, processes_of_job
 from flinkray.actors.gateways.messages import (
     ClusterArguments,
     JobMasterArguments,
@@ -40,20 +39,15 @@ from flinkray.scheduler.elastic.parallelism import parallelism_bounds
 log = logging.getLogger(__name__)
 
 _HEARTBEATS_MISSED = 2
-"""A JobMaster that so many have not come from is asked, whatever it said before."""
+"""Number of missed heartbeats after which a remembered overview is not used any more."""
 _CANCEL_RETRY_DELAY = 0.5
-"""Seconds until a JobMaster is told again to cancel its job."""
-
-
-def job_master_process(job_id: JobID) -> str:
-    """Name of the process of a job's JobMaster; Ray lets only one process of a name live."""
-    return f"JobMaster-{job_id}"
+"""Seconds until an unanswered order to cancel is sent to a JobMaster again."""
 
 
 class JobMasterSupervision:
-    """Starts, watches and hears JobMasters; one that does not answer is killed.
+    """Starts and watches JobMasters. A JobMaster that does not answer is killed.
 
-    Lives on the Dispatcher's main thread; so do the callbacks.  It takes no decision on a job.
+    Lives on the Dispatcher's main thread; so do the callbacks. It makes no decisions about jobs.
     """
 
     def __init__(
@@ -67,9 +61,15 @@ class JobMasterSupervision:
         on_terminated: Callable[[ManagedJob, JobMasterId | None, str], Awaitable[None]],
         on_unstartable: Callable[[ManagedJob, JobMasterId, str], Awaitable[None]],
     ) -> None:
-        """*job* finds a job that is not cleaned up yet.  *on_terminated*: the JobMaster of that
-        session is gone, with the reason; None: there was none to be found.  *on_unstartable*: it
-        cannot be started, and neither could the next one, with the reason."""
+        """Create the supervision; :meth:`begin` starts it.
+
+        Args:
+            job: returns a job that is not cleaned up yet, or None.
+            on_terminated: called with the id of a JobMaster that is gone, and the reason. The id is
+                None if no JobMaster was found.
+            on_unstartable: called with the id and the reason if a JobMaster cannot be started, and
+                another start would fail too.
+        """
         self._dispatcher = dispatcher
         self._cluster = cluster
         self._leadership = leadership
@@ -80,7 +80,7 @@ class JobMasterSupervision:
         self._resource_id = ResourceID(dispatcher.rpc_service.process_name)
 
     def begin(self, settings: HeartbeatSettings) -> None:
-        """Begin with the heartbeats."""
+        """Begin to send heartbeats."""
         self._heartbeat_interval = settings.interval
         silence = f"no heartbeat from it for {settings.timeout:g} s"
         self._heartbeats: HeartbeatSender[None, None] = HeartbeatSender(
@@ -92,11 +92,11 @@ class JobMasterSupervision:
         )
 
     def stop(self) -> None:
-        """No heartbeats any more; the JobMasters go on."""
+        """Stop the heartbeats. The JobMasters go on."""
         self._heartbeats.stop()
 
     async def start(self, job: ManagedJob) -> None:
-        """Start a JobMaster under an id of its own."""
+        """Start a JobMaster under a new id."""
         service = self._dispatcher.rpc_service
         job_master_id = job.job_master_id = JobMasterId.generate()
         spec = EndpointSpec(
@@ -111,13 +111,13 @@ class JobMasterSupervision:
         )
         job.has_had_job_masters = True
         if not await self._leadership.is_certain():
-            return  # its successor sees to the job
+            return  # the new leader takes care of the job
         try:
-            # one that a previous Dispatcher was starting when it died, or that is deaf, lives yet
+            # The process of that name may live: started by a previous Dispatcher, or hanging.
             await service.kill(spec.name)
             await service.spawn(spec)
         except (ConfigurationError, RpcSerializationError) as error:
-            # its code is not there, or its arguments are not what it takes: no death of a process
+            # its code is missing, or rejects its arguments: not the death of a process
             if job.job_master_id == job_master_id:
                 await self._on_unstartable(job, job_master_id, summary_of(error))
             return
@@ -130,9 +130,10 @@ class JobMasterSupervision:
             self.watch(job, job_master_id)
 
     async def kill(self, job_id: JobID) -> None:
-        """End the process of a job's JobMaster, if there is one, and those that it has started:
-        SlotPools and coordinators of sources outlive it, and of the others, which Ray has ended
-        with it, it stays written down where they listen."""
+        """Kill the process of a job's JobMaster, and the processes that the JobMaster has started.
+        SlotPools and coordinators of sources outlive their JobMaster. The other processes have
+        ended with it, but their recorded addresses are removed here.
+        """
         service = self._dispatcher.rpc_service
         if not await self._leadership.is_certain():
             return
@@ -142,10 +143,10 @@ class JobMasterSupervision:
                 await service.kill(name)
 
     def watch(self, job: ManagedJob, job_master_id: JobMasterId | None) -> None:
-        """None: that of a previous Dispatcher, whose id is not known yet.
+        """Watch the job's JobMaster. *job_master_id* None: a previous Dispatcher has started it.
 
-        It has to register within the time that heartbeats may fail to come: nobody would notice
-        that it hangs before that.
+        The JobMaster must register within the heartbeat timeout, because a hanging JobMaster is not
+        noticed before it registers.
         """
 
         def terminated(reason: str) -> None:
@@ -169,7 +170,7 @@ class JobMasterSupervision:
     async def register(
         self, job_id: JobID, job_master_id: JobMasterId, address: str
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
-        """A JobMaster presents itself; only the one that leads its job is taken."""
+        """Register a JobMaster. Only the JobMaster that leads its job is accepted."""
         rejection = self._why_not_led_by(job_id, job_master_id)
         if rejection is not None:
             return RegistrationRejection(rejection)
@@ -182,12 +183,12 @@ class JobMasterSupervision:
             return RegistrationRejection(str(error))
         except RpcError as error:
             return RegistrationFailure(f"no JobMaster at {address}: {error}")
-        rejection = self._why_not_led_by(job_id, job_master_id)  # it may have been replaced by now
+        rejection = self._why_not_led_by(job_id, job_master_id)  # may have been replaced meanwhile
         if rejection is not None:
             return RegistrationRejection(rejection)
         job = self._job(job_id)
         assert job is not None
-        if job.job_master_id is None:  # it was started by a previous Dispatcher
+        if job.job_master_id is None:  # started by a previous Dispatcher
             job.job_master_id = job_master_id
             self.watch(job, job_master_id)
         job.gateway = gateway
@@ -206,12 +207,14 @@ class JobMasterSupervision:
         )
 
     async def refuse_past_ones(self, job: ManagedJob, job_master_id: JobMasterId) -> None:
-        """The JobMaster of a job was started by a previous Dispatcher: it is whoever has the
-        process's name now, and not one that was taken for dead and lives.
+        """Raise unless this JobMaster is the process that has the job's JobMaster name now.
+
+        Used if a previous Dispatcher has started the job's JobMaster. A JobMaster that counted as
+        dead but lives no longer has the name, and must not register.
 
         Raises:
-            JobStateError: it is another one.
-            RpcError: that is not known.
+            JobStateError: another JobMaster has the name.
+            RpcError: the present JobMaster is not known.
         """
         address = f"{job_master_process(job.job_id)}/jobmaster"
         try:
@@ -220,10 +223,10 @@ class JobMasterSupervision:
         except FencingTokenError as error:
             raise JobStateError(job.job_id, f"it is not led by {job_master_id}") from error
         except RecipientUnreachableError:
-            return  # nobody else leads it
+            return  # no other JobMaster leads the job
 
     def _why_not_led_by(self, job_id: JobID, job_master_id: JobMasterId) -> str | None:
-        """None: nothing is against that JobMaster."""
+        """Return why this JobMaster may not lead the job. None if it may lead the job."""
         job = self._job(job_id)
         if job is None or job.ending is not None or job.outcome is not None:
             return f"job {job_id} is not to be run by this cluster (any more)"
@@ -233,23 +236,23 @@ class JobMasterSupervision:
 
     @staticmethod
     def _target(job_id: JobID, job_master_id: JobMasterId | None) -> ResourceID:
-        """None: that of a previous Dispatcher."""
+        """Return the JobMaster's name in heartbeats. *job_master_id* None: the id is not known."""
         if job_master_id is None:
             return ResourceID(f"{job_master_process(job_id)}@")
         return job_master_resource_id(job_master_process(job_id), job_master_id)
 
     def heartbeat(self, job_id: JobID, job_master_id: JobMasterId) -> None:
-        """A heartbeat is here; that of a past JobMaster says nothing of the present one."""
+        """Receive a heartbeat. Heartbeats of past JobMasters are ignored."""
         self._heartbeats.receive_heartbeat(self._target(job_id, job_master_id), None)
 
     def forget(self, job: ManagedJob) -> None:
-        """The job has no JobMaster at present."""
+        """Note that the job has no JobMaster at present."""
         self._heartbeats.unmonitor_target(self._target(job.job_id, job.job_master_id))
         job.gateway = job.remembered = None
         job.job_master_id = None
 
     def _deaf(self, target: ResourceID, reason: str) -> None:
-        """It may be hung for good: it is killed, and its watch does the rest."""
+        """Kill a JobMaster that may hang for good. Its watch reports its death."""
         process = process_of_job_master(target)
         log.warning("%s is killed: %s", process, reason)
         self._dispatcher.create_task(self._kill(process), f"kill {process}")
@@ -261,14 +264,16 @@ class JobMasterSupervision:
     # --- cancelling -------------------------------------------------------------------------------
 
     async def cancel(self, job: ManagedJob) -> None:
-        """Tell the JobMaster, be it later; who is there next hears it when it registers."""
+        """Order the JobMaster to cancel the job, repeatedly in the background until it answers.
+        A later JobMaster learns of the cancellation when it registers.
+        """
         if not await self._is_told_to_cancel(job):
             self._dispatcher.create_task(
                 self._keep_telling_to_cancel(job), f"cancel job {job.job_id}"
             )
 
     async def _is_told_to_cancel(self, job: ManagedJob) -> bool:
-        """Whether it is told, or nobody is there."""
+        """Send the order to cancel. True if the JobMaster has answered, or if there is none."""
         if job.gateway is not None and job.outcome is None:
             try:
                 await job.gateway.cancel(self._dispatcher.fencing_token)
@@ -285,4 +290,4 @@ class JobMasterSupervision:
 
 
 async def _not_registered_yet(_: None) -> None:
-    """There is nobody to ask for a heartbeat."""
+    """Do nothing: there is no JobMaster yet to ask for a heartbeat."""

@@ -1,4 +1,4 @@
-"""What a Dispatcher is asked about jobs, those that run and those that have ended."""
+"""Answers a Dispatcher's clients about running and ended jobs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ T = TypeVar("T")
 
 
 class JobQueries:
-    """Asks the JobMasters of the jobs that run, each for no more than is wanted: the details of a
-    job of 100,000 tasks are megabytes, its status and the numbers of its tasks are not."""
+    """Answers questions about jobs.
+    Asks the JobMasters of running jobs, and only for what is needed. The details of a job of
+    100,000 tasks are megabytes; its status and numbers of tasks are small.
+    """
 
     def __init__(
         self,
@@ -38,18 +40,18 @@ class JobQueries:
         unreadable: Mapping[JobID, UnreadableRecordError],
         now: Callable[[], float],
     ) -> None:
-        """The Dispatcher's own, as they are at any time; *now*: monotonic seconds."""
+        """The collections are the Dispatcher's own, and change. *now* returns monotonic seconds."""
         self._now = now
         self._jobs = jobs
         self._ended = ended
         self._unreadable = unreadable
 
     def managed(self, job_id: JobID) -> ManagedJob:
-        """A job that has not ended, or has not been cleaned up yet.
+        """Return a job that has not ended, or has not been cleaned up yet.
 
         Raises:
-            JobNotFoundError: there is none, or it has ended.
-            UnreadableRecordError: what is stored of it cannot be read.
+            JobNotFoundError: there is no such job, or it has ended.
+            UnreadableRecordError: the stored record of the job cannot be read.
         """
         if (unreadable := self._unreadable.get(job_id)) is not None:
             raise unreadable
@@ -59,14 +61,14 @@ class JobQueries:
         return job
 
     async def overviews(self) -> tuple[JobOverview, ...]:
-        """Of all jobs, oldest first."""
+        """Return the overviews of all jobs, oldest first."""
         running = await asyncio.gather(*map(self._overview_of, tuple(self._jobs.values())))
         overviews = {overview.job_id: overview for overview in running}
         overviews.update((ended.job_id, overview_of(ended.details)) for ended in self._ended)
         return tuple(sorted(overviews.values(), key=lambda o: (o.start_time, o.job_id)))
 
     async def status(self, job_id: JobID) -> JobStatus:
-        """Raises as :meth:`managed` does."""
+        """Return the job's status. Raises as :meth:`managed` does."""
         if (ended := self._ended.get(job_id)) is not None:
             return ended.details.status
         job = self.managed(job_id)
@@ -74,7 +76,7 @@ class JobQueries:
         return job.status if status is None else status
 
     async def progress(self, job_id: JobID) -> JobProgress:
-        """Raises as :meth:`managed` does."""
+        """Return the job's progress. Raises as :meth:`managed` does."""
         if (ended := self._ended.get(job_id)) is not None:
             return JobProgress.of(ended.details)
         job = self.managed(job_id)
@@ -84,7 +86,7 @@ class JobQueries:
         return replace(progress, failovers=max(progress.failovers, job.deaths.count))
 
     async def exceptions(self, job_id: JobID) -> tuple[ExceptionEntry, ...]:
-        """Raises as :meth:`managed` does."""
+        """Return the job's exceptions. Raises as :meth:`managed` does."""
         if (ended := self._ended.get(job_id)) is not None:
             return ended.details.exceptions
         job = self.managed(job_id)
@@ -92,7 +94,7 @@ class JobQueries:
         return job.with_own_exceptions(*(found or ()))
 
     async def details(self, job_id: JobID) -> JobDetails:
-        """Raises as :meth:`managed` does."""
+        """Return the job's details. Raises as :meth:`managed` does."""
         if (ended := self._ended.get(job_id)) is not None:
             return ended.details
         job = self.managed(job_id)
@@ -100,7 +102,7 @@ class JobQueries:
         return job.details() if details is None else job.with_failovers(details)
 
     def settings(self, job_id: JobID) -> JobSettings:
-        """Raises as :meth:`managed` does, and JobNotFoundError if they were not kept."""
+        """Return the settings. Raises as :meth:`managed`, JobNotFoundError if they are not kept."""
         ended = self._ended.get(job_id)
         settings = self.managed(job_id).settings if ended is None else ended.settings
         if settings is None:
@@ -108,11 +110,11 @@ class JobQueries:
         return settings
 
     async def kv_state_location(self, job_id: JobID, name: str) -> KvStateLocation:
-        """Of a job that runs.
+        """Return the location of a queryable state of a running job.
 
         Raises:
             KvStateJobNotFoundError: there is no such job, or it has ended.
-            UnknownKvStateLocationError: it has no such state at present.
+            UnknownKvStateLocationError: the job has no such state at present.
         """
         try:
             job = self.managed(job_id)
@@ -128,7 +130,7 @@ class JobQueries:
         return location
 
     async def source_coordinator(self, job_id: JobID) -> JobMasterId | None:
-        """Raises as :meth:`managed` does."""
+        """Return the JobMaster that started the source coordinator. Raises as :meth:`managed`."""
         job = self.managed(job_id)
         return await self._ask(job, lambda job_master: job_master.request_source_coordinator())
 
@@ -148,11 +150,11 @@ class JobQueries:
     async def _ask(
         self, job: ManagedJob, question: Callable[[JobMasterGateway], Awaitable[T]]
     ) -> T | None:
-        """None: there is no JobMaster that answers."""
+        """Ask the job's JobMaster. None if there is no JobMaster that answers."""
         if job.outcome is None and job.gateway is not None:
             try:
                 return await question(job.gateway)
             except RpcError as error:
-                # Its death is being reported and answered; until then say what is known here.
+                # The JobMaster's death is being handled; until then answer with what is known here.
                 log.info("job %s: the JobMaster does not answer: %s", job.job_id, error)
         return None

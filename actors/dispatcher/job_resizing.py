@@ -1,4 +1,4 @@
-"""Other bounds for the parallelism of elastic jobs that run (DI-20)."""
+"""Changes the parallelism bounds of running elastic jobs (DI-20)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
 log = logging.getLogger(__name__)
 
 _RETRY_DELAY = 0.5
-"""Seconds until a JobMaster is told again."""
+"""Seconds until unanswered bounds are sent to a JobMaster again."""
 
 
 class JobResizing:
-    """Lives on the Dispatcher's main thread.
+    """Resizes jobs. Lives on the Dispatcher's main thread.
 
-    A change is stored before it counts: from then on every JobMaster of the job hears of it, the
-    present one at once, others when they register.
+    A change is stored before it takes effect. Then every JobMaster of the job learns of it: the
+    present JobMaster at once, later ones when they register.
     """
 
     def __init__(
@@ -46,8 +46,10 @@ class JobResizing:
         self._leave_to_successor = leave_to_successor
 
     async def resize(self, job: ManagedJob, bounds: tuple[ParallelismBounds, ...]) -> None:
-        """See :meth:`DispatcherGateway.resize_job`.  Who asks for the same again, as the answer was
-        late, is given that answer."""
+        """Resize a job; see :meth:`DispatcherGateway.resize_job`.
+        A client that repeats its request while it is under way gets the answer of the first
+        request.
+        """
         if job.resizing is not None:
             if job.resizing.bounds != bounds:
                 raise JobStateError(job.job_id, "another change of its parallelism is under way")
@@ -84,8 +86,7 @@ class JobResizing:
             raise JobStateError(job.job_id, "it has ended")
 
     async def _max_parallelism(self, job: ManagedJob) -> Parallelism:
-        """As its JobMaster knows it.  While none does, what the graph says has to do: a JobMaster
-        gives no vertex more subtasks than its state can be divided among."""
+        """Return each vertex's maximum parallelism as the JobMaster knows it, or NOT_KNOWN."""
         if job.gateway is None:
             return NOT_KNOWN
         try:
@@ -95,14 +96,13 @@ class JobResizing:
             return NOT_KNOWN
 
     async def _store(self, job: ManagedJob, changed: JobGraph) -> None:
-        """If the job has not ended meanwhile: then it is as well."""
         async with job.storing:
             if job.outcome is None:
                 await self._graphs.put_job_graph(job.stored(graph=changed))
                 job.graph = changed
 
     async def _withdraw(self, job: ManagedJob) -> None:
-        """What failed to be stored may be there all the same."""
+        """Store the job with its earlier bounds, because a failed change may be stored."""
         async with job.storing:
             if job.outcome is None:
                 stored = job.stored()
@@ -113,7 +113,7 @@ class JobResizing:
         job.resizing = None
 
     async def _is_told(self, job: ManagedJob) -> bool:
-        """Whether the JobMaster knows, or nobody is there."""
+        """Send the bounds. True if the JobMaster has answered, or if there is none."""
         if job.gateway is None or job.outcome is not None:
             return True
         try:

@@ -1,5 +1,4 @@
-"""Savepoints and checkpoints that clients ask for, whichever JobMasters die meanwhile; and the end
-of savepoints."""
+"""Savepoints and checkpoints that clients request, and the disposal of savepoints."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from flinkray.core.errors import (
     RpcError,
 )
 from flinkray.core.ids import DispatcherId, JobID
-from flinkray.core.job_options import STATE_RECOVERY_PATH
+from flinkray.core.job_options import CHECKPOINTING_DIR, SAVEPOINT_DIR, STATE_RECOVERY_PATH
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import JobResult
@@ -30,11 +29,11 @@ from flinkray.scheduler.reports.job_info import JobResult
 log = logging.getLogger(__name__)
 
 _RETRY_DELAY = 0.1
-"""Seconds until it is looked again for a JobMaster."""
+"""Seconds until the next look for a JobMaster."""
 
 
 class JobSnapshots:
-    """Lives on the Dispatcher's main thread."""
+    """Takes and disposes of snapshots. Lives on the Dispatcher's main thread."""
 
     def __init__(
         self,
@@ -42,17 +41,20 @@ class JobSnapshots:
         jobs: Mapping[JobID, ManagedJob],
         storage: UserStorage,
     ) -> None:
-        """*jobs*: the Dispatcher's own, as they are at any time."""
+        """*jobs* is the Dispatcher's own mapping, which changes over time."""
         self._dispatcher = dispatcher
         self._storage = storage
         self._jobs = jobs
         self._being_given: Counter[str] = Counter()
-        """Savepoints, by their metadata, that are looked for as jobs are to start from them."""
+        """Number of running checks of each savepoint, by its metadata path.
+        A check runs before a job starts from the savepoint.
+        """
         self._being_disposed: Counter[str] = Counter()
 
     async def take(self, job: ManagedJob, request: SnapshotRequest) -> SnapshotTaken:
-        """See :meth:`DispatcherGateway.take_snapshot`.  One JobMaster after the other is asked,
-        until one answers or the job has ended."""
+        """Take a snapshot; see :meth:`DispatcherGateway.take_snapshot`.
+        Asks one JobMaster after the other until one answers or the job has ended.
+        """
         await asyncio.shield(job.accepted)
         while job.outcome is None:
             if job.gateway is not None:
@@ -67,12 +69,12 @@ class JobSnapshots:
         return taken_at_the_end(job.outcome.result, request)
 
     async def check_given(self, graph: JobGraph) -> None:
-        """Look for the savepoint that a job is to start from, and that is not disposed of
-        meanwhile.  What storage may tell another time, its JobMaster asks again; and whether all
-        files are there.
+        """Check that the savepoint for a job's start exists and is not being disposed of.
+        If the storage fails temporarily, the check passes. The job's JobMaster checks again, and
+        also whether all files are there.
 
         Raises:
-            JobSubmissionError: there is none, or it is not whole, or its storage hangs.
+            JobSubmissionError: the savepoint is missing or incomplete, or its storage hangs.
         """
         given = Configuration(graph.configuration).get(STATE_RECOVERY_PATH)
         if given is None:
@@ -95,7 +97,7 @@ class JobSnapshots:
             _one_less(self._being_given, location)
 
     async def dispose(self, path: str) -> None:
-        """See :meth:`DispatcherGateway.dispose_savepoint`."""
+        """Dispose of a savepoint; see :meth:`DispatcherGateway.dispose_savepoint`."""
         try:
             location = metadata_path(path)
         except ValueError as error:
@@ -107,8 +109,18 @@ class JobSnapshots:
         finally:
             _one_less(self._being_disposed, location)
 
+    def directories(self, of_cluster: Configuration) -> tuple[str, ...]:
+        """Return the snapshot directories of the cluster and of jobs that have not ended."""
+        of_jobs = [Configuration(job.graph.configuration) for job in self._jobs.values()]
+        found = (
+            configuration.get(option)
+            for configuration in (of_cluster, *of_jobs)
+            for option in (CHECKPOINTING_DIR, SAVEPOINT_DIR)
+        )
+        return tuple(dict.fromkeys(filter(None, found)))
+
     async def _dispose_unless_needed(self, path: str, location: str, taken_of: JobID) -> None:
-        """No job is given it meanwhile."""
+        """Delete the savepoint. Raises JobStateError if a job needs it or is to start from it."""
         if self._being_given[location]:
             text = f"its savepoint {path} is what a job is about to start from"
             raise JobStateError(taken_of, text)
@@ -122,8 +134,10 @@ class JobSnapshots:
         await self._storage.run(dispose_savepoint, location)
 
     async def _may_need(self, job: ManagedJob, location: str, taken_of: JobID) -> bool:
-        """Whether a job would go on from that savepoint.  As long as nobody can tell, one may that
-        was given it, and one that was to be stopped with it."""
+        """Return whether the job would recover from that savepoint.
+        If the JobMaster does not answer, True for a job that was to start from the savepoint, and
+        for the job of which it was taken.
+        """
         if job.outcome is not None:
             return False
         if job.gateway is not None:
@@ -142,10 +156,10 @@ def _one_less(counts: Counter[str], location: str) -> None:
 
 
 def taken_at_the_end(result: JobResult, request: SnapshotRequest) -> SnapshotTaken:
-    """The savepoint that an ended job was stopped with, if that was this request.
+    """Return the savepoint with which an ended job was stopped, if this request has stopped it.
 
     Raises:
-        JobStateError: it was not.
+        JobStateError: this request has not stopped the job.
     """
     if result.savepoint is not None and result.stopped_by == request.trigger_id:
         return SnapshotTaken(result.savepoint)

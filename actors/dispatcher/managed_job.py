@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
-from flinkray.actors.dispatcher.remembered_overview import RememberedOverview
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
-from flinkray.actors.shared.settings import job_settings
+from flinkray.actors.shared.settings import job_master_restart_strategy, job_settings
 from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError, JobExecutionError
 from flinkray.core.ids import JobID, JobMasterId
+from flinkray.core.options import (
+    JOB_MASTER_FAILOVER_VALIDITY_INTERVAL,
+    MAX_JOB_MASTER_FAILOVERS,
+)
 from flinkray.rpc import TerminationWatch
+from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
-from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobOverview, JobResult
+from flinkray.scheduler.reports.job_info import (
+    ExceptionEntry,
+    JobDetails,
+    JobOverview,
+    JobResult,
+    NumberedOverview,
+)
 from flinkray.scheduler.reports.job_settings import JobSettings
 from flinkray.scheduler.shared.states import JobStatus
 
@@ -28,7 +37,7 @@ class Resizing:
 
     bounds: tuple[ParallelismBounds, ...]
     stored: asyncio.Future[None]
-    """Completes when it is, or fails with the reason why it is not."""
+    """Completes when the change is stored, or fails with the reason why it is not."""
 
 
 @dataclass
@@ -40,31 +49,33 @@ class ManagedJob:
     """Seconds since the epoch."""
     deaths: JobMasterDeaths
     accepted: asyncio.Future[None]
-    """Completes when its graph is stored, or fails with the reason why it is refused."""
+    """Completes when the job's graph is stored, or fails with the reason why the job is refused."""
     ended: asyncio.Future[ArchivedJob]
     """Completes when the job has ended and its resources are back."""
     told: asyncio.Future[ArchivedJob]
-    """Completes then, too, or when that takes long: clients are told how it has ended."""
+    """Completes when clients may be told how the job ended.
+    This is together with :attr:`ended`, or earlier if the clean-up takes long.
+    """
     configuration: Configuration
-    """The cluster's."""
+    """Configuration of the cluster."""
     job_master_id: JobMasterId | None = None
-    """The present leader of the job; None until one is started or has registered."""
+    """The present leader of the job. None until a JobMaster is started or has registered."""
     gateway: JobMasterGateway | None = None
-    """None while the JobMaster starts."""
+    """Gateway of the JobMaster. None while the JobMaster starts."""
     remembered: RememberedOverview | None = None
-    """What that JobMaster has said last; None: there is none, or it starts."""
+    """The last overview from the present JobMaster. None without a registered JobMaster."""
     watch: TerminationWatch | None = None
     has_had_job_masters: bool = False
-    """Whether one may have left something: a SlotPool outlives its JobMaster."""
+    """Whether an earlier JobMaster may have left processes: a SlotPool outlives its JobMaster."""
     cancel_requested: bool = False
     cancel_cause: ExceptionEntry | None = None
-    """Why, if no client has asked for it."""
+    """Why the job is cancelled, if no client has requested the cancellation."""
     resizing: Resizing | None = None
-    """As long as it may still be taken back, too."""
+    """The change of parallelism under way. Kept until a failed change is withdrawn."""
     storing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by who writes its graph: what is written last must be what counts."""
+    """Held while the job's graph is written, so that the last written graph is the valid one."""
     ending: asyncio.Task[None] | None = None
-    """Stores how the job ended; from its beginning on no JobMaster is started."""
+    """Task that stores how the job ended. Once it exists, no JobMaster is started."""
     outcome: ArchivedJob | None = None
     """Set as soon as the job's end is stored."""
 
@@ -73,14 +84,15 @@ class ManagedJob:
         return self.graph.job_id
 
     def stored(self, **changes: Any) -> StoredJob:
-        """What is kept of it until it has ended; *changes*: of fields that are to be stored before
-        they are set."""
+        """Return the record that is stored until the job has ended.
+        *changes* are new values of fields that are stored before they are set here.
+        """
         stored = StoredJob(self.graph, self.start_time, self.cancel_requested, self.cancel_cause)
         return replace(stored, **changes)
 
     @property
     def status(self) -> JobStatus:
-        """As far as the Dispatcher knows by itself: while no JobMaster can be asked."""
+        """The job's status as the Dispatcher knows it, used while no JobMaster can be asked."""
         if self.outcome is not None:
             return self.outcome.result.status
         if self.cancel_requested:
@@ -89,10 +101,10 @@ class ManagedJob:
 
     @property
     def settings(self) -> JobSettings:
-        """As its graph says at present: they change when it is resized.
+        """The job's settings by its present graph. They change when the job is resized.
 
         Raises:
-            ConfigurationError: the job's do not go with the cluster's.
+            ConfigurationError: the job's settings contradict the cluster's configuration.
         """
         return job_settings(self.graph, self.configuration)
 
@@ -100,7 +112,7 @@ class ManagedJob:
         return overview_of(self.details())
 
     def details(self) -> JobDetails:
-        """What can be said without the JobMaster."""
+        """Return the details that are known without the JobMaster."""
         if self.outcome is not None:
             return self.outcome.details
         return JobDetails(
@@ -116,7 +128,7 @@ class ManagedJob:
         )
 
     def with_failovers(self, details: JobDetails) -> JobDetails:
-        """A JobMaster's details, with the deaths of its predecessors added."""
+        """Return a JobMaster's details with the deaths of its predecessors added."""
         return replace(
             details,
             start_time=self.start_time,
@@ -125,22 +137,22 @@ class ManagedJob:
         )
 
     def with_own_exceptions(self, *others: ExceptionEntry) -> tuple[ExceptionEntry, ...]:
-        """Those that the Dispatcher knows of, and others of a JobMaster."""
+        """Return the exceptions that the Dispatcher knows of, with a JobMaster's exceptions."""
         cause = () if self.cancel_cause is None else (self.cancel_cause,)
         return (*self.deaths.last, *others, *cause)
 
     def with_cancel_cause(self, result: JobResult) -> JobResult:
-        """A JobMaster's result, with why the job was cancelled, if it was."""
+        """Return a JobMaster's result, completed with the cause if the job was cancelled."""
         if self.cancel_cause is None or result.status is not JobStatus.CANCELED:
             return result
         return replace(result, cancel_cause=self.cancel_cause.text)
 
     def with_start_time(self, overview: JobOverview) -> JobOverview:
-        """A JobMaster's overview, of all runs of the job."""
+        """Return a JobMaster's overview with the start time of the whole job."""
         return replace(overview, start_time=self.start_time)
 
     def failed(self, error: JobExecutionError, now: float) -> ArchivedJob:
-        """The end of a job whose JobMaster cannot be kept alive."""
+        """Return the end of a job whose JobMaster cannot be kept alive."""
         known = self.details()
         details = replace(
             known,
@@ -159,16 +171,16 @@ class ManagedJob:
         return self.archived(result, details)
 
     def archived(self, result: JobResult, details: JobDetails) -> ArchivedJob:
-        """What is kept of it when it has ended so."""
+        """Return the record that is kept of the ended job."""
         try:
             settings = self.settings
-        except ConfigurationError:  # the cluster's has changed since its submission
+        except ConfigurationError:  # the cluster's configuration has changed since the submission
             settings = None
         return ArchivedJob(result, details, settings)
 
 
 def overview_of(details: JobDetails) -> JobOverview:
-    """The line of a job list that belongs to a job's details."""
+    """Return the line of a job list for a job with these details."""
     tasks: Counter[str] = Counter()
     for vertex in details.vertices:
         tasks.update(vertex.tasks)
@@ -181,3 +193,69 @@ def overview_of(details: JobDetails) -> JobOverview:
         dict(tasks),
         max(details.status_timestamps.values(), default=details.start_time),
     )
+
+
+class RememberedOverview:
+    """Remembers the overview of one JobMaster. Every registration of a JobMaster creates a new one.
+
+    An overview is valid until the JobMaster reports a greater number. Because this report may be
+    lost, the overview is valid only while the JobMaster's heartbeats arrive, which also carry the
+    number. Times are monotonic seconds.
+    """
+
+    def __init__(self, lifetime: float, now: float) -> None:
+        """*lifetime*: seconds for which the JobMaster may be silent."""
+        self._lifetime = lifetime
+        self._heard_at = now
+        self._number = 0
+        self._overview: JobOverview | None = None
+
+    def heard(self, number: int, now: float) -> None:
+        """Note that the JobMaster lives. Overviews with a smaller number become invalid."""
+        self._heard_at = now
+        if number > self._number:
+            self._number, self._overview = number, None
+
+    def answered(self, answer: NumberedOverview) -> None:
+        """Remember an answer, unless the JobMaster has already reported a greater number."""
+        if answer.number >= self._number:
+            self._number, self._overview = answer.number, answer.overview
+
+    def get(self, now: float) -> JobOverview | None:
+        """Return the overview. None: the JobMaster must be asked."""
+        return self._overview if now - self._heard_at <= self._lifetime else None
+
+
+_DEATHS_KEPT = 16
+"""Number of deaths kept: as many as a JobMaster keeps of its job's failures."""
+
+
+class JobMasterDeaths:
+    """Deaths of a job's JobMasters that this Dispatcher knows of.
+    Deaths age: a job ends when too many deaths fall into one interval, not by their total number.
+    """
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.count = 0
+        """Number of deaths since this Dispatcher knows the job, for display."""
+        self.last: deque[ExceptionEntry] = deque(maxlen=_DEATHS_KEPT)
+        self._restarts = new_restart_strategy(job_master_restart_strategy(configuration))
+        self._most = configuration.get(MAX_JOB_MASTER_FAILOVERS)
+        self._interval = configuration.get(JOB_MASTER_FAILOVER_VALIDITY_INTERVAL)
+
+    def one_more(self, reason: str, at: float, now: float) -> str | None:
+        """Note a death. Returns why the job ends now. None: another JobMaster may be started.
+
+        *at* is in seconds since the epoch, *now* in monotonic seconds.
+        """
+        self.count += 1
+        self.last.append(ExceptionEntry(at, f"the JobMaster died: {reason}"))
+        self._restarts.notify_failure(now)
+        if self._restarts.can_restart():
+            return None
+        how_often = f"{self._most + 1} times within {self._interval:g} s" if self._most else "once"
+        return (
+            f"its JobMaster died {how_often}, the last time: {reason}. Its log says what killed "
+            "it; jobmaster.max-failovers and jobmaster.failover-validity-interval say how often "
+            "it may die"
+        )

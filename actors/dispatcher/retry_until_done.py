@@ -1,4 +1,4 @@
-"""Work that nobody else would do if it were given up."""
+"""Repeats work that must be done, until it succeeds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _RETRY_DELAY = 0.5
 
 
 async def retry_until_done(what: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Until it is done.
+    """Repeat *work* until it succeeds. Failures are logged.
 
-    What a store says of the state that it is in does not change by trying again: it is logged.
+    A JobStoreStateError ends the loop, because a repetition cannot change the state of the store.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The gateways of the processes, and the messages of their methods."""
+"""The RPC gateways of the processes, and the messages of their methods."""
 
 from flinkray.actors.gateways.dispatcher import DispatcherGateway
 from flinkray.actors.gateways.job_master import JobMasterGateway

@@ -1,4 +1,4 @@
-"""What a Dispatcher answers: to clients and to JobMasters."""
+"""The gateway of the Dispatcher, which clients and JobMasters call."""
 
 from __future__ import annotations
 
@@ -37,32 +37,34 @@ from flinkray.scheduler.shared.states import JobStatus
 
 
 class DispatcherGateway(FencedRpcGateway):
-    """Takes jobs, starts a JobMaster for each, answers clients; fenced by DispatcherId."""
+    """Accepts jobs, starts a JobMaster for each, and answers clients. Fenced by DispatcherId."""
 
     @abstractmethod
     @runs_to_completion
     async def submit_job(self, job_graph: JobGraph) -> None:
-        """Accept a job; returns when it is stored and will run whatever dies next.
+        """Accept a job. Returns when it is stored, so that it will run whichever process dies next.
 
-        Raises:
-            DuplicateJobSubmissionError, JobSubmissionError.
+        Raises DuplicateJobSubmissionError or JobSubmissionError if the job is not accepted.
         """
 
     @abstractmethod
     @runs_to_completion
     async def ensure_spark_session(self, job_graph: JobGraph) -> JobID:
-        """The job that is the Spark session of that name, which is begun if there is none.
+        """Return the id of the job that is the Spark session of that name.
+        Starts the session if there is none.
 
         Args:
-            job_graph: of the session, if it must be begun.
+            job_graph: the graph of the session, used if the session must be started.
 
         Raises:
-            JobSubmissionError: it cannot be.
+            JobSubmissionError: the session cannot be started.
         """
 
     @abstractmethod
     async def list_jobs(self) -> tuple[JobOverview, ...]:
-        """Running and ended jobs, oldest first, each with the numbers of its tasks only."""
+        """Return running and ended jobs, oldest first.
+        An overview has the numbers of tasks in each state, but no single tasks.
+        """
 
     @abstractmethod
     async def request_job_status(self, job_id: JobID) -> JobStatus: ...
@@ -75,31 +77,34 @@ class DispatcherGateway(FencedRpcGateway):
 
     @abstractmethod
     async def request_job_details(self, job_id: JobID) -> JobDetails:
-        """All about it, up to megabytes; who wants less asks for that."""
+        """Return all details of the job: up to megabytes. Prefer the other requests."""
 
     @abstractmethod
     async def request_job_settings(self, job_id: JobID) -> JobSettings:
-        """How the job is run, or was; the Dispatcher asks nobody else for it.
+        """Return the settings with which the job runs or ran. The Dispatcher asks no other process.
 
         Raises:
-            JobNotFoundError: there is no such job, or it has ended in a version that did not keep
-                this.
+            JobNotFoundError: there is no such job, or the job has ended under a flinkray version
+                that did not keep the settings.
         """
 
     @abstractmethod
     @ask_timeout(None)
     async def request_job_result(self, job_id: JobID) -> JobResult:
-        """Answers when the job has ended and its resources are back."""
+        """Return the result when the job has ended and its resources are back."""
 
     @abstractmethod
     @runs_to_completion
     async def cancel_job(self, job_id: JobID) -> None:
-        """Begin cancelling (a second time is fine).  Raises JobNotFoundError, JobStateError."""
+        """Begin to cancel the job.
+        A repeated call does no harm. Raises JobNotFoundError, JobStateError.
+        """
 
     @abstractmethod
     async def heartbeat_from_client(self, job_ids: tuple[JobID, ...]) -> None:
-        """The client that these jobs end with lives.  Jobs that are not known, and those that go on
-        without a client, are left out."""
+        """Tell the Dispatcher that the client of these attached jobs lives.
+        Unknown jobs, and jobs that go on without a client, are ignored.
+        """
 
     @abstractmethod
     @runs_to_completion
@@ -109,28 +114,28 @@ class DispatcherGateway(FencedRpcGateway):
         bounds: tuple[ParallelismBounds, ...],
         others: ParallelismRange | None = None,
     ) -> None:
-        """Run some vertices of an elastic job within other bounds; returns when that is stored.
-
-        *others*: for all that are not named in *bounds* and can have more than one subtask.
+        """Change the parallelism bounds of vertices of an elastic job.
+        Returns when the bounds are stored. *others*: the bounds of all vertices that are not named
+        in *bounds* and can have more than one subtask.
 
         Raises:
-            JobNotFoundError.
-            JobStateError: it is not possible, or another change of the job is under way; nothing
-                has changed.
+            JobNotFoundError: there is no such job.
+            JobStateError: the change is not possible, or another change of the job is under way.
+                Nothing has changed.
         """
 
     @abstractmethod
     @ask_timeout(None)
     async def take_snapshot(self, job_id: JobID, request: SnapshotRequest) -> SnapshotTaken:
-        """Have a savepoint or a checkpoint taken, once for each trigger id, whichever JobMasters
-        and Dispatchers die meanwhile; answered when it is complete, and, if it is to end the job,
-        when it is stored that it has finished.
+        """Take a savepoint or a checkpoint, once for each trigger id.
+        Returns when it is complete. If the snapshot is to end the job, returns when the job is
+        stored as finished. JobMasters and Dispatchers may die meanwhile.
 
         Raises:
-            JobNotFoundError.
-            JobStateError: the job has ended otherwise.
-            CheckpointError: it is not taken.
-            StopWithSavepointError: it is complete, but the job did not finish.
+            JobNotFoundError: there is no such job.
+            JobStateError: the job has ended in another way.
+            CheckpointError: the snapshot is not taken.
+            StopWithSavepointError: the savepoint is complete, but the job did not finish.
             JobError, CheckpointStorageError: the directory cannot be used.
         """
 
@@ -138,24 +143,29 @@ class DispatcherGateway(FencedRpcGateway):
     @ask_timeout(None)
     @runs_to_completion
     async def dispose_savepoint(self, path: str) -> None:
-        """Delete a savepoint, by its directory or its metadata.
+        """Delete a savepoint, given its directory or its metadata file.
 
-        Raises:
-            CheckpointStorageError: there is none, or it cannot be deleted.
-            JobStateError: a job that runs needs it.
+        Raises CheckpointStorageError, and JobStateError if a running job needs the savepoint.
+        """
+
+    @abstractmethod
+    async def request_savepoint_directories(self) -> tuple[str, ...]:
+        """Return the directories in which savepoints may lie.
+        These are the cluster's storage directory, and the directories for checkpoints and
+        savepoints that the cluster and its jobs that have not ended are configured with.
         """
 
     @abstractmethod
     async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
-        """What finished jobs have left, as the TaskExecutors have told by their heartbeats."""
+        """Return the data sets of finished jobs, as TaskExecutors last reported them."""
 
     @abstractmethod
     async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
-        """Have all TaskExecutors release what they have of it.  Idempotent."""
+        """Make all TaskExecutors release their partitions of the data set. Idempotent."""
 
     @abstractmethod
     async def request_cluster_numbers(self) -> ClusterNumbers:
-        """How many TaskExecutors and slots there are."""
+        """Return the numbers of TaskExecutors and slots."""
 
     @abstractmethod
     async def request_cluster_overview(self) -> ClusterOverview: ...
@@ -168,41 +178,29 @@ class DispatcherGateway(FencedRpcGateway):
 
     @abstractmethod
     async def request_kv_state_location(self, job_id: JobID, name: str) -> KvStateLocation:
-        """Where a queryable state of a job is, as its JobMaster knows it.
+        """Return the location of a queryable state of a job, as the job's JobMaster knows it.
 
         Raises:
             KvStateJobNotFoundError: the job is not known, or has ended.
-            UnknownKvStateLocationError: nobody holds a state of that name at present.
+            UnknownKvStateLocationError: no task holds a state of that name at present.
         """
 
     @abstractmethod
     async def request_source_coordinator(self, job_id: JobID) -> JobMasterId | None:
-        """The JobMaster that has started the coordinator of the job's sources, whose process bears
-        its id; None: that is not known at present.
+        """Return the id of the JobMaster that has started the coordinator of the job's sources.
 
-        Raises:
-            JobNotFoundError: there is no such job, or it has ended.
+        None if it is not known at present. Raises JobNotFoundError, also if the job has ended.
         """
 
-    # from the ResourceManager
-
-    @abstractmethod
-    async def request_job_leader(self, job_id: JobID) -> JobMasterId | None:
-        """The JobMaster that runs the job; None: none does at present, or none is known yet.
-
-        Raises:
-            JobNotFoundError: the job is not to be run (any more).
-        """
-
-    # from JobMasters
+    # called by JobMasters
 
     @abstractmethod
     async def register_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, job_master_address: str
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
-        """A JobMaster presents itself, at its start and to every new Dispatcher.
+        """Register a JobMaster, which calls this at its start and for every new Dispatcher.
 
-        Rejected when another attempt leads the job by now; the rejected one ends itself.
+        A JobMaster is rejected, and ends itself, if another attempt leads the job by now.
         """
 
     @abstractmethod
@@ -210,18 +208,25 @@ class DispatcherGateway(FencedRpcGateway):
     async def heartbeat_from_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, overview_number: int
     ) -> None:
-        """*overview_number*: overviews of the job with a smaller one hold no more."""
+        """Receive a JobMaster's heartbeat.
+        *overview_number*: overviews of the job with a smaller number are outdated.
+        """
 
     @abstractmethod
     @oneway
     async def job_overview_changed(
         self, job_id: JobID, job_master_id: JobMasterId, overview_number: int
     ) -> None:
-        """The same, at once.  Who wants to know what has changed asks for it."""
+        """Tell the Dispatcher at once, before the next heartbeat, that overviews are outdated.
+        The Dispatcher requests the new overview only when it needs one. *overview_number*:
+        overviews of the job with a smaller number are outdated.
+        """
 
     @abstractmethod
     async def job_reached_terminal_state(
         self, job_id: JobID, job_master_id: JobMasterId, result: JobResult, details: JobDetails
     ) -> None:
-        """A JobMaster is done, its tasks have ended.  Answered when the result is stored; when the
-        JobMaster has then ended itself, what the job had is taken back."""
+        """Tell the Dispatcher that the job has ended, with all its tasks.
+        Returns when the result is stored. The Dispatcher releases the job's resources after the
+        JobMaster has then ended itself.
+        """

@@ -1,4 +1,4 @@
-"""What a JobMaster answers: to TaskExecutors, its SlotPool, the Dispatcher and others."""
+"""The gateway of the JobMaster, for TaskExecutors, the SlotPool, the Dispatcher and others."""
 
 from __future__ import annotations
 
@@ -51,16 +51,17 @@ from flinkray.spark.gateway import CoordinatorListenerGateway
 
 
 class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvStateLocationOracle):
-    """Runs one job; fenced by JobMasterId."""
+    """Runs one job. Fenced by JobMasterId."""
 
-    # from TaskExecutors
+    # called by TaskExecutors
 
     @abstractmethod
     async def register_task_executor(
         self, job_id: JobID, report: TaskExecutorReport
     ) -> TaskExecutorToJobMasterRegistrationSuccess | RegistrationFailure | RegistrationRejection:
-        """A TaskExecutor presents itself, and what it has of the job.  What happens to that after
-        the report was made is told when this has been answered."""
+        """Register a TaskExecutor, with a report of everything that it holds of the job.
+        The TaskExecutor reports changes after the report only once this call has been answered.
+        """
 
     @abstractmethod
     async def offer_slots(
@@ -72,31 +73,30 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     async def fail_slot(
         self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
     ) -> None:
-        """One slot is not there (any more); the TaskExecutor is."""
+        """Report that one slot is lost, although the TaskExecutor lives."""
 
     @abstractmethod
     @runs_to_completion
     async def tasks_reported(self, reports: tuple[TaskReport, ...]) -> None:
-        """What is told of tasks, in their order, many in one message; repetitions do no harm."""
+        """Receive many reports of tasks, in their order. Repeated reports do no harm."""
 
     @abstractmethod
     async def request_partition_state(self, partition: ResultPartitionID) -> ExecutionState:
-        """The state of the task that produces it.
+        """Return the state of the task that produces the partition.
 
         Raises:
             ValueError: the job has no such partition.
-            PartitionProducerDisposedError: it is of an attempt that is not the current one.
+            PartitionProducerDisposedError: the partition does not belong to the current attempt.
         """
 
     @abstractmethod
     async def request_next_input_split(
         self, attempt_id: ExecutionAttemptID, number: int, host: str
     ) -> InputSplit | None:
-        """The *number*-th input of a task, counted from 0, near *host* if there is one; None: there
-        is no more.  Who asks again for the last one is answered the same.
+        """Return the *number*-th input split of a task, counted from 0, preferably near *host*.
+        None if no splits are left. A repeated request for the last split gets the same answer.
 
-        Raises:
-            AttemptDisposedError: it is not (any more) the current attempt of its subtask.
+        Raises AttemptDisposedError if the attempt is not the current one of its subtask.
         """
 
     @abstractmethod
@@ -105,14 +105,11 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     async def update_global_aggregate(
         self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
     ) -> bytes:
-        """Add a pickled value to the aggregate of that name, and return its pickled result.
+        """Add a pickled value to the aggregate of that name, and return the pickled result.
 
-        *function* makes the AggregateFunction.  *number* counts the task's updates: one that is
-        asked for again is made once.
-
-        Raises:
-            AttemptDisposedError: it is not (any more) the current attempt of its subtask.
-            what the user's function raises.
+        *function* is the pickled factory of the AggregateFunction. *number* counts the task's
+        updates: a repeated update is made once. Raises AttemptDisposedError if the attempt is not
+        the current one of its subtask, and whatever the user's function raises.
         """
 
     @abstractmethod
@@ -125,7 +122,7 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
         self, resource_id: ResourceID, payload: TaskExecutorHeartbeat
     ) -> None: ...
 
-    # from the ResourceManager
+    # called by the ResourceManager
 
     @abstractmethod
     @oneway
@@ -144,17 +141,20 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     async def notify_not_enough_resources(
         self, resource_manager_id: ResourceManagerId, shortages: tuple[ResourceShortage, ...]
     ) -> None:
-        """Why slots are missing, now (the whole list; empty: nothing is short any more)."""
+        """Receive the reasons why slots are missing now.
+        The list replaces the earlier list. It is empty if no slots are missing.
+        """
 
     @abstractmethod
     @oneway
     async def notify_task_executor_lost(
         self, resource_manager_id: ResourceManagerId, resource_id: ResourceID, reason: str
     ) -> None:
-        """A TaskExecutor that has slots of the job is lost with all of them.  Whoever else tells of
-        the same death, by watch or heartbeat, tells nothing new."""
+        """Report that a TaskExecutor with slots of the job is lost together with all these slots.
+        Later reports of the same death, by a watch or a heartbeat, have no effect.
+        """
 
-    # from the SlotPool
+    # called by the SlotPool
 
     @abstractmethod
     @oneway
@@ -166,14 +166,14 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
         lost: tuple[AllocationID, ...],
         events: tuple[SlotEvent, ...],
     ) -> None:
-        """Slots that the pool has got and lost, and then what became of requests and slots; see
-        :mod:`flinkray.scheduler.slots.slot_requests`.
+        """Receive gained and lost slots, and then the events of requests and slots.
+        For the events see :mod:`flinkray.scheduler.slots.slot_requests`.
 
-        The news of the JobMaster's *pool_number*-th pool are counted from 1, so that it is noticed
-        when some are lost.
+        Messages of the JobMaster's *pool_number*-th pool are numbered from 1 by *news_number*, so
+        that the JobMaster notices lost messages.
         """
 
-    # from the Dispatcher
+    # called by the Dispatcher
 
     @abstractmethod
     @oneway
@@ -186,31 +186,34 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
 
     @abstractmethod
     async def request_job_overview(self) -> NumberedOverview:
-        """Its status and the numbers of its tasks: an answer whose size does not depend on them.
-        When it holds no more, the Dispatcher is told."""
+        """Return the job's status and the numbers of its tasks.
+        The size does not depend on the numbers. When the overview becomes outdated, the JobMaster
+        tells the Dispatcher.
+        """
 
     @abstractmethod
     async def request_job_progress(self) -> JobProgress:
-        """Likewise, with how far each vertex is."""
+        """Return the job's status, the numbers of its tasks, and the progress of each vertex."""
 
     @abstractmethod
     async def request_job_exceptions(self) -> tuple[ExceptionEntry, ...]: ...
 
     @abstractmethod
     async def request_job_details(self) -> JobDetails:
-        """TaskExecutors are asked for what their stream tasks have read and written."""
+        """Return all details. Asks TaskExecutors what their stream tasks have read and written."""
 
     @abstractmethod
     @ask_timeout(None)
     async def take_snapshot(
         self, dispatcher_id: DispatcherId, request: SnapshotRequest
     ) -> SnapshotTaken:
-        """Take a savepoint or a checkpoint, once for each trigger id; answered when it is complete,
-        and, if it is to end the job, when the Dispatcher has stored that it has finished.
+        """Take a savepoint or a checkpoint, once for each trigger id.
+        Returns when it is complete. If the snapshot is to end the job, returns when the Dispatcher
+        has stored that the job has finished.
 
         Raises:
-            CheckpointError: it is not taken.
-            StopWithSavepointError: it is complete, but the job did not finish.
+            CheckpointError: the snapshot is not taken.
+            StopWithSavepointError: the savepoint is complete, but the job did not finish.
             JobError, CheckpointStorageError: the directory cannot be used.
         """
 
@@ -219,35 +222,34 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     async def keep_part(
         self, owner: JobMasterId, coordinator: CoordinatorID, part: KeptPart
     ) -> None:
-        """From the coordinator of the job's sources, which that JobMaster has started: return when
-        that is kept for the case that it dies.  May be repeated.
+        """Keep a part of the source coordinator's state. Returns when the part is safe.
 
-        Raises:
-            CoordinatorReplacedError: another attempt of it is there by now, or it is not known yet
-                whether this one goes on.
+        Called by the coordinator that the JobMaster *owner* has started. May be repeated. Raises
+        CoordinatorReplacedError if another attempt has replaced the coordinator, or if it is not
+        known yet whether the coordinator goes on.
         """
 
     @abstractmethod
     async def request_source_coordinator(self) -> JobMasterId | None:
-        """The JobMaster that has started the coordinator of the job's sources, whose process bears
-        its id; None: that is not known yet."""
+        """Return the id of the JobMaster that has started the coordinator of the job's sources.
+        The coordinator's process name contains this id. None if it is not known yet.
+        """
 
     @abstractmethod
     async def request_savepoint_in_use(self) -> str | None:
-        """The metadata of the savepoint that the job would go on from after a failure; None: it has
-        a checkpoint of its own, or would begin anew.
+        """Return the metadata path of the savepoint from which the job would recover, if any.
 
-        Raises:
-            JobStateError: that is not known yet.
+        Raises JobStateError while it is not known from which snapshot the job would recover.
         """
 
     @abstractmethod
     @ask_timeout(5.0)
     async def request_max_parallelism(self) -> tuple[tuple[JobVertexID, int], ...]:
-        """Of all vertices, as the state has it that the job would go on from.
+        """Return the maximum parallelism of all vertices.
+        The values are those of the state from which the job would recover.
 
         Raises:
-            JobStateError: that is not known yet.
+            JobStateError: it is not known yet from which state the job would recover.
         """
 
     @abstractmethod
@@ -257,4 +259,4 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     async def resize(
         self, dispatcher_id: DispatcherId, bounds: tuple[ParallelismBounds, ...]
     ) -> None:
-        """An elastic job's; the same again changes nothing.  Raises JobStateError."""
+        """Change the parallelism bounds of an elastic job. Idempotent. Raises JobStateError."""

@@ -1,32 +1,37 @@
-"""Names of the processes that a JobMaster has for its job."""
+"""Names of a job's JobMaster process and of the processes that the JobMaster starts."""
 
 from __future__ import annotations
 
 from flinkray.core.ids import JobID, JobMasterId
 
 KINDS = ("SlotPool", "StreamCoordinator", "MasterFormats", "SparkDriver")
-"""Of processes whose names begin as :func:`processes_of_job` says."""
+"""Kinds of processes whose names begin with the prefix from :func:`processes_of_job`."""
+
+
+def job_master_process(job_id: JobID) -> str:
+    """Return the process name of a job's JobMaster. Ray allows one live process per name."""
+    return f"JobMaster-{job_id}"
 
 
 def job_process(kind: str, job_id: JobID, job_master_id: JobMasterId) -> str:
-    """Name of a JobMaster's process of that kind.
+    """Return the name of the process of that kind that a JobMaster starts.
 
-    The JobMasterId is part of it.  Who starts a process ends one of the same name first, so a
-    JobMaster that was replaced and wakes up late can end and replace its own processes only.
+    The name contains the JobMasterId. Starting a process first ends the process of the same name.
+    So a replaced JobMaster that wakes up late can end and replace only its own processes.
     """
     return f"{processes_of_job(kind, job_id)}{job_master_id}"
 
 
 def slot_pool_process(job_id: JobID, job_master_id: JobMasterId) -> str:
-    """Name of the process of a JobMaster's SlotPool."""
+    """Return the process name of a JobMaster's SlotPool."""
     return job_process("SlotPool", job_id, job_master_id)
 
 
 def processes_of_job(kind: str, job_id: JobID) -> str:
-    """With what the names of the processes of that kind begin, of all JobMasters of the job."""
+    """Return the name prefix of the processes of that kind, of all JobMasters of the job."""
     return f"{kind}-{job_id}-"
 
 
 def slot_pools_of_job(job_id: JobID) -> str:
-    """With what the names of the processes of all its JobMasters' SlotPools begin."""
+    """Return the name prefix of the SlotPool processes of all JobMasters of the job."""
     return processes_of_job("SlotPool", job_id)

@@ -1,4 +1,4 @@
-"""The contracts of queryable state: who is told where it is, and who answers for it."""
+"""Gateways of queryable state: registration of states, and queries for them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from flinkray.core.message import message
 from flinkray.rpc.gateway import RpcGateway, ask_timeout, runs_to_completion
 
 QUERY_TIMEOUT = 5.0
-"""Seconds until whoever queries looks whether the state is elsewhere by now."""
+"""Seconds of waiting for an answer after which a client checks whether the state has moved."""
 
 
 class KvStateRegistryGateway(RpcGateway):
-    """Of a JobMaster: is told by its tasks which states they hold."""
+    """The part of the JobMaster's gateway with which tasks register their queryable states."""
 
     @abstractmethod
     @runs_to_completion
     async def notify_kv_states_registered(
         self, job_id: JobID, registrations: tuple[KvStateRegistration, ...]
     ) -> None:
-        """They can be queried.  The same again changes nothing.
+        """Register states, which can be queried from now on. Idempotent.
 
         Raises:
-            KvStateJobNotFoundError: that is another job.
-            KvStateNameClashError: two operators have the same name; the job fails by it.
-            ValueError: there is no such vertex, or it has no such key groups.
-            AttemptDisposedError: an attempt is not (any more) the current one of its subtask.  All
-                that is registered with one of these is taken but for what it is raised for.
+            KvStateJobNotFoundError: the JobMaster runs another job.
+            KvStateNameClashError: two operators have registered the same name. The job fails.
+            ValueError: there is no such vertex, or the vertex has no such key groups.
+            AttemptDisposedError: an attempt is not the current one of its subtask. The other
+                registrations in the call take effect.
         """
 
     @abstractmethod
@@ -36,50 +36,50 @@ class KvStateRegistryGateway(RpcGateway):
     async def notify_kv_states_unregistered(
         self, job_id: JobID, registrations: tuple[KvStateRegistration, ...]
     ) -> None:
-        """They cannot be queried any more.  What attempts hold that have ended is forgotten without
-        that.
+        """Unregister states. The states of ended attempts are removed without this call.
 
         Raises:
-            KvStateJobNotFoundError: that is another job.
-            ValueError: nobody, or another operator, has registered a name.
+            KvStateJobNotFoundError: the JobMaster runs another job.
+            ValueError: a name is not registered, or another operator has registered it.
         """
 
 
 class KvStateLocationOracle(RpcGateway):
-    """Of a JobMaster: knows where the states of its job are."""
+    """The part of the JobMaster's gateway that locates the queryable states of its job."""
 
     @abstractmethod
     async def request_kv_state_location(self, job_id: JobID, name: str) -> KvStateLocation:
-        """
+        """Return the location of the state of that name.
+
         Raises:
-            KvStateJobNotFoundError: that is another job.
-            UnknownKvStateLocationError: nobody holds a state of that name at present.
+            KvStateJobNotFoundError: the JobMaster runs another job.
+            UnknownKvStateLocationError: no task holds a state of that name at present.
         """
 
 
 @message
 class KvStateAnswer:
-    """What is stored for some keys."""
+    """The stored values for the keys of a query."""
 
     missing: tuple[int, ...]
-    """Places, in the request, of the keys for which nothing is."""
+    """Positions, in the request, of the keys that have no value."""
     contents: bytes
-    """Of the others, in their order; see :mod:`flinkray.state.kv_state_serializer`."""
+    """Values of the other keys, in order; see :mod:`flinkray.state.kv_state_serializer`."""
 
 
 class KvStateServerGateway(RpcGateway):
-    """Of the process that holds a state: answers for it, beside the task that changes it."""
+    """Answers queries in the process that holds the state, while the task changes the state."""
 
     @abstractmethod
     @ask_timeout(QUERY_TIMEOUT)
     async def query_kv_state(
         self, kv_state_id: KvStateID, keys_and_namespace: bytes
     ) -> KvStateAnswer:
-        """What is stored at this moment, for each key by itself.
+        """Return the present value of each key. Each key is read on its own.
 
         Raises:
-            UnknownKvStateIdError: it is not here (any more).
-            UnknownKeyOrNamespaceError: nothing is stored for any of the keys.
-            MalformedKvStateError: these are no keys, or the state has no namespace or needs one.
-            StateError: what is stored cannot be sent.
+            UnknownKvStateIdError: the state is not, or no longer, in this process.
+            UnknownKeyOrNamespaceError: there is no value for any of the keys.
+            MalformedKvStateError: these are not keys, or the state has no namespace or needs one.
+            StateError: the values cannot be sent.
         """

@@ -22,18 +22,18 @@ from flinkray.scheduler.shared.slots import SameWorkerGroup, WorkerLocation
 
 
 def job_master_resource_id(process_name: str, job_master_id: JobMasterId) -> ResourceID:
-    """A JobMaster's name in heartbeats: those of a job have one process name, one by one."""
+    """Return a JobMaster's name in heartbeats. The JobMasters of a job share a process name."""
     return ResourceID(f"{process_name}@{job_master_id}")
 
 
 def process_of_job_master(resource_id: ResourceID) -> str:
-    """The reverse of :func:`job_master_resource_id`."""
+    """Return the process name in a resource id from :func:`job_master_resource_id`."""
     return resource_id.rpartition("@")[0]
 
 
 @message
 class TaskExecutorRegistration:
-    """A TaskExecutor presents itself to the ResourceManager."""
+    """Registration of a TaskExecutor at the ResourceManager."""
 
     location: WorkerLocation
     total_profile: ResourceProfile
@@ -42,7 +42,7 @@ class TaskExecutorRegistration:
 
 @message
 class TaskExecutorRegistrationSuccess:
-    """Accepted by the ResourceManager; ``instance_id`` is this registration's name."""
+    """The ResourceManager has accepted a TaskExecutor. ``instance_id``: id of this registration."""
 
     instance_id: InstanceID
     resource_manager_resource_id: ResourceID
@@ -50,7 +50,7 @@ class TaskExecutorRegistrationSuccess:
 
 @message
 class JobMasterRegistrationSuccess:
-    """Accepted by the ResourceManager."""
+    """The ResourceManager has accepted a JobMaster."""
 
     resource_manager_id: ResourceManagerId
     resource_manager_resource_id: ResourceID
@@ -58,47 +58,49 @@ class JobMasterRegistrationSuccess:
 
 @message
 class JobMasterToDispatcherRegistrationSuccess:
-    """Accepted by the Dispatcher."""
+    """The Dispatcher has accepted a JobMaster."""
 
     dispatcher_resource_id: ResourceID
     cancel_requested: bool
-    """A client has asked for the job's end before this JobMaster was there."""
+    """Whether a client has requested the job's cancellation before this JobMaster registered."""
     bounds: tuple[ParallelismBounds, ...] = ()
-    """Of an elastic job's vertices, which may have been changed since the JobMaster was started."""
+    """Parallelism bounds of an elastic job, which may have changed since the JobMaster's start."""
 
 
 @message
 class TaskExecutorToJobMasterRegistrationSuccess:
-    """Accepted by the JobMaster."""
+    """The JobMaster has accepted a TaskExecutor."""
 
     job_master_resource_id: ResourceID
 
 
 @message
 class WantedSlot:
-    """A slot that a TaskExecutor is to give to a job."""
+    """A slot that a TaskExecutor shall give to a job."""
 
     slot_index: int
-    """-1: a dynamic slot, of exactly that profile."""
+    """Index of the slot. -1 means a dynamic slot with exactly the given profile."""
     allocation_id: AllocationID
     profile: ResourceProfile
     constraint: SameWorkerGroup | None = None
-    """Of the job's requirement; it is offered with it."""
+    """Constraint of the job's requirement.
+    The TaskExecutor passes it on when it offers the slot.
+    """
 
 
 @message
 class SlotAnswer:
-    """What a TaskExecutor answers to a WantedSlot."""
+    """A TaskExecutor's answer to a WantedSlot."""
 
     slot_id: SlotID
-    """Which one it is, or would have been."""
+    """Id of the slot, even if the slot is refused."""
     refusal: str | None = None
-    """Why it is not given; None: it is."""
+    """Why the slot is refused. None if it is given."""
 
 
 @message
 class AllocatedSlotReport:
-    """A JobMaster's view of its slots on one TaskExecutor."""
+    """The slots on one TaskExecutor that a JobMaster counts as its own."""
 
     job_id: JobID
     allocations: tuple[AllocationID, ...]
@@ -106,69 +108,70 @@ class AllocatedSlotReport:
 
 @message
 class TaskExecutorHeartbeat:
-    """What a TaskExecutor tells a JobMaster in a heartbeat: the attempts it runs."""
+    """A TaskExecutor's heartbeat to a JobMaster: the attempts that run there."""
 
     attempts: tuple[ExecutionAttemptID, ...]
 
 
 @message
 class RefusedTask:
-    """A task that a TaskExecutor was told to run and will not."""
+    """A task that a TaskExecutor was ordered to run but will not run."""
 
     attempt_id: ExecutionAttemptID
     cause: str
     lost_slot: AllocationID | None = None
-    """The slot that it was to run in, if that is not the job's (any more)."""
+    """The slot of the task, if the job does not have this slot, or no longer has it."""
 
 
 @message
 class ClusterArguments:
-    """What the factories of Dispatcher and ResourceManager are given."""
+    """Arguments of the factories of Dispatcher and ResourceManager."""
 
     cluster_id: str
     configuration: dict[str, str]
-    """For :class:`flinkray.core.config.Configuration`."""
+    """Values for :class:`flinkray.core.config.Configuration`."""
     storage_dir: str
-    """This cluster's own directory (path or URI), resolved: ``storage.dir`` and its defaults do not
-    matter any more.  Below it: ``job-graphs``, ``job-results``, ``blobs`` and, for the data
-    of returned DataFrames, ``data/<job id hex>``."""
+    """This cluster's own directory (path or URI), with ``storage.dir`` and its defaults resolved.
+    It contains ``job-graphs``, ``job-results``, ``blobs`` and, for the data of returned DataFrames,
+    ``data/<job id hex>``.
+    """
 
 
 @message
 class JobMasterArguments:
-    """What a JobMaster process is started with."""
+    """Arguments with which a JobMaster process is started."""
 
     cluster: ClusterArguments
     job_graph: JobGraph
     job_master_id: JobMasterId
     has_predecessors: bool = False
-    """Whether there may be SlotPools of past JobMasters."""
+    """Whether SlotPools of past JobMasters of the job may exist."""
 
 
 @message
 class SlotPoolArguments:
-    """What a SlotPool process is started with."""
+    """Arguments with which a SlotPool process is started."""
 
     cluster: ClusterArguments
     job_id: JobID
     job_master_id: JobMasterId
     job_master_address: str
     number: int = 1
-    """Which of its JobMaster's SlotPools it is."""
+    """Number of the pool among its JobMaster's SlotPools, from 1."""
 
 
 @stored("StoredJob")
 @message
 class StoredJob:
-    """An accepted job as the Dispatcher keeps it in the JobGraphStore until it has ended."""
+    """An accepted job. The Dispatcher keeps it in the JobGraphStore until the job has ended."""
 
     graph: JobGraph
     start_time: float
-    """Of its submission, in seconds since the epoch."""
+    """Time of the submission, in seconds since the epoch."""
     cancel_requested: bool = False
-    """A client was told that it will be cancelled."""
+    """Whether a client was told that the job will be cancelled."""
     cancel_cause: ExceptionEntry | None = None
-    """Why, if no client has asked for it."""
+    """Why the job is cancelled, if no client has requested the cancellation."""
 
     @property
     def job_id(self) -> JobID:
@@ -178,13 +181,15 @@ class StoredJob:
 @stored("ArchivedJob", version=2, migrations={1: with_defaults})
 @message
 class ArchivedJob:
-    """An ended job as the Dispatcher keeps it in the JobResultStore."""
+    """An ended job, as the Dispatcher keeps it in the JobResultStore."""
 
     result: JobResult
     details: JobDetails
     settings: JobSettings | None = None
-    """None: the version that has run it did not keep them, or they contradict each other, which is
-    why it has failed."""
+    """Settings of the job.
+    None if the flinkray version that ran the job did not keep them, or if they contradict each
+    other and the job has failed for that reason.
+    """
 
     @property
     def job_id(self) -> JobID:

@@ -1,4 +1,4 @@
-"""What a ResourceManager answers: to TaskExecutors, JobMasters, the Dispatcher and clients."""
+"""The gateway of the ResourceManager, for TaskExecutors, JobMasters, Dispatcher and clients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from flinkray.scheduler.shared.slots import (
 
 
 class ResourceManagerGateway(FencedRpcGateway):
-    """Gives slots to jobs and starts and releases workers; fenced by ResourceManagerId."""
+    """Assigns slots to jobs, and starts and releases workers. Fenced by ResourceManagerId."""
 
     @abstractmethod
     async def register_task_executor(
@@ -47,14 +47,14 @@ class ResourceManagerGateway(FencedRpcGateway):
     async def send_slot_report(
         self, resource_id: ResourceID, instance_id: InstanceID, report: SlotReport
     ) -> None:
-        """First report after registering.  Raises UnknownTaskExecutorError."""
+        """Receive the first slot report after a registration. Raises UnknownTaskExecutorError."""
 
     @abstractmethod
     @oneway
     async def notify_slot_available(
         self, instance_id: InstanceID, slot_id: SlotID, allocation_id: AllocationID
     ) -> None:
-        """A slot is free again."""
+        """Report that a slot is free again."""
 
     @abstractmethod
     async def register_job_master(
@@ -69,9 +69,9 @@ class ResourceManagerGateway(FencedRpcGateway):
     async def declare_required_resources(
         self, job_master_id: JobMasterId, requirements: ResourceRequirements
     ) -> None:
-        """Replace what the job wants; empty requirements give its slots and workers back.
-
-        Raises JobNotFoundError when the job's master is not registered.
+        """Replace the requirements of the job.
+        Empty requirements give back its slots and workers. Raises JobNotFoundError if the job's
+        JobMaster is not registered.
         """
 
     @abstractmethod
@@ -79,13 +79,17 @@ class ResourceManagerGateway(FencedRpcGateway):
     async def disconnect_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, reason: str
     ) -> None:
-        """The master goes (its job may get another one: requirements are kept for a while)."""
+        """Disconnect a JobMaster that goes away.
+        The job's requirements are kept for a while, because the job may get another JobMaster.
+        """
 
     @abstractmethod
     @ask_timeout(60.0)
     async def release_job(self, job_id: JobID, dispatcher_id: DispatcherId, reason: str) -> None:
-        """From the Dispatcher: the job has ended.  Answered when its worker groups are gone and
-        their resources are back.  Idempotent; a job that is not known (any more) is fine."""
+        """Release the resources of an ended job.
+        Called by the Dispatcher. Returns when the job's worker groups are gone and their resources
+        are back. Idempotent, also for unknown jobs.
+        """
 
     @abstractmethod
     @oneway
@@ -105,24 +109,24 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     @abstractmethod
     async def block_nodes(self, nodes: tuple[BlockedNode, ...]) -> None:
-        """Give nothing more from these nodes for a while; jobs keep what they have there."""
+        """Assign nothing more on these nodes for a while. Jobs keep their slots there."""
 
     @abstractmethod
     async def unblock_node(self, node_id: str) -> None:
-        """Idempotent."""
+        """Assign slots on the node again. Idempotent."""
 
     @abstractmethod
     async def request_blocked_nodes(self) -> tuple[BlockedNode, ...]: ...
 
     @abstractmethod
     async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
-        """What finished jobs have left, as the TaskExecutors have told by their heartbeats."""
+        """Return the data sets of finished jobs, as TaskExecutors last reported them."""
 
     @abstractmethod
     async def release_cluster_data_set(
         self, data_set_id: IntermediateDataSetID, dispatcher_id: DispatcherId
     ) -> None:
-        """Have all TaskExecutors release what they have of it.  Idempotent."""
+        """Make all TaskExecutors release their partitions of the data set. Idempotent."""
 
     @abstractmethod
     @oneway
@@ -135,7 +139,7 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     @abstractmethod
     async def request_resource_overview(self) -> ClusterOverview:
-        """Workers, slots and resources (``jobs`` is empty)."""
+        """Return workers, slots and resources. ``jobs`` is empty."""
 
     @abstractmethod
     @ask_timeout(60.0)

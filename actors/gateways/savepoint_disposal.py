@@ -1,4 +1,4 @@
-"""Deleting a savepoint, whichever Dispatcher dies meanwhile."""
+"""Deletes a savepoint even if the Dispatcher dies meanwhile."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from flinkray.core.errors import RecipientUnreachableError, RpcTimeoutError
 
 
 def disposal(location: str) -> Callable[[DispatcherGateway], Awaitable[None]]:
-    """A call of a Dispatcher that may be made several times, of one after the other.  When one was
-    not answered, that the savepoint is gone is the answer that was lost.
+    """Return a call that deletes a savepoint and may be repeated at one Dispatcher after the other.
 
-    It raises:
-        CheckpointStorageError: there is none, or it cannot be deleted.
-        JobStateError: a job that runs needs it.
+    If an earlier call was not answered, a missing savepoint means that the call has succeeded. The
+    call raises CheckpointStorageError if there is no such savepoint or it cannot be deleted, and
+    JobStateError if a running job needs it.
     """
     unanswered = False
 

@@ -1,4 +1,4 @@
-"""What a SlotPool answers: to its JobMaster, and to the job's next one."""
+"""The gateway of the SlotPool, which its JobMaster and the job's next JobMaster call."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ from flinkray.scheduler.slots.slot_requests import (
 
 @message
 class HandedOver:
-    """What the pool of a lost JobMaster knows."""
+    """Slots and notes that the SlotPool of a lost JobMaster hands over to the next JobMaster."""
 
     allocations: tuple[AllocationID, ...]
-    """All that it has, or expects."""
+    """All slots that the pool has or expects."""
     task_executors: tuple[WorkerLocation, ...]
-    """On which they are, as far as they have been offered."""
+    """TaskExecutors that have offered slots to the pool."""
     notes: JobNotes | None = None
     finished: int = 0
-    """How many finished tasks belong to the notes."""
+    """Number of finished tasks, all of the notes' execution graph."""
     parts: int = 0
-    """How many it keeps of what the coordinator of the job's sources knows."""
+    """Number of kept parts of the source coordinator's state."""
 
 
 class SlotPoolGateway(FencedRpcGateway):
-    """Holds the slots of one job; fenced by the JobMasterId of its JobMaster."""
+    """Holds the slots of one job. Fenced by the JobMasterId of its JobMaster."""
 
     @abstractmethod
     async def request_heartbeat(self) -> int:
-        """How many news the JobMaster has been sent."""
+        """Return the number of ``slots_changed`` messages that were sent to the JobMaster."""
 
     @abstractmethod
     async def connect_to_resource_manager(
         self, address: str, resource_manager_id: ResourceManagerId
     ) -> None:
-        """Declare requirements there from now on, beginning with the present ones."""
+        """Declare the requirements at this ResourceManager now and whenever they change."""
 
     @abstractmethod
     async def disconnect_resource_manager(self) -> None: ...
@@ -68,17 +68,17 @@ class SlotPoolGateway(FencedRpcGateway):
     @abstractmethod
     @runs_to_completion
     async def set_resource_requirements(self, requirements: ResourceRequirements) -> None:
-        """What the job wants from now on (a total)."""
+        """Set the total requirements of the job."""
 
     @abstractmethod
     @runs_to_completion
     async def restore_slots(self, slots: tuple[RestoredSlot, ...]) -> None:
-        """What the job's last pool held, which has died."""
+        """Take over the slots that the job's last pool held before it died."""
 
     @abstractmethod
     @runs_to_completion
     async def request_slots(self, wanted: SlotRequests) -> None:
-        """Ask for many slots by one message; each request is answered by ``slots_changed``."""
+        """Request many slots in one message. Each request is answered by ``slots_changed``."""
 
     @abstractmethod
     @runs_to_completion
@@ -87,33 +87,41 @@ class SlotPoolGateway(FencedRpcGateway):
     @abstractmethod
     @runs_to_completion
     async def return_slots(self, returned: ReturnSlots) -> None:
-        """The job does not use these slots any more; the pool may give them to other requests."""
+        """Take back slots that the job does not use any more.
+        The pool may use them for other requests.
+        """
 
     @abstractmethod
     @runs_to_completion
     async def notify_not_enough_resources(self, shortages: tuple[ResourceShortage, ...]) -> None:
-        """What the ResourceManager has told the JobMaster; fails the requests that it concerns."""
+        """Forward the shortages that the ResourceManager has reported.
+        Fails the affected requests.
+        """
 
     @abstractmethod
     @runs_to_completion
     async def set_job_restarting(
         self, restarting: bool, worker_groups: tuple[ResourceRequirement, ...]
     ) -> None:
-        """While the job restarts every offered slot is kept, required or not, and these worker
-        groups, which were required when that began, stay so."""
+        """Tell the pool whether the job restarts.
+        While the job restarts, the pool keeps every offered slot, required or not. *worker_groups*
+        are the groups that were required when the restart began; they stay required until its end.
+        """
 
     @abstractmethod
     @runs_to_completion
     async def release_task_executor(self, resource_id: ResourceID, reason: str) -> None:
-        """A TaskExecutor is gone, its slots with it."""
+        """Report that a TaskExecutor is gone together with its slots."""
 
     @abstractmethod
     @runs_to_completion
     async def offer_slots(
         self, location: WorkerLocation, offers: tuple[SlotOffer, ...]
     ) -> SlotOfferAnswer:
-        """Slots of the TaskExecutor that is there; another process takes the place of one with the
-        same name, whose slots are gone."""
+        """Offer slots of the TaskExecutor process at *location*.
+        A new process takes the place of an earlier one with the same resource id, whose slots are
+        gone.
+        """
 
     @abstractmethod
     @runs_to_completion
@@ -122,32 +130,35 @@ class SlotPoolGateway(FencedRpcGateway):
     @abstractmethod
     @runs_to_completion
     async def expect_slots(self, allocations: tuple[AllocationID, ...]) -> None:
-        """What the pools of past JobMasters have handed over: it is taken when it is offered."""
+        """Expect the slots that the pools of past JobMasters have handed over.
+        They are accepted when offered.
+        """
 
     @abstractmethod
     @runs_to_completion
     async def note(self, notes: JobNotes) -> None:
-        """Keep this for the job's next JobMaster; it replaces earlier notes."""
+        """Keep notes for the job's next JobMaster, in place of earlier notes."""
 
     @abstractmethod
     @runs_to_completion
     async def note_finished(self, finished: tuple[FinishedTask, ...]) -> None:
-        """Keep these, too, as long as the notes are of the same execution graph."""
+        """Keep finished tasks for the next JobMaster, while the notes are of the same graph."""
 
     @abstractmethod
     @runs_to_completion
     async def keep_part(self, part: KeptPart) -> None:
-        """Keep what the coordinator of the job's sources knows, for the job's next JobMaster; it
-        replaces an earlier one of the same source."""
+        """Keep a part of the source coordinator's state for the next JobMaster.
+        It replaces an earlier part of the same source.
+        """
 
     @abstractmethod
     @ask_timeout(5.0)
     async def hand_over(self, successor: JobMasterId) -> HandedOver:
-        """From the job's next JobMaster: what its own pool is to expect, and what the last one has
-        noted.  Again: the same answer.
+        """Return what the next JobMaster's pool shall expect, and the last notes.
+        Called by the job's next JobMaster. A repeated call gets the same answer.
 
         Raises:
-            SlotAllocationError: this one's JobMaster lives.
+            SlotAllocationError: the JobMaster of this pool lives.
         """
 
     @abstractmethod
@@ -155,23 +166,25 @@ class SlotPoolGateway(FencedRpcGateway):
     async def hand_over_finished(
         self, successor: JobMasterId, first: int
     ) -> tuple[FinishedTask, ...]:
-        """Those from that one on, as many as fit into a message.
+        """Return finished tasks from index *first* on, as many as fit into a message.
 
         Raises:
-            SlotAllocationError: this one's JobMaster lives.
+            SlotAllocationError: the JobMaster of this pool lives.
         """
 
     @abstractmethod
     @ask_timeout(5.0)
     async def hand_over_part(self, successor: JobMasterId, number: int) -> KeptPart:
-        """One of those that it keeps, which are numbered from 0 on.
+        """Return the kept part with that number, counted from 0.
 
         Raises:
-            SlotAllocationError: this one's JobMaster lives.
+            SlotAllocationError: the JobMaster of this pool lives.
         """
 
     @abstractmethod
     @ask_timeout(30.0)
     @runs_to_completion
     async def close_pool(self, reason: str) -> None:
-        """Free every slot at its TaskExecutor, declare empty requirements, and stop."""
+        """Free every slot at its TaskExecutor, and stop. The ResourceManager gets no message.
+        If the JobMaster has terminated, no slot is freed: its successor may take the slots over.
+        """

@@ -1,4 +1,4 @@
-"""What is said of savepoints and checkpoints that somebody asks for."""
+"""Messages about savepoints and checkpoints that a client requests."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from flinkray.core.message import message, register
 
 @register
 class SnapshotType(Enum):
-    """What is to be taken, and what becomes of the job."""
+    """The kind of snapshot, and how the job goes on afterwards."""
 
     CHECKPOINT = "checkpoint"
     SAVEPOINT = "savepoint"
-    """The job goes on."""
+    """The job goes on after the savepoint."""
     SUSPEND_WITH_SAVEPOINT = "stop with savepoint"
-    """The job is FINISHED after it; what is in windows, and timers, are in the savepoint."""
+    """The job is FINISHED after the savepoint. Window contents and timers are in the savepoint."""
     TERMINATE_WITH_SAVEPOINT = "drain with savepoint"
-    """Event time ends before it, so that windows and timers fire."""
+    """Event time ends before the savepoint: windows and timers fire. The job is FINISHED then."""
 
     @property
     def stops_the_job(self) -> bool:
@@ -27,20 +27,24 @@ class SnapshotType(Enum):
 
 @message
 class SnapshotRequest:
-    """Of one client.  Asked again, it is the same request, whichever Dispatcher and whichever
-    JobMaster it comes to."""
+    """Request of one client for a snapshot.
+    A repeated request counts as the same one. This holds whichever Dispatcher and JobMaster receive
+    it.
+    """
 
     trigger_id: TriggerID
     kind: SnapshotType
     target_directory: str | None = None
-    """Below which the savepoint gets a directory; None: where the configuration says."""
+    """Directory below which the savepoint gets its own directory.
+    None: the configured directory.
+    """
 
 
 @message
 class SnapshotTaken:
-    """It is complete; if the job was to be stopped, it is FINISHED."""
+    """The snapshot is complete. If the job was to be stopped, the job is FINISHED."""
 
     path: str
-    """Its directory."""
+    """Directory of the snapshot."""
     without_uid: tuple[str, ...] = ()
-    """Names of operators with state whose author has set no uid."""
+    """Names of operators that have state but no uid set by the author."""

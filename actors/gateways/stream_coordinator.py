@@ -1,4 +1,4 @@
-"""What the coordinator of a stream job answers: to its tasks, its JobMaster and its client."""
+"""The gateway of a stream job's coordinator, which tasks, the JobMaster and the client call."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, JobVertexID
 from flinkray.core.job_options import MAX_WAITING_EPOCHS
 from flinkray.core.message import message
+from flinkray.core.options import STORAGE_PERMISSIONS
 from flinkray.rpc import RpcGateway, ask_timeout
 from flinkray.rpc.gateway import runs_to_completion
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
 from flinkray.scheduler.graph.job_graph import JobFile
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
-from flinkray.scheduler.shared.taking_over import JobNotes
+from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
 from flinkray.streaming.sources.source_progress import SourceProgress
 
 STREAM_COORDINATOR_ENDPOINT = "streams"
@@ -25,22 +26,22 @@ STREAM_COORDINATOR_FACTORY = "flinkray.actors.stream_coordinator.endpoint:create
 
 
 def stream_coordinators_of_job(job_id: JobID) -> str:
-    """With what the names of the processes of all its JobMasters' coordinators begin."""
+    """Return the name prefix of the coordinator processes of all JobMasters of the job."""
     return processes_of_job("StreamCoordinator", job_id)
 
 
 def stream_coordinator_process(job_id: JobID, job_master_id: JobMasterId) -> str:
-    """Name of the process."""
+    """Return the process name of the coordinator that a JobMaster has started."""
     return job_process("StreamCoordinator", job_id, job_master_id)
 
 
 def alignment_name(vertex_id: JobVertexID, subtask_index: int) -> str:
-    """Under which a source's subtask takes part in the alignment of watermarks."""
+    """Return the member name of a source's subtask in watermark alignment."""
     return f"{vertex_id}/{subtask_index}"
 
 
 def stream_coordinator_address(job_id: JobID, job_master_id: JobMasterId) -> str:
-    """Address of the coordinator."""
+    """Return the address of the coordinator that a JobMaster has started."""
     return f"{stream_coordinator_process(job_id, job_master_id)}/{STREAM_COORDINATOR_ENDPOINT}"
 
 
@@ -54,12 +55,12 @@ class CoordinatorSnapshot:
 
 @message
 class RestoredCoordinators:
-    """What the coordinators of a job's sources begin with."""
+    """The state with which the coordinators of a job's sources begin."""
 
     restores: int
-    """How often they have been restored, this time included."""
+    """How often the coordinators have been restored, including this time."""
     checkpoint_id: int
-    """0: of no checkpoint; they begin anew."""
+    """The restored checkpoint. 0 means none: the coordinators begin without state."""
     states: tuple[CoordinatorSnapshot, ...]
 
 
@@ -69,95 +70,115 @@ class VertexCode:
 
     vertex_id: JobVertexID
     operator_id: str
-    """Of the source, which the vertex begins with."""
+    """Operator id of the source with which the vertex begins."""
     name: str
     code: bytes | BlobKey
 
 
 @message
 class CollectorPlace:
-    """Where the results of a job can be read, by
-    :meth:`~flinkray.actors.gateways.task_process.TaskProcessGateway.read_partition`."""
+    """The place of a job's results.
+    They are read with
+    :meth:`~flinkray.actors.gateways.task_process.TaskProcessGateway.read_partition`.
+    """
 
     address: str
     partition: JobPartition
     restored: int | None = None
-    """How many pieces earlier attempts have put that count: it goes on behind them.  None: the job
-    takes no checkpoints, and everything comes again."""
+    """Number of pieces from earlier attempts that count: this attempt continues after them.
+    None: the job takes no checkpoints, and all results come again.
+    """
     first: int = 0
-    """Number of the first of these that it has itself: those before it were read."""
+    """Number of the first piece that this attempt holds. Earlier pieces have been read."""
 
 
 @message
 class KeptPart:
-    """A part of what a coordinator knows, as others keep it in case it dies: how far a source is,
-    or where the results are."""
+    """A part of a coordinator's knowledge, kept by other processes in case the coordinator dies.
+    The part is the progress of one source, or the place of the results.
+    """
 
     vertex_id: JobVertexID | None
-    """Of the source; None: it is the place of the results."""
+    """Vertex of the source. None: the part is the place of the results."""
     restores: int
     """How often the coordinators had been restored."""
     version: int
-    """Grows from change to change, and from one process to the next."""
+    """Grows with every change, and from one coordinator process to the next."""
     progress: SourceProgress | None = None
-    """None, of a source: nobody else knows how far it is, and the job begins anew without this
-    coordinator."""
+    """Progress of the source.
+    None for a source: no other process knows its progress, and without this coordinator the job
+    begins anew.
+    """
     place: CollectorPlace | None = None
 
     @property
     def age(self) -> tuple[int, int]:
-        """Of two of one source, the one with the higher age is later."""
+        """Orders parts: of two parts of a source, the one with the higher age is later."""
         return self.restores, self.version
 
 
 @message
+class KeptPiece:
+    """A piece of a JobMaster's copy, which a TaskExecutor keeps for the job's next JobMaster."""
+
+    part: KeptPart | None = None
+    finished: tuple[FinishedTask, ...] = ()
+    notes: JobNotes | None = None
+    """Notes, in the last piece of a copy only. A copy without its notes is worthless."""
+
+
+@message
 class StreamCoordinatorArguments:
-    """What the process is started with."""
+    """Arguments with which the coordinator process is started."""
 
     cluster_id: str
     job_id: JobID
     owner: JobMasterId
-    """By whose id tasks know it."""
+    """The JobMaster that has started the coordinator. Tasks know the coordinator by this id."""
     job_master_id: JobMasterId
-    """Whose orders it takes."""
+    """The JobMaster whose orders the coordinator takes."""
     coordinator: CoordinatorID
-    """Under which it reports."""
+    """The id under which the coordinator reports."""
     listener_address: str
-    """Of the JobMaster."""
+    """Address of the JobMaster."""
     vertices: tuple[VertexCode, ...]
     files: tuple[JobFile, ...] = ()
-    """That the code imports from."""
+    """Files from which the code imports."""
     restored: RestoredCoordinators | None = None
     takeover_timeout: float = 60.0
-    """Seconds that it waits for the next JobMaster."""
+    """Seconds to wait for the next JobMaster."""
     storage_dir: str = ""
-    """Of the cluster."""
+    """Storage directory of the cluster."""
     restores: int = 0
-    """How often coordinators had been restored when this one was to begin."""
+    """How often coordinators had been restored before this coordinator began."""
     kept: tuple[KeptPart, ...] = ()
-    """Of the coordinator before it, which died: what it goes on from."""
+    """Parts kept from the earlier coordinator, which has died.
+    This coordinator continues from them.
+    """
     graph_id: ExecutionGraphID | None = None
-    """Of the tasks that it serves."""
+    """Execution graph of the tasks that the coordinator serves."""
     max_waiting_epochs: int = MAX_WAITING_EPOCHS.default
-    """With so many a taker is behind."""
+    """Number of waiting epochs from which on a Spark vertex counts as behind."""
+    storage_permissions: str = STORAGE_PERMISSIONS.default
+    """Value of ``storage.permissions``: who may read the files that the coordinator writes."""
 
 
 @message
 class AdoptedCoordinator:
-    """What a JobMaster learns of a coordinator that it takes over."""
+    """What a JobMaster learns about a coordinator that it takes over."""
 
     coordinator: CoordinatorID
     restores: int
-    """How often it has been restored."""
+    """How often the coordinator has been restored."""
     has_readers: bool
-    """Whether any task has asked it for splits since then."""
+    """Whether any task has requested splits since the last restore."""
     notes: JobNotes | None = None
-    """Which its last JobMaster has left."""
+    """Notes that the coordinator's last JobMaster has left."""
 
 
 @message
 class ReaderProgress:
-    """Which attempt of a source's subtask speaks, what it has asked for and been told so far."""
+    """Identifies the calling attempt of a source's subtask, with its requests and events so far."""
 
     job_master_id: JobMasterId
     vertex_id: JobVertexID
@@ -165,28 +186,27 @@ class ReaderProgress:
     attempt_number: int
     parallelism: int
     requests: int
-    """Splits that it has asked for."""
+    """Number of splits that the attempt has requested."""
     position: int
-    """Events that it has."""
+    """Number of events that the attempt has received."""
     blob_server: str | None
-    """From where code comes that did not travel with the job."""
+    """Address of the server for code that did not travel with the job."""
     restores: int = 0
-    """How often the job's coordinators had been restored when the task was deployed: it belongs to
-    what they were restored to last."""
+    """How often the job's coordinators had been restored at the task's deployment."""
     restored_from: int = 0
-    """The checkpoint that the task goes on from; 0: it began anew."""
+    """The checkpoint from which the task continues. 0: the task began without state."""
     checkpoint_id: int = 0
-    """The latest that the task has taken its snapshot for."""
+    """The latest checkpoint for which the task has taken its snapshot."""
 
 
 @message
 class Holders:
-    """Who takes what becomes of a source's records, and may be behind."""
+    """Consumers of a source's records that may be behind."""
 
     stages: tuple[JobVertexID, ...] = ()
-    """Of Spark, which take epochs."""
+    """Spark vertices, which take epochs."""
     look_ups: tuple[str, ...] = ()
-    """Operators where records wait for a table."""
+    """Ids of operators in which records wait for a table."""
 
 
 @message
@@ -195,74 +215,78 @@ class PrintedText:
 
     job_master_id: JobMasterId
     task: str
-    """Its name with subtask and attempt."""
+    """Name of the task with subtask and attempt."""
     number: int
-    """Counts the task's messages from 1."""
+    """Number of the message among the task's messages, from 1."""
     data: bytes
-    """UTF-8, which may have surrogates; whole lines, if they are not too long."""
+    """UTF-8, possibly with surrogates. Whole lines, unless a line is too long."""
 
 
 @message
 class PrintedPart:
-    """What the client of a job reads of it."""
+    """A part of a job's printed lines, as its client reads them."""
 
     coordinator: str
-    """Which one has kept it: its process and attempt."""
+    """Process and attempt of the coordinator that has kept these lines."""
     texts: tuple[bytes, ...]
     position: int
-    """Behind them; to read on from."""
+    """Position after these texts, to continue reading from."""
     left_out: int
-    """How many lines before these were not kept until they were read, all in all."""
+    """Total number of lines before these that were dropped unread."""
     is_end: bool
-    """Nothing follows these."""
+    """Whether nothing follows these texts."""
 
 
 class StreamCoordinatorGateway(RpcGateway):
-    """Outlives the JobMaster that has started it, its *owner*: tasks know it by the owner's id.
+    """Coordinates the sources of a stream job.
+    It outlives its *owner*, the JobMaster that has started it.
 
-    It takes orders of one JobMaster: of the owner, or of the one that has adopted it last.
+    Tasks know the coordinator by the owner's id. The coordinator takes orders of one JobMaster: of
+    the owner, or of the JobMaster that has adopted it last.
     """
 
-    # for tasks
+    # called by tasks
 
     @abstractmethod
     @ask_timeout(None)
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
-        """The events that follow those that the reader has: at least one, unless it has meanwhile
-        said more.  May be repeated.
+        """Return the events that follow those the reader has received.
+        Waits for at least one event. Returns no events if the reader has called again with newer
+        progress. May be repeated.
 
         Raises:
-            CoordinatorReplacedError: it has another owner.
+            CoordinatorReplacedError: the coordinator has another owner.
         """
 
     @abstractmethod
     async def exchange_until_cut(
         self, reader: ReaderProgress, checkpoint_id: int
     ) -> tuple[bytes, ...]:
-        """The events that follow those that the reader has and belong before a checkpoint: it takes
-        its snapshot when it has them.  None where that checkpoint is over.
+        """Return the remaining events that belong before a checkpoint.
+        The reader takes its snapshot after these events. Returns no events if the checkpoint is
+        complete or aborted.
 
         Raises:
-            CoordinatorReplacedError: it has another owner.
+            CoordinatorReplacedError: the coordinator has another owner.
         """
 
     @abstractmethod
     async def results_are_at(self, job_master_id: JobMasterId, place: CollectorPlace) -> None:
-        """The task that collects the job's results runs there.  May be repeated; what an earlier
-        attempt of the task says late changes nothing.
+        """Report where the task runs that collects the job's results.
+        May be repeated. Late calls of earlier attempts of the task change nothing.
 
         Raises:
-            CoordinatorReplacedError: it has another owner.
+            CoordinatorReplacedError: the coordinator has another owner.
         """
 
     @abstractmethod
     async def report_watermark(
         self, job_master_id: JobMasterId, group: str, member: str, watermark: int
     ) -> int:
-        """The least watermark of a group of aligned sources, of which this is one member's.
+        """Report a member's watermark, and return the least watermark of its alignment group.
 
         Raises:
-            CoordinatorReplacedError: it has another owner.
+            CoordinatorReplacedError: the coordinator has another owner.
         """
 
     @abstractmethod
@@ -270,40 +294,40 @@ class StreamCoordinatorGateway(RpcGateway):
     async def await_hold(
         self, job_master_id: JobMasterId, holders: Holders, known: bool | None
     ) -> bool:
-        """Whether one of those is behind that take what becomes of a source, so that it is not to
-        be read.  Waits until that is something else than the task knows.
+        """Return whether a holder is behind, so that the source must not be read.
 
-        Raises:
-            CoordinatorReplacedError: it has another owner.
+        Waits until the answer differs from *known*, the answer that the task knows.
         """
 
     @abstractmethod
     @ask_timeout(None)
     async def printed(self, text: PrintedText) -> None:
-        """Keep it for the client, and return when more may come.  May be repeated.
+        """Keep printed lines for the client. Returns when more may be sent. May be repeated.
 
         Raises:
-            CoordinatorReplacedError: it has another owner.
+            CoordinatorReplacedError: the coordinator has another owner.
         """
 
-    # for the JobMaster
+    # called by the JobMaster
 
     @abstractmethod
     @ask_timeout(5.0)
     async def adopt(
         self, owner: JobMasterId, job_master_id: JobMasterId, listener_address: str
     ) -> AdoptedCoordinator:
-        """From the job's next JobMaster: it gives the orders from now on, and is told of failures.
-        Again: the same answer.
+        """Take over the coordinator.
+        Called by the job's next JobMaster, which gives the orders from now on. The coordinator
+        reports failures to this JobMaster. A repeated call gets the same answer.
 
         Raises:
-            CoordinatorReplacedError: it has another owner, or the JobMaster that gives it orders
-                lives.
+            CoordinatorReplacedError: the coordinator has another owner, or the JobMaster that gives
+                it orders lives.
         """
 
     @abstractmethod
     async def note(self, job_master_id: JobMasterId, notes: JobNotes) -> None:
-        """Keep them for the next JobMaster, as the SlotPool does: the two may die together.
+        """Keep notes for the next JobMaster.
+        The SlotPool keeps them too, but may die with the JobMaster.
 
         Raises:
             CoordinatorReplacedError: another JobMaster gives the orders.
@@ -311,7 +335,7 @@ class StreamCoordinatorGateway(RpcGateway):
 
     @abstractmethod
     async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
-        """Answer, whatever enumerators do at the moment.
+        """Answer at once, whatever the enumerators do at the moment.
 
         Raises:
             CoordinatorReplacedError: another JobMaster gives the orders.
@@ -322,11 +346,11 @@ class StreamCoordinatorGateway(RpcGateway):
     async def snapshot(
         self, job_master_id: JobMasterId, checkpoint_id: int, directory: str
     ) -> tuple[CoordinatorSnapshot, ...]:
-        """A cut of all sources, and their state, which is written to that directory where it is
-        not small.  What readers are told afterwards is told when they have taken their snapshots.
+        """Cut the events of all sources for a checkpoint, and return the state of the coordinators.
+        State that is not small is written to *directory*. Later events are sent to readers after
+        the readers have taken their snapshots.
 
         Raises:
-            CoordinatorReplacedError: another JobMaster gives the orders.
             CheckpointStorageError: state cannot be written.
             OperatorError: an enumerator failed, or its state cannot be stored.
         """
@@ -334,7 +358,7 @@ class StreamCoordinatorGateway(RpcGateway):
     @abstractmethod
     @runs_to_completion
     async def restore(self, job_master_id: JobMasterId, restored: RestoredCoordinators) -> None:
-        """All sources begin with that; once for each count of restores.
+        """Restore all sources to the given state. Takes effect once for each count of restores.
 
         Raises:
             CoordinatorReplacedError: another JobMaster gives the orders.
@@ -349,15 +373,11 @@ class StreamCoordinatorGateway(RpcGateway):
         checkpoint_id: int,
         subtasks: dict[str, tuple[tuple[int, int], ...]],
     ) -> None:
-        """What earlier attempts of these subtasks were given after a checkpoint (0: at all) goes
-        back.  May be repeated.
+        """Take back the splits that earlier attempts of the subtasks received after a checkpoint.
 
-        Args:
-            subtasks: operator id -> index and number of the attempt that goes on from there.
-
-        Raises:
-            CoordinatorReplacedError: another JobMaster gives the orders.
-            OperatorError: an enumerator failed.
+        Checkpoint 0 takes back all of their splits. May be repeated. *subtasks*: operator id ->
+        pairs of subtask index and number of the attempt that goes on. Raises OperatorError if an
+        enumerator failed.
         """
 
     @abstractmethod
@@ -365,7 +385,7 @@ class StreamCoordinatorGateway(RpcGateway):
     async def checkpoint_ended(
         self, job_master_id: JobMasterId, order: CheckpointCompleted | CheckpointAborted
     ) -> None:
-        """A checkpoint is over.
+        """Report that a checkpoint is complete or aborted.
 
         Raises:
             CoordinatorReplacedError: another JobMaster gives the orders.
@@ -373,25 +393,24 @@ class StreamCoordinatorGateway(RpcGateway):
 
     @abstractmethod
     async def stop(self, job_master_id: JobMasterId) -> None:
-        """Close the enumerators and remove the job's files; then the process ends.
+        """Close the enumerators and remove the job's files. The process ends afterwards.
 
         Raises:
             CoordinatorReplacedError: another JobMaster gives the orders.
         """
 
-    # for the client
+    # called by the client
 
     @abstractmethod
     @ask_timeout(None)
     async def find_results(self, known: CollectorPlace | None) -> CollectorPlace:
-        """Where the results are: waits until they are somewhere else than the client knows."""
+        """Return the place of the results. Waits until the place differs from *known*."""
 
     @abstractmethod
     @ask_timeout(None)
     async def read_printed(self, known: str | None, position: int) -> PrintedPart:
-        """What tasks have printed, from a position on: at least something, unless nothing comes
-        within seconds.  Asking for a position says that what is before it was read.
-
-        *known*: the coordinator that gave the position; what another one has is read from its
-        beginning.
+        """Return printed lines from a position on.
+        Waits some seconds for at least one text. A request for a position confirms that everything
+        before it was read. *known* is the coordinator that gave the position. The texts of another
+        coordinator are read from their beginning.
         """

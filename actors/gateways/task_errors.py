@@ -1,4 +1,4 @@
-"""Why a task cannot be run or cancelled."""
+"""Errors that say why a task cannot be run or cancelled."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from flinkray.core.errors import FlinkRayError
 class TaskError(FlinkRayError):
     """A task cannot be run, or has failed."""
 
+    retryable = True
+
 
 class JobMasterAwayError(TaskError):
-    """What a task asks its JobMaster cannot be asked now: it is lost, or is about to say what it
-    takes over.  Ask again; the task ends if nobody comes."""
-
-    retryable = True
+    """Raised when a task's request to its JobMaster cannot be answered now.
+    The JobMaster is lost, or has not decided yet what it takes over. The task repeats the request,
+    and ends if no JobMaster comes.
+    """

@@ -1,4 +1,4 @@
-"""What a TaskExecutor answers: to the ResourceManager, JobMasters and its task processes."""
+"""The gateway of the TaskExecutor, for ResourceManager, JobMasters and task processes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from flinkray.actors.gateways.messages import (
     SlotAnswer,
     WantedSlot,
 )
+from flinkray.actors.gateways.stream_coordinator import KeptPiece
 from flinkray.actors.gateways.task_process import IO_METRICS_WAIT, TaskProcessListenerGateway
 from flinkray.core.ids import (
     AllocationID,
@@ -33,8 +34,10 @@ from flinkray.scheduler.shared.tasks import TaskDeployments
 
 
 class TaskExecutorGateway(TaskProcessListenerGateway):
-    """Has slots and runs tasks in them.  It is no leader: the ResourceManagerId and JobMasterId
-    that its calls carry say on whose behalf they come, and calls of a past leader are refused."""
+    """Has slots and runs tasks in them.
+    The TaskExecutor is not fenced, because it is not a leader. The ResourceManagerId or JobMasterId
+    in a call names its sender, and calls of a past leader are refused.
+    """
 
     @abstractmethod
     @runs_to_completion
@@ -46,10 +49,11 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         job_master_id: JobMasterId,
         resource_manager_id: ResourceManagerId,
     ) -> tuple[SlotAnswer, ...]:
-        """Allocate slots for a job and offer them there; answers each, in the same order.
+        """Allocate slots for a job and offer them to its JobMaster.
+        Returns one answer per slot, in order.
 
         Raises:
-            SlotAllocationError: none is given to this ResourceManager.
+            SlotAllocationError: the TaskExecutor gives no slots to this ResourceManager.
         """
 
     @abstractmethod
@@ -57,10 +61,9 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     async def free_slot(
         self, allocation_id: AllocationID, leader_id: JobMasterId | ResourceManagerId, reason: str
     ) -> None:
-        """End what runs in the slot and free it; answered when its processes are gone.
+        """End what runs in the slot and free the slot. Returns when its processes are gone.
 
-        *leader_id*: that of the slot's job, or of the ResourceManager.  A slot that is free stays
-        so.
+        *leader_id* is the slot's JobMaster or the ResourceManager. Does nothing for a free slot.
         """
 
     @abstractmethod
@@ -68,11 +71,11 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     async def free_inactive_slots(
         self, job_id: JobID, resource_manager_id: ResourceManagerId, reason: str
     ) -> None:
-        """Free the slots that were given to a job and that it does not use."""
+        """Free the slots that were given to a job and that the job does not use."""
 
     @abstractmethod
     async def can_be_released(self, resource_manager_id: ResourceManagerId) -> bool:
-        """Whether nothing here is of use to anybody: no slot is allocated, no partition kept."""
+        """Return whether no slot is allocated and no partition is kept."""
 
     @abstractmethod
     @oneway
@@ -81,24 +84,37 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         data_sets: tuple[IntermediateDataSetID, ...],
         leader_id: JobMasterId | ResourceManagerId,
     ) -> None:
-        """Nobody can use these data sets any more; a JobMaster says so of its own job's."""
+        """Release data sets that outlive their job. A JobMaster names only those of its own job."""
+
+    @abstractmethod
+    async def take_over_job(
+        self, job_id: JobID, job_master_address: str, job_master_id: JobMasterId
+    ) -> bool:
+        """Ask the TaskExecutor to register at the JobMaster that takes over a job. May be repeated.
+
+        Returns whether the job has slots here. If not, the TaskExecutor reports nothing. Raises
+        FencingTokenError if another JobMaster leads the job, and RpcError if the JobMaster cannot
+        be reached from here.
+        """
 
     @abstractmethod
     @runs_to_completion
     async def submit_tasks(
         self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
     ) -> tuple[RefusedTask, ...]:
-        """Run tasks in their slots; returns those that will not be run.
-
-        *blob_server* is the address from which code comes that is not in the message.
+        """Run tasks in their slots.
+        Returns the tasks that will not be run. *blob_server* is the address of the server for code
+        that is not in the message.
         """
 
     @abstractmethod
     async def cancel_tasks(
         self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
     ) -> None:
-        """Begin to cancel tasks.  Those that do not run here are passed over: the report of
-        their end is under way, or heartbeats will find that they are missing."""
+        """Begin to cancel tasks.
+        Tasks that do not run here are ignored. The report of their end is under way, or a heartbeat
+        will show that they are missing.
+        """
 
     @abstractmethod
     @runs_to_completion
@@ -109,12 +125,10 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         order: CheckpointOrder,
         attempts: tuple[ExecutionAttemptID, ...],
     ) -> None:
-        """Tell tasks to begin a checkpoint, or what has become of it; what they answer is reported.
-        For those that do not run here a TriggerCheckpoint is declined, and other orders are passed
-        over.
+        """Tell tasks to begin a checkpoint, or that a checkpoint has ended.
 
-        Raises:
-            TaskError: it does not lead the job here.
+        Their answers are reported. For tasks that do not run here, a TriggerCheckpoint is declined
+        and other orders are ignored. Raises TaskError if that JobMaster does not lead the job here.
         """
 
     @abstractmethod
@@ -122,23 +136,25 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     async def request_io_metrics(
         self, job_id: JobID, job_master_id: JobMasterId
     ) -> tuple[TaskIOMetrics, ...]:
-        """What the job's stream tasks here have read and written; without those whose process does
-        not answer in time.  Raises TaskError."""
+        """Return what the job's stream tasks here have read and written.
+        Raises TaskError. Tasks whose process does not answer in time are left out.
+        """
 
     @abstractmethod
     @oneway
     async def release_partitions(
         self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
     ) -> None:
-        """The job needs these results no more."""
+        """Release results that the job does not need any more."""
 
     @abstractmethod
     @runs_to_completion
     async def promote_partitions(
         self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
     ) -> None:
-        """The job has finished; these results of it are the cluster's from now on, and are told of
-        in heartbeats to the ResourceManager.  Raises TaskError."""
+        """Hand results of a finished job over to the cluster.
+        Raises TaskError. From now on they are reported in heartbeats to the ResourceManager.
+        """
 
     @abstractmethod
     @oneway
@@ -161,12 +177,43 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         graph_id: ExecutionGraphID,
         allocations: tuple[AllocationID, ...],
     ) -> None:
-        """From the job's JobMaster, when it has decided on a report: of the slots that were in use
-        when the one before was lost these are its own from now on, with the tasks in them that are
-        of that execution graph.  The other tasks of the job end, and so do the results of other
-        graphs; the other slots are offered when they are clean.
+        """Take over slots that were in use when the JobMaster before was lost. Idempotent.
 
-        Repetitions do no harm, and slots that are in use stay as they are.
+        Called by the new JobMaster once it has decided on this TaskExecutor's report. The slots in
+        *allocations*, with their tasks of that execution graph, belong to the new JobMaster then.
+        Other tasks of the job are ended, and results of other graphs are released. The job's other
+        slots are offered to the JobMaster once nothing runs in them.
+        """
+
+    @abstractmethod
+    @runs_to_completion
+    async def keep(
+        self, job_id: JobID, job_master_id: JobMasterId, copy: int, piece: KeptPiece
+    ) -> bool:
+        """Keep a piece for the job's next JobMaster, for as long as the job has slots here.
+
+        *copy* is the number of the copy to which the piece belongs. A copy is complete once its
+        notes have arrived, and then replaces the earlier copy. Later pieces change the copy.
+        Returns False if the piece is not kept: no slots here, or there is a later copy.
+
+        Raises FencingTokenError if another JobMaster leads the job.
+        """
+
+    @abstractmethod
+    @runs_to_completion
+    async def keep_no_more(self, job_id: JobID, job_master_id: JobMasterId) -> None:
+        """Drop the kept copy, because a later copy is kept elsewhere. Raises FencingTokenError."""
+
+    @abstractmethod
+    async def hand_over(
+        self, job_id: JobID, job_master_id: JobMasterId, number: int
+    ) -> KeptPiece | None:
+        """Return piece *number* of the job's complete copy, from 0. None: it has no more pieces.
+
+        The copy's notes are not among the pieces: the TaskExecutor's report contains them.
+
+        Raises:
+            FencingTokenError: another JobMaster leads the job.
         """
 
     @abstractmethod
@@ -180,7 +227,9 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     async def disconnect_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, reason: str
     ) -> None:
-        """From that JobMaster: it wants nothing of this TaskExecutor any more."""
+        """Disconnect a JobMaster that needs nothing of this TaskExecutor any more.
+        Called by that JobMaster.
+        """
 
     @abstractmethod
     @oneway
@@ -191,7 +240,7 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         resource_manager_id: ResourceManagerId,
         reason: str,
     ) -> None:
-        """From the ResourceManager: that JobMaster is gone."""
+        """Report that a JobMaster is gone. Called by the ResourceManager."""
 
     @abstractmethod
     @runs_to_completion
@@ -202,5 +251,7 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         job_master_id: JobMasterId,
         resource_manager_id: ResourceManagerId,
     ) -> None:
-        """From the ResourceManager: that JobMaster leads the job now, and is to be offered the
-        slots that were kept for it."""
+        """Report which JobMaster leads the job now.
+        Called by the ResourceManager. The TaskExecutor offers this JobMaster the slots that were
+        kept for it.
+        """

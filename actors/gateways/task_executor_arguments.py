@@ -1,4 +1,4 @@
-"""What a TaskExecutor process is started with."""
+"""The arguments with which a TaskExecutor process is started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flinkray.core.resources import ResourceProfile
 
 @message
 class NodeAddress:
-    """A node of the cluster: Ray's id of it in hex, and its IP address."""
+    """A node of the cluster: Ray's node id in hex, and the IP address."""
 
     node_id: str
     node_ip: str
@@ -18,16 +18,20 @@ class NodeAddress:
 
 @message
 class TaskExecutorArguments:
-    """Given by the ResourceManager's driver; the same after each restart of the process."""
+    """Arguments from the ResourceManager's driver.
+    They stay the same when the process is restarted.
+    """
 
     resource_id: ResourceID
-    """Also the name of the process."""
+    """Id of the TaskExecutor, and also the name of the process."""
     worker_group: WorkerGroupId
     bundle_index: int
     total_profile: ResourceProfile
     number_of_slots: int
     cluster: ClusterArguments
     is_dedicated: bool = False
-    """Whether it is one job's own, for its Spark stage: no task processes are started ahead."""
+    """Whether the TaskExecutor serves the Spark stage of one job.
+    If so, no task processes are started ahead.
+    """
     node: NodeAddress | None = None
-    """Where the process runs, when it is not on Ray; None: it asks Ray."""
+    """Node of a process that does not run on Ray. None: the process asks Ray for its node."""

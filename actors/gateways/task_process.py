@@ -1,4 +1,4 @@
-"""The contracts between a TaskExecutor, its task processes, and tasks that read each other."""
+"""Gateways between a TaskExecutor, its task processes, and tasks that read from each other."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from flinkray.streaming.network import DataAddress
 TASK_PROCESS_ENDPOINT = "taskprocess"
 
 READ_WAIT = 5.0
-"""Seconds that a read waits for data before it is answered with none."""
+"""Seconds that a read waits for data before it returns without data."""
 
 IO_METRICS_WAIT = 1.0
-"""Seconds for which who wants to see a job waits for a task process that does not answer."""
+"""Seconds that a request for I/O metrics waits for a task process."""
 
 
 class ResultPartitionNotFoundError(FlinkRayError):
-    """A result partition is not where it should be: not there yet, lost or released."""
+    """A result partition is not at its place: not there yet, lost or released."""
 
     retryable = True
 
     def __init__(
         self, partition: ResultPartitionID, where: str, others: tuple[ResultPartitionID, ...] = ()
     ) -> None:
-        """*others*: of the same data set, that are not there either."""
+        """*others*: partitions of the same data set that are missing there, too."""
         super().__init__(partition, where, others)
         self.partition = partition
         self.where = where
@@ -53,35 +53,35 @@ class ResultPartitionNotFoundError(FlinkRayError):
 
     @property
     def missing(self) -> tuple[ResultPartitionID, ...]:
-        """All that is known not to be there."""
+        """All partitions that are known to be missing."""
         return (self.partition, *self.others)
 
 
 @message
 class TaskProcessArguments:
-    """What a task process is started with."""
+    """Arguments with which a task process is started."""
 
     cluster_id: str
     configuration: dict[str, str]
-    """The cluster's."""
+    """Configuration of the cluster."""
     task_executor_address: str
     storage_dir: str
-    """The cluster's."""
+    """Storage directory of the cluster."""
 
 
 @message
 class TaskProcessHost:
-    """The operating system's process."""
+    """The operating system process of a task process."""
 
     pid: int
     started: int
-    """In ticks since the machine was started: ids of processes are used again."""
+    """Start time in clock ticks since the machine's start, because process ids are reused."""
     namespace: int
-    """In which the id is one."""
+    """The pid namespace in which the process id is valid."""
 
     @property
     def mark(self) -> str:
-        """In the environment of what it starts, under ``PROCESS_MARK``."""
+        """Mark of the process: ``PROCESS_MARK`` in the environment of its child processes."""
         return f"{self.namespace}-{self.pid}-{self.started}"
 
 
@@ -90,7 +90,7 @@ PROCESS_MARK = "FLINKRAY_TASK_PROCESS"
 
 @message
 class JobPartition:
-    """A partition; the ids of data sets are those of the job's graph, which may be run twice."""
+    """A partition with its job. Data set ids come from the job's graph, which may be run twice."""
 
     job_id: JobID
     partition: ResultPartitionID
@@ -98,45 +98,46 @@ class JobPartition:
 
 @message
 class PartitionData:
-    """A piece of a subpartition, beginning at the position that was asked for."""
+    """A piece of a subpartition, beginning at the requested position."""
 
     buffers: tuple[bytes, ...]
     is_end: bool
-    """Nothing follows these."""
+    """Whether nothing follows these buffers."""
     committed: int = 0
-    """So many buffers will not come again, whatever fails (collected results)."""
+    """Number of buffers that will not come again, whatever fails. Used for collected results."""
 
 
 @message
 class PartitionPlaces:
-    """Where the partitions of a data set are that a TaskExecutor has."""
+    """The partitions of a data set that a TaskExecutor has, by the address of the task process."""
 
     addresses: tuple[str, ...]
-    """Of task processes."""
+    """Addresses of task processes."""
     partitions: tuple[tuple[ResultPartitionID, ...], ...]
-    """Of each."""
+    """The partitions at each address."""
 
 
 @message
 class ChannelPlaces:
-    """Where the partitions of a data set are that a TaskExecutor has."""
+    """The partitions of a data set that a TaskExecutor has, by the address of their channels."""
 
     addresses: tuple[DataAddress, ...]
     partitions: tuple[tuple[ResultPartitionID, ...], ...]
-    """At each."""
+    """The partitions at each address."""
 
 
 class TaskProcessGateway(RpcGateway):
-    """Runs the tasks of one job in some slots of one TaskExecutor, which alone calls it, but for
-    reads."""
+    """Runs the tasks of one job in some slots of one TaskExecutor.
+    Only this TaskExecutor calls it, except for reads.
+    """
 
     @abstractmethod
     async def host(self) -> TaskProcessHost | None:
-        """None: the process is pretended."""
+        """Return the operating system process. None for a simulated process."""
 
     @abstractmethod
     async def request_heartbeat(self) -> None:
-        """Answered at once, as long as the process answers at all."""
+        """Answer at once, as long as the process answers at all."""
 
     @abstractmethod
     @ask_timeout(None)
@@ -144,95 +145,94 @@ class TaskProcessGateway(RpcGateway):
     async def run_tasks(
         self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
     ) -> None:
-        """Begin these, on behalf of that JobMaster; what becomes of each is told to the
-        TaskExecutor.
+        """Start tasks on behalf of that JobMaster. Reports each task's states to the TaskExecutor.
 
-        The parts are those that this process was not sent yet.
+        The message contains the parts that this process was not sent before.
         """
 
     @abstractmethod
     @oneway
     async def cancel_tasks(self, attempts: tuple[ExecutionAttemptID, ...]) -> None:
-        """Idempotent, also for tasks that have ended."""
+        """Cancel tasks. Idempotent; tasks that have ended are ignored."""
 
     @abstractmethod
     @oneway
     async def fail_task(self, attempt_id: ExecutionAttemptID, cause: str) -> None:
-        """End a task as failed with this cause; one that has ended stays as it is."""
+        """End a task as failed with this cause. A task that has ended is left alone."""
 
     @abstractmethod
     @runs_to_completion
     async def order_checkpoint(
         self, order: CheckpointOrder, attempts: tuple[ExecutionAttemptID, ...]
     ) -> None:
-        """Answered when the tasks are told; what they answer is told to the TaskExecutor.  Other
-        orders than a TriggerCheckpoint may be told twice, and after later ones.  Tasks that have
-        ended are passed over."""
+        """Pass a checkpoint order to tasks, and return when the order is passed on.
+        Their answers are reported to the TaskExecutor. Orders other than a TriggerCheckpoint may be
+        repeated, and may come after later orders. Tasks that have ended are ignored.
+        """
 
     @abstractmethod
     @ask_timeout(IO_METRICS_WAIT)
     async def request_io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
-        """Of the job's stream tasks that run here."""
+        """Return the I/O metrics of the job's stream tasks that run here."""
 
     @abstractmethod
     @runs_to_completion
     async def free_slot(self, allocation_id: AllocationID, job_id: JobID) -> None:
-        """Forget what the slot's tasks have loaded: they have ended."""
+        """Drop the user code that only ended tasks of this slot have used."""
 
     @abstractmethod
     @oneway
     async def release_partitions(self, partitions: tuple[JobPartition, ...]) -> None:
-        """Nobody needs these any more."""
+        """Release partitions that are not needed any more."""
 
     @abstractmethod
     @oneway
     async def forget_job(self, job_id: JobID) -> None:
-        """No deployments of this JobMaster follow: forget what earlier ones have sent."""
+        """Drop the deployment parts of the job: no deployments of this JobMaster follow."""
 
     @abstractmethod
     async def data_address(self) -> DataAddress:
-        """Where the channels of this process are reached.
+        """Return the address at which the channels of this process are reached.
 
         Raises:
-            TaskError: it has no sockets.
+            TaskError: the process has no sockets.
         """
 
-    # from tasks, and clients, that read
+    # called by tasks and clients that read
 
     @abstractmethod
     @ask_timeout(3 * READ_WAIT)
     async def read_partition(
         self, partition: JobPartition, subpartition: int, position: int, max_bytes: int
     ) -> PartitionData:
-        """The buffers from number *position* on: at least one, about *max_bytes* at most; none when
-        none comes within READ_WAIT.  Asking for a position says that what is before it was read.
+        """Return the buffers from number *position* on: at least one, about *max_bytes* at most.
 
-        Raises:
-            ResultPartitionNotFoundError: it is not here.
+        Returns no buffers if none arrives within READ_WAIT. A request for a position confirms that
+        everything before it was read. Raises ResultPartitionNotFoundError.
         """
 
 
 class TaskProcessListenerGateway(RpcGateway):
-    """The side of a TaskExecutor that its task processes, and tasks elsewhere, talk to."""
+    """The part of the TaskExecutor's gateway that its task processes, and tasks elsewhere, call."""
 
     @abstractmethod
     @runs_to_completion
     async def tasks_reported(self, process_name: str, reports: tuple[TaskReport, ...]) -> None:
-        """Of the tasks of a process, in their order, many in one message."""
+        """Receive many reports of the tasks of a process in one message, in their order."""
 
     @abstractmethod
     async def find_partitions(
         self, job_id: JobID, data_set_id: IntermediateDataSetID
     ) -> PartitionPlaces:
-        """Those of the data set that this TaskExecutor has, for calls of ``read_partition``."""
+        """Return this TaskExecutor's partitions of the data set, for ``read_partition``."""
 
     @abstractmethod
     async def find_channels(
         self, job_id: JobID, data_set_id: IntermediateDataSetID
     ) -> ChannelPlaces:
-        """The same, for channels."""
+        """Return this TaskExecutor's partitions of the data set, for reading by channels."""
 
-    # handed on to the JobMaster; see there
+    # forwarded to the JobMaster, whose gateway documents these methods
 
     @abstractmethod
     async def request_partition_state(

@@ -1,4 +1,4 @@
-"""What is told of tasks, from their process to their TaskExecutor and on to their JobMaster."""
+"""Reports of tasks, from the task process to its TaskExecutor and on to the JobMaster."""
 
 from __future__ import annotations
 
@@ -14,33 +14,43 @@ from flinkray.scheduler.checkpoints.messages import (
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 
 TaskReport = TaskExecutionState | AcknowledgeCheckpoint | DeclineCheckpoint | AwaitCheckpoint
-"""They travel together, since their order matters: a task that acknowledges a checkpoint and then
-finishes has taken part in it."""
+"""Reports of tasks, which travel in one stream because their order matters.
+A task that acknowledges a checkpoint and then finishes has taken part in the checkpoint.
+"""
 
 MOST_REPORTS = 200
-"""Reports in one message: with the longest texts that states have, it stays below the default frame
-size."""
+"""Largest number of reports in one message.
+With the longest texts of states, the message stays below the default frame size.
+"""
 
 _SHORT = 1024
-"""Bytes of a text that fit into a message of any size."""
+"""Largest size of a shortened text in bytes, which fits even into a small message."""
 
 
 def is_end(report: TaskReport) -> bool:
-    """Whether nothing follows of its task."""
+    """Return whether this is the last report of its task."""
     return isinstance(report, TaskExecutionState) and report.state.is_terminal
 
 
 def not_ready(
-    job_id: JobID, trigger: TriggerCheckpoint, attempt_id: ExecutionAttemptID, text: str
+    job_id: JobID,
+    trigger: TriggerCheckpoint,
+    attempt_id: ExecutionAttemptID,
+    text: str,
+    *,
+    may_write: bool = False,
 ) -> DeclineCheckpoint:
-    """The answer to an order that reaches no task which could take part."""
+    """Return the answer to a checkpoint order that has reached no task which could take part.
+    *may_write*: the order may have reached the task after all, which may then still write state.
+    """
     reason = CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
-    return DeclineCheckpoint(job_id, trigger.checkpoint_id, attempt_id, reason, text)
+    return DeclineCheckpoint(job_id, trigger.checkpoint_id, attempt_id, reason, text, may_write)
 
 
 def shortened(report: TaskReport) -> TaskReport:
-    """What matters most of one that is too large for a message by itself: of an acknowledgement,
-    that the checkpoint is not to wait for it."""
+    """Return a shorter report in place of one that is too large for a message of its own.
+    An acknowledgement becomes a decline, so that the checkpoint does not wait for the task.
+    """
     match report:
         case TaskExecutionState():
             return report.shortened()

@@ -1,4 +1,4 @@
-"""Carries out what the checkpoint coordinator of a job decides, and tells it what came of that."""
+"""Carries out the decisions of a job's checkpoint coordinator, and reports the results to it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointScheduler(Protocol):
-    """The JobScheduler, as far as checkpoints go."""
+    """The part of the JobScheduler that concerns checkpoints."""
 
     @property
     def status(self) -> JobStatus: ...
@@ -49,8 +49,10 @@ class CheckpointScheduler(Protocol):
 
 
 class CheckpointCarrier:
-    """Lives on the JobMaster's main thread, which ends when another JobMaster has taken over the
-    job's checkpoints."""
+    """Carries out checkpoint actions.
+    Lives on the JobMaster's main thread. The JobMaster ends when another JobMaster has taken over
+    the job's checkpoints.
+    """
 
     def __init__(
         self,
@@ -64,9 +66,13 @@ class CheckpointCarrier:
         apply: Callable[[list[JobSchedulerAction]], None],
         on_replaced: Callable[[str], None],
     ) -> None:
-        """*apply* carries out what follows.  *on_replaced* is called with the reason when another
-        JobMaster has the job's checkpoints: whatever this one did from then on, it would do to
-        another's."""
+        """Create the carrier and its parts.
+
+        Args:
+            apply: carries out the actions that follow.
+            on_replaced: called with the reason when another JobMaster has taken over the job's
+                checkpoints: any further action of this JobMaster would damage them.
+        """
         self._on_replaced = on_replaced
         self._job_master = job_master
         self._job_id = graph.job_id
@@ -80,20 +86,20 @@ class CheckpointCarrier:
         self._requests: dict[int, asyncio.Future[act.SnapshotFinished]] = {}
         self._last_request = 0
         self._recovered: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
-        """Whether that succeeded or not."""
+        """Completed when the recovery has ended, whether it succeeded or not."""
         self._end_is_stored: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
-        """The Dispatcher knows how the job has ended, for good: nobody goes on from there."""
+        """Completed when the Dispatcher has stored the job's end: no JobMaster continues it."""
         self._are_lost = False
         self.settled: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
-        """The coordinator has ended, and no checkpoint is written any more."""
+        """Completed when the coordinator has ended: no checkpoint is written any more."""
         self.closed: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
-        """And none is deleted."""
+        """Completed when, in addition, no checkpoint is deleted any more."""
 
     async def recover(self) -> tuple[CompletedCheckpoint, ...] | None:
-        """What earlier JobMasters have left; None: another one has taken over.
+        """Return the checkpoints of earlier JobMasters. None if another JobMaster has taken over.
 
         Raises:
-            CheckpointsLostError: the last one cannot be read.
+            CheckpointsLostError: the last checkpoint cannot be read.
         """
         try:
             return await self._stored.recover()
@@ -107,11 +113,9 @@ class CheckpointCarrier:
             self._recovered.set_result(None)
 
     async def begun_after(self, recovered: tuple[CompletedCheckpoint, ...]) -> dict[int, str]:
-        """The checkpoints after the last of these that earlier JobMasters have begun, as far as any
-        task may take part in them yet, each with its directory.
+        """Return the directories of checkpoints begun after the last recovered one, by id.
 
-        Raises:
-            CheckpointsLostError: that cannot be read.
+        Includes only checkpoints in which a task may still take part. Raises CheckpointsLostError.
         """
         latest = recovered[-1].checkpoint_id if recovered else 0
         try:
@@ -124,15 +128,15 @@ class CheckpointCarrier:
             raise
 
     async def read_savepoint(self, location: str) -> CompletedCheckpoint:
-        """What the job is to start from.
+        """Read the savepoint or checkpoint from which the job shall start.
 
         Raises:
-            CheckpointStorageError: it is no savepoint or checkpoint, or not whole.
+            CheckpointStorageError: it is not a savepoint or checkpoint, or it is incomplete.
         """
         return await self._stored.read_savepoint(location)
 
     def carry_out(self, action: JobSchedulerAction) -> bool:
-        """Begin; False: it is nothing of a checkpoint."""
+        """Begin an action. Returns False if the action does not concern checkpoints."""
         match action:
             case act.StartCheckpointTimer(key, delay):
                 gives_up = key.purpose is CheckpointTimerPurpose.EXPIRY
@@ -182,7 +186,7 @@ class CheckpointCarrier:
 
     @property
     def status(self) -> JobStatus:
-        """The job's."""
+        """Status of the job."""
         return self._scheduler.status
 
     @property
@@ -191,8 +195,9 @@ class CheckpointCarrier:
         return self._scheduler.takes_checkpoints
 
     async def place_of_savepoint(self, request: SnapshotRequest) -> str | SnapshotTaken:
-        """The directory of a savepoint, or the one that an earlier JobMaster has completed for the
-        same request.
+        """Return the directory for a savepoint.
+        If an earlier JobMaster has completed the savepoint for the same request, return this
+        savepoint.
 
         Raises:
             JobError, CheckpointStorageError: the directory cannot be used.
@@ -203,8 +208,7 @@ class CheckpointCarrier:
     async def request(
         self, properties: CheckpointProperties | None, directory: str | None
     ) -> act.SnapshotFinished:
-        """Have a savepoint taken in that directory, or (None) a checkpoint of the job, and wait for
-        it."""
+        """Request a savepoint in *directory*, or (both None) a checkpoint; return the outcome."""
         self._last_request += 1
         number = self._last_request
         finished: asyncio.Future[act.SnapshotFinished]
@@ -221,7 +225,7 @@ class CheckpointCarrier:
     # --- the end ----------------------------------------------------------------------------------
 
     async def _close(self, status: JobStatus) -> None:
-        await self._recovered  # a job that is cancelled at once ends before
+        await self._recovered  # a job that is cancelled at once ends before the recovery
         _set(self.settled)
         if status.is_globally_terminal:
             await self._end_is_stored
@@ -233,25 +237,28 @@ class CheckpointCarrier:
 
     @property
     def left(self) -> asyncio.Future[None]:
-        """When this JobMaster may stop, be it that another one is to run the job."""
+        """Completed when no checkpoint is written any more nor, if the job may go on, deleted."""
         return self.settled if self._scheduler.status.is_globally_terminal else self.closed
 
     def with_kept(self, result: JobResult) -> JobResult:
-        """The job's result, with whether its checkpoints stay: what cannot be read here may be what
-        another flinkray reads, and the others are what the job can be started from."""
+        """Return the result, marked to keep a failed job's checkpoints if any was unreadable."""
         if not self._are_lost or result.status is not JobStatus.FAILED:
             return result
         return replace(result, keeps_checkpoints=True)
 
     async def forget(self) -> None:
-        """The job's end is durable: delete what is not retained beyond it.  Before, it would have
-        begun anew from a JobMaster that died meanwhile."""
+        """Delete the checkpoints that are not retained, now that the job's end is stored.
+        If they were deleted earlier, a JobMaster that replaces a dead one would have to begin
+        without state.
+        """
         _set(self._end_is_stored)
         await self.closed
 
     async def until_end_is_stored(self) -> None:
-        """Before that, a JobMaster that comes after this one goes on from the last checkpoint, or
-        from the savepoint that the job has ended with."""
+        """Return when the job's end is stored.
+        Until then a later JobMaster goes on from the last checkpoint, or from the savepoint that
+        the job has ended with.
+        """
         await asyncio.shield(self._end_is_stored)
 
     def _replaced(self, cause: str) -> None:

@@ -1,4 +1,4 @@
-"""How a JobMaster tells tasks of checkpoints."""
+"""Sends a JobMaster's checkpoint orders to tasks."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from flinkray.scheduler.job.transitions import CheckpointAnswered
 log = logging.getLogger(__name__)
 
 _RETRY_DELAY = 0.1
-"""Seconds until a TaskExecutor is told again that may not have heard."""
+"""Seconds until an order is repeated to a TaskExecutor that may not have received it."""
 
 _MAY_BE_REPEATED = (RpcTimeoutError, RpcConnectionError, RecipientUnreachableError)
-"""Others would be answered to the same again."""
+"""Errors after which it is unknown whether the order arrived.
+After other errors a repetition would fail again.
+"""
 
 
 class CheckpointOrders:
-    """Lives on the JobMaster's main thread.
+    """Sends checkpoint orders. Lives on the JobMaster's main thread.
 
-    To one TaskExecutor, messages go in the order of the decisions; what is told again may come
-    after later ones.
+    Orders to a TaskExecutor are sent in order. A repeated order may arrive after later ones.
     """
 
     def __init__(
@@ -43,16 +44,17 @@ class CheckpointOrders:
         *,
         told: Callable[[CheckpointAnswered], None],
     ) -> None:
-        """*told*: tasks that could not be told to begin have declined."""
+        """*told* is called with a decline for each task that did not get the order to begin."""
         self._job_master = job_master
         self._job_id = job_id
         self._task_executors = task_executors
         self._told = told
 
     def carry_out(self, action: OrderCheckpoint) -> None:
-        """Begin.  A trigger is sent once: told again, it might come after the word that its
-        checkpoint was given up.  What has become of one is told until it is heard, or the
-        TaskExecutor is lost."""
+        """Send an order in the background.
+        A trigger is sent once, because a repetition could arrive after the abort of its checkpoint.
+        Other orders are repeated until they arrive or the TaskExecutor is lost.
+        """
         self._job_master.create_task(self._carry_out(action), "order a checkpoint")
 
     async def _carry_out(self, action: OrderCheckpoint) -> None:
@@ -66,7 +68,11 @@ class CheckpointOrders:
             except FlinkRayError as error:
                 cause = f"{resource_id} could not be told: {error}"
                 if isinstance(order, TriggerCheckpoint):
-                    declined = [not_ready(self._job_id, order, a, cause) for a in action.attempts]
+                    may_write = isinstance(error, _MAY_BE_REPEATED)
+                    declined = [
+                        not_ready(self._job_id, order, attempt_id, cause, may_write=may_write)
+                        for attempt_id in action.attempts
+                    ]
                     self._told(CheckpointAnswered(tuple(declined)))
                     return
                 log.info("job %s: of checkpoint %d, %s", self._job_id, order.checkpoint_id, cause)

@@ -1,4 +1,4 @@
-"""What a JobMaster believes to run on its TaskExecutors, held against what they say."""
+"""Compares the tasks that a JobMaster has deployed with the tasks that TaskExecutors report."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from flinkray.core.ids import ExecutionAttemptID, ResourceID
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Two heartbeats in a row have shown them: of one alone a message may be under way."""
+    """Differences in two heartbeats in a row: after one, a message may be under way."""
 
     missing: tuple[ExecutionAttemptID, ...]
-    """Deployed, and not running there: nobody will ever report their end."""
+    """Attempts that are deployed but do not run on the TaskExecutor: no end will be reported."""
     unknown: tuple[ExecutionAttemptID, ...]
-    """Running there, and not deployed, or given up: they must not go on."""
+    """Attempts that run on the TaskExecutor but are not deployed, or no longer: to be cancelled."""
 
 
 @dataclass(slots=True)
 class _TaskExecutor:
     deployed: dict[ExecutionAttemptID, bool] = field(default_factory=dict)
-    """Attempt -> whether the TaskExecutor has acknowledged it."""
+    """Attempt -> whether the TaskExecutor has acknowledged its deployment."""
     missing: frozenset[ExecutionAttemptID] = frozenset()
     unknown: frozenset[ExecutionAttemptID] = frozenset()
 
 
 class DeploymentReconciliation:
-    """Messages about tasks are lost with connections that break; heartbeats find it out."""
+    """Finds tasks whose messages were lost with a broken connection, by comparing heartbeats."""
 
     def __init__(self) -> None:
         self._task_executors: dict[ResourceID, _TaskExecutor] = {}
         self._places: dict[ExecutionAttemptID, ResourceID] = {}
 
     def deploying(self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """They are being sent."""
+        """Note attempts that are being sent to a TaskExecutor."""
         record = self._task_executors.setdefault(resource_id, _TaskExecutor())
         for attempt_id in attempts:
             record.deployed[attempt_id] = False
             self._places[attempt_id] = resource_id
 
     def deployed(self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """They are acknowledged."""
+        """Note attempts that the TaskExecutor has acknowledged."""
         record = self._task_executors.get(resource_id)
         if record is not None:
             for attempt_id in attempts:
@@ -51,13 +51,13 @@ class DeploymentReconciliation:
     def not_deployed(
         self, resource_id: ResourceID, running: Iterable[ExecutionAttemptID]
     ) -> list[ExecutionAttemptID]:
-        """Those that run there and were never sent there, or have been given up."""
+        """Return the running attempts that were never sent to the TaskExecutor or were given up."""
         record = self._task_executors.get(resource_id)
         known = {} if record is None else record.deployed
         return [attempt_id for attempt_id in running if attempt_id not in known]
 
     def ended(self, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """They have ended, or are taken to; those that are unknown are fine."""
+        """Remove attempts that have ended or count as ended. Unknown attempts are ignored."""
         for attempt_id in attempts:
             resource_id = self._places.pop(attempt_id, None)
             if resource_id is not None:
@@ -67,7 +67,7 @@ class DeploymentReconciliation:
                     del self._task_executors[resource_id]
 
     def task_executor_lost(self, resource_id: ResourceID) -> None:
-        """With all that ran there."""
+        """Remove a TaskExecutor with all attempts there."""
         record = self._task_executors.pop(resource_id, None)
         if record is not None:
             for attempt_id in record.deployed:
@@ -76,7 +76,7 @@ class DeploymentReconciliation:
     def heartbeat(
         self, resource_id: ResourceID, running: Iterable[ExecutionAttemptID]
     ) -> Differences:
-        """What a TaskExecutor says that it runs."""
+        """Compare the attempts in a heartbeat, and return the confirmed differences."""
         here = frozenset(running)
         record = self._task_executors.get(resource_id)
         if record is None:

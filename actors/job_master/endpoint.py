@@ -1,8 +1,8 @@
 """The JobMaster: runs one job.
 
-A thin shell: everything that happens is told to the JobScheduler, whose answers are carried out.
-One JobMaster object is one leader session of its job.  A job whose JobMaster dies gets a new one
-from the Dispatcher, which goes on with what runs (``docs/design/0051-taking-over.md``).
+The endpoint reports every event to the JobScheduler and carries out the actions that it returns.
+One JobMaster object is one leader session. If a JobMaster dies, the Dispatcher starts another,
+which takes over the running tasks (``docs/design/0051-taking-over.md``).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from flinkray.actors.job_master.leaders import JobMasterLeaders
 from flinkray.actors.job_master.notes import NotesForSuccessor
 from flinkray.actors.job_master.overview_news import OverviewNews
 from flinkray.actors.job_master.past_coordinators import PastCoordinators
+from flinkray.actors.job_master.past_copies import PastCopies
 from flinkray.actors.job_master.past_drivers import PastDrivers
 from flinkray.actors.job_master.reconciliation import Reconciliation
 from flinkray.actors.job_master.running_io_metrics import RunningIOMetrics
@@ -45,7 +46,14 @@ from flinkray.actors.job_master.task_deployer import TaskDeployer
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.actors.shared.checkpoint_storage import why_not_started_from
 from flinkray.actors.shared.cluster_services import ClusterServices
-from flinkray.actors.shared.exported_metrics import JOB, samples_of, values_of_job
+from flinkray.actors.shared.exported_metrics import (
+    JOB,
+    alarms_of_job,
+    job_tags,
+    samples_of,
+    state_of_job,
+    values_of_job,
+)
 from flinkray.actors.shared.leadership import Leadership, LeadershipLostError
 from flinkray.actors.shared.settings import (
     default_restart_strategy,
@@ -71,13 +79,20 @@ from flinkray.core.ids import (
     ResultPartitionID,
     random_bytes,
 )
-from flinkray.core.job_options import STATE_RECOVERY_PATH
+from flinkray.core.job_options import (
+    RESTART_ATTEMPTS_WITH_SAME_ERROR,
+    RESTART_PATIENCE_WITH_FILES,
+    STATE_RECOVERY_PATH,
+)
 from flinkray.core.kv_states import (
     KvStateJobNotFoundError,
     KvStateLocation,
     KvStateRegistration,
 )
-from flinkray.core.options import JOB_MASTER_TAKEOVER_REPORT_TIMEOUT
+from flinkray.core.options import (
+    JOB_MASTER_TAKEOVER_REPORT_TIMEOUT,
+    JOB_MASTER_TAKEOVER_TIMEOUT,
+)
 from flinkray.rpc import (
     FencedRpcEndpoint,
     MetricSample,
@@ -87,6 +102,7 @@ from flinkray.rpc import (
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.elastic.elastic_job_scheduler import new_job_scheduler
+from flinkray.scheduler.execution.repeated_errors import RepetitionLimits
 from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import ParallelismBounds
 from flinkray.scheduler.job import job_scheduler_actions as act
@@ -121,7 +137,7 @@ from flinkray.scheduler.slots.slot_requests import SlotEvent
 log = logging.getLogger(__name__)
 
 _SUSPENSION_TIMEOUT = 10.0
-"""Seconds that a JobMaster which stops waits for the end of the tasks that it has cancelled."""
+"""Seconds that a stopping JobMaster waits for the end of the tasks that it has cancelled."""
 
 
 async def create_job_master(rpc_service: RpcService, arguments: JobMasterArguments) -> JobMaster:
@@ -131,7 +147,7 @@ async def create_job_master(rpc_service: RpcService, arguments: JobMasterArgumen
 
 
 async def win_job(services: ClusterServices, arguments: JobMasterArguments) -> Leadership:
-    """Lead the job, in the session that the Dispatcher gave to this JobMaster."""
+    """Win the leadership of the job, in the session that the Dispatcher has given."""
     election = services.high_availability.get_job_master_leader_election(
         arguments.job_graph.job_id, arguments.job_master_id.leader_session()
     )
@@ -139,7 +155,9 @@ async def win_job(services: ClusterServices, arguments: JobMasterArguments) -> L
 
 
 class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
-    """See the module's docstring."""
+    """Endpoint of the JobMaster.
+    It connects the JobScheduler with the other components of this package.
+    """
 
     def __init__(
         self,
@@ -158,12 +176,15 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._resource_id = job_master_resource_id(
             rpc_service.process_name, arguments.job_master_id
         )
+        of_job = configuration.with_values(arguments.job_graph.configuration)
         self._scheduler = new_job_scheduler(
             with_checkpoint_options(arguments.job_graph, configuration),
             self.address,
             new_graph_id=ExecutionGraphID.generate,
-            default_restart_strategy=default_restart_strategy(
-                configuration.with_values(arguments.job_graph.configuration)
+            default_restart_strategy=default_restart_strategy(of_job),
+            same_error=RepetitionLimits(
+                of_job.get(RESTART_ATTEMPTS_WITH_SAME_ERROR),
+                of_job.get(RESTART_PATIENCE_WITH_FILES),
             ),
             epoch_offset=self.clock.time() - self.clock.monotonic(),
             now=self.clock.monotonic(),
@@ -173,7 +194,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         heartbeat = heartbeat_settings(configuration)
         self._leaders = JobMasterLeaders(self, self._job_id, services, listener=self)
         self._overview_news = OverviewNews(self._scheduler, self._leaders.overview_changed)
-        self._reconciliation = Reconciliation(self)
+        self._reconciliation = Reconciliation(self, self._job_id)
         ledger = SlotLedger()
         self._task_executors = TaskExecutorConnections(
             self,
@@ -262,18 +283,20 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                 processes.spark_drivers,
                 configuration.get(JOB_MASTER_TAKEOVER_REPORT_TIMEOUT),
             ),
+            PastCopies(self, self._job_id, self._task_executors),
             self._sources,
             self._graph,
             configuration.get(JOB_MASTER_TAKEOVER_REPORT_TIMEOUT),
+            configuration.get(JOB_MASTER_TAKEOVER_TIMEOUT),
             apply=self._apply,
         )
         self._has_predecessors = arguments.has_predecessors
         self._traces = Traces(configuration)
 
         self._tasks_ended: asyncio.Future[None] = rpc_service.loop.create_future()
-        """The job has ended here, be it that another JobMaster is to run it."""
+        """Completed when the job has ended here, even if another JobMaster will run it."""
         self._has_begun = False
-        """Whether it is known what the job goes on from."""
+        """Whether it is known from which state the job begins."""
         self._is_over = False
         """Whether the job has ended for good, and the Dispatcher knows it."""
 
@@ -283,7 +306,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     @property
     def _has_ended(self) -> bool:
-        """The job, for good; it may not be stored yet."""
+        """Whether the job has ended for good. The end may not be stored yet."""
         return self._scheduler.status.is_globally_terminal
 
     # --- life cycle -------------------------------------------------------------------------------
@@ -291,14 +314,17 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def on_start(self) -> None:
         self.export_metrics(self._metrics)
         self._task_executors.start()
-        await self._leadership.confirm(self)  # who it registers with looks for it
+        # components at which it registers look up this address
+        await self._leadership.confirm(self)
         await self._leaders.start()
         self.create_task(self._start_scheduling(), name="start scheduling")
 
     async def on_stop(self) -> None:
-        """What runs is cancelled, and the job SUSPENDED here.  Another JobMaster may run it, and
-        has its slots, unless the job is over.  One that leads no more, or has failed, ends as if it
-        had died: its successor takes over what runs."""
+        """Cancel the running tasks, and suspend the job here.
+        Unless the job is over, another JobMaster may run it and gets its slots. A JobMaster that
+        has lost its leadership or has failed cancels nothing: its successor takes over the running
+        tasks.
+        """
         if self._leadership.is_lost:
             await self._leaders.stop()
             self._task_executors.stop()
@@ -324,19 +350,20 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         await self._services.high_availability.close()
 
     def _metrics(self) -> Iterator[MetricSample]:
-        scheduler = self._scheduler
+        scheduler, now = self._scheduler, self.clock.time()
         values = values_of_job(
-            scheduler.running_since, scheduler.restarts, scheduler.checkpoints, self.clock.time()
-        )
-        return samples_of(JOB, values, {"job": self._graph.name})
+            scheduler.running_since, scheduler.restarts, scheduler.checkpoints, now
+        ) | alarms_of_job(scheduler.down_since, scheduler.checkpointed_at, now)
+        yield from samples_of(JOB, values, job_tags(self._graph.name, self._job_id))
+        if not scheduler.status.is_terminal:  # afterwards the Dispatcher reports the state
+            yield from state_of_job(self._graph.name, self._job_id, scheduler.status)
 
     def on_fatal_error(self, error: BaseException) -> None:
-        """It is dead to all others, and has no say any more in what becomes of what runs."""
+        """Mark the leadership as lost, so that :meth:`on_stop` leaves the running tasks alone."""
         self._leadership.lose()
         super().on_fatal_error(error)
 
     def _replaced(self, reason: str) -> None:
-        """Another JobMaster runs the job, or is about to take over what runs."""
         log.warning("job %s: this JobMaster ends: %s", self._job_id, reason)
         self._leadership.lose()
         self.close()
@@ -352,7 +379,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._apply(self._scheduler.start(self._now))
 
     async def _recovered(self) -> tuple[CompletedCheckpoint, ...] | None:
-        """The checkpoints of earlier JobMasters of the job; None: it does not begin."""
+        """Return the checkpoints of earlier JobMasters. None if the job does not begin."""
         if not self._scheduler.takes_checkpoints:
             return ()
         try:
@@ -367,7 +394,9 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         return recovered if recovered or await self._has_read_savepoint() else None
 
     async def _has_read_savepoint(self) -> bool:
-        """Of a job that is to start from one, and has no checkpoint of its own."""
+        """Read the savepoint from which the job starts, if it has one and no checkpoint of its own.
+        Returns False if the savepoint cannot be read: the job fails then.
+        """
         location = Configuration(self._graph.configuration).get(STATE_RECOVERY_PATH)
         if location is None:
             return True
@@ -384,7 +413,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     # --- carrying out decisions -------------------------------------------------------------------
 
     def _apply(self, actions: list[act.JobSchedulerAction]) -> None:
-        """Begin all actions, in their order; what their calls answer comes back as events."""
+        """Begin all actions, in their order. Answers of their calls come back as events."""
         for action in actions:
             match action:
                 case act.DeployTasks():
@@ -396,11 +425,20 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                     self._slots.let_go(action.location.resource_id)
                 case act.PromotePartitions():
                     self._deployer.promote(action)
+                case act.JobRestarts(number, cause, delay):
+                    log.warning(
+                        "job %s (%s) restarts in %.1f s (restart %d): %s",
+                        self._job_id,
+                        self._graph.name,
+                        delay,
+                        number,
+                        cause,
+                    )
                 case act.StartCoordinator():
                     self._coordinators.start(action, self._leaders.blob_server)
                 case act.StopCoordinator():
-                    # a job that has ended keeps what it could be taken over with until that is
-                    # stored; it ends with this JobMaster
+                    # The coordinator of a job that has ended is kept until the end is stored, so
+                    # that the job could still be taken over. It ends with this JobMaster.
                     if not (self._has_ended and self._coordinators.outlives_us(action.coordinator)):
                         self._coordinators.stop(action)
                 case act.AskCoordinator():
@@ -419,7 +457,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._overview_news.changed()
 
     def _when_decided(self, event: Callable[[], list[act.JobSchedulerAction]]) -> None:
-        """Have it happen, be it when this JobMaster knows what runs."""
+        """Process an event, as soon as this JobMaster has decided what goes on."""
         self._reconciliation.when_decided(lambda: self._apply(event()))
 
     def _start_timer(self, action: act.StartTimer) -> None:
@@ -482,7 +520,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     ) -> None:
         self._leaders.heartbeat_from_dispatcher(resource_id, dispatcher_id)
 
-    # what JobMasterLeaders tells its listener
+    # called by JobMasterLeaders
 
     def resource_manager_connected(self, manager: ResourceManagerGateway) -> None:
         self._slots.pool.connect_to(manager)
@@ -567,6 +605,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._deployer.running(resource_id, payload.attempts)
 
     def _task_executor_lost(self, resource_id: ResourceID, reason: str) -> None:
+        self._slots.kept_copy.lost(resource_id)
         if not self._reconciliation.is_decided:
             self._reconciliation.lost(resource_id)
         else:
@@ -672,8 +711,6 @@ def _raise_first(refusals: Iterable[FlinkRayError | ValueError | None]) -> None:
 
 
 class _CoordinatorEvents(CoordinatorListener):
-    """What becomes of coordinators, as events of the scheduler."""
-
     def __init__(
         self,
         job_master: JobMaster,

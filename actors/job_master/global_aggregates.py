@@ -1,4 +1,4 @@
-"""Values that all tasks of a job add to, and see the result of at once (JM-16)."""
+"""Aggregates to which all tasks of a job add values, and whose result they get at once (JM-16)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID
 
 _Number = tuple[int, int]
-"""Of an update of a subtask: its attempt's, and its own in the attempt."""
+"""Number of a subtask's update: (attempt number, sequence number within the attempt)."""
 
 
 class GlobalAggregates:
-    """Lives on the JobMaster's main thread, as long as the JobMaster: restarts of tasks change
-    nothing.  With the JobMaster they are lost: a task that goes on with the next one, and has added
-    to any, fails when it does so again.
+    """The aggregates of a job. Lives on the JobMaster's main thread, as long as the JobMaster.
 
-    An attempt's updates are numbered, so that one that is asked for again is made once.  It begins
-    one when it has the answer to the last one: an earlier one that comes yet was answered before.
+    Restarts of tasks do not change the aggregates. A task that has added to any, and goes on under
+    the next JobMaster, fails at its next update. Updates of an attempt are numbered, so that a
+    repeated update is made once. An attempt begins an update only after the answer to its last one.
     """
 
     def __init__(self, process: UserCodeProcessConnection) -> None:
@@ -26,17 +25,16 @@ class GlobalAggregates:
         self._accumulators: dict[str, bytes] = {}
         self._turns: dict[str, asyncio.Lock] = {}
         self._latest: dict[ExecutionVertexID, tuple[_Number, asyncio.Task[bytes]]] = {}
-        """Of each subtask, as its earlier attempts are over."""
+        """For each subtask its latest update, because earlier attempts are over."""
 
     async def update(
         self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
     ) -> bytes:
-        """The result of the aggregate of that name with *value* in it.
+        """Add *value* to the aggregate of that name, and return the aggregate's result.
 
         Raises:
-            FlinkRayError: that update is over, and nobody waits for its result; or what the attempt
-                has added before is lost.
-            whatever the user's function raises; nothing is added then.
+            FlinkRayError: the update is outdated, or the attempt's earlier values are lost.
+            Exception: whatever the user's function raises. Nothing is added then.
         """
         wanted = attempt_id.attempt_number, number
         latest, known = self._latest.get(attempt_id.vertex, ((-1, -1), None))
@@ -48,7 +46,7 @@ class GlobalAggregates:
                 "added to it"
             )
         if known is None or wanted > latest:
-            # no task of the endpoint's, which would fail with the user's function
+            # not a task of the endpoint, which would fail together with the user's function
             known = asyncio.ensure_future(self._update(name, value, function))
             known.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._latest[attempt_id.vertex] = wanted, known

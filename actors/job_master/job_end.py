@@ -1,4 +1,4 @@
-"""Telling the Dispatcher how a job has ended."""
+"""Reports the end of a job to the Dispatcher."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _RETRY_DELAY = 0.5
 async def report_end(
     services: ClusterServices, job_master_id: JobMasterId, result: JobResult, details: JobDetails
 ) -> bool:
-    """Whichever Dispatcher leads by then, until it has stored the result or does not want it;
-    whether it has.
+    """Report the end until the leading Dispatcher has stored it or refuses it.
+    Returns whether it is stored.
 
-    What is too large for a message is told with less and less of its details, then with its texts
-    cut.
+    If the message is too large, it is repeated with fewer and fewer details, then with shortened
+    texts.
     """
     job_id = result.job_id
     reductions = details.reductions()

@@ -1,20 +1,22 @@
-"""What the coordinator of the job's sources knows, kept for the case that it dies."""
+"""Parts of the source coordinator's state, kept for the case that the coordinator dies."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 from flinkray.actors.gateways import SlotPoolGateway
-from flinkray.actors.gateways.stream_coordinator import KeptPart
+from flinkray.actors.gateways.stream_coordinator import KeptPart, KeptPiece
+from flinkray.actors.job_master.kept_copy import KeptCopy
 from flinkray.actors.job_master.slot_pool_connection import Call
 from flinkray.core.ids import JobMasterId, JobVertexID
 from flinkray.rpc import FencedRpcEndpoint
 
 
 def latest_parts(parts: Iterable[KeptPart]) -> dict[JobVertexID | None, KeptPart]:
-    """Of each source, and of the place of the results, the last one."""
+    """Return the last part of each source, and of the place of the results."""
     latest: dict[JobVertexID | None, KeptPart] = {}
     for part in parts:
         known = latest.get(part.vertex_id)
@@ -23,13 +25,21 @@ def latest_parts(parts: Iterable[KeptPart]) -> dict[JobVertexID | None, KeptPart
     return latest
 
 
-class KeptParts:
-    """Lives on the JobMaster's main thread: here, and at the SlotPool for the next JobMaster.
+@dataclass(slots=True)
+class _Waiting:
+    part: KeptPart
+    change: int
+    """Number that :meth:`KeptCopy.add` gave to the change."""
+    kept: asyncio.Future[None]
+    is_at_pool: bool = False
 
-    Each pool that replaces a lost one is told all of it first.  A JobMaster that was paused, and
-    does not know yet that another one leads, may start one that nobody will ask; and those of past
-    JobMasters may be there yet.  So once for each pool it is made certain that it is the one that
-    the next JobMaster asks.
+
+class KeptParts:
+    """Keeps the parts here, at the SlotPool, and at a TaskExecutor. Lives on the main thread.
+
+    A pool that replaces a lost one is first sent all parts. A JobMaster that does not know that
+    another one leads may start a pool that the next JobMaster will not ask, and pools of past
+    JobMasters may exist. So each pool is checked once: will the next JobMaster ask it?
     """
 
     def __init__(
@@ -37,47 +47,64 @@ class KeptParts:
         job_master: FencedRpcEndpoint[JobMasterId],
         tell: Callable[[Call], None],
         is_found_by_successor: Callable[[], Awaitable[bool]],
+        copy: KeptCopy,
     ) -> None:
-        """*tell* the SlotPool, if there is one.  *is_found_by_successor*: whether the next
-        JobMaster will ask that one; waits until it is certain."""
+        """Create an empty collection.
+
+        Args:
+            tell: sends a call to the SlotPool, if there is one.
+            is_found_by_successor: whether the next JobMaster will ask the present pool. Waits until
+                this is certain.
+            copy: the copy at a TaskExecutor.
+        """
         self._job_master = job_master
         self._tell = tell
         self._is_found_by_successor = is_found_by_successor
         self._found_by_successor: SlotPoolGateway | None = None
         self._parts: dict[JobVertexID | None, KeptPart] = {}
-        self._waiting: list[tuple[KeptPart, asyncio.Future[None]]] = []
+        self._waiting: list[_Waiting] = []
+        self._copy = copy
+        copy.on_kept(self._go_on)
 
     def adopt(self, parts: Iterable[KeptPart]) -> None:
-        """Those of past JobMasters, before there is a pool."""
+        """Add the parts of past JobMasters, before there is a pool."""
         self._parts = latest_parts([*self._parts.values(), *parts])
 
     def forget(self) -> None:
-        """The job begins anew: they are of no use."""
+        """Drop all parts, because the job begins anew."""
         self._parts.clear()
 
     def begin_unknown(self, sources: Iterable[JobVertexID], restores: int) -> None:
-        """Nobody but their coordinator knows how far these are.  The pool, which will have notes,
-        is to say so until it has told: to the next JobMaster, what is missing would be nothing."""
+        """Mark the progress of these sources as known only to their coordinator.
+        The pool must have this mark together with the notes until the coordinator has reported. A
+        missing part would mean to the next JobMaster that there is no progress.
+        """
         self._parts = {vertex_id: KeptPart(vertex_id, restores, 0) for vertex_id in sources}
 
     async def keep(self, part: KeptPart) -> None:
-        """Return when the pool has it, too."""
+        """Keep *part*. Returns when the SlotPool and the TaskExecutor with the copy have *part*."""
         self._parts = latest_parts([*self._parts.values(), part])
         kept: asyncio.Future[None] = self._job_master.rpc_service.loop.create_future()
-        self._waiting.append((part, kept))
+        change = self._copy.add(KeptPiece(part=part))
+        self._waiting.append(_Waiting(part, change, kept))
         self._tell(self._call(part))
         await kept
 
     def of(self, restores: int) -> tuple[KeptPart, ...]:
-        """What is known of sources that were restored so many times, and of the results."""
+        """Return the parts of sources restored *restores* times, and the place of the results."""
         return tuple(
             part
             for part in self._parts.values()
             if part.vertex_id is None or part.restores == restores
         )
 
+    @property
+    def all(self) -> tuple[KeptPart, ...]:
+        """The last part of each source, and of the place of the results."""
+        return tuple(self._parts.values())
+
     def for_next_pool(self) -> list[Call]:
-        """All that it is to be told."""
+        """Return the calls that give all parts to a new pool."""
         return [self._call(part) for part in self._parts.values()]
 
     def _call(self, part: KeptPart) -> Call:
@@ -87,7 +114,7 @@ class KeptParts:
         await pool.keep_part(part)
         if pool is self._found_by_successor:
             self._kept(part)
-        else:  # which the pool is not to wait for
+        else:  # runs in the background, so that the pool does not wait
             self._job_master.create_task(self._keep_first(part, pool), "keep what sources know")
 
     async def _keep_first(self, part: KeptPart, pool: SlotPoolGateway) -> None:
@@ -96,7 +123,15 @@ class KeptParts:
             self._kept(part)
 
     def _kept(self, part: KeptPart) -> None:
-        for waiting, kept in self._waiting:
-            if waiting.vertex_id == part.vertex_id and waiting.age <= part.age and not kept.done():
-                kept.set_result(None)
-        self._waiting = [one for one in self._waiting if not one[1].done()]
+        """Note that the SlotPool has received *part*."""
+        for one in self._waiting:
+            one.is_at_pool |= one.part.vertex_id == part.vertex_id and one.part.age <= part.age
+        self._go_on()
+
+    def _go_on(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if not (one.is_at_pool and self._copy.has(one.change)):
+                self._waiting.append(one)
+            elif not one.kept.done():
+                one.kept.set_result(None)

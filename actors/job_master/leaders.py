@@ -1,4 +1,4 @@
-"""The leaders that a JobMaster is registered with: the Dispatcher and the ResourceManager."""
+"""The leaders at which a JobMaster is registered: the Dispatcher and the ResourceManager."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ log = logging.getLogger(__name__)
 
 
 class LeadersListener(Protocol):
-    """Who is told what the leaders say, on the JobMaster's main thread."""
+    """Receives the news of the leaders, on the JobMaster's main thread."""
 
     def resource_manager_connected(self, manager: ResourceManagerGateway) -> None:
-        """The JobMaster is registered there."""
+        """The JobMaster is registered at the ResourceManager."""
 
     def resource_manager_lost(self) -> None:
-        """It is not any more."""
+        """The JobMaster is no longer registered at the ResourceManager."""
 
     @property
     def overview_number(self) -> int:
-        """Overviews of the job with a smaller one hold no more."""
+        """Number of the overview. Overviews of the job with a smaller number are outdated."""
 
     def bounds_changed(self, bounds: tuple[ParallelismBounds, ...]) -> None:
-        """Those of the vertices of an elastic job, as the Dispatcher knows them."""
+        """The Dispatcher has sent the parallelism bounds of an elastic job's vertices."""
 
     def cancel_requested(self) -> None:
-        """Somebody wanted to cancel the job before the JobMaster was there."""
+        """The job's cancellation was requested before the JobMaster registered."""
 
     def registration_rejected(self, rejection: RegistrationRejection) -> None:
-        """One of them wants another JobMaster."""
+        """The Dispatcher or the ResourceManager wants another JobMaster."""
 
 
 class JobMasterLeaders:
-    """Follows both, with heartbeats.  Lives on the JobMaster's main thread."""
+    """Follows both leaders, with heartbeats. Lives on the JobMaster's main thread."""
 
     def __init__(
         self,
@@ -99,12 +99,12 @@ class JobMasterLeaders:
             settings=registration,
         )
         self._is_answer_overtaken = False
-        """Whether the Dispatcher has told bounds since it was asked to register this JobMaster."""
+        """Whether the Dispatcher has sent bounds since it was asked to register this JobMaster."""
         self._resource_manager_heartbeats = self._heartbeats_of(self._resource_manager)
         self._dispatcher_heartbeats = self._heartbeats_of(self._dispatcher)
 
     async def start(self) -> None:
-        """Begin to register."""
+        """Begin to register at both leaders."""
         high_availability = self._services.high_availability
         await self._dispatcher.start(high_availability.get_dispatcher_leader_retriever())
         await self._resource_manager.start(
@@ -121,7 +121,7 @@ class JobMasterLeaders:
         )
 
     async def stop(self) -> ResourceManagerGateway | None:
-        """Follow them no more; the ResourceManager that is to be told goodbye."""
+        """Stop following the leaders. Returns the ResourceManager for :meth:`say_goodbye`."""
         self._resource_manager_heartbeats.stop()
         self._dispatcher_heartbeats.stop()
         manager = self._resource_manager.target_gateway
@@ -130,7 +130,11 @@ class JobMasterLeaders:
         return manager
 
     async def say_goodbye(self, manager: ResourceManagerGateway | None) -> None:
-        """To be done before the job's slots are free, which would be given to it again."""
+        """Disconnect from the ResourceManager, because this JobMaster stops.
+
+        Call this before the job's slots are freed: otherwise the ResourceManager would give them to
+        the job again.
+        """
         if manager is not None:
             try:
                 await manager.disconnect_job_master(
@@ -143,7 +147,7 @@ class JobMasterLeaders:
 
     @property
     def resource_manager(self) -> ResourceManagerGateway | None:
-        """While registered there."""
+        """The ResourceManager while registered at it. Otherwise None."""
         return self._resource_manager.target_gateway
 
     def _resource_manager_connected(
@@ -162,7 +166,9 @@ class JobMasterLeaders:
         self._listener.resource_manager_lost()
 
     def is_led_by(self, resource_manager_id: ResourceManagerId) -> bool:
-        """Whether it is the one that is followed, be it that the registration is under way."""
+        """Return whether this ResourceManager is followed.
+        True even if the registration is still under way.
+        """
         return self._resource_manager.leader_id == resource_manager_id
 
     def heartbeat_from_resource_manager(
@@ -172,7 +178,7 @@ class JobMasterLeaders:
             self._resource_manager_heartbeats.request_heartbeat(resource_id, None)
 
     def disconnected_by(self, resource_manager_id: ResourceManagerId, reason: str) -> None:
-        """It has forgotten us."""
+        """Register again, because the ResourceManager has forgotten this JobMaster."""
         if self.is_led_by(resource_manager_id):
             self._resource_manager.reconnect(reason)
 
@@ -180,7 +186,7 @@ class JobMasterLeaders:
 
     @property
     def blob_server(self) -> str | None:
-        """The address of the job's blobs; None before a Dispatcher is known."""
+        """Address of the server for the job's blobs. None before a Dispatcher is known."""
         dispatcher = self._dispatcher.leader_address
         return None if dispatcher is None else blob_server_beside(dispatcher)
 
@@ -196,8 +202,10 @@ class JobMasterLeaders:
         )
 
     def bounds_told(self) -> None:
-        """The Dispatcher has just told the job's bounds otherwise than by an answer: what it has
-        answered before, and comes after this, may have older ones."""
+        """Note that the Dispatcher has called with new bounds.
+
+        If a registration is under way, its answer may have older bounds: it is repeated.
+        """
         self._is_answer_overtaken = True
 
     def _dispatcher_connected(
@@ -221,7 +229,10 @@ class JobMasterLeaders:
         self._dispatcher_heartbeats.stop()
 
     def overview_changed(self, number: int) -> None:
-        """Tell the Dispatcher, if there is one: the next has nothing that could be out of date."""
+        """Tell the Dispatcher, if registered, that overviews below *number* are outdated.
+
+        A Dispatcher that leads later has no outdated overviews, and gets no message.
+        """
         dispatcher = self._dispatcher.target_gateway
         if dispatcher is not None:
             self._job_master.create_task(
@@ -233,11 +244,11 @@ class JobMasterLeaders:
             await dispatcher.job_overview_changed(
                 self._job_id, self._job_master.fencing_token, number
             )
-        except RpcError as error:  # the next heartbeat tells it
+        except RpcError as error:  # the next heartbeat reports it
             log.info("job %s: the Dispatcher does not hear of a change: %s", self._job_id, error)
 
     def refuse_other_dispatchers(self, dispatcher_id: DispatcherId, method: str) -> None:
-        """Raises FencingTokenError unless it is the one that is followed."""
+        """Raise FencingTokenError unless this Dispatcher is followed."""
         leader = self._dispatcher.leader_id
         if leader != dispatcher_id:
             raise FencingTokenError(self._job_master.address, method, leader, dispatcher_id)

@@ -1,17 +1,24 @@
-"""What a JobMaster notes for the job's next one, before it acts on it: at its SlotPool, and at the
-coordinator of the job's sources."""
+"""Notes of a JobMaster for the next one, made before the JobMaster acts.
+They are kept at the SlotPool, at the coordinator of the job's sources, and at a TaskExecutor.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from flinkray.actors.gateways import SlotPoolGateway
-from flinkray.actors.gateways.stream_coordinator import StreamCoordinatorGateway
+from flinkray.actors.gateways.stream_coordinator import (
+    KeptPart,
+    KeptPiece,
+    StreamCoordinatorGateway,
+)
+from flinkray.actors.job_master.kept_copy import KeptCopy
 from flinkray.actors.job_master.past_pools import PastPools
 from flinkray.actors.job_master.slot_pool_connection import Call
+from flinkray.actors.shared.kept_notes import FINISHED_PER_MESSAGE, in_pieces
 from flinkray.core.errors import (
     FlinkRayError,
     RecipientUnreachableError,
@@ -25,18 +32,16 @@ from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
 log = logging.getLogger(__name__)
 
 _MAY_HAVE_EARLIER_ONES = (RpcTimeoutError, RpcConnectionError, RecipientUnreachableError)
-"""What is said of a coordinator that may live all the same."""
+"""Errors of a call after which the coordinator may still live and have earlier notes."""
 _RETRY_DELAY = 0.1
-"""Seconds until it is told again."""
-_FINISHED_PER_MESSAGE = 2000
-"""Tasks, each with its slot: well below the frame size."""
+"""Seconds until the call is repeated."""
 
 
 class NotesForSuccessor:
-    """Lives on the JobMaster's main thread.
+    """Keeps the notes. Lives on the JobMaster's main thread.
 
-    Each pool that replaces a lost one is told all of it first.  Until then the notes are where the
-    coordinator of the sources is, if the job has one: a JobMaster may die just after its pool.
+    A pool that replaces a lost one is first sent all notes. Until then the notes are at the
+    coordinator of the sources, if the job has one, because a JobMaster may die just after its pool.
     """
 
     def __init__(
@@ -44,11 +49,14 @@ class NotesForSuccessor:
         job_master: FencedRpcEndpoint[JobMasterId],
         tell: Callable[[Call], None],
         past: PastPools | None,
+        copy: KeptCopy,
     ) -> None:
-        """
+        """Create an empty collection.
+
         Args:
-            tell: the SlotPool, if there is one.
-            past: those that have notes of earlier JobMasters, if there may be any.
+            tell: sends a call to the SlotPool, if there is one.
+            past: the pools that may have notes of earlier JobMasters. None if there are none.
+            copy: the copy at a TaskExecutor.
         """
         self._job_master = job_master
         self._tell = tell
@@ -56,37 +64,45 @@ class NotesForSuccessor:
         self._notes: JobNotes | None = None
         self._finished: dict[ExecutionVertexID, FinishedTask] = {}
         self._number = 0
-        """Of the last notes."""
+        """Number of the last notes."""
         self._is_acknowledged = True
-        """Whether the last notes are, by the pool."""
+        """Whether the pool has acknowledged the last notes."""
         self._second = _SecondCopy(job_master, self._go_on)
+        self._copy = copy
+        self._copied = 0
+        """Number of the change with the last notes in the copy at the TaskExecutor."""
+        copy.on_kept(self._go_on)
         self._waiting: list[asyncio.Future[None]] = []
-        """Those of :meth:`acknowledged`, each with a future of its own: all go on in their order,
-        and before whoever comes later."""
+        """One future for each waiting call of :meth:`acknowledged`.
+        All calls go on in their order, and before later calls.
+        """
         if past is not None:
             past.on_ended(self._go_on)
 
     def note(self, notes: JobNotes) -> None:
-        """Begin; what is deployed from now on waits until they are acknowledged."""
+        """Begin to keep *notes*. Later deployments wait until the notes are acknowledged."""
         if self._notes is not None and self._notes.graph_id != notes.graph_id:
             self._finished.clear()
         self._notes = notes
         self._second.keep(notes)
+        self._copied = self._copy.noted(notes)
         self._send()
 
     def finished(self, tasks: tuple[FinishedTask, ...]) -> None:
-        """Begin; nobody waits for it."""
+        """Begin to keep finished tasks. Nothing waits for this."""
         self._finished.update((task.state.attempt_id.vertex, task) for task in tasks)
         for call in _told_in_parts(tasks):
             self._tell(call)
+        self._copy.add(KeptPiece(finished=tasks))
 
     def coordinator_is_gone(self, attempt_number: int) -> None:
-        """That of the sources, or it will not come: it hands over nothing."""
+        """Note that an attempt of the source coordinator is gone, and its notes with it."""
         self._second.has_gone(attempt_number)
 
     async def acknowledged(self) -> None:
-        """Returns when all notes so far are, and no earlier ones can be found instead; who waits
-        first returns first."""
+        """Return when all notes so far are kept, and no earlier notes can be found instead.
+        Calls return in the order in which they were made.
+        """
         if not self._is_kept:
             waiting: asyncio.Future[None] = self._job_master.rpc_service.loop.create_future()
             self._waiting.append(waiting)
@@ -95,10 +111,17 @@ class NotesForSuccessor:
     @property
     def _is_kept(self) -> bool:
         is_alone = self._past is None or self._past.have_ended
-        return is_alone and self._is_acknowledged and self._second.is_kept
+        is_copied = self._second.is_kept and self._copy.has(self._copied)
+        return is_alone and self._is_acknowledged and is_copied
+
+    def in_pieces(self, parts: Iterable[KeptPart]) -> Iterable[KeptPiece]:
+        """Return everything that must be kept now, with *parts*. Empty before there are notes."""
+        if self._notes is None:
+            return ()
+        return in_pieces(parts, tuple(self._finished.values()), self._notes)
 
     def for_next_pool(self) -> list[Call]:
-        """All that it is to be told."""
+        """Return the calls that give everything to a new pool."""
         if self._notes is None:
             return []
         return [self._call(), *_told_in_parts(tuple(self._finished.values()))]
@@ -127,7 +150,7 @@ class NotesForSuccessor:
 
 
 class _SecondCopy:
-    """Of the last notes, at the coordinator that they name."""
+    """The copy of the last notes at the coordinator that the notes name."""
 
     def __init__(
         self, job_master: FencedRpcEndpoint[JobMasterId], on_kept: Callable[[], None]
@@ -135,20 +158,18 @@ class _SecondCopy:
         self._job_master = job_master
         self._on_kept = on_kept
         self._notes: JobNotes | None = None
-        """The last ones."""
         self._kept: JobNotes | None = None
-        """The last ones that are there."""
+        """The last notes that are kept."""
         self._keeping: asyncio.Task[None] | None = None
         self._gone = -1
         """The last attempt of the coordinator that is gone."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether the last ones are, or nobody is there who could keep them."""
+        """Whether the last notes are kept, or there is no coordinator to keep them."""
         return self._kept is self._notes
 
     def keep(self, notes: JobNotes) -> None:
-        """Begin."""
         self._notes = notes
         if self._keeping is None and self._address(notes) is None:
             self._kept = notes
@@ -163,7 +184,7 @@ class _SecondCopy:
             self._ended(notes)
 
     def _address(self, notes: JobNotes) -> str | None:
-        """Of the coordinator; None: there is none that could have notes."""
+        """Return the address of the coordinator in *notes*. None: no coordinator, or it is gone."""
         place = notes.source_coordinator
         return None if place is None or place.attempt_number <= self._gone else place.address
 
@@ -171,7 +192,8 @@ class _SecondCopy:
         while (notes := self._notes) is not None and self._kept is not notes:
             try:
                 await self._send(notes)
-            except _MAY_HAVE_EARLIER_ONES as error:  # what is wrong with it is found out elsewhere
+            # other components find out why it does not answer
+            except _MAY_HAVE_EARLIER_ONES as error:
                 log.info("the coordinator of the sources is told its notes again: %s", error)
                 await self._job_master.rpc_service.pause(_RETRY_DELAY)
                 continue
@@ -192,8 +214,8 @@ class _SecondCopy:
 
 
 def _told_in_parts(tasks: tuple[FinishedTask, ...]) -> list[Call]:
-    steps = range(0, len(tasks), _FINISHED_PER_MESSAGE)
-    return [partial(_note_finished, tasks[n : n + _FINISHED_PER_MESSAGE]) for n in steps]
+    steps = range(0, len(tasks), FINISHED_PER_MESSAGE)
+    return [partial(_note_finished, tasks[n : n + FINISHED_PER_MESSAGE]) for n in steps]
 
 
 async def _note_finished(tasks: tuple[FinishedTask, ...], pool: SlotPoolGateway) -> None:

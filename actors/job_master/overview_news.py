@@ -1,4 +1,4 @@
-"""Telling the Dispatcher when what it remembers of a job's overview holds no more."""
+"""Tells the Dispatcher when the overview of a job that it remembers is outdated."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from flinkray.scheduler.reports.job_info import NumberedOverview
 
 
 class OverviewNews:
-    """Lives on the JobMaster's main thread.
+    """Numbers the overviews of a job. Lives on the JobMaster's main thread.
 
-    Whoever is given an overview may keep it until he is told of a greater number: once for all
-    that were given since the change before.  So a job costs nothing while nobody looks, and one
-    that does not change costs nothing while many do.
+    The Dispatcher may keep an overview until the JobMaster reports a greater number. Only the first
+    change after an overview was sent is reported: it makes all sent overviews outdated.
     """
 
     def __init__(self, scheduler: JobScheduler, tell: Callable[[int], None]) -> None:
@@ -21,24 +20,24 @@ class OverviewNews:
         self._tell = tell
         self._number = 0
         self._given: Hashable | None = None
-        """What the newest overview shows that was given; None: the Dispatcher knows, or was told,
-        that it must ask."""
+        """State of the newest sent overview. None: the Dispatcher knows that it must ask again."""
 
     @property
     def number(self) -> int:
-        """Overviews with a smaller one hold no more.  Is told by heartbeats, too, since what is
-        told may be lost."""
+        """Overviews with a smaller number are outdated.
+        Heartbeats report the number too, because messages may be lost.
+        """
         self.changed()
         return self._number
 
     def give(self) -> NumberedOverview:
-        """To who asks."""
+        """Return the present overview with its number, and remember that it was sent."""
         self.changed()
         self._given = self._scheduler.overview_state
         return NumberedOverview(self._number, self._scheduler.overview())
 
     def changed(self) -> None:
-        """Something may have; to be called after each event."""
+        """Report a change, if the state differs from the sent overview. Call after each event."""
         if self._given is not None and self._given != self._scheduler.overview_state:
             self._given = None
             self._number += 1

@@ -1,4 +1,4 @@
-"""The coordinators of sources that past JobMasters of a job have started, which outlive them."""
+"""The source coordinators that past JobMasters of a job have started, and that outlive them."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ from flinkray.scheduler.shared.taking_over import JobNotes, SourceCoordinatorPla
 log = logging.getLogger(__name__)
 
 _ADOPTION_PAUSE = 0.1
-"""Seconds until a coordinator that takes its last JobMaster for alive is asked again."""
+"""Seconds until a coordinator that still counts its last JobMaster as alive is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A coordinator of sources that has been taken over."""
+    """A source coordinator that was taken over."""
 
     coordinator: CoordinatorID
     place: SourceCoordinatorPlace
-    """With how often it has been restored."""
+    """Place of the coordinator, with the number of its restores."""
     connected: ConnectedCoordinator
 
 
 class PastCoordinators:
-    """Those of the sources that past JobMasters of the job have started.  Lives on the JobMaster's
-    main thread."""
+    """Source coordinators of past JobMasters of the job. Lives on the JobMaster's main thread."""
 
     def __init__(
         self,
@@ -49,10 +48,9 @@ class PastCoordinators:
         self._process = process
 
     async def adopt(self, place: SourceCoordinatorPlace, patience: float) -> Adopted | None:
-        """Take it over; None: it is lost.
+        """Take over the coordinator at *place*. None if it is lost.
 
-        Args:
-            patience: seconds for which it may take its last JobMaster for alive.
+        *patience*: seconds to wait while the coordinator still counts its last JobMaster as alive.
         """
         found = await self._adopt(place.address, place.owner, patience)
         if found is None:
@@ -87,9 +85,10 @@ class PastCoordinators:
                 return None
 
     async def notes(self, patience: float) -> JobNotes | None:
-        """The last ones, which died with the SlotPool; None: nobody has them for certain.
+        """Take over all coordinators, and return the notes of the coordinator that has notes.
 
-        A coordinator that was restored since then was restored by a JobMaster that had others.
+        None if none or several have notes. Notes do not count if their coordinator was restored
+        since, by a JobMaster with other notes. Used if the SlotPool is lost with its notes.
         """
         found: list[JobNotes] = []
         for name, owner in await self._all():
@@ -101,13 +100,13 @@ class PastCoordinators:
         return found[0] if len(found) == 1 else None
 
     async def _all(self) -> list[tuple[str, JobMasterId]]:
-        """Their processes, and who has started them."""
+        """Return the coordinator processes, each with the JobMaster that has started it."""
         prefix = stream_coordinators_of_job(self._job_id)
         names = await self._job_master.rpc_service.process_names(prefix)
         return [(name, JobMasterId.from_hex(name.removeprefix(prefix))) for name in names]
 
     async def end_others(self, kept: JobMasterId) -> None:
-        """Those that have no JobMaster which lives end, but for the one of that owner."""
+        """End the coordinators of past JobMasters, except the one that *kept* has started."""
         for name, owner in await self._all():
             if owner not in (kept, self._job_master.fencing_token):
                 await self._end(name, owner)

@@ -1,4 +1,4 @@
-"""The Spark drivers that past JobMasters of a job have started, which outlive them."""
+"""The Spark drivers that past JobMasters of a job have started, and that outlive them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AdoptedDriver:
-    """One that has been taken over."""
+    """A Spark driver that was taken over."""
 
     coordinator: CoordinatorID
     process: str
@@ -39,7 +39,7 @@ class AdoptedDriver:
 
 
 class PastDrivers:
-    """Lives on the JobMaster's main thread."""
+    """Takes over Spark drivers. Lives on the JobMaster's main thread."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class PastDrivers:
         process: SparkDriverProcess,
         patience: float,
     ) -> None:
-        """*patience*: seconds that each may take to answer."""
+        """*patience*: seconds that each driver may take to answer."""
         self._patience = patience
         self._job_master = job_master
         self._job_id = graph.job_id
@@ -57,7 +57,7 @@ class PastDrivers:
         self._others: set[str] = set()
 
     async def adopt(self, notes: JobNotes | None) -> dict[JobVertexID, AdoptedDriver]:
-        """Take over those that notes name, as far as they are there."""
+        """Take over the drivers that are named in *notes* and answer. Returns them by vertex."""
         if not self._has_stages:
             return {}
         prefix = spark_drivers_of_job(self._job_id)
@@ -89,7 +89,7 @@ class PastDrivers:
         return AdoptedDriver(coordinator, process, connected)
 
     async def end_others(self, kept: Collection[AdoptedDriver]) -> None:
-        """Those that were there and do not go on."""
+        """Kill the drivers that :meth:`adopt` has found, except those in *kept*."""
         for process in sorted(self._others - {driver.process for driver in kept}):
             log.info("%s is killed: it does not go on", process)
             await self._job_master.rpc_service.kill(process)

@@ -1,4 +1,4 @@
-"""What past JobMasters of a job have left with their SlotPools, which outlive them."""
+"""Asks the SlotPools of past JobMasters of a job, which outlive them, for slots and notes."""
 
 from __future__ import annotations
 
@@ -23,36 +23,38 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """All of it."""
+    """Everything that past JobMasters have left."""
 
     allocations: tuple[AllocationID, ...] = ()
     task_executors: tuple[WorkerLocation, ...] = ()
-    """On which the job has slots or results."""
+    """TaskExecutors on which the job has slots or results."""
     notes: JobNotes | None = None
-    """None: nothing can be taken over."""
+    """Notes of the last JobMaster. None: nothing can be taken over."""
     finished: tuple[FinishedTask, ...] = ()
-    """Of the execution graph of the notes."""
+    """Finished tasks of the execution graph of the notes."""
     parts: tuple[KeptPart, ...] = ()
-    """The last that the coordinator of the sources knew of each."""
+    """The last kept part of each source, and of the place of the results."""
 
 
 class PastPools:
-    """Lives on the JobMaster's main thread."""
+    """Asks the SlotPools of past JobMasters. Lives on the JobMaster's main thread."""
 
     def __init__(self, job_master: FencedRpcEndpoint[JobMasterId], job_id: JobID) -> None:
         self._job_master = job_master
         self._job_id = job_id
         self._of_no_use: list[str] = []
-        """When our pool knows what they knew."""
+        """Pools to end as soon as our pool knows what they knew."""
         self._ended: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
 
     async def ask(self) -> Left:
-        """All of them, by one round: who does not answer has left nothing."""
+        """Ask all pools in one round, and return what they have left.
+        A pool that does not answer counts as empty.
+        """
         prefix = slot_pools_of_job(self._job_id)
         names = await self._job_master.rpc_service.process_names(prefix)
         past = {name: JobMasterId.from_hex(name.removeprefix(prefix)) for name in names}
         answers = await asyncio.gather(*(self._left_by(*item) for item in past.items()))
-        return _together([left for left in answers if left is not None])
+        return together([left for left in answers if left is not None])
 
     async def _left_by(self, name: str, job_master_id: JobMasterId) -> Left | None:
         token = self._job_master.fencing_token
@@ -65,9 +67,10 @@ class PastPools:
             while len(finished) < left.finished:
                 finished += await pool.hand_over_finished(token, len(finished))
             parts = [await pool.hand_over_part(token, number) for number in range(left.parts)]
-        except FlinkRayError as error:  # what is required is taken all the same when it is offered
+        # a required slot is accepted all the same when it is offered
+        except FlinkRayError as error:
             log.info("job %s: %s hands over nothing: %s", self._job_id, name, error)
-            if isinstance(error, RpcError):  # what it knows must not come up again later
+            if isinstance(error, RpcError):  # its knowledge must not be used later
                 self._of_no_use.append(name)
             return None
         self._of_no_use.append(name)
@@ -76,7 +79,7 @@ class PastPools:
         return Left(left.allocations, task_executors, left.notes, tuple(finished), tuple(parts))
 
     def end(self) -> None:
-        """Begin: what they knew is known elsewhere by now."""
+        """Begin to end the pools. Their notes and slots must be kept elsewhere by now."""
         names, self._of_no_use = self._of_no_use, []
         self._job_master.create_task(self._end(names), name="end past SlotPools")
 
@@ -87,27 +90,28 @@ class PastPools:
 
     @property
     def have_ended(self) -> bool:
-        """Whether nobody is there any more who would hand over what does not count."""
+        """Whether the pools have ended, so that no pool hands over outdated knowledge."""
         return self._ended.done()
 
     def on_ended(self, callback: Callable[[], None]) -> None:
-        """Call it then."""
+        """Call *callback* when the pools have ended."""
         self._ended.add_done_callback(lambda _: callback())
 
     async def ended(self) -> None:
-        """Return then."""
+        """Return when the pools have ended."""
         await asyncio.shield(self._ended)
 
 
-def _together(left: list[Left]) -> Left:
-    """There are several only when a JobMaster has died before it could end what was of no use.
+def together(left: list[Left]) -> Left:
+    """Merge what several SlotPools or TaskExecutors have left, with the latest notes.
 
-    Of an execution graph, notes with higher numbers are later.  Of two execution graphs it cannot
-    be known which is later.
+    If their notes name several execution graphs, the result has no notes and no finished tasks,
+    because it is unknown which graph is later. Several exist only if a JobMaster died before it
+    could end outdated SlotPools or copies.
     """
     with_notes = [one for one in left if one.notes is not None]
     graphs = {one.notes.graph_id for one in with_notes if one.notes is not None}
-    latest = max(with_notes, key=_age) if len(graphs) == 1 else None
+    latest = max(with_notes, key=age_of) if len(graphs) == 1 else None
     return Left(
         tuple(dict.fromkeys(a for one in left for a in one.allocations)),
         tuple(dict.fromkeys(place for one in left for place in one.task_executors)),
@@ -117,7 +121,11 @@ def _together(left: list[Left]) -> Left:
     )
 
 
-def _age(left: Left) -> tuple[int, int, int]:
+def age_of(left: Left) -> tuple[int, int, int]:
+    """Return a number tuple by which notes of one execution graph are ordered.
+
+    Later notes have a greater tuple.
+    """
     notes = left.notes
     assert notes is not None
     numbers = unpack_numbers(notes.attempts)

@@ -1,4 +1,4 @@
-"""What a job's running tasks have read and written: asked for when somebody wants to see it."""
+"""Requests what a job's running tasks have read and written, on demand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class RunningIOMetrics:
-    """Lives on the JobMaster's main thread."""
+    """Requests I/O metrics. Lives on the JobMaster's main thread."""
 
     def __init__(
         self,
@@ -29,8 +29,9 @@ class RunningIOMetrics:
         self._task_executors = task_executors
 
     async def of(self, places: Iterable[ResourceID]) -> dict[ExecutionAttemptID, IOMetrics]:
-        """Of the stream tasks on these TaskExecutors, as far as they answer in time: one message
-        for each."""
+        """Return the I/O metrics of the stream tasks on these TaskExecutors.
+        One message goes to each. TaskExecutors that do not answer in time are left out.
+        """
         answers = await asyncio.gather(*map(self._ask, places))
         return {one.attempt_id: one.metrics for answer in answers for one in answer}
 

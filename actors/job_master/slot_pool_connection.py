@@ -1,4 +1,4 @@
-"""A JobMaster's SlotPool: started, watched, told what is decided, and replaced by a new one."""
+"""A JobMaster's SlotPool: starts, watches and calls it, and replaces it by a new one."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from flinkray.rpc import (
 log = logging.getLogger(__name__)
 
 _STARTS = 5
-"""How many SlotPools in a row may die while they start before the JobMaster gives up."""
+"""Number of SlotPools in a row that may die while starting. Then the JobMaster gives up."""
 
 Call = Callable[[SlotPoolGateway], Coroutine[Any, Any, None]]
 
 
 class PoolStarted(Protocol):
-    """A pool is there, and knows nothing yet."""
+    """Called when a pool has started, which knows nothing yet."""
 
     def __call__(self, *, is_first: bool) -> None: ...
 
 
 class SlotPoolConnection:
-    """Lives on the JobMaster's main thread.
+    """Connects a JobMaster to its SlotPool. Lives on the JobMaster's main thread.
 
-    The two must know the same, so a pool that does not take what it is told, whose news do not
-    arrive or that does not answer to heartbeats is ended and replaced, as one that died.  What is
-    told while there is no pool goes nowhere: *on_started* tells all of it anew.
+    Both must have the same knowledge. So a pool is ended and replaced, as if it had died, if a call
+    to it fails, if its news is lost, or if it does not answer heartbeats. Calls without a pool are
+    dropped: *on_started* sends everything again.
     """
 
     def __init__(
@@ -52,26 +52,26 @@ class SlotPoolConnection:
         on_started: PoolStarted,
         on_lost: Callable[[str], None],
     ) -> None:
-        """*on_lost*: the pool died; the next one has to be started."""
+        """*on_lost* is called when the pool has died. The caller must start the next pool."""
         self._owner = owner
         self._arguments = arguments
         self._heartbeat_settings = heartbeat
         self._on_started = on_started
         self._on_lost = on_lost
         self._number = 0
-        """Of the present pool."""
+        """Number of the present pool."""
         self._pool: SlotPoolGateway | None = None
         self._held: list[Call] | None = None
-        """What it is told when it knows what its predecessor had; None: it does."""
+        """Calls that wait until the pool knows what its predecessor had. None: no call waits."""
         self._watch: TerminationWatch | None = None
         self._heartbeats: HeartbeatSender[None, None] | None = None
         self._news_seen = 0
         self._news_sent = 0
-        """As the pool's last heartbeat said."""
+        """Number of news according to the pool's last heartbeat."""
 
     @property
     def gateway(self) -> SlotPoolGateway | None:
-        """None: there is no pool at present, or it does not know yet what it has."""
+        """Gateway of the pool. None: there is no pool, or it has not taken :meth:`restore` yet."""
         return self._pool if self._held is None else None
 
     @property
@@ -83,10 +83,10 @@ class SlotPoolConnection:
         return slot_pool_process(self._arguments.job_id, self._arguments.job_master_id)
 
     async def start(self, until: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Start a pool, which is told of nothing before *until* is over.
+        """Start a pool. It receives no calls before *until* has returned.
 
         Raises:
-            RpcError: so many died at their start that it is of no use.
+            RpcError: too many pools in a row died while starting.
         """
         service = self._owner.rpc_service
         name = self._process
@@ -102,13 +102,13 @@ class SlotPoolConnection:
                 may_take_over=True,
             )
             try:
-                if self._number > 1:  # its predecessor may live yet
+                if self._number > 1:  # its predecessor may still live
                     await service.kill(name)
                 address = await service.spawn(spec)
                 token = self._arguments.job_master_id
                 pool = await self._owner.connect(address, SlotPoolGateway, token)
                 break
-            except RpcError as error:  # it died while it started
+            except RpcError as error:  # the pool died while it started
                 if not starts_left:
                     raise
                 log.warning("%s did not start: %s", self._name, error)
@@ -125,7 +125,7 @@ class SlotPoolConnection:
             self._heartbeats.monitor_target(self._resource_id, lambda _: self._ask_for_news(pool))
 
     def _begin_heartbeats(self) -> None:
-        """Before the first pool is there: it is not asked as soon as it is."""
+        """Begin the heartbeats before the first pool exists, so that it is not asked at once."""
         if self._heartbeats is None:
             silence = f"no heartbeat from it for {self._heartbeat_settings.timeout:g} s"
             self._heartbeats = HeartbeatSender(
@@ -141,7 +141,7 @@ class SlotPoolConnection:
         return ResourceID(self._process)
 
     async def _ask_for_news(self, pool: SlotPoolGateway) -> None:
-        """What it had sent at the last heartbeat must be here by now."""
+        """Request a heartbeat. Replaces the pool if news sent before the last one is missing."""
         news_sent = await pool.request_heartbeat()
         if pool is not self._pool or self._heartbeats is None:
             return
@@ -152,7 +152,9 @@ class SlotPoolConnection:
             self._news_sent = news_sent
 
     def is_next(self, pool_number: int, news_number: int) -> bool:
-        """Whether news are the present pool's, and the first after those that were seen."""
+        """Return whether this message is the next one of the present pool.
+        A gap means that messages were lost: the pool is replaced.
+        """
         pool = self._pool
         if pool is None or pool_number != self._number or news_number <= self._news_seen:
             return False
@@ -163,7 +165,6 @@ class SlotPoolConnection:
         return True
 
     def _lost(self, pool: SlotPoolGateway | None, reason: str) -> None:
-        """It died, or has to."""
         if pool is None or pool is not self._pool:
             return
         log.warning("%s died: %s", self._name, reason)
@@ -179,7 +180,9 @@ class SlotPoolConnection:
             self._heartbeats.unmonitor_target(self._resource_id)
 
     def tell(self, call: Call) -> None:
-        """Calls reach the pool in the order of this method's; its death is the watch's to tell."""
+        """Call the pool.
+        Calls reach the pool in the order of this method's calls; the watch reports its death.
+        """
         pool = self._pool
         if self._held is not None:
             self._held.append(call)
@@ -187,8 +190,11 @@ class SlotPoolConnection:
             tell(self._owner, self._told(pool, call), self._name)
 
     def restore(self, calls: Sequence[Call]) -> None:
-        """Tell it what its predecessor had.  It is told nothing else until it has taken all of
-        that: it would give slots again that somebody has."""
+        """Send a new pool *calls*, with the notes and slots that its predecessor had.
+
+        Other calls wait until the pool has answered these. Otherwise the pool could assign slots
+        that are already in use.
+        """
         if self._pool is not None and calls:
             self._held = []
             tell(self._owner, self._restore(self._pool, calls), self._name)
@@ -209,19 +215,19 @@ class SlotPoolConnection:
             self._lost(pool, f"it did not take what it was told: {error}")
 
     def connect_to(self, manager: ResourceManagerGateway) -> None:
-        """Have the requirements declared there."""
+        """Make the pool declare the requirements at the ResourceManager."""
         if self._pool is not None:
             address, token = manager.address, manager.fencing_token
             assert isinstance(token, ResourceManagerId)
             self.tell(lambda pool: pool.connect_to_resource_manager(address, token))
 
     def disconnect(self) -> None:
-        """The ResourceManager is lost.  A pool that is to come never hears of it."""
+        """Tell the present pool, if there is one, that the ResourceManager is lost."""
         if self._pool is not None:
             self.tell(lambda pool: pool.disconnect_resource_manager())
 
     async def close(self, reason: str) -> None:
-        """Have it give back all slots, and end."""
+        """Make the pool give back all slots and end."""
         pool = self._pool
         await self.leave()
         if pool is not None:
@@ -231,11 +237,11 @@ class SlotPoolConnection:
                 log.info("%s was not closed: %s", self._name, error)
 
     async def leave(self) -> None:
-        """It is to keep in mind what it has, for the job's next JobMaster."""
+        """Leave the pool, which remembers its slots for the job's next JobMaster."""
         pool = self._pool
         self._leave()
         if self._heartbeats is not None:
             self._heartbeats.stop()
             self._heartbeats = None
-        if pool is None and self._number:  # it is being started, and knows nothing yet
+        if pool is None and self._number:  # the pool is being started, and knows nothing yet
             await self._owner.rpc_service.kill(self._process)

@@ -1,4 +1,4 @@
-"""A JobMaster's slots: what is asked of its SlotPool, and what is heard of them."""
+"""A JobMaster's slots: requests to its SlotPool, and news from it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import partial
 
 from flinkray.actors.gateways import SlotPoolGateway
 from flinkray.actors.gateways.messages import JobMasterArguments, SlotPoolArguments
+from flinkray.actors.job_master.kept_copy import KeptCopy
 from flinkray.actors.job_master.kept_parts import KeptParts
 from flinkray.actors.job_master.leaders import JobMasterLeaders
 from flinkray.actors.job_master.notes import NotesForSuccessor
@@ -48,17 +49,17 @@ from flinkray.scheduler.slots.slot_requests import (
 log = logging.getLogger(__name__)
 
 _SLOTS_PER_MESSAGE = 2000
-"""To another SlotPool: well below the frame size."""
+"""Number of slots in one message to a new SlotPool: well below the frame size."""
 
 _ADOPTION_RETRY_DELAY = 0.1
-"""Seconds until a TaskExecutor is told again which slots are adopted."""
+"""Seconds until an unanswered list of adopted slots is sent to a TaskExecutor again."""
 
 
 class JobMasterSlots:
-    """Lives on the JobMaster's main thread.
+    """Keeps the JobMaster's record of slots. Lives on the JobMaster's main thread.
 
-    Keeps account of what the SlotPool holds and owes, for the next one should it die.  A
-    TaskExecutor that has neither a slot nor a result of the job is let go (JM-15).
+    Records the slots and the open requests of the SlotPool, so that a new SlotPool can continue. A
+    TaskExecutor that has neither a slot nor a result of the job is disconnected (JM-15).
     """
 
     def __init__(
@@ -74,8 +75,13 @@ class JobMasterSlots:
         apply: Callable[[list[act.JobSchedulerAction]], None],
         is_certain: Callable[[], Awaitable[bool]],
     ) -> None:
-        """*ledger*: of the job's slots, kept here.  *apply* carries out what follows.
-        *is_certain*: whether this JobMaster leads."""
+        """Create the slots with their SlotPool connection.
+
+        Args:
+            ledger: the record of the job's slots, updated here.
+            apply: carries out the actions that follow.
+            is_certain: whether this JobMaster leads.
+        """
         self._job_master = job_master
         self._graph = arguments.job_graph
         self._scheduler = scheduler
@@ -97,17 +103,24 @@ class JobMasterSlots:
         )
         self._has_predecessors = arguments.has_predecessors
         self._handed_over: tuple[AllocationID, ...] = ()
-        """By the pools of past JobMasters."""
+        """Allocations that the pools of past JobMasters have handed over."""
         self._past = PastPools(job_master, arguments.job_graph.job_id)
         past = self._past if self._has_predecessors else None
-        self.notes = NotesForSuccessor(job_master, self.pool.tell, past)
-        self.kept_parts = KeptParts(job_master, self.pool.tell, self._is_found_by_successor)
+        self.kept_copy = KeptCopy(
+            job_master,
+            arguments.job_graph.job_id,
+            task_executors,
+            lambda: self.notes.in_pieces(self.kept_parts.all),
+        )
+        self.notes = NotesForSuccessor(job_master, self.pool.tell, past, self.kept_copy)
+        self.kept_parts = KeptParts(
+            job_master, self.pool.tell, self._is_found_by_successor, self.kept_copy
+        )
         self._is_certain = is_certain
         self._offers_in_flight: Counter[ResourceID] = Counter()
         self._is_restarting = False
-        """As the SlotPool was told last."""
+        """Whether the job restarts, as last told to the SlotPool."""
         self._shortages: tuple[ResourceShortage, ...] = ()
-        """As the ResourceManager said last."""
 
     @property
     def _now(self) -> float:
@@ -116,15 +129,17 @@ class JobMasterSlots:
     # --- past JobMasters --------------------------------------------------------------------------
 
     async def left_by_past_job_masters(self) -> Left:
-        """What their pools say: to be asked before the own pool is there, so that it knows what to
-        expect when TaskExecutors offer it."""
+        """Ask the pools of past JobMasters for their slots and notes.
+        Call this before our pool starts, so that the pool knows what to expect when TaskExecutors
+        offer slots.
+        """
         left = await self._past.ask()
         self._handed_over = left.allocations
         self.kept_parts.adopt(left.parts)
         return left
 
     async def _is_found_by_successor(self) -> bool:
-        """Whether the next JobMaster asks our present pool, and none before it."""
+        """Return whether the next JobMaster will ask our present pool, and no earlier one."""
         if self._has_predecessors:
             await self._past.ended()
         return await self._is_certain()
@@ -136,7 +151,7 @@ class JobMasterSlots:
     # --- what the scheduler wants -----------------------------------------------------------------
 
     def carry_out(self, action: act.JobSchedulerAction) -> None:
-        """Begin; calls reach the pool in this order."""
+        """Carry out an action. Calls reach the pool in this order."""
         match action:
             case act.AdoptSlots(slots):
                 self.ledger.adopted(slots)
@@ -165,7 +180,7 @@ class JobMasterSlots:
         self.pool.tell(lambda pool: pool.set_resource_requirements(requirements))
 
     def status_changed(self, status: JobStatus) -> None:
-        """While the job restarts its pool keeps what it has (SP-26)."""
+        """Tell the pool whether the job restarts. If so, the pool keeps its slots (SP-26)."""
         is_restarting = status is JobStatus.RESTARTING
         if is_restarting != self._is_restarting:
             self._is_restarting = is_restarting
@@ -186,8 +201,9 @@ class JobMasterSlots:
         lost: tuple[AllocationID, ...],
         events: tuple[SlotEvent, ...],
     ) -> None:
-        """Last words of a pool that died, and slots of TaskExecutors that were lost since, do not
-        count."""
+        """Process news of the pool.
+        Late news of a dead pool, and slots of TaskExecutors that were lost since, are ignored.
+        """
         if not self.pool.is_next(pool_number, news_number):
             return
         for slot in gained:
@@ -203,26 +219,26 @@ class JobMasterSlots:
                     self.let_go(resource_id)
 
     def count(self) -> None:
-        """Tell an elastic job which slots it has: those that were taken over are no news of the
-        pool."""
+        """Tell an elastic job which slots it has: the pool does not report slots taken over."""
         if self._scheduler.wants_all_slots:
             self._apply(self._scheduler.slots_changed(self.ledger.all(), self._now))
 
     def _pool_lost(self, reason: str) -> None:
-        """Another one takes its place and is told what this one knew: neither the scheduler nor a
-        TaskExecutor notices."""
+        """Start a new pool and send it the slots and requests of the lost pool.
+        Scheduler and TaskExecutors do not notice.
+        """
         if self._job_master.is_running and not self._scheduler.status.is_terminal:
             self._job_master.create_task(self.pool.start(), name="start another SlotPool")
 
     def _pool_started(self, *, is_first: bool) -> None:
-        """It is told all that was said and heard before it was there."""
+        """Send a new pool all earlier requests and news."""
         requirements = self.ledger.requirements()
         if requirements is not None:
             self._set_requirements(requirements)
         slots = tuple(self.ledger.restored())
         steps = range(0, len(slots) if is_first else max(1, len(slots)), _SLOTS_PER_MESSAGE)
         restored = [partial(_restore, slots[n : n + _SLOTS_PER_MESSAGE]) for n in steps]
-        # who has the notes has all that was kept
+        # the notes come last: a receiver that has them has everything
         kept = [*self.kept_parts.for_next_pool(), *self.notes.for_next_pool()]
         self.pool.restore([*kept, *restored])
         if self._has_predecessors:
@@ -234,28 +250,32 @@ class JobMasterSlots:
         if self._shortages:
             self._notify_shortages()
         manager = self._leaders.resource_manager
-        if manager is not None:  # it declares all of that by one message
+        if manager is not None:  # the pool declares all of this in one message
             self.pool.connect_to(manager)
 
     # --- TaskExecutors ----------------------------------------------------------------------------
 
     async def register(self, report: TaskExecutorReport) -> None:
-        """A TaskExecutor presents itself, again or not: it may have forgotten what it was sent.
+        """Register a TaskExecutor. From now on deployments contain again all parts that it needs.
 
         Raises:
-            RpcError: nobody is at its address.
+            RpcError: no TaskExecutor is at its address.
         """
         resource_id = report.location.resource_id
         self._scheduler.task_executor_registered(resource_id)
         await self._task_executors.add(report.location)
+        self.kept_copy.reported(report)
 
     def adopt_on(self, resource_id: ResourceID) -> None:
-        """Begin: it reports slots that were in use, and is told which of them go on."""
+        """Begin to send a TaskExecutor the list of its slots that this JobMaster adopts."""
         self._job_master.create_task(self._adopt(resource_id), name=f"adopt slots of {resource_id}")
 
     async def _adopt(self, resource_id: ResourceID) -> None:
-        """Tell a TaskExecutor, until it knows, which slots there are this JobMaster's: those that
-        it had before the connection was lost, and none of an earlier JobMaster's."""
+        """Send a TaskExecutor, until it answers, the list of its slots that this JobMaster has.
+
+        Slots of an earlier JobMaster are in the list if this JobMaster has taken them over. The
+        TaskExecutor ends the tasks in other slots that it has held since a JobMaster was lost.
+        """
         while self._task_executors.is_connected(resource_id):
             executor = self._task_executors.get(resource_id)
             allocations = self.ledger.on(resource_id)
@@ -277,10 +297,9 @@ class JobMasterSlots:
     async def offer(
         self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
     ) -> SlotOfferAnswer:
-        """The pool's answer.
+        """Pass offered slots to the pool, and return its answer.
 
-        Raises:
-            UnknownTaskExecutorError, RecipientUnreachableError: it may offer them again.
+        Raises UnknownTaskExecutorError, RecipientUnreachableError: the offer may be repeated.
         """
         location = self._task_executors.location(resource_id)
         if self.pool.gateway is None:
@@ -298,8 +317,10 @@ class JobMasterSlots:
                 del self._offers_in_flight[resource_id]
 
     def let_go(self, resource_id: ResourceID) -> None:
-        """The job has no slot there any more, and no result that it still needs, and no slot is
-        being offered from there (JM-15)."""
+        """Disconnect a TaskExecutor if the job does not need it any more (JM-15).
+
+        The job needs a TaskExecutor that has a slot or a needed result, or is offering a slot.
+        """
         if (
             self._task_executors.is_connected(resource_id)
             and not self.ledger.on(resource_id)
@@ -308,11 +329,12 @@ class JobMasterSlots:
         ):
             self._scheduler.task_executor_let_go(resource_id)
             self._task_executors.remove(resource_id, "the job has no slot there any more")
+            self.kept_copy.lost(resource_id)
             reason = "it was let go with its last slot"
             self.pool.tell(lambda pool: pool.release_task_executor(resource_id, reason))
 
     def task_executor_lost(self, resource_id: ResourceID, reason: str) -> None:
-        """Its slots, and the tasks in them, are gone."""
+        """Remove a lost TaskExecutor, with its slots and their tasks."""
         cause = f"{resource_id} was lost: {reason}"
         self.ledger.remove_all_on(resource_id)
         self._apply(self._scheduler.task_executor_lost(resource_id, cause, self._now))
@@ -321,7 +343,7 @@ class JobMasterSlots:
     # --- slots that fail --------------------------------------------------------------------------
 
     def lost(self, allocation_id: AllocationID, reason: str) -> None:
-        """It is not the job's (any more)."""
+        """Remove a slot that the job does not have, or no longer has."""
         self.ledger.remove((allocation_id,))
         self._apply(self._scheduler.slot_failed(allocation_id, reason, self._now))
         self.pool.tell(lambda pool: pool.fail_allocation(allocation_id, reason))
@@ -329,13 +351,13 @@ class JobMasterSlots:
     # --- the ResourceManager ----------------------------------------------------------------------
 
     def resource_manager_lost(self) -> None:
-        """The next one knows nothing of what this one said, and would never take it back."""
+        """Forget the shortages, which the next ResourceManager would never withdraw."""
         self._shortages = ()
         self.pool.disconnect()
         self._apply(self._scheduler.resources_short((), self._now))
 
     def resources_short(self, shortages: tuple[ResourceShortage, ...]) -> None:
-        """Why slots are missing now, the whole list."""
+        """Note why slots are missing now. The list is complete."""
         self._shortages = shortages
         self._apply(self._scheduler.resources_short(shortages, self._now))
         self._notify_shortages()

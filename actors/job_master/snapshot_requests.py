@@ -1,5 +1,6 @@
-"""Savepoints and checkpoints that clients ask for: each is taken once, however often it is asked
-for."""
+"""Savepoints and checkpoints that clients request.
+Each is taken once, even if requested repeatedly.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +26,15 @@ from flinkray.scheduler.shared.states import JobStatus
 log = logging.getLogger(__name__)
 
 PATIENCE = 30.0
-"""Seconds for which a request waits that comes while tasks do not run: the job begins, or restarts
-after a failure."""
+"""Seconds for which a request waits while tasks do not run.
+The job may be about to begin, or to restart after a failure.
+"""
 
 _RETRY_DELAY = 0.1
-"""Seconds until it is looked again whether they do."""
+"""Seconds between two checks whether tasks run."""
 
 _ANSWERS_KEPT = 1000
-"""Of requests that were answered."""
+"""Number of answered requests whose answers are kept."""
 
 _PROPERTIES: dict[SnapshotType, CheckpointProperties | None] = {
     SnapshotType.CHECKPOINT: None,
@@ -45,16 +47,16 @@ _NOT_BEGUN = (
     CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING,
     CheckpointFailureReason.JOB_FAILOVER_REGION,
 )
-"""Why one has not even begun that may begin in a while."""
+"""Reasons why a snapshot has not begun although it may begin later."""
 
 
 class SnapshotRequests:
-    """Lives on the JobMaster's main thread.
+    """Takes snapshots on request. Lives on the JobMaster's main thread.
 
-    A JobMaster that takes over knows nothing of the requests to its predecessor.  A savepoint is
-    known by its directory, which follows from the request; one that was complete is not taken
-    again.  A job that was to be stopped, and goes on under a new JobMaster, is stopped again, with
-    another savepoint: it goes on from the first.
+    A new JobMaster knows nothing of the requests to its predecessor. It finds a savepoint by its
+    directory, which follows from the request. A complete savepoint is not taken again. A job that
+    was to be stopped, and goes on under a new JobMaster, is stopped again with another savepoint,
+    because the job has gone on from the first.
     """
 
     def __init__(
@@ -69,15 +71,16 @@ class SnapshotRequests:
         self._working: OrderedDict[TriggerID, asyncio.Task[SnapshotTaken | FlinkRayError]]
         self._working = OrderedDict()
         self._stopped: tuple[TriggerID, str] | None = None
-        """By which request, and the savepoint."""
+        """The request that has stopped the job, and the savepoint."""
 
     async def take(self, request: SnapshotRequest) -> SnapshotTaken:
-        """
+        """Take a snapshot once per trigger id, and return it.
+
         Raises:
-            CheckpointError: it is not taken.
-            StopWithSavepointError: it is complete, but the job did not finish.
+            CheckpointError: the snapshot is not taken.
+            StopWithSavepointError: the savepoint is complete, but the job did not finish.
             JobError, CheckpointStorageError: the directory cannot be used.
-            RecipientUnreachableError: another JobMaster is to be asked.
+            RecipientUnreachableError: another JobMaster must be asked.
         """
         working = self._working.get(request.trigger_id)
         if working is None:
@@ -91,7 +94,7 @@ class SnapshotRequests:
         return outcome
 
     def with_savepoint(self, result: JobResult) -> JobResult:
-        """The job's result, with the savepoint that it was stopped with."""
+        """Return the job's result with the savepoint that has stopped the job, if there is one."""
         if self._stopped is None or result.status is not JobStatus.FINISHED:
             return result
         trigger_id, path = self._stopped
@@ -103,7 +106,9 @@ class SnapshotRequests:
             del self._working[trigger_id]
 
     async def _outcome(self, request: SnapshotRequest) -> SnapshotTaken | FlinkRayError:
-        """Errors are values here: whoever asks later is given them, too."""
+        """Take a snapshot and return it.
+        An error is returned as a value, so that later callers get the error too.
+        """
         try:
             return await self._take(request)
         except FlinkRayError as error:
@@ -112,12 +117,12 @@ class SnapshotRequests:
 
     async def _take(self, request: SnapshotRequest) -> SnapshotTaken:
         directory: str | None = None
-        # Where a job takes none, nothing is recovered that would have to be waited for.
+        # A job without checkpoints recovers nothing that must be waited for.
         if request.kind is not SnapshotType.CHECKPOINT and self._checkpoints.takes_any:
             try:
                 place = await self._checkpoints.place_of_savepoint(request)
             except FlinkRayError:
-                # Nothing has begun: asked for again, it may be told another place.
+                # Nothing has begun: a repeated request may lead to another directory.
                 self._working.pop(request.trigger_id, None)
                 raise
             if isinstance(place, SnapshotTaken):
@@ -145,7 +150,7 @@ class SnapshotRequests:
     async def _finished(
         self, properties: CheckpointProperties | None, directory: str | None
     ) -> SnapshotFinished:
-        """What the coordinator says of it, when tasks run."""
+        """Request a snapshot, again while tasks do not run, and return the coordinator's answer."""
         now = self._job_master.counted_time
         deadline = now() + PATIENCE
         while True:

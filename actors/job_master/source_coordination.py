@@ -1,4 +1,4 @@
-"""What the JobMaster asks of the process with the coordinators of a job's sources."""
+"""Calls from the JobMaster to the process with the coordinators of a job's sources."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ Call = Callable[[StreamCoordinatorGateway], Awaitable[None]]
 Tell = Callable[[t.CheckpointEvent], None]
 
 _RETRY_DELAY = 0.1
-"""Seconds until an order is given again that was not answered."""
+"""Seconds until an unanswered order is repeated."""
 
 
 @dataclass
 class _Waiting:
     call: Call
     given_up: Callable[[str, bool], None] = field(default=lambda cause, is_lost: None)
-    """The process is gone (True), or has not done it."""
+    """Called if the order was not carried out: with the cause, and whether the process is gone."""
     is_needed: bool = False
-    """Without it the process is of no use."""
+    """Whether the process is useless if it does not carry out this order."""
     may_be_repeated: bool = True
-    """When it is not known whether it was done."""
+    """Whether the order may be repeated when it is unknown if it was carried out."""
 
 
 class SourceCoordination:
-    """One call at a time, in the order of the decisions.
+    """Sends orders to the process, one at a time, in the order of the decisions.
 
-    A process that dies is replaced by one that goes on from what was kept of it, and is given the
-    orders that it had not answered, if it is known that readers know no more
-    (``docs/design/0061-coordinators-that-die.md``).  Else what waits for it is given up, since all
-    sources are restored then: the next process is started with what they were restored to last.
+    If the process dies and all events that readers have received are kept, a new process goes on
+    from the kept parts (``docs/design/0061-coordinators-that-die.md``) and gets the unanswered
+    orders. If some may not be kept, the waiting orders are given up, because all sources are
+    restored: the next process starts with the last restored state.
     """
 
     def __init__(
@@ -71,10 +71,14 @@ class SourceCoordination:
         graph_id: Callable[[], ExecutionGraphID],
         noted: Callable[[], Awaitable[None]],
     ) -> None:
-        """*sources*: the vertices that read them.  *graph_id*: of their tasks.  *deaths* says
-        whether a process that has died may be replaced.  *on_replaced* is called with the reason
-        when another JobMaster has it.  *noted* returns when the next JobMaster would find all that
-        was noted so far."""
+        """Create the coordination without a process.
+
+        Args:
+            deaths: decides whether a process that has died may be replaced.
+            on_replaced: called with the reason when another JobMaster has taken over the process.
+            graph_id: returns the execution graph of the vertices' tasks.
+            noted: returns when the next JobMaster would find everything that was noted so far.
+        """
         self._on_replaced = on_replaced
         self._graph_id = graph_id
         self._noted = noted
@@ -85,18 +89,18 @@ class SourceCoordination:
         self._unknown: frozenset[JobVertexID | None] = frozenset()
         """Sources of which readers may know more than is kept."""
         self._expected: CoordinatorID | None = None
-        """The last that was started, or taken over."""
+        """The coordinator that was started or taken over last."""
         self._has_run = False
         self._goes_on = False
         """Whether the next process goes on from what is kept."""
         self._present: _Waiting | None = None
-        """What the process is being told."""
+        """The order that is being sent."""
         self._job_master = job_master
         self._runner = runner
         self._restored: RestoredCoordinators | None = None
         self._waiting: deque[_Waiting] = deque()
         self._process: CoordinatorID | None = None
-        """The one that runs."""
+        """The coordinator that runs."""
         self._calling: asyncio.Task[None] | None = None
         self._owner: JobMasterId = job_master.fencing_token
 
@@ -108,7 +112,7 @@ class SourceCoordination:
     # --- the process ------------------------------------------------------------------------------
 
     def beginning(self, coordinator: CoordinatorID) -> SourcesBeginning:
-        """What this attempt begins with, which is about to be started."""
+        """Return the state with which the attempt that is about to be started begins."""
         kept: tuple[KeptPart, ...] = ()
         restores = 0
         if self._goes_on:
@@ -117,7 +121,7 @@ class SourceCoordination:
         return SourcesBeginning(self._owner, restores, self._restored, kept, self._graph_id())
 
     def started(self, coordinator: CoordinatorID) -> None:
-        """It is there."""
+        """Note that the process of the coordinator has started."""
         if coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS:
             self._process, self._has_run = coordinator, True
             self._call_next()
@@ -125,22 +129,26 @@ class SourceCoordination:
     def adopted(
         self, coordinator: CoordinatorID, owner: JobMasterId, restores: int, *, is_known: bool
     ) -> None:
-        """One that an earlier JobMaster, *owner*, has started takes our orders, or would if it had
-        not died.  *is_known*: whether what was kept of a source, if anything was, is all that
-        readers know of it."""
+        """Note a coordinator that an earlier JobMaster, *owner*, has started.
+        This JobMaster gives the orders from now on, also to a process that replaces the coordinator
+        if it has died. *is_known*: the kept parts contain everything that readers know of a source.
+        """
         self._owner, self._restores, self._expected = owner, restores, coordinator
         self._has_run = True
         if not is_known:
             self._kept.begin_unknown(self._sources, restores)
             self._unknown = self._sources
-        elif restores == 0:  # readers were told nothing of which nothing was kept
+        elif restores == 0:  # readers have received nothing that is not kept
             self._unknown = frozenset()
         else:
             parts = self._kept.of(restores)
             self._unknown = self._sources - {part.vertex_id for part in parts}
 
     def gone(self, coordinator: CoordinatorID, cause: str, *, goes_on: bool = False) -> None:
-        """It is there no more, or will not come.  *goes_on*: another one takes its place."""
+        """Note that a coordinator is gone, or will not start.
+
+        *goes_on*: another process takes over the waiting orders. If not, they are given up.
+        """
         if coordinator.kind is not CoordinatorKind.SOURCE_ENUMERATORS:
             return
         self._process, self._goes_on = None, goes_on
@@ -161,9 +169,11 @@ class SourceCoordination:
             one.given_up(cause, True)
 
     def begins_anew(self) -> None:
-        """The job does, and with it all sources: tasks that are deployed from now on look for the
-        next process, whose owner is this JobMaster.  The one that an earlier JobMaster has started
-        may still be there, as it takes a while to end."""
+        """Note that the job begins anew, and all its sources with it.
+        Tasks that are deployed from now on look for the next process, whose owner is this
+        JobMaster. The process that an earlier JobMaster has started may still exist, because its
+        end takes a while.
+        """
         self._owner, self._restores = self._job_master.fencing_token, 0
         self._unknown = frozenset()
         self._kept.forget()
@@ -171,10 +181,10 @@ class SourceCoordination:
     # --- what is kept of it -----------------------------------------------------------------------
 
     async def keep(self, owner: JobMasterId, coordinator: CoordinatorID, part: KeptPart) -> None:
-        """See :meth:`JobMasterGateway.keep_part`.
+        """Keep a part; see :meth:`JobMasterGateway.keep_part`.
 
-        When the job begins anew, attempts are counted anew, too: one that an earlier JobMaster has
-        started, and that was given up as it did not answer, may have the same number.
+        When the job begins anew, attempt numbers begin anew too. A coordinator of an earlier
+        JobMaster, which was given up because it did not answer, may have the same number.
         """
         if (owner, coordinator) != (self._owner, self._expected):
             raise CoordinatorReplacedError(f"{coordinator} is not the one that is there now")
@@ -189,8 +199,7 @@ class SourceCoordination:
         return any(part.progress is not None and part.progress.readers for part in parts)
 
     def may_go_on(self, now: float) -> bool:
-        """Whether another process can take the place of one that has died just now: everything
-        that readers know is kept, and such deaths are rare."""
+        """Note a death, and return whether another process can go on in place of the dead one."""
         parts = self._kept.of(self._restores)
         is_known = not self._unknown and all(
             part.progress is not None for part in parts if part.vertex_id is not None
@@ -203,7 +212,7 @@ class SourceCoordination:
     # --- orders -----------------------------------------------------------------------------------
 
     def snapshot(self, action: SnapshotCoordinators, tell: Tell) -> None:
-        """Have all sources make their cuts; each is told."""
+        """Order all sources to cut their events for a checkpoint. *tell* gets each result."""
 
         def failed(cause: str, is_lost: bool) -> None:
             for operator in action.operators:
@@ -221,7 +230,7 @@ class SourceCoordination:
         self._add(_Waiting(call, failed, may_be_repeated=False))
 
     def restore(self, action: RestoreCoordinators) -> None:
-        """All go back to a checkpoint, or to their beginning."""
+        """Restore all sources to a checkpoint, or to their beginning."""
         states = tuple(CoordinatorSnapshot(*item) for item in action.states.items())
         restored = RestoredCoordinators(action.restores, action.checkpoint_id or 0, states)
         self._restored, self._restores = restored, action.restores
@@ -230,13 +239,10 @@ class SourceCoordination:
         self._add(_Waiting(lambda process: process.restore(token, restored), is_needed=True))
 
     def reset(self, action: ResetSubtasks, *, are_known: bool = False) -> None:
-        """Some subtasks go back.
+        """Take back splits of some subtasks, whose earlier attempts are ignored from then on.
 
-        Of earlier attempts nothing is heard from then on.  So these have to be noted before, or the
-        next JobMaster could deploy an earlier one, which would wait for splits for ever.
-
-        Args:
-            are_known: these attempts run already.
+        Waits until the new attempts are noted, unless they run already (*are_known*). Otherwise
+        the next JobMaster could deploy an earlier attempt, which would wait for splits for ever.
         """
         token, subtasks = self._job_master.fencing_token, dict(action.subtasks)
 
@@ -248,7 +254,7 @@ class SourceCoordination:
         self._add(_Waiting(call, is_needed=True))
 
     def order(self, action: OrderCoordinators) -> None:
-        """A checkpoint is over."""
+        """Report that a checkpoint is complete or aborted."""
         token = self._job_master.fencing_token
         self._add(_Waiting(lambda process: process.checkpoint_ended(token, action.order)))
 

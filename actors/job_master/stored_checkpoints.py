@@ -1,4 +1,4 @@
-"""The checkpoints of a JobMaster's job at rest: their ids, metadata and pointers, and their end."""
+"""The stored checkpoints of a JobMaster's job: ids, metadata, pointers, and their deletion."""
 
 from __future__ import annotations
 
@@ -72,8 +72,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE = 30.0
-"""Seconds for which something is tried again that storage does not do, before a checkpoint is given
-up for it, or a file is left behind."""
+"""Seconds for which a failing storage operation is repeated.
+After that, the checkpoint fails, or the file to be deleted stays.
+"""
 
 _RETRY_DELAY = 0.5
 """Seconds between two attempts."""
@@ -82,14 +83,14 @@ Discard = DiscardFiles | DiscardDirectory | DiscardCheckpoint | ForgetCheckpoint
 
 
 class CheckpointsLostError(JobError):
-    """What the job would have to go on from cannot be read."""
+    """Raised when the checkpoint from which the job would have to go on cannot be read."""
 
 
 class StoredCheckpoints:
-    """Lives on the JobMaster's main thread; files are written and read in other threads.
+    """Stores and reads checkpoints on the JobMaster's main thread, with file access in threads.
 
-    The stores are this JobMaster's from :meth:`recover` on.  When another one has taken them over,
-    nothing is deleted any more, and nothing is told of what was being stored.
+    The stores belong to this JobMaster from :meth:`recover` on. When another JobMaster has taken
+    them over, nothing is deleted any more, and results of unfinished stores are not reported.
     """
 
     def __init__(
@@ -101,8 +102,9 @@ class StoredCheckpoints:
         told: Callable[[CheckpointEvent], None],
         on_fenced: Callable[[str], None],
     ) -> None:
-        """*told*: what became of what was asked for.  *on_fenced*: another JobMaster has taken
-        over."""
+        """*told* receives the results of the requests.
+        *on_fenced* is called when another JobMaster has taken over.
+        """
         self._job_master = job_master
         self._service = job_master.rpc_service
         self._storage_of_users = UserStorage(self._service)
@@ -119,25 +121,22 @@ class StoredCheckpoints:
         self._pointers = high_availability.get_completed_checkpoint_store(graph.job_id, owner)
         self._ids = high_availability.get_checkpoint_id_counter(graph.job_id, owner)
         self._in_order = asyncio.Lock()
-        """Ids go on after those of a savepoint that is restored."""
+        """Held while ids are taken or set. So new ids follow the id of a restored savepoint."""
         self._discards: deque[Discard] = deque()
         self._discarding: asyncio.Task[None] | None = None
         self._is_held = False
-        """Nothing is deleted at present."""
         self._is_forgotten = False
 
     # --- the beginning ----------------------------------------------------------------------------
 
     async def recover(self) -> tuple[CompletedCheckpoint, ...]:
-        """Take over from earlier JobMasters, however long storage fails; what they have left, by
-        rising id.
+        """Take over the stores from earlier JobMasters, and return their checkpoints by rising id.
 
-        A checkpoint before the last one that cannot be read is left alone.  The last one is what
-        the job goes on from: what it has committed since must not be done again.
+        Waits for as long as the storage fails. Unreadable checkpoints before the last one stay.
 
         Raises:
-            CheckpointsLostError: the last one cannot be read, or which one it is, or which ids were
-                given.
+            CheckpointsLostError: the last checkpoint cannot be read, or it is unknown which one is
+                the last or which ids were given.
             CheckpointStoreFencedError: another JobMaster has taken over already.
         """
         try:
@@ -166,8 +165,9 @@ class StoredCheckpoints:
         return tuple(recovered)
 
     async def begun_after(self, checkpoint_id: int, most: int) -> dict[int, str]:
-        """The ids after that one which earlier JobMasters have taken, but for the last *most* of
-        them, each with its directory.  After :meth:`recover`.
+        """Return the ids after *checkpoint_id* that earlier JobMasters took, with directories.
+
+        At most the last *most* ids are included. Call this after :meth:`recover`.
 
         Raises:
             CheckpointsLostError: it cannot be read which ids were given.
@@ -206,14 +206,14 @@ class StoredCheckpoints:
         return self._of_job if is_own else savepoint()
 
     def add_restored(self, action: AddRestoredSavepoint) -> None:
-        """Begin; no id is given before it is done."""
+        """Begin to add a restored savepoint. No id is given before this is done."""
         self._create_task(self._add_restored(action.checkpoint), "keep the savepoint")
 
     async def read_savepoint(self, location: str) -> CompletedCheckpoint:
-        """A savepoint, or another job's checkpoint, of which each file is there as a whole.
+        """Read a savepoint, or another job's checkpoint, and check that all its files are complete.
 
         Raises:
-            CheckpointStorageError: there is none, or not all of it, or its storage hangs.
+            CheckpointStorageError: there is none, or it is incomplete, or its storage hangs.
         """
 
         async def read() -> CheckpointMetadata:
@@ -233,7 +233,7 @@ class StoredCheckpoints:
     # --- a checkpoint -----------------------------------------------------------------------------
 
     def prepare(self, action: PrepareCheckpoint) -> None:
-        """Begin; then CheckpointPrepared or CheckpointNotPrepared is told."""
+        """Begin to prepare a checkpoint. Reports CheckpointPrepared or CheckpointNotPrepared."""
         self._create_task(self._prepare(action), "prepare a checkpoint")
 
     async def _prepare(self, action: PrepareCheckpoint) -> None:
@@ -249,15 +249,13 @@ class StoredCheckpoints:
         self._told(CheckpointPrepared(action.number, checkpoint_id, directory))
 
     async def place_of_savepoint(self, request: SnapshotRequest) -> str | SnapshotTaken:
-        """The directory of a savepoint, which follows from the request; or the savepoint, if an
-        earlier JobMaster has completed it.
+        """Return a savepoint's directory, or the savepoint if an earlier JobMaster completed it.
 
-        A job that goes on in spite of a savepoint that it was to be stopped with has that behind
-        it, and needs another one.
+        If the savepoint was to stop the job but the job went on, the job needs another savepoint.
 
         Raises:
-            JobError: no directory is named, or it is none.
-            CheckpointStorageError: it cannot be used.
+            JobError: no directory is named, or the name is not a directory.
+            CheckpointStorageError: the directory cannot be used.
         """
         for attempt in count(1):
             directory = self._savepoint_directory(request, attempt)
@@ -290,7 +288,7 @@ class StoredCheckpoints:
             raise JobError(self._job_id, f"{target!r} is no directory: {error}") from error
 
     def store(self, action: StoreCheckpoint) -> None:
-        """Begin; then CheckpointIsStored or CheckpointIsNotStored is told, when that is certain."""
+        """Begin to store a checkpoint. Reports CheckpointIsStored or CheckpointIsNotStored."""
         self._create_task(self._store(action), "store a checkpoint")
 
     async def _store(self, action: StoreCheckpoint) -> None:
@@ -304,7 +302,7 @@ class StoredCheckpoints:
         what = f"store checkpoint {checkpoint_id}"
         try:
             path = await self._try(what, write, PATIENCE)
-        except CheckpointStorageError as error:  # no pointer leads there, nor ever will
+        except CheckpointStorageError as error:  # no pointer leads to it, now or later
             self._told(CheckpointIsNotStored(action, str(error)))
             return
         if action.properties.is_recovered_from:
@@ -315,17 +313,19 @@ class StoredCheckpoints:
     # --- what is not needed any more --------------------------------------------------------------
 
     def discard(self, action: Discard) -> None:
-        """Begin; one after the other.  What storage does not delete stays."""
+        """Begin to delete, item by item. Items that the storage does not delete stay."""
         self._discards.append(action)
         self._begin_to_discard()
 
     def hold(self) -> None:
-        """Delete nothing that is not being deleted, before :meth:`release`: somebody may have to go
-        on from it."""
+        """Hold back deletions until :meth:`release`.
+        Another JobMaster may have to go on from the checkpoints. A deletion that is under way
+        continues.
+        """
         self._is_held = True
 
     def release(self) -> None:
-        """Go on after :meth:`hold`."""
+        """Continue with deletions after :meth:`hold`."""
         self._is_held = False
         self._begin_to_discard()
 
@@ -362,7 +362,7 @@ class StoredCheckpoints:
         await self._try(what, lambda: self._pointers.remove(checkpoint_id), PATIENCE)
 
     async def _check_owner(self) -> None:
-        if not self._is_forgotten:  # then nobody owns them, nor ever will
+        if not self._is_forgotten:  # afterwards nobody owns them any more
             await self._try("look whose checkpoints these are", self._pointers.check, PATIENCE)
 
     async def _delete(self, delete: Callable[[], None]) -> None:
@@ -372,17 +372,19 @@ class StoredCheckpoints:
         await self._try("delete what is not needed any more", work, PATIENCE)
 
     async def discarded(self) -> None:
-        """Return when all that was to be discarded is, or stays."""
+        """Return when everything in the queue is deleted, or was left behind."""
         if self._discarding is not None:
             await asyncio.wait([self._discarding])
 
     async def forget_job(self) -> None:
-        """The job is over for good: no JobMaster will recover anything of it.  What is retained of
-        it stays, and is its user's.  A checkpoint that is being prepared comes to nothing."""
+        """Forget the checkpoints of a job that is over for good: no JobMaster will recover them.
+        Retained checkpoints stay, and belong to the user. A checkpoint that is being prepared is
+        dropped.
+        """
         await self.discarded()
         shared, directory = self._storage.shared_directory, self._storage.directory
         try:
-            async with self._in_order:  # an id that is being taken is taken
+            async with self._in_order:  # waits for an id that is being taken
                 await self._try("forget the checkpoints", self._pointers.discard, PATIENCE)
                 self._is_forgotten = True
                 await self._try("forget the count of checkpoints", self._ids.discard, PATIENCE)
@@ -398,7 +400,10 @@ class StoredCheckpoints:
         return await self._try(what, work, inf)
 
     async def _try(self, what: str, work: Callable[[], Awaitable[T]], patience: float) -> T:
-        """Again and again for so many seconds, if that may help.  Raises what *work* raises."""
+        """Return the result of *work*, which is repeated for *patience* seconds if it fails.
+
+        Raises the error of *work*: at once if a repetition cannot help, else after that time.
+        """
         now = self._job_master.counted_time
         deadline = now() + patience
         while True:
@@ -418,11 +423,12 @@ class StoredCheckpoints:
                 self._fenced(error)
 
         task = self._job_master.create_task(guarded(), name)
-        task.add_done_callback(lambda _: work.close())  # if it was dropped before it had begun
+        # in case the task was dropped before it began
+        task.add_done_callback(lambda _: work.close())
         return task
 
     def _fenced(self, error: CheckpointStoreFencedError) -> None:
-        if self._is_forgotten:  # it was begun when the job was not over
+        if self._is_forgotten:  # it was begun before the job was over
             log.info("job %s: what came too late is left: %s", self._job_id, error)
         elif not self._is_fenced:
             self._is_fenced = True

@@ -1,12 +1,9 @@
-"""How a JobMaster goes on with what runs since an earlier one of its job.
-
-See ``docs/design/0051-taking-over.md``.
-"""
+"""Takes over a job's running tasks and processes (``docs/design/0051-taking-over.md``)."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -15,6 +12,7 @@ from flinkray.actors.coordinators.runner import CoordinatorRunner
 from flinkray.actors.coordinators.stream_coordinator_process import source_operator_of
 from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
 from flinkray.actors.job_master.past_coordinators import Adopted, PastCoordinators
+from flinkray.actors.job_master.past_copies import PastCopies
 from flinkray.actors.job_master.past_drivers import AdoptedDriver, PastDrivers
 from flinkray.actors.job_master.past_pools import Left
 from flinkray.actors.job_master.reconciliation import Reconciliation
@@ -23,7 +21,7 @@ from flinkray.actors.job_master.source_coordination import SourceCoordination
 from flinkray.actors.job_master.stored_checkpoints import CheckpointsLostError
 from flinkray.actors.job_master.task_deployer import TaskDeployer
 from flinkray.core.errors import AttemptDisposedError
-from flinkray.core.ids import ExecutionAttemptID, JobMasterId, JobVertexID
+from flinkray.core.ids import ExecutionAttemptID, JobMasterId, JobVertexID, ResourceID
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.graph.job_graph import STREAM, JobGraph
@@ -47,8 +45,7 @@ Recover = Callable[[], Awaitable[tuple[CompletedCheckpoint, ...] | None]]
 
 
 class TakingOver:
-    """Lives on the JobMaster's main thread: asks whoever knows something, all at once, then has the
-    scheduler decide."""
+    """Asks all processes, then has the scheduler decide what goes on. Runs on the main thread."""
 
     def __init__(
         self,
@@ -61,13 +58,19 @@ class TakingOver:
         coordinators: CoordinatorRunner,
         past_coordinators: PastCoordinators,
         past_drivers: PastDrivers,
+        past_copies: PastCopies,
         sources: SourceCoordination,
         graph: JobGraph,
         patience: float,
+        longest: float,
         *,
         apply: Callable[[list[JobSchedulerAction]], None],
     ) -> None:
-        """*patience*: seconds that reports are waited for.  *apply* carries out what follows."""
+        """Create the object; :meth:`run` does the work.
+
+        *patience*: seconds to wait for a process that does not answer. *longest*: seconds to wait
+        for the reports of TaskExecutors that answer. *apply* carries out the actions that follow.
+        """
         self._job_master = job_master
         self._scheduler = scheduler
         self._reconciliation = reconciliation
@@ -77,14 +80,18 @@ class TakingOver:
         self._coordinators = coordinators
         self._past_coordinators = past_coordinators
         self._past_drivers = past_drivers
+        self._past_copies = past_copies
         self._sources = sources
         self._graph = graph
         self._patience = patience
+        self._longest = longest
         self._apply = apply
 
     def reported(self, report: TaskExecutorReport) -> None:
-        """A TaskExecutor has registered, and has that.  After the decision, all goes that is not
-        known here by then: nothing that reports late goes on."""
+        """Note the report of a registered TaskExecutor.
+        After the decision, everything in the report that is unknown here is cancelled: late reports
+        do not make tasks go on.
+        """
         if not self._reconciliation.is_decided:
             self._reconciliation.reported(report)
         else:
@@ -92,10 +99,9 @@ class TakingOver:
             self._deployer.reported(report.location.resource_id, running)
 
     async def run(self, recover: Recover) -> bool:
-        """Return when it is decided; whether the job begins.
+        """Take over the job. Returns False if the job does not run, because *recover* has failed.
 
-        *recover* has the scheduler know the job's checkpoints.  If that fails the job ends, and
-        nothing goes on.
+        *recover* makes the job's checkpoints known to the scheduler. If it fails, the job ends.
         """
         steps = _Steps(self._job_master.clock.monotonic)
         self._apply(self._scheduler.reconcile(self._now))
@@ -105,12 +111,16 @@ class TakingOver:
             steps.timed("checkpoints", partial(self._recovered, recover)), "recover the checkpoints"
         )
         left = await steps.timed("SlotPools", self._slots.left_by_past_job_masters)
-        has_pool = left.notes is not None
+        has_all = left.notes is not None
         if left.notes is None and self._graph.has_stream_sources:
             notes = await steps.timed(
                 "notes", partial(self._past_coordinators.notes, self._patience)
             )
             left = replace(left, notes=notes)
+        is_copy = left.notes is None
+        if not has_all and self._graph.has_stream_sources:
+            copied = await steps.timed("copies", partial(self._copied, left))
+            has_all, left = copied is not None, copied or left
         adopting = self._job_master.create_task(
             steps.timed("coordinator", partial(self._adopted, left.notes)), "adopt the coordinator"
         )
@@ -119,14 +129,13 @@ class TakingOver:
             "adopt Spark drivers",
         )
         if left.notes is not None:
-            places, patience = (*left.task_executors, *left.notes.task_executors), self._patience
-            await steps.timed(
-                "reports", partial(self._reconciliation.all_reported, places, patience)
-            )
+            await steps.timed("reports", partial(self._all_reported, _places(left)))
         adopted, drivers, begun = await adopting, await adopting_drivers, await recovering
         kept: tuple[AdoptedDriver, ...] = ()
         if begun is not None:
-            kept = self._decide(left, adopted, drivers, begun, has_pool=has_pool)
+            kept = self._decide(
+                left, adopted, drivers, begun, has_all=has_all, is_copy=is_copy and has_all
+            )
         log.info("job %s: %s, after %s", self._graph.job_id, self._scheduler.status.name, steps)
         self._reconciliation.is_over()
         ending = self._past_coordinators.end_others(self._sources.owner)
@@ -135,12 +144,33 @@ class TakingOver:
         self._job_master.create_task(ending, "end past Spark drivers")
         return begun is not None
 
+    async def _all_reported(self, places: Mapping[ResourceID, str]) -> None:
+        await self._reconciliation.all_reported(places, self._patience, self._longest)
+
+    async def _copied(self, left: Left) -> Left | None:
+        """Return what the last copy at a TaskExecutor contains. None if the last copy is not known.
+
+        A TaskExecutor that does not answer may have a later copy. Once a TaskExecutor has reported,
+        the earlier JobMaster cannot change its copy any more, even if it lives.
+        """
+        places = await self._past_copies.places() if left.notes is None else _places(left)
+        await self._all_reported(places)
+        if not self._reconciliation.all_have_answered:
+            return None
+        copied = await self._past_copies.left(self._reconciliation.reports, left.notes)
+        if copied is None:
+            return None
+        self._slots.kept_parts.adopt(copied.parts)
+        places_of_both = dict.fromkeys((*left.task_executors, *copied.task_executors))
+        notes = left.notes or copied.notes
+        return replace(copied, notes=notes, task_executors=tuple(places_of_both))
+
     @property
     def _now(self) -> float:
         return self._job_master.clock.monotonic()
 
     async def _recovered(self, recover: Recover) -> dict[int, str] | None:
-        """The checkpoints that were begun, and are not complete; None: the job does not begin."""
+        """Return directories of incomplete checkpoints by id. None: the job does not begin."""
         recovered = await recover()
         if recovered is None or not self._scheduler.takes_checkpoints:
             return None if recovered is None else {}
@@ -166,25 +196,30 @@ class TakingOver:
         drivers: dict[JobVertexID, AdoptedDriver],
         begun: dict[int, str],
         *,
-        has_pool: bool,
+        has_all: bool,
+        is_copy: bool,
     ) -> tuple[AdoptedDriver, ...]:
-        """*has_pool*: the notes are a SlotPool's, and with them all that was kept.
+        """Decide what goes on, and carry out the decision.
+
+        Args:
+            has_all: whether everything that was kept is known, not only the notes.
+            is_copy: whether only a TaskExecutor has the notes.
 
         Returns:
-            The drivers that go on.
+            The Spark drivers that go on.
         """
         notes, dead = left.notes, None
         if adopted is not None:
             place: SourceCoordinatorPlace | None = adopted.place
-            self._adopt(adopted, is_known=has_pool)
+            self._adopt(adopted, is_known=has_all)
         else:
-            dead = self._dead(notes) if notes is not None and has_pool else None
+            dead = self._dead(notes) if notes is not None and has_all else None
             place = None if dead is None else dead[1]
         if notes is not None:
             notes = replace(notes, source_coordinator=place)
         reports = self._reconciliation.reports
         actions = self._scheduler.take_over(
-            notes, left.finished, reports, self._now, begun, drivers.keys()
+            notes, left.finished, reports, self._now, begun, drivers.keys(), is_copy=is_copy
         )
         for report in reports:
             self._deployer.adopted(report.location.resource_id, self._that_go_on(report))
@@ -219,8 +254,7 @@ class TakingOver:
         self._sources.started(coordinator)
 
     def _dead(self, notes: JobNotes) -> tuple[CoordinatorID, SourceCoordinatorPlace] | None:
-        """The coordinator of the sources that has died with its JobMaster, if another one can take
-        its place."""
+        """Return the coordinator that died with its JobMaster, if another one can replace it."""
         place = notes.source_coordinator
         if place is None:
             return None
@@ -243,8 +277,10 @@ class TakingOver:
         return True
 
     def _resets(self, reports: tuple[TaskExecutorReport, ...]) -> list[ResetSubtasks]:
-        """The last JobMaster may have died before it had told the coordinator of the readers that
-        it deployed."""
+        """Return resets for the sources' tasks that go on.
+        The last JobMaster may have died before it told the coordinator of tasks that it had
+        deployed.
+        """
         operators = {
             vertex.vertex_id: source_operator_of(vertex) for vertex in self._graph.vertices
         }
@@ -266,6 +302,12 @@ class TakingOver:
         ]
 
 
+def _places(left: Left) -> dict[ResourceID, str]:
+    """Return the addresses of the TaskExecutors on which the job has slots or results."""
+    noted = () if left.notes is None else left.notes.task_executors
+    return {place.resource_id: place.address for place in (*left.task_executors, *noted)}
+
+
 def _running(
     report: TaskExecutorReport,
 ) -> Iterator[tuple[ExecutionAttemptID, VertexInformation, ReportedTask]]:
@@ -278,8 +320,6 @@ def _running(
 
 
 class _Steps:
-    """How long each has taken."""
-
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._began = now()

@@ -1,4 +1,4 @@
-"""How a JobMaster has its tasks deployed and cancelled, and what it hears of that."""
+"""Deploys and cancels a JobMaster's tasks, and processes the answers."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ log = logging.getLogger(__name__)
 
 
 class TaskDeployer:
-    """Lives on the JobMaster's main thread.
+    """Deploys and cancels tasks. Lives on the JobMaster's main thread.
 
-    To one TaskExecutor, messages go in the order of the decisions.
+    Messages to one TaskExecutor are sent in the order of the decisions.
     """
 
     def __init__(
@@ -62,8 +62,13 @@ class TaskDeployer:
         apply: Callable[[list[JobSchedulerAction]], None],
         slot_lost: Callable[[AllocationID, str], None],
     ) -> None:
-        """*notes*: which deployments wait for.  *apply* carries out what follows; *slot_lost*: a
-        slot is not the job's (any more)."""
+        """Create the deployer.
+
+        Args:
+            notes: the notes that deployments wait for.
+            apply: carries out the actions that follow.
+            slot_lost: called with the reason when the job does not have a slot any more.
+        """
         self._job_master = job_master
         self._task_executors = task_executors
         self._scheduler = scheduler
@@ -75,7 +80,7 @@ class TaskDeployer:
         self._vertices: dict[int, VertexInformation] = {}
         self._reconciliation = DeploymentReconciliation()
         self._promotions: dict[ResourceID, asyncio.Task[set[IntermediateDataSetID]]] = {}
-        """Each with the data sets of which it could not promote its part."""
+        """For each TaskExecutor: the data sets of which it could not promote its part."""
 
     @property
     def _now(self) -> float:
@@ -84,15 +89,15 @@ class TaskDeployer:
     # --- what TaskExecutors say -------------------------------------------------------------------
 
     def states_changed(self, states: Iterable[TaskExecutionState]) -> None:
-        """Reports of tasks, before the scheduler hears of them."""
+        """Note reported states of tasks, before the scheduler receives them."""
         self._reconciliation.ended(s.attempt_id for s in states if s.state.is_terminal)
 
     def task_executor_lost(self, resource_id: ResourceID) -> None:
-        """With all that ran there."""
+        """Remove a lost TaskExecutor with all tasks there."""
         self._reconciliation.task_executor_lost(resource_id)
 
     def running(self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """What a TaskExecutor runs, as its heartbeat says."""
+        """Compare a heartbeat's attempts with the deployed ones, and repair differences."""
         found = self._reconciliation.heartbeat(resource_id, attempts)
         if found.unknown:
             self._tell_to_cancel(resource_id, list(found.unknown))
@@ -106,13 +111,13 @@ class TaskDeployer:
     # --- what earlier JobMasters have deployed ----------------------------------------------------
 
     def adopted(self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """They run there, and go on."""
+        """Note attempts of earlier JobMasters that continue on this TaskExecutor."""
         attempts = tuple(attempts)
         self._reconciliation.deploying(resource_id, attempts)
         self._reconciliation.deployed(resource_id, attempts)
 
     def reported(self, resource_id: ResourceID, running: Iterable[ExecutionAttemptID]) -> None:
-        """They run there, as it says when it registers; what nobody has deployed ends."""
+        """Cancel attempts that a registering TaskExecutor reports but that are not deployed."""
         unknown = self._reconciliation.not_deployed(resource_id, running)
         if unknown:
             log.info("%s: %d tasks of no use are cancelled", resource_id, len(unknown))
@@ -121,7 +126,7 @@ class TaskDeployer:
     # --- tasks, in bulk ---------------------------------------------------------------------------
 
     def deploy_all(self, action: DeployTasks) -> None:
-        """Begin; attempts that could not be deployed are told to the scheduler."""
+        """Begin to deploy tasks. Reports attempts that could not be deployed to the scheduler."""
         for part in action.deployments.parts:
             match part.content:
                 case VertexInformation() as vertex:
@@ -153,7 +158,7 @@ class TaskDeployer:
         self._reconciliation.deployed(resource_id, attempts)
         for task in refused:
             if task.lost_slot is not None:
-                # with it the next attempt would fail at once, too
+                # otherwise the next attempt would fail in this slot, too
                 self._slot_lost(task.lost_slot, task.cause)
             else:
                 self._apply(
@@ -176,11 +181,11 @@ class TaskDeployer:
         tell(self._job_master, cancel(), resource_id)
 
     def cancel_all(self, action: CancelTasks) -> None:
-        """Begin; each cancelled task reports its end."""
+        """Begin to cancel tasks. Each cancelled task reports its end."""
         self._job_master.create_task(self._cancel_all(action), "cancel tasks")
 
     async def _cancel_all(self, action: CancelTasks) -> None:
-        await self._notes.acknowledged()  # they may not have been sent yet
+        await self._notes.acknowledged()  # their deployment may still wait to be sent
         try:
             executor = self._task_executors.get(action.location.resource_id)
             await executor.cancel_tasks(action.attempts, self._job_master.fencing_token)
@@ -191,7 +196,7 @@ class TaskDeployer:
             )
 
     def release(self, action: ReleasePartitions) -> None:
-        """Whether it arrives changes nothing."""
+        """Tell a TaskExecutor to release results. A lost message does no harm."""
         resource_id = action.location.resource_id
         if self._task_executors.is_connected(resource_id):
             executor = self._task_executors.get(resource_id)
@@ -201,7 +206,7 @@ class TaskDeployer:
             tell(self._job_master, release, resource_id)
 
     def promote(self, action: PromotePartitions) -> None:
-        """Begin; see :meth:`promoted`."""
+        """Begin to promote results; :meth:`promoted` waits for the end."""
         self._promotions[action.location.resource_id] = self._job_master.create_task(
             self._promote(action), "promote partitions"
         )
@@ -223,7 +228,8 @@ class TaskDeployer:
         return set()
 
     async def promoted(self) -> None:
-        """Return when all promotions are answered; data sets that are not complete are released."""
+        """Wait until the TaskExecutors have answered all requests to promote results.
+        Data sets with a result that was not promoted are released."""
         broken: set[IntermediateDataSetID] = set()
         for promotion in self._promotions.values():
             broken |= await promotion

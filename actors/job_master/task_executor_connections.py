@@ -1,4 +1,4 @@
-"""The TaskExecutors that are registered at a JobMaster: watched, and asked for heartbeats."""
+"""The TaskExecutors that are registered at a JobMaster, with watches and heartbeats."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class _Connection:
 
 
 class TaskExecutorConnections:
-    """All methods and callbacks run on the main thread of the JobMaster, *owner*."""
+    """Connections to TaskExecutors.
+    All methods and callbacks run on the main thread of the JobMaster, *owner*.
+    """
 
     def __init__(
         self,
@@ -44,10 +46,9 @@ class TaskExecutorConnections:
         allocations: Callable[[ResourceID], tuple[AllocationID, ...]],
         on_lost: Callable[[ResourceID, str], None],
     ) -> None:
-        """*allocations*: those that the job holds on a TaskExecutor now, for the heartbeats
-        (JM-08).
+        """*allocations*: returns the job's allocations on a TaskExecutor, for heartbeats (JM-08).
 
-        *on_lost*: a connection ended otherwise than by :meth:`remove` and :meth:`remove_all`.
+        *on_lost*: called when a connection ended without :meth:`remove` or :meth:`remove_all`.
         """
         self._owner = owner
         self._job_id = job_id
@@ -58,7 +59,7 @@ class TaskExecutorConnections:
         self._heartbeats: HeartbeatSender[AllocatedSlotReport, TaskExecutorHeartbeat] | None = None
 
     def start(self) -> None:
-        """Begin with the heartbeats."""
+        """Begin to send heartbeats."""
         self._heartbeats = HeartbeatSender(
             self._owner,
             self._settings,
@@ -68,7 +69,7 @@ class TaskExecutorConnections:
         )
 
     def stop(self) -> None:
-        """End heartbeats and watches; nobody is told anything."""
+        """End heartbeats and watches, without messages or callbacks."""
         for connection in self._connections.values():
             connection.watch.cancel()
         self._connections.clear()
@@ -76,11 +77,10 @@ class TaskExecutorConnections:
             self._heartbeats.stop()
 
     async def add(self, location: WorkerLocation) -> None:
-        """Connect; nothing changes when it was connected already (JM-02).  One that was started
-        anew under its old name loses its old connection first (JM-01).
+        """Connect to a TaskExecutor, unless connected (JM-02).
 
-        Raises:
-            RpcConnectionError: nobody is at its address.
+        A TaskExecutor that was restarted under its old name first loses its old connection (JM-01).
+        Raises RpcConnectionError if no TaskExecutor is at the address.
         """
         resource_id = location.resource_id
         known = self._connections.get(resource_id)
@@ -90,7 +90,7 @@ class TaskExecutorConnections:
             self.lose(resource_id, "it was started anew")
         gateway = await self._owner.connect(location.address, TaskExecutorGateway)
         if resource_id in self._connections:
-            return  # a repetition of this call was faster
+            return  # a repeated call was faster
         watch = self._owner.watch(gateway, lambda reason: self.lose(resource_id, reason))
         self._connections[resource_id] = _Connection(location, gateway, watch)
         assert self._heartbeats is not None
@@ -105,11 +105,11 @@ class TaskExecutorConnections:
         return resource_id in self._connections
 
     def get(self, resource_id: ResourceID) -> TaskExecutorGateway:
-        """Raises UnknownTaskExecutorError when it is not (any more) connected."""
+        """Return the gateway. Raises UnknownTaskExecutorError if not connected."""
         return self._connection(resource_id).gateway
 
     def location(self, resource_id: ResourceID) -> WorkerLocation:
-        """Raises UnknownTaskExecutorError when it is not (any more) connected."""
+        """Return the location. Raises UnknownTaskExecutorError if not connected."""
         return self._connection(resource_id).location
 
     def _connection(self, resource_id: ResourceID) -> _Connection:
@@ -119,21 +119,21 @@ class TaskExecutorConnections:
         return connection
 
     def heartbeat(self, resource_id: ResourceID, payload: TaskExecutorHeartbeat) -> None:
-        """A heartbeat is here."""
+        """Receive a heartbeat."""
         if self._heartbeats is not None:
             self._heartbeats.receive_heartbeat(resource_id, payload)
 
     def lose(self, resource_id: ResourceID, reason: str) -> None:
-        """The connection is of no use any more; idempotent."""
+        """Give up a broken connection. Idempotent."""
         if self._remove(resource_id, reason):
             self._on_lost(resource_id, reason)
 
     def remove(self, resource_id: ResourceID, reason: str) -> None:
-        """Let one go, and tell it so; idempotent."""
+        """Disconnect a TaskExecutor, and tell it so. Idempotent."""
         self._remove(resource_id, reason)
 
     def remove_all(self, reason: str) -> None:
-        """Tell all, should they live, that the job wants nothing of them any more."""
+        """Disconnect all TaskExecutors, and tell those that live."""
         for resource_id in tuple(self._connections):
             self._remove(resource_id, reason)
 

@@ -1,8 +1,7 @@
-"""What a ResourceManager needs of the system that provides workers.
+"""The driver: the interface of a ResourceManager to the system that provides workers.
 
-The ResourceManager decides (through its SlotManager) *what* is started and released; a driver knows
-*how*.  On Ray a worker group is a placement group and a TaskExecutor an actor in one of its bundles
-(:mod:`flinkray.actors.resource_manager.ray_driver`).
+The ResourceManager decides what is started and released; a driver knows how. On Ray a worker group
+is a placement group (:mod:`flinkray.actors.resource_manager.ray_driver`).
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
 
 class WorkerGroupStartError(FlinkRayError):
-    """The provider refused a worker group (not: it has no room for it now)."""
+    """Raised when the provider refuses a worker group. Lack of room at present is no refusal."""
 
     retryable = True
 
 
 class WorkerGroupLostError(FlinkRayError):
-    """A worker group was removed by someone else while it was still wanted."""
+    """Raised when a worker group that is still wanted was removed by another party."""
 
     retryable = True
 
@@ -38,7 +37,7 @@ class WorkerGroupRequest:
     """A worker group to be started: bundle i holds a TaskExecutor of profile ``bundles[i]``."""
 
     owner: WorkerGroupOwner | None
-    """Whose own the group is; None: shared by all jobs."""
+    """The job and group name if the group belongs to one job. None: shared by all jobs."""
     bundles: tuple[ResourceProfile, ...]
 
 
@@ -52,7 +51,7 @@ class WorkerGroupHandle:
     bundles: tuple[ResourceProfile, ...]
 
     def is_own_of(self, job_id: JobID) -> bool:
-        """Whether it is a job's own."""
+        """Return whether the group belongs to this job alone."""
         return self.owner is not None and self.owner.job_id == job_id
 
 
@@ -69,7 +68,9 @@ def task_executor_spec(
     factory: str = TASK_EXECUTOR_FACTORY,
     node: NodeAddress | None = None,
 ) -> EndpointSpec:
-    """The process of a TaskExecutor; *node* is where its bundle is, when it is not on Ray."""
+    """Return the specification of a TaskExecutor's process.
+    *node* is the node of its bundle if the process does not run on Ray.
+    """
     return EndpointSpec(
         kind="TaskExecutor",
         name=resource_id,
@@ -97,38 +98,34 @@ class ResourceManagerDriver(ABC):
 
     @abstractmethod
     async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroupHandle:
-        """Reserve a group; returns as soon as the request is recorded, placed or not.
+        """Reserve a group. Returns once the request is recorded, before the group is placed.
 
-        From then on the group outlives the ResourceManager: :meth:`recover` finds it.
-
-        Raises:
-            WorkerGroupStartError: it cannot be recorded.
+        From then on the group outlives the ResourceManager: :meth:`recover` finds the group.
+        Raises WorkerGroupStartError if the request cannot be recorded.
         """
 
     @abstractmethod
     async def wait_until_placed(self, group: WorkerGroupId) -> None:
-        """Return when every bundle is reserved on a node (again, after one was lost).
+        """Return when every bundle is reserved on a node, also after a bundle was lost.
 
-        Waits as long as it takes; cancelling the wait leaves the group as it is.
-
-        Raises:
-            WorkerGroupLostError: the group was removed.
+        Waits without a limit. Cancelling the wait leaves the group as it is. Raises
+        WorkerGroupLostError if the group was removed.
         """
 
     @abstractmethod
     async def describe_placement(self, group: WorkerGroupId) -> str:
-        """What the provider itself says about a group that is not placed, for people."""
+        """Return the provider's own text, for people, about a group that is not placed."""
 
     @abstractmethod
     async def release_worker_group(self, group: WorkerGroupId) -> None:
         """Remove a group, placed or not, and everything that runs in it.
 
-        Answers when the provider shows its resources as available again; idempotent.
+        Returns when the provider shows the group's resources as available again. Idempotent.
         """
 
     @abstractmethod
     def new_task_executor_id(self, group: WorkerGroupHandle, bundle_index: int) -> ResourceID:
-        """The name of a TaskExecutor that is going to be started there; none is given twice."""
+        """Return a new, unique name for a TaskExecutor that will be started in the bundle."""
 
     @abstractmethod
     async def start_task_executor(
@@ -138,40 +135,38 @@ class ResourceManagerDriver(ABC):
         bundle_index: int,
         number_of_slots: int,
     ) -> None:
-        """Start a TaskExecutor in a bundle of a placed group; returns when it has started.
+        """Start a TaskExecutor in a bundle of a placed group. Returns when it has started.
 
-        It registers at the ResourceManager by itself, perhaps before this returns.
-
-        Raises:
-            RpcError: it could not be started (its bundle or node is gone, its start failed).
+        The TaskExecutor registers at the ResourceManager by itself, perhaps before this returns.
+        Raises RpcError if the bundle or node is gone, or the start failed.
         """
 
     @abstractmethod
     async def stop_task_executor(self, resource_id: ResourceID) -> None:
-        """Let a TaskExecutor end its tasks and itself; returns when it is gone.  Idempotent."""
+        """Let a TaskExecutor end its tasks and itself. Returns when it is gone. Idempotent."""
 
     @abstractmethod
     async def kill_task_executor(self, resource_id: ResourceID) -> None:
-        """End a TaskExecutor at once, whatever it does.  Idempotent."""
+        """End a TaskExecutor at once, whatever it does. Idempotent."""
 
     @abstractmethod
     async def occupied_bundles(
         self, groups: Iterable[WorkerGroupId]
     ) -> dict[WorkerGroupId, dict[int, ResourceID]]:
-        """The bundles of groups that hold a TaskExecutor process, also one that is still starting.
+        """Return the bundles that hold a TaskExecutor process, also if it is still starting.
 
-        For groups that a ResourceManager of the past started: it may take time for all processes
-        that there are, and asks once for all groups.
+        Used for groups of an earlier ResourceManager. The call may take time for every existing
+        process, so that one call should ask for all groups.
         """
 
     @abstractmethod
     async def cluster_resources(self) -> ClusterResources:
-        """What the provider has now; its texts about groups are left out."""
+        """Return the provider's present resources, without its texts about groups."""
 
     @abstractmethod
     async def dashboard_url(self) -> str | None:
-        """Where people can look at the provider; None: nowhere, or it does not say."""
+        """Return the URL of the provider's dashboard. None if there is none or it is not known."""
 
     @abstractmethod
     async def recover(self) -> tuple[WorkerGroupHandle, ...]:
-        """The groups of this cluster that exist already, placed or not, oldest first."""
+        """Return the existing groups of this cluster, placed or not, oldest first."""

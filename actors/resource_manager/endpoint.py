@@ -1,4 +1,4 @@
-"""The ResourceManager: gives slots to jobs, starts and releases the workers that have them."""
+"""The ResourceManager: assigns slots to jobs, and starts and releases workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 import flinkray
-from flinkray.actors.gateways import ResourceManagerGateway
+from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway
 from flinkray.actors.gateways.messages import (
     ClusterArguments,
     JobMasterRegistrationSuccess,
@@ -74,11 +74,11 @@ log = logging.getLogger(__name__)
 
 
 _RETRIEVAL_PATIENCE = 2.0
-"""Seconds until a JobMaster that leads must be known to do so by a server that lags behind."""
+"""Seconds to wait for an election server that does not know yet that a JobMaster leads."""
 
 
 class ResourceManagerError(FlinkRayError):
-    """The ResourceManager cannot do its work."""
+    """Raised when the ResourceManager cannot do its work."""
 
 
 async def create_resource_manager(
@@ -95,8 +95,9 @@ async def lead_resource_manager(
     arguments: ClusterArguments,
     driver: ResourceManagerDriver,
 ) -> RpcEndpoint:
-    """The main endpoint of such a process: a ResourceManager that knows what exists, or one that
-    waits to become it."""
+    """Return the main endpoint of a ResourceManager's process.
+    It is a ResourceManager that knows the existing worker groups, or a standby for it.
+    """
     services = ClusterServices.create(rpc_service, arguments)
 
     async def new_leader(leadership: Leadership) -> ResourceManager:
@@ -109,7 +110,7 @@ async def lead_resource_manager(
 
 
 class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGateway):
-    """Keeps the registrations of TaskExecutors and JobMasters; the rest is SlotAllocation's."""
+    """Keeps the registrations of TaskExecutors and JobMasters. SlotAllocation does the rest."""
 
     def __init__(
         self,
@@ -139,16 +140,17 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         self._connecting_back = RegistrantConnections(self)
         self._recovered: list[tuple[WorkerGroupHandle, dict[int, ResourceID]]] = []
         self._bereaved: set[JobID] = set()
-        """Jobs whose JobMaster was lost: what they have is kept for the next one."""
+        """Jobs whose JobMaster was lost. Their slots are kept for the next JobMaster."""
         self._is_shutting_down = False
 
     # --- life cycle -------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Find what exists already; called once, before the endpoint is started."""
+        """Find the existing worker groups. Called once, before the endpoint is started."""
         groups = await self._driver.recover()
         occupied = await self._driver.occupied_bundles([group.group_id for group in groups])
-        # of two of one owner the first to be recovered stays; the older was about to be released
+        # Newest first: of two groups of one owner the first recovered stays; the older one was
+        # about to be released.
         self._recovered = [(group, occupied[group.group_id]) for group in reversed(groups)]
 
     async def on_start(self) -> None:
@@ -340,11 +342,13 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             return RegistrationFailure(f"nobody is known to lead job {job_id}")
         if leader != (job_master_address, job_master_id.leader_session()):
             return RegistrationFailure(f"job {job_id} is led by {leader[1]} at {leader[0]}")
-        refusal = await self._why_not_instead(job_id, job_master_id)
-        if refusal is not None:
-            return refusal
-        gateway = await self._connecting_back.to_job_master(job_master_address, job_master_id)
-        if isinstance(gateway, RegistrationFailure):
+        gateway = await self._connecting_back.to_job_master(
+            job_master_address,
+            job_master_id,
+            job_id,
+            is_another=self._is_another(job_id, job_master_id),
+        )
+        if not isinstance(gateway, JobMasterGateway):
             return gateway
         earlier = self._close_job_master(job_id)
         if earlier is not None and earlier.job_master_id != job_master_id:
@@ -371,31 +375,20 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         self._slots.job_master_registered(job_id, job_master_address, job_master_id)
         return JobMasterRegistrationSuccess(self.fencing_token, self._resource_id)
 
-    async def _why_not_instead(
-        self, job_id: JobID, job_master_id: JobMasterId
-    ) -> RegistrationFailure | RegistrationRejection | None:
-        """Another JobMaster of a job that has one, or that has lost one, is its successor, or its
-        predecessor, which wakes up from a pause: the Dispatcher, which has started both, knows."""
+    def _is_another(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
+        """Return whether the job has, or has lost, another JobMaster than this one."""
         present = self._members.job_masters.get(job_id)
-        if present is None and job_id not in self._bereaved:
-            return None
-        if present is not None and present.job_master_id == job_master_id:
-            return None
-        try:
-            dispatcher = await self._services.connect_to_dispatcher()
-            leader = await dispatcher.request_job_leader(job_id)
-        except FlinkRayError as error:
-            return RegistrationFailure(f"who leads job {job_id} is not known: {error}")
-        if leader == job_master_id:
-            return None
-        if leader is None:
-            return RegistrationFailure(f"nobody leads job {job_id} at present")
-        return RegistrationRejection(f"job {job_id} is led by {leader}")
+        if present is None:
+            return job_id in self._bereaved
+        return present.job_master_id != job_master_id
 
     async def _see_job_leader(
         self, job_id: JobID, address: str, job_master_id: JobMasterId
     ) -> tuple[str, LeaderSessionID] | None:
-        """The elected JobMaster; services without an election know only what they are told."""
+        """Return the address and session of the elected JobMaster, or None if there is none.
+
+        Without elections, *address* and the session of *job_master_id* are returned.
+        """
         said = (address, job_master_id.leader_session())
         try:
             retriever = self._services.high_availability.get_job_master_leader_retriever(

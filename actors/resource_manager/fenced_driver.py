@@ -1,4 +1,4 @@
-"""A driver that changes nothing for a ResourceManager that leads no more."""
+"""A driver that refuses changes for a ResourceManager that leads no more."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from flinkray.scheduler.resources.shortages import ClusterResources
 
 
 class FencedDriver(ResourceManagerDriver):
-    """Ray knows no fencing: what changes anything there is done by the present leader alone.
+    """Forwards calls to a driver.
+    Calls that change anything are allowed only for the present leader.
 
-    One that wakes up from a pause takes TaskExecutors for lost that have registered with its
-    successor, and would release them.  What only looks is passed on.
+    This is needed because Ray has no fencing. A ResourceManager that wakes up from a pause would
+    count TaskExecutors as lost that have registered at its successor, and would release them. Calls
+    that only read are always forwarded.
     """
 
     def __init__(self, driver: ResourceManagerDriver, leadership: Leadership) -> None:

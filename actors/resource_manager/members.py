@@ -1,4 +1,4 @@
-"""TaskExecutors and JobMasters that are registered at a ResourceManager."""
+"""The TaskExecutors and JobMasters that are registered at a ResourceManager."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from flinkray.scheduler.shared.slots import WorkerLocation
 
 @dataclass(slots=True)
 class RegisteredTaskExecutor:
-    """One registration; the same process may register again, under another instance id (RM-01)."""
+    """A registration of a TaskExecutor.
+    The process may register again with a new instance id (RM-01).
+    """
 
     registration: TaskExecutorRegistration
     instance_id: InstanceID
     gateway: TaskExecutorGateway
     watch: TerminationWatch
     has_reported: bool = False
-    """Whether its first slot report is here; before that it has no slots (RM-12)."""
+    """Whether its first slot report has arrived. Before that it has no slots (RM-12)."""
 
     @property
     def location(self) -> WorkerLocation:
@@ -29,7 +31,7 @@ class RegisteredTaskExecutor:
 
 @dataclass(slots=True)
 class RegisteredJobMaster:
-    """The master of a job."""
+    """A registration of a job's JobMaster."""
 
     job_id: JobID
     job_master_id: JobMasterId
@@ -39,7 +41,7 @@ class RegisteredJobMaster:
 
 
 class Members:
-    """Who is registered now."""
+    """All TaskExecutors and JobMasters that are registered now."""
 
     def __init__(self) -> None:
         self.task_executors: dict[ResourceID, RegisteredTaskExecutor] = {}

@@ -1,4 +1,4 @@
-"""Worker groups as Ray placement groups, TaskExecutors as Ray actors in their bundles."""
+"""The driver for Ray: a worker group is a placement group, a TaskExecutor is an actor."""
 
 from __future__ import annotations
 
@@ -42,28 +42,28 @@ T = TypeVar("T")
 
 _SHARED = "shared"
 _TASK_EXECUTOR = r"TaskExecutor-\d+-(?P<bundle>\d+)-(?P<mark>[0-9a-f]{8})[0-9a-f]{4}"
-"""Names of their processes; the names of task processes end with those."""
+"""Pattern of TaskExecutor process names. Names of task processes end with such a name."""
 _FIRST_POLLS = (0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 _LATER_POLL = 0.25
-"""Seconds.  Ray places a small group within 6 ms, and itself tries again about once a second.  A
-group that waits for longer is looked after together with all others that do."""
+"""Seconds between polls.
+Ray places a small group within 6 ms, and itself tries again about once a second. Groups that wait
+longer than the first polls are polled together.
+"""
 _RELEASE_POLL = 0.02
 _RELEASE_TIMEOUT = 30.0
-"""Seconds after which Ray is no longer asked for a removed group (it takes 0.1 s as a rule)."""
+"""Seconds after which Ray is no longer polled for a removed group. Usually removal takes 0.1 s."""
 _PATIENCE = 2.0
-"""Seconds for an answer of Ray's head that is for people: they are told that there is none."""
+"""Seconds to wait for an answer of Ray's head that is shown to people."""
 _NOTHING_KNOWN = ClusterResources(ResourceProfile(0.0), ResourceProfile(0.0), ())
 
 
 class RayResourceManagerDriver(ResourceManagerDriver):
-    """Must run in a process that is connected to Ray, in the cluster's namespace.
+    """Driver for Ray. Must run in a process that is connected to Ray, in the cluster's namespace.
 
-    Placement groups are detached and carry all that :meth:`recover` needs in their name,
-    ``flinkray-<cluster id>-<owner>-<n>``, and in their bundles; the owner is ``shared``, or a job's
-    id and the name of its group, quoted as in a URL.  Their state is polled:
-    Ray's own wait holds a thread as long as a group is pending, and raises a bare Exception when
-    the group is removed.  Each is asked for by its id: Ray's list of all groups holds removed
-    ones, too.
+    Placement groups are detached. Their bundles and their name ``flinkray-<cluster
+    id>-<owner>-<n>`` contain everything that :meth:`recover` needs. The owner is ``shared``, or a
+    job's id and the name of its group, quoted as in a URL. The state of each group is polled by its
+    id, because Ray's own wait holds a thread, and Ray's list also contains removed groups.
     """
 
     def __init__(
@@ -86,8 +86,9 @@ class RayResourceManagerDriver(ResourceManagerDriver):
             lambda groups: run(_released, groups), shortest_pause=_RELEASE_POLL, now=now
         )
         self._emptied: set[str] = set()
-        """Released groups, as the names of TaskExecutors have them, of which something may be
-        written down yet."""
+        """Released groups for which process addresses may still be recorded.
+        They are named as in names of TaskExecutors.
+        """
         self._forgetting = asyncio.Lock()
 
     async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroupHandle:
@@ -111,11 +112,10 @@ class RayResourceManagerDriver(ResourceManagerDriver):
             raise WorkerGroupLostError(f"placement group {group} was removed")
 
     async def _create(self, name: str, bundles: list[dict[str, float]]) -> str:
-        """Its id."""
         try:
             return await self._head.ask(_create, name, bundles)
         except (RayError, ValueError) as error:
-            # the head may have gone when it had recorded the group
+            # the head may have failed after it had recorded the group
             found = await self._head.ask_patiently(_id_of, name)
             if found is not None:
                 return found
@@ -144,8 +144,9 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         await self._forget_processes(group)
 
     async def _forget_processes(self, group: WorkerGroupId) -> None:
-        """Ray has ended them with the group: nobody else takes away what says where they listen.
-        One look is for all groups that were released meanwhile."""
+        """Remove the recorded addresses of processes that Ray has ended with their group.
+        One scan handles all groups that were released meanwhile.
+        """
         self._emptied.add(_mark(group))
         async with self._forgetting:
             emptied, self._emptied = self._emptied, set()
@@ -190,7 +191,7 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         return {group: by_group.get(_mark(group), {}) for group in groups}
 
     async def cluster_resources(self) -> ClusterResources:
-        """As far as the head answers; else what it said last, and that it does not answer."""
+        """Return the resources. If the head is silent, the last known ones, with the outage."""
         try:
             self._last_resources = await within(_PATIENCE, self._ask(_cluster_resources))
         except asyncio.TimeoutError:
@@ -198,7 +199,10 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         return self._last_resources
 
     async def dashboard_url(self) -> str | None:
-        """As the head has it: processes that Ray has started suppose that its port is 8265."""
+        """Return the dashboard URL from Ray's head.
+        None if the head does not answer. Processes that Ray has started assume that the port is
+        8265.
+        """
         try:
             url = await within(_PATIENCE, self._ask(get_webui_url_from_internal_kv))
         except asyncio.TimeoutError:
@@ -226,10 +230,10 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         return tuple(group for _, group in sorted(groups.items()))
 
     async def _ask(self, fn: Callable[..., T], *args: object) -> T:
-        """Not at all while the head is known to be away: each question would keep a thread.
+        """Ask Ray's head, unless the head is known to be away: each question would hold a thread.
 
         Raises:
-            asyncio.TimeoutError: it is away.
+            asyncio.TimeoutError: the head is away.
         """
         if self._head.outage is not None:
             raise asyncio.TimeoutError
@@ -237,7 +241,7 @@ class RayResourceManagerDriver(ResourceManagerDriver):
 
 
 def _mark(group: WorkerGroupId) -> str:
-    """What stands for it in the names of its TaskExecutors."""
+    """Return the part of TaskExecutor names that identifies the group."""
     return group.value[:8]
 
 
@@ -264,7 +268,6 @@ def _create(name: str, bundles: list[dict[str, float]]) -> str:
 
 
 def _id_of(name: str) -> str | None:
-    """Of the group of that name; None: there is none."""
     for group_id, entry in placement_group_table().items():
         if entry["name"] == name and entry["state"] != "REMOVED":
             return str(group_id)
@@ -272,14 +275,15 @@ def _id_of(name: str) -> str | None:
 
 
 def _table_of(group_id: str) -> dict[str, Any]:
-    """Empty when Ray has forgotten the group."""
+    """Return Ray's record of the group. Empty if Ray has forgotten the group."""
     table: dict[str, Any] = placement_group_table(_placement_group(group_id))
     return table
 
 
 def _named_actors() -> list[dict[str, str]]:
-    """Those that live or are being started, of all namespaces: a process that Ray started for
-    another one's namespace does not know it as its own."""
+    """Return the named actors that live or are being started, of all namespaces.
+    Ray can list all namespaces, or only that of the calling process, which may be another one.
+    """
     actors: list[dict[str, str]] = list_named_actors(all_namespaces=True)
     return actors
 
@@ -289,15 +293,14 @@ def _remove(group_id: str) -> None:
 
 
 def _ended_placements(groups: tuple[str, ...]) -> dict[str, str]:
-    """Of those that are placed (CREATED) or gone (REMOVED); others wait."""
     states = {group: _table_of(group).get("state", "REMOVED") for group in groups}
     return {g: state for g, state in states.items() if state in ("CREATED", "REMOVED")}
 
 
 def _released(groups: tuple[str, ...]) -> dict[str, bool]:
-    """Those of which no live node lists resources any more.
+    """Return the removed groups for which no live node lists resources any more.
 
-    A node takes them off its list and puts the CPU and memory back in one step.
+    A node removes them from its list and returns CPU and memory in one step.
     """
     removed = [g for g in groups if _table_of(g).get("state", "REMOVED") == "REMOVED"]
     nodes: dict[str, dict[str, float]] = available_resources_per_node()

@@ -1,4 +1,4 @@
-"""Connections of a ResourceManager to those who register."""
+"""Connections from the ResourceManager to processes that register at it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
+from flinkray.actors.shared.job_leader import has_name_of_leader
 from flinkray.core.errors import RpcError
-from flinkray.core.ids import JobMasterId
-from flinkray.rpc import RegistrationFailure, RpcEndpoint, RpcGateway
+from flinkray.core.ids import JobID, JobMasterId
+from flinkray.rpc import RegistrationFailure, RegistrationRejection, RpcEndpoint
 
-G = TypeVar("G", bound=RpcGateway)
+T = TypeVar("T")
 
 
 class RegistrantConnections:
-    """A registration that was overtaken by a later one from the same address is refused, however
-    long its connection took (RM-02)."""
+    """Connects to registering processes.
+    A registration is refused if a later one from the same address has begun before its connection
+    was ready (RM-02).
+    """
 
     def __init__(self, endpoint: RpcEndpoint) -> None:
         self._endpoint = endpoint
@@ -23,28 +26,36 @@ class RegistrantConnections:
         """Address -> the latest registration from there that waits for its connection."""
 
     async def to_task_executor(self, address: str) -> TaskExecutorGateway | RegistrationFailure:
-        """The one who registers, or why he cannot."""
+        """Return the gateway of the registering TaskExecutor, or why it cannot register."""
         connecting = self._endpoint.connect(address, TaskExecutorGateway)
         return await self._unless_overtaken(address, connecting)
 
     async def to_job_master(
-        self, address: str, job_master_id: JobMasterId
-    ) -> JobMasterGateway | RegistrationFailure:
-        """The one who registers, or why he cannot."""
-        connecting = self._connect_to_job_master(address, job_master_id)
+        self, address: str, job_master_id: JobMasterId, job_id: JobID, *, is_another: bool
+    ) -> JobMasterGateway | RegistrationFailure | RegistrationRejection:
+        """Return the gateway of the registering JobMaster, or why it cannot register.
+
+        *is_another*: the job has, or has lost, another JobMaster. The registering JobMaster may be
+        a predecessor that wakes up from a pause: the process name belongs to the successor.
+        """
+        connecting = self._connect_to_job_master(address, job_master_id, job_id, is_another)
         return await self._unless_overtaken(address, connecting)
 
     async def _connect_to_job_master(
-        self, address: str, job_master_id: JobMasterId
-    ) -> JobMasterGateway:
+        self, address: str, job_master_id: JobMasterId, job_id: JobID, is_another: bool
+    ) -> JobMasterGateway | RegistrationRejection:
         job_master = await self._endpoint.connect(address, JobMasterGateway, job_master_id)
-        # refused by a successor, which may be at that address by now
+        # fails if the address belongs to a successor by now
         await job_master.request_job_status()
+        service = self._endpoint.rpc_service
+        if is_another and not await has_name_of_leader(service, job_master, job_id):
+            identity = service.identity_of(job_master)
+            return RegistrationRejection(f"job {job_id} is not led by {identity} (any more)")
         return job_master
 
     async def _unless_overtaken(
-        self, address: str, connecting: Awaitable[G]
-    ) -> G | RegistrationFailure:
+        self, address: str, connecting: Awaitable[T]
+    ) -> T | RegistrationFailure:
         registration = self._registrations[address] = object()
         try:
             connected = await connecting

@@ -1,4 +1,4 @@
-"""Asking again and again about many things, at a bounded rate."""
+"""Polls for many keys together at a bounded rate."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _PAUSE = 4.0
-"""As many times as a look took it pauses before the next one."""
+"""The pause before the next look is this many times as long as the last look took."""
 
 
 class SharedPoll(Generic[K, V]):
-    """Looks after all that somebody waits for by one look at a time.
+    """Polls for all keys that callers wait for, with one look at a time.
 
-    However many there are, looking takes a fifth of the time: a look at a thousand that takes a
-    second is followed by one after four seconds.
+    Looking takes at most a fifth of the time: a look at a thousand keys that takes one second is
+    followed by the next look four seconds later.
     """
 
     def __init__(
@@ -27,8 +27,10 @@ class SharedPoll(Generic[K, V]):
         shortest_pause: float,
         now: Callable[[], float],
     ) -> None:
-        """*look* answers for those keys of which there is something to say.  *shortest_pause* in
-        seconds; *now* in monotonic seconds."""
+        """Create a poll that looks only while callers wait.
+        *look* returns answers for the keys that have one. *shortest_pause* is in seconds, *now*
+        returns monotonic seconds.
+        """
         self._look = look
         self._shortest_pause = shortest_pause
         self._now = now
@@ -36,11 +38,7 @@ class SharedPoll(Generic[K, V]):
         self._looking: asyncio.Task[None] | None = None
 
     async def answer_for(self, key: K) -> V:
-        """Returns when a look has an answer for the key.
-
-        Raises:
-            whatever a look has raised.
-        """
+        """Return the answer for the key as soon as a look has one. Raises what a look raises."""
         future: asyncio.Future[V] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(future)
         if self._looking is None:

@@ -1,4 +1,4 @@
-"""Tells JobMasters why their slots are missing, and tells it again when it changes."""
+"""Sends JobMasters the reasons why slots are missing, whenever these reasons change."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from flinkray.scheduler.shared.slots import ResourceShortage
 Shortages = tuple[ResourceShortage, ...]
 
 REFRESH_INTERVAL = 1.0
-"""Seconds between two looks while slots are missing (Ray itself tries to place about as often)."""
+"""Seconds between two looks while slots are missing. Ray itself tries to place about as often."""
 SHORTEST_INTERVAL = 0.1
-"""Seconds between two looks while much happens."""
+"""Shortest time in seconds between two looks, while many events happen."""
 
 
 class ShortageReporter:
-    """Looks only while something is missing.
+    """Reports shortages of slots. Looks for them only while slots are missing.
 
-    A shortage that no node could ever end is told at once, any other one after ``delay`` seconds.
+    A shortage that no node could ever end is reported at once, others after ``delay`` seconds.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class ShortageReporter:
         self._delay = delay
         self._is_looking = False
         self._changed = False
-        """Whether something happened since the last look began."""
+        """Whether an event has happened since the last look began."""
         self._next_look: TimerHandle | None = None
         self._last_look = -inf
         self._short_since: dict[JobID, float] = {}
         self._told: dict[JobID, Shortages] = {}
 
     def slots_changed(self) -> None:
-        """To be called after every event of the SlotManager."""
+        """Note that slots have changed. Call this after every event of the SlotManager."""
         self._changed = True
         if not self._is_looking and (self._slot_manager.has_shortage or self._short_since):
             now = self._endpoint.clock.monotonic()
@@ -61,7 +61,7 @@ class ShortageReporter:
 
     @property
     def jobs_short(self) -> int:
-        """How many jobs were short of slots at the last look."""
+        """Number of jobs that were short of slots at the last look."""
         return len(self._short_since)
 
     def _look_after(self, delay: float) -> None:
@@ -70,7 +70,10 @@ class ShortageReporter:
         self._next_look = self._endpoint.schedule_run_async(delay, self._look)
 
     def forget(self, job_id: JobID) -> None:
-        """The job's master is gone; a new one has been told nothing."""
+        """Forget the shortages of a job that has lost its JobMaster.
+
+        The next JobMaster gets all shortages. Their delay begins anew.
+        """
         self._short_since.pop(job_id, None)
         self._told.pop(job_id, None)
 

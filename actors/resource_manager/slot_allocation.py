@@ -1,4 +1,4 @@
-"""Carries out the SlotManager's decisions and tells it how that went."""
+"""Carries out the SlotManager's decisions and reports the results to the SlotManager."""
 
 from __future__ import annotations
 
@@ -53,14 +53,13 @@ log = logging.getLogger(__name__)
 
 
 _NEWS_RETRY_DELAY = 0.5
-"""Seconds until a TaskExecutor is told again who leads a job."""
+"""Seconds until an unanswered message about a new JobMaster is sent to a TaskExecutor again."""
 
 
 class SlotAllocation(WorkerEvents):
-    """The part of a ResourceManager between its members and its SlotManager.
+    """Connects a ResourceManager's members with its SlotManager, on the main thread.
 
-    Lives on the ResourceManager's main thread; every event is given to the SlotManager together
-    with the time, its actions are carried out in their order.
+    Every event goes to the SlotManager with the time; its actions are carried out in order.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class SlotAllocation(WorkerEvents):
         configuration: Configuration,
         forget_task_executor: Callable[[ResourceID], object],
     ) -> None:
-        """*forget_task_executor* ends the registration of one that is about to be ended."""
+        """*forget_task_executor* ends a TaskExecutor's registration before its process is ended."""
         self._endpoint = endpoint
         self._resource_manager_id = resource_manager_id
         self._members = members
@@ -91,14 +90,14 @@ class SlotAllocation(WorkerEvents):
             delay=configuration.get(options.PENDING_REPORT_DELAY),
         )
         self._declared: dict[JobID, ResourceRequirements] = {}
-        """Declarations that the SlotManager has not seen yet."""
+        """Declarations that the SlotManager has not received yet."""
         self._check: TimerHandle | None = None
         self._check_due: float | None = None
 
     # --- jobs -------------------------------------------------------------------------------------
 
     def declare(self, requirements: ResourceRequirements) -> None:
-        """What a job wants from now on; looked at a little later, with what others declare."""
+        """Set a job's requirements. A little later they are processed with those of other jobs."""
         if not self._declared:
             self._endpoint.schedule_run_async(self._check_delay, self._check_requirements)
         self._declared[requirements.job_id] = requirements
@@ -109,7 +108,10 @@ class SlotAllocation(WorkerEvents):
             self._carry_out(self._slot_manager.set_all_requirements(declared.values(), self._now()))
 
     def start_up(self, period: float | None) -> None:
-        """For *period* seconds nothing counts as impossible; None: never does (RM-09)."""
+        """Begin the start-up period: no requirement counts as unfulfillable for *period* seconds.
+
+        None: no requirement ever counts as unfulfillable (RM-09).
+        """
         self._slot_manager.set_fail_unfulfillable(period == 0)
         if period:
             self._endpoint.schedule_deadline(period, self._started_up)
@@ -121,9 +123,11 @@ class SlotAllocation(WorkerEvents):
     def job_master_registered(
         self, job_id: JobID, job_master_address: str, job_master_id: JobMasterId
     ) -> None:
-        """It leads the job: the TaskExecutors that have slots of the job, which they may have kept
-        from an earlier one, are to offer them to it."""
-        self._shortages.forget(job_id)  # it may have forgotten what it was told
+        """Note the leading JobMaster of a job.
+        TaskExecutors with slots of the job, perhaps kept from an earlier JobMaster, are told to
+        offer them to this JobMaster.
+        """
+        self._shortages.forget(job_id)  # it may not know earlier reports
         for resource_id in self._slot_manager.task_executors_of(job_id):
             self._tell_of(resource_id, job_id, job_master_address, job_master_id)
 
@@ -146,7 +150,10 @@ class SlotAllocation(WorkerEvents):
         job_master_address: str,
         job_master_id: JobMasterId,
     ) -> None:
-        """Until it has heard: the job is given no other slots for those that it has."""
+        """Send a TaskExecutor the address and id of the new JobMaster until it answers.
+
+        The TaskExecutor must know it: the job gets no other slots in place of those it has there.
+        """
         while True:
             worker = self._members.task_executors.get(resource_id)
             present = self._members.job_masters.get(job_id)
@@ -162,9 +169,10 @@ class SlotAllocation(WorkerEvents):
             await self._endpoint.rpc_service.pause(_NEWS_RETRY_DELAY)
 
     def job_master_gone(self, job_id: JobID, job_master_id: JobMasterId, reason: str) -> None:
-        """Its requirements are void; the job's workers wait a while for the next master.
+        """Clear the job's requirements. The job's workers wait a while for the next JobMaster.
 
-        Its TaskExecutors are told, in case they were asked for a slot on its behalf while it died.
+        The loss is reported to the job's TaskExecutors, because the ResourceManager may have
+        requested slots of them while the JobMaster died.
         """
         for resource_id in self._slot_manager.task_executors_of(job_id):
             worker = self._members.task_executors.get(resource_id)
@@ -176,12 +184,14 @@ class SlotAllocation(WorkerEvents):
         self.job_master_deaf(job_id)
 
     def job_master_deaf(self, job_id: JobID) -> None:
-        """It may live, and register again: what it has stays, but nothing more is given."""
+        """Clear the requirements of a job whose silent JobMaster may live and register again.
+        The job keeps its slots but gets no more.
+        """
         self._forget_declaration(job_id)
         self._carry_out(self._slot_manager.clear_requirements(job_id, False, self._now()))
 
     async def release_job(self, job_id: JobID) -> None:
-        """The job has ended; returns when its worker groups are gone."""
+        """Release an ended job. Returns when its worker groups are gone."""
         self._forget_declaration(job_id)
         self._carry_out(self._slot_manager.clear_requirements(job_id, True, self._now()))
         await self._launcher.released(job_id)
@@ -191,7 +201,7 @@ class SlotAllocation(WorkerEvents):
         self._shortages.forget(job_id)
 
     async def release_all(self, reason: str) -> None:
-        """Returns when there is no worker group any more."""
+        """Release all worker groups. Returns when none is left."""
         self._declared.clear()
         self._carry_out(self._slot_manager.shut_down(reason))
         await self._launcher.all_released()
@@ -199,7 +209,7 @@ class SlotAllocation(WorkerEvents):
     # --- workers ----------------------------------------------------------------------------------
 
     def recover(self, group: WorkerGroupHandle, occupied: dict[int, ResourceID]) -> None:
-        """A group that an earlier ResourceManager left, and the TaskExecutors that live in it."""
+        """Take over a group of an earlier ResourceManager, with its live TaskExecutors."""
         live_bundles = tuple(sorted(occupied))
         log.info("worker group %s is taken over, TaskExecutors in %s", group.name, live_bundles)
         self._launcher.adopt(group, occupied)
@@ -213,13 +223,13 @@ class SlotAllocation(WorkerEvents):
     def add_task_executor(
         self, location: WorkerLocation, total_profile: ResourceProfile, report: SlotReport
     ) -> None:
-        """It has registered and sent its first report."""
+        """Add a TaskExecutor that has registered and sent its first report."""
         self._launcher.task_executor_registered(location.worker_group, location.bundle_index)
         self._carry_out(
             self._slot_manager.register_task_executor(location, total_profile, report, self._now())
         )
         jobs = {slot.job_id: None for slot in report.slots if slot.job_id is not None}
-        for job_id in jobs:  # it may have lost one of their JobMasters meanwhile
+        for job_id in jobs:  # it may have lost one of these JobMasters meanwhile
             master = self._members.job_masters.get(job_id)
             if master is not None:
                 self._tell_of(
@@ -227,40 +237,43 @@ class SlotAllocation(WorkerEvents):
                 )
 
     def report_slots(self, resource_id: ResourceID, report: SlotReport) -> None:
-        """A later report."""
+        """Process a later slot report."""
         self._carry_out(self._slot_manager.report_slot_status(resource_id, report, self._now()))
 
     def slot_freed(self, slot_id: SlotID, allocation_id: AllocationID) -> None:
-        self._check_requirements()  # who gives a slot back may have declared so a moment before
+        # the job may have declared the return of the slot a moment before
+        self._check_requirements()
         self._carry_out(self._slot_manager.slot_freed(slot_id, allocation_id, self._now()))
 
     def task_executor_lost(self, resource_id: ResourceID, cause: str) -> None:
         self._carry_out(self._slot_manager.task_executor_lost(resource_id, cause, self._now()))
 
     def block_nodes(self, nodes: tuple[BlockedNode, ...]) -> None:
-        """Nothing more is given from there for a while."""
+        """Assign nothing more on these nodes for a while."""
         for node in nodes:
             log.warning("node %s is blocked for %g s: %s", node.node_id, node.duration, node.cause)
         self._carry_out(self._slot_manager.block_nodes(nodes, self._now()))
 
     def unblock_node(self, node_id: str) -> None:
-        """Idempotent."""
+        """Assign slots on the node again. Idempotent."""
         self._carry_out(self._slot_manager.unblock_node(node_id, self._now()))
 
     def blocked_nodes(self) -> tuple[BlockedNode, ...]:
         return self._slot_manager.blocked_nodes()
 
     def task_executors(self) -> tuple[TaskExecutorInfo, ...]:
-        """Those that have sent a slot report."""
+        """Return the TaskExecutors that have sent a slot report."""
         return self._slot_manager.task_executors()
 
     def numbers_of_slots(self) -> tuple[int, int]:
-        """Of those: all slots, and the free ones."""
+        """Return the numbers of all and of free slots.
+        Only TaskExecutors that have sent a slot report are counted.
+        """
         return self._slot_manager.numbers_of_slots()
 
     @property
     def jobs_short_of_slots(self) -> int:
-        """How many jobs wait for slots that the cluster does not have."""
+        """Number of jobs that wait for slots which the cluster does not have."""
         return self._shortages.jobs_short
 
     # --- the SlotManager's decisions --------------------------------------------------------------
@@ -328,7 +341,10 @@ class SlotAllocation(WorkerEvents):
         self._launcher.release_group(action.group_id)
 
     async def _ask_whether_releasable(self, action: AskWhetherReleasable) -> None:
-        """One that cannot be asked stays: its death is told by other means."""
+        """Ask the TaskExecutors of a group whether the group can be released.
+        A group stays if one of its TaskExecutors cannot be asked. Its death is detected by other
+        means.
+        """
         agreed = True
         for resource_id in action.task_executors:
             worker = self._members.task_executors.get(resource_id)
@@ -345,7 +361,9 @@ class SlotAllocation(WorkerEvents):
     async def _request_slots(
         self, resource_id: ResourceID, job_id: JobID, requests: list[RequestSlot]
     ) -> None:
-        """By one message; what becomes of one changes nothing for the others."""
+        """Request several slots of a TaskExecutor in one message.
+        Each request succeeds or fails on its own.
+        """
         worker = self._members.task_executors.get(resource_id)
         job_master = self._members.job_masters.get(job_id)
         wanted = tuple(
@@ -389,7 +407,9 @@ class SlotAllocation(WorkerEvents):
             tell(self._endpoint, free, action.slot_id.resource_id)
 
     def _notify_task_executor_lost(self, action: NotifyAllocationFailure) -> None:
-        """It is told for each of its slots, and the first time counts."""
+        """Tell the JobMaster that a TaskExecutor is lost.
+        Called for each of its slots; the first call counts.
+        """
         job_master = self._members.job_masters.get(action.job_id)
         if job_master is not None:
             lost = job_master.gateway.notify_task_executor_lost(
@@ -407,7 +427,7 @@ class SlotAllocation(WorkerEvents):
             )
             tell(self._endpoint, notify, job_master.resource_id)
 
-    # --- what became of the launcher's work -------------------------------------------------------
+    # --- results of the launcher's work ---------------------------------------------------------
 
     def worker_group_started(self, request_number: int, group: WorkerGroupHandle) -> None:
         now = self._now()

@@ -1,4 +1,4 @@
-"""Carries out what the SlotManager decides about worker groups and TaskExecutor processes."""
+"""Carries out the SlotManager's decisions about worker groups and TaskExecutor processes."""
 
 from __future__ import annotations
 
@@ -24,26 +24,25 @@ from flinkray.scheduler.shared.slots import WorkerGroupOwner
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT = 5.0
-"""Seconds that a TaskExecutor of a released group has to end its tasks; then the group is removed
-with all that is in it."""
+"""Seconds that a TaskExecutor of a released group has to end its tasks before it is removed."""
 
 TASK_EXECUTOR_ENDPOINT = "taskexecutor"
 
 _SEARCH_PAUSE = 1.0
-"""Seconds until a TaskExecutor that does not answer, and has not ended, is looked for again."""
+"""Seconds between two searches for a TaskExecutor that does not answer and has not ended."""
 
 _Recovered = tuple[WorkerGroupId, int, ResourceID]
 """A TaskExecutor of an earlier ResourceManager, with its group and bundle."""
 
 
 class TaskExecutorStartError(FlinkRayError):
-    """A TaskExecutor could not be started, or did not get as far as registering."""
+    """Raised when a TaskExecutor could not be started, or ended before it registered."""
 
     retryable = True
 
 
 class WorkerEvents(ABC):
-    """Is told how the launcher's work went; called on the main thread."""
+    """Receives the results of the launcher's work, on the main thread."""
 
     @abstractmethod
     def worker_group_started(self, request_number: int, group: WorkerGroupHandle) -> None: ...
@@ -58,7 +57,7 @@ class WorkerEvents(ABC):
     def task_executor_start_failed(
         self, group_id: WorkerGroupId, bundle_index: int, cause: str
     ) -> None:
-        """It was not started, or died before it registered."""
+        """The TaskExecutor was not started, or died before it registered."""
 
 
 @dataclass(slots=True)
@@ -66,7 +65,7 @@ class _GroupRequest:
     number: int
     owner: WorkerGroupOwner | None
     group: WorkerGroupHandle | None = None
-    """None: the provider has not answered yet."""
+    """The created group. None until the provider has answered."""
     cancelled: bool = False
     task: asyncio.Task[None] | None = None
 
@@ -84,7 +83,7 @@ class _TaskExecutorStart:
     resource_id: ResourceID | None = None
     watch: TerminationWatch | None = None
     search: asyncio.Task[None] | None = None
-    """Whether one that an earlier ResourceManager has started is gone."""
+    """Search that ends when a TaskExecutor of an earlier ResourceManager is found to be gone."""
 
     def give_up(self) -> None:
         if self.task is not None:
@@ -92,7 +91,7 @@ class _TaskExecutorStart:
         self.registered()
 
     def registered(self) -> None:
-        """Others watch it."""
+        """Stop watching the TaskExecutor: the ResourceManager watches it from now on."""
         if self.watch is not None:
             self.watch.cancel()
         if self.search is not None:
@@ -103,16 +102,16 @@ class _TaskExecutorStart:
 class _StartedGroup:
     group: WorkerGroupHandle
     starts: dict[int, _TaskExecutorStart] = field(default_factory=dict)
-    """By bundle: TaskExecutors that have not registered yet."""
+    """TaskExecutors that have not registered yet, by bundle."""
     occupants: dict[int, ResourceID] = field(default_factory=dict)
-    """By bundle: the TaskExecutor that was started last, or was there; it may be gone."""
+    """The TaskExecutor that was started last in each bundle, or was found there. It may be gone."""
 
 
 class WorkerLauncher:
-    """Lives on its endpoint's main thread.
+    """Starts and releases worker groups and TaskExecutors. Lives on its endpoint's main thread.
 
-    A group that is being created when it is no longer wanted is removed as soon as the provider has
-    answered, so that none is left behind.
+    If a group is no longer wanted while it is being created, it is removed as soon as the provider
+    has answered, so that no group is left behind.
     """
 
     def __init__(
@@ -131,8 +130,7 @@ class WorkerLauncher:
     # groups
 
     def adopt(self, group: WorkerGroupHandle, occupied: Mapping[int, ResourceID]) -> None:
-        """A group that an earlier ResourceManager has created, with the TaskExecutors in it, which
-        are to register here."""
+        """Take over an earlier ResourceManager's group. Its TaskExecutors are to register here."""
         started = self._groups[group.group_id] = _StartedGroup(group, occupants=dict(occupied))
         for bundle_index, resource_id in occupied.items():
             start = started.starts[bundle_index] = _TaskExecutorStart(resource_id=resource_id)
@@ -155,7 +153,7 @@ class WorkerLauncher:
                 self._events.task_executor_start_failed(group_id, bundle_index, reason)
 
         def not_found(reason: str) -> None:
-            log.info("%s is looked for: %s", resource_id, reason)  # it may be starting yet
+            log.info("%s is looked for: %s", resource_id, reason)  # it may still be starting
             start.search = self._endpoint.create_task(search(), f"look for {resource_id}")
 
         start.watch = self._endpoint.watch(f"{resource_id}/{TASK_EXECUTOR_ENDPOINT}", not_found)
@@ -203,7 +201,7 @@ class WorkerLauncher:
             self._release(request.group.group_id, request.owner, {})
 
     def release_group(self, group_id: WorkerGroupId) -> None:
-        """Idempotent; what is being started in the group is given up."""
+        """Release a group, and cancel unfinished starts of its TaskExecutors. Idempotent."""
         started = self._groups.pop(group_id, None)
         if started is not None:
             for start in started.starts.values():
@@ -221,7 +219,7 @@ class WorkerLauncher:
         owner: WorkerGroupOwner | None,
         occupants: Mapping[int, ResourceID] | None,
     ) -> None:
-        """*occupants*: None for those of a group that nobody has told of."""
+        """Release a group. *occupants* None: the driver is asked for its TaskExecutors."""
         task = self._endpoint.create_task(
             self._release_group(group_id, occupants), f"release worker group {group_id}"
         )
@@ -278,7 +276,7 @@ class WorkerLauncher:
     # TaskExecutors
 
     def start_task_executor(self, action: StartTaskExecutor) -> None:
-        """Replaces what was being started, or still is, in that bundle."""
+        """Start a TaskExecutor in a bundle. An unfinished start in this bundle is cancelled."""
         started = self._groups.get(action.group_id)
         if started is None:
             return
@@ -302,10 +300,13 @@ class WorkerLauncher:
             await self._driver.wait_until_placed(group_id)
             start.is_waiting_for_placement = False
             if started.starts.get(bundle_index) is not start:
-                return  # an earlier one that was given up has registered after all: it stays
+                # an earlier start that was given up has registered after all: that TaskExecutor
+                # stays
+                return
             before = started.occupants.get(bundle_index)
             if before is not None:
-                await self._driver.kill_task_executor(before)  # it may live, deaf or starting
+                # it may live: silent, or still starting
+                await self._driver.kill_task_executor(before)
             start.resource_id = self._driver.new_task_executor_id(started.group, bundle_index)
             started.occupants[bundle_index] = start.resource_id
             await self._spawn(start.resource_id, started.group, action)
@@ -338,7 +339,7 @@ class WorkerLauncher:
             raise TaskExecutorStartError(f"{type(error).__name__}: {error}") from error
 
     def task_executor_registered(self, group_id: WorkerGroupId, bundle_index: int) -> None:
-        """From now on the ResourceManager itself watches it."""
+        """Stop watching a registered TaskExecutor, which the ResourceManager now watches."""
         started = self._groups.get(group_id)
         start = started.starts.pop(bundle_index, None) if started is not None else None
         if start is not None:
@@ -347,10 +348,10 @@ class WorkerLauncher:
     def stop_task_executor(self, resource_id: ResourceID) -> None:
         self._endpoint.create_task(self._stop_quietly(resource_id), f"stop {resource_id}")
 
-    # why it takes so long
+    # why a start takes so long
 
     async def pending_groups(self) -> dict[int, str]:
-        """Request number -> the provider's text, of groups that are not placed."""
+        """Return the provider's text about each group that is not placed, by request number."""
         pending = {
             request.number: request.group.group_id
             for request in self._requests.values()
@@ -362,7 +363,7 @@ class WorkerLauncher:
         }
 
     async def groups_placed_anew(self) -> dict[WorkerGroupId, str]:
-        """The provider's text about started groups that lost a node and are not placed again."""
+        """Return the provider's text about each group that lost a node and is not placed again."""
         waiting = [
             group_id
             for group_id, started in self._groups.items()

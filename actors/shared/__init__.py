@@ -1,4 +1,4 @@
-"""What several processes use."""
+"""Modules that several kinds of processes use."""
 
 __all__ = [
     "archives",
@@ -10,9 +10,12 @@ __all__ = [
     "exported_metrics",
     "high_availability",
     "job_files",
+    "job_leader",
     "job_master_watch",
+    "kept_notes",
     "leader_connection",
     "leadership",
+    "leftover_processes",
     "one_way",
     "produced_partitions",
     "settings",

@@ -1,4 +1,4 @@
-"""Archives that travel with jobs: zip and tar, compressed or not."""
+"""Unpacks the archives that travel with jobs: zip and tar, compressed or not."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from flinkray.core.errors import FlinkRayError
 
 
 class ArchiveError(FlinkRayError):
-    """What was to be unpacked is no archive, or a broken one."""
+    """Raised when a file to be unpacked is not an archive, or is a broken archive."""
 
 
 def is_archive(path: str) -> bool:
-    """Whether :func:`unpack` can unpack the file, as far as its beginning and end tell."""
+    """Return whether :func:`unpack` can unpack the file, judged by the file's beginning and end."""
     return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
 
 
 def unpack(content: bytes, folder: Path) -> None:
-    """Unpack into a folder, which is made if it is not there.  Files keep their permissions, and
-    links stay links.
+    """Unpack an archive into *folder*, which is created if absent.
+    Files keep their permissions, and links stay links.
 
     Raises:
-        ArchiveError: it is no archive, or leads out of the folder.
-        OSError: there is no room.
+        ArchiveError: the content is not an archive, or a member leads out of the folder.
+        OSError: the disk has no room.
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = io.BytesIO(content)
@@ -39,7 +39,7 @@ def unpack(content: bytes, folder: Path) -> None:
             return
         file.seek(0)
         with tarfile.open(fileobj=file) as archive:
-            # As the manual has it: Pythons without filters unpack as they always have.
+            # As the tarfile manual recommends: Python versions without filters unpack as before.
             archive.extraction_filter = getattr(tarfile, "tar_filter", lambda member, path: member)
             archive.extractall(folder)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
@@ -47,7 +47,7 @@ def unpack(content: bytes, folder: Path) -> None:
 
 
 def _unpack_member(packed: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) -> None:
-    """``extract`` knows neither permissions nor links."""
+    """Extract one member with its permissions and links, which ``ZipFile.extract`` ignores."""
     mode = member.external_attr >> 16
     path = Path(packed.extract(member, folder))
     if stat.S_ISLNK(mode):

@@ -1,4 +1,4 @@
-"""Telling somebody of many things in few messages."""
+"""Sends many small notifications in few messages."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ T = TypeVar("T")
 
 
 class BatchedSender(Generic[T]):
-    """Sends one message at a time: what comes up meanwhile goes together with the next.  So the
-    order is kept, and the busier the receiver, the fewer the messages.  What is too large for one
-    message goes in several."""
+    """Collects things and sends them in batches, one message at a time.
+    Things that are added while a message is under way go with the next message. So the order is
+    kept, and a busy receiver gets fewer messages. A batch that is too large for one message is sent
+    in several messages.
+    """
 
     def __init__(
         self,
@@ -27,12 +29,13 @@ class BatchedSender(Generic[T]):
         most: int,
         shortened: Callable[[T], T],
     ) -> None:
-        """
+        """Create a sender that runs on *endpoint*'s main thread.
+
         Args:
-            send: returns when the next message may go.  A FrameTooLargeError makes the messages
-                smaller; anything else that it raises ends the endpoint.
-            most: things in one message.
-            shortened: of a thing that is too large alone, what matters most.
+            send: sends one message and returns when the next message may be sent. A
+                FrameTooLargeError makes the messages smaller. Any other error ends the endpoint.
+            most: the largest number of things in one message.
+            shortened: returns a shorter version of a thing that is too large for one message.
         """
         self._endpoint = endpoint
         self._send = send
@@ -44,7 +47,7 @@ class BatchedSender(Generic[T]):
         self._callbacks: deque[tuple[int, Callable[[], None]]] = deque()
 
     def add(self, things: Iterable[T]) -> None:
-        """To be told after all that was added before."""
+        """Send the things after everything that was added before."""
         before = len(self._waiting)
         self._waiting += things
         self._added += len(self._waiting) - before
@@ -81,7 +84,7 @@ class BatchedSender(Generic[T]):
             await self._send_in_parts((short,))
 
     def when_sent(self, callback: Callable[[], None]) -> None:
-        """Call it when all that was added before has been sent."""
+        """Call *callback* when everything that was added before has been sent."""
         if self._added == self._sent:
             callback()
         else:

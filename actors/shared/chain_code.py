@@ -1,46 +1,50 @@
-"""The code of a chain of operators, as it travels from the client to the tasks."""
+"""The code of an operator chain, in the form in which the client sends it to the tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import cloudpickle  # not Ray's copy: records in channels use this one, and classes must be the same
-
 from flinkray.core import cloud_pickle
-from flinkray.spark.user_code import dump_function, rebuild, user_modules_by_value
 from flinkray.state.program_classes import Classes, bring_classes
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.program.chain_builder import unpicklable_operator
 from flinkray.streaming.program.chain_plan import ChainPlan
+from flinkray.user_code import dump_function, rebuild, user_modules_by_value
 
 BUFFER_TIMEOUTS = "buffer-timeouts"
-"""In the configuration of a stream invokable: of each result, in milliseconds or OF_CLUSTER,
-between spaces."""
+"""Configuration key of a stream invokable: the buffer timeouts of its results.
+Each is in milliseconds or OF_CLUSTER; they are separated by spaces.
+"""
 OF_CLUSTER = "-"
-"""The program sets none: execution.buffer-timeout.interval of the cluster holds."""
+"""The program sets no buffer timeout: the cluster's execution.buffer-timeout.interval applies."""
 
 PRINTED_LINES = "printed-lines"
-"""In the configuration of a stream invokable with print sinks: TO_LOG or TO_CLIENT."""
+"""Configuration key of a stream invokable with print sinks: TO_LOG or TO_CLIENT."""
 TO_LOG = "log"
 TO_CLIENT = "client"
 
 HELD_BY = "held-by"
-"""In the configuration of a stream invokable with a source: the Spark vertices that take epochs of
-what is read there, by their ids between spaces.  While they are behind, it is not read."""
+"""Configuration key of a source's invokable: ids of Spark vertices, separated by spaces.
+These vertices take epochs of the source's records. The source is not read while these vertices are
+behind.
+"""
 HELD_BY_LOOK_UPS = "held-by-look-ups"
-"""Likewise, the ids of operators where records wait for a table."""
+"""Configuration key of a source's invokable: ids of operators, separated by spaces.
+In these operators the source's records wait for a table. The source is not read while these
+operators are behind.
+"""
 
 
 def buffer_timeouts(
     configuration: Mapping[str, str], of_cluster: float | None
 ) -> list[float | None]:
-    """Of each result of a stream invokable, in seconds; None: batches wait until there are enough
-    records.
+    """Return the buffer timeout of each result of a stream invokable, in seconds.
+    None means that a batch waits until it holds enough records.
 
     Args:
-        configuration: the invokable's.
-        of_cluster: where the program sets none.
+        configuration: the configuration of the invokable.
+        of_cluster: the timeout for results for which the program sets none.
     """
     return [
         of_cluster if text == OF_CLUSTER else None if text == "-1" else int(text) / 1000
@@ -49,26 +53,24 @@ def buffer_timeouts(
 
 
 class ChainCode:
-    """A pickled plan: each subtask unpickles one of its own.
+    """A pickled chain plan.
+    Each subtask unpickles its own copy.
 
     Args:
-        classes: pickled, of all chains of the job: state and records have them, too, where the
-            functions of this chain do not.
+        plan: the pickled plan.
+        classes: pickled classes of all chains of the job. State and records use these classes
+            even in chains whose own functions do not refer to them.
     """
 
     _classes = b""
-    """Of a job that was submitted by a version that sent none."""
+    """Default for jobs submitted by a flinkray version that did not send classes."""
 
     def __init__(self, plan: bytes, classes: bytes) -> None:
         self._plan = plan
         self._classes = classes
 
     def load(self) -> ChainPlan:
-        """A new copy.
-
-        Raises:
-            UserCodeError: it cannot be rebuilt here.
-        """
+        """Return a new copy of the plan. Raises UserCodeError if it cannot be unpickled here."""
         plan = rebuild(self._plan)
         assert isinstance(plan, ChainPlan)
         return plan
@@ -80,21 +82,25 @@ class ChainCode:
 
 
 def dump_chains(plans: Sequence[ChainPlan]) -> list[bytes]:
-    """What the invokables of a job's vertices hold.
+    """Return the pickled code of each vertex's invokable, in the order of *plans*.
 
     Raises:
-        StreamError: some operator cannot be sent; the text names it and what it refers to.
+        StreamError: an operator cannot be pickled. The text names the operator and the object
+            that it refers to.
     """
     dumped = [_dump_plan(plan) for plan in plans]
     named = _named(kind for _, of_plan in dumped for kind in of_plan)
-    with user_modules_by_value(cloudpickle):
+    with user_modules_by_value():
         classes = cloud_pickle.dumps(named)
     return [dump_function(ChainCode(plan, classes)) for plan, _ in dumped]
 
 
 def _named(classes: Iterable[type]) -> Classes:
-    """Without those that are called as another one is: of a function that has run twice.  Those of
-    functions, sources and sinks are no values, and may refer to large ones."""
+    """Return the classes by name, without ambiguous names and subclasses of flinkray's classes.
+    A name is ambiguous if two classes have it, for instance because a function has run twice.
+    Subclasses of flinkray's functions, sources and sinks are never values, and may refer to large
+    objects.
+    """
     named: dict[str, type | None] = {}
     for kind in classes:
         if any(base.__module__.startswith("flinkray.") for base in kind.__mro__):
@@ -113,7 +119,7 @@ def _dump_plan(plan: ChainPlan) -> tuple[bytes, list[type]]:
                 "write them to a sink"
             )
     try:
-        with user_modules_by_value(cloudpickle):
+        with user_modules_by_value():
             return cloud_pickle.dumps_with_classes(plan)
     except Exception as error:
         raise _name_culprit(plan, error) from error
@@ -124,7 +130,7 @@ def _lives_with_client(operator: Any) -> bool:
 
 
 def _name_culprit(plan: ChainPlan, error: Exception) -> StreamError:
-    with user_modules_by_value(cloudpickle):
+    with user_modules_by_value():
         for operator in plan.operators:
             try:
                 cloud_pickle.dumps((operator.operator, operator.convert))

@@ -1,4 +1,4 @@
-"""Where the checkpoints of a job lie."""
+"""Finds the directory in which the checkpoints of a job are stored."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from flinkray.core.locations import without_secrets
 from flinkray.scheduler.graph.job_graph import JobGraph
 
 _DEFAULT = "checkpoints"
-"""In the cluster's directory."""
+"""Name of the default checkpoint directory inside the cluster's storage directory."""
 
 
 def checkpoint_storage_of(services: ClusterServices, graph: JobGraph) -> JobCheckpointStorage:
-    """That of the job's configuration, or the cluster's.  Raises ConfigurationError."""
+    """Return the checkpoint storage of the job.
+    The directory comes from the job's configuration, otherwise from the cluster's. Raises
+    ConfigurationError if the directory is neither a path nor a URI.
+    """
     directory = services.configuration.with_values(graph.configuration).get(CHECKPOINTING_DIR)
     default = locations.join(services.arguments.storage_dir, _DEFAULT)
     try:
@@ -27,7 +30,7 @@ def checkpoint_storage_of(services: ClusterServices, graph: JobGraph) -> JobChec
 
 
 def why_not_started_from(location: str, error: CheckpointStorageError) -> str:
-    """What people are told, with each path once."""
+    """Return the error text for a job that cannot start from *location*. Names each path once."""
     if error.path.startswith(without_secrets(location)):
         return f"the job cannot start from {error}"
     return f"the job cannot start from {without_secrets(location)}: {error}"

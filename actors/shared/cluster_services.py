@@ -1,4 +1,4 @@
-"""What every master process of a cluster has at hand: configuration, HA services, leaders."""
+"""Services that master processes of a cluster need: configuration, HA services, leaders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flinkray.rpc.time_limit import within
 
 @dataclass(frozen=True)
 class ClusterServices:
-    """Made once in each process, from the arguments that it was started with."""
+    """Services of one process, created once from the arguments that started the process."""
 
     rpc_service: RpcService
     arguments: ClusterArguments
@@ -34,7 +34,7 @@ class ClusterServices:
 
     @classmethod
     def create(cls, rpc_service: RpcService, arguments: ClusterArguments) -> ClusterServices:
-        # what is passed on to other nodes and to users must not depend on where it is read
+        # Other nodes and users get this path: it must not depend on the working directory.
         arguments = replace(arguments, storage_dir=absolute_location(arguments.storage_dir))
         configuration = Configuration(arguments.configuration)
         apply_rpc_settings(rpc_service, configuration)
@@ -46,10 +46,10 @@ class ClusterServices:
         )
 
     async def connect_to_resource_manager(self) -> ResourceManagerGateway:
-        """The present leader.
+        """Connect to the ResourceManager that leads now.
 
         Raises:
-            RpcConnectionError: it cannot be reached now.
+            RpcConnectionError: no leader is known, or the leader cannot be reached.
         """
         retriever = self.high_availability.get_resource_manager_leader_retriever()
         address, session = await self._leader("ResourceManager", retriever)
@@ -58,10 +58,10 @@ class ClusterServices:
         )
 
     async def connect_to_dispatcher(self) -> DispatcherGateway:
-        """The present leader.
+        """Connect to the Dispatcher that leads now.
 
         Raises:
-            RpcConnectionError: it cannot be reached now.
+            RpcConnectionError: no leader is known, or the leader cannot be reached.
         """
         retriever = self.high_availability.get_dispatcher_leader_retriever()
         address, session = await self._leader("Dispatcher", retriever)
@@ -100,7 +100,10 @@ TokenT = TypeVar("TokenT", bound=FencingToken)
 
 
 class LeaderFollower(LeaderRetrievalListener, Generic[TokenT]):
-    """Knows who leads a component whose calls are fenced and that is not called itself."""
+    """Follows a component's leader, and checks that the component's calls come from this leader.
+    Used for a component whose calls to *endpoint* carry a fencing token, but to which *endpoint*
+    sends no calls itself.
+    """
 
     def __init__(self, token_type: type[TokenT], endpoint: RpcEndpoint) -> None:
         self._token_type = token_type
@@ -109,21 +112,21 @@ class LeaderFollower(LeaderRetrievalListener, Generic[TokenT]):
         self._leader: TokenT | None = None
 
     async def start(self, retriever: LeaderRetrievalService) -> None:
-        """Follow the leader that *retriever* tells."""
+        """Follow the leader that *retriever* announces."""
         self._retriever = retriever
         await retriever.start(self)
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """Stop following the leader. Idempotent."""
         retriever, self._retriever = self._retriever, None
         if retriever is not None:
             await retriever.stop()
 
     def check(self, leader_id: TokenT, method: str) -> None:
-        """Refuse what another one than the present leader says.
+        """Refuse a call of *method* that does not come from the present leader.
 
         Raises:
-            FencingTokenError.
+            FencingTokenError: *leader_id* is not the token of the present leader.
         """
         if leader_id != self._leader:
             raise FencingTokenError(self._endpoint.address, method, self._leader, leader_id)
@@ -159,8 +162,10 @@ class _SoughtLeader(LeaderRetrievalListener):
 async def see_who_leads(
     retriever: LeaderRetrievalService, sought: tuple[str, LeaderSessionID], patience: float
 ) -> tuple[str, LeaderSessionID] | None:
-    """*sought*, as soon as *retriever* tells that leader, or who else leads *patience* seconds
-    later: what is told may be of the past at first.  The retriever is used up."""
+    """Wait until *retriever* announces the leader *sought*, and return *sought*.
+    After *patience* seconds return the last announced leader instead, or None if there is none. The
+    first announcements may be outdated. The retriever is closed afterwards.
+    """
     listener = _SoughtLeader(sought)
     await retriever.start(listener)
     try:
@@ -173,7 +178,9 @@ async def see_who_leads(
 
 
 async def find_leader(retriever: LeaderRetrievalService) -> tuple[str, LeaderSessionID]:
-    """Address and session of the first leader that *retriever* tells; the retriever is used up."""
+    """Return address and session of the first leader that *retriever* announces.
+    The retriever is closed afterwards.
+    """
     listener = _FirstLeader()
     await retriever.start(listener)
     try:

@@ -1,4 +1,4 @@
-"""What deployments refer to: parts that were sent once and are kept for the job."""
+"""Parts that deployments refer to: each part is sent once and kept for the job."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from flinkray.scheduler.shared.tasks import (
 
 
 class DeployedParts:
-    """By execution graph and key; what was sent last counts.  Of each job those of one graph: with
-    the next one, nothing of the graph before is deployed any more."""
+    """The received parts by execution graph and key.
+    The last version that was received counts. For each job only the parts of one execution graph
+    are kept. Once parts of the next graph arrive, nothing of the earlier graph is deployed any
+    more.
+    """
 
     def __init__(self) -> None:
         self._graphs: dict[JobID, ExecutionGraphID] = {}
@@ -35,13 +38,15 @@ class DeployedParts:
             known[part.key] = part
 
     def forget(self, job_id: JobID) -> None:
-        """The job has nothing here any more."""
+        """Drop the parts of the job."""
         graph_id = self._graphs.pop(job_id, None)
         if graph_id is not None:
             del self._parts[graph_id]
 
     def job(self, deployments: TaskDeployments) -> JobInformation:
-        """Raises TaskError when it was never sent; so do the others."""
+        """Return the job's information.
+        Like the other getters, raises TaskError if it was never received.
+        """
         content = self.part(deployments.graph_id, deployments.job).content
         assert isinstance(content, JobInformation)
         return content
@@ -68,7 +73,7 @@ class DeployedParts:
 
 
 class SentParts:
-    """Which parts somebody has been sent, so that each goes there once."""
+    """Remembers which parts a receiver has been sent, so that each part is sent to it once."""
 
     def __init__(self) -> None:
         self._versions: dict[JobID, tuple[ExecutionGraphID, dict[int, int]]] = {}
@@ -76,7 +81,7 @@ class SentParts:
     def take_new(
         self, job_id: JobID, graph_id: ExecutionGraphID, parts: Iterable[SharedPart]
     ) -> tuple[SharedPart, ...]:
-        """Those that were not sent in that version; from now on they were."""
+        """Return the parts that were not yet sent in their version, and note them as sent."""
         known, versions = self._versions.get(job_id, (graph_id, {}))
         if known != graph_id:
             versions = {}

@@ -1,7 +1,7 @@
-"""The figures that Ray's metrics endpoint has of jobs, tasks and the cluster.
+"""The metrics of jobs, tasks and the cluster that Ray's metrics endpoint exports.
 
-Their names are those of Flink's Prometheus reporter, with ``flinkray_`` in place of ``flink_`` and
-underscores in place of capitals: Ray makes small letters of those.  Ray puts ``ray_`` before them.
+Names are as in Flink's Prometheus reporter, with ``flinkray_`` for ``flink_``, and underscores for
+capitals, because Ray uses lower case. Ray adds the prefix ``ray_``.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from flinkray.core.ids import JobID
 from flinkray.rpc import MetricSample
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
+from flinkray.scheduler.shared.states import JobStatus
 
 TASK = "flinkray_taskmanager_job_task_"
-"""With the labels job, vertex and subtask."""
+"""Prefix of task metrics. Labels: job_name, job_id, vertex and subtask."""
 JOB = "flinkray_jobmanager_job_"
-"""With the label job."""
+"""Prefix of job metrics. Labels: job_name, job_id, and for job_state also state."""
 CLUSTER = "flinkray_jobmanager_"
 
 DESCRIPTIONS = {
@@ -40,12 +42,19 @@ DESCRIPTIONS = {
         "user_metric": "Counters, meters and gauges that functions have registered.",
     },
     JOB: {
+        "state": "1 for the state (label `state`) that the job is in, or has ended in.",
         "uptime": "Milliseconds for which the job has been running; 0 while it does not run.",
+        "downtime": "Milliseconds since a failure after which not all runs again; else 0.",
         "numRestarts": "How often the job was restarted.",
         "totalNumberOfCheckpoints": "Checkpoints that were begun.",
         "numberOfInProgressCheckpoints": "Checkpoints that are under way.",
         "numberOfCompletedCheckpoints": "Checkpoints that are complete.",
         "numberOfFailedCheckpoints": "Checkpoints that have failed.",
+        "numberOfConsecutiveFailedCheckpoints": "Those since the last complete one; at most 10.",
+        "lastCheckpointAge": (
+            "Milliseconds since the last complete checkpoint was triggered; without one, since the "
+            "job began."
+        ),
         "lastCompletedCheckpointId": "The id of the last complete checkpoint.",
         "lastCheckpointDuration": "Milliseconds that the last complete checkpoint took.",
         "lastCheckpointSize": "Bytes that the last complete checkpoint has written.",
@@ -60,27 +69,57 @@ DESCRIPTIONS = {
         "numJobsShortOfSlots": "Jobs that wait for slots which the cluster does not have.",
     },
 }
-"""What they are, by the beginning of their name and what Flink calls them."""
+"""Description of each metric, by prefix and by Flink's name for the metric."""
 
 
 def exported_name(scope: str, name: str) -> str:
-    """As Ray has it, of what Flink calls *name*."""
+    """Return the name under which Ray exports the metric that Flink calls *name*."""
     return scope + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def samples_of(
     scope: str, values: Mapping[str, float], tags: Mapping[str, str]
 ) -> Iterator[MetricSample]:
-    """*scope*: one of :data:`DESCRIPTIONS`."""
+    """Yield a sample for each value. *scope* is a key of :data:`DESCRIPTIONS`."""
     descriptions = DESCRIPTIONS[scope]
     for name, value in values.items():
         yield MetricSample(exported_name(scope, name), descriptions[name], value, dict(tags))
 
 
+def job_tags(name: str, job_id: JobID) -> dict[str, str]:
+    """Return the labels that identify a job.
+    No label is called ``job``: the scraper sets this label and would rename ours.
+    """
+    return {"job_name": name, "job_id": job_id.hex()}
+
+
+def state_of_job(name: str, job_id: JobID, status: JobStatus) -> Iterator[MetricSample]:
+    """Yield the sample for the state that a job is in, or has ended in."""
+    return samples_of(JOB, {"state": 1}, {**job_tags(name, job_id), "state": status.name})
+
+
+def alarms_of_job(down_since: float, checkpointed_at: float | None, now: float) -> dict[str, float]:
+    """Return the metrics for alarms: downtime and lastCheckpointAge, in milliseconds.
+    REST offers this information in other ways.
+
+    Args:
+        down_since: seconds since the epoch; 0 means that no part of the job is down.
+        checkpointed_at: seconds since the epoch; None means that no periodic checkpoints are taken.
+        now: seconds since the epoch.
+    """
+    values = {"downtime": max(0.0, now - down_since) * 1000 if down_since else 0.0}
+    if checkpointed_at is not None:
+        values["lastCheckpointAge"] = max(0.0, now - checkpointed_at) * 1000
+    return values
+
+
 def values_of_job(
     running_since: float, restarts: int, checkpoints: CheckpointsOverview | None, now: float
 ) -> dict[str, float]:
-    """*running_since* (0: the job does not run) and *now* are seconds since the epoch."""
+    """Return uptime, numRestarts and the checkpoint metrics of a job.
+    *running_since* and *now* are seconds since the epoch. *running_since* 0 means that the job does
+    not run.
+    """
     values: dict[str, float] = {
         "uptime": (now - running_since) * 1000 if running_since else 0,
         "numRestarts": restarts,

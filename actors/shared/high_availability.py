@@ -1,4 +1,4 @@
-"""Which high availability services a cluster has: the one place where its configuration decides."""
+"""Chooses the high availability services of a cluster by its configuration."""
 
 from __future__ import annotations
 
@@ -26,15 +26,10 @@ from flinkray.rpc import RpcService
 def high_availability_services(
     rpc_service: RpcService, configuration: Configuration, storage_dir: str | None
 ) -> HighAvailabilityServices:
-    """This process's part, by ``high-availability.type``; to be closed.
+    """Create this process's HA services, by ``high-availability.type``. The caller closes them.
 
-    ZooKeeper is not waited for: elections and retrievals go on when it is there.
-
-    Args:
-        storage_dir: the cluster's own directory; None: of one who only looks for leaders.
-
-    Raises:
-        ConfigurationError: the services cannot be had here.
+    Does not wait for ZooKeeper. *storage_dir* is None for a process that only looks up leaders.
+    Raises ConfigurationError if the services cannot be used here.
     """
     storage = MemoryDirectory() if storage_dir is None else open_directory(storage_dir)
     if not has_elections(configuration):
@@ -56,12 +51,14 @@ def high_availability_services(
 
 
 def has_elections(configuration: Configuration) -> bool:
-    """Whether several processes may contend for a leadership."""
+    """Return whether several processes may contend for a leadership."""
     return configuration.get(HIGH_AVAILABILITY_TYPE) == "zookeeper"
 
 
 def check_installed() -> None:
-    """Raises ConfigurationError: what ``high-availability.type`` zookeeper needs is missing."""
+    """Raise ConfigurationError if kazoo is needed but not installed.
+    It is needed if ``high-availability.type`` is zookeeper.
+    """
     try:
         import kazoo  # noqa: F401
     except ImportError as error:
@@ -72,12 +69,10 @@ def check_installed() -> None:
 
 
 async def check_reachable(configuration: Configuration) -> None:
-    """Nothing where there are no elections.
+    """Check that the HA services can be reached, if there are elections.
 
-    Raises:
-        ConfigurationError: the services cannot be had here.
-        ZooKeeperError: no server answers within
-            ``high-availability.zookeeper.client.connection-timeout``.
+    Raises ConfigurationError if they cannot be used, ZooKeeperError if no server answers within
+    ``high-availability.zookeeper.client.connection-timeout``.
     """
     if not has_elections(configuration):
         return

@@ -1,4 +1,4 @@
-"""Files that travel with jobs, where user code runs: unpacked, to be imported, found by name."""
+"""Files that travel with jobs: unpacked where user code runs, to be imported or found by name."""
 
 from __future__ import annotations
 
@@ -27,32 +27,35 @@ Fetch = Callable[[BlobKey], Awaitable[bytes]]
 _ARCHIVES_FOLDER = "archives"
 
 _ARCHIVES = (".zip", ".whl", ".egg")
-"""Python imports from these as they are."""
+"""Python imports directly from files with these suffixes."""
 
 
 class JobFiles:
-    """Lives on the process's main thread.
+    """The unpacked files of jobs in this process.
+    Lives on the process's main thread.
 
-    They are in a folder that this process holds a lock on, so that they can be told from those that
-    a process has left which died (:func:`sweep_job_files`).
+    The files are in a folder that this process holds a lock on. The lock tells them apart from the
+    files of a process that has died (:func:`sweep_job_files`).
     """
 
     def __init__(
         self, rpc_service: RpcService, cluster_id: str, *, has_working_directory: bool = False
     ) -> None:
-        """*has_working_directory*: the process, which has one job, works where archives of the job
-        are unpacked, if it has any."""
+        """Create an empty collection.
+        *has_working_directory*: the process serves one job, and its working directory becomes the
+        folder in which the job's archives are unpacked, if the job has archives.
+        """
         self._rpc_service = rpc_service
         self._cluster_id = cluster_id
         self._has_working_directory = has_working_directory
         self._provided: dict[JobID, asyncio.Future[_Unpacked]] = {}
 
     async def provide(self, job_id: JobID, files: tuple[JobFile, ...], fetch: Fetch) -> None:
-        """Returns when they can be used.
+        """Fetch and unpack the files of a job, and return when they can be used.
 
         Raises:
-            FlinkRayError: one cannot be fetched.
-            OSError: there is no room for them.
+            FlinkRayError: a file cannot be fetched.
+            OSError: the disk has no room for the files.
         """
         if not files:
             return
@@ -60,17 +63,18 @@ class JobFiles:
         if providing is None or (providing.done() and _has_failed(providing)):
             providing = asyncio.ensure_future(self._provide(files, fetch))
             self._provided[job_id] = providing
-        await asyncio.shield(providing)  # one task that is cancelled must not take it from others
+        # if one waiting task is cancelled, the others still get the files
+        await asyncio.shield(providing)
 
     def cached(self, job_id: JobID) -> Mapping[str, str]:
-        """Where the files are that the job's code asks for, by their names."""
+        """Return the paths of the cached files and archives of the job, by name."""
         providing = self._provided.get(job_id)
         if providing is None or not providing.done() or _has_failed(providing):
             return {}
         return providing.result().cached
 
     def forget(self, job_id: JobID) -> None:
-        """The job has nothing here any more."""
+        """Remove the files of the job and stop importing from them."""
         providing = self._provided.pop(job_id, None)
         if providing is None:
             return
@@ -79,7 +83,7 @@ class JobFiles:
         providing.cancel()
 
     def close(self) -> None:
-        """Forget all."""
+        """Remove the files of all jobs."""
         for job_id in tuple(self._provided):
             self.forget(job_id)
 
@@ -103,8 +107,9 @@ class JobFiles:
 
 
 def sweep_job_files(cluster_id: str) -> int:
-    """Remove what processes of the cluster have left on this machine that died; how many folders.
-    Blocks."""
+    """Remove the files that dead processes of the cluster have left on this machine.
+    Blocks. Returns the number of removed folders.
+    """
     return sweep_locked_folders(_root(), _prefix(cluster_id), time.time())
 
 
@@ -113,12 +118,14 @@ def _root() -> Path:
 
 
 def _prefix(cluster_id: str) -> str:
-    """Of the names of a cluster's folders; an id may hold what a name must not."""
+    """Return the prefix of a cluster's folder names.
+    It contains a digest, because the id may hold characters that a file name must not.
+    """
     return f"flinkray-files-{hashlib.sha256(cluster_id.encode()).hexdigest()[:16]}-"
 
 
 class _Unpacked:
-    """In a folder of their own."""
+    """The files of one job, unpacked in their own folder."""
 
     def __init__(self, folder: LockedFolder) -> None:
         self._folder = folder
@@ -126,10 +133,10 @@ class _Unpacked:
         self.cached: dict[str, str] = {}
         self.archives = folder.path / _ARCHIVES_FOLDER
         self._left: str | None = None
-        """The working directory before."""
+        """The earlier working directory, if :meth:`enter` has changed it."""
 
     def enter(self) -> None:
-        """Make the folder of the archives the working directory, if there are any."""
+        """Change the working directory to the folder of the archives, if there are archives."""
         if self.archives.exists():
             self._left = os.getcwd()
             os.chdir(self.archives)
@@ -149,7 +156,7 @@ class _Unpacked:
 
 
 class _Unpacking:
-    """Runs in a thread, which goes on when nobody waits for it any more."""
+    """Unpacks files in a thread, which goes on even if nobody waits for it any more."""
 
     def __init__(self, cluster_id: str, files: tuple[JobFile, ...], contents: list[bytes]) -> None:
         self._cluster_id = cluster_id
@@ -175,7 +182,7 @@ class _Unpacking:
         return unpacked
 
     def abandon(self) -> None:
-        """Leave nothing on the disk, now or when the thread has ended."""
+        """Remove the unpacked files, now or as soon as the thread has ended."""
         with self._lock:
             self._is_abandoned = True
             if self._unpacked is not None:

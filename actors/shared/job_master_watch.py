@@ -1,4 +1,4 @@
-"""Whether the JobMaster lives that a process works for which outlives it."""
+"""Watches whether the JobMaster lives, for processes that may outlive their JobMaster."""
 
 from __future__ import annotations
 
@@ -12,22 +12,26 @@ from flinkray.rpc import RpcEndpoint
 log = logging.getLogger(__name__)
 
 _LOOK_PAUSE = 5.0
-"""Seconds after which it is looked whether the one that is watched is the right one, and looked
-again if that was not told."""
+"""Seconds between calls that ask whether the watched JobMaster is still there and is the right one.
+Repeated until a call is answered.
+"""
 
 
 class JobMasterWatch:
-    """Lives on the main thread of the process's endpoint.
+    """Watches one JobMaster.
+    Lives on the main thread of the process's endpoint.
 
-    It may have died before it was watched.  As all JobMasters of a job have one address, its
-    successor is watched then, which is asked who it is.
+    The JobMaster may have died before the watch began. All JobMasters of a job have one address, so
+    the watch may then be on the successor. Therefore the JobMaster is also asked for its identity.
     """
 
     def __init__(
         self, endpoint: RpcEndpoint, job_master: JobMasterGateway, on_lost: Callable[[str], None]
     ) -> None:
-        """*on_lost* is told once, with the reason, when it is gone or another one is in its
-        place."""
+        """Start the watch.
+        *on_lost* is called once, with the reason, when the JobMaster is gone or another JobMaster
+        has taken its place.
+        """
         self._endpoint = endpoint
         self._job_master = job_master
         self._on_lost = on_lost
@@ -36,12 +40,14 @@ class JobMasterWatch:
         endpoint.create_task(self._look_until_it_is_known(), name="look for the JobMaster")
 
     def cancel(self) -> None:
-        """Nobody is told anything any more; idempotent."""
+        """Stop the watch: *on_lost* is not called any more. Idempotent."""
         self._is_over = True
         self._watch.cancel()
 
     async def look(self) -> bool:
-        """Ask now; whether it is known.  If it is gone, that is told before this returns."""
+        """Ask the JobMaster now, and return whether its state is known.
+        If the JobMaster is gone, *on_lost* is called before this returns.
+        """
         if self._is_over:
             return True
         try:

@@ -1,4 +1,4 @@
-"""A registered connection that follows a leader, and its successors."""
+"""A registered connection that follows the leader of a component from one leader to the next."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ S = TypeVar("S")
 class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
     """Keeps *endpoint* registered with the leader of one component.
 
-    The leader is watched: when it dies the registration begins again, at the same address until
-    another leader is known.  All callbacks run on the endpoint's main thread.
+    The leader is watched. When the leader dies, the registration is repeated at the same address
+    until another leader is announced. All callbacks run on the endpoint's main thread.
     """
 
     def __init__(
@@ -44,7 +44,10 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
         on_rejection: Callable[[RegistrationRejection], Awaitable[None] | None],
         settings: RegistrationSettings,
     ) -> None:
-        """*on_lost* is called once for each *on_connected* whose leader is no longer the leader."""
+        """Create a connection that does nothing before :meth:`start`.
+        *on_lost* is called once for each call of *on_connected*, when the connection to this leader
+        is lost.
+        """
         self._endpoint = endpoint
         self._target_name = target_name
         self._gateway = gateway
@@ -57,38 +60,40 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
         self._connection: RegisteredRpcConnection[G, S] | None = None
         self._watch: TerminationWatch | None = None
         self._is_told = False
-        """Whether on_connected was called, and on_lost has not to be called any more."""
+        """Whether on_connected was called and on_lost is still due."""
         self._retriever: LeaderRetrievalService | None = None
         self.leader_address: str | None = None
-        """Of the last leader that was told, be it that it leads no more; None: of none yet."""
+        """Address of the last announced leader, even if it has lost leadership since.
+        None before the first announcement.
+        """
         self.last_leader_id: FencingToken | None = None
-        """Of the same one."""
+        """Fencing token of the leader at :attr:`leader_address`. None before the first."""
 
     async def start(self, retriever: LeaderRetrievalService) -> None:
-        """Follow the leader that *retriever* tells."""
+        """Follow the leader that *retriever* announces."""
         self._retriever = retriever
         await retriever.start(self)
 
     async def stop(self) -> None:
-        """No callback after this; idempotent."""
+        """Stop following leaders: no callback runs after this. Idempotent."""
         retriever, self._retriever = self._retriever, None
-        self._drop()  # before anything is waited for: an answer may be under way
+        self._drop()  # before any await: a registration answer may be under way
         if retriever is not None:
             await retriever.stop()
 
     @property
     def target_gateway(self) -> G | None:
-        """The leader, while registered with it."""
+        """The leader's gateway while registered with the leader; otherwise None."""
         return None if self._connection is None else self._connection.target_gateway
 
     @property
     def leader_id(self) -> FencingToken | None:
-        """Of the leader that is followed, registered there or not yet; None: none is known."""
+        """Fencing token of the followed leader, registered or not. None if no leader is known."""
         return None if self._connection is None else self._connection.target_fencing_token
 
     @property
     def obstacle(self) -> str:
-        """For people: why it is not registered, as far as is known."""
+        """Why the endpoint is not registered, as far as is known: a text for people."""
         retriever, service = self._retriever, self._endpoint.rpc_service
         outages = (None if retriever is None else retriever.outage, service.outage)
         if any(outages):
@@ -98,10 +103,11 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
         return f"the {self._target_name} at {self._connection.target_address} has not registered it"
 
     def reconnect(self, reason: str) -> None:
-        """The leader has forgotten us, or is deaf: register anew at the same address.
+        """Register again at the same address.
+        Called if the leader has forgotten us or does not answer.
 
-        While a registration is under way its answer may have been overtaken by what the leader
-        said after it: it does not count any more.
+        While a registration is under way, its answer is discarded: the leader may have sent newer
+        messages that overtook the answer.
         """
         connection = self._connection
         if connection is None:
@@ -143,7 +149,7 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
         assert connection is not None
         log.info("%s: registered at %s", self._endpoint.address, connection.target_address)
         self._is_told = True
-        # not what is at its address by now, which may be its successor
+        # watch this gateway, not the address, which may belong to a successor by now
         self._watch = self._endpoint.watch(gateway, lambda reason: self._lost(connection, reason))
         result = self._on_connected(gateway, response)
         if result is not None:

@@ -1,4 +1,4 @@
-"""Leading, and waiting to: an endpoint is made for one grant of leadership, and ends with it."""
+"""Leader election for master processes: an endpoint for each grant, which ends with the grant."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from flinkray.rpc import RpcEndpoint
 log = logging.getLogger(__name__)
 
 _AGAIN = 0.1
-"""Seconds until the election is asked again, when it could not say who leads."""
+"""Seconds until the election is asked again after it could not say who leads."""
 
 
 class LeadershipLostError(FlinkRayError):
-    """The endpoint led, and somebody else may lead now: its process begins anew as one that waits
-    for its turn."""
+    """Raised when the endpoint has lost its leadership.
+    Another process may lead now. This process starts again and waits for its turn.
+    """
 
 
 class _Contender(LeaderContender):
-    """Waits for the grant; an endpoint that loses its leadership afterwards fails."""
+    """Waits for leadership. Afterwards a loss of leadership makes the endpoint fail."""
 
     def __init__(self) -> None:
         self.session_id: LeaderSessionID | None = None
-        """In which it leads now."""
+        """Session in which this contender leads now; None if it does not lead."""
         self.on_revoked: Callable[[], object] | None = None
         self.on_error: Callable[[Exception], None] = self._failed
         self.error: Exception | None = None
-        """Of the election, while there was no endpoint that could fail."""
+        """Error of the election from before there was an endpoint that could fail."""
         self._changed = asyncio.Event()
 
     async def until_granted(self) -> LeaderSessionID:
-        """The session; one that was over before anybody heard of it is none."""
+        """Wait for a grant and return its session. Skips sessions revoked before this returns."""
         while self.session_id is None:
             await self._changed.wait()
             self._changed.clear()
@@ -63,7 +64,7 @@ class _Contender(LeaderContender):
 
 
 class Leadership:
-    """Won leadership of one component: the session, and the way to be found."""
+    """A won leadership of one component: its session, and the means to announce the leader."""
 
     def __init__(
         self, election: LeaderElection, contender: _Contender, session_id: LeaderSessionID
@@ -74,16 +75,17 @@ class Leadership:
 
     @classmethod
     async def win(cls, election: LeaderElection) -> Leadership:
-        """Take part and wait until leadership is granted, however long that takes."""
+        """Take part in the election and wait, without a limit, until leadership is granted."""
         contender = _Contender()
         await election.start_leader_election(contender)
         return cls(election, contender, await contender.until_granted())
 
     async def confirm(self, endpoint: RpcEndpoint) -> None:
-        """Let others find *endpoint*.
+        """Announce *endpoint* as the leader, so that others find it.
 
-        It fails with :class:`LeadershipLostError` when the leadership is lost, or was lost since it
-        was won: an endpoint leads in one session.  It fails when the election does, or has since.
+        The endpoint fails with :class:`LeadershipLostError` if the leadership is lost or was lost
+        since it was granted: an endpoint leads in one session only. The endpoint also fails if the
+        election fails or has failed.
         """
 
         def lost() -> None:
@@ -92,7 +94,7 @@ class Leadership:
         if self.is_lost:
             lost()
             return
-        if self._contender.error is not None:  # nobody would hear of a loss any more
+        if self._contender.error is not None:  # a loss of leadership would not be noticed any more
             endpoint.on_fatal_error(self._contender.error)
             return
         self._contender.on_revoked = lost
@@ -101,18 +103,20 @@ class Leadership:
 
     @property
     def is_lost(self) -> bool:
-        """As far as is known; also when it was given up."""
+        """Whether the leadership is lost or given up, as far as this process knows."""
         return self._contender.session_id != self.session_id
 
     def lose(self) -> None:
-        """Something that is fenced has shown it, whatever the election says by now."""
+        """Mark the leadership as lost. A fenced call has shown this, whatever the election says."""
         self._contender.session_id = None
 
     async def is_certain(self) -> bool:
-        """To be asked before something is done that nobody fences: a process that was paused does
-        not know yet that another one leads.
+        """Ask the election whether this process still leads.
+        Call this before an action that no fencing protects: a process that was paused does not know
+        yet that another process leads.
 
-        Waits while nobody can say.  False: the leadership is lost, and the endpoint ends.
+        Waits while the election cannot say. False means that the leadership is lost, and that the
+        endpoint ends.
         """
         while not self.is_lost:
             if await self._election.has_leadership(self.session_id):
@@ -126,25 +130,28 @@ class Leadership:
 
 
 MakeLeader = Callable[[Leadership], Awaitable[RpcEndpoint]]
-"""Makes the endpoint that leads, knowing what its predecessor left; it is not started yet."""
+"""Creates the endpoint that leads, from what its predecessor left.
+The endpoint is not started yet.
+"""
 
 
 async def lead_in_turn(
     services: ClusterServices, election: LeaderElection, make_leader: MakeLeader
 ) -> RpcEndpoint:
-    """The main endpoint of a master's process: the leader itself, or, where several may contend,
-    one that waits for its turn."""
+    """Return the main endpoint of a master process.
+    The endpoint is the leader, or a :class:`StandbyMaster` if several processes may contend.
+    """
     if has_elections(services.configuration):
         return StandbyMaster(services, election, make_leader)
     return await make_leader(await Leadership.win(election))
 
 
 class StandbyMaster(RpcEndpoint):
-    """Contends for a leadership, and hosts the endpoint that leads when it is granted.
+    """Contends for a leadership and, once granted, hosts the endpoint that leads.
 
-    It ends with that endpoint, and as it does: a process leads once.  A master that has lost its
-    leadership fails, and Ray starts its process again, with nothing in it of the time before
-    (SPEC DI-17).
+    The StandbyMaster ends together with that endpoint, in the same way: a process leads once. A
+    master that has lost its leadership fails, and Ray starts its process again without any earlier
+    state (SPEC DI-17).
     """
 
     def __init__(

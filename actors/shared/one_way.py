@@ -1,4 +1,4 @@
-"""Sending without waiting."""
+"""Sends messages without waiting for an answer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ log = logging.getLogger(__name__)
 
 
 def tell(endpoint: RpcEndpoint, message: Coroutine[Any, Any, None], to: str) -> None:
-    """Send on the endpoint's main thread, in the background; an error is logged.
+    """Send *message* in the background on the endpoint's main thread.
+    An error is logged.
 
-    Who cannot be reached is found out by its watch or heartbeat.
+    The watch or the heartbeat of an unreachable receiver reports its loss.
     """
 
     async def send() -> None:
@@ -25,4 +26,5 @@ def tell(endpoint: RpcEndpoint, message: Coroutine[Any, Any, None], to: str) -> 
             log.info("%s could not be told: %s", to, error)
 
     task = endpoint.create_task(send(), f"message to {to}")
-    task.add_done_callback(lambda _: message.close())  # if it was dropped before it had begun
+    # in case the task was dropped before it began
+    task.add_done_callback(lambda _: message.close())

@@ -15,17 +15,19 @@ from flinkray.scheduler.shared.tasks import TaskDeployment, VertexInformation
 class ProducedPartition:
     partition_id: JobPartition
     subpartitions: int
-    """As many as its largest consumer reads; where a blocking result has several consumers, the
-    i-th reader of each reads subpartition i."""
+    """Number of subpartitions: as many as the largest consumer reads.
+    If a blocking result has several consumers, the i-th reader of each consumer reads subpartition
+    i.
+    """
     is_pipelined: bool
     total: int
-    """How many partitions the result has."""
+    """Number of partitions of the result."""
 
 
 def produced_partitions(
     job_id: JobID, graph_id: ExecutionGraphID, vertex: VertexInformation, task: TaskDeployment
 ) -> tuple[ProducedPartition, ...]:
-    """In the order of the vertex's results; without those that are files."""
+    """Return the task's partitions in channels, not files, in the order of the vertex's results."""
     subtask = task.subtask_index
     return tuple(
         ProducedPartition(
@@ -40,7 +42,7 @@ def produced_partitions(
                     )
                     for consumer in result.consumers
                 ),
-                default=int(result.result_type.is_persistent),  # for later readers
+                default=int(result.result_type.is_persistent),  # one subpartition for later readers
             ),
             result.result_type.is_pipelined,
             vertex.parallelism,
@@ -53,7 +55,7 @@ def produced_partitions(
 def written_partitions(
     graph_id: ExecutionGraphID, vertex: VertexInformation, task: TaskDeployment
 ) -> tuple[ResultPartitionID, ...]:
-    """Those that are files, in the order of the vertex's results."""
+    """Return the partitions that the task writes to files, in the order of the vertex's results."""
     return tuple(
         ResultPartitionID(graph_id, result.data_set_id, task.subtask_index, task.attempt_number)
         for result in vertex.results

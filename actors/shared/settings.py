@@ -1,4 +1,4 @@
-"""The framework's settings, as the configuration has them."""
+"""Converts configuration options to the framework's settings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import cast
 
 from flinkray.core import job_options, options
 from flinkray.core.config import Configuration
+from flinkray.core.private_files import permit
 from flinkray.rpc import HeartbeatSettings, RayRpcService, RegistrationSettings, RpcService
 from flinkray.rpc.ray.dialler import TransportChoice
 from flinkray.scheduler.elastic.scaling import ScalingSettings
@@ -25,8 +26,11 @@ from flinkray.scheduler.reports.job_settings import JobSettings
 
 
 def apply_rpc_settings(rpc_service: RpcService, configuration: Configuration) -> None:
-    """``rpc.*``, as far as they are set, and where processes are started; to be called before
-    anything is connected."""
+    """Apply the configuration's options for RPC, the placement of processes, and file permissions.
+    An RPC option that is not set keeps the service's default. The permissions say who may read what
+    this process stores. Call this before any connection is opened.
+    """
+    permit(configuration.get(options.STORAGE_PERMISSIONS))
     if configuration.is_set(options.RPC_ASK_TIMEOUT):
         rpc_service.ask_timeout = configuration.get(options.RPC_ASK_TIMEOUT)
     if configuration.is_set(options.RPC_FRAME_SIZE):
@@ -47,7 +51,7 @@ def apply_rpc_settings(rpc_service: RpcService, configuration: Configuration) ->
 
 
 def registration_settings(configuration: Configuration) -> RegistrationSettings:
-    """``cluster.registration.*``"""
+    """Return the settings from ``cluster.registration.*``."""
     return RegistrationSettings(
         initial_timeout=configuration.get(options.REGISTRATION_INITIAL_TIMEOUT),
         max_timeout=configuration.get(options.REGISTRATION_MAX_TIMEOUT),
@@ -57,7 +61,9 @@ def registration_settings(configuration: Configuration) -> RegistrationSettings:
 
 
 def default_restart_strategy(configuration: Configuration) -> RestartStrategy:
-    """``restart-strategy.*``; not set, it depends on ``execution.checkpointing.interval``."""
+    """Return the strategy from ``restart-strategy.*``.
+    If unset, the default depends on ``execution.checkpointing.interval``.
+    """
     kind = configuration.get(job_options.RESTART_STRATEGY)
     if kind is None:
         has_checkpoints = configuration.get(job_options.CHECKPOINTING_INTERVAL) > 0
@@ -89,8 +95,10 @@ def default_restart_strategy(configuration: Configuration) -> RestartStrategy:
 
 
 def with_checkpoint_options(job_graph: JobGraph, configuration: Configuration) -> JobGraph:
-    """A job that takes checkpoints takes them as the cluster's options say, and over these its
-    own.  Those of an adaptive job are aligned, whatever the cluster's say."""
+    """Return the graph with its checkpoint settings completed.
+    The cluster's options apply, and the job's own options override them. A job that takes no
+    checkpoints is returned unchanged. Checkpoints of an adaptive job are always aligned.
+    """
     if job_graph.checkpoints is None:
         return job_graph
     options_of_job = configuration.with_values(job_graph.configuration)
@@ -101,10 +109,10 @@ def with_checkpoint_options(job_graph: JobGraph, configuration: Configuration) -
 
 
 def job_settings(job_graph: JobGraph, configuration: Configuration) -> JobSettings:
-    """How that job is run on a cluster of this configuration.
+    """Return the settings with which the job runs on a cluster of this configuration.
 
     Raises:
-        ConfigurationError: what the job says does not go with what the cluster is configured to.
+        ConfigurationError: the job's settings contradict the cluster's configuration.
     """
     of_job = configuration.with_values(job_graph.configuration)
     is_elastic = job_graph.scheduler_mode is SchedulerMode.ADAPTIVE
@@ -125,7 +133,9 @@ def job_settings(job_graph: JobGraph, configuration: Configuration) -> JobSettin
 
 
 def job_master_restart_strategy(configuration: Configuration) -> RestartStrategy:
-    """``jobmaster.max-failovers`` within ``jobmaster.failover-validity-interval``."""
+    """Return the strategy for restarts of dead JobMasters.
+    It follows ``jobmaster.max-failovers`` and ``jobmaster.failover-validity-interval``.
+    """
     max_failovers = configuration.get(options.MAX_JOB_MASTER_FAILOVERS)
     if max_failovers == 0:
         return NoRestart()
@@ -134,7 +144,7 @@ def job_master_restart_strategy(configuration: Configuration) -> RestartStrategy
 
 
 def scaling_settings(configuration: Configuration) -> ScalingSettings:
-    """``jobmanager.adaptive-scheduler.*``"""
+    """Return the settings from ``jobmanager.adaptive-scheduler.*``."""
     return ScalingSettings(
         resource_wait_timeout=configuration.get(options.ADAPTIVE_RESOURCE_WAIT_TIMEOUT),
         resource_stabilization_timeout=configuration.get(
@@ -145,7 +155,7 @@ def scaling_settings(configuration: Configuration) -> ScalingSettings:
 
 
 def heartbeat_settings(configuration: Configuration) -> HeartbeatSettings:
-    """``heartbeat.*``
+    """Return the settings from ``heartbeat.*``.
 
     Raises:
         ConfigurationError: the interval is not below the timeout.

@@ -1,8 +1,9 @@
-"""Which task processes have begun on this machine, for whoever looks for what they have left.
+"""Notes which task processes have started on this machine, so that their leftovers can be found.
 
-A note is a file in the folder for temporary files, named by the process's mark.  It tells with
-which environment the process was started, which a fork shows that runs no other program.  Ids of
-processes and of their groups are used again, so that the id alone says nothing after a while.
+A note is a file in the folder for temporary files, named by the process's mark. The note holds a
+digest of the environment with which the process was started. A fork that runs no other program has
+the same environment. Ids of processes and process groups are reused, so that after a while the id
+alone proves nothing.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flinkray.actors.gateways.task_process import TaskProcessHost
+from flinkray.core.private_files import opener
 
 _PREFIX = "flinkray-task-process-"
 
 
 def write_note(host: TaskProcessHost) -> None:
-    """Of this process; it stays until somebody has seen to its end."""
-    note = _note(host)
-    note.touch(mode=0o600)
-    note.write_text(environment_of(os.getpid()))
+    """Write this process's note, which stays until a cleaner has handled the process's end."""
+    with open(_note(host), "w", opener=opener) as note:
+        note.write(environment_of(os.getpid()))
 
 
 def environment_of(pid: int) -> str:
-    """A digest of what a process was started with; empty: it has ended, or is another user's."""
+    """Return a digest of a process's environment. Empty if it has ended or is another user's."""
     try:
         content = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -35,18 +36,20 @@ def environment_of(pid: int) -> str:
 
 
 def remove_note(host: TaskProcessHost) -> None:
-    """Nothing is left of the process."""
+    """Remove the note of a process of which nothing is left."""
     _note(host).unlink(missing_ok=True)
 
 
 def noted_processes() -> Iterator[tuple[TaskProcessHost, str]]:
-    """Of this user, and of this process's namespace of process ids, with :func:`environment_of`."""
+    """Yield the noted processes, each with its :func:`environment_of`.
+    Only processes of this user and of this process's pid namespace are included.
+    """
     for note in _folder().glob(f"{_PREFIX}*"):
         host = _host(note.name.removeprefix(_PREFIX))
         try:
             is_own = note.stat().st_uid == os.getuid()
             environment = note.read_text() if is_own else ""
-        except FileNotFoundError:  # somebody else sees to it
+        except FileNotFoundError:  # another process has handled it
             continue
         if is_own and host is not None:
             yield host, environment

@@ -1,7 +1,8 @@
-"""Spans of what takes time, for OpenTelemetry where it is set up.
+"""OpenTelemetry spans of actions that take time, where OpenTelemetry is set up.
 
-Nothing is imported, and nothing is told, unless ``traces.setup-hook`` names a function that sets it
-up, or whoever started the process has, as Ray does with ``ray start --tracing-startup-hook``.
+Nothing is imported and no span is sent unless ``traces.setup-hook`` names a function that sets up
+OpenTelemetry, or the starter of the process has set it up, as Ray does with ``ray start
+--tracing-startup-hook``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LONGEST_FLUSH = 2.0
 
 
 class Traces:
-    """Each span of a job is a trace of its own: a stream job would never end one."""
+    """Sends spans. Each span is a trace of its own, because a stream job never ends its trace."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._provider = _provider(configuration.get(TRACES_SETUP_HOOK))
@@ -38,7 +39,9 @@ class Traces:
     def tell(
         self, spans: Iterable[Span], job_id: JobID, job_name: str, *, of_call: bool = False
     ) -> None:
-        """They have ended.  *of_call*: they belong to the caller's trace, if it has one."""
+        """Send spans that have ended.
+        *of_call*: the spans belong to the caller's trace, if the caller has one.
+        """
         if self._provider is None:
             return
         from opentelemetry.context import Context
@@ -56,8 +59,9 @@ class Traces:
             told.end(_nanoseconds(span.end))
 
     async def flush(self) -> None:
-        """Before the process ends: wait a little until they are sent."""
-        flush = getattr(self._provider, "force_flush", None)  # only providers of the SDK have it
+        """Wait a short time until the spans are sent. Call this before the process ends."""
+        # only providers of the OpenTelemetry SDK have this method
+        flush = getattr(self._provider, "force_flush", None)
         if flush is not None:
             milliseconds = int(_LONGEST_FLUSH * 1000)
             await asyncio.get_running_loop().run_in_executor(None, flush, milliseconds)
@@ -69,7 +73,7 @@ def _nanoseconds(seconds: float) -> int:
 
 @cache
 def _provider(hook: str | None) -> TracerProvider | None:
-    """Set up once in a process."""
+    """Return the tracer provider, set up once per process. None if there are no traces."""
     if hook is not None:
         module, _, function = hook.partition(":")
         try:

@@ -1,4 +1,4 @@
-"""Calls of user code in processes whose own loop must go on, whatever the code does."""
+"""Calls user code without blocking or ending the process's event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def as_it_travels(error: BaseException) -> Exception:
-    """What others would see of it: nothing of the user's is in it, and it can be sent."""
+    """Return the error as a receiver would see it: sendable, and without user objects."""
     seen = codec.decode(codec.encode_error(error))
     assert isinstance(seen, Exception)
     return seen
@@ -23,11 +23,12 @@ async def call_user_code(
     function: Callable[[], T],
     failure: Callable[[BaseException], Exception] = as_it_travels,
 ) -> T:
-    """Call it in a thread.
+    """Call *function* in a thread and return its result.
 
     Raises:
-        Exception: what *failure* has made of what it raised, in that thread: be it something that
-            would end an event loop, or that does more than it should when it is asked for its text.
+        Exception: the result of *failure* for the error that *function* raised. *failure* runs in
+            that thread, because the error may be one that would end an event loop, or its text
+            may run user code.
     """
 
     def work() -> tuple[T | None, Exception | None]:

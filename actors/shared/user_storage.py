@@ -1,4 +1,4 @@
-"""Work on storage that users have named, which may never answer."""
+"""Runs operations on storage that users have named and that may never answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flinkray.rpc import RpcService
 T = TypeVar("T")
 
 PATIENCE = 60.0
-"""Seconds until storage is told to hang."""
+"""Seconds without an answer after which the storage counts as hanging."""
 MOST_THREADS = 16
 
 
@@ -29,25 +29,28 @@ class _Work:
 
 
 class UserStorage:
-    """Lives on an endpoint's main thread, and has threads of its own.
+    """Runs operations in its own threads.
+    Lives on an endpoint's main thread.
 
-    Where a mount hangs, opening a file blocks for ever, and nothing ends the thread that does it.
-    So these are apart from those of the process, which its other work needs; work that is under way
-    already is joined, however often it is asked for; and work that finds no thread free waits.
+    If a mount hangs, opening a file blocks for ever, and nothing can end the thread. So these
+    threads are separate from the threads that the process needs for its other work. A call for an
+    operation that is already under way joins that operation. An operation that finds no free thread
+    waits.
     """
 
     def __init__(self, rpc_service: RpcService) -> None:
         self._service = rpc_service
         self._known: dict[tuple[Callable[[str], Any], str], _Work] = {}
-        """Until it has ended, also when nobody waits for it any more."""
+        """Operations that have not ended, even if nobody waits for them any more."""
         self._queued: deque[_Work] = deque()
         self._threads = 0
 
     async def run(self, function: Callable[[str], T], location: str) -> T:
-        """What the function answers for that location; it is called in a thread.
+        """Call *function* for the location in a thread and return the result.
 
         Raises:
-            StorageHangsError: it has not answered for :data:`PATIENCE` seconds.  It goes on.
+            StorageHangsError: the storage has not answered for :data:`PATIENCE` seconds. The
+                operation goes on in its thread.
         """
         if not self._service.has_threads:
             return await self._service.run_blocking(function, location)
@@ -82,7 +85,7 @@ class UserStorage:
             answer = work.function(work.location)
         except Exception as raised:  # noqa: BLE001 - it is raised where it is waited for
             error = raised
-        with suppress(RuntimeError):  # the process ends
+        with suppress(RuntimeError):  # the process is ending
             self._service.loop.call_soon_threadsafe(self._ended, work, answer, error)
 
     def _ended(self, work: _Work, answer: Any, error: Exception | None) -> None:
@@ -92,5 +95,5 @@ class UserStorage:
             work.answer.set_result(answer)
         else:
             work.answer.set_exception(error)
-            work.answer.exception()  # perhaps nobody waits any more
+            work.answer.exception()  # mark the error as seen: perhaps nobody waits any more
         self._begin()

@@ -1,8 +1,8 @@
-"""The SlotPool of a job: holds its slots, declares what it wants at the ResourceManager.
+"""The SlotPool of a job: holds its slots, and declares its requirements.
 
-It works for one JobMaster attempt: its token is that attempt's JobMasterId.  When that JobMaster is
-gone, the pool is an *orphan*.  It does nothing any more about the slots, which their TaskExecutors
-keep.  It remembers which they are until the next JobMaster has been told, or the time is over.
+The pool works for one JobMaster, whose JobMasterId is its fencing token. When that JobMaster is
+gone, the pool is an *orphan*: it only remembers the slots, which their TaskExecutors keep, until
+the next JobMaster has asked for them, or until a timeout.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from flinkray.actors.gateways.messages import SlotPoolArguments
 from flinkray.actors.gateways.slot_pool import HandedOver
 from flinkray.actors.gateways.stream_coordinator import KeptPart
 from flinkray.actors.shared.job_master_watch import JobMasterWatch
+from flinkray.actors.shared.kept_notes import FINISHED_PER_MESSAGE, KeptNotes
 from flinkray.actors.shared.settings import apply_rpc_settings
-from flinkray.actors.slot_pool.kept_notes import KeptNotes
 from flinkray.core.config import Configuration
 from flinkray.core.errors import (
     FlinkRayError,
@@ -49,8 +49,8 @@ from flinkray.scheduler.shared.slots import (
     WorkerLocation,
 )
 from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
-from flinkray.scheduler.slots.slot_pool import DeclarativeSlotPool
-from flinkray.scheduler.slots.slot_pool_actions import (
+from flinkray.scheduler.slots.slot_pool import (
+    DeclarativeSlotPool,
     DeclareRequirements,
     FreeSlot,
     SlotPoolAction,
@@ -68,10 +68,8 @@ log = logging.getLogger(__name__)
 
 _DECLARATION_RETRY_DELAY = 0.2
 """Seconds until a declaration that failed is sent again (SP-27)."""
-_FINISHED_PER_MESSAGE = 2000
-"""Tasks, each with its slot: well below the frame size."""
 _NEWS_PER_MESSAGE = 2000
-"""Slots and events in one message to the JobMaster: well below the frame size."""
+"""Number of slots and events in one message to the JobMaster: well below the frame size."""
 
 
 async def create_slot_pool(rpc_service: RpcService, arguments: SlotPoolArguments) -> SlotPool:
@@ -85,7 +83,7 @@ async def create_slot_pool(rpc_service: RpcService, arguments: SlotPoolArguments
 
 @dataclass(slots=True)
 class _News:
-    """One ``slots_changed``."""
+    """Contents of one ``slots_changed`` message."""
 
     gained: list[AllocatedSlot] = field(default_factory=list)
     lost: list[AllocationID] = field(default_factory=list)
@@ -97,7 +95,7 @@ class _News:
 
 
 class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
-    """See the module's docstring; the decisions are DeclarativeSlotPool's."""
+    """Endpoint of the SlotPool. It carries out the decisions of DeclarativeSlotPool."""
 
     def __init__(
         self, rpc_service: RpcService, arguments: SlotPoolArguments, job_master: JobMasterGateway
@@ -122,9 +120,11 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self._takeover_timeout = configuration.get(JOB_MASTER_TAKEOVER_TIMEOUT)
         self._notes = KeptNotes()
         self._left: HandedOver | None = None
-        """What an orphan hands over; None: its JobMaster lives."""
+        """Contents that an orphan hands over to the next JobMaster.
+        None while the JobMaster lives.
+        """
         self._telling = asyncio.Lock()
-        """News must not overtake each other."""
+        """Held while messages are sent, so that they do not overtake each other."""
 
     async def on_start(self) -> None:
         self._watch = JobMasterWatch(self, self._job_master, self._job_master_terminated)
@@ -166,7 +166,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self, successor: JobMasterId, first: int
     ) -> tuple[FinishedTask, ...]:
         await self._left_to(successor)
-        return self._notes.finished[first : first + _FINISHED_PER_MESSAGE]
+        return self._notes.finished[first : first + FINISHED_PER_MESSAGE]
 
     async def hand_over_part(self, successor: JobMasterId, number: int) -> KeptPart:
         await self._left_to(successor)
@@ -201,14 +201,18 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self.schedule_deadline(self._takeover_timeout if is_needed else 0.0, self._end)
 
     def _end(self) -> None:
-        """Nobody waits for it: who did would be cancelled with what the endpoint still does."""
+        """Close the endpoint without waiting for its end.
+
+        The end cancels the endpoint's tasks, also a task that waits for the end.
+        """
         self.close()
 
     def _refuse_as_orphan(self) -> None:
-        """A JobMaster that lives after all starts another pool.
+        """Refuse a call if this pool is an orphan.
+        If the JobMaster only counted as dead, it starts another pool.
 
         Raises:
-            RecipientUnreachableError: it is one.
+            RecipientUnreachableError: the pool is an orphan.
         """
         if self._left is not None:
             raise RecipientUnreachableError(
@@ -255,8 +259,9 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         await self._carry_out(self._pool.set_job_restarting(restarting, worker_groups, now))
 
     def _declare(self) -> None:
-        """Send the requirements until they arrive, or newer ones or another ResourceManager take
-        their place."""
+        """Send the requirements until they arrive.
+        Newer requirements or another ResourceManager replace them.
+        """
         self._stop_declaring()
         requirements = self._pool.requirements
         if self._resource_manager is not None and requirements is not None:
@@ -306,7 +311,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self._pool.expect_slots(allocations, self.counted_time())
 
     async def _carry_out(self, actions: list[SlotPoolAction]) -> None:
-        """Returns when the JobMaster has been told, in the order of the decisions."""
+        """Carry out the actions in order. Returns when the news has been sent to the JobMaster."""
         self._refuse_as_orphan()
         messages = [_News()]
         for action in actions:
@@ -333,7 +338,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         return self._news_sent
 
     async def _tell_job_master(self, news: _News) -> None:
-        """What does not arrive is missed at the next one, or at a heartbeat."""
+        """Send news to the JobMaster. It notices a lost message at the next news or heartbeat."""
         self._news_sent += 1
         try:
             await self._job_master.slots_changed(
@@ -350,7 +355,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         try:
             executor = await self.connect(action.location.address, TaskExecutorGateway)
             await executor.free_slot(action.allocation_id, self.fencing_token, action.reason)
-        except RpcError as error:  # the slot is forgotten all the same (SP-08)
+        except RpcError as error:  # the pool forgets the slot all the same (SP-08)
             log.info("slot %s could not be freed: %s", action.allocation_id, error)
 
     def _schedule_timer(self) -> None:

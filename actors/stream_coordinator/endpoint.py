@@ -1,7 +1,7 @@
-"""The coordinator of a stream job.
+"""The endpoint of a stream job's coordinator.
 
-It goes on without the JobMaster that has started it, and takes orders of the job's next one when
-that has adopted it.  It ends when none has in time.
+The coordinator survives the JobMaster that has started it. The job's next JobMaster adopts the
+coordinator and gives the orders then. If no JobMaster adopts it in time, the coordinator ends.
 """
 
 from __future__ import annotations
@@ -47,41 +47,45 @@ from flinkray.core.errors import (
     FlinkRayError,
     RpcConnectionError,
     RpcError,
-    SuppressRestartsError,
 )
 from flinkray.core.ids import JobMasterId, JobVertexID
+from flinkray.core.private_files import permit
+from flinkray.core.recurring_errors import outlook_of
 from flinkray.file_results import published_location, stream_execution
 from flinkray.ha.entries import decode_entry, encode_entry
 from flinkray.rpc import RpcEndpoint, RpcService, TimerHandle
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.taking_over import JobNotes
-from flinkray.spark.user_code import load_function
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.sources.enumerator_state import EnumeratorState
 from flinkray.streaming.sources.source import Source
 from flinkray.streaming.sources.source_progress import SourceProgress
 from flinkray.streaming.sources.spark import SparkSource
 from flinkray.streaming.time.watermark_alignment import AlignmentGroups
+from flinkray.user_code import load_function
 
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
-"""Seconds until the JobMaster is asked again to keep something, doubled each time."""
+"""Longest pause in seconds before the JobMaster is asked again to keep a part.
+The pause doubles each time from _FIRST_PAUSE.
+"""
 _KEPT_SHARE = 2
-"""How far one source is fits so many times into a message, or is not kept."""
+"""The progress of one source must fit into a message this many times; otherwise it is not kept."""
 
 
 def create_stream_coordinator(
     rpc_service: RpcService, arguments: StreamCoordinatorArguments
 ) -> StreamCoordinator:
-    """Factory of the process."""
+    """Create the endpoint of the process that hosts the split enumerators of a job's sources."""
+    permit(arguments.storage_permissions)
     return StreamCoordinator(rpc_service, arguments)
 
 
 class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
-    """See the package."""
+    """Endpoint of the coordinator: hosts the enumerators and carries out the JobMaster's orders."""
 
     def __init__(self, rpc_service: RpcService, arguments: StreamCoordinatorArguments) -> None:
         super().__init__(rpc_service, STREAM_COORDINATOR_ENDPOINT)
@@ -89,27 +93,27 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         if rpc_service.has_own_process:
             note_output(arguments.job_id, rpc_service.process_name)
         self._owner = arguments.owner
-        """By whose id tasks know it."""
+        """The JobMaster by whose id tasks know this coordinator."""
         self._leader = arguments.job_master_id
-        """Whose orders it takes."""
+        """The JobMaster whose orders this coordinator takes."""
         self._leader_address = arguments.listener_address
         self._keeper: JobMasterGateway | None = None
-        """The leader, when it is known where it is."""
+        """Gateway of the leader. None while not connected."""
         self._watch: JobMasterWatch | None = None
-        """Of the leader; None: it is lost, or nobody has been found at its address yet."""
+        """Watch of the leader. None: the leader is lost, or was not reached yet."""
         self._takeover_timeout = arguments.takeover_timeout
         self._deadline: TimerHandle | None = None
-        """While the leader is lost."""
+        """Timer that ends this coordinator without a JobMaster. None while the leader lives."""
         self._orders = asyncio.Lock()
-        """One at a time: those of the last leader, then those of the next."""
+        """Held for one order at a time: the last leader's orders, then the next one's."""
         self._vertices = {vertex.vertex_id: vertex for vertex in arguments.vertices}
         self._restored = arguments.restored
         self._kept = {part.vertex_id: part for part in arguments.kept}
-        """What it begins with."""
+        """Parts of an earlier coordinator with which this one begins."""
         self._version = max((part.version for part in arguments.kept), default=0)
         self._restores = 0 if arguments.restored is not None else arguments.restores
         self._restored_now: asyncio.Future[None] = rpc_service.loop.create_future()
-        """Of what readers wait for that belong to a later restore."""
+        """Completed at the next restore, for which readers of a later restore wait."""
         self._hosts: dict[JobVertexID, SourceHost] = {}
         self._replaced: list[SourceHost] = []
         self._job_files = arguments.files
@@ -125,7 +129,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             self._execution,
         )
         self._attempts = dict(_attempts(arguments.kept))
-        """Of source tasks, the latest that was heard of."""
+        """Latest known attempt number of each source task."""
         self._coordinator = arguments.coordinator
         self._failure: CoordinatorFailure | None = None
         self._notes: JobNotes | None = None
@@ -157,7 +161,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
 
     async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
         self._refuse_other_leaders(job_master_id)
-        if self._deadline is not None:  # it was taken for dead, and lives
+        if self._deadline is not None:  # the leader counted as dead, and lives
             self._begin_to_watch()
 
     async def adopt(
@@ -193,7 +197,6 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             )
 
     def _begin_to_watch(self) -> None:
-        """It is there, as far as is known."""
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
@@ -225,7 +228,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             self._deadline = self.schedule_deadline(self._takeover_timeout, self._end_alone)
 
     def _end_alone(self) -> None:
-        """Nobody waits for it: who did would be cancelled with what the endpoint still does."""
+        """Close the endpoint without waiting for its end, which would cancel the waiting task."""
         log.warning("%s ends: no JobMaster has adopted it", self.address)
         self.close()
 
@@ -234,7 +237,10 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     async def _keep_source(
         self, vertex_id: JobVertexID, restores: int, progress: SourceProgress | None
     ) -> bool:
-        """See :class:`SourceHost`."""
+        """Ask the JobMaster to keep the progress of a source. Called by :class:`SourceHost`.
+        Returns whether it is kept. *progress* None reports that no other process knows the progress
+        from now on. Returns False if the progress is too large for a message.
+        """
         name = self._vertices[vertex_id].name
         if progress is None:
             log.warning(
@@ -254,7 +260,6 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         await self._keep(KeptPart(None, self._restores, self._version, place=place))
 
     async def _keep(self, part: KeptPart) -> None:
-        """Have the JobMaster keep it; while there is none this waits for the next one."""
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -271,7 +276,10 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _all_kept(self) -> None:
-        """Whoever has given an order may give it again to the next coordinator until then."""
+        """Wait until all changes are kept. Called before an order is answered.
+
+        If this process dies, the next coordinator is sent only orders without an answer.
+        """
         for host in self._hosts.values():
             await host.kept()
 
@@ -285,7 +293,6 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     # --- the end ----------------------------------------------------------------------------------
 
     async def _clean_up(self) -> None:
-        """Once: enumerators are closed, and the job's files removed."""
         if self._cleaned_up is None:
             self._cleaned_up = asyncio.ensure_future(self._end_hosts())
         await asyncio.shield(self._cleaned_up)
@@ -313,7 +320,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             return tuple(snapshots)
 
     async def restore(self, job_master_id: JobMasterId, restored: RestoredCoordinators) -> None:
-        self._refuse_other_leaders(job_master_id)  # it need not wait: it begins anew
+        self._refuse_other_leaders(job_master_id)  # needs no lock: a restore begins anew
         await self._restore(restored)
 
     async def _restore(self, restored: RestoredCoordinators) -> None:
@@ -367,8 +374,9 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             await self._all_kept()
 
     async def _is_of_the_present(self, reader: ReaderProgress) -> bool:
-        """Whether the reader belongs to what sources were restored to last; one that belongs to
-        what they will be restored to waits until they are."""
+        """Return whether the reader belongs to the last restore of the sources.
+        A reader that belongs to a later restore waits for this restore.
+        """
         while reader.restores > self._restores:
             await asyncio.shield(self._restored_now)
         return reader.restores == self._restores
@@ -414,21 +422,25 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         return stream_execution(self._graph_id, self._restores)
 
     def _failed(self, error: FlinkRayError) -> None:
-        """The first failure is told; the job begins anew then, with another coordinator."""
+        """Report the first failure. The job then begins anew with another coordinator."""
         if self._failure is None:
+            outlook = outlook_of(error)
             self._failure = CoordinatorFailure(
                 type_of(error),
                 message_of(error),
                 traceback_of(error, error.__traceback__),
                 is_user_error=True,
-                suppress_restarts=_would_come_again(error),
+                suppress_restarts=outlook.will_recur,
+                program_error=outlook.program_error,
             )
             if self._deadline is None:
                 self.create_task(self._report(self._failure), "report a failure")
 
     async def _report(self, failure: CoordinatorFailure) -> None:
-        """While there is no JobMaster this waits for the next one.  One that cannot tell a
-        JobMaster which lives is of no use: the job hears of its end."""
+        """Report a failure to the JobMaster.
+        If the JobMaster is lost, the next JobMaster gets the report on adoption. If the JobMaster
+        lives but cannot be reached, the coordinator closes, and the JobMaster notices.
+        """
         leader, watch = self._leader, self._watch
         try:
             job_master = await self.connect(self._leader_address, JobMasterGateway, leader)
@@ -512,7 +524,6 @@ def _attempts(kept: Iterable[KeptPart]) -> Iterator[tuple[str, int]]:
 
 
 def _size(progress: SourceProgress) -> int:
-    """Bytes, about."""
     state = progress.enumerator
     of_readers = (
         sum(map(len, reader.events)) + sum(len(one.split) for one in reader.assigned)
@@ -536,11 +547,3 @@ def _load_source(code: bytes) -> Source[object]:
     head = chain.load().operators[0].operator
     assert isinstance(head, SourceOperator)
     return head.source
-
-
-def _would_come_again(error: BaseException) -> bool:
-    """Whatever the job goes on from."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, SuppressRestartsError):
-        cause = cause.__cause__
-    return cause is not None

@@ -1,4 +1,4 @@
-"""What the tasks of a job print, until the job's client has read it."""
+"""Keeps the lines that a job's tasks print until the job's client has read them."""
 
 from __future__ import annotations
 
@@ -12,50 +12,55 @@ from flinkray.rpc import RpcService
 from flinkray.rpc.time_limit import within
 
 MOST_KEPT = 2**20
-"""Bytes: tasks that write more wait for the client, or push out what is oldest when it is gone."""
+"""Bytes kept. With more, tasks wait, or drop the oldest text if the client is gone."""
 MOST_READ = 2**21
-"""Bytes of one answer, if it is not a single text."""
+"""Largest answer in bytes, unless it is a single text."""
 READ_WAIT = 5.0
-"""Seconds that a read waits for text before it is answered with none."""
+"""Seconds that a read waits for text before it returns none."""
 PATIENCE = 10.0
-"""Seconds since a client's last read, or the first text, after which it is taken for gone."""
+"""Seconds since the client's last read after which the client counts as gone.
+Before the first read they count from the first text.
+"""
 END_PATIENCE = 5.0
-"""Seconds that the job's end waits for a client which is not taken for gone."""
+"""Seconds that the job's end waits for a client that does not count as gone."""
 
 
 class PrintedLines:
-    """One reader at a time.  Texts have numbers that count from 0.
+    """Keeps printed texts for one reader at a time. Texts are numbered from 0.
 
-    While the client reads, nothing is lost: tasks wait for it.  When it has not for PATIENCE
-    seconds, the newest MOST_KEPT bytes are kept, and what is older goes to the log of this process.
+    While the client reads, no text is lost: tasks wait for the client. If the client has not read
+    for PATIENCE seconds, the newest MOST_KEPT bytes are kept, and older text goes to the log of
+    this process.
     """
 
     def __init__(self, rpc_service: RpcService, attempt_number: int) -> None:
-        """*attempt_number*: of the coordinator; another one begins anew."""
+        """Create an empty store.
+        *attempt_number* is that of the coordinator. With another coordinator the numbers begin
+        anew.
+        """
         self._clock = rpc_service.clock
         self._loop = rpc_service.loop
         self._coordinator = f"{rpc_service.process_name}#{attempt_number}"
         self._texts: deque[bytes] = deque()
         self._first = 0
-        """The number of the first of these."""
+        """Number of the first kept text."""
         self._size = 0
         self._given = 0
-        """The number of the first that no read was answered with."""
+        """Number of the first text that was not sent to the client yet."""
         self._left_out = 0
-        """Lines that the client has not got."""
+        """Number of lines that the client has not received."""
         self._messages: dict[str, int] = {}
-        """Of tasks: the latest."""
+        """Number of the latest message of each task."""
         self._reads = 0
-        """That wait at present."""
+        """Number of reads that wait at present."""
         self._read_at: float | None = None
-        """When the last read ended; that of the first text before there was one."""
+        """When the last read ended. Before the first read: when the first text came."""
         self._has_ended = False
         self._is_read = False
-        """To the end."""
         self._changed = self._loop.create_future()
 
     async def add(self, text: PrintedText) -> None:
-        """Returns when there is room for more.  May be repeated."""
+        """Keep the text, and return when there is room for more. May be repeated."""
         if self._messages.get(text.task, 0) < text.number:
             self._messages[text.task] = text.number
             self._append(text.data)
@@ -75,7 +80,6 @@ class PrintedLines:
         self._notify()
 
     def _push_out(self) -> None:
-        """The oldest text; what the client was given, and has not read on behind, it has."""
         is_given = self._first < self._given
         data = self._take_first()
         if not is_given:
@@ -89,7 +93,7 @@ class PrintedLines:
         return data
 
     async def read(self, known: str | None, position: int) -> PrintedPart:
-        """See :meth:`StreamCoordinatorGateway.read_printed`."""
+        """Return texts from *position* on; see :meth:`StreamCoordinatorGateway.read_printed`."""
         if known != self._coordinator:
             position = 0
         self._reads += 1
@@ -120,7 +124,7 @@ class PrintedLines:
         return PrintedPart(self._coordinator, tuple(chosen), self._given, self._left_out, is_end)
 
     async def end(self) -> None:
-        """No task prints any more: returns when the client has read all, or is gone."""
+        """Wait until the client has read everything or is gone. No task prints any more."""
         self._has_ended = True
         self._notify()
         deadline = self._clock.monotonic() + END_PATIENCE
@@ -136,13 +140,11 @@ class PrintedLines:
         return not self._is_read and (self._reads > 0 or self._read_at is not None)
 
     def _patience(self) -> float:
-        """Seconds until the client is taken for gone."""
         if self._reads or self._read_at is None:
             return PATIENCE
         return self._read_at + PATIENCE - self._clock.monotonic()
 
     async def _change(self, seconds: float) -> None:
-        """Wait for one, though not for longer."""
         with suppress(asyncio.TimeoutError):
             await within(seconds, asyncio.shield(self._changed))
 

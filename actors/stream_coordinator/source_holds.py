@@ -1,6 +1,7 @@
-"""Which sources of a job are not read, as those are behind that take what becomes of them.
+"""Decides which sources of a job are not read because consumers of their records are behind.
 
-All of it is in the cluster's storage, so whoever comes after a process that has died finds it.
+The waiting epochs of Spark stages and the notes of look-ups are in the cluster's storage, where
+a new coordinator finds them.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ from flinkray.rpc import RpcEndpoint
 log = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 0.2
-"""Seconds between two looks at who is behind, or about to be."""
+"""Seconds between two looks at a consumer that is behind, or close to it."""
 IDLE_LOOK_INTERVAL = 1.0
-"""Seconds between two looks at any other: each lists a folder of the storage."""
+"""Seconds between two looks at any other consumer. Each look lists a folder of the storage."""
 
 
 class _Seen(NamedTuple):
     is_behind: bool
     is_close: bool
-    """To that, or to being so no more."""
+    """Whether the consumer is close to a change: to being behind, or to being behind no more."""
 
 
 _NOT_SEEN = _Seen(is_behind=False, is_close=True)
 
 
 class SourceHolds:
-    """Of one job.  Those that may be behind are looked at from when a source has asked for them.
+    """Watches the consumers of one job, each from the first request of a source on.
 
     Args:
-        most_epochs: with so many that wait, a Spark stage is behind.
-        execution: of the streams, at present.
+        most_epochs: number of waiting epochs with which a Spark stage is behind.
+        execution: returns the name of the present stream execution.
     """
 
     def __init__(
@@ -56,11 +57,11 @@ class SourceHolds:
         self._execution = execution
         self._looked_at: set[str] = set()
         self._is_behind: dict[str, bool] = {}
-        """Of those that were seen."""
+        """For each consumer that was looked at: whether it is behind."""
         self._changed: asyncio.Future[None] = endpoint.rpc_service.loop.create_future()
 
     async def await_other_than(self, known: bool | None, holders: Holders) -> bool:
-        """Whether one of them is behind, as soon as that is not what is known."""
+        """Return whether any of *holders* is behind, as soon as the answer differs from *known*."""
         looks = {f"Spark stage {one}": partial(self._at_stage, one) for one in holders.stages}
         looks |= {f"look-up {one}": partial(self._at_look_up, one) for one in holders.look_ups}
         for name, look in looks.items():

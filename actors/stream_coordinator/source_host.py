@@ -1,6 +1,6 @@
-"""One source in the coordinator's process: its enumerator runs in threads, one call at a time.
+"""Hosts one source in the coordinator's process. Threads run its enumerator, one call at a time.
 
-What changes is kept outside of the process, and readers are told what is kept.
+Changes are kept outside of the process. Readers are sent only events that are kept.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import TypeVar
 from flinkray.actors.gateways.stream_coordinator import ReaderProgress
 from flinkray.actors.shared.user_calls import call_user_code
 from flinkray.core import cloud_pickle
-from flinkray.core.errors import FlinkRayError, SuppressRestartsError
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.recurring_errors import outlook_of
 from flinkray.rpc import RpcEndpoint, TimerHandle
 from flinkray.rpc.time_limit import within
-from flinkray.streaming.errors import OperatorError, operator_error
+from flinkray.streaming.errors import OperatorError, UnavailableError, operator_error
 from flinkray.streaming.sources.coordinator import (
     END_OF_SPLITS,
     NO_MORE_SPLITS,
@@ -35,14 +36,14 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LONGEST_WAIT = 3.0
-"""Seconds for a reader to be heard of; orders wait meanwhile."""
+"""Seconds for which an order waits until a reader has called."""
 
 
 class SourceHost:
-    """Lives on the main thread of the coordinator.
+    """Hosts the enumerator of one source. Lives on the main thread of the coordinator.
 
-    The enumerator is made when the first reader is heard of, and again when the source is read with
-    another parallelism: then all of the job has begun anew.
+    The enumerator is created when the first reader calls, and again when the source is read with
+    another parallelism, after the whole job has begun anew.
     """
 
     def __init__(
@@ -56,9 +57,14 @@ class SourceHost:
         checkpoint_id: int = 0,
         progress: SourceProgress | None = None,
     ) -> None:
-        """*load* is given the address of the blob server.  *keep* returns when it is kept that the
-        source is so far, or (None) that this is known to nobody else from now on; whether it could
-        be.  *state*: what the enumerator begins with, of that checkpoint; *progress* goes before.
+        """Create a host without an enumerator.
+
+        Args:
+            load: returns the source; its argument is the address of the blob server.
+            keep: returns when the progress is kept, and whether this was possible. With None it
+                reports that no other process knows the progress from now on.
+            state: state of the enumerator in the checkpoint, if it begins from one.
+            progress: kept progress of an earlier coordinator; takes precedence over *state*.
         """
         self._endpoint = endpoint
         self._name = f"enumerator of {name}"
@@ -77,26 +83,25 @@ class SourceHost:
             is_kept=True,
         )
         self._kept_changes = 0
-        """Up to which they are kept."""
         self._is_kept = True
-        """Whether they can be."""
+        """Whether changes can be kept."""
         self._is_to_be_kept_again = progress is not None
         self._may_be_unknown = progress is not None
-        """Whether nobody else may know what this one goes on from."""
+        """Whether the progress from which this host goes on may be kept nowhere."""
         self._keeping: asyncio.Task[None] | None = None
         self._awaiting_kept: list[asyncio.Future[None]] = []
         self._calls = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        """Subtasks of which a call waits for news."""
+        """For each subtask, the call that waits for events."""
         self._discovery: TimerHandle | None = None
         self._is_closed = False
         self._has_begun = asyncio.Event()
-        """There is an enumerator, or never will be."""
+        """Set when there is an enumerator, or when there never will be one."""
 
     # --- readers ----------------------------------------------------------------------------------
 
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
-        """See :meth:`StreamCoordinatorGateway.exchange`."""
+        """Return new events for a reader; see :meth:`StreamCoordinatorGateway.exchange`."""
         subtask, attempt = reader.subtask_index, reader.attempt_number
         self._wake(subtask)
         await self._run(partial(self._heard, reader))
@@ -109,16 +114,21 @@ class SourceHost:
             self._waiting[subtask] = waiting
             await waiting
             if self._waiting.get(subtask) is not waiting:
-                return ()  # a later call of this reader has taken its place
+                return ()  # a later call of this reader has replaced this one
         return ()
 
     async def events_before(self, reader: ReaderProgress, checkpoint_id: int) -> tuple[bytes, ...]:
-        """See :meth:`StreamCoordinatorGateway.exchange_until_cut`."""
-        if self._may_be_unknown:  # else all before a cut is kept before anybody hears of the cut
+        """Return events before the cut; see :meth:`StreamCoordinatorGateway.exchange_until_cut`."""
+        # normally everything before a cut is kept before readers hear of the cut
+        if self._may_be_unknown:
             await self.kept()
-        events = self._hosted.events_before(
-            checkpoint_id, reader.subtask_index, reader.attempt_number, reader.position
-        )
+        try:
+            events = self._hosted.events_before(
+                checkpoint_id, reader.subtask_index, reader.attempt_number, reader.position
+            )
+        except UnavailableError as error:
+            self._on_failed(self._described(error))
+            raise
         self._changed()
         return _encoded(events or ())
 
@@ -153,28 +163,28 @@ class SourceHost:
     # --- checkpoints ------------------------------------------------------------------------------
 
     async def snapshot(self, checkpoint_id: int) -> EnumeratorState | None:
-        """The cut.  Raises OperatorError."""
-        if self._hosted.owes_splits:  # readers run: they will be heard of, unless they have failed
+        """Cut the events, and return the enumerator's state. Raises OperatorError."""
+        if self._hosted.owes_splits:  # readers run and will call, unless they have failed
             with suppress(asyncio.TimeoutError):
                 await within(_LONGEST_WAIT, self._has_begun.wait())
         return await self._asked(lambda: self._hosted.snapshot(checkpoint_id))
 
     async def reset_subtask(self, subtask: int, attempt: int, checkpoint_id: int) -> None:
-        """See :meth:`SourceCoordinator.reset_subtask`.  Raises OperatorError."""
+        """Take back splits; see :meth:`SourceCoordinator.reset_subtask`. Raises OperatorError."""
         await self._asked(lambda: self._hosted.reset_subtask(subtask, attempt, checkpoint_id))
 
     async def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """It is what the job goes on from."""
+        """Note the completed checkpoint, from which the job would recover."""
         await self._run(_no_more(lambda: self._hosted.checkpoint_completed(checkpoint_id)))
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Nobody goes on from there."""
+        """Drop an aborted checkpoint, from which the job never recovers."""
         self._hosted.checkpoint_aborted(checkpoint_id)
         self._changed()
         self._notify_all()
 
     async def _asked(self, call: Callable[[], T]) -> T:
-        """What user code answers, whose failure concerns who has asked."""
+        """Run user code in a thread and return its answer. A failure is raised in the caller."""
         async with self._calls:
             answer = await call_user_code(self._endpoint.rpc_service, call, self._described)
         self._changed()
@@ -184,12 +194,12 @@ class SourceHost:
     # --- what is kept outside ---------------------------------------------------------------------
 
     def keep_again(self) -> None:
-        """Whoever has kept it is there no more."""
+        """Keep all progress again, because the process that has kept it is gone."""
         self._is_to_be_kept_again = True
         self._changed()
 
     async def kept(self) -> None:
-        """Return when all that has changed so far is kept, or cannot be."""
+        """Return when all changes so far are kept, or cannot be kept."""
         self._changed()
         if self._keeping is not None:
             kept = asyncio.get_running_loop().create_future()
@@ -198,17 +208,15 @@ class SourceHost:
 
     @property
     def _is_behind(self) -> bool:
-        """Whether somebody else is to know more, or that nobody does."""
+        """Whether changes have to be kept, or all progress has to be kept again."""
         has_changed = self._is_kept and self._kept_changes != self._hosted.changes
         return (has_changed or self._is_to_be_kept_again) and not self._is_closed
 
     def _changed(self) -> None:
-        """Something may have."""
         if self._is_behind and self._keeping is None:
             self._keeping = self._endpoint.create_task(self._keep_all(), f"keep: {self._name}")
 
     async def _keep_all(self) -> None:
-        """Many changes at once while one is on its way."""
         try:
             while self._is_behind:
                 awaiting, self._awaiting_kept = self._awaiting_kept, []
@@ -237,14 +245,14 @@ class SourceHost:
         service = self._endpoint.rpc_service
         try:
             return await call_user_code(service, hosted.progress, self._described)
-        except FlinkRayError as error:  # which fails checkpoints, if there are any, and no job
+        except FlinkRayError as error:  # fails checkpoints, if the job takes any, but not the job
             log.warning("%s: its state cannot be kept: %s", self._name, error)
             return None
 
     # --- calls ------------------------------------------------------------------------------------
 
     async def _run(self, prepare: Callable[[], Awaitable[Callable[[], None]]]) -> None:
-        """Call user code in a thread, and see what it has given to readers."""
+        """Run user code in a thread, then wake the readers that wait for events."""
         async with self._calls:
             if self._is_closed:
                 return
@@ -257,7 +265,8 @@ class SourceHost:
                 if not isinstance(error, OperatorError):
                     error = self._described(error)
                 self._on_failed(error)
-                await asyncio.get_running_loop().create_future()  # the job begins anew, or ends
+                # wait for ever, because the job begins anew or ends
+                await asyncio.get_running_loop().create_future()
             self._plan_discovery(delay)
         if self._hosted.parallelism:
             self._has_begun.set()
@@ -269,27 +278,31 @@ class SourceHost:
             self._notify(subtask)
 
     def _notify(self, subtask: int) -> None:
-        """The call that waits looks again."""
+        """Make the waiting call of the subtask look for events again."""
         waiting = self._waiting.get(subtask)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
     def _wake(self, subtask: int) -> None:
-        """The call that waits is to end."""
+        """End the waiting call of the subtask."""
         waiting = self._waiting.pop(subtask, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
     def _call(self, call: Callable[[], None]) -> float | None:
-        """In the thread; in how many seconds to look for new splits is user code's to say, too."""
+        """Run *call*. Called in the thread of the user code.
+
+        Returns the seconds until the next discovery of splits, or None. The user's enumerator
+        sets this time.
+        """
         call()
         at = self._hosted.next_discovery_time()
         return None if at is None else max(at - self._clock.time(), 0.0)
 
     def _described(self, error: BaseException) -> OperatorError:
         told = operator_error(error, self._name)
-        if isinstance(error, SuppressRestartsError):  # others may do what they want when asked
-            told.__cause__ = error
+        # determined now: methods of its class may do anything when they are called later
+        told.outlook = outlook_of(error)
         return told
 
     def _plan_discovery(self, delay: float | None) -> None:
@@ -306,8 +319,7 @@ class SourceHost:
         return self._hosted.discover
 
     async def close(self) -> None:
-        """End the enumerator: readers are told nothing more.  Waits for the call that is under
-        way, unless it has failed."""
+        """End the enumerator. Waits for the call that is under way, unless the call has failed."""
         self._is_closed = True
         self._has_begun.set()
         self._plan_discovery(None)

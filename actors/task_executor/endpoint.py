@@ -15,16 +15,19 @@ from flinkray.actors.gateways.messages import (
     TaskExecutorRegistration,
     WantedSlot,
 )
+from flinkray.actors.gateways.stream_coordinator import KeptPiece
 from flinkray.actors.gateways.task_errors import JobMasterAwayError
 from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
 from flinkray.actors.gateways.task_process import ChannelPlaces, PartitionPlaces
 from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.deployment_parts import DeployedParts
+from flinkray.actors.shared.job_leader import has_name_of_leader
 from flinkray.actors.shared.one_way import tell
 from flinkray.actors.shared.settings import heartbeat_settings, registration_settings
 from flinkray.actors.task_executor.host import TaskExecutorHost
 from flinkray.actors.task_executor.job_leader_service import JobLeaderService
+from flinkray.actors.task_executor.kept_copies import KeptCopies
 from flinkray.actors.task_executor.python_tasks import PythonTasks
 from flinkray.actors.task_executor.resource_manager_registration import ResourceManagerRegistration
 from flinkray.actors.task_executor.running_tasks import RunningTasks
@@ -90,7 +93,7 @@ async def create_task_executor(
 
 
 class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
-    """A thin shell around its TaskSlotTable."""
+    """Endpoint of the TaskExecutor. Its TaskSlotTable makes the decisions about slots."""
 
     def __init__(
         self,
@@ -133,6 +136,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self, arguments.resource_id, self._table, self._job_leaders, self._carry_out
         )
         self._comparison = SlotComparison(self._table)
+        self._kept = KeptCopies()
         self._task_table = TaskTable(self, self._table, self._job_leaders, self._carry_out)
         slots_per_process = configuration.get(options.SLOTS_PER_TASK_PROCESS)
         parts = DeployedParts()
@@ -171,7 +175,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             partitions=python.results.report,
         )
         self._freed: dict[AllocationID, asyncio.Future[None]] = {}
-        """Completed when a slot that somebody waits for is free."""
+        """For each slot that a caller waits for: completed when the slot is free."""
         self._slot_timer: TimerHandle | None = None
 
     @property
@@ -187,7 +191,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         await self._resource_manager.start()
 
     async def on_stop(self) -> None:
-        """End all tasks, then leave (TM-18)."""
+        """End all tasks, then disconnect from the ResourceManager and the JobMasters (TM-18)."""
         self._carry_out(self._table.close("the TaskExecutor stops"))
         if not self._table.is_empty:
             freed = [
@@ -326,12 +330,15 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         await self._leave_unless_used(job_id)
 
     async def _leave_unless_used(self, job_id: JobID) -> None:
-        """A job that has neither a slot nor a result here any more is forgotten (TM-14).  Results
-        without a slot are its JobMaster's, and go with it: no other one would be told of here."""
+        """Forget a job that has neither a slot nor a result here any more (TM-14).
+        Results without a slot belong to the present JobMaster and go with it, because no later
+        JobMaster would learn of them.
+        """
         has_results = self._python.results.has_results_of(job_id)
         is_led = self._job_leaders.job_master(job_id) is not None
         if not self._table.allocations_of(job_id) and not (has_results and is_led):
             self._comparison.forget(job_id)
+            self._kept.forget(job_id)
             self._tasks.forget_job(job_id)
             await self._job_leaders.remove_job(job_id)
 
@@ -365,9 +372,25 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         resource_manager_id: ResourceManagerId,
     ) -> None:
         self._resource_manager.refuse_others(resource_manager_id, "job_master_changed")
+        await self._follow(job_id, job_master_address, job_master_id)
+
+    async def take_over_job(
+        self, job_id: JobID, job_master_address: str, job_master_id: JobMasterId
+    ) -> bool:
+        if not self._table.allocations_of(job_id):
+            return False
+        if self._job_leaders.is_succeeded_by(job_id, job_master_id):
+            master = await self.connect(job_master_address, JobMasterGateway, job_master_id)
+            await master.request_job_status()
+            if not await has_name_of_leader(self.rpc_service, master, job_id):
+                self._job_leaders.refuse_others(job_id, job_master_id, "take_over_job")
+            await self._follow(job_id, job_master_address, job_master_id)
+        return bool(self._table.allocations_of(job_id))
+
+    async def _follow(self, job_id: JobID, address: str, job_master_id: JobMasterId) -> None:
         if self._table.allocations_of(job_id):
             self._hold_unless_led_by(job_id, job_master_id)
-            await self._job_leaders.add_job(job_id, job_master_address, job_master_id)
+            await self._job_leaders.add_job(job_id, address, job_master_id)
             self._offers.offer(job_id)
 
     async def adopt_slots(
@@ -382,12 +405,31 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._carry_out(self._table.adopt_slots(job_id, frozenset(allocations), now))
         self._tasks.goes_on(job_id, graph_id)
 
+    async def keep(
+        self, job_id: JobID, job_master_id: JobMasterId, copy: int, piece: KeptPiece
+    ) -> bool:
+        if not self._table.allocations_of(job_id):
+            return False
+        self._job_leaders.refuse_others(job_id, job_master_id, "keep")
+        return self._kept.keep(job_id, job_master_id, copy, piece)
+
+    async def keep_no_more(self, job_id: JobID, job_master_id: JobMasterId) -> None:
+        if self._table.allocations_of(job_id):
+            self._job_leaders.refuse_others(job_id, job_master_id, "keep_no_more")
+            self._kept.forget(job_id)
+
+    async def hand_over(
+        self, job_id: JobID, job_master_id: JobMasterId, number: int
+    ) -> KeptPiece | None:
+        self._job_leaders.refuse_others(job_id, job_master_id, "hand_over")
+        return self._kept.piece(job_id, number)
+
     async def heartbeat_from_job_master(
         self, resource_id: ResourceID, job_master_id: JobMasterId, report: AllocatedSlotReport
     ) -> None:
         self._job_leaders.heartbeat_received(resource_id, job_master_id, report)
 
-    # what the JobLeaderService asks and tells its listener
+    # called by the JobLeaderService
 
     def report_for(self, job_id: JobID, leader: FencingToken) -> TaskExecutorReport:
         if self._task_table.is_new_leader(job_id, leader):
@@ -397,7 +439,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             for offer in self._table.slots_in_use(job_id)
         )
         graphs, kv_states = self._task_table.report_for(job_id, leader)
-        return TaskExecutorReport(self._location, slots, graphs, kv_states)
+        notes = self._kept.notes(job_id)
+        return TaskExecutorReport(self._location, slots, graphs, kv_states, notes)
 
     def report_nothing(self, job_id: JobID) -> TaskExecutorReport:
         self._carry_out(self._table.adopt_slots(job_id, (), self.counted_time()))
@@ -415,7 +458,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self.create_task(self._leave_unless_used(job_id), f"leave job {job_id}")
 
     def slots_reported(self, report: AllocatedSlotReport) -> None:
-        """Slots must be the same on both sides (TM-16)."""
+        """Compare the slots with the JobMaster's list: both sides must have the same (TM-16)."""
         difference = self._comparison.compare(report)
         master = self._job_leaders.job_master(report.job_id)
         for allocation_id in difference.unknown_here:
@@ -430,23 +473,24 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     def heartbeat_payload(self, job_id: JobID) -> TaskExecutorHeartbeat:
         return TaskExecutorHeartbeat(self._task_table.of_job(job_id))
 
-    # what becomes of the slots of a job
+    # the slots of a job after a change of its JobMaster
 
     def _hold_unless_led_by(self, job_id: JobID, job_master_id: JobMasterId) -> None:
-        """What runs here is not (yet) that JobMaster's."""
         if self._job_leaders.is_succeeded_by(job_id, job_master_id):
             self._hold_slots_of_job(job_id, f"job {job_id} has a new JobMaster")
 
     def _hold_slots_of_job(self, job_id: JobID, reason: str) -> None:
-        """Without its JobMaster: what runs here runs on, until the next one says what it adopts, or
-        the time for that is over."""
+        """Hold the job's slots without a JobMaster.
+        Tasks go on until the next JobMaster says what it adopts, or until the timeout.
+        """
         now = self.counted_time()
         self._carry_out(self._table.hold_slots_of_job(job_id, reason, now))
 
     def _free_slots_of_job(self, job_id: JobID, reason: str) -> None:
-        """And with them what the job has produced (TM-28)."""
+        """Free the job's slots, and release its results (TM-28)."""
         log.info("%s: the slots of job %s are freed: %s", self.address, job_id, reason)
         self._carry_out(self._table.free_slots_of_job(job_id, reason))
+        self._kept.forget(job_id)
         self._tasks.forget_job(job_id)
         self.create_task(self._leave_unless_used(job_id), f"leave job {job_id}")
 
@@ -488,7 +532,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     ) -> tuple[TaskIOMetrics, ...]:
         return await self._tasks.io_metrics(job_id, job_master_id)
 
-    # from task processes, and from tasks elsewhere that read results
+    # called by task processes, and by tasks elsewhere that read results
 
     async def tasks_reported(self, process_name: str, reports: tuple[TaskReport, ...]) -> None:
         self._python.reported(process_name, reports)
@@ -503,7 +547,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     ) -> ChannelPlaces:
         return await self._python.results.find_channels(job_id, data_set_id)
 
-    # what tasks ask of their JobMaster
+    # requests of tasks to their JobMaster
 
     async def request_partition_state(
         self, job_id: JobID, partition: ResultPartitionID
@@ -511,7 +555,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         return await self._master_of_job(job_id).request_partition_state(partition)
 
     def _master_of_job(self, job_id: JobID) -> JobMasterGateway:
-        """Raises JobMasterAwayError: there is none here at present that knows the job's tasks."""
+        """Return the JobMaster of a job.
+        Raises JobMasterAwayError if no JobMaster is registered here that knows the job's tasks.
+        """
         master = self._job_leaders.job_master(job_id)
         if master is None or self._table.holds_slots_of(job_id):
             raise JobMasterAwayError(f"job {job_id} has no JobMaster here at present")

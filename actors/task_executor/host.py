@@ -1,4 +1,4 @@
-"""Where a TaskExecutor's process runs."""
+"""The process, node and directories of a TaskExecutor."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from flinkray.actors.gateways.task_executor_arguments import NodeAddress
 
 @dataclass(frozen=True, slots=True)
 class TaskExecutorHost:
-    """A process on a node."""
+    """The process of a TaskExecutor, its node and directories."""
 
     node: NodeAddress
     pid: int
     session_directory: str | None
-    """Ray's directory for this node's files; None where there is no Ray."""
+    """Ray's directory for the files of this node. None without Ray."""
     logs_directory: str | None = None
-    """In it; None where there is no Ray."""
+    """Ray's log directory inside the session directory. None without Ray."""
     actor_id: str = ""
-    """Ray's, hex; empty where there is no Ray."""
+    """Ray's actor id in hex. Empty without Ray."""
 
     @classmethod
     def find(cls, node: NodeAddress | None) -> TaskExecutorHost:
-        """This process; *node* None: it is a Ray actor's, and Ray says which node it is on."""
+        """Return the host of this process.
+        *node* None: the process is a Ray actor, and Ray gives the node.
+        """
         if node is not None:
             return cls(node, os.getpid(), None)
         context = ray.get_runtime_context()

@@ -1,4 +1,4 @@
-"""The JobMasters of the jobs that have slots in a TaskExecutor."""
+"""Connections to the JobMasters of the jobs that have slots in a TaskExecutor."""
 
 from __future__ import annotations
 
@@ -39,26 +39,28 @@ _Answer = TaskExecutorToJobMasterRegistrationSuccess | RegistrationFailure | Reg
 
 @dataclass(slots=True)
 class _Following:
-    """What a job has for as long as it has slots here: who leads it, and the way there."""
+    """The leader of a job and the connection to it, kept while the job has slots here."""
 
     named: JobMasterId
-    """By who asked for the slots."""
+    """The JobMaster that was named in the request for slots."""
     leader: _LeaderConnection
     has_said_goodbye: bool = False
-    """It knows nothing of us any more, and takes only the ends of the tasks that it has left."""
+    """Whether the JobMaster has forgotten this TaskExecutor.
+    From this TaskExecutor it then accepts only reports that tasks have ended.
+    """
 
     @property
     def job_master_id(self) -> JobMasterId:
-        """Who leads the job: an election counts more than what was said with a request for slots,
-        which is older or will be confirmed."""
+        """The JobMaster that leads the job.
+        An elected JobMaster takes precedence over the one that a slot request has named: the named
+        one is older, or will be elected.
+        """
         elected = self.leader.last_leader_id
         return elected if isinstance(elected, JobMasterId) else self.named
 
 
 @dataclass(frozen=True, slots=True)
 class _Registered:
-    """The connection of a job to its JobMaster."""
-
     master: JobMasterGateway
     resource_id: ResourceID
 
@@ -67,25 +69,27 @@ _Job = Job[_Following, _Registered]
 
 
 class JobLeaderListener(Protocol):
-    """Who is told what becomes of JobMasters, on the TaskExecutor's main thread."""
+    """Receives events about JobMasters, on the TaskExecutor's main thread."""
 
     def report_for(self, job_id: JobID, leader: FencingToken) -> TaskExecutorReport:
-        """What the TaskExecutor has of the job, for the registration that is sent at once."""
+        """Return the report of the job's slots, tasks and notes here, which is sent at once."""
 
     def report_nothing(self, job_id: JobID) -> TaskExecutorReport:
-        """What it has is too much to be told: it gives that up, and tells what is left."""
+        """End the tasks in the slots that are held for the job, and return an empty report.
+        Called if the report is too large to be sent.
+        """
 
     def job_master_connected(self, job_id: JobID) -> None:
-        """The TaskExecutor is registered there."""
+        """The TaskExecutor is registered at the job's JobMaster."""
 
     def job_master_gone(self, job_id: JobID, reason: str) -> None:
-        """It is lost, or does not know us (TM-17)."""
+        """The JobMaster is lost, or does not know this TaskExecutor (TM-17)."""
 
     def slots_reported(self, report: AllocatedSlotReport) -> None:
-        """The slots that it knows, with its heartbeat."""
+        """A JobMaster's heartbeat has arrived with the slots that it knows."""
 
     def heartbeat_payload(self, job_id: JobID) -> TaskExecutorHeartbeat:
-        """What it is told with the answer."""
+        """Return the payload of the answer to a heartbeat."""
 
 
 class JobLeaderService:
@@ -124,12 +128,13 @@ class JobLeaderService:
         )
 
     async def add_job(self, job_id: JobID, address: str, job_master_id: JobMasterId) -> None:
-        """Connect to the job's master; a master of another session is left first (TM-15).
+        """Connect to the job's JobMaster.
+        A JobMaster of another session is disconnected first (TM-15).
 
-        Where there are elections, a master that is followed is left when another one is elected,
-        and not because a request for slots names another one.
+        With elections, the followed JobMaster is disconnected when another one is elected, not when
+        a slot request names another one.
         """
-        while (known := self._jobs.get(job_id)) is not None:  # perhaps of a call that was quicker
+        while (known := self._jobs.get(job_id)) is not None:  # perhaps added by a concurrent call
             services = known.services
             is_led = (
                 self._high_availability.elects_job_masters
@@ -159,7 +164,9 @@ class JobLeaderService:
         )
 
     def _register(self, job: _Job, master: JobMasterGateway) -> Awaitable[_Answer]:
-        """What it answers counts more than a goodbye that was heard before it was asked."""
+        """Register at the JobMaster.
+        If the JobMaster has disconnected this TaskExecutor before, this no longer counts.
+        """
         job.services.has_said_goodbye = False
         assert master.fencing_token is not None
         report = self._listener.report_for(job.job_id, master.fencing_token)
@@ -179,8 +186,11 @@ class JobLeaderService:
         return await master.register_task_executor(job_id, self._listener.report_nothing(job_id))
 
     def said_goodbye(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
-        """That JobMaster knows nothing of us any more, whatever it still answers to a registration
-        that has begun; who gets another slot of it registers anew.  False: it is not followed."""
+        """Note that the JobMaster has forgotten this TaskExecutor, and return True.
+        This holds even if the JobMaster still answers an earlier registration. The next slot
+        request of this JobMaster leads to a new registration. Returns False if this JobMaster is
+        not followed.
+        """
         job = self._jobs.get(job_id)
         if job is None or job.services.job_master_id != job_master_id:
             return False
@@ -188,7 +198,7 @@ class JobLeaderService:
         return True
 
     async def remove_job(self, job_id: JobID) -> None:
-        """Nothing of the job is here any more (TM-14).  Idempotent."""
+        """Disconnect from the JobMaster of a job with nothing here (TM-14). Idempotent."""
         job = self._jobs.get(job_id)
         if job is not None:
             leader = job.services.leader
@@ -197,13 +207,13 @@ class JobLeaderService:
             await leader.stop()
 
     async def stop(self) -> None:
-        """Leave all JobMasters."""
+        """Disconnect from all JobMasters."""
         for job in self._jobs:
             await self.remove_job(job.job_id)
         self._heartbeats.stop()
 
     def job_master(self, job_id: JobID) -> JobMasterGateway | None:
-        """The job's master, while registered there."""
+        """Return the job's JobMaster while registered at it. Otherwise None."""
         job = self._jobs.get(job_id)
         return None if job is None else job.services.leader.target_gateway
 
@@ -212,8 +222,9 @@ class JobLeaderService:
         return job is not None and job.services.job_master_id == job_master_id
 
     def is_succeeded_by(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
-        """Whether that JobMaster, which somebody names, is the next one of the job.  Where one has
-        been elected, the next election will tell."""
+        """Return whether a JobMaster named by another process succeeds the job's present JobMaster.
+        False if the present JobMaster was elected: then the next election decides.
+        """
         job = self._jobs.get(job_id)
         is_elected = job is not None and job.services.leader.last_leader_id is not None
         if is_elected and self._high_availability.elects_job_masters:
@@ -221,14 +232,14 @@ class JobLeaderService:
         return not self.is_led_by(job_id, job_master_id)
 
     def refuse_others(self, job_id: JobID, job_master_id: JobMasterId, method: str) -> None:
-        """Raises FencingTokenError unless it is the one that is followed."""
+        """Raise FencingTokenError unless *job_master_id* is the followed JobMaster."""
         job = self._jobs.get(job_id)
         leader = None if job is None else job.services.job_master_id
         if leader != job_master_id:
             raise FencingTokenError(self._endpoint.address, method, leader, job_master_id)
 
     def leads_any(self, job_master_id: JobMasterId) -> bool:
-        """Whether it is the master of a job that is here."""
+        """Return whether this JobMaster leads any job that is here."""
         return any(job.services.job_master_id == job_master_id for job in self._jobs)
 
     def heartbeat_received(
@@ -257,7 +268,7 @@ class JobLeaderService:
         self._lost(job, f"it rejected the registration: {rejection.reason}")
 
     def _deaf(self, resource_id: ResourceID, reason: str) -> None:
-        """Tell it, should it hear, and register anew (TM-05)."""
+        """Send a silent JobMaster a disconnection, and register at it again (TM-05)."""
         job = self._job_at(resource_id)
         if job is not None:
             goodbye = job.connection.master.disconnect_task_executor(
@@ -277,6 +288,5 @@ class JobLeaderService:
         return self._listener.heartbeat_payload(job.job_id)
 
     def _job_at(self, resource_id: ResourceID) -> _Job | None:
-        """The job whose registered JobMaster that is."""
         at = (job for job in self._jobs if job.is_connected)
         return next((job for job in at if job.connection.resource_id == resource_id), None)

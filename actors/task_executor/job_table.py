@@ -13,7 +13,7 @@ C = TypeVar("C")
 
 
 class Job(Generic[S, C]):
-    """A job that has, or is about to have, slots here: its services, and at times a connection."""
+    """A job that has, or is about to have, slots here: its services, and sometimes a connection."""
 
     def __init__(self, job_id: JobID, services: S, close_services: Callable[[S], None]) -> None:
         self.job_id = job_id
@@ -24,10 +24,10 @@ class Job(Generic[S, C]):
 
     @property
     def services(self) -> S:
-        """What belongs to the job for as long as it is here.
+        """The services of the job, which exist as long as the job is here.
 
         Raises:
-            IllegalTransitionError: the job is closed; so do all other methods then.
+            IllegalTransitionError: the job is closed. All other methods raise it then, too.
         """
         self._require_open("use the services")
         return self._services
@@ -38,17 +38,17 @@ class Job(Generic[S, C]):
 
     @property
     def connection(self) -> C:
-        """Raises IllegalTransitionError when it is not connected."""
+        """The connection to the JobMaster. Raises IllegalTransitionError if not connected."""
         self._require_open("use the connection")
         if self._connection is None:
             raise self._illegal("use the connection", "it is not connected")
         return self._connection
 
     def connect(self, connection: C) -> None:
-        """Its JobMaster has accepted us.
+        """Set the connection after the JobMaster has accepted the registration.
 
         Raises:
-            IllegalTransitionError: it is connected already.
+            IllegalTransitionError: the job is already connected.
         """
         self._require_open("connect")
         if self._connection is not None:
@@ -56,10 +56,10 @@ class Job(Generic[S, C]):
         self._connection = connection
 
     def disconnect(self) -> C:
-        """The connection that is not used any more.
+        """Remove the connection and return it.
 
         Raises:
-            IllegalTransitionError: it is not connected.
+            IllegalTransitionError: the job is not connected.
         """
         self._require_open("disconnect")
         if self._connection is None:
@@ -68,7 +68,7 @@ class Job(Generic[S, C]):
         return connection
 
     def close(self) -> None:
-        """Close its services, after its connection is gone; idempotent."""
+        """Close the services of a job without a connection. Idempotent."""
         if self._connection is not None:
             raise self._illegal("close", "it is still connected")
         if not self._is_closed:
@@ -84,7 +84,7 @@ class Job(Generic[S, C]):
 
 
 class JobTable(Generic[S, C]):
-    """One entry per job."""
+    """The jobs of a TaskExecutor, one entry per job."""
 
     def __init__(self, close_services: Callable[[S], None]) -> None:
         """*close_services* is called once for each entry, at its end."""
@@ -95,17 +95,17 @@ class JobTable(Generic[S, C]):
         return self._jobs.get(job_id)
 
     def get_or_create(self, job_id: JobID, new_services: Callable[[], S]) -> Job[S, C]:
-        """The entry of the job; *new_services* is called when there was none."""
+        """Return the entry of the job. *new_services* is called if there was none."""
         job = self._jobs.get(job_id)
         if job is None:
             job = self._jobs[job_id] = Job(job_id, new_services(), self._close_services)
         return job
 
     def remove(self, job_id: JobID) -> None:
-        """Close the entry, which has no connection any more, and forget it; idempotent.
+        """Close and remove an entry without a connection. Idempotent.
 
         Raises:
-            IllegalTransitionError: it is still connected.
+            IllegalTransitionError: the job is still connected.
         """
         job = self._jobs.get(job_id)
         if job is not None:
@@ -113,14 +113,14 @@ class JobTable(Generic[S, C]):
             del self._jobs[job_id]
 
     def close(self) -> None:
-        """Disconnect and close all."""
+        """Disconnect and close all entries."""
         for job in tuple(self._jobs.values()):
             if job.is_connected:
                 job.disconnect()
             self.remove(job.job_id)
 
     def __iter__(self) -> Iterator[Job[S, C]]:
-        """Oldest first; entries may be removed meanwhile."""
+        """Iterate over the jobs, oldest first. Entries may be removed meanwhile."""
         return iter(tuple(self._jobs.values()))
 
     def __len__(self) -> int:

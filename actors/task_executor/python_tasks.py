@@ -35,6 +35,8 @@ from flinkray.scheduler.shared.tasks import (
 class _Task:
     job_id: JobID
     attempt_id: ExecutionAttemptID
+    name: str
+    """Name of the vertex with the number of the subtask."""
     place: TaskProcessPlace
     produced: tuple[ProducedPartition, ...]
     cancellation_timeout: float
@@ -42,8 +44,10 @@ class _Task:
 
 
 class PythonTasks(TasksOfKind):
-    """Unpickles nothing and waits for no task: it knows what runs in which process, and where the
-    results are.
+    """Runs Python tasks in task processes.
+
+    Knows which task runs in which process, and where the results are. It unpickles nothing and
+    never waits for a task.
     """
 
     def __init__(
@@ -55,9 +59,13 @@ class PythonTasks(TasksOfKind):
         cancellation_timeout: float,
         on_reports: Callable[[list[TaskReport]], None],
     ) -> None:
-        """*new_processes* is given what is to be called for each process that died.  *parts*: has
-        what the deployments refer to.  *on_reports*: what tasks report, their final state last
-        and once."""
+        """Create the task processes with *new_processes*.
+
+        Args:
+            new_processes: gets the function to call for each process that died.
+            parts: the parts that deployments refer to.
+            on_reports: receives the reports of tasks. A task's final state comes last and once.
+        """
         self._endpoint = endpoint
         self.processes = new_processes(self._process_died)
         self.results = TaskResults(self.processes, self._has_no_results)
@@ -66,7 +74,6 @@ class PythonTasks(TasksOfKind):
         self._parts = parts
         self._tasks: dict[ExecutionAttemptID, _Task] = {}
         self._places: dict[AllocationID, TaskProcessPlace] = {}
-        """Of slots in which Python tasks have run."""
 
     # --- tasks ------------------------------------------------------------------------------------
 
@@ -77,7 +84,7 @@ class PythonTasks(TasksOfKind):
         job_master_id: JobMasterId,
         blob_server: str | None,
     ) -> None:
-        """One message per process."""
+        """Start tasks, with one message per process."""
         by_place: dict[TaskProcessPlace, list[AcceptedTask]] = {}
         for task in tasks:
             place = self.processes.place_of(task.slot_index, deployments.job_id)
@@ -92,7 +99,10 @@ class PythonTasks(TasksOfKind):
         job_id, graph_id = deployments.job_id, deployments.graph_id
         produced = produced_partitions(job_id, graph_id, task.vertex, task.deployment)
         timeout = self._parts.job(deployments).cancellation_timeout or self._cancellation_timeout
-        self._tasks[task.attempt_id] = _Task(job_id, task.attempt_id, place, produced, timeout)
+        name = task.vertex.task(task.deployment.subtask_index)
+        self._tasks[task.attempt_id] = _Task(
+            job_id, task.attempt_id, name, place, produced, timeout
+        )
         self._places[task.deployment.allocation_id] = place
         self.results.begun(produced, place)
 
@@ -120,7 +130,7 @@ class PythonTasks(TasksOfKind):
         )
 
     def cancel(self, attempts: Sequence[ExecutionAttemptID]) -> None:
-        """One message per process."""
+        """Cancel tasks, with one message per process."""
         by_place: dict[TaskProcessPlace, list[_Task]] = {}
         for attempt_id in attempts:
             task = self._tasks.get(attempt_id)
@@ -134,13 +144,12 @@ class PythonTasks(TasksOfKind):
             )
 
     def _end_by_force(self, tasks: list[_Task]) -> None:
-        """Those of these that still run do not react to being cancelled."""
         for task in tasks:
             if task.attempt_id in self._tasks:
                 self.processes.kill(
                     task.place,
-                    f"{task.place} was killed: its task {task.attempt_id} did not end within "
-                    f"{task.cancellation_timeout:g} s after it was cancelled",
+                    f"{task.place} was killed: its task {task.name} (attempt {task.attempt_id}) "
+                    f"did not end within {task.cancellation_timeout:g} s after it was cancelled",
                 )
 
     def fail(self, attempt_id: ExecutionAttemptID, cause: str) -> None:
@@ -151,7 +160,7 @@ class PythonTasks(TasksOfKind):
     def order_checkpoint(
         self, order: CheckpointOrder, attempts: Sequence[ExecutionAttemptID]
     ) -> None:
-        """One message per process."""
+        """Send the order to tasks, with one message per process."""
         by_place: dict[TaskProcessPlace, list[_Task]] = {}
         for attempt_id in attempts:
             task = self._tasks.get(attempt_id)
@@ -167,21 +176,27 @@ class PythonTasks(TasksOfKind):
 
     def _not_triggered(self, order: CheckpointOrder, tasks: list[_Task], cause: str) -> None:
         if isinstance(order, TriggerCheckpoint):
-            self._on_reports([not_ready(t.job_id, order, t.attempt_id, cause) for t in tasks])
+            self._on_reports(
+                [not_ready(t.job_id, order, t.attempt_id, cause, may_write=True) for t in tasks]
+            )
 
     async def io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
-        """Of its stream tasks, as far as their processes answer: one message for each."""
+        """Return the I/O metrics of the job's stream tasks, with one message per process.
+        Processes that do not answer are left out.
+        """
         tasks = (task for task in self._tasks.values() if task.job_id == job_id)
         places = dict.fromkeys(task.place for task in tasks)
         ask = self.processes.io_metrics_at
         answers = await asyncio.gather(*(ask(place, job_id) for place in places))
         return tuple(one for answer in answers for one in answer)
 
-    # --- what becomes of them ---------------------------------------------------------------------
+    # --- reports and ends of tasks --------------------------------------------------------------
 
     def reported(self, process_name: str, reports: tuple[TaskReport, ...]) -> None:
-        """From a task process; what a dead one has said before it died may come late.  Answers to
-        checkpoints go on all the same: what was written for them is to be discarded."""
+        """Process reports of a task process.
+        Late states from a dead process are dropped. Answers to checkpoints are passed on in any
+        case, because state that was written for them must be discarded.
+        """
         news: list[TaskReport] = []
         for report in reports:
             if not isinstance(report, TaskExecutionState):
@@ -218,9 +233,10 @@ class PythonTasks(TasksOfKind):
     # --- ends -------------------------------------------------------------------------------------
 
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
-        """The slot's process ends, unless the job needs it for another
-        slot or for results; then what the tasks have loaded is forgotten, and a process that does
-        not do that is ended, too."""
+        """End the slot's process, unless the job needs it for another slot or for results.
+        A process that is still needed drops what the slot's tasks have loaded, or is killed if it
+        fails to.
+        """
         place = self._places.pop(allocation_id, None)
         if place is None:
             return

@@ -1,4 +1,6 @@
-"""A TaskExecutor's registration at the ResourceManager: kept, with heartbeats, or fatal."""
+"""Keeps a TaskExecutor registered at the ResourceManager, or ends it after a timeout.
+A failure to register in time is fatal.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,12 @@ from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leader_connection import LeaderConnection
 from flinkray.actors.shared.one_way import tell
 from flinkray.actors.shared.settings import heartbeat_settings, registration_settings
-from flinkray.actors.task_executor.registration_timeout import RegistrationTimeout
 from flinkray.core import options
-from flinkray.core.errors import FencingTokenError, RpcError, SlotAllocationError
+from flinkray.core.config_option import format_duration
+from flinkray.core.errors import FencingTokenError, FlinkRayError, RpcError, SlotAllocationError
 from flinkray.core.ids import AllocationID, InstanceID, ResourceID, ResourceManagerId, SlotID
-from flinkray.rpc import HeartbeatManager, RegistrationRejection, RpcEndpoint
+from flinkray.core.options import TASK_EXECUTOR_REGISTRATION_TIMEOUT
+from flinkray.rpc import HeartbeatManager, RegistrationRejection, RpcEndpoint, TimerHandle
 from flinkray.scheduler.resources.cluster_partitions import ClusterPartitionReport
 from flinkray.scheduler.shared.slots import SlotReport
 
@@ -26,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class ResourceManagerRegistration:
-    """Lives on the TaskExecutor's main thread; so do the callbacks."""
+    """The registration. Lives on the TaskExecutor's main thread; so do the callbacks."""
 
     def __init__(
         self,
@@ -37,7 +40,7 @@ class ResourceManagerRegistration:
         slots: Callable[[], SlotReport],
         partitions: Callable[[], tuple[ClusterPartitionReport, ...]],
     ) -> None:
-        """*slots* and *partitions* are what heartbeats report."""
+        """*slots* and *partitions* return what heartbeats report."""
         configuration = services.configuration
         self._task_executor = task_executor
         self._services = services
@@ -64,7 +67,7 @@ class ResourceManagerRegistration:
             )
         )
         self._instance_id: InstanceID | None = None
-        """Of the registration at the present ResourceManager."""
+        """Id of the registration at the present ResourceManager. None while not registered."""
         self._target: ResourceID | None = None
         heartbeat = heartbeat_settings(configuration)
         silence = f"no heartbeat from it for {heartbeat.timeout:g} s"
@@ -77,13 +80,13 @@ class ResourceManagerRegistration:
         )
 
     async def start(self) -> None:
-        """Begin to register; not to succeed in time is fatal (TM-07)."""
+        """Begin to register. The TaskExecutor fails if it does not succeed in time (TM-07)."""
         self._timeout.start()
         retriever = self._services.high_availability.get_resource_manager_leader_retriever()
         await self._leader.start(retriever)
 
     async def stop(self) -> None:
-        """Say goodbye, and follow it no more."""
+        """Disconnect from the ResourceManager, and stop following it."""
         manager = self._leader.target_gateway
         if manager is not None and self._instance_id is not None:
             try:
@@ -96,10 +99,10 @@ class ResourceManagerRegistration:
         self._heartbeats.stop()
 
     def check(self, resource_manager_id: ResourceManagerId) -> None:
-        """Refuse requests for slots of one at which this TaskExecutor is not registered (TM-08).
+        """Refuse slot requests of a ResourceManager without registration here (TM-08).
 
         Raises:
-            SlotAllocationError.
+            SlotAllocationError: this TaskExecutor is not registered there.
         """
         manager = self._leader.target_gateway
         if manager is None or manager.fencing_token != resource_manager_id:
@@ -109,18 +112,22 @@ class ResourceManagerRegistration:
             )
 
     def is_led_by(self, resource_manager_id: ResourceManagerId) -> bool:
-        """Whether it is the one that is followed, be it that the registration is under way."""
+        """Return whether this ResourceManager is followed.
+        True even if the registration is still under way.
+        """
         return self._leader.leader_id == resource_manager_id
 
     def refuse_others(self, resource_manager_id: ResourceManagerId, method: str) -> None:
-        """Raises FencingTokenError unless it is the one that is followed."""
+        """Raise FencingTokenError unless this ResourceManager is followed."""
         leader = self._leader.leader_id
         if leader != resource_manager_id:
             address = self._task_executor.address
             raise FencingTokenError(address, method, leader, resource_manager_id)
 
     def slot_freed(self, slot_id: SlotID, allocation_id: AllocationID) -> None:
-        """Tell it, if there is one; another hears of it by the slot report."""
+        """Tell the ResourceManager, if registered, that a slot is free.
+        A ResourceManager that leads later learns this from the slot report.
+        """
         manager = self._leader.target_gateway
         if manager is not None and self._instance_id is not None:
             news = manager.notify_slot_available(self._instance_id, slot_id, allocation_id)
@@ -129,12 +136,12 @@ class ResourceManagerRegistration:
     def heartbeat_requested(
         self, resource_manager: ResourceID, resource_manager_id: ResourceManagerId
     ) -> None:
-        """It has asked for one."""
+        """Answer a heartbeat of the ResourceManager."""
         if self.is_led_by(resource_manager_id):
             self._heartbeats.request_heartbeat(resource_manager, None)
 
     def disconnected(self, resource_manager_id: ResourceManagerId, reason: str) -> None:
-        """It has forgotten us."""
+        """Register again, because the ResourceManager has forgotten this TaskExecutor."""
         if self.is_led_by(resource_manager_id):
             self._leader.reconnect(reason)
 
@@ -167,10 +174,50 @@ class ResourceManagerRegistration:
         self._timeout.start()
 
     def _deaf(self, reason: str) -> None:
-        """Register anew (TM-04), and say no goodbye: it may only have stood still, and would take
-        the slots for lost that it is about to be told of again."""
+        """Register again at a silent ResourceManager (TM-04), without disconnecting first.
+
+        The ResourceManager may only have been paused. A disconnection would make it count slots as
+        lost that the new registration is about to report.
+        """
         self._leader.reconnect(reason)
 
     def _rejected(self, rejection: RegistrationRejection) -> None:
         log.info("%s is not wanted any more: %s", self._task_executor.address, rejection.reason)
         self._task_executor.close()
+
+
+class RegistrationTimeoutError(FlinkRayError):
+    """The TaskExecutor found no ResourceManager for too long, and ended itself."""
+
+
+class RegistrationTimeout:
+    """Runs while an endpoint is not registered. When the timeout is over, the endpoint fails."""
+
+    def __init__(self, endpoint: RpcEndpoint, timeout: float, obstacle: Callable[[], str]) -> None:
+        """*timeout* is in seconds.
+        *obstacle* returns, for people, why the endpoint is not registered.
+        """
+        self._endpoint = endpoint
+        self._timeout = timeout
+        self._obstacle = obstacle
+        self._timer: TimerHandle | None = None
+
+    def start(self) -> None:
+        """Start the timeout, or start it anew."""
+        self.stop()
+        self._timer = self._endpoint.schedule_deadline(self._timeout, self._over)
+
+    def stop(self) -> None:
+        """Stop the timeout, because the endpoint is registered. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _over(self) -> None:
+        self._endpoint.on_fatal_error(
+            RegistrationTimeoutError(
+                f"{self._endpoint.address} could not register at the ResourceManager within "
+                f"{format_duration(self._timeout)} ({TASK_EXECUTOR_REGISTRATION_TIMEOUT.key}): "
+                f"{self._obstacle()}"
+            )
+        )

@@ -1,4 +1,4 @@
-"""The tasks that a TaskExecutor runs itself, each by the runner of its kind."""
+"""The tasks that a TaskExecutor runs in its own process, each with the runner of its kind."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class _RunningTask:
     run: asyncio.Task[FlinkRayError | None]
     is_cancelling: bool = False
     failure: str | None = None
-    """Why it is being cancelled, if not because somebody wants it cancelled."""
+    """Why the task is cancelled, if it must end as failed. None for an ordinary cancellation."""
 
 
 class RunningTasks(TasksOfKind):
-    """Each task is one of the endpoint's."""
+    """Runs each task as an asyncio task of the endpoint."""
 
     def __init__(
         self,
@@ -44,14 +44,12 @@ class RunningTasks(TasksOfKind):
         runners: Mapping[str, TaskRunner],
         on_reports: Callable[[list[TaskReport]], None],
     ) -> None:
-        """*on_reports* is called once for each task with its final state, and for each checkpoint
-        that it is told to begin."""
+        """*on_reports* receives a task's final state, and a decline for each checkpoint order."""
         self._endpoint = endpoint
         self._runners = runners
         self._on_reports = on_reports
         self._tasks: dict[ExecutionAttemptID, _RunningTask] = {}
         self._kinds: dict[AllocationID, set[str]] = {}
-        """Kinds of the tasks that have run in a slot."""
 
     def start(
         self,
@@ -94,7 +92,7 @@ class RunningTasks(TasksOfKind):
     def order_checkpoint(
         self, order: CheckpointOrder, attempts: Sequence[ExecutionAttemptID]
     ) -> None:
-        """They take no part."""
+        """Decline a checkpoint: these tasks take no part in checkpoints."""
         if isinstance(order, TriggerCheckpoint):
             running = [self._tasks[a].task for a in attempts if a in self._tasks]
             self._on_reports(
@@ -102,20 +100,20 @@ class RunningTasks(TasksOfKind):
             )
 
     async def io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
-        return ()  # what such tasks count, their coordinator tells
+        return ()  # the coordinator of these tasks reports their metrics
 
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
         for kind in sorted(self._kinds.pop(allocation_id, ())):
             await self._runners[kind].clean_up(job_id)
 
     def led_anew(self, job_id: JobID) -> None:
-        """Deployments have nothing in common here."""
+        """Do nothing: deployments of these tasks share no parts."""
 
     def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
-        """Such tasks leave nothing but in slots, which are cleaned up."""
+        """Do nothing: these tasks leave something only in their slots, which are cleaned up."""
 
     def forget_job(self, job_id: JobID) -> None:
-        """Nothing is kept of a job but of its slots, which are cleaned up."""
+        """Do nothing: only the slots of a job hold anything, and they are cleaned up."""
 
     async def _run(self, task: RunnerTask) -> FlinkRayError | None:
         try:

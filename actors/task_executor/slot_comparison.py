@@ -1,4 +1,4 @@
-"""A TaskExecutor's slots and a JobMaster's view of them, brought in line by heartbeats (TM-16)."""
+"""Compares a TaskExecutor's slots with a JobMaster's list in heartbeats (TM-16)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from flinkray.scheduler.task_slots.task_slot_table import SlotDifference, TaskSl
 
 
 class SlotComparison:
-    """A slot that only the TaskExecutor has is freed when two reports in a row lack it: the
-    JobMaster's view of a slot that it has just accepted may be late."""
+    """Finds slots that only one side has.
+    A slot that only the TaskExecutor has is freed when two reports in a row lack it, because the
+    JobMaster's list may be late for a slot that it has just accepted.
+    """
 
     def __init__(self, table: TaskSlotTable) -> None:
         self._table = table
@@ -17,7 +19,7 @@ class SlotComparison:
         """Active slots that the JobMaster's last heartbeat did not list."""
 
     def compare(self, report: AllocatedSlotReport) -> SlotDifference:
-        """What is to be reported to the JobMaster as failed, and what is to be freed here."""
+        """Return the slots to report to the JobMaster as failed, and the slots to free here."""
         difference = self._table.compare_with_job_master(report.job_id, report.allocations)
         missed = frozenset(difference.unknown_there)
         twice = missed & self._missed.get(report.job_id, frozenset())
@@ -25,5 +27,5 @@ class SlotComparison:
         return SlotDifference(difference.unknown_here, tuple(sorted(twice)))
 
     def forget(self, job_id: JobID) -> None:
-        """The job has no slot here any more."""
+        """Forget a job that has no slot here any more."""
         self._missed.pop(job_id, None)

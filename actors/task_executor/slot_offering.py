@@ -14,11 +14,11 @@ from flinkray.scheduler.task_slots.task_slot_table import SlotTableAction, TaskS
 log = logging.getLogger(__name__)
 
 OFFER_RETRY_DELAY = 0.2
-"""Seconds until slots are offered again that the JobMaster could not take."""
+"""Seconds until slots that the JobMaster could not take are offered again."""
 
 
 class SlotOffering:
-    """One offer at a time for each job; lives on the endpoint's main thread."""
+    """Offers slots, with one offer at a time per job. Lives on the endpoint's main thread."""
 
     def __init__(
         self,
@@ -36,13 +36,13 @@ class SlotOffering:
         self._offering: set[JobID] = set()
 
     def offer(self, job_id: JobID) -> None:
-        """Offer what the job has here and does not use, if its JobMaster is known."""
+        """Offer the job's unused slots here, if its JobMaster is known."""
         if job_id not in self._offering and self._job_leaders.job_master(job_id) is not None:
             self._offering.add(job_id)
             self._endpoint.create_task(self._keep_offering(job_id), f"offer slots to job {job_id}")
 
     async def _keep_offering(self, job_id: JobID) -> None:
-        """Offer what is not active until the JobMaster has answered (TM-13) or is lost."""
+        """Offer inactive slots until the JobMaster has answered (TM-13) or is lost."""
         try:
             while True:
                 master = self._job_leaders.job_master(job_id)

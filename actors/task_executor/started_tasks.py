@@ -1,4 +1,4 @@
-"""Tasks as a TaskExecutor has started them, and how the next JobMaster is told of them."""
+"""The tasks that a TaskExecutor has started, and the report of them for the next JobMaster."""
 
 from __future__ import annotations
 
@@ -25,21 +25,27 @@ from flinkray.scheduler.shared.tasks import (
 
 @dataclass(slots=True)
 class StartedTask:
-    """An attempt, and the parts as they were when it was deployed: later versions of the same keys
-    are others'."""
+    """An attempt with the shared parts in the versions that came with its deployment."""
 
     attempt_id: ExecutionAttemptID
     deployment: TaskDeployment
     vertex: SharedPart
     inputs: tuple[SharedPart, ...]
     state: ExecutionState = ExecutionState.DEPLOYING
-    """As it was told last."""
+    """The last reported state."""
     awaits: AwaitCheckpoint | None = None
-    """What it has come to the end of its input with."""
+    """The task's report that it awaits a checkpoint at the end of its input, or None."""
+    acknowledged: int = 0
+    """The latest checkpoint for which the task has written its state. 0 if there is none."""
     stops_with: int | None = None
-    """The checkpoint that it has been told to stop with."""
+    """The checkpoint with which the task was told to stop. None if there is none."""
     kv_states: dict[KvStateID, KvStateRegistration] = field(default_factory=dict)
-    """What can be queried of it."""
+    """The queryable states of the task."""
+
+    @property
+    def name(self) -> str:
+        """Name of the vertex with the number of the subtask."""
+        return self.information.task(self.deployment.subtask_index)
 
     @property
     def information(self) -> VertexInformation:
@@ -47,8 +53,7 @@ class StartedTask:
         return self.vertex.content
 
     def accepted(self, slot_index: int) -> AcceptedTask:
-        """With the state that it is to be restored from, of which nothing is kept but the
-        checkpoint."""
+        """Return the task to run, and drop the restored state here. Its checkpoint id is kept."""
         accepted = AcceptedTask(self.attempt_id, self.deployment, self.information, slot_index)
         restored = self.deployment.restored
         if restored is not None:
@@ -58,22 +63,23 @@ class StartedTask:
 
 @dataclass(frozen=True, slots=True)
 class EndedTask:
-    """One that has ended."""
+    """A task that has ended, with its final state."""
 
     task: StartedTask
     state: TaskExecutionState
 
     @property
     def number(self) -> int:
-        """Of the attempt."""
+        """Number of the attempt."""
         return self.task.attempt_id.attempt_number
 
 
 def reported_graphs(
     running: Iterable[StartedTask], ended: Iterable[EndedTask]
 ) -> tuple[ReportedGraph, ...]:
-    """By execution graph.  Parts get keys of their own: a key of the deployments may mean several
-    versions."""
+    """Return the tasks, grouped by execution graph, for a report.
+    Parts get new keys, because a key of the deployments may stand for several versions.
+    """
     graphs: dict[ExecutionGraphID, _Graph] = {}
     for task in running:
         graphs.setdefault(task.attempt_id.graph_id, _Graph()).add(task, None)
@@ -88,7 +94,7 @@ def reported_graphs(
 class _Graph:
     def __init__(self) -> None:
         self.parts: dict[tuple[int, int], SharedPart] = {}
-        """By key and version."""
+        """Parts by key and version."""
         self.tasks: list[ReportedTask] = []
 
     def add(self, task: StartedTask, end: TaskExecutionState | None) -> None:
@@ -100,7 +106,9 @@ class _Graph:
         state = task.state if end is None else end.state
         is_stopping = task.stops_with is not None
         awaits = None if task.awaits is None else task.awaits.after
-        self.tasks.append(ReportedTask(deployment, state, end, is_stopping, awaits))
+        self.tasks.append(
+            ReportedTask(deployment, state, end, is_stopping, awaits, task.acknowledged)
+        )
 
     def _key_of(self, part: SharedPart) -> int:
         known = self.parts.get((part.key, part.version))
@@ -114,7 +122,7 @@ class _Graph:
 
 
 def without_texts(report: TaskExecutorReport) -> TaskExecutorReport:
-    """Without most of what is told of failures."""
+    """Return the report with shortened failure texts."""
     return replace(report, graphs=tuple(map(_graph_without_texts, report.graphs)))
 
 

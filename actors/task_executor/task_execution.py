@@ -1,4 +1,4 @@
-"""What a TaskExecutor does about tasks: accepts, cancels and cleans up after them."""
+"""Accepts and cancels tasks for a TaskExecutor, and cleans up after them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from flinkray.scheduler.task_slots.task_slot_table import SlotTableAction
 
 
 class TaskExecution:
-    """Lives on the main thread of its TaskExecutor.
+    """Carries out orders about tasks. Lives on the main thread of its TaskExecutor.
 
     Calls of past JobMasters are refused.
     """
@@ -47,8 +47,7 @@ class TaskExecution:
         job_leaders: JobLeaderService,
         carry_out: Callable[[list[SlotTableAction]], None],
     ) -> None:
-        """*kinds*: what runs the tasks of each kind.  *parts*: is given what deployments refer
-        to."""
+        """*kinds* maps each kind of task to its runner. *parts* receives the deployments' parts."""
         self._tasks = tasks
         self._kinds = kinds
         self._all = tuple(dict.fromkeys(kinds.values()))
@@ -62,15 +61,15 @@ class TaskExecution:
     def submit_all(
         self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
     ) -> tuple[RefusedTask, ...]:
-        """Run tasks, each by what runs its kind; returns those that are refused.
+        """Run tasks, each with the runner of its kind. Returns the tasks that are refused.
 
         Raises:
-            TaskError: all are refused.
+            TaskError: all tasks are refused.
         """
         job_id = deployments.job_id
         self._refuse_past_leader(job_id, job_master_id)
         self._parts.add(deployments)
-        self._parts.job(deployments)  # refuses all before any is taken
+        self._parts.job(deployments)  # refuses all tasks before any is accepted
         found = [self._resolve(deployments.graph_id, task) for task in deployments.tasks]
         refused = []
         accepted: dict[TasksOfKind, list[AcceptedTask]] = {}
@@ -92,7 +91,7 @@ class TaskExecution:
         return tuple(refused)
 
     def _resolve(self, graph_id: ExecutionGraphID, task: TaskDeployment) -> StartedTask:
-        """Raises TaskError when something that the task refers to is not here."""
+        """Return the task with its parts. Raises TaskError if a part is not here."""
         vertex = self._parts.vertex(graph_id, task)
         return StartedTask(
             attempt_of(graph_id, vertex, task),
@@ -104,7 +103,7 @@ class TaskExecution:
     def cancel_all(
         self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
     ) -> None:
-        """Cancel those of these tasks that run here (EX-04)."""
+        """Cancel the tasks that run here (EX-04)."""
         for attempt_id in attempts:
             task = self._tasks.get(attempt_id)
             if task is not None:
@@ -118,7 +117,7 @@ class TaskExecution:
         order: CheckpointOrder,
         attempts: tuple[ExecutionAttemptID, ...],
     ) -> None:
-        """Raises TaskError when this JobMaster does not lead the job here."""
+        """Pass a checkpoint order to tasks. Raises TaskError if another JobMaster leads the job."""
         self._refuse_past_leader(job_id, job_master_id)
         self._tasks.ordered(order, attempts)
         for runs_in, of_kind in self._by_kind(attempts).items():
@@ -131,31 +130,31 @@ class TaskExecution:
     def release_partitions(
         self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
     ) -> None:
-        """Those of a job of which this JobMaster is not the leader stay."""
+        """Release results of the job, if this JobMaster leads the job. Otherwise do nothing."""
         if self._job_leaders.is_led_by(job_id, job_master_id):
             self._results.release(job_id, partitions)
 
     def promote_partitions(
         self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
     ) -> None:
-        """Raises TaskError when this JobMaster does not lead the job here."""
+        """Hand results over to the cluster. Raises TaskError if another JobMaster leads the job."""
         self._refuse_past_leader(job_id, job_master_id)
         self._results.promote(job_id, partitions)
 
     async def io_metrics(
         self, job_id: JobID, job_master_id: JobMasterId
     ) -> tuple[TaskIOMetrics, ...]:
-        """What the job's tasks here have read and written.
+        """Return what the job's tasks here have read and written.
 
         Raises:
-            TaskError: it does not lead the job here.
+            TaskError: this JobMaster does not lead the job here.
         """
         self._refuse_past_leader(job_id, job_master_id)
         known = [await of_kind.io_metrics(job_id) for of_kind in self._all]
         return tuple(one for of_kind in known for one in of_kind)
 
     def job_of(self, attempt_id: ExecutionAttemptID) -> JobID:
-        """Raises TaskError: the task does not run here."""
+        """Return the job of a task. Raises TaskError if the task does not run here."""
         task = self._tasks.get(attempt_id)
         if task is None:
             raise TaskError(f"task {attempt_id} does not run here (any more)")
@@ -168,14 +167,13 @@ class TaskExecution:
     # --- orders of the slot table -----------------------------------------------------------------
 
     def end(self, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """Their slots are being freed."""
+        """Cancel tasks whose slots are being freed."""
         for runs_in, of_kind in self._by_kind(attempts).items():
             runs_in.cancel(of_kind)
 
     def _by_kind(
         self, attempts: Iterable[ExecutionAttemptID]
     ) -> dict[TasksOfKind, list[ExecutionAttemptID]]:
-        """Those of them that run."""
         by_kind: dict[TasksOfKind, list[ExecutionAttemptID]] = {}
         for attempt_id in attempts:
             task = self._tasks.get(attempt_id)
@@ -189,13 +187,13 @@ class TaskExecution:
             await of_kind.clean_up(allocation_id, job_id)
 
     def led_anew(self, job_id: JobID) -> None:
-        """What is deployed from now on is another JobMaster's."""
+        """Prepare for the deployments of another JobMaster of the job."""
         self._parts.forget(job_id)
         for of_kind in self._all:
             of_kind.led_anew(job_id)
 
     def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
-        """Its JobMaster goes on with that execution graph: all of others ends here."""
+        """Continue the job with this execution graph, and end everything of other graphs."""
         running = self._tasks.running(job_id)
         self.end(attempt_id for attempt_id in running if attempt_id.graph_id != graph_id)
         self._tasks.forget_other_graphs(job_id, graph_id)
@@ -203,7 +201,7 @@ class TaskExecution:
             of_kind.goes_on(job_id, graph_id)
 
     def forget_job(self, job_id: JobID) -> None:
-        """It has nothing here any more, or not with its present JobMaster."""
+        """Forget a job that has nothing here any more, or whose slots are being freed."""
         self._tasks.forget_job(job_id)
         self._parts.forget(job_id)
         for of_kind in self._all:

@@ -1,4 +1,4 @@
-"""Finding task processes that live, and do nothing."""
+"""Finds task processes that live but do nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from flinkray.rpc import HeartbeatSender, HeartbeatSettings, RpcEndpoint
 log = logging.getLogger(__name__)
 
 _IDLE = 0.05
-"""Of a core: who uses less while nothing is heard of it computes nothing.  What Ray's threads do in
-any process is less than half of it, and go on where Python stands still."""
+"""Share of a core.
+A silent process that uses less does not compute. Ray's threads in any process use less than half of
+this, and go on when Python stands still.
+"""
 
 
 @dataclass(slots=True)
@@ -26,19 +28,20 @@ class _Monitored:
     host: TaskProcessHost | None
     on_silent: Callable[[str], None]
     heard_at: float
-    """In the loop's time."""
+    """When the process was last heard, in the loop's time."""
     used: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=2))
-    """When it was asked for the last two heartbeats, and the processor seconds that it had used by
-    then; None: not known."""
+    """For the last two heartbeat requests: the time, and the processor seconds used so far (None:
+    not known).
+    """
 
 
 class TaskProcessHeartbeats:
-    """Lives on the main thread of its TaskExecutor.
+    """Monitors task processes. Lives on the main thread of its TaskExecutor.
 
-    A user's function in C that holds the interpreter's lock keeps its process from answering for as
-    long as it takes, though all is well.  A process that was stopped, or whose threads wait for
-    each other, does not answer either, and would keep its job waiting for ever.  What they differ
-    in is the processor time that they use; so who is silent and uses some is given more time.
+    A user's C function that holds the interpreter's lock keeps its process from answering, although
+    nothing is wrong. A process that was stopped, or whose threads are deadlocked, does not answer
+    either, and would keep its job waiting for ever. They differ in the processor time that they
+    use: a silent process that uses processor time is given more time.
     """
 
     def __init__(self, endpoint: RpcEndpoint, settings: HeartbeatSettings) -> None:
@@ -46,7 +49,7 @@ class TaskProcessHeartbeats:
         self._settings = settings
         self._monitored: dict[ResourceID, _Monitored] = {}
         self._sender: HeartbeatSender[None, None] | None = None
-        """None: there was no process yet."""
+        """Sends the heartbeats. None until the first process is monitored."""
 
     def monitor(
         self,
@@ -55,15 +58,17 @@ class TaskProcessHeartbeats:
         host: TaskProcessHost | None,
         on_silent: Callable[[str], None],
     ) -> None:
-        """*on_silent* is called once, with what was noticed.  *host*: None where processes are
-        pretended; they use no processor time."""
+        """Monitor a process.
+        *on_silent* is called once, with a description, when the process counts as dead. *host* is
+        None for simulated processes, which use no processor time.
+        """
         target = ResourceID(name)
         monitored = _Monitored(gateway, host, on_silent, self._now())
         self._monitored[target] = monitored
         self._watch(target, monitored)
 
     def unmonitor(self, name: str) -> None:
-        """No call back after this; idempotent."""
+        """Stop monitoring: there is no callback after this. Idempotent."""
         target = ResourceID(name)
         if self._sender is not None and self._monitored.pop(target, None) is not None:
             self._sender.unmonitor_target(target)
@@ -116,7 +121,7 @@ class TaskProcessHeartbeats:
 
 
 def _processor_time(host: TaskProcessHost | None) -> float | None:
-    """Seconds; None: it cannot be known, or the process is gone."""
+    """Return the processor seconds used. None if they are not known or the process is gone."""
     if host is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Task processes that are started ahead and wait for a job."""
+"""A pool of task processes that are started ahead and wait for a job."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import psutil
+
 from flinkray.actors.gateways.task_process import TaskProcessGateway, TaskProcessHost
 from flinkray.core.error_text import summary_of
 from flinkray.core.ids import ResourceID
@@ -16,15 +18,16 @@ from flinkray.rpc import RpcEndpoint, TerminationWatch, TimerHandle
 log = logging.getLogger(__name__)
 
 RESTART_PAUSE = 1.0
-"""Seconds after a start that failed until the next one."""
+"""Seconds from a failed start to the next one."""
 
 START_TIMEOUT = 60.0
-"""Seconds after which one that is being started is given up.  Ray starts few processes at a time;
-one that dies as it starts takes the place of others for a minute, and one may never be started."""
+"""Seconds after which a start is given up.
+Ray starts few processes at a time. A process that dies while starting takes the place of others for
+a minute, and some starts never finish.
+"""
 
 REFILL_PAUSE = 1.0
-"""Seconds after a process was taken until another is started in its stead: the processor has better
-to do while a job is being deployed."""
+"""Seconds from taking a process to starting its replacement, to not slow a job's deployment."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,11 +37,11 @@ class StartedProcess:
     name: str
     gateway: TaskProcessGateway
     host: TaskProcessHost | None
-    """None: it is pretended."""
+    """The operating system process. None for a simulated process."""
 
 
 class ProcessRequest:
-    """Somebody needs a process."""
+    """A waiting request for a process."""
 
     def __init__(
         self, on_started: Callable[[StartedProcess], None], on_failed: Callable[[str], None]
@@ -47,10 +50,18 @@ class ProcessRequest:
         self.on_failed = on_failed
 
 
-class TaskProcessPool:
-    """Lives on the main thread of its TaskExecutor.
+def _is_stopped(host: TaskProcessHost | None) -> bool:
+    try:
+        status = "" if host is None else psutil.Process(host.pid).status()
+    except psutil.Error:
+        return False  # it has died, which its watch reports
+    return status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
-    Each process is given away once: it serves one job and ends with it.
+
+class TaskProcessPool:
+    """Keeps processes waiting. Lives on the main thread of its TaskExecutor.
+
+    Each process is given away once: it serves one job and ends with this job.
     """
 
     def __init__(
@@ -58,27 +69,29 @@ class TaskProcessPool:
         endpoint: RpcEndpoint,
         resource_id: ResourceID,
         start_process: Callable[[str], Awaitable[StartedProcess]],
+        end_process: Callable[[StartedProcess], object],
     ) -> None:
-        """*start_process* starts the one of that name; may raise anything."""
+        """*start_process* starts the process with the given name. It may raise anything."""
         self._endpoint = endpoint
         self._resource_id = resource_id
         self._start_process = start_process
+        self._end_process = end_process
         self._wanted = 0
         self._ready: dict[StartedProcess, TerminationWatch] = {}
         self._requests: deque[ProcessRequest] = deque()
         self._starting = 0
         self._started = 0
         self._is_pausing = False
-        """After a start that failed."""
+        """Whether the pool pauses after a failed start."""
         self._refill: TimerHandle | None = None
 
     def keep(self, number: int) -> None:
-        """So many are to wait from now on; those that wait already stay."""
+        """Set the number of processes that shall wait. Surplus waiting processes stay."""
         self._wanted = number
         self._fill()
 
     def end_pause(self) -> None:
-        """Start at once those that are missing: a job has ended, and the next one may follow it."""
+        """Start missing processes at once: a job has ended, and the next one may follow soon."""
         if self._refill is not None:
             self._refill.cancel()
             self._refill_now()
@@ -86,12 +99,18 @@ class TaskProcessPool:
     def request(
         self, on_started: Callable[[StartedProcess], None], on_failed: Callable[[str], None]
     ) -> ProcessRequest | None:
-        """Call back with a process, in this call if one waits, else when one has started; then the
-        request is returned until when it can be withdrawn.  It fails with the first start that
-        does."""
-        if self._ready:
+        """Call *on_started* with a process: at once if one waits, otherwise when one has started.
+        In the second case returns the request, which can be withdrawn until then. The first failed
+        start fails the request. Stopped processes (SIGSTOP) are ended, because a job would wait for
+        their answer.
+        """
+        while self._ready:
             process = next(iter(self._ready))
             self._ready.pop(process).cancel()
+            if _is_stopped(process.host):
+                log.warning("%s is stopped: it is ended, and replaced", process.name)
+                self._end_process(process)
+                continue
             self._fill_later()
             on_started(process)
             return None
@@ -101,7 +120,7 @@ class TaskProcessPool:
         return request
 
     def withdraw(self, request: ProcessRequest) -> None:
-        """It is not called back any more; the process that was started for it waits."""
+        """Withdraw a request: no callback follows. A process started for it waits in the pool."""
         if request in self._requests:
             self._requests.remove(request)
 
@@ -115,7 +134,6 @@ class TaskProcessPool:
         self._fill()
 
     def _fill(self) -> None:
-        """Begin to start those that are missing: at once those that somebody waits for."""
         if self._is_pausing:
             return
         wanted = len(self._requests)

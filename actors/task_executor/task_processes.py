@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -16,15 +17,14 @@ from flinkray.actors.gateways.task_process import (
     TaskProcessHost,
 )
 from flinkray.actors.shared.deployment_parts import SentParts
-from flinkray.actors.shared.job_files import sweep_job_files
-from flinkray.actors.task_executor.leftover_processes import end_orphans, end_with_descendants
-from flinkray.actors.task_executor.process_watch import ProcessWatch
+from flinkray.actors.shared.leftover_processes import end_with_descendants, sweep_machine
 from flinkray.actors.task_executor.task_process_heartbeats import TaskProcessHeartbeats
 from flinkray.actors.task_executor.task_process_pool import (
     ProcessRequest,
     StartedProcess,
     TaskProcessPool,
 )
+from flinkray.core.config import Configuration
 from flinkray.core.errors import (
     FlinkRayError,
     RecipientUnreachableError,
@@ -50,46 +50,47 @@ log = logging.getLogger(__name__)
 TASK_PROCESS_FACTORY = "flinkray.actors.task_process.endpoint:create_task_process"
 
 _CAUSE_TIME = 1.0
-"""Seconds from the end of a process until it is reported without knowing more."""
+"""Seconds to wait after the end of a process for a report with a better cause."""
 
 _ORDER_RETRY_DELAY = 0.1
-"""Seconds until a process is told again of a checkpoint that it may not have been told of."""
+"""Seconds until a checkpoint order is repeated to a process that may not have received it."""
 
 _MAY_HAVE_ARRIVED = (RpcTimeoutError, RpcConnectionError, RecipientUnreachableError)
-"""What a call fails with that was carried out all the same, perhaps."""
+"""Errors after which it is unknown whether the call was carried out."""
 
 Call = Callable[[TaskProcessGateway], Coroutine[Any, Any, None]]
 
 
 class TaskProcessPlace:
-    """Where the tasks of a job run that are in certain slots: a process of that job alone, or the
-    one that is being started."""
+    """The process in which a job's tasks of certain slots run.
+    The process serves this job alone, and may still be starting.
+    """
 
     def __init__(self, number: int, job_id: JobID) -> None:
         self.number = number
         self.job_id = job_id
         self.process: StartedProcess | None = None
-        """None: it is not there yet."""
+        """The started process. None until it has started."""
         self.request: ProcessRequest | None = None
-        """By which it is waited for."""
+        """The pool request for the process. None once the process has started."""
         self.is_over = False
-        """The process has died or was ended, and another place takes this one's."""
+        """Whether the process has died or was ended. Another place takes over then."""
         self.data_address: DataAddress | None = None
-        """None: nobody has asked for it."""
+        """Address of the process's channels. None until it is requested."""
         self.sent_parts = SentParts()
         self.waiting: list[Call] = []
-        """For the process that is being started."""
+        """Calls for the process that is being started."""
         self.watch: TerminationWatch | None = None
         self.end_watch: ProcessWatch | None = None
 
     @property
     def gateway(self) -> TaskProcessGateway | None:
-        """None: there is no process (yet)."""
+        """Gateway of the process. None if there is no process, or not yet."""
         return None if self.process is None or self.is_over else self.process.gateway
 
     @property
     def process_name(self) -> str | None:
-        """None: there is no process yet."""
+        """Name of the process. None if it has not started yet."""
         return None if self.process is None else self.process.name
 
     def __str__(self) -> str:
@@ -97,10 +98,11 @@ class TaskProcessPlace:
 
 
 class TaskProcesses:
-    """Lives on the main thread of its TaskExecutor.
+    """The task processes. Lives on the main thread of its TaskExecutor.
 
-    The process of a job's slot follows from the slot's index, so that a restarted task finds its
-    process there.  It ends with the job: what the job has done to it, later jobs do not see.
+    The index of a slot determines the process for its tasks, so that a restarted task runs in the
+    same process. The process ends with the job, so that later jobs are not affected by changes that
+    tasks have made in the process.
     """
 
     def __init__(
@@ -114,11 +116,13 @@ class TaskProcesses:
         on_died: Callable[[TaskProcessPlace, str], None],
         factory: str = TASK_PROCESS_FACTORY,
     ) -> None:
-        """
+        """Create the pool without processes.
+
         Args:
-            waiting: so many wait for a job while others run, but no more than the slots need.
+            waiting: number of processes that wait for a job while others run, limited by the
+                number that the slots need.
             on_died: called once for each place whose process died, was killed or could not be
-                started; what was waiting for it is dropped.
+                started. Waiting calls for it are dropped.
         """
         self._endpoint = endpoint
         self._placement = Placement(
@@ -135,28 +139,31 @@ class TaskProcesses:
         self._on_died = on_died
         self._factory = factory
         self._ahead = 0
-        """So many the TaskExecutor's own slots need."""
+        """Number of processes that the TaskExecutor's own slots need."""
         self._heartbeats = TaskProcessHeartbeats(endpoint, heartbeat)
         self._places: dict[tuple[int, JobID], TaskProcessPlace] = {}
-        self._pool = TaskProcessPool(endpoint, arguments.resource_id, self._start_process)
+        self._pool = TaskProcessPool(
+            endpoint, arguments.resource_id, self._start_process, self._end_started
+        )
 
     def start_ahead(self, number_of_slots: int) -> None:
-        """Keep processes waiting for the slots with the first so many indices."""
+        """Keep processes waiting for slots with indices below *number_of_slots*."""
         self._ahead = -(-number_of_slots // self._slots_per_process)
         self._fill()
 
     async def sweep(self) -> None:
-        """Remove what processes have left here that died with their TaskExecutor: what they had
-        started, and the files of jobs."""
+        """Remove what dead task processes have left on this machine."""
         service = self._endpoint.rpc_service
         if service.has_own_process:
-            count = await service.run_blocking(end_orphans)
+            configuration = Configuration(self._arguments.configuration)
+            count = await service.run_blocking(
+                sweep_machine, self._arguments.cluster_id, configuration
+            )
             if count:
                 log.info("ended %d processes that lost task processes had started", count)
-            await service.run_blocking(sweep_job_files, self._arguments.cluster_id)
 
     def place_of(self, slot_index: int, job_id: JobID) -> TaskProcessPlace:
-        """Where a job's tasks run that are in that slot."""
+        """Return the place for the job's tasks in that slot. A new place gets a process."""
         key = slot_index // self._slots_per_process, job_id
         place = self._places.get(key)
         if place is None:
@@ -170,8 +177,9 @@ class TaskProcesses:
         self._pool.keep(max(self._ahead - in_use, min(self._ahead, self._waiting)))
 
     def tell(self, place: TaskProcessPlace, call: Call) -> None:
-        """Send to the place's process, or to the one that is being started.  Messages arrive in the
-        order of these calls; an error is logged, as death is told by the watch."""
+        """Send to the place's process, or wait until it has started.
+        Messages arrive in the order of calls. An error is logged; the watch reports a death.
+        """
         if place.gateway is None:
             place.waiting.append(call)
         else:
@@ -185,7 +193,7 @@ class TaskProcesses:
         blob_server: str | None,
         on_failed: Callable[[str], None],
     ) -> None:
-        """Send tasks, with those of the parts that the process has not been sent."""
+        """Send tasks, together with the parts that the process does not have yet."""
         job_id = deployments.job_id
         new = place.sent_parts.take_new(job_id, deployments.graph_id, deployments.parts)
         message = replace(deployments, parts=new)
@@ -197,7 +205,7 @@ class TaskProcesses:
                 if place.gateway is not process:
                     return
                 if isinstance(error, _MAY_HAVE_ARRIVED):
-                    # tasks may run there of which nobody would ever hear again
+                    # tasks may run there that would never be heard of again
                     self.kill(place, f"{place} was killed: it did not take its tasks: {error}")
                 else:
                     place.sent_parts.forget(job_id)
@@ -217,8 +225,10 @@ class TaskProcesses:
         attempts: tuple[ExecutionAttemptID, ...],
         on_failed: Callable[[str], None],
     ) -> None:
-        """A TriggerCheckpoint is sent once; other orders until they have arrived, as somebody may
-        wait for each, or the process is over."""
+        """Send a checkpoint order.
+        A TriggerCheckpoint is sent once. Other orders are repeated until they have arrived or the
+        process has ended, because other parties may wait for their effect.
+        """
 
         async def order_until_told(process: TaskProcessGateway) -> None:
             while place.gateway is process:
@@ -241,7 +251,7 @@ class TaskProcesses:
         self.tell(place, lambda process: process.release_partitions(partitions))
 
     async def data_address_of(self, place: TaskProcessPlace) -> DataAddress | None:
-        """Where the channels of the place's process are reached; None: it is not there (yet).
+        """Return the address of the process's channels. None if there is no process, or not yet.
 
         Raises:
             FlinkRayError: the process did not answer.
@@ -257,7 +267,7 @@ class TaskProcesses:
     async def io_metrics_at(
         self, place: TaskProcessPlace, job_id: JobID
     ) -> tuple[TaskIOMetrics, ...]:
-        """Of the stream tasks that run there; none if the process does not answer in time."""
+        """Return the I/O metrics of the stream tasks there. Empty if there is no answer in time."""
         process = place.gateway
         if process is None:
             return ()
@@ -268,26 +278,29 @@ class TaskProcesses:
             return ()
 
     def led_anew(self, job_id: JobID) -> None:
-        """The parts of its next deployments are another JobMaster's: the keys of the last one meant
-        something else."""
+        """Forget which parts of the job were sent, for the deployments of another JobMaster.
+        The keys of the last JobMaster's parts had another meaning.
+        """
         for place in self._places.values():
             if place.job_id == job_id:
                 place.sent_parts.forget(job_id)
 
     def forget_job(self, job_id: JobID) -> None:
-        """Nothing that its processes have been told goes on."""
+        """Make the job's processes drop the parts that they have received."""
         for place in self._places.values():
             if place.job_id == job_id:
                 place.sent_parts.forget(job_id)
                 self.tell(place, lambda process: process.forget_job(job_id))
 
     def kill(self, place: TaskProcessPlace, cause: str) -> None:
-        """End the place's process; its tasks have failed."""
+        """Kill the place's process. Its tasks have failed."""
         self._died(place, cause)
 
     def end(self, place: TaskProcessPlace) -> asyncio.Task[None] | None:
-        """The job needs the process no more.  What is returned is done when it is gone, with all
-        that it started; None: there is none."""
+        """End a process that its job does not need any more.
+        The returned task is done when the process and everything it started are gone. None if there
+        is no process.
+        """
         if place.is_over:
             return None
         self._leave(place)
@@ -295,11 +308,10 @@ class TaskProcesses:
         return self._end_process(place)
 
     def _end_process(self, place: TaskProcessPlace) -> asyncio.Task[None] | None:
-        process, service = place.process, self._endpoint.rpc_service
-        if process is None:
-            return None
+        return None if place.process is None else self._end_started(place.process)
 
-        host, name = process.host, f"end {process.name}"
+    def _end_started(self, process: StartedProcess) -> asyncio.Task[None]:
+        service, host, name = self._endpoint.rpc_service, process.host, f"end {process.name}"
         killing = self._endpoint.create_task(service.kill(process.name), name)
         if host is None:
             return killing
@@ -307,7 +319,7 @@ class TaskProcesses:
         async def end() -> None:
             count = await service.run_blocking(end_with_descendants, host)
             if count:
-                log.info("ended %d processes that %s had started", count, place)
+                log.info("ended %d processes that %s had started", count, process.name)
             await self.sweep()
 
         return self._endpoint.create_task(end(), name)
@@ -328,7 +340,6 @@ class TaskProcesses:
         )
 
     async def _start_process(self, name: str) -> StartedProcess:
-        """Raises whatever the new process raised while it started."""
         service = self._endpoint.rpc_service
         address = await service.spawn(
             EndpointSpec(
@@ -364,7 +375,7 @@ class TaskProcesses:
         cause = _death_of(place, f"there is no process {host.pid} any more")
 
         def ended() -> None:
-            # the other watch knows more of the cause, if it gets to know of the end
+            # the other watch knows more about the cause, if it notices the end
             self._endpoint.schedule_run_async(_CAUSE_TIME, lambda: self._died(place, cause))
 
         try:
@@ -399,5 +410,36 @@ class TaskProcesses:
 
 
 def _death_of(place: TaskProcessPlace, reason: str) -> str:
-    """Why, as after a crash in native code, is said nowhere but in what the process has written."""
     return f"{place} died: {reason}. Its last words: flinkray logs {place.job_id}"
+
+
+class ProcessWatch:
+    """Calls *on_ended* once on the event loop when the process has ended.
+
+    This is needed for a process that has forked others: its sockets stay open in them. So neither a
+    broken connection nor Ray, which watches a connection, shows its end.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, pid: int, on_ended: Callable[[], None]
+    ) -> None:
+        """Watch the process with this *pid*.
+
+        Raises:
+            OSError: there is no such process, or the kernel is older than Linux 5.3.
+        """
+        self._loop = loop
+        self._on_ended = on_ended
+        self._descriptor: int | None = os.pidfd_open(pid)
+        loop.add_reader(self._descriptor, self._ended)
+
+    def cancel(self) -> None:
+        """Stop the watch: there is no callback after this. Idempotent."""
+        if self._descriptor is not None:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _ended(self) -> None:
+        self.cancel()
+        self._on_ended()

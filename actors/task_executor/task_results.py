@@ -1,4 +1,4 @@
-"""Where the results of a TaskExecutor's tasks are, and until when each is kept."""
+"""Knows where the results of a TaskExecutor's tasks are, and how long each is kept."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from flinkray.streaming.network import DataAddress
 
 
 class TaskResults:
-    """Pipelined results are there while their task runs, blocking ones from its end until they are
-    released.  The data is in the task processes; nobody waits until it is deleted (TM-28)."""
+    """The results of tasks.
+    Pipelined results exist while their task runs. Blocking results exist from the end of their task
+    until they are released. The data is in the task processes. Nothing waits for its deletion
+    (TM-28).
+    """
 
     def __init__(
         self, processes: TaskProcesses, on_no_results: Callable[[TaskProcessPlace], None]
@@ -34,8 +37,10 @@ class TaskResults:
         self._places: dict[JobPartition, TaskProcessPlace] = {}
 
     def begun(self, produced: Iterable[ProducedPartition], place: TaskProcessPlace) -> None:
-        """A task is going to produce these there, anew if the job had a JobMaster before that died
-        when its results were the cluster's already."""
+        """Note the results that a new task is going to produce at a place.
+        Older results of the same partitions are deleted. They exist if a past JobMaster of the job
+        died after it had handed them over to the cluster.
+        """
         partitions = [one.partition_id for one in produced]
         superseded = set(self._kept.superseded_by(one.partition for one in partitions))
         if superseded:
@@ -44,7 +49,7 @@ class TaskResults:
             self._places[partition] = place
 
     def ended(self, produced: Iterable[ProducedPartition], *, is_finished: bool) -> None:
-        """The task that produces these has ended; the process keeps what a finished one leaves."""
+        """Note the end of a task. The process keeps the blocking results of a finished task."""
         for one in produced:
             if one.is_pipelined or not is_finished:
                 self._places.pop(one.partition_id, None)
@@ -53,13 +58,13 @@ class TaskResults:
                 self._kept.produced(partition_id.job_id, partition_id.partition, one.total)
 
     def process_died(self, place: TaskProcessPlace) -> None:
-        """With all that was in it."""
+        """Forget all results at a place whose process died."""
         for lost in [p for p, where in self._places.items() if where is place]:
             del self._places[lost]
             self._kept.lost(lost.job_id, lost.partition)
 
     def find(self, job_id: JobID, data_set_id: IntermediateDataSetID) -> PartitionPlaces:
-        """Those of a data set that are here, or will be in a moment."""
+        """Return the partitions of a data set that are here or will be soon."""
         found: dict[str, list[ResultPartitionID]] = {}
         for one, place in self._places.items():
             is_wanted = one.job_id == job_id and one.partition.data_set_id == data_set_id
@@ -70,7 +75,7 @@ class TaskResults:
     async def find_channels(
         self, job_id: JobID, data_set_id: IntermediateDataSetID
     ) -> ChannelPlaces:
-        """The same, by where their channels are reached."""
+        """Return the partitions of a data set that are here, by the address of their channels."""
         by_place: dict[TaskProcessPlace, list[ResultPartitionID]] = {}
         for one, place in self._places.items():
             if one.job_id == job_id and one.partition.data_set_id == data_set_id:
@@ -85,46 +90,48 @@ class TaskResults:
         return ChannelPlaces(tuple(addresses), tuple(partitions))
 
     def are_at(self, place: TaskProcessPlace) -> bool:
-        """Whether something is kept there, or is being produced."""
+        """Return whether a result is kept or being produced at the place."""
         return place in self._places.values()
 
     def has_results_of(self, job_id: JobID) -> bool:
-        """Whether something is kept for the job."""
+        """Return whether a result is kept for the job."""
         return self._kept.has_partitions_of(job_id)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is kept for anybody."""
+        """Whether no results are kept."""
         return self._kept.is_empty
 
     def report(self) -> tuple[ClusterPartitionReport, ...]:
-        """What is kept for the cluster."""
+        """Return the results that are kept for the cluster."""
         return self._kept.report()
 
     def release(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
-        """The job needs these no more, also those that are being produced."""
+        """Release results that the job does not need any more, even if still being produced."""
         partitions = tuple(partitions)
         self._kept.release(job_id, partitions)
         self._delete(JobPartition(job_id, p) for p in partitions if not self._kept.is_promoted(p))
 
     def promote(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
-        """They outlive the job from now on."""
+        """Hand results over to the cluster: from now on they outlive the job."""
         self._kept.promote(job_id, partitions)
 
     def release_data_sets(self, data_sets: Iterable[IntermediateDataSetID]) -> None:
-        """The cluster needs these no more."""
+        """Release data sets that the cluster does not need any more."""
         released = set(self._kept.release_data_sets(data_sets))
         self._delete([one for one in self._places if one.partition in released])
 
     def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
-        """What other execution graphs of the job have left is of no use (TM-28), nor is what their
-        tasks produce yet."""
+        """Release the results of the job's other execution graphs (TM-28).
+        This includes results that are being produced.
+        """
         of_job = [one.partition for one in self._places if one.job_id == job_id]
         self.release(job_id, [one for one in of_job if one.graph_id != graph_id])
 
     def job_gone(self, job_id: JobID) -> None:
-        """It has no JobMaster any more: what is not the cluster's is of no use (TM-28), nor is what
-        its tasks produce yet."""
+        """Release the results of a job without a JobMaster, except those of the cluster (TM-28).
+        Results that are still being produced are released, too.
+        """
         self._kept.job_gone(job_id)
         self._delete(
             [

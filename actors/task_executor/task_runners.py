@@ -1,4 +1,4 @@
-"""What a TaskExecutor does for a task, by the task's kind."""
+"""Runners for tasks that the TaskExecutor runs in its own process, by the task's kind."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ class RunnerTask:
     """``Invokable.kind``."""
     allocation_id: AllocationID
     coordinator_attempt: int
-    """The attempt of the vertex's operator coordinator (of its Spark driver) that the task belongs
-    to; what earlier ones left on the node is ended before the task runs."""
+    """Attempt of the vertex's operator coordinator (its Spark driver) to which the task belongs.
+    Processes of earlier attempts on the node are ended before the task runs.
+    """
     configuration: Mapping[str, str] = field(default_factory=dict)
     """``Invokable.configuration``."""
 
@@ -55,41 +56,43 @@ class TaskRunner(ABC):
 
     @abstractmethod
     async def run(self, task: RunnerTask) -> None:
-        """Run a task to its end: returning is FINISHED, a TaskError FAILED, a cancellation
-        CANCELED."""
+        """Run a task: return means FINISHED, a TaskError FAILED, a cancellation CANCELED."""
 
     @abstractmethod
     async def clean_up(self, job_id: JobID) -> None:
-        """End what the job's tasks that ran here may have left on the node; called when a slot in
-        which such a task ran is being freed, before anybody else can get the slot."""
+        """End what the job's tasks may have left on the node.
+        Called when a slot in which such a task ran is being freed, before the slot is given away
+        again.
+        """
 
 
 class SparkExecutorTasks(TaskRunner):
-    """Holds a slot for a Spark executor, and runs it there unless Ray does.
+    """Holds a slot for a Spark executor, and runs the executor there unless Ray does.
 
-    RayDP starts, Ray restarts and ends an executor itself, in the slot's bundle.  On the standalone
-    host the task runs it, as a child of this process, for as long as the task is wanted.
+    RayDP starts an executor in the slot's bundle; Ray restarts and ends it. On the standalone host
+    the task runs the executor as a child of this process, for as long as the task is wanted.
 
-    What nobody else would end are the processes that it forked.  All slots of a Spark stage belong
-    together: when one of them is freed the stage is over.  So freeing a slot may end all processes
-    on the node of the attempts that had an executor here, and does.  It leaves those of others
-    alone: another stage of the job may run beside this one, in a worker group of its own that has
-    bundles on the same node.
+    The processes that an executor forked must be ended here, because nothing else ends them. All
+    slots of a Spark stage belong together: when one slot is freed, the stage is over. So freeing a
+    slot ends all processes on the node of the attempts that had an executor here. Processes of
+    other attempts are left alone: another stage of the job may run beside this one, in its own
+    worker group with bundles on the same node.
     """
 
     def __init__(
         self, rpc_service: RpcService, host: TaskExecutorHost, bundle_index: int, spark_host: str
     ) -> None:
-        """*spark_host*: of stages that do not say which they want."""
+        """*spark_host* applies to stages that do not choose a host."""
         self._rpc_service = rpc_service
         self._host = host
         self._bundle_index = bundle_index
         self._spark_host = spark_host
         self._attempts: dict[JobID, set[str]] = {}
-        """Those that have had an executor here since the job's slots were last freed."""
+        """Attempts that have had an executor here since the job's slots were last freed."""
 
     async def run(self, task: RunnerTask) -> None:
-        if SPARK_SESSION in task.configuration:  # its function's process is started by others
+        # other components start the process of its function
+        if SPARK_SESSION in task.configuration:
             await asyncio.get_running_loop().create_future()
         is_started_here = (
             task.configuration.get(options.SPARK_HOST.key, self._spark_host) == STANDALONE
@@ -108,10 +111,11 @@ class SparkExecutorTasks(TaskRunner):
         await asyncio.get_running_loop().create_future()  # until it is cancelled
 
     async def _run_executor(self, driver_process: str, subtask_index: int) -> None:
-        """Returns when there is nothing to run here any more: the JobMaster will cancel the task.
+        """Run the executor.
+        Returns when nothing is left to run: the JobMaster will cancel the task.
 
         Raises:
-            UnsupportedEnvironmentError, SparkStartError: it cannot be started on this node.
+            UnsupportedEnvironmentError, SparkStartError: the executor cannot be started here.
         """
         node, host = self._host.node, self._host
         if host.session_directory is None or host.logs_directory is None:
@@ -126,7 +130,6 @@ class SparkExecutorTasks(TaskRunner):
             log.info("%s is not there any more: %s", driver_process, error)
 
     async def _connect(self, driver_process: str) -> SparkExecutorsGateway:
-        """The driver is being started while its tasks are deployed."""
         address = f"{driver_process}/{SPARK_DRIVER_ENDPOINT}"
         while True:
             try:
@@ -153,6 +156,6 @@ def task_runners(
     bundle_index: int,
     configuration: Configuration,
 ) -> dict[str, TaskRunner]:
-    """All kinds of tasks that a TaskExecutor can run."""
+    """Return the runner of each kind of task that a TaskExecutor runs itself."""
     spark_host = configuration.get(options.SPARK_HOST)
     return {SPARK: SparkExecutorTasks(rpc_service, host, bundle_index, spark_host)}

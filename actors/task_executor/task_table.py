@@ -1,4 +1,4 @@
-"""The tasks that run in a TaskExecutor, and what their JobMasters are told of them."""
+"""The tasks that run in a TaskExecutor, and the reports about them to their JobMasters."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from flinkray.core.ids import (
 from flinkray.core.kv_states import KvStateRegistration
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.checkpoints.messages import (
+    AcknowledgeCheckpoint,
     AwaitCheckpoint,
     CheckpointAborted,
     CheckpointOrder,
@@ -47,12 +48,12 @@ from flinkray.scheduler.task_slots.task_slot_table import SlotTableAction, TaskS
 log = logging.getLogger(__name__)
 
 _REPORT_RETRY_DELAY = 0.1
-"""Seconds until something is reported again that the JobMaster did not take."""
+"""Seconds until reports that the JobMaster did not take are repeated."""
 
 
 @dataclass(slots=True)
 class TaskEntry:
-    """One that runs."""
+    """A running task."""
 
     job_id: JobID
     runs_in: TasksOfKind
@@ -61,29 +62,28 @@ class TaskEntry:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """What the JobMaster of a job is told, and what the next one is to be told."""
+    """Reports for the JobMaster of a job, and knowledge for the next JobMaster."""
 
     graph_id: ExecutionGraphID | None = None
-    """Of the last attempt that was started."""
+    """Execution graph of the attempt that was started last."""
     ended: dict[ExecutionVertexID, EndedTask] = field(default_factory=dict)
-    """Of each subtask of that graph its latest attempt here, if that has ended: no more than the
-    job has."""
+    """For each subtask of that graph: its latest attempt here, if it has ended."""
     leader: FencingToken | None = None
-    """Whom the report was made for that came last."""
+    """The JobMaster for which the last report was made."""
     sender: BatchedSender[TaskReport] | None = None
-    """To that one; what it sends waits until the report has been answered."""
+    """Sender to the leader. Its messages wait until the leader has answered the report."""
     untold: dict[ExecutionAttemptID, None] = field(default_factory=dict)
-    """Attempts that have ended, of which this JobMaster has not heard yet."""
+    """Ended attempts that the leader has not heard of yet."""
     connected: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when there is somebody to be told, or nobody will be."""
+    """Set when there is a JobMaster to send to, or when there never will be one."""
 
 
 class TaskTable:
-    """Lives on the main thread of its TaskExecutor.
+    """All running tasks of a TaskExecutor, whatever runs them. Lives on its main thread.
 
-    It is the one book of the tasks that run there, whatever runs them; the slot table knows of each
-    and the JobMaster hears of each.  What a lost JobMaster was not told is part of the report that
-    the next one gets; what happens after that report was made, that one is told, in order.
+    The slot table knows each task, and the JobMaster is told of each task. Reports that a lost
+    JobMaster did not receive are part of the report for the next JobMaster. Events after this
+    report are sent to the next JobMaster, in order.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class TaskTable:
         self._jobs: dict[JobID, _Job] = {}
 
     def add(self, job_id: JobID, task: StartedTask, runs_in: TasksOfKind) -> AcceptedTask:
-        """It is to run in the slot of its deployment.
+        """Add a task that will run in the slot of its deployment.
 
         Raises:
-            SlotAllocationError: it cannot.
+            SlotAllocationError: the task cannot run there.
         """
         attempt_id, allocation_id = task.attempt_id, task.deployment.allocation_id
         self._slots.add_task(attempt_id, job_id, allocation_id)
@@ -117,27 +117,28 @@ class TaskTable:
         return task.accepted(self._slots.slot_index(allocation_id))
 
     def get(self, attempt_id: ExecutionAttemptID) -> TaskEntry | None:
-        """None: it does not run here (any more)."""
+        """Return the entry of an attempt. None if the attempt does not run here."""
         return self._tasks.get(attempt_id)
 
     def running(self, job_id: JobID) -> list[ExecutionAttemptID]:
-        """The attempts of a job that run."""
+        """Return the running attempts of a job."""
         return [attempt for attempt, task in self._tasks.items() if task.job_id == job_id]
 
     def of_job(self, job_id: JobID) -> tuple[ExecutionAttemptID, ...]:
-        """The attempts of a job that run, and those whose end is yet to be told: a JobMaster that
-        did not find them here would say that nobody knows how they ended.  What it has not adopted
-        (yet) is not among them."""
+        """Return the job's running attempts, and the ended attempts that are not reported yet.
+        A JobMaster that misses an ended attempt here would conclude that its end is never reported.
+        Attempts that the JobMaster has not adopted are not included.
+        """
         held = self._slots.held_tasks_of(job_id)
         running = [attempt_id for attempt_id in self.running(job_id) if attempt_id not in held]
         job = self._jobs.get(job_id)
         untold = () if job is None else job.untold
         return (*running, *(attempt_id for attempt_id in untold if attempt_id not in running))
 
-    # --- what is remembered of them ---------------------------------------------------------------
+    # --- notes about tasks ----------------------------------------------------------------------
 
     def ordered(self, order: CheckpointOrder, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """These are told of a checkpoint: which may be the one that they stop with."""
+        """Note with which checkpoint the tasks stop, if the order begins or aborts it."""
         for attempt_id in attempts:
             task = self._tasks.get(attempt_id)
             if task is None:
@@ -149,47 +150,47 @@ class TaskTable:
                     task.started.stops_with = None
 
     def kv_states_registered(self, registrations: Iterable[KvStateRegistration]) -> None:
-        """They can be queried while their attempts run."""
+        """Note queryable states. They can be queried while their attempts run."""
         for registration in registrations:
             task = self._tasks.get(registration.attempt_id)
             if task is not None:
                 task.started.kv_states[registration.kv_state_id] = registration
 
     def kv_states_unregistered(self, registrations: Iterable[KvStateRegistration]) -> None:
-        """Not any more."""
+        """Remove queryable states."""
         for registration in registrations:
             task = self._tasks.get(registration.attempt_id)
             if task is not None:
                 task.started.kv_states.pop(registration.kv_state_id, None)
 
     def is_new_leader(self, job_id: JobID, leader: FencingToken) -> bool:
-        """Whether the last report of the job was made for another JobMaster, or there was none."""
+        """Return whether the job's last report was for another JobMaster, or there was none."""
         job = self._jobs.get(job_id)
         return job is None or job.leader != leader
 
     def report_for(
         self, job_id: JobID, leader: FencingToken
     ) -> tuple[tuple[ReportedGraph, ...], tuple[KvStateRegistration, ...]]:
-        """What a JobMaster is to be told that the TaskExecutor registers at.  What happens from now
-        on it is told when it has answered.
+        """Return the report for the JobMaster at which the TaskExecutor registers.
+        Events after this report are sent to the JobMaster once it has answered.
 
-        One that was registered at before, and is again, is told all the same what it has not heard
-        yet.  To another one, answers of tasks to checkpoints of the one before mean nothing; that a
-        task waits for some checkpoint is part of the report.
+        A JobMaster that was registered before still receives what it has not heard yet. For a new
+        JobMaster, the tasks' answers to checkpoints of the earlier JobMaster are dropped. That a
+        task awaits a checkpoint is part of the report.
         """
         job = self._jobs.setdefault(job_id, _Job())
         started = [task.started for task in self._tasks.values() if task.job_id == job_id]
         if job.leader != leader:
             self._end_sender(job)
             job.leader = leader
-            self._tell(job, ())  # what happens from now on waits there
+            self._tell(job, ())  # later events wait in this sender
         states = tuple(state for task in started for state in task.kv_states.values())
         return reported_graphs(started, job.ended.values()), states
 
-    # --- what is told of them ---------------------------------------------------------------------
+    # --- reports to JobMasters ------------------------------------------------------------------
 
     def reported(self, reports: Sequence[TaskReport]) -> None:
-        """Tell the JobMasters, in this order, and the slot table of those that have ended."""
+        """Report to the JobMasters, in this order, and remove ended tasks from the slot table."""
         by_job: dict[JobID, list[TaskReport]] = {}
         actions: list[SlotTableAction] = []
         for report in reports:
@@ -199,11 +200,14 @@ class TaskTable:
                     actions += self._state_changed(report)
                 case AwaitCheckpoint(attempt_id=attempt_id) if attempt_id in self._tasks:
                     self._tasks[attempt_id].started.awaits = report
+                case AcknowledgeCheckpoint(attempt_id=attempt_id) if attempt_id in self._tasks:
+                    started = self._tasks[attempt_id].started
+                    started.acknowledged = max(started.acknowledged, report.checkpoint_id)
         for job_id, of_job in by_job.items():
             job = self._jobs.get(job_id)
             if job is None or job.sender is None:
                 if self._job_leaders.job_master(job_id) is None:
-                    continue  # the next one finds it in its report
+                    continue  # it is part of the report for the next JobMaster
                 job = self._jobs.setdefault(job_id, _Job())
             self._tell(job, of_job)
         self._carry_out(actions)
@@ -214,8 +218,14 @@ class TaskTable:
             if attempt_id in self._tasks:
                 self._tasks[attempt_id].started.state = state
             return []
-        log.info("task %s ended: %s %s", attempt_id, state.name, report.failure or "")
         task = self._tasks.pop(attempt_id, None)
+        log.info(
+            "task %s (attempt %s) ended: %s %s",
+            "" if task is None else task.started.name,
+            attempt_id,
+            state.name,
+            report.failure or "",
+        )
         job = self._jobs.get(report.job_id)
         if task is not None and job is not None and job.graph_id == attempt_id.graph_id:
             later = job.ended.get(attempt_id.vertex)
@@ -237,36 +247,37 @@ class TaskTable:
             job.sender.when_sent(partial(_told, untold, ended))
 
     def connected(self, job_id: JobID) -> None:
-        """Its JobMaster has answered the report."""
+        """Begin to send: the job's JobMaster has answered the report."""
         job = self._jobs.get(job_id)
         if job is not None:
             job.connected.set()
 
     def forget_job(self, job_id: JobID) -> None:
-        """Nobody waits for what is still to be told of its tasks."""
+        """Forget the job. Its remaining reports are dropped."""
         job = self._jobs.pop(job_id, None)
         if job is not None:
             self._end_sender(job)
 
     def forget_other_graphs(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
-        """The ends of the tasks of other execution graphs of the job mean nothing any more."""
+        """Forget the ends of tasks of the job's other execution graphs."""
         job = self._jobs.get(job_id)
         if job is not None and job.graph_id != graph_id:
             job.ended.clear()
 
     def _end_sender(self, job: _Job) -> None:
-        """What it has not told yet it tells nobody."""
+        """Stop the sender. Its unsent reports are dropped."""
         job.sender = None
         job.untold = {}
         job.connected.set()
         job.connected = asyncio.Event()
 
     async def _report(self, job: _Job, reports: tuple[TaskReport, ...]) -> None:
-        """Tell the JobMaster for which the last report was made, as soon as it has answered that;
-        another one has found all of this in a report of its own.
+        """Send reports to the JobMaster of the last report, once it has answered that report.
+        Reports for an earlier JobMaster are dropped: the new JobMaster has received them in its own
+        report.
 
         Raises:
-            FrameTooLargeError: they do not fit into one message.
+            FrameTooLargeError: the reports do not fit into one message.
         """
         job_id, connected = reports[0].job_id, job.connected
         while connected is job.connected:
@@ -281,12 +292,12 @@ class TaskTable:
         try:
             await master.tasks_reported(reports)
         except (RpcTimeoutError, RecipientUnreachableError, RpcConnectionError) as error:
-            # a broken connection is not yet the JobMaster's death, which ends all this
+            # a broken connection does not prove the JobMaster's death, which would end this loop
             log.warning("%d reports of tasks are made again: %s", len(reports), error)
             await self._endpoint.rpc_service.pause(_REPORT_RETRY_DELAY)
             return False
         except FrameTooLargeError:
-            raise  # they go in smaller messages
+            raise  # the sender makes smaller messages
         except FlinkRayError as error:
             log.warning("%d reports of tasks are not taken: %s", len(reports), error)
             for report in reports:
@@ -295,7 +306,8 @@ class TaskTable:
                 task = self._tasks.get(report.attempt_id)
                 if task is not None:
                     cause = f"its state cannot be reported: {error}"
-                    task.runs_in.fail(report.attempt_id, cause)  # nobody knows of it (TM-27)
+                    # otherwise the JobMaster would never learn of the state (TM-27)
+                    task.runs_in.fail(report.attempt_id, cause)
         return True
 
 

@@ -1,4 +1,4 @@
-"""What a TaskExecutor asks of whatever runs its tasks, whichever kind they are of."""
+"""The interface of a TaskExecutor to the components that run its tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flinkray.scheduler.shared.tasks import TaskDeployment, TaskDeployments, Ver
 
 @dataclass(frozen=True, slots=True)
 class AcceptedTask:
-    """A task that the slot table has taken."""
+    """A task that the slot table has accepted."""
 
     attempt_id: ExecutionAttemptID
     deployment: TaskDeployment
@@ -31,8 +31,7 @@ class AcceptedTask:
 class TasksOfKind(ABC):
     """Runs the tasks of some kinds (``Invokable.kind``), on the TaskExecutor's main thread.
 
-    It tells each task's states, its final one last and once.  Attempts that do not run are passed
-    over.
+    Each task's final state is reported last and once. Attempts that do not run are ignored.
     """
 
     @abstractmethod
@@ -47,7 +46,7 @@ class TasksOfKind(ABC):
 
     @abstractmethod
     def cancel(self, attempts: Sequence[ExecutionAttemptID]) -> None:
-        """Idempotent."""
+        """Cancel tasks. Idempotent."""
 
     @abstractmethod
     def fail(self, attempt_id: ExecutionAttemptID, cause: str) -> None:
@@ -57,26 +56,28 @@ class TasksOfKind(ABC):
     def order_checkpoint(
         self, order: CheckpointOrder, attempts: Sequence[ExecutionAttemptID]
     ) -> None:
-        """Tell tasks of a checkpoint; each that is told to begin one answers, or has ended."""
+        """Pass on a checkpoint order. Each task told to begin a checkpoint answers or has ended."""
 
     @abstractmethod
     async def io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
-        """What the tasks of a job have read and written, as far as it is known."""
+        """Return what the job's tasks have read and written, as far as it is known."""
 
     @abstractmethod
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
-        """No task runs in the slot any more: end what those that did have left behind."""
+        """End what the tasks of the slot have left behind. No task runs in the slot any more."""
 
     @abstractmethod
     def led_anew(self, job_id: JobID) -> None:
-        """The next deployments of the job are another JobMaster's, which numbers what they have in
-        common in its own way."""
+        """Prepare for another JobMaster of the job, which numbers shared parts anew."""
 
     @abstractmethod
     def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
-        """What other execution graphs of the job have left here is of no use; tasks of theirs that
-        run are told by :meth:`cancel`."""
+        """Drop what other execution graphs of the job have left here.
+        Their running tasks are cancelled by :meth:`cancel`.
+        """
 
     @abstractmethod
     def forget_job(self, job_id: JobID) -> None:
-        """It has nothing here any more, or its JobMaster wants nothing of it."""
+        """Drop everything of a job.
+        Called when the job has nothing here any more, or when its slots are freed.
+        """

@@ -1,4 +1,4 @@
-"""A source task's way to the watermarks of the group that it is aligned with."""
+"""Connects a source task to the watermarks of the group with which it is aligned."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from flinkray.streaming.time.watermark_alignment import TaskAlignment
 log = logging.getLogger(__name__)
 
 _PAUSE = 0.1
-"""Seconds until a report is sent again that was not answered."""
+"""Seconds until an unanswered report is repeated."""
 
 
 class AlignmentClient:
-    """Made on the event loop; the task's thread reports.  Of each member only what it reported last
-    is sent."""
+    """Reports watermarks.
+    Created on the event loop; the task's thread reports. If a member reports faster than the
+    coordinator answers, only its last report is sent.
+    """
 
     def __init__(
         self, rpc_service: RpcService, address: str, job_master_id: JobMasterId, task: str
@@ -29,13 +31,13 @@ class AlignmentClient:
         self._address = address
         self._job_master_id = job_master_id
         self.alignment = TaskAlignment(task, self._report)
-        """Of the task's thread."""
+        """Used by the task's thread."""
         self._post: Callable[[Callable[[], None]], None] | None = None
         self._unsent: dict[tuple[str, str], int] = {}
         self._sending: asyncio.Task[None] | None = None
 
     def attach(self, post: Callable[[Callable[[], None]], None]) -> None:
-        """From the task's thread, before it reports: *post* has something done by that thread."""
+        """Set *post*, which runs a function in the task's thread. Called by this thread."""
         self._post = post
 
     def _report(self, group: str, member: str, watermark: int) -> None:
@@ -70,11 +72,11 @@ class AlignmentClient:
             self._post(lambda: self.alignment.announce(group, least))
 
     async def flush(self) -> None:
-        """Returns when all was reported: who has ended must not hold others back."""
+        """Return when everything is reported, so that an ended task does not hold others back."""
         while self._sending is not None:
             await asyncio.shield(self._sending)
 
     def close(self) -> None:
-        """The task has ended."""
+        """Stop reporting: the task has ended."""
         if self._sending is not None:
             self._sending.cancel()

@@ -1,4 +1,4 @@
-"""Finding the task processes that have what a task reads through channels."""
+"""Finds the task processes with the partitions that a task reads through channels."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _Question = tuple[JobID, IntermediateDataSetID, str]
 
 
 class ChannelFinder:
-    """For all tasks of a process: what several want to know at the same time is asked once.
+    """Finds partitions for all tasks of a process. Simultaneous identical questions are asked once.
 
-    A partition whose producer has not been deployed yet is looked for again after *initial_backoff*
-    seconds, then after twice as long, and so on up to *max_backoff*, after which it is given up,
-    unless its producer *is_to_come*, as the JobMaster says (JM-13).
+    If the producer of a partition is not deployed yet, the search is repeated after
+    *initial_backoff* seconds, then after twice as long, and so on up to *max_backoff*. After that
+    it fails, unless the JobMaster says that the producer *is_to_come* (JM-13).
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class ChannelFinder:
     async def find(
         self, job_id: JobID, locations: PartitionLocations, partitions: Iterable[int]
     ) -> dict[int, DataAddress]:
-        """Partition -> where its process is reached.
+        """Return the address of the process of each partition.
 
         Raises:
-            ResultPartitionNotFoundError: one is not there, not even after all that waiting.
+            ResultPartitionNotFoundError: a partition is not there, even after all repetitions.
         """
         wanted = {locations.partition_id(p): p for p in partitions}
         found: dict[int, DataAddress] = {}
@@ -71,7 +71,9 @@ class ChannelFinder:
         wanted: dict[ResultPartitionID, int],
         found: dict[int, DataAddress],
     ) -> FlinkRayError | None:
-        """Move what is found from *wanted* to *found*; why not all was, if that is known."""
+        """Move found partitions from *wanted* to *found*.
+        Returns why some were not found, if known.
+        """
         cause: FlinkRayError | None = None
         hosts = dict.fromkeys(locations.location_of(p).address for p in wanted.values())
         for address in hosts:
@@ -97,7 +99,7 @@ class ChannelFinder:
     def _answered(self, question: _Question, done: asyncio.Task[ChannelPlaces]) -> None:
         del self._questions[question]
         if not done.cancelled():
-            done.exception()  # it is told to those who wait; perhaps nobody does any more
+            done.exception()  # mark the error as seen: perhaps nobody waits any more
 
     async def _ask_now(
         self, job_id: JobID, data_set_id: IntermediateDataSetID, address: str

@@ -1,4 +1,4 @@
-"""What the JobMaster says of checkpoints to one task: handed to its thread, in order."""
+"""Passes the JobMaster's checkpoint orders to the thread of one task, in order."""
 
 from __future__ import annotations
 
@@ -21,35 +21,36 @@ NOT_OPEN = "its operators are not open yet"
 
 
 class SourceCuts(Protocol):
-    """What a task that reads a source does for the cut of its enumerator."""
+    """Makes a source's reader receive the events before a checkpoint's cut, and no later ones."""
 
     def trigger(self, checkpoint_id: int, then: Callable[[], None]) -> None:
-        """Call *then*, on the event loop, when the reader has all that it is told before the
-        cut."""
+        """Call *then*, on the event loop, when the reader has all events before the cut."""
 
     def checkpointed(self, checkpoint_id: int) -> None:
-        """The task has taken its snapshot, or is not going to; from any thread."""
+        """Note that the task has taken its snapshot, or will not take it.
+        Called from any thread.
+        """
 
 
 class Declining(Protocol):
-    """Who answers for the task."""
+    """Sends answers for the task."""
 
     def decline(self, checkpoint_id: int, reason: CheckpointFailureReason, text: str = "") -> None:
-        """From any thread."""
+        """Decline a checkpoint. Called from any thread."""
 
     def aborted(self, checkpoint_id: int) -> None:
-        """From any thread."""
+        """Note that a checkpoint is aborted. Called from any thread."""
 
 
 class TaskCheckpointOrders:
-    """On the event loop, but for :meth:`attach`.
+    """Passes orders to a task. Runs on the event loop, except for :meth:`attach`.
 
-    A task is triggered when its operators are open.  What became of checkpoints waits for it: a
-    barrier may come as soon as it has begun.
+    A task can be triggered once its operators are open. Orders that end a checkpoint wait for this,
+    because a barrier may arrive as soon as the task has begun.
 
     Args:
-        on_loop: has something done by the event loop; from any thread.
-        source: of a task that reads a source.
+        on_loop: runs a function on the event loop; called from any thread.
+        source: the source's part of the task. None if the task reads no source.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class TaskCheckpointOrders:
         self._has_ended = False
 
     def attach(self, task: StreamTask) -> None:
-        """By the task's thread: its operators are open."""
+        """Note that the task's operators are open. Called by the task's thread."""
         self._on_loop(partial(self._attached, task))
 
     def _attached(self, task: StreamTask) -> None:
@@ -78,7 +79,7 @@ class TaskCheckpointOrders:
             self.order(order)
 
     def ended(self) -> None:
-        """The task's thread has ended."""
+        """Note that the task's thread has ended."""
         self._has_ended = True
         self._task = None
         self._early.clear()
@@ -89,10 +90,9 @@ class TaskCheckpointOrders:
         elif self._task is None and not self._has_ended:
             self._early.append(order)
         elif not self._tell(order) and isinstance(order, CheckpointAborted):
-            self._answers.aborted(order.checkpoint_id)  # it may still be written
+            self._answers.aborted(order.checkpoint_id)  # the snapshot may still be written
 
     def _tell(self, order: CheckpointCompleted | CheckpointAborted) -> bool:
-        """False: the task has ended."""
         task, checkpoint_id = self._task, order.checkpoint_id
         if task is None:
             return False
@@ -122,7 +122,6 @@ class TaskCheckpointOrders:
         self._answers.decline(checkpoint_id, reason)
 
     def _post(self, mail: Callable[[], None]) -> bool:
-        """False: the task has ended."""
         assert self._task is not None
         try:
             self._task.mailbox.put(mail)
@@ -132,7 +131,7 @@ class TaskCheckpointOrders:
 
 
 def barrier_of(order: TriggerCheckpoint) -> Barrier:
-    """What goes through the job."""
+    """Return the barrier that goes through the job for this order."""
     properties, timeout = order.properties, order.alignment_timeout
     return Barrier(
         order.checkpoint_id,

@@ -1,8 +1,8 @@
-"""What a task answers to checkpoints: it has its snapshots written, and reports them.
+"""Answers checkpoints for a task: lets a thread write its snapshots, and reports them.
 
-A snapshot is written by another thread while the task goes on.  It is answered once: acknowledged
-when all of it is written; or declined when nothing writes for it any more and what was written is
-removed.  That a snapshot cannot be written never fails the task.
+Another thread writes a snapshot while the task goes on. Each snapshot is answered once. It is
+acknowledged when all of it is written, or declined when nothing writes for it any more and the
+written part is removed. A snapshot that cannot be written never fails the task.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from flinkray.streaming.records.elements import Barrier
 from flinkray.streaming.records.in_flight import InFlight
 
 MOST_CHANGES = 10
-"""Parts with changes after a whole one; then everything is written again."""
+"""Largest number of parts with changes after a whole part. Then everything is written again."""
 
 _MOST_REMEMBERED = 128
-"""Ids of checkpoints that were answered last."""
+"""Number of remembered ids of the checkpoints that were answered last."""
 
 Reason = CheckpointFailureReason
 
@@ -52,27 +52,26 @@ _REASONS = {
     DECLINED_BEFORE: Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER,
     ABORTED: Reason.CHECKPOINT_DECLINED_SUBSUMED,
 }
-"""None of them is a failure."""
+"""Reasons to decline; none of them is a failure."""
 
 
 class _GivenUpError(FlinkRayError):
-    """The snapshot that is being written is not needed any more."""
+    """Raised when the snapshot that is being written is not needed any more."""
 
 
 @dataclass(eq=False)
 class _Snapshot:
-    """Of one checkpoint, until it is answered."""
+    """The snapshot of one checkpoint, until it is answered."""
 
     barrier: Barrier
     captures: Mapping[str, OperatorStateCapture]
     bases: Mapping[str, KeyedStateParts]
-    """Of operators whose captures are about changes."""
+    """Earlier state of operators whose captures contain only changes."""
     writer: SnapshotWriter = field(init=False)
     in_flight_awaited: bool
     is_running: bool = False
-    """A thread is at it, or is going to be."""
+    """Whether a thread works on the snapshot, or soon will."""
     is_written: bool = False
-    """What was captured."""
     given_up: tuple[CheckpointFailureReason, str] | None = None
     is_answered: bool = False
 
@@ -82,15 +81,17 @@ class _Snapshot:
 
 
 class TaskCheckpointResponder(CheckpointResponder):
-    """Of one attempt; see the module.
+    """Answers checkpoints for one attempt; see the module.
 
     Args:
-        inline_threshold: state of fewer bytes lies in its handle.
-        submit: has something done by a thread that may write.
-        on_loop: has something done by the event loop; from any thread.
-        report: of answers, on the event loop.
-        taken: told, by the task's thread, of checkpoints that the task has taken its snapshot for,
-            or is not going to.
+        inline_threshold: state of fewer bytes is stored in its handle.
+        submit: runs a function in a thread that may write files.
+        on_loop: runs a function on the event loop; called from any thread.
+        report: sends answers; called on the event loop.
+        taken: called in the task's thread with the id of a checkpoint when its snapshot is taken,
+        or will not be taken.
+        had_finished: whether the task had finished in the checkpoint from which the attempt
+            goes on.
     """
 
     def __init__(
@@ -102,6 +103,8 @@ class TaskCheckpointResponder(CheckpointResponder):
         on_loop: Callable[[Callable[[], None]], None],
         report: Callable[[CheckpointAnswer], None],
         taken: Callable[[int], None],
+        *,
+        had_finished: bool = False,
     ) -> None:
         self._job_id = job_id
         self._attempt_id = attempt_id
@@ -110,35 +113,40 @@ class TaskCheckpointResponder(CheckpointResponder):
         self._on_loop = on_loop
         self._report = report
         self._taken = taken
+        self._had_finished = had_finished
         self._lock = threading.Lock()
-        """Of all that follows, but for the future."""
+        """Protects all following attributes except the future."""
         self._pending: dict[int, _Snapshot] = {}
-        """By checkpoint; those that were answered, until that is reported."""
+        """Snapshots by checkpoint. Answered snapshots stay until the answer is reported."""
         self._answered: deque[int] = deque(maxlen=_MOST_REMEMBERED)
         self._bases: dict[int, dict[str, KeyedStateParts]] = {}
-        """Checkpoint -> operator -> its keyed state, of those that were acknowledged and may be
-        complete, and of the one that the task was restored from."""
+        """Checkpoint -> operator -> its keyed state.
+        Contains acknowledged checkpoints that may be complete, and the checkpoint from which the
+        task was restored.
+        """
         self._in_flight: dict[int, InFlightData] = {}
-        """Of checkpoints that are not answered yet."""
+        """In-flight data of checkpoints that are not answered yet."""
         self._head = ""
         self._channels: Sequence[ChannelPlace] = ()
         self._all_answered: asyncio.Future[None] | None = None
 
     def begin(self, head: str, channels: Sequence[ChannelPlace]) -> None:
-        """What the task consists of: id of the first operator, and the places of its channels."""
+        """Set the id of the task's first operator, and the places of its channels."""
         self._head = head
         self._channels = channels
 
     def restored(self, checkpoint_id: int, keyed_state: Mapping[str, KeyedStateParts]) -> None:
-        """What the task goes on from, by operator, where that is the subtask's own."""
+        """Note the restored keyed state by operator, where it belongs to this subtask alone."""
         with self._lock:
             self._bases[checkpoint_id] = dict(keyed_state)
 
     # --- snapshots, from the task's thread ----------------------------------------------------
 
     def base_of(self, operator_id: str, barrier: Barrier) -> int | None:
-        """The latest checkpoint that is known to be complete: the coordinator keeps what that
-        refers to, and nothing else.  Everything is written where that is shorter to read."""
+        """Return the latest checkpoint known to be complete, as the base for writing changes.
+        The coordinator keeps only files to which this checkpoint refers. None if all state must be
+        written, also because that is shorter to read.
+        """
         if barrier.savepoint or barrier.is_whole:
             return None
         latest = barrier.latest_completed
@@ -168,12 +176,14 @@ class TaskCheckpointResponder(CheckpointResponder):
     def overtaken_results(
         self, checkpoint_id: int, result: int, subpartition: int, elements: Sequence[InFlight]
     ) -> None:
+        if self._had_finished:  # it holds no records, and emits all other elements again
+            return
         with self._lock:
             in_flight = self._in_flight.setdefault(checkpoint_id, InFlightData())
             in_flight.results[result, subpartition] = list(elements)
 
     def in_flight(self, checkpoint_id: int, channel: int, elements: Sequence[InFlight]) -> None:
-        if elements:
+        if elements and not self._had_finished:
             with self._lock:
                 in_flight = self._in_flight.setdefault(checkpoint_id, InFlightData())
                 in_flight.inputs.setdefault(self._channels[channel], []).extend(elements)
@@ -196,8 +206,7 @@ class TaskCheckpointResponder(CheckpointResponder):
     # --- answers ------------------------------------------------------------------------------
 
     def decline(self, checkpoint_id: int, reason: CheckpointFailureReason, text: str = "") -> None:
-        """The task takes no part in it, or not to its end, unless it has answered already; from
-        any thread."""
+        """Decline the checkpoint, unless it is already answered. Called from any thread."""
         with self._lock:
             snapshot = self._pending.get(checkpoint_id)
             if snapshot is None:
@@ -215,10 +224,11 @@ class TaskCheckpointResponder(CheckpointResponder):
             self._begin(snapshot)
 
     async def close(self, *, is_given_up: bool) -> None:
-        """The task's thread has ended; on the event loop.  Returns when everything is answered.
+        """Finish after the task's thread has ended.
+        Returns when every checkpoint is answered. Called on the event loop.
 
         Args:
-            is_given_up: nobody needs what is not written yet.
+            is_given_up: whether snapshots that are not written yet are declined.
         """
         with self._lock:
             pending = tuple(self._pending.values())
@@ -234,7 +244,6 @@ class TaskCheckpointResponder(CheckpointResponder):
     # --- writing ------------------------------------------------------------------------------
 
     def _begin(self, snapshot: _Snapshot) -> None:
-        """Have done what is to be done for it, unless somebody is at it."""
         with self._lock:
             if snapshot.is_running or self._next(snapshot) is None:
                 return
@@ -251,7 +260,6 @@ class TaskCheckpointResponder(CheckpointResponder):
             step(snapshot)
 
     def _next(self, snapshot: _Snapshot) -> Callable[[_Snapshot], None] | None:
-        """None: something is waited for, or it is answered."""
         if snapshot.is_answered:
             return None
         if snapshot.given_up is not None:
@@ -280,7 +288,6 @@ class TaskCheckpointResponder(CheckpointResponder):
         self._try(snapshot, lambda: snapshot.writer.write_in_flight(self._head, in_flight))
 
     def _try(self, snapshot: _Snapshot, write: Callable[[], None]) -> None:
-        """The snapshot is given up if it fails."""
         try:
             write()
         except BaseException as error:  # noqa: BLE001 - values, and how they are written, are the user's
@@ -313,14 +320,19 @@ class TaskCheckpointResponder(CheckpointResponder):
             self._job_id,
             barrier.checkpoint_id,
             self._attempt_id,
-            TaskState(states) if states else None,
+            self._state(states),
             barrier.savepoint,
             tuple(snapshot.writer.pickled),
         )
         self._answer(snapshot, answer, _keyed_state_of(states))
 
+    def _state(self, states: dict[str, OperatorSubtaskState]) -> TaskState | None:
+        if not states and not self._had_finished:
+            return None
+        return TaskState(states, is_finished=self._had_finished)
+
     def awaits_checkpoint(self, after: int) -> None:
-        """Of the task's thread."""
+        """Report that the task awaits a checkpoint after *after*. Called by the task's thread."""
         awaits = AwaitCheckpoint(self._job_id, self._attempt_id, after)
         self._on_loop(partial(self._report, awaits))
 
@@ -330,10 +342,13 @@ class TaskCheckpointResponder(CheckpointResponder):
         answer: AcknowledgeCheckpoint | DeclineCheckpoint,
         keyed_state: dict[str, KeyedStateParts] | None = None,
     ) -> None:
-        """*keyed_state*: what later checkpoints may refer to, if this one is complete."""
+        """Answer for a snapshot.
+        *keyed_state* is the state to which later checkpoints may refer if this checkpoint
+        completes.
+        """
         with self._lock:
             if isinstance(answer, AcknowledgeCheckpoint) and snapshot.given_up is not None:
-                return  # at the last moment
+                return  # given up at the last moment
             snapshot.is_answered = True
             self._in_flight.pop(answer.checkpoint_id, None)
             self._answered.append(answer.checkpoint_id)
@@ -354,8 +369,10 @@ def _keyed_state_of(states: Mapping[str, OperatorSubtaskState]) -> dict[str, Key
 
 
 def _may_go_on(parts: KeyedStateParts, barrier: Barrier) -> bool:
-    """Whether changes are to be written after these: they are not too many or too large, and no
-    files of another job or of a savepoint, which may be removed at any time."""
+    """Return whether changes may be written on top of these parts.
+    They may not if the changes are too many or too large, or if a file belongs to another job or a
+    savepoint, which may be removed at any time.
+    """
     whole, *changes = (part.location for part in parts)
     if len(changes) >= MOST_CHANGES or sum(change.size for change in changes) > whole.size:
         return False

@@ -1,18 +1,19 @@
-"""What user code has failed with, as a value: its exceptions stay in its own thread."""
+"""Failures of user code as values. The exceptions themselves stay in the thread of the code."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from flinkray.actors.gateways.task_process import ResultPartitionNotFoundError
 from flinkray.core.error_text import message_of, summary_of, traceback_of
-from flinkray.core.errors import RpcError, SuppressRestartsError
+from flinkray.core.errors import RpcError
 from flinkray.core.ids import ResultPartitionID
-from flinkray.spark.user_code import UserCodeError
+from flinkray.core.outlook import ProgramError
+from flinkray.core.recurring_errors import outlook_of
 from flinkray.streaming.errors import OperatorError
 from flinkray.streaming.network import ChannelError, PartitionReleasedError
 
@@ -22,7 +23,7 @@ T = TypeVar("T")
 class TaskCancelledError(BaseException):
     """Raised in the code of a task that is being cancelled.
 
-    Not an Exception, so that ``except Exception`` does not hold it up.
+    It is not an Exception, so that ``except Exception`` does not catch it.
     """
 
 
@@ -36,49 +37,52 @@ _CONSEQUENCES = (
     PartitionReleasedError,
     RpcError,
 )
-"""What a cancelled task fails with although nothing is wrong with its code."""
+"""Errors that a cancelled task raises although its code is correct."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeFailure:
-    """Made in the thread in which it was raised: the class of an exception may do anything when it
-    is asked for its text."""
+    """A failure of user code.
+    Created in the thread of the code, because the class of an exception may do anything when its
+    text is requested.
+    """
 
     text: str
     traceback: str | None = None
     suppress_restarts: bool = False
-    """It would happen again."""
+    """Whether the failure would happen again."""
     missing_partitions: tuple[ResultPartitionID, ...] = ()
     is_consequence: bool = False
-    """Nothing is wrong with the code, if the task is being cancelled."""
+    """Whether the failure is only a consequence if the task is being cancelled."""
+    program_error: ProgramError | None = None
+    """Identifies the failure, to recognise it if the next attempt fails with the same."""
 
     @classmethod
     def of(cls, error: BaseException) -> CodeFailure:
-        """Never raises."""
+        """Return the failure for an exception. Never raises."""
         if isinstance(error, _CANCELLED):
             return cls("its code has cancelled itself", is_consequence=True)
+        outlook = outlook_of(error, _record_of(error))
         # the text of an OperatorError begins with the user's traceback
         return cls(
             message_of(error) if isinstance(error, OperatorError) else summary_of(error),
             traceback_of(error, error.__traceback__),
-            any(isinstance(one, (SuppressRestartsError, UserCodeError)) for one in _causes(error)),
+            outlook.will_recur,
             error.missing if isinstance(error, ResultPartitionNotFoundError) else (),
             isinstance(error, _CONSEQUENCES),
+            outlook.program_error,
         )
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what it was raised from."""
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        yield cause
-        cause = cause.__cause__
+def _record_of(error: BaseException) -> str:
+    """Return the record on which the code failed, or "" if it cannot be told from others."""
+    if not isinstance(error, OperatorError) or not error.record or not error.origin:
+        return ""
+    return f"{error.record} from {error.origin}"
 
 
 class CodeFailedError(Exception):
-    """User code has failed in its own thread; told here without anything that is the user's."""
+    """Raised on the event loop when user code in its thread failed. Contains no user objects."""
 
     def __init__(self, failure: CodeFailure) -> None:
         super().__init__(failure.text)
@@ -86,7 +90,7 @@ class CodeFailedError(Exception):
 
 
 def outcome_of(function: Callable[..., T], *args: Any) -> T | CodeFailure:
-    """Call user code in its own thread: its result, or its failure."""
+    """Call user code in its own thread. Returns its result or its failure."""
     try:
         return function(*args)
     except BaseException as error:  # noqa: BLE001 - whatever the user's code raised

@@ -15,34 +15,34 @@ from flinkray.core.error_text import summary_of
 T = TypeVar("T")
 
 _CLOSE_GRACE = 1.0
-"""Seconds that coroutines have to leave when their process ends."""
+"""Seconds that coroutines have to end when their process ends."""
 
 
 class MainLoop:
-    """The loop of the process's endpoint, for code that may run on another one."""
+    """The event loop of the process's endpoint, for code that may run on another loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
 
     async def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Await there what *make* makes; it is cancelled with this."""
+        """Await *make*'s coroutine on this loop. Cancelling this call cancels the coroutine."""
         if asyncio.get_running_loop() is self.loop:
             return await make()
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), self.loop))
 
 
 class CodeCall:
-    """A coroutine of the user's on its way."""
+    """A running coroutine of the user."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.task: asyncio.Task[Any] | None = None
-        """For the loop."""
+        """The coroutine's task; used on the loop only."""
         self.outcome: Future[Any] = Future()
-        """Done also if the loop ends before."""
+        """Result of the coroutine. Completed also if the loop ends earlier."""
 
     def cancel(self) -> None:
-        """Cancel the coroutine, once more if it was before; from any thread."""
+        """Cancel the coroutine, even if it was cancelled before. Called from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._cancel)
 
@@ -52,8 +52,9 @@ class CodeCall:
 
 
 class CodeLoop:
-    """Runs coroutines of users on a loop that is there, be it the endpoint's own: where processes
-    are pretended on one loop, nothing else runs them."""
+    """Runs coroutines of users on an existing loop, possibly the endpoint's own.
+    Simulated processes, which share one loop, run their coroutines only in this way.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -63,11 +64,11 @@ class CodeLoop:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing can run here any more."""
+        """Whether the loop has ended, so that nothing can run here any more."""
         return self._end is not None
 
     def run(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> CodeCall:
-        """Await there what *make* makes; from any thread."""
+        """Await the coroutine that *make* creates on this loop. Called from any thread."""
         call = CodeCall(self._loop)
         with self._lock:
             if self._end is not None:
@@ -105,10 +106,10 @@ class CodeLoop:
             call.outcome.set_exception(error)
 
     def close(self) -> None:
-        """The process ends, and its loop with it."""
+        """Do nothing: the loop ends together with the process."""
 
     def ended(self, reason: str) -> None:
-        """What runs here has failed, and nothing begins any more."""
+        """Fail everything that runs here, and refuse new calls."""
         with self._lock:
             self._end = TaskError(f"the event loop of the job's code has ended: {reason}")
             calls, self._calls = tuple(self._calls), {}
@@ -117,8 +118,10 @@ class CodeLoop:
 
 
 class ThreadedCodeLoop(CodeLoop):
-    """A loop in a thread of its own: code that stops it, blocks it or cancels all that is on it
-    harms its own job, and the process goes on to say so."""
+    """A loop in its own thread.
+    Code that stops the loop, blocks it or cancels everything on it harms only its own job, and the
+    process can still report this.
+    """
 
     def __init__(self) -> None:
         super().__init__(asyncio.new_event_loop())
@@ -136,8 +139,8 @@ class ThreadedCodeLoop(CodeLoop):
         self._loop.close()
 
     def close(self) -> None:
-        """Cancel what runs, and end when it has left or its time for that is over."""
-        with contextlib.suppress(RuntimeError):  # it has ended
+        """Cancel what runs, and end when everything has ended or the time for it is over."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._wind_up)
 
     def _wind_up(self) -> None:
@@ -158,8 +161,9 @@ class ThreadedCodeLoop(CodeLoop):
 
 
 class CodeLoops:
-    """The loop of a process for the coroutines of its job: made when it is needed first, and again
-    when it has ended."""
+    """The loop of a process for the coroutines of its job.
+    A loop is created on first use, and again after it has ended.
+    """
 
     def __init__(self, main: MainLoop, *, is_threaded: bool) -> None:
         self.main = main
@@ -169,7 +173,7 @@ class CodeLoops:
         self._lock = threading.Lock()
 
     def run(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> CodeCall:
-        """Await there what *make* makes; from any thread."""
+        """Await the coroutine that *make* creates on the job's loop. Called from any thread."""
         loop = self._present()
         if loop is not None:
             return loop.run(make)
@@ -178,8 +182,9 @@ class CodeLoops:
         return call
 
     def close(self) -> None:
-        """The process ends, and no loop is made any more; where processes are pretended, threads
-        of tasks outlive it."""
+        """Close the loop, and create no further one.
+        Needed because threads of tasks outlive a simulated process.
+        """
         with self._lock:
             self._is_closed = True
             if self._loop is not None:

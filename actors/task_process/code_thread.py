@@ -15,10 +15,10 @@ _LEFT_ALONE = ("flinkray.streaming.network", "logging")
 
 
 class CodeThread:
-    """Runs a function; :attr:`returned` is what it failed with, or None, when it has returned.
+    """Runs a function in a thread. :attr:`returned` is completed with the failure, or None.
 
-    An interrupt is an exception that Python raises in the thread when that next runs Python code;
-    so it must come only while the function runs, and not a moment later.
+    An interrupt is an exception that Python raises when the thread next runs Python code, so
+    the interrupt must be set only while the function runs.
     """
 
     def __init__(self, function: Callable[[], object], name: str) -> None:
@@ -32,13 +32,15 @@ class CodeThread:
         self._thread.start()
 
     def interrupt(self) -> None:
-        """Raise TaskCancelledError in the function, if it has not returned, and unless it is in the
-        channels of streams, or writes to a log.
+        """Raise TaskCancelledError in the function, if this is safe.
+        Nothing is raised if the function has returned, is in the channels of streams, or writes to
+        a log.
 
-        There it waits for nothing that a cancellation does not end; and an exception at any line
-        could leave a connection in the middle of a frame, or the lock of a log handler held, which
-        stops every thread that logs.  It might even come up in another thread: until a thread that
-        is being started runs, CPython takes it for the one that starts it.
+        In these two places the thread waits only for things that a cancellation ends. An exception
+        at an arbitrary line could leave a connection in the middle of a frame, or leave the lock of
+        a log handler held, which blocks every thread that logs. The exception might even appear in
+        another thread: until a starting thread runs, CPython takes it for the thread that starts
+        it.
         """
         with self._lock:
             if self._is_in_code and not self._is_to_be_left_alone():
@@ -60,7 +62,7 @@ class CodeThread:
                 self._function()
             except BaseException as error:  # noqa: BLE001 - whatever the user's code raised
                 failure = CodeFailure.of(error)
-        except TaskCancelledError as interrupt:  # while it was being described
+        except TaskCancelledError as interrupt:  # interrupted while the failure was being described
             failure = CodeFailure.of(interrupt)
         while True:
             try:
@@ -72,17 +74,18 @@ class CodeThread:
             self._loop.call_soon_threadsafe(self._tell, failure)
 
     def _leave_code(self) -> None:
-        """An interrupt that did not come any more comes here.
+        """Leave the code, and receive an interrupt that is still pending.
 
-        It must come, and may not be taken back: to set no exception has CPython 3.11 look for one
-        at each step from then on, in all threads, and for ever in one that is traced.
+        The interrupt must be received, not cleared. Clearing it (setting no exception) would make
+        CPython 3.11 look for an exception at each step from then on, in all threads, and for ever
+        in a thread that is traced.
         """
         with self._lock:
             self._is_in_code = False
             is_interrupted, self._is_interrupted = self._is_interrupted, False
         if is_interrupted:
             with contextlib.suppress(TaskCancelledError):
-                self._set_exception()  # in place of the one that is waiting, if one is
+                self._set_exception()  # replaces the pending exception, if there is one
                 while True:
                     pass
 

@@ -1,4 +1,4 @@
-"""What the client of a stream job reads from the task that collects the results."""
+"""The results that the client of a stream job reads from the task that collects them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from flinkray.streaming.records.elements import Barrier
 from flinkray.streaming.records.in_flight import Settled
 
 MAX_PIECE = 4 * 2**20
-"""Bytes: what one result may be at the most, as it must fit into a message."""
+"""Largest size of one result in bytes, because a result must fit into a message."""
 MOST_WAITING = 2**20
-"""Bytes that wait for the client; then the task waits, and with it all before it."""
+"""Bytes that may wait for the client. With more, the task waits, and all tasks before it."""
 
 
 _MANY = 1000
-"""Pieces of which those are forgotten that the client has read."""
+"""Number of held pieces from which on each write drops the pieces that the client has read."""
 
 
 class CollectedResults:
-    """Made on the event loop, written by the task's thread; the client is the one reader of the
-    partition."""
+    """Collects results.
+    Created on the event loop and written by the task's thread. The client is the only reader of the
+    partition.
+    """
 
     def __init__(
         self,
@@ -37,39 +39,45 @@ class CollectedResults:
         *,
         is_foreign: bool,
     ) -> None:
-        """*on_room* is called when the task may write again, *announce* when there are going to be
-        results.  *is_foreign*: what is restored was captured in another job."""
+        """*on_room*: called when the task may write again, and when the client has read everything.
+
+        *announce*: called before the first results. *is_foreign*: the state is another job's.
+        """
         self._partition = partition
         self._on_room = on_room
         self._announce = announce
         self._is_foreign = is_foreign
         self._loop = asyncio.get_running_loop()
         self._put = 0
-        """Bytes, counted by the task's thread."""
+        """Bytes written, counted by the task's thread."""
         self._taken = 0
-        """Bytes, counted by the loop."""
+        """Bytes passed to the partition, counted by the event loop."""
         self._waiting: deque[bytes] = deque()
         self._writing: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        """Task that runs until the client has read everything."""
+        self._is_read = False
+        self._is_closed = False
         self._unread: deque[tuple[int, bytes]] = deque()
-        """Numbered from that of the first piece that the client had not read when it was looked
-        at last; of the task's thread."""
+        """Numbered pieces unread by the client at the last check. Used by the task's thread."""
         self._number = 0
-        """Of the next piece."""
+        """Number of the next piece."""
         self._captured: dict[int, int] = {}
-        """Checkpoint -> number of the first piece that is not in it."""
+        """Checkpoint -> number of the first piece that is not in the checkpoint."""
         self.restored = 0
-        """Pieces that earlier attempts have put."""
+        """Number of pieces that earlier attempts have written."""
         self.first = 0
-        """Number of the first of them that the client had not read."""
+        """Number of the first restored piece that the client had not read."""
 
     # --- for the task's thread ----------------------------------------------------------------
 
     def begin(self) -> None:
-        """There are going to be results."""
+        """Announce that there will be results."""
         self._loop.call_soon_threadsafe(self._announce)
 
     def put(self, values: Sequence[Any]) -> None:
-        """
+        """Write results.
+
         Raises:
             UnpicklableRecordsError, BatchTooLargeError: a result cannot be sent.
         """
@@ -90,14 +98,16 @@ class CollectedResults:
             self._unread.popleft()
 
     def capture(self, checkpoint_id: int) -> Sequence[tuple[int, bytes]]:
-        """See :class:`ResultsReceiver`; with the number of the next piece at the end."""
+        """Return the unread pieces, with the number of the next piece at the end."""
         self._forget_read()
         self._captured[checkpoint_id] = self._number
         return [*self._unread, (self._number, b"")]
 
     def restore(self, pieces: Sequence[tuple[int, bytes]]) -> None:
-        """See :class:`ResultsReceiver`.  The client of another job has got what that had put, and
-        this job's knows nothing of its numbers: it begins at 0, however often it is restored."""
+        """Restore unread pieces for :class:`ResultsReceiver`.
+        Does nothing for state of another job: that job's client has received its results, and this
+        job's client counts from 0, however often the job is restored.
+        """
         if self._is_foreign:
             return
         *unread, (self.restored, _) = pieces
@@ -107,7 +117,9 @@ class CollectedResults:
             self._put_piece(piece)
 
     def completed(self, checkpoint_id: int) -> None:
-        """See :class:`ResultsReceiver`."""
+        """Note a completed checkpoint: its pieces will not come again.
+        Part of :class:`ResultsReceiver`.
+        """
         number = self._captured.get(checkpoint_id)
         self._captured = {i: n for i, n in self._captured.items() if i > checkpoint_id}
         if number is not None:
@@ -117,17 +129,28 @@ class CollectedResults:
         return self._put - self._taken < MOST_WAITING
 
     def flush_when_idle(self) -> None:
-        """Nothing waits for more."""
+        """Do nothing: results are not buffered."""
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None:
-        """The client sees no barriers."""
+        """Settle at once: the client sees no barriers."""
         settled({})
 
     def cancelled_barrier(self, checkpoint_id: int) -> None:
-        """Nor these."""
+        """Do nothing: the client sees no barriers."""
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Do nothing: the client sees no watermarks."""
+
+    def end_of_data(self) -> None:
+        """Finish the partition: everything was written."""
+        self._loop.call_soon_threadsafe(self._end)
+
+    def is_processed(self) -> bool:
+        """Return whether the client has read everything."""
+        return self._is_read
 
     def end_of_input(self) -> None:
-        """Told by :meth:`finish`."""
+        """Do nothing: the client has received everything."""
 
     # --- on the event loop --------------------------------------------------------------------
 
@@ -148,22 +171,29 @@ class CollectedResults:
             self._on_room()
         self._writing = None
 
-    async def finish(self) -> None:
-        """All was put: returns when the client has read it."""
+    def _end(self) -> None:
+        if not self._is_closed:
+            self._reading = asyncio.ensure_future(self._wait_until_read())
+
+    async def _wait_until_read(self) -> None:
         while self._writing is not None:
             await asyncio.shield(self._writing)
         self._partition.finish()
         await self._partition.wait_until_read()
+        self._is_read = True
+        self._on_room()
 
     def close(self) -> None:
-        """The task has ended; what was not read is dropped."""
-        if self._writing is not None:
-            self._writing.cancel()
+        """Drop unread results: the task has ended."""
+        self._is_closed = True
+        for waiting in (self._writing, self._reading):
+            if waiting is not None:
+                waiting.cancel()
         self._waiting.clear()
 
 
 def read_results(piece: bytes) -> list[Any]:
-    """The reverse: what was put, or a part of it."""
+    """Return the results in a piece."""
     return pickle.loads(piece)  # type: ignore[no-any-return]
 
 

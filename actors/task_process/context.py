@@ -1,4 +1,4 @@
-"""What a Python task is given: who it is, what it reads, where it writes, whether it is to end."""
+"""The context of a Python task: its identity, inputs, outputs and cancellation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 OUT = TypeVar("OUT")
 
 MAX_BUFFER = 4 * 2**20
-"""Bytes: with what is around it a buffer must fit into a message."""
+"""Largest buffer in bytes: with its surrounding data a buffer must fit into a message."""
 
 
 class OutputPartition:
@@ -37,15 +37,13 @@ class OutputPartition:
 
     @property
     def number_of_subpartitions(self) -> int:
-        """One for each subtask that reads it."""
+        """Number of subpartitions: one for each subtask that reads the partition."""
         return self._partition.number_of_subpartitions
 
     async def write(self, subpartition: int, data: bytes) -> None:
-        """Hand a buffer to one of the readers; of a pipelined result, waits for a slow one.
+        """Send a buffer to one of the readers. For a pipelined result, waits for a slow reader.
 
-        Raises:
-            ValueError: it is larger than MAX_BUFFER.
-            IndexError: there is no such subpartition.
+        Raises ValueError for more than MAX_BUFFER bytes, IndexError for a missing subpartition.
         """
         if len(data) > MAX_BUFFER:
             raise ValueError(f"a buffer of {len(data)} bytes: at most {MAX_BUFFER}, please")
@@ -56,7 +54,7 @@ class OutputPartition:
 
 
 class TaskInput:
-    """What this task reads of one of its vertex's inputs."""
+    """An input of the vertex, as this task reads it."""
 
     def __init__(
         self,
@@ -72,7 +70,7 @@ class TaskInput:
         pattern = information.pattern
         group = distribution.group_of_consumer(pattern, producers, parallelism, subtask_index)
         self.partitions = distribution.partitions_of_group(pattern, producers, parallelism, group)
-        """Indices of the producers' subtasks."""
+        """Indices of the producers' subtasks that this task reads."""
         self._subpartition = distribution.subpartition_of(
             pattern, producers, parallelism, subtask_index
         )
@@ -82,10 +80,10 @@ class TaskInput:
         self._main = main
 
     async def read(self, partition: int) -> AsyncIterator[bytes]:
-        """What one of the producers has for this task, in its order.
+        """Yield the buffers of one producer for this task, in order.
 
         Raises:
-            ResultPartitionNotFoundError: it cannot be read, or not any more.
+            ResultPartitionNotFoundError: the partition cannot be read, or no longer.
         """
         pieces = self._reader.pieces(self._job_id, self._locations, partition, self._subpartition)
 
@@ -97,7 +95,7 @@ class TaskInput:
                 yield buffer
 
     async def read_all(self) -> list[bytes]:
-        """What all of them have, producer after producer; all are read at the same time."""
+        """Return the buffers of all producers, read concurrently, one producer after the other."""
 
         async def collect(partition: int) -> list[bytes]:
             return [data async for data in self.read(partition)]
@@ -108,7 +106,7 @@ class TaskInput:
 
 @dataclass(frozen=True)
 class TaskContext:
-    """Given to the function of a Python vertex, once for each attempt of each subtask."""
+    """Passed to the function of a Python vertex, once for each attempt of each subtask."""
 
     job_id: JobID
     job_name: str
@@ -117,13 +115,13 @@ class TaskContext:
     parallelism: int
     max_parallelism: int
     inputs: tuple[TaskInput, ...]
-    """In the order of the vertex's inputs; without those that are files."""
+    """Inputs by channels, in the order of the vertex's inputs."""
     outputs: tuple[OutputPartition, ...]
-    """In the order of the vertex's results; without those that are files."""
+    """Results by channels, in the order of the vertex's results."""
     file_inputs: tuple[FileInput, ...]
-    """In the order of the vertex's inputs."""
+    """Inputs in files, in the order of the vertex's inputs."""
     file_outputs: tuple[FileOutput, ...]
-    """In the order of the vertex's results."""
+    """Results in files, in the order of the vertex's results."""
     _cancellation: Cancellation
     _services: JobServices
 
@@ -136,36 +134,37 @@ class TaskContext:
         return self.attempt_id.attempt_number
 
     async def next_input_split(self) -> InputSplit | None:
-        """A part of the vertex's input, as its master format has divided it, for this task to read;
-        None: there are no more.
+        """Return the next input split of the vertex for this task. None if there are no more.
 
-        Whoever is ready for more is given the next.  All that a task was given that fails is given
-        out again.
+        Each split goes to the next task that asks. A failed task's splits are assigned again.
         """
         return await self._services.next_input_split()
 
     async def update_global_aggregate(
         self, name: str, value: object, function: AggregateFunction[Any, Any, OUT]
     ) -> OUT:
-        """Add a value to the job's aggregate of that name, and get the result with it in.
+        """Add a value to the job's aggregate of that name, and return the aggregate's result.
 
-        All tasks of the job share it, one update after the other.  It lives with the JobMaster, so
-        it knows nothing of checkpoints: what a task has added stays when the task is restarted.
-        *function* runs in a process beside the JobMaster, and travels with each update.
+        All tasks of the job share the aggregate, and their updates are made one after the other.
+        The aggregate lives with the JobMaster and is not part of checkpoints: a task's values stay
+        when the task is restarted. *function* runs in a process beside the JobMaster, and is sent
+        with each update.
         """
         return await self._services.update_global_aggregate(name, value, function)
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the task is to end as soon as it can."""
+        """Whether the task should end as soon as possible."""
         return self._cancellation.is_requested
 
     def wait_until_cancelled(self, timeout: float | None = None) -> bool:
-        """For functions that are not async: whether it is cancelled within *timeout* seconds."""
+        """Wait in a non-async function, and return whether the task is cancelled.
+        *timeout* is in seconds; None waits without a limit.
+        """
         return self._cancellation.wait(timeout)
 
     def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """For functions that are not async: the result of a method here that is.
+        """Wait in a non-async function for an async method of this context, and return its result.
 
         Raises:
             TaskCancelledError: the task is being cancelled.
@@ -174,10 +173,10 @@ class TaskContext:
 
 
 class Cancellation:
-    """Of one task, whose code may be in a thread of its own."""
+    """The cancellation of one task, whose code may run in its own thread."""
 
     def __init__(self, code_loops: CodeLoops) -> None:
-        """*code_loops* run what the code waits for in its thread."""
+        """*code_loops* run the coroutines that the code waits for in its thread."""
         self._code_loops = code_loops
         self._requested = threading.Event()
         self._listeners: list[Callable[[], None]] = []
@@ -189,7 +188,7 @@ class Cancellation:
         return self._requested.is_set()
 
     def request(self) -> None:
-        """On the process's main thread."""
+        """Request the cancellation. Called on the process's main thread."""
         self._requested.set()
         for listener in self._listeners:
             listener()
@@ -199,22 +198,22 @@ class Cancellation:
             call.cancel()
 
     def listen(self, callback: Callable[[], None]) -> None:
-        """On the main thread, be called there when it is requested."""
+        """Call *callback* when the cancellation is requested. Both calls are on the main thread."""
         self._listeners.append(callback)
         if self.is_requested:
             callback()
 
     def check(self) -> None:
-        """From any thread.  Raises TaskCancelledError when it is requested."""
+        """Raise TaskCancelledError if the cancellation is requested. Called from any thread."""
         if self.is_requested:
             raise TaskCancelledError
 
     def wait(self, timeout: float | None) -> bool:
-        """From a thread."""
+        """Wait, in a thread, and return whether the cancellation is requested."""
         return self._requested.wait(timeout)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """From a thread."""
+        """Run a coroutine from a thread. Raises TaskCancelledError on cancellation."""
         with self._lock:
             if self.is_requested:
                 coroutine.close()

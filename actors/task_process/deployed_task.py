@@ -1,4 +1,4 @@
-"""A task as it was deployed, and what a kind of tasks provides for it."""
+"""A deployed task, and the interface of the resources with which it runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flinkray.scheduler.shared.tasks import (
 
 @dataclass(frozen=True)
 class DeployedTask:
-    """One attempt, with the parts that it has in common with others."""
+    """One attempt, with the parts that it shares with other attempts."""
 
     job: JobInformation
     graph_id: ExecutionGraphID
@@ -30,10 +30,11 @@ class DeployedTask:
     task: TaskDeployment
     inputs: tuple[PartitionLocations, ...]
     coordinator_owner: JobMasterId
-    """The JobMaster that has started the coordinator of the job's sources, which bears its id; it
-    may be lost by now."""
+    """The JobMaster that has started the coordinator of the job's sources.
+    The coordinator bears its id. This JobMaster may be lost by now.
+    """
     blob_server: str | None
-    """From where code comes that is not in the deployment."""
+    """Address of the server for code that is not in the deployment."""
 
     @property
     def attempt_id(self) -> ExecutionAttemptID:
@@ -42,37 +43,37 @@ class DeployedTask:
     def inputs_of(
         self, medium: ResultMedium
     ) -> tuple[tuple[InputInformation, PartitionLocations], ...]:
-        """Those of the vertex's inputs that are of that medium, and where they are."""
+        """Return the vertex's inputs of that medium, with their locations."""
         each = zip(self.vertex.inputs, self.inputs, strict=True)
         return tuple(one for one in each if one[0].medium is medium)
 
     @property
     def name(self) -> str:
-        """``Map (1/2)#0``: subtask from 1, attempt from 0."""
+        """Name of the attempt, such as ``Map (1/2)#0``: subtasks from 1, attempts from 0."""
         index, parallelism = self.task.subtask_index + 1, self.vertex.parallelism
         return f"{self.vertex.name} ({index}/{parallelism})#{self.task.attempt_number}"
 
 
 class TaskResources(Protocol):
-    """Of one attempt; on the event loop."""
+    """Inputs, outputs and services of one attempt. Used on the event loop."""
 
     @property
     def has_finished(self) -> bool:
-        """In the checkpoint that it goes on from, the task had come to its end: its code is not
-        run."""
+        """Whether the task had finished in the restored checkpoint. Its code is not run then."""
 
     async def open(self, cancellation: Cancellation) -> Any:
-        """What the task's code is called with."""
+        """Return the argument for the task's code."""
 
     async def finish(self) -> None:
-        """The code has returned: when this returns, too, the task is FINISHED."""
+        """Finish the outputs after the code has returned. The task is then FINISHED."""
 
     async def settle(self) -> None:
-        """The task is about to be told of as ended, however it has: when this returns, nothing is
-        at work for it any more beside its code."""
+        """Wait until nothing works for the task any more except its code.
+        Called in any case before the end of the task is reported.
+        """
 
     def io_metrics(self) -> IOMetrics | None:
-        """Since it began; None: it is not counted, or has not begun."""
+        """Return what the attempt has read and written. None if not counted or not begun."""
 
     def ended(self, state: TaskExecutionState) -> None:
-        """With this state; called once."""
+        """Clean up after the attempt has ended with *state*. Called once."""

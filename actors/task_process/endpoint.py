@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import logging
+import os
 from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
 
 from flinkray.actors.gateways.kv_states import KvStateAnswer, KvStateServerGateway
 from flinkray.actors.gateways.task_process import (
+    PROCESS_MARK,
     TASK_PROCESS_ENDPOINT,
     JobPartition,
     PartitionData,
@@ -25,11 +32,10 @@ from flinkray.actors.shared.batched_sender import BatchedSender
 from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.shared.job_files import JobFiles
 from flinkray.actors.shared.settings import apply_rpc_settings
+from flinkray.actors.shared.task_process_notes import write_note
 from flinkray.actors.task_process.code_loop import CodeLoops, MainLoop
 from flinkray.actors.task_process.deployed_task import DeployedTask, TaskResources
 from flinkray.actors.task_process.function_tasks import FunctionTasks
-from flinkray.actors.task_process.host import mark_process
-from flinkray.actors.task_process.imports_ahead import IMPORT_AHEAD_AFTER, import_ahead
 from flinkray.actors.task_process.kv_state_server import KvStateReporter, KvStateServer
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartitions
@@ -61,7 +67,7 @@ from flinkray.streaming.network import DataAddress
 log = logging.getLogger(__name__)
 
 _REPORT_RETRY_DELAY = 0.1
-"""Seconds until something is reported again that the TaskExecutor did not take."""
+"""Seconds until reports that the TaskExecutor did not take are repeated."""
 
 
 async def create_task_process(
@@ -69,7 +75,7 @@ async def create_task_process(
     arguments: TaskProcessArguments,
     runtime: TaskRuntime | None = None,
 ) -> TaskProcess:
-    """Factory of the process."""
+    """Create the endpoint of a process that runs tasks, connected to its TaskExecutor."""
     configuration = Configuration(arguments.configuration)
     apply_rpc_settings(rpc_service, configuration)
     task_executor = await rpc_service.connect(
@@ -86,7 +92,7 @@ async def create_task_process(
 
 
 class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
-    """Dies with the process of its TaskExecutor, which has started it, or with its job."""
+    """Runs tasks. Ends with its TaskExecutor's process, which has started it, or with its job."""
 
     def __init__(
         self,
@@ -97,9 +103,10 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
         storage_dir: str,
         runtime: TaskRuntime | None = None,
     ) -> None:
-        """*runtime*: what stream tasks run on; None: threads."""
+        """*runtime* is the base of stream tasks; None means real threads."""
         super().__init__(rpc_service, TASK_PROCESS_ENDPOINT)
         self._host = mark_process() if rpc_service.has_own_process else None
+        self._is_noted = False
         self._interrupt_interval = configuration.get(TASK_CANCELLATION_INTERVAL)
         self._task_executor = task_executor
         self._parts = DeployedParts()
@@ -167,18 +174,18 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
         self._streams.abandon()
 
     async def _tell(self, reports: tuple[TaskReport, ...]) -> None:
-        """Until it is told; repetitions do no harm.
+        """Send reports until the TaskExecutor has them. Repeated reports do no harm.
 
         Raises:
-            FrameTooLargeError: they do not fit into one message.
+            FrameTooLargeError: the reports do not fit into one message.
         """
         while True:
             try:
                 await self._task_executor.tasks_reported(self.rpc_service.process_name, reports)
                 return
             except FrameTooLargeError:
-                raise  # they go in smaller messages
-            except RpcError as error:  # if it is dead, this process is soon
+                raise  # the sender makes smaller messages
+            except RpcError as error:  # if the TaskExecutor is dead, this process soon ends
                 log.warning("tasks are reported of again: %s", error)
                 await self.rpc_service.pause(_REPORT_RETRY_DELAY)
             except FlinkRayError as error:
@@ -189,13 +196,16 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
         return self._host
 
     async def request_heartbeat(self) -> None:
-        """Nothing is to be done for it."""
+        """Do nothing: the answer itself is the heartbeat."""
 
     # --- tasks ------------------------------------------------------------------------------------
 
     async def run_tasks(
         self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
     ) -> None:
+        if self._host is not None and not self._is_noted:
+            self._is_noted = True  # from now on the process may leave something behind
+            write_note(self._host)
         self._parts.add(deployments)
         job = self._parts.job(deployments)
         coordinator_owner = deployments.source_coordinator_owner or job_master_id
@@ -220,13 +230,14 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
             self._reports.add((state,))
             if state.state.is_terminal:
                 del self._tasks[attempt_id]
-                # tasks that fail because this one did are to be heard of later
+                # report this failure before tasks fail as a consequence
                 self._reports.when_sent(lambda: resources.ended(state))
 
         task = self._tasks[attempt_id] = Task(
             self,
             job_id,
             attempt_id,
+            deployed.vertex.task(deployed.task.subtask_index),
             load=_load_nothing if resources.has_finished else partial(self._load, deployed, origin),
             open_context=resources.open,
             finish=resources.finish,
@@ -309,3 +320,42 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
 
 async def _load_nothing() -> LoadedCode:
     return LoadedCode(StreamTaskRun.end_at_once, is_async=False)
+
+
+IMPORT_AHEAD_AFTER = 0.5
+"""Seconds from the start of the process to :func:`import_ahead`.
+
+A job that already waits for the process is deployed before, and is not slowed down.
+"""
+USER_API = "flinkray.datastream"
+"""Module for user code of stream jobs. A name, because this package does not depend on it."""
+
+
+def import_ahead() -> None:
+    """Import modules that most jobs need but the process does not, and pandas if it is installed.
+
+    PyArrow imports pandas when it first converts between an array and Python's or NumPy's values.
+    Nearly every task that works on columns does this.
+    """
+    importlib.import_module(USER_API)
+    pa.array([0])
+
+
+_PR_SET_CHILD_SUBREAPER = 36
+"""Constant of Linux: see prctl(2)."""
+
+
+def mark_process() -> TaskProcessHost:
+    """Mark this process, so that its TaskExecutor finds the processes that user code leaves behind.
+
+    Children are in the process's group, or have the mark in their environment if they leave the
+    group. Orphaned descendants become children of this process while it lives.
+    """
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    stat = Path("/proc/self/stat").read_text()
+    started = int(stat.rpartition(")")[2].split()[19])
+    host = TaskProcessHost(os.getpid(), started, os.stat("/proc/self/ns/pid").st_ino)
+    os.environ[PROCESS_MARK] = host.mark
+    return host

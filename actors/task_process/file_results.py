@@ -1,4 +1,4 @@
-"""What tasks read and write of results that are files."""
+"""Results in files, as tasks read and write them."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ logger = logging.getLogger(__name__)
 
 
 class FileInput:
-    """What this task reads of an input whose result is files: its share of their rows.
+    """An input in files, as this task reads it: a share of the rows.
 
-    The tasks that read the same files share them by row groups: each row is read by one of them,
-    and which one has no meaning.
+    The tasks that read the same files divide them by row groups: each row is read by one task, and
+    which task it is has no meaning.
     """
 
     def __init__(
@@ -67,25 +67,25 @@ class FileInput:
             )
             if (location := _location(storage_dir, job_id, information, locations, partition))
         }
-        """Directories, each with a partition that is in it."""
+        """Directories, each with a partition that is stored in it."""
         self._reader = distribution.subpartition_of(pattern, producers, parallelism, subtask_index)
         self._readers = len(distribution.consumers_of_group(pattern, producers, parallelism, group))
 
     def share(self) -> list[RowGroupSplit]:
-        """What this task reads; blocking.
+        """Return the row groups that this task reads. Blocks.
 
         Raises:
-            ResultPartitionNotFoundError: files are gone; their producer runs again.
+            ResultPartitionNotFoundError: files are gone. Their producer will run again.
         """
         with self.telling_what_is_lost():
             directories = [ResultDirectory(location) for location in self._partitions]
             return share_of(directories, self._reader, self._readers)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """For functions that are not async: this task's share, blocking while it is read.
+        """Yield this task's rows in a non-async function. Blocks while it reads.
 
         Raises:
-            ResultPartitionNotFoundError: files are gone; their producer runs again.
+            ResultPartitionNotFoundError: files are gone. Their producer will run again.
         """
         share = self.share()
         with self.telling_what_is_lost():
@@ -93,7 +93,7 @@ class FileInput:
 
     @contextmanager
     def telling_what_is_lost(self) -> Iterator[None]:
-        """Reading inside fails with the partition that has to be produced again."""
+        """Convert a lost file inside the block to an error with the partition to produce again."""
         try:
             yield
         except FileResultLostError as error:
@@ -102,7 +102,7 @@ class FileInput:
             ) from error
 
     async def read(self) -> AsyncIterator[pa.RecordBatch]:
-        """For async functions: the same, without blocking the loop."""
+        """Yield this task's rows in an async function, without blocking the loop."""
         batches, run_blocking = self.batches(), self._rpc_service.run_blocking
         while (batch := await self._main.call(lambda: run_blocking(_next, batches))) is not None:
             yield batch
@@ -120,11 +120,11 @@ class FileOutput:
         self._is_over = False
 
     async def write(self, data: pa.RecordBatch | pa.Table) -> None:
-        """Add rows; all of a result have the same columns.
+        """Add rows. All rows of a result have the same columns.
 
         Raises:
-            ResultSchemaError: they have not.
-            TypeError: it is neither a record batch nor a table.
+            ResultSchemaError: the columns differ from earlier ones.
+            TypeError: *data* is neither a record batch nor a table.
         """
         if not isinstance(data, (pa.RecordBatch, pa.Table)):
             kind = type(data).__name__
@@ -132,21 +132,22 @@ class FileOutput:
         await self._main.call(lambda: self._run(lambda writer: writer.write(data)))
 
     def write_here(self, data: pa.RecordBatch | pa.Table) -> None:
-        """From the thread of the task, which is the only one that writes; blocking.
+        """Add rows in the thread of the task, which is the only writer. Blocks.
 
         Raises:
-            ResultSchemaError: its columns are not those before.
+            ResultSchemaError: the columns differ from earlier ones.
         """
         self._writer().write(data)
 
     async def finish(self) -> None:
-        """On the process's main thread: from now on it can be read."""
+        """Make the result readable. Called on the process's main thread."""
         await self._run(ResultWriter.finish)
         self._is_over = True
 
     async def abandon(self) -> None:
-        """On the main thread: unless it is finished, nothing of it stays.  What cannot be deleted
-        goes with the job."""
+        """Delete the result unless it is finished.
+        Called on the main thread. Files that cannot be deleted are deleted with the job.
+        """
         if not self._is_over:
             self._is_over = True
             try:
@@ -155,7 +156,7 @@ class FileOutput:
                 logger.warning("cannot delete %s before the job ends: %s", self._location, error)
 
     def ended(self, state: TaskExecutionState) -> None:
-        """On the main thread: the attempt is over."""
+        """Clean up after the attempt has ended. Called on the main thread."""
         if state.state is not ExecutionState.FINISHED:
             self._endpoint.create_task(self.abandon(), "delete what is left of a result")
 

@@ -1,4 +1,4 @@
-"""Tasks that run a plain Python function, and exchange bytes by calls, or rows by files."""
+"""Tasks that run a plain Python function. They exchange bytes by calls, or rows by files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from flinkray.scheduler.shared.tasks import (
 
 
 class FunctionTasks:
-    """Of one process."""
+    """The function tasks of one process."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class FunctionTasks:
         self.task_executor = task_executor
 
     def prepare(self, deployed: DeployedTask) -> FunctionTaskResources:
-        """What a task needs; its results can be read from now on."""
+        """Return the task's inputs and outputs. The task's results can be read from now on."""
         produced = produced_partitions(
             deployed.job.job_id, deployed.graph_id, deployed.vertex, deployed.task
         )
@@ -60,19 +60,17 @@ class FunctionTasks:
 
 
 class _Output(ABC):
-    """One result of one attempt."""
-
     @abstractmethod
     async def finish(self) -> None:
-        """All of it is written."""
+        """Finish the result: everything is written."""
 
     @abstractmethod
     async def wait_until_read(self) -> None:
-        """Return when nobody needs the task for it any more."""
+        """Return when the task is not needed for the result any more."""
 
     @abstractmethod
     def ended(self, state: TaskExecutionState) -> None:
-        """The attempt is over."""
+        """Clean up after the attempt has ended."""
 
 
 class _Channels(_Output):
@@ -108,14 +106,14 @@ class _Files(_Output):
         await self.output.finish()
 
     async def wait_until_read(self) -> None:
-        """Files do not need who has written them."""
+        """Do nothing: files do not need the task that has written them."""
 
     def ended(self, state: TaskExecutionState) -> None:
         self.output.ended(state)
 
 
 class FunctionTaskResources:
-    """Of one attempt."""
+    """Inputs and outputs of one attempt."""
 
     def __init__(
         self,
@@ -165,14 +163,14 @@ class FunctionTaskResources:
         )
 
     async def finish(self) -> None:
-        """Pipelined results are read to their end."""
+        """Finish the outputs, and wait until pipelined results are read to their end."""
         for output in self._outputs:
             await output.finish()
         for output in self._outputs:
             await output.wait_until_read()
 
     async def settle(self) -> None:
-        """Nothing is at work beside its code."""
+        """Do nothing: only the code works for the task."""
 
     def io_metrics(self) -> IOMetrics | None:
         return None

@@ -1,4 +1,4 @@
-"""A source task's way to know whether those are behind that take what becomes of its records."""
+"""Tells a source task whether consumers of its records are behind."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
-"""Seconds until the coordinator is asked again that has not answered, doubled each time."""
+"""Longest pause in seconds before an unanswered request is repeated.
+The pause doubles each time from _FIRST_PAUSE.
+"""
 
 
 class HoldClient:
-    """Made on the event loop.  The coordinator is asked until it answers: it may not be there yet,
-    or be replaced; what it said last holds meanwhile."""
+    """Asks the coordinator whether the source is held.
+    Created on the event loop. Requests are repeated until the coordinator answers, because it may
+    not have started yet or may be replaced. Until then the last answer applies.
+    """
 
     def __init__(
         self,
@@ -36,12 +40,12 @@ class HoldClient:
         self._owner = owner
         self._holders = holders
         self.hold = SourceHold()
-        """Of the task's thread."""
+        """Used by the task's thread."""
         self._asking: asyncio.Task[None] | None = None
         self._is_closed = False
 
     def attach(self, post: Callable[[Callable[[], None]], None]) -> None:
-        """From the task's thread: *post* has something done by that thread."""
+        """Begin to ask. Called by the task's thread; *post* runs a function in this thread."""
         self._rpc_service.loop.call_soon_threadsafe(self._begin, post)
 
     def _begin(self, post: Callable[[Callable[[], None]], None]) -> None:
@@ -66,7 +70,7 @@ class HoldClient:
             post(partial(self.hold.tell, known))
 
     def close(self) -> None:
-        """On the event loop: the task has ended."""
+        """Stop asking: the task has ended. Called on the event loop."""
         self._is_closed = True
         if self._asking is not None:
             self._asking.cancel()

@@ -1,19 +1,21 @@
-"""What a task asks of its JobMaster: inputs, and values that all tasks of the job add to."""
+"""Requests of a task to its JobMaster: input splits, and updates of global aggregates."""
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from flinkray.actors.gateways.task_errors import JobMasterAwayError
 from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
 from flinkray.actors.task_process.code_loop import MainLoop
+from flinkray.core import cloud_pickle
 from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError, RpcTimeoutError
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.scheduler.job.input_splits import InputSplit
-from flinkray.spark.user_code import cloudpickle, dump_function
 from flinkray.streaming.functions.functions import AggregateFunction
+from flinkray.user_code import dump_function
 
 T = TypeVar("T")
 OUT = TypeVar("OUT")
@@ -25,12 +27,13 @@ _ASK_AGAIN = (
     JobMasterAwayError,
 )
 _RETRY_DELAY = 0.1
-"""Seconds until something is asked for again."""
+"""Seconds until a request is repeated."""
 
 
 class JobServices:
-    """Of one attempt.  It asks until it is answered, and what it asks for happens once: requests
-    are numbered."""
+    """The requests of one attempt.
+    Each is repeated until it is answered. Requests are numbered, so that each takes effect once.
+    """
 
     def __init__(
         self,
@@ -38,23 +41,27 @@ class JobServices:
         task_executor: TaskProcessListenerGateway,
         main: MainLoop,
     ) -> None:
-        """*task_executor* hands on to the JobMaster; it is called on *main*, while these methods
-        are called, and values pickled, where the task's code runs."""
+        """Create the services of an attempt.
+        *task_executor* forwards requests to the JobMaster and is called on *main*. The methods here
+        are called, and values pickled, where the task's code runs.
+        """
         self._main = main
         self._attempt_id = attempt_id
         self._task_executor = task_executor
         self._splits = 0
         self._updates = 0
         self._functions: dict[str, tuple[AggregateFunction[Any, Any, Any], bytes]] = {}
-        """By aggregate: what was pickled last for it."""
+        """For each aggregate: the function that was pickled last, and its pickled form."""
         self._turn = asyncio.Lock()
-        """User code may ask from several coroutines at once; the numbers must come in order."""
+        """Held during a request.
+        User code may request from several coroutines, and the numbers must come in order.
+        """
 
     async def next_input_split(self) -> InputSplit | None:
-        """See :meth:`TaskContext.next_input_split`.
+        """Return the next split; see :meth:`TaskContext.next_input_split`.
 
         Raises:
-            TaskError: this task is given up.
+            TaskError, AttemptDisposedError: the attempt is no longer the current one.
         """
         return await self._main.call(self._next_input_split)
 
@@ -71,10 +78,10 @@ class JobServices:
     async def update_global_aggregate(
         self, name: str, value: object, function: AggregateFunction[Any, Any, OUT]
     ) -> OUT:
-        """See :meth:`TaskContext.update_global_aggregate`."""
-        code, data = self._dump(name, function), cloudpickle.dumps(value)
+        """Update an aggregate; see :meth:`TaskContext.update_global_aggregate`."""
+        code, data = self._dump(name, function), cloud_pickle.dumps(value)
         result = await self._main.call(lambda: self._update(name, data, code))
-        loaded: OUT = cloudpickle.loads(result)
+        loaded: OUT = pickle.loads(result)
         return loaded
 
     async def _update(self, name: str, value: bytes, function: bytes) -> bytes:

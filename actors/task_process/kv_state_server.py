@@ -1,4 +1,4 @@
-"""Queryable state in a task process: answers queries, and tells where the states are."""
+"""Queryable state in a task process: answers queries, and reports where the states are."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from flinkray.state.thread_turns import shorten_turns
 log = logging.getLogger(__name__)
 
 _MOST_NEWS = 500
-"""Registrations in one message."""
+"""Largest number of registrations in one message."""
 _RETRY_DELAY = 0.1
-"""Seconds until the JobMaster is told again."""
+"""Seconds until a message to the JobMaster is repeated."""
 
 
 class KvStateRequestStats:
-    """How many queries there were, and how they have ended."""
+    """Numbers of queries by their outcome."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -46,14 +46,14 @@ class KvStateRequestStats:
 
 
 class KvStateServer:
-    """Lives on the main thread of its process, beside the threads of the tasks."""
+    """Answers queries. Lives on the main thread of its process, beside the threads of the tasks."""
 
     def __init__(self, registry: KvStateRegistry) -> None:
         self._registry = registry
         self.stats = KvStateRequestStats()
 
     def query(self, kv_state_id: KvStateID, keys_and_namespace: bytes) -> KvStateAnswer:
-        """See :meth:`KvStateServerGateway.query_kv_state`."""
+        """Answer a query; see :meth:`KvStateServerGateway.query_kv_state`."""
         self.stats.requests += 1
         self.stats.failed += 1  # until it is answered
         answer = self._answer(kv_state_id, keys_and_namespace)
@@ -83,7 +83,7 @@ class _News:
 
 
 class KvStateReporter(KvStateRegistryListener):
-    """Tells JobMasters, through the TaskExecutor, of what tasks register; in their order."""
+    """Reports the states that tasks register to JobMasters, through the TaskExecutor, in order."""
 
     def __init__(
         self,
@@ -92,8 +92,10 @@ class KvStateReporter(KvStateRegistryListener):
         task_executor: TaskProcessListenerGateway,
         switch_interval: float,
     ) -> None:
-        """*switch_interval*: seconds for which a thread keeps Python's lock when others want it,
-        from when there is something to query."""
+        """Create the reporter.
+        *switch_interval* is the number of seconds for which a thread keeps Python's lock when
+        others want it. It applies from the first queryable state on.
+        """
         self._endpoint = endpoint
         self._registry = registry
         self._task_executor = task_executor
@@ -125,16 +127,15 @@ class KvStateReporter(KvStateRegistryListener):
     async def _tell_of_registered(
         self, job_id: JobID, registrations: Sequence[KvStateRegistration]
     ) -> None:
-        """Until it is told, or they are there no more."""
         notify = self._task_executor.notify_kv_states_registered
         while there := tuple(r for r in registrations if r.kv_state_id in self._registry):
             try:
                 await notify(job_id, there)
                 return
             except FrameTooLargeError:
-                raise  # they go in smaller messages
+                raise  # the sender makes smaller messages
             except (RpcTimeoutError, RpcConnectionError, RecipientUnreachableError, TaskError) as e:
-                # if it is the JobMaster that is gone, the tasks are cancelled soon
+                # if the JobMaster is gone, the tasks are cancelled soon
                 log.info("queryable states of job %s are registered again: %s", job_id, e)
                 await self._endpoint.rpc_service.pause(_RETRY_DELAY)
             except (FlinkRayError, ValueError) as error:
@@ -144,7 +145,7 @@ class KvStateReporter(KvStateRegistryListener):
     async def _tell_of_unregistered(
         self, job_id: JobID, registrations: Sequence[KvStateRegistration]
     ) -> None:
-        """Once: the JobMaster forgets what attempts hold that have ended."""
+        """Report removals once: the JobMaster drops the states of ended attempts by itself."""
         notify = self._task_executor.notify_kv_states_unregistered
         try:
             await notify(job_id, tuple(registrations))

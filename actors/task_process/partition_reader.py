@@ -1,4 +1,4 @@
-"""Reading what tasks elsewhere produce: by asking for one piece after the other."""
+"""Reads results of tasks elsewhere by requesting one piece after the other."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import PartitionLocations
 
 MAX_BYTES = 2**20
-"""Asked for at once."""
+"""Bytes of one request."""
 MOST_MISSING = 100
-"""Partitions that one error names: every reader's report has them."""
+"""Largest number of partitions that one error names. The report of every reader contains them."""
 
 _ASK_AGAIN = (RpcTimeoutError, RecipientUnreachableError, JobMasterAwayError)
-"""With these nobody has said anything about the producer."""
+"""Errors after which the JobMaster is asked again for the state of the producer."""
 _ASK_AGAIN_DELAY = 0.1
-"""Seconds."""
+"""Seconds until the question is repeated."""
 
 _BEFORE_IT_RUNS = (
     ExecutionState.CREATED,
@@ -47,7 +47,7 @@ _BEFORE_IT_RUNS = (
 
 
 class PartitionReader:
-    """For all tasks of a process: what they have found out is kept for the next."""
+    """Reads partitions for all tasks of a process, and remembers their places for later reads."""
 
     def __init__(
         self,
@@ -57,11 +57,13 @@ class PartitionReader:
         *,
         producer_state: Callable[[JobID, ResultPartitionID], Coroutine[Any, Any, ExecutionState]],
     ) -> None:
-        """A partition that is not found is looked for again after *initial_backoff* seconds, then
-        after twice as long, and so on up to *max_backoff*, after which it is given up: unless its
-        producer has not begun yet, as *producer_state* says, which asks the JobMaster (JM-13)."""
+        """Create a reader.
+        A partition that is not found is searched again after *initial_backoff* seconds, then after
+        twice as long, and so on up to *max_backoff*. After that the read fails, unless the producer
+        has not begun yet. *producer_state* asks the JobMaster for this (JM-13).
+        """
         self._rpc_service = rpc_service
-        # for once: readers of one process ask together, those of many processes do not
+        # jittered once: readers of one process ask together, readers of different processes do not
         self._initial_backoff = rpc_service.jittered(initial_backoff)
         self._max_backoff = max_backoff
         self._producer_state = producer_state
@@ -73,17 +75,17 @@ class PartitionReader:
         self._searches: dict[tuple[JobID, IntermediateDataSetID, str], asyncio.Future[None]] = {}
 
     def forget_job(self, job_id: JobID) -> None:
-        """The job is not here any more."""
+        """Forget the places of a job that is not here any more."""
         for key in [key for key in self._places if key[0] == job_id]:
             del self._places[key]
 
     async def pieces(
         self, job_id: JobID, locations: PartitionLocations, partition: int, subpartition: int
     ) -> AsyncIterator[tuple[bytes, ...]]:
-        """The buffers of a subpartition, in their order, as they come.
+        """Yield the buffers of a subpartition, in order, as they come.
 
         Raises:
-            ResultPartitionNotFoundError: it cannot be read, or not any more.
+            ResultPartitionNotFoundError: the partition cannot be read, or no longer.
         """
         partition_id = locations.partition_id(partition)
         location = locations.location_of(partition)
@@ -131,7 +133,7 @@ class PartitionReader:
             backoff *= 2
 
     async def is_to_come(self, job_id: JobID, partition_id: ResultPartitionID) -> bool:
-        """Whether its producer is on its way.  One question at a time, for all tasks here."""
+        """Return whether a partition's producer is still to come. All tasks share one question."""
         wanted = JobPartition(job_id, partition_id)
         question = self._questions.get(wanted)
         if question is None:
@@ -144,9 +146,10 @@ class PartitionReader:
         while True:
             try:
                 state = await self._producer_state(wanted.job_id, wanted.partition)
-            except _ASK_AGAIN:  # the next JobMaster answers, or who waits is cancelled
+            except _ASK_AGAIN:  # the next JobMaster answers, or the waiting task is cancelled
                 await self._rpc_service.pause(_ASK_AGAIN_DELAY)
-            except (FlinkRayError, ValueError):  # it was replaced, or there is nobody to ask
+            # the producer was replaced, or there is no JobMaster to ask
+            except (FlinkRayError, ValueError):
                 return False
             else:
                 return state in _BEFORE_IT_RUNS
@@ -157,8 +160,9 @@ class PartitionReader:
         partition_id: ResultPartitionID,
         error: FlinkRayError,
     ) -> None:
-        """A process that cannot be reached has the other partitions, too, that it is said to
-        have."""
+        """Forget the place of a partition after an error.
+        If the process cannot be reached, its other partitions are forgotten too.
+        """
         places = self._places.get(key, {})
         address = places.pop(partition_id, None)
         if address is not None and isinstance(error, RpcError):
@@ -172,7 +176,7 @@ class PartitionReader:
         partition_id: ResultPartitionID,
         location: WorkerLocation,
     ) -> tuple[ResultPartitionID, ...]:
-        """What else should be there and is not: to be produced again together."""
+        """Return other missing partitions, so that they are produced again together."""
         there = self._places.get(key, {})
         missing = (p for p in locations.partitions_at(location) if p not in there)
         return tuple(islice((p for p in missing if p != partition_id), MOST_MISSING))
@@ -185,7 +189,7 @@ class PartitionReader:
         subpartition: int,
         position: int,
     ) -> None:
-        """The producer of a pipelined result waits for that."""
+        """Confirm that everything is read. The producer of a pipelined result waits for this."""
         backoff = self._initial_backoff
         wanted = JobPartition(job_id, partition_id)
         while backoff <= self._max_backoff:
@@ -194,8 +198,8 @@ class PartitionReader:
                 await process.read_partition(wanted, subpartition, position, MAX_BYTES)
                 return
             except ResultPartitionNotFoundError:
-                return  # it is gone, and nothing of it was missing here
-            except RpcError:  # the producer may live all the same
+                return  # the partition is gone, and nothing was missing here
+            except RpcError:  # the producer may still live
                 await asyncio.sleep(backoff)
                 backoff *= 2
 
@@ -212,7 +216,6 @@ class PartitionReader:
         return await self._rpc_service.connect(address, TaskProcessGateway)
 
     async def _ask_for(self, key: tuple[JobID, IntermediateDataSetID, str]) -> None:
-        """One question at a time, for all tasks of this process."""
         search = self._searches.get(key)
         if search is None:
             search = self._searches[key] = asyncio.ensure_future(self._ask(*key))
@@ -224,10 +227,10 @@ class PartitionReader:
     ) -> None:
         del self._searches[key]
         if not done.cancelled():
-            done.exception()  # it is told to those who wait; perhaps nobody does any more
+            done.exception()  # mark the error as seen: perhaps nobody waits any more
 
     async def _ask(self, job_id: JobID, data_set_id: IntermediateDataSetID, address: str) -> None:
-        self._places.pop((job_id, data_set_id, address), None)  # if there is no answer, none
+        self._places.pop((job_id, data_set_id, address), None)  # without an answer there are none
         executor = await self._rpc_service.connect(address, TaskProcessListenerGateway)
         places = await executor.find_partitions(job_id, data_set_id)
         self._places[job_id, data_set_id, address] = {

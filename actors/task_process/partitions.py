@@ -1,4 +1,4 @@
-"""What tasks produce, held in their process until others have read it."""
+"""Results of tasks, held in their process until others have read them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flinkray.actors.gateways.task_process import (
 from flinkray.rpc.time_limit import within
 
 BUFFERED_BYTES = 256 * 2**10
-"""Of a pipelined subpartition: who writes more waits for the reader."""
+"""Bytes that a pipelined subpartition buffers. With more, the writer waits for the reader."""
 
 
 class _Subpartition:
-    """Buffers under numbers that count from 0."""
+    """Buffers, numbered from 0."""
 
     def __init__(self, is_kept: bool) -> None:
         self._is_kept = is_kept
@@ -31,7 +31,6 @@ class _Subpartition:
         self._changed: asyncio.Future[None] | None = None
 
     async def write(self, data: bytes) -> None:
-        """Waits for room, unless all is kept."""
         while not self._is_kept and self._size >= BUFFERED_BYTES:
             await self._change()
         self._buffers.append(data)
@@ -54,7 +53,6 @@ class _Subpartition:
         return self._first
 
     async def read(self, position: int, max_bytes: int) -> PartitionData | None:
-        """None: that position is gone."""
         if not self._is_kept:
             while self._first < position and self._buffers:
                 self._size -= len(self._buffers.popleft())
@@ -83,7 +81,6 @@ class _Subpartition:
         return PartitionData(tuple(chosen), is_end, self._committed)
 
     async def wait_until_read(self) -> None:
-        """To its end."""
         while not self._is_read:
             await self._change()
 
@@ -107,8 +104,10 @@ class _Subpartition:
 
 
 class HeldPartition:
-    """The partition of one attempt.  Pipelined: bounded, and each buffer can be read once.
-    Blocking: all is kept until it is released, and can be read again."""
+    """The partition of one attempt.
+    Pipelined: bounded, and each buffer can be read once. Blocking: everything is kept until it is
+    released, and can be read again.
+    """
 
     def __init__(self, number_of_subpartitions: int, *, is_pipelined: bool) -> None:
         self._is_pipelined = is_pipelined
@@ -121,50 +120,50 @@ class HeldPartition:
         return len(self._subpartitions)
 
     async def write(self, subpartition: int, data: bytes) -> None:
-        """Add a buffer; waits while the reader of a pipelined subpartition is behind."""
+        """Add a buffer. Waits while the reader of a pipelined subpartition is behind."""
         await self._subpartitions[subpartition].write(data)
 
     def begin_at(self, subpartition: int, position: int) -> None:
-        """The first buffer has that number, and not 0."""
+        """Set the number of the first buffer, instead of 0."""
         self._subpartitions[subpartition].begin_at(position)
 
     def commit(self, subpartition: int, position: int) -> None:
-        """What is before that position will not come again."""
+        """Note that buffers before that position will not come again."""
         self._subpartitions[subpartition].commit(position)
 
     def first_unread(self, subpartition: int) -> int:
-        """Of a pipelined subpartition: everything before it was read."""
+        """Return the first unread position of a pipelined subpartition."""
         return self._subpartitions[subpartition].first
 
     def finish(self) -> None:
-        """Nothing more comes."""
+        """Note that no more buffers come."""
         for subpartition in self._subpartitions:
             subpartition.finish()
 
     async def read(self, subpartition: int, position: int, max_bytes: int) -> PartitionData | None:
-        """See :meth:`TaskProcessGateway.read_partition`; None: that position is gone."""
+        """Read as :meth:`TaskProcessGateway.read_partition`. None if the position is gone."""
         return await self._subpartitions[subpartition].read(position, max_bytes)
 
     async def wait_until_read(self) -> None:
-        """Returns when all readers of a pipelined partition have read all of it."""
+        """Return when all readers of a pipelined partition have read all of it."""
         if self._is_pipelined:
             for subpartition in self._subpartitions:
                 await subpartition.wait_until_read()
 
 
 class ResultPartitions:
-    """The partitions of a process."""
+    """All partitions of a process."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._partitions: dict[JobPartition, HeldPartition] = {}
 
     def add(self, partition_id: JobPartition, partition: HeldPartition) -> None:
-        """Let others read it."""
+        """Make a partition readable."""
         self._partitions[partition_id] = partition
 
     def remove(self, partition_id: JobPartition) -> None:
-        """Idempotent.  Who reads it now hears no more of it."""
+        """Remove a partition. Idempotent. Its present readers get no more of it."""
         self._partitions.pop(partition_id, None)
 
     def __len__(self) -> int:
@@ -173,10 +172,7 @@ class ResultPartitions:
     async def read(
         self, partition_id: JobPartition, subpartition: int, position: int, max_bytes: int
     ) -> PartitionData:
-        """
-        Raises:
-            ResultPartitionNotFoundError: it is not here.
-        """
+        """Read buffers of a partition. Raises ResultPartitionNotFoundError if it is not here."""
         partition = self._partitions.get(partition_id)
         if partition is None or not 0 <= subpartition < partition.number_of_subpartitions:
             raise ResultPartitionNotFoundError(partition_id.partition, self._where)

@@ -1,4 +1,4 @@
-"""What the print sinks of a task write, on its way to the job's client."""
+"""Sends the lines that a task's print sinks write to the job's client."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from flinkray.streaming.records.in_flight import Settled
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 2**20
-"""Bytes that wait for the coordinator; then the task waits, and with it all before it."""
+"""Bytes that may wait for the coordinator. With more, the task waits, and all tasks before it."""
 MAX_PIECE = 2**18
-"""Characters of one message; a longer line goes in several."""
+"""Characters of one message. A longer line goes in several messages."""
 _PAUSE = 0.1
-"""Seconds until a message is sent again that was not answered."""
+"""Seconds until an unanswered message is repeated."""
 _LAST_WORDS = 3.0
-"""Seconds for which a task that has failed waits until its lines are sent."""
+"""Seconds for which a failed task waits until its lines are sent."""
 
 
 class PrintedLinesOutput:
-    """Made on the event loop, written by the task's thread.  The coordinator answers when there is
-    room for more, so a client that reads slowly holds the task up.
+    """Sends lines.
+    Created on the event loop and written by the task's thread. The coordinator answers when there
+    is room for more, so that a slow client slows the task down.
 
-    What cannot be sent any more goes to the log of this process.
+    Lines that cannot be sent any more go to the log of this process.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class PrintedLinesOutput:
         task: str,
         on_room: Callable[[], None],
     ) -> None:
-        """*task*: its name with subtask and attempt.  *on_room* is called when the task may write
-        again, and when all is sent."""
+        """Create an output without lines.
+        *task* is the task's name with subtask and attempt. *on_room* is called when the task may
+        write again, and when everything is sent.
+        """
         self._rpc_service = rpc_service
         self._address = address
         self._job_master_id = job_master_id
@@ -55,9 +58,9 @@ class PrintedLinesOutput:
         self._on_room = on_room
         self._loop = asyncio.get_running_loop()
         self._put = 0
-        """Bytes, counted by the task's thread."""
+        """Bytes written, counted by the task's thread."""
         self._sent = 0
-        """Bytes, counted by the loop."""
+        """Bytes sent, counted by the event loop."""
         self._messages = 0
         self._waiting: deque[bytes] = deque()
         self._sending: asyncio.Task[None] | None = None
@@ -66,7 +69,7 @@ class PrintedLinesOutput:
     # --- for the task's thread ----------------------------------------------------------------
 
     def write(self, lines: str) -> None:
-        """Whole lines."""
+        """Write whole lines."""
         for piece in _pieces(lines):
             data = piece.encode("utf-8", "surrogatepass")
             self._put += len(data)
@@ -76,28 +79,37 @@ class PrintedLinesOutput:
         return self._put - self._sent < MOST_WAITING
 
     def is_sent(self) -> bool:
-        """All that was written."""
+        """Return whether everything that was written is sent."""
         return self._put == self._sent
 
     def flush(self) -> None:
-        """Wait until all is sent, though not for long: the task has ended."""
+        """Wait a limited time until everything is sent: the task has ended."""
         if not self.is_sent():
             sent = asyncio.run_coroutine_threadsafe(self._all_sent(), self._loop)
             futures.wait([sent], timeout=_LAST_WORDS)
             sent.cancel()
 
     def flush_when_idle(self) -> None:
-        """Nothing waits for more."""
+        """Do nothing: lines are sent at once."""
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None:
-        """The client sees no barriers."""
+        """Settle at once: the client sees no barriers."""
         settled({})
 
     def cancelled_barrier(self, checkpoint_id: int) -> None:
-        """Nor these."""
+        """Do nothing: the client sees no barriers."""
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Do nothing: the client sees no watermarks."""
+
+    def end_of_data(self) -> None:
+        """Do nothing: lines are sent at once."""
+
+    def is_processed(self) -> bool:
+        return self.is_sent()
 
     def end_of_input(self) -> None:
-        """The task waits until all is sent."""
+        """Do nothing: everything is sent."""
 
     # --- on the event loop --------------------------------------------------------------------
 
@@ -146,7 +158,7 @@ class PrintedLinesOutput:
             await asyncio.shield(self._sending)
 
     def close(self) -> None:
-        """The task has ended."""
+        """Write unsent lines to the log: the task has ended."""
         self._is_closed = True
         if self._sending is not None:
             self._sending.add_done_callback(lambda _: self._write_rest_to_log())
@@ -162,7 +174,6 @@ class PrintedLinesOutput:
 
 
 def _pieces(lines: str) -> Iterator[str]:
-    """At the ends of lines, where these are not too long."""
     begin = 0
     while len(lines) - begin > MAX_PIECE:
         end = lines.rfind("\n", begin, begin + MAX_PIECE) + 1

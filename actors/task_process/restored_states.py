@@ -1,4 +1,4 @@
-"""Reads what a task goes on from: its operators' states in a checkpoint.  Blocking."""
+"""Reads the states of a task's operators from a checkpoint. Blocks."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ from flinkray.state.snapshots import SnapshotBody, SnapshotContents, SnapshotStr
 from flinkray.streaming.network import decode_elements
 from flinkray.streaming.operators.operator import OperatorState, StreamOperator
 from flinkray.streaming.records.elements import Element
+from flinkray.streaming.records.in_flight import given_again
 from flinkray.streaming.state_file import StateFile
 
 Operators = Sequence[tuple[str, StreamOperator]]
-"""Ids, and operators that are set up."""
+"""Operator ids with operators that are set up."""
 
 
 _LOST = (CheckpointNotFoundError, CorruptCheckpointError, UnknownCheckpointFormatError)
 
 
 class StateNotReadError(TaskError):
-    """A task's state cannot be read; the text names the operator and the file."""
+    """Raised when a task's state cannot be read. The text names the operator and the file."""
 
     @property
     def is_lost(self) -> bool:
-        """It will not be there another time either; otherwise storage may be away."""
+        """Whether the state is lost for good. Otherwise the storage may be away for a while."""
         return isinstance(self.__cause__, _LOST)
 
     @property
     def is_refused(self) -> bool:
-        """As long as nobody changes something, the storage answers the same."""
+        """Whether the storage will give the same answer until a person changes something."""
         cause = self.__cause__
         return isinstance(cause, CheckpointStorageError) and not cause.retryable
 
@@ -55,14 +56,14 @@ class StateNotReadError(TaskError):
 def read_states(
     state: TaskState, operators: Operators, check: Callable[[], None]
 ) -> dict[str, list[OperatorState]]:
-    """By operator id.
+    """Return the states by operator id.
 
     Args:
-        check: called before each file or body is read; what it raises ends the reading.
+        check: called before each file or body is read. An error that it raises ends the reading.
 
     Raises:
-        StateNotReadError: a file is not there, cannot be read, or is not what was written.  Of
-            keyed state it may also be raised while an operator is restored from it.
+        StateNotReadError: a file is missing, cannot be read, or is corrupt. For keyed state this
+            may also be raised while an operator is restored from it.
     """
     states = {}
     for operator_id, operator in operators:
@@ -75,7 +76,6 @@ def read_states(
 
 @contextmanager
 def _told(name: str) -> Iterator[None]:
-    """Errors name the operator."""
     try:
         yield
     except CheckpointStorageError as error:
@@ -103,7 +103,7 @@ def _read(
 
 
 def _pieces(file: CarriedFile, name: str, check: Callable[[], None]) -> Iterator[bytes]:
-    """Read while the operator is restored from them."""
+    """Yield the pieces of a file, which are read while the operator is restored from them."""
     with _told(name):
         for piece in read_carried(file):
             check()
@@ -132,11 +132,11 @@ class _OfOperator(SnapshotStream):
 def read_in_flight(
     state: TaskState, check: Callable[[], None]
 ) -> tuple[dict[ChannelPlace, list[Element]], dict[ChannelPlace, list[Element]]]:
-    """What was in flight in channels of the task's inputs, and in subpartitions of its results.
+    """Return the in-flight data of the task's input channels and result subpartitions.
 
     Raises:
-        StateNotReadError: a file is not there, cannot be read, or is not what was written.
-        StateMigrationError: it has records of classes that cannot be read any more.
+        StateNotReadError: a file is missing, cannot be read, or is corrupt.
+        StateMigrationError: the data contains records of classes that cannot be read any more.
     """
     states = state.operators.values()
     try:
@@ -156,13 +156,15 @@ def _read_channels(
         check()
         with open_state(handle.location) as it:
             data = it.read(0, it.size)
-            found[handle.gate, handle.channel] = decode_elements(data, it.name)
+            found[handle.gate, handle.channel] = given_again(decode_elements(data, it.name))
     return found
 
 
 def own_keyed_state(state: TaskState, operators: Operators) -> dict[str, KeyedStateParts]:
-    """Of those operators whose keyed state is one handle for just this subtask's key groups: what
-    is written next may be the changes to it."""
+    """Return the keyed state that belongs to just this subtask's key groups.
+    Only operators with a single handle are included. The next checkpoint may write only the changes
+    to such a state.
+    """
     own = {}
     for operator_id, operator in operators:
         of_operator = state.operators.get(operator_id)

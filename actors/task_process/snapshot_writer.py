@@ -1,4 +1,4 @@
-"""Writes what a task has captured as state of a checkpoint."""
+"""Writes the captured state of a task for a checkpoint."""
 
 from __future__ import annotations
 
@@ -30,39 +30,40 @@ from flinkray.streaming.state_file import StateFile
 log = logging.getLogger(__name__)
 
 KeyedStateParts = tuple[KeyedStatePart, ...]
-"""A whole snapshot of one operator's keyed state and the changes after it, oldest first."""
+"""A whole snapshot of one operator's keyed state, and the changes after it, oldest first."""
 
 
 ChannelPlace = tuple[int, int]
-"""Number of the input, and of the channel in it; or of the result, and of the subpartition."""
+"""(input number, channel number in it), or (result number, subpartition number)."""
 
 
 @dataclass
 class InFlightData:
-    """What barriers have overtaken, in order."""
+    """Data that barriers have overtaken, in order."""
 
     inputs: dict[ChannelPlace, list[InFlight]] = field(default_factory=dict)
     results: dict[ChannelPlace, list[InFlight]] = field(default_factory=dict)
 
 
 class SnapshotWriter:
-    """Of one task and one checkpoint.  One thread at a time."""
+    """Writes the state of one task for one checkpoint. Used by one thread at a time."""
 
     def __init__(self, writer: StateWriter) -> None:
         self._writer = writer
         self._written: list[StateLocation] = []
         self.operators: dict[str, OperatorSubtaskState] = {}
-        """What was written until now, by operator id."""
+        """State that is written so far, by operator id."""
         self.pickled: list[PickledState] = []
-        """What of that was pickled."""
+        """The pickled parts of the written state."""
 
     def write(self, operator_id: str, state: OperatorState, base: KeyedStateParts) -> None:
-        """
+        """Write the state of an operator.
+
         Args:
-            base: what the keyed state is the changes to; empty if it is whole.
+            base: the state to which *state* contains the changes; empty if it is whole.
 
         Raises:
-            CheckpointStorageError: it cannot be written.
+            CheckpointStorageError: the state cannot be written.
         """
         self.operators[operator_id] = OperatorSubtaskState(
             () if state.operator is None else (self._operator_state(state.operator),),
@@ -72,11 +73,11 @@ class SnapshotWriter:
         self.pickled += _pickled(operator_id, state)
 
     def write_in_flight(self, operator_id: str, in_flight: InFlightData) -> None:
-        """With the state of the operator, which was written before.
+        """Write in-flight data, and add it to the state of an operator that was written before.
 
         Raises:
-            CheckpointStorageError: it cannot be written.
-            StreamError: it has records that cannot be pickled.
+            CheckpointStorageError: the data cannot be written.
+            StreamError: the data contains records that cannot be pickled.
         """
         self.operators[operator_id] = replace(
             self.operators[operator_id],
@@ -121,7 +122,7 @@ class SnapshotWriter:
         return (KeyedStateHandle(*snapshot.key_groups, parts),)
 
     def discard(self) -> None:
-        """Remove what was written.  What cannot be removed, nobody refers to."""
+        """Remove the written state. Files that cannot be removed stay without references."""
         for location in self._written:
             try:
                 delete_state(location)

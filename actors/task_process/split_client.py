@@ -1,4 +1,4 @@
-"""A source task's way to the enumerator of its source, which runs in the job's coordinator."""
+"""Connects a source task to the enumerator of its source, in the job's coordinator."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
-"""Seconds until the coordinator is looked for again, doubled each time."""
+"""Longest pause in seconds before the coordinator is looked up again.
+The pause doubles each time from _FIRST_PAUSE.
+"""
 
 
 class SplitClient:
-    """Made on the event loop; the task's thread asks.  Questions are repeated until they are
-    answered: the coordinator may not be there yet, or be replaced.
+    """Requests splits.
+    Created on the event loop; the task's thread requests. Requests are repeated until they are
+    answered, because the coordinator may not have started yet or may be replaced.
 
-    Before a checkpoint the reader gets what the coordinator has cut off for it, and then nothing
-    until its task has taken its snapshot, or has given the checkpoint up.
+    Before a checkpoint the reader gets the events that the coordinator has cut off for it. Then it
+    gets nothing until its task has taken its snapshot, or has given up the checkpoint.
     """
 
     def __init__(self, rpc_service: RpcService, address: str, reader: ReaderProgress) -> None:
@@ -39,35 +42,37 @@ class SplitClient:
         self._requests = 0
         self._position = 0
         self._checkpoint = 0
-        """The latest that the task has taken part in, or given up."""
+        """The latest checkpoint in which the task has taken part, or that it has given up."""
         self._triggers: deque[tuple[int, Callable[[], None]]] = deque()
         self._triggered: int | None = None
-        """The checkpoint for which the task has not taken its snapshot yet."""
+        """The checkpoint for which the task has not taken its snapshot yet, or None."""
         self._task_loop: TaskLoop | None = None
         self._asking: asyncio.Task[None] | None = None
         self._is_closed = False
 
     def attach(self, task_loop: TaskLoop) -> None:
-        """From the task's thread: where splits go to.  The enumerator hears of the reader."""
+        """Set the receiver of splits, and announce the reader. Called by the task's thread."""
         self._task_loop = task_loop
         self._call(self._ask_anew)
 
     def request_split(self) -> None:
-        """From the task's thread."""
+        """Request one more split. Called by the task's thread."""
         self._call(self._count_request)
 
     def checkpointed(self, checkpoint_id: int) -> None:
-        """From the task's thread: it has taken its snapshot, or takes none."""
+        """Note that the task has taken its snapshot, or takes none. Called by the task's thread."""
         self._call(partial(self._go_on_after, checkpoint_id))
 
     def trigger(self, checkpoint_id: int, then: Callable[[], None]) -> None:
-        """On the event loop: *then* is called when the reader has been given what belongs before
-        that checkpoint; *then* sends the trigger to the task, which gets it after that."""
+        """Call *then* when the reader has received all events that belong before that checkpoint.
+        *then* sends the trigger to the task, which receives it after the events. Called on the
+        event loop.
+        """
         self._triggers.append((checkpoint_id, then))
         self._ask_anew()
 
     def close(self) -> None:
-        """On the event loop: the task has ended."""
+        """Stop requesting: the task has ended. Called on the event loop."""
         self._is_closed = True
         if self._asking is not None:
             self._asking.cancel()
@@ -86,7 +91,7 @@ class SplitClient:
             self._ask_anew()
 
     def _ask_anew(self) -> None:
-        """The call that is under way does not know of the latest request."""
+        """Replace the present call, which does not contain the latest request."""
         if self._asking is not None:
             self._asking.cancel()
         if not self._is_closed and self._task_loop is not None:
@@ -106,7 +111,7 @@ class SplitClient:
                 await self._rpc_service.pause(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
-            if not events:  # a later attempt of the task has taken its place
+            if not events:  # a later attempt of the task has replaced this one
                 await self._rpc_service.pause(_LONGEST_PAUSE)
                 continue
             pause = _FIRST_PAUSE

@@ -1,4 +1,4 @@
-"""One attempt of a stream task, in its thread: a chain of operators between its channels."""
+"""One attempt of a stream task in its thread: a chain of operators between its channels."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
 from flinkray.streaming.program.chain_builder import ChainBuilder, prepared_partitioner
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator
-from flinkray.streaming.records.elements import MAX_TIMESTAMP, EndOfInput
 from flinkray.streaming.records.partitioners import ForwardPartitioner
 from flinkray.streaming.sinks.collect import CollectOperator
 from flinkray.streaming.sinks.committer_operator import CommitLog, CommitterOperator
@@ -77,82 +76,88 @@ _LOST_INPUTS = (
     ResultPartitionNotFoundError,
     RpcError,
 )
-"""What it fails with when its input is lost."""
+"""Errors of a task whose input is lost."""
 
 
 @dataclass
 class StreamTaskContext:
-    """What a stream task is given."""
+    """The environment of a stream task."""
 
     name: str
-    """With subtask and attempt, for errors."""
+    """Name of the task with subtask and attempt; used in errors."""
     subtask_index: int
     parallelism: int
     attempt_number: int
     sources: Sequence[Sequence[ChannelSource]]
-    """For each of the vertex's inputs by channels, what is read."""
+    """For each of the vertex's inputs by channels: the channels to read."""
     partitions: Sequence[ResultPartition]
-    """For each of its results that go by channels, what is written."""
+    """For each of the vertex's results by channels: the partition to write."""
     file_inputs: Sequence[FileInput]
-    """What its source reads, if another vertex has written that."""
+    """Files that the task's source reads, if another vertex has written them."""
     file_outputs: Sequence[FileOutput]
-    """For each of its results that are files, in the order of the operators that write them."""
+    """Files to write for the results in files, in the order of the operators that write them."""
     splits: SplitClient | None
-    """Of a vertex without inputs."""
+    """Client of the enumerator, for a vertex without inputs. Otherwise None."""
     alignment: AlignmentClient | None
-    """Likewise."""
+    """Client of the watermark alignment, for a vertex without inputs. Otherwise None."""
     hold: HoldClient | None
-    """Likewise, where a Spark stage takes what becomes of its records."""
+    """Tells whether the source is held.
+    None unless a Spark stage takes the results of its records, or records wait in look-ups.
+    """
     results: CollectedResults
-    """Where results for the client go."""
+    """Receives results for the client."""
     printed: PrintedLinesOutput | None
-    """Where lines for the client go; None: to the log."""
+    """Receives lines for the client. None: lines go to the log."""
     signal: Signal
     check_cancelled: Callable[[], None]
-    """Raises."""
+    """Raises if the task is cancelled."""
     clock: WaitingClock
     cached_files: Mapping[str, str]
-    """Where they are, by name."""
+    """Paths of the job's cached files, by name."""
     max_parallelism: int
-    """Of the task's operators, which may be that of the state they are restored from."""
+    """Maximum parallelism of the task's operators.
+    It may come from the state from which they are restored.
+    """
     consumers_max_parallelism: Sequence[int]
-    """Of who reads its results that go by channels."""
+    """Maximum parallelism of the consumers of each result by channels."""
     is_exactly_once: bool
-    """See :class:`StreamTask`."""
+    """Whether checkpoints are exactly-once; see :class:`StreamTask`."""
     restored: RestoredTask | None
-    """What it goes on from; None: it begins anew."""
+    """The state from which the task goes on. None: the task begins without state."""
     responder: TaskCheckpointResponder
-    """Answers for its part in checkpoints."""
+    """Sends the task's answers to checkpoints."""
     orders: TaskCheckpointOrders
-    """What it is told of them."""
+    """Receives the checkpoint orders for the task."""
     job_id: JobID
     commit_log: Callable[[str], CommitLog]
-    """Of a sink's committer, by its operator id, where it commits at the end of a batch job."""
+    """Returns the commit log of a sink's committer, by operator id.
+    Used if the sink commits at the end of a batch job.
+    """
     published: Callable[[JobVertexID], str]
-    """Where a Spark stage of the job publishes what its source reads."""
+    """Returns the place where a Spark stage of the job publishes what the task's source reads."""
     epochs: Callable[[JobVertexID], str]
-    """Where a Spark stage of the job takes what its sink publishes."""
+    """Returns the place where a Spark stage of the job takes what the task's sink publishes."""
     look_up_room: Callable[[str], LookUpRoom]
-    """For records that wait, of a look-up by its operator id."""
+    """Returns the limit of the records that wait in a look-up, by operator id."""
     end_streams: Callable[[], None]
-    """The task publishes no more epochs, and takes no more micro-batches."""
+    """Notes that the task publishes no more epochs, and takes no more micro-batches."""
     kv_states: TaskKvStateRegistry
-    """Where it registers what can be queried."""
+    """Registers the task's queryable states."""
     configuration: Configuration
-    """Of the process."""
+    """Configuration of the process."""
     metrics: MetricGroup = field(default_factory=MetricGroup)
 
 
 class StreamTaskRun:
-    """Runs in the task's thread."""
+    """Runs the chain in the task's thread."""
 
     def __init__(self, context: StreamTaskContext, gate: NetworkInputGate | None) -> None:
-        """*gate*: closed by whoever ends the task, when the thread has ended."""
+        """*gate* is closed by the owner of the task when the thread has ended."""
         self._context = context
         self._gate = gate
 
     def __call__(self, plan: ChainPlan) -> None:
-        """Run to the end: all input is read, and all that was written.
+        """Run until all input and all written results are read.
 
         Raises:
             OperatorError: user code or an operator failed.
@@ -245,7 +250,7 @@ class StreamTaskRun:
             log.info("task %s has ended; %s", context.name, figures(context.metrics))
 
     def _as_deployed(self, plan: ChainPlan) -> ChainPlan:
-        """With what was decided after the program was built."""
+        """Return the plan with the maximum parallelisms and the cached files of the deployment."""
         context = self._context
         own, of_consumers = context.max_parallelism, context.consumers_max_parallelism
         return replace(
@@ -259,11 +264,11 @@ class StreamTaskRun:
         )
 
     def end_at_once(self) -> None:
-        """In place of a run: in the checkpoint that it goes on from, the task had come to its end.
-        Whoever reads it is told so; nothing of the user's is called.
+        """Run in place of a task that had finished in the checkpoint from which it goes on.
+        The end is passed on to the readers, and checkpoints pass through. No user code is called.
 
         Raises:
-            TaskError: its results are kept for who reads them later, and are gone.
+            TaskError: its results are kept for later readers, and are gone.
         """
         context = self._context
         if context.file_outputs or any(partition.is_blocking for partition in context.partitions):
@@ -272,33 +277,32 @@ class StreamTaskRun:
                 " its results, which others read later, are gone: start the job from an earlier "
                 "checkpoint, or from the beginning"
             )
-        writers = [
-            PartitionWriter(partition, ForwardPartitioner()) for partition in context.partitions
-        ]
-        if self._gate is not None:
-            self._read_to_the_end(self._gate)
-        for partition, writer in zip(context.partitions, writers, strict=True):
+        clock = context.clock
+        task = StreamTask(
+            context.name,
+            (),
+            self._gate or InputGate(()),
+            (),
+            [(0, channel) for channel in range(sum(map(len, context.sources)))],
+            [PartitionWriter(partition, ForwardPartitioner()) for partition in context.partitions],
+            ProcessingTimeService(clock),
+            context.responder,
+            exactly_once=context.is_exactly_once,
+            restored_from=_checkpoint_of(context.restored),
+        )
+        loop = TaskLoop(task, context.signal, clock, context.check_cancelled)
+        for partition in context.partitions:
             partition.listen(context.signal.set)
-            writer.process_watermark(MAX_TIMESTAMP)
-            writer.end_of_input()
-        self._wait_until_read(self._wait_until)
+        try:
+            context.orders.attach(task)
+            if self._gate is not None:
+                self._gate.listen(context.signal.set)
+                self._gate.request()
+            loop.run()
+        finally:
+            task.close()
+        self._wait_until_read(loop.wait_until)
         context.end_streams()
-
-    def _read_to_the_end(self, gate: NetworkInputGate) -> None:
-        """Nothing comes: those that it reads had ended as well."""
-        gate.listen(self._context.signal.set)
-        gate.request()
-        while not gate.finished:
-            polled = gate.poll()
-            if polled is None:
-                self._wait_until(gate.has_elements)
-            elif isinstance(polled[1], EndOfInput):
-                gate.end(polled[0])
-
-    def _wait_until(self, is_done: Callable[[], bool]) -> None:
-        while not is_done():
-            self._context.check_cancelled()
-            self._context.signal.wait()
 
     def _run(self, task: StreamTask, loop: TaskLoop) -> None:
         context = self._context
@@ -327,7 +331,7 @@ class StreamTaskRun:
                 context.kv_states.unregister_all()
                 task.close()
         except _LOST_INPUTS:
-            raise  # no fault of an operator
+            raise  # not the fault of an operator
         except TaskCancelledError:
             raise
         except StateNotReadError as error:
@@ -348,12 +352,11 @@ class StreamTaskRun:
 
     @property
     def _is_from_savepoint(self) -> bool:
-        """What does not fit it will not fit another time either."""
+        """Whether the task starts from a savepoint. If its state does not fit, no restart helps."""
         restored = self._context.restored
         return restored is not None and restored.is_foreign
 
     def _open(self, task: StreamTask) -> None:
-        """From the checkpoint that it goes on from, if there is one."""
         context, restored = self._context, self._context.restored
         channels = [
             (number, channel)
@@ -379,7 +382,7 @@ class StreamTaskRun:
 
     @contextmanager
     def _reading_files(self, loop: TaskLoop) -> Iterator[None]:
-        """The source reads this task's share of the rows that another vertex has written."""
+        """Let the source read this task's share of the rows that another vertex has written."""
         with ExitStack() as stack:
             for files in self._context.file_inputs:
                 stack.enter_context(files.telling_what_is_lost())
@@ -387,8 +390,6 @@ class StreamTaskRun:
             yield
 
     def _wait_until_read(self, wait_until: Callable[[Callable[[], bool]], None]) -> None:
-        if self._context.printed is not None:
-            wait_until(self._context.printed.is_sent)
         for partition in self._context.partitions:
             if partition.is_blocking:
                 continue
@@ -414,7 +415,7 @@ class StreamTaskRun:
     def _inputs(
         self, plan: ChainPlan, head: StreamOperator
     ) -> tuple[list[StreamTaskInput], list[tuple[int, int]]]:
-        """The head's inputs, and for each channel of the gate its input and its number there."""
+        """Return the head's inputs, and for each channel of the gate its input and number."""
         if not plan.inputs:
             return [], []
         counts = [0] * max(1, len(head.inputs()))
@@ -434,13 +435,12 @@ def _checkpoint_of(restored: RestoredTask | None) -> int:
 def _assigners(
     operators: Sequence[tuple[str, StreamOperator]],
 ) -> list[TimestampsAndWatermarksOperator]:
-    """What makes the watermarks of a task that reads a source."""
     found = (o.stamping if isinstance(o, SourceOperator) else o for _, o in operators)
     return [one for one in found if isinstance(one, TimestampsAndWatermarksOperator)]
 
 
 def total_metrics(partitions: Sequence[ResultPartition]) -> ChannelMetrics:
-    """Of all of a task's results."""
+    """Return the sum of the metrics of all results of a task."""
     total = ChannelMetrics()
     for partition in partitions:
         total += partition.metrics()
@@ -448,8 +448,9 @@ def total_metrics(partitions: Sequence[ResultPartition]) -> ChannelMetrics:
 
 
 class TaskTimes:
-    """How a task's time divides, in milliseconds: what it has waited for without a consumer's
-    having no room was for something to do."""
+    """How a task's time divides, in milliseconds.
+    Time in which the task waits, but not for room at a consumer, counts as idle.
+    """
 
     def __init__(self, loop: TaskLoop, partitions: Sequence[ResultPartition]) -> None:
         self._loop = loop
@@ -464,12 +465,12 @@ class TaskTimes:
 
 
 def _own_operator(planned: PlannedOperator) -> StreamOperator:
-    """The plan was unpickled for this subtask alone."""
+    """Return the operator itself: the plan was unpickled for this subtask alone."""
     return planned.operator
 
 
 def figures(metrics: MetricGroup) -> str:
-    """All metrics of a task, on one line."""
+    """Return all metrics of a task in one line."""
     told = []
     for name, metric in sorted(metrics.all().items()):
         if isinstance(metric, Gauge):
@@ -482,7 +483,6 @@ def figures(metrics: MetricGroup) -> str:
 
 
 def _is_of_stored_types(error: BaseException) -> bool:
-    """Or is caused by one."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, StateMigrationError):
         cause = cause.__cause__

@@ -1,4 +1,4 @@
-"""The stream tasks of a process: their channels, and their ways to coordinator and client."""
+"""The stream tasks of a process, with their channels and connections."""
 
 from __future__ import annotations
 
@@ -72,12 +72,14 @@ from flinkray.streaming.network import (
 log = logging.getLogger(__name__)
 
 _ANNOUNCE_PAUSE = 0.05
-"""Seconds until the coordinator is told again where results are."""
+"""Seconds until a call with the place of the results is repeated."""
 
 
 class StreamTasks:
-    """Lives on the main thread of the task process.  Listener and threads of the channels are there
-    from the first stream task on, or from when somebody asks for their address."""
+    """The stream tasks.
+    Lives on the main thread of the task process. Listener and threads of the channels exist from
+    the first stream task on, or from the first request for their address.
+    """
 
     def __init__(
         self,
@@ -91,9 +93,14 @@ class StreamTasks:
         report: Callable[[CheckpointAnswer], None],
         kv_states: KvStateRegistry,
     ) -> None:
-        """*read*: partitions that are read by calls; collected results are among them.
-        *cached_files*: of a job, by name.  *report*: to the JobMaster, in order with the states of
-        tasks.  *kv_states*: where tasks register what can be queried."""
+        """Create an empty collection.
+
+        Args:
+            read: the partitions that are read by calls; collected results are added to them.
+            cached_files: returns the cached files of a job, by name.
+            report: sends answers to the JobMaster, in order with the states of tasks.
+            kv_states: the registry of queryable states.
+        """
         self.files = files
         self.report = report
         self.runtime = runtime
@@ -114,26 +121,26 @@ class StreamTasks:
         )
         self._network: NetworkEnvironment | None = None
         self._kept: dict[JobPartition, ResultPartition] = {}
-        """Blocking results of tasks that have finished."""
+        """Blocking results of finished tasks."""
 
     def network(self) -> NetworkEnvironment:
-        """Raises TaskError when the process has no sockets."""
+        """Return the channels of the process. Raises TaskError if the process has no sockets."""
         if self._network is None:
             self._network = self.runtime.network(NetworkSettings.of(self.configuration))
         return self._network
 
     def data_address(self) -> DataAddress:
-        """Raises TaskError when the process has no sockets."""
+        """Return the address of the channels. Raises TaskError if the process has no sockets."""
         return self.network().address
 
     def prepare(self, deployed: DeployedTask) -> StreamTaskResources:
-        """What a task needs; its results can be asked for from now on."""
+        """Return the task's resources. The task's results can be requested from now on."""
         resources = StreamTaskResources(self, self._endpoint, deployed, self._create(deployed))
         self._running[deployed.attempt_id] = resources
         return resources
 
     def order_checkpoint(self, order: CheckpointOrder, attempt_id: ExecutionAttemptID) -> bool:
-        """False: there is no such stream task."""
+        """Pass an order to a task. Returns False if there is no such stream task."""
         resources = self._running.get(attempt_id)
         if resources is None:
             return False
@@ -165,7 +172,7 @@ class StreamTasks:
     async def gate_of(
         self, deployed: DeployedTask
     ) -> tuple[list[list[ChannelSource]], NetworkInputGate]:
-        """Where the task's input comes from, found out; and the gate for it.
+        """Find the task's inputs, and return them with their gate.
 
         Raises:
             ResultPartitionNotFoundError: a producer is not where it should be.
@@ -204,7 +211,7 @@ class StreamTasks:
         partitions: list[tuple[ProducedPartition, ResultPartition]],
         reason: str | None,
     ) -> None:
-        """*reason*: why the task has not finished; None: it has."""
+        """Clean up after a task. *reason*: why it has not finished. None if it has finished."""
         del self._running[attempt_id]
         for one, partition in partitions:
             if reason is not None:
@@ -215,7 +222,7 @@ class StreamTasks:
                 self._kept[one.partition_id] = partition
 
     def release(self, partition_id: JobPartition) -> None:
-        """Nobody needs it any more."""
+        """Release a result that is not needed any more."""
         partition = self._kept.pop(partition_id, None)
         if partition is not None:
             self.network().release_partition(partition)
@@ -223,7 +230,7 @@ class StreamTasks:
     def collect(
         self, deployed: DeployedTask, partition: HeldPartition, results: CollectedResults
     ) -> CollectorPlace:
-        """Let the client read what a task collects."""
+        """Make the results that a task collects readable for the client, and return their place."""
         vertex_id, attempt = deployed.vertex.vertex_id, deployed.task.attempt_number
         place = CollectorPlace(
             self._endpoint.address,
@@ -243,7 +250,7 @@ class StreamTasks:
         return place
 
     def collected(self, place: CollectorPlace) -> None:
-        """The task has ended."""
+        """Remove the collected results of a task that has ended."""
         self._read.remove(place.partition)
 
     async def close(self) -> None:
@@ -254,14 +261,14 @@ class StreamTasks:
             await self._endpoint.rpc_service.run_blocking(network.close)
 
     def abandon(self) -> None:
-        """The process is gone; where processes are pretended, threads outlive it."""
+        """Close the channels of a simulated process that has ended: its threads would go on."""
         self.runtime.close()
         if self._network is not None:
             self.runtime.abandon(self._network.close)
 
 
 class StreamTaskResources:
-    """Of one attempt of a stream task."""
+    """Channels, files, state and connections of one attempt of a stream task."""
 
     def __init__(
         self,
@@ -288,8 +295,10 @@ class StreamTaskResources:
             self._on_loop,
             tasks.report,
             self._taken,
+            had_finished=self.has_finished,
         )
-        self.checkpoint_orders = TaskCheckpointOrders(self._responder, self._on_loop, self._splits)
+        reads_source = None if self.has_finished else self._splits
+        self.checkpoint_orders = TaskCheckpointOrders(self._responder, self._on_loop, reads_source)
         self._alignment = None if self._splits is None else self._alignment_client()
         self._hold = self._hold_client()
         self._results: CollectedResults | None = None
@@ -322,7 +331,7 @@ class StreamTaskResources:
     def _split_client(self) -> SplitClient | None:
         deployed = self._deployed
         vertex, task = deployed.vertex, deployed.task
-        if vertex.inputs:  # channels, or files whose rows its tasks share without being told
+        if vertex.inputs:  # it has channels, or files whose rows its tasks divide by themselves
             return None
         reader = ReaderProgress(
             deployed.coordinator_owner,
@@ -363,7 +372,7 @@ class StreamTaskResources:
         )
 
     def _printed_lines(self) -> PrintedLinesOutput | None:
-        """None: what is printed goes to the log, or nothing is."""
+        """Return the output for printed lines. None if lines go to the log, or none is printed."""
         deployed = self._deployed
         if deployed.vertex.invokable.configuration.get(PRINTED_LINES) != TO_CLIENT:
             return None
@@ -376,7 +385,7 @@ class StreamTaskResources:
         )
 
     async def open(self, cancellation: Cancellation) -> StreamTaskRun:
-        """What the task's thread is to run."""
+        """Return the function for the task's thread."""
         deployed = self._deployed
         cancellation.listen(self._signal.set)
         sources: list[list[ChannelSource]] = []
@@ -437,7 +446,7 @@ class StreamTaskResources:
 
     def _shown_as(self) -> ShownAs:
         job, vertex, task = self._deployed.job, self._deployed.vertex, self._deployed.task
-        return ShownAs(vertex.vertex_id, task.subtask_index, job.job_name, vertex.name)
+        return ShownAs(vertex.vertex_id, task.subtask_index, job.job_id, job.job_name, vertex.name)
 
     def _announce(self, read: HeldPartition) -> None:
         assert self._results is not None
@@ -447,14 +456,13 @@ class StreamTaskResources:
         )
 
     async def finish(self) -> None:
-        """The thread has returned; it is waited for what it has collected and reported, and for
-        its snapshots."""
+        """Finish after the thread has returned.
+        Waits for its reports and its snapshots, and finishes the outputs.
+        """
         self.checkpoint_orders.ended()
         await self._responder.close(is_given_up=False)
         if self._alignment is not None:
             await self._alignment.flush()
-        if self._place is not None and self._results is not None:
-            await self._results.finish()
         for output in self._file_outputs:
             await output.finish()
 
@@ -470,7 +478,7 @@ class StreamTaskResources:
         )
 
     def ended(self, state: TaskExecutionState) -> None:
-        """With this state."""
+        """Release everything after the attempt has ended with *state*."""
         reason = None
         if state.state is not ExecutionState.FINISHED:
             reason = f"it failed: {state.failure}" if state.failure else "it was cancelled"
@@ -498,8 +506,9 @@ class StreamTaskResources:
 
 
 async def announce(rpc_service: RpcService, owner: JobMasterId, place: CollectorPlace) -> None:
-    """Tell that JobMaster's coordinator where results are, again and again until it knows; a
-    coordinator that is another JobMaster's has no use for them."""
+    """Tell the coordinator of *owner* where the results are, repeatedly until it knows.
+    Ends without effect if the coordinator belongs to another JobMaster.
+    """
     address = stream_coordinator_address(place.partition.job_id, owner)
     while True:
         try:

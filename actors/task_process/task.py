@@ -1,4 +1,4 @@
-"""One attempt of a Python task, from its code being loaded to its end."""
+"""One attempt of a Python task, from loading its code to its end."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ log = logging.getLogger(__name__)
 
 
 class Task:
-    """Runs a function: a coroutine function on the loop of the job's code, which others of the job
-    share, any other in a thread of its own.
+    """Runs the function of a task: a coroutine on the loop of the job's code, else in a thread.
 
-    Cancelling is cooperative first: what the function awaits is cancelled, the context says so.
-    Every *interrupt_interval* seconds after that a coroutine is cancelled again, and in a thread
-    :class:`TaskCancelledError` is raised, which comes through when it next runs Python code.
+    A cancellation is cooperative first: what the function awaits is cancelled. After that, every
+    *interrupt_interval* seconds a coroutine is cancelled again, and a thread gets a
+    :class:`TaskCancelledError`, which takes effect when the thread next runs Python code.
     """
 
     def __init__(
@@ -39,6 +38,7 @@ class Task:
         endpoint: RpcEndpoint,
         job_id: JobID,
         attempt_id: ExecutionAttemptID,
+        name: str,
         *,
         load: Callable[[], Awaitable[LoadedCode]],
         open_context: Callable[[Cancellation], Awaitable[Any]],
@@ -50,44 +50,47 @@ class Task:
         runtime: TaskRuntime,
         interrupt_interval: float,
     ) -> None:
-        """*open_context* makes what the function is called with; *finish* is called when it has
-        returned: when that is done, the task is FINISHED.  *settle* is called in any case before it
-        is told of as ended.  *report* is called with RUNNING and then with the final state, or with
-        that alone."""
+        """Create a task that is not started.
+
+        Args:
+            open_context: creates the argument of the function.
+            finish: called when the function has returned; after it the task is FINISHED.
+            settle: called in any case before the end of the task is reported.
+            report: called with RUNNING and then the final state, or with the final state alone.
+        """
         self._endpoint = endpoint
         self.job_id = job_id
         self._attempt_id = attempt_id
+        self._name = name
+        """Name of the vertex with the number of the subtask."""
         self._load = load
         self._open_context = open_context
         self._finish = finish
         self._settle = settle
         self.io_metrics = io_metrics
-        """What it has read and written until now; its final state tells it, too."""
+        """Returns what the task has read and written so far. The final state contains it, too."""
         self._report = report
         self._code_loops = code_loops
         self._runtime = runtime
         self._interrupt_interval = interrupt_interval
         self._cancellation = Cancellation(code_loops)
         self._failure: str | None = None
-        """Why it is ended, when that is a failure."""
+        """Why the task must end as failed. None for an ordinary cancellation."""
         self._attempt: asyncio.Task[CodeFailure | None] | None = None
         self._thread: RunningCode | None = None
-        """In which the code runs now."""
         self._coroutine: CodeCall | None = None
-        """As which it does."""
 
     def start(self) -> None:
         self._endpoint.create_task(self._run(), f"task {self._attempt_id}")
 
     def cancel(self) -> None:
-        """Idempotent."""
+        """Cancel the task. Idempotent."""
         if not self._cancellation.is_requested:
             self._cancellation.request()
             self._interrupt_code()
 
     def abandon(self) -> None:
-        """Its process is gone; where processes are pretended, threads outlive those that are
-        killed."""
+        """End the code of a simulated process that has ended: its threads would go on."""
         self._cancellation.request()
         if self._thread is not None:
             self._thread.interrupt()
@@ -95,7 +98,7 @@ class Task:
             self._coroutine.cancel()
 
     def fail(self, cause: str) -> None:
-        """End it as failed, unless it is being cancelled already."""
+        """End the task as failed, unless it is already being cancelled."""
         if not self._cancellation.is_requested:
             self._failure = cause
             self.cancel()
@@ -111,9 +114,11 @@ class Task:
         failed = CodeFailure.of(cancelled) if self._attempt.cancelled() else self._attempt.result()
         await self._settle()
         if self._cancellation.is_requested and failed is not None and not failed.is_consequence:
-            # Nobody else hears of it: the task is CANCELED, or has failed for another reason.
+            # Only the log gets this failure: the task is CANCELED, or has failed for another
+            # reason.
             log.warning(
-                "task %s failed while it was being cancelled: %s\n%s",
+                "task %s (attempt %s) failed while it was being cancelled: %s\n%s",
+                self._name,
                 self._attempt_id,
                 failed.text,
                 failed.traceback,
@@ -169,7 +174,7 @@ class Task:
         return failure
 
     def _interrupt_code(self) -> None:
-        """Again and again until it has ended; the first time in a thread is but the flag."""
+        """Interrupt the code until it has ended. In a thread, the first time only sets the flag."""
         if self._attempt is None or self._attempt.done():
             return
         if self._coroutine is not None:
@@ -197,4 +202,5 @@ class Task:
             failure.suppress_restarts,
             failure.missing_partitions,
             self.io_metrics(),
+            failure.program_error,
         )

@@ -1,4 +1,4 @@
-"""The results that are files of the tasks of a process."""
+"""Files in the cluster's storage that tasks of a process read and write."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from flinkray.actors.shared.produced_partitions import written_partitions
 from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.file_results import FileInput, FileOutput
-from flinkray.actors.task_process.noted_room import NotedRoom
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.file_results import (
     Epochs,
@@ -26,7 +25,7 @@ from flinkray.streaming.operators.look_up import LookUpRoom
 
 
 class TaskFiles:
-    """What its tasks read and write of them."""
+    """Gives tasks access to results in files, and to notes of streams."""
 
     def __init__(self, endpoint: RpcEndpoint, main: MainLoop, storage_dir: str) -> None:
         self._endpoint = endpoint
@@ -34,7 +33,7 @@ class TaskFiles:
         self._storage_dir = storage_dir
 
     def inputs_of(self, deployed: DeployedTask) -> tuple[FileInput, ...]:
-        """In the order of the vertex's inputs; without those that come by channels."""
+        """Return the inputs in files, in the order of the vertex's inputs."""
         return tuple(
             FileInput(
                 self._endpoint.rpc_service,
@@ -50,19 +49,19 @@ class TaskFiles:
         )
 
     def commit_log(self, job_id: JobID, operator_id: str) -> FileCommitLog:
-        """Where the committer of a sink notes what it commits at the end."""
+        """Return the log in which a sink's committer notes what it commits at the end."""
         return FileCommitLog(commit_log_location(self._storage_dir, job_id, operator_id))
 
     def published(self, job_id: JobID, vertex_id: JobVertexID) -> str:
-        """Where a vertex of the job publishes partitions while it runs."""
+        """Return the place where a vertex of the job publishes partitions while it runs."""
         return published_location(self._storage_dir, job_id, vertex_id)
 
     def epochs(self, job_id: JobID, vertex_id: JobVertexID) -> str:
-        """Where a stream of the job publishes the epochs that a vertex takes."""
+        """Return the place where a stream of the job publishes the epochs that a vertex takes."""
         return epochs_location(self._storage_dir, job_id, vertex_id)
 
     def look_up_room(self, deployed: DeployedTask, operator_id: str, most: int) -> LookUpRoom:
-        """Of the task's subtask of a look-up."""
+        """Return the limit of *most* records that wait in this subtask of a look-up."""
         location = look_ups_location(self._storage_dir, deployed.job.job_id, operator_id)
         return NotedRoom(
             LookUpNotes(location),
@@ -73,8 +72,7 @@ class TaskFiles:
         )
 
     def end_streams(self, deployed: DeployedTask) -> None:
-        """The task has come to its end: no epochs follow those that its committers have published,
-        and it takes no more micro-batches.  Blocks."""
+        """Note that the task publishes no more epochs, and takes no more micro-batches. Blocks."""
         execution = stream_execution(deployed.graph_id, deployed.task.restores)
         configuration, job_id = deployed.vertex.invokable.configuration, deployed.job.job_id
         for vertex_id in configuration.get(EPOCHS_OF, "").split():
@@ -87,7 +85,7 @@ class TaskFiles:
             )
 
     def outputs_of(self, deployed: DeployedTask) -> tuple[FileOutput, ...]:
-        """In the order of the vertex's results; without those that go by channels."""
+        """Return the results in files, in the order of the vertex's results."""
         job_id = deployed.job.job_id
         return tuple(
             FileOutput(
@@ -95,3 +93,34 @@ class TaskFiles:
             )
             for one in written_partitions(deployed.graph_id, deployed.vertex, deployed.task)
         )
+
+
+class NotedRoom(LookUpRoom):
+    """Notes in the storage when a look-up is full: the job's coordinator then makes sources wait.
+
+    Args:
+        execution: the stream execution.
+        attempt: number of the subtask's attempt in this execution.
+    """
+
+    def __init__(
+        self, notes: LookUpNotes, execution: str, subtask: int, attempt: int, most: int
+    ) -> None:
+        self._notes = notes
+        self._execution = execution
+        self._subtask = subtask
+        self._attempt = attempt
+        self.most = most
+        self._may_be_full = attempt > 0
+        """Whether a note of this attempt, or of an earlier one, may say that it is full."""
+
+    def full(self) -> None:
+        self._note(is_full=True)
+        self._may_be_full = True
+
+    def free(self) -> None:
+        if self._may_be_full:
+            self._note(is_full=False)
+
+    def _note(self, *, is_full: bool) -> None:
+        self._notes.note(self._execution, self._subtask, self._attempt, is_full=is_full)

@@ -1,4 +1,4 @@
-"""Figures of the stream tasks of a process, as Ray's metrics endpoint shows them."""
+"""Metrics of a process's stream tasks for Ray's metrics endpoint."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from flinkray.actors.shared.exported_metrics import (
     DESCRIPTIONS,
     TASK,
     exported_name,
+    job_tags,
     samples_of,
 )
 from flinkray.core.error_text import summary_of
-from flinkray.core.ids import JobVertexID
+from flinkray.core.ids import JobID, JobVertexID
 from flinkray.rpc import MetricSample
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.streaming.functions.metrics import Counter, Gauge, Meter, MetricGroup
@@ -26,12 +27,12 @@ _TIMES = {
     "idleTimeMs": ("accumulateIdleTimeMs", "idleTimeMsPerSecond"),
     "backPressuredTimeMs": ("accumulateBackPressuredTimeMs", "backPressuredTimeMsPerSecond"),
 }
-"""What the task counts, and what its total and its share of the time are called."""
+"""Name of the task's counter -> exported names of its total and of its share of the time."""
 _INPUT = "currentInputWatermark"
 _WATERMARKS = (_INPUT, "currentOutputWatermark")
-"""Tasks that read a source have the second one."""
+"""Tasks that read a source have the second watermark."""
 IS_HELD = "isHeld"
-"""Of tasks that read a source, where others can hold it."""
+"""Metric of source tasks that can be held."""
 _NO_WATERMARK = -(1 << 63)
 _MERGED: dict[str, Callable[[tuple[float, float]], float]] = {
     exported_name(TASK, name): merge
@@ -42,51 +43,54 @@ _MERGED: dict[str, Callable[[tuple[float, float]], float]] = {
     )
     for name in names
 }
-"""How what is no total of several tasks becomes one figure."""
+"""How values of several tasks are merged, for metrics that are not summed."""
 _USER_METRIC = "user_metric"
 
 
 @dataclass(frozen=True, slots=True)
 class ShownAs:
-    """A subtask, and what it is called: vertices of one name, also of jobs of one name, are shown
-    as one, since ids would be other ones in each run."""
+    """A subtask and its labels. Vertices with the same name are shown as one."""
 
     vertex_id: JobVertexID
     subtask: int
+    job_id: JobID
     job: str = field(compare=False)
     vertex: str = field(compare=False)
 
     @property
     def tags(self) -> dict[str, str]:
-        return {"job": self.job, "vertex": self.vertex, "subtask": str(self.subtask)}
+        tags = job_tags(self.job, self.job_id)
+        return {**tags, "vertex": self.vertex, "subtask": str(self.subtask)}
 
 
 @dataclass
 class _ShownTask:
     group: MetricGroup
     times: dict[str, float] = field(default_factory=dict)
-    """When it was looked at last."""
+    """Times at the last look."""
 
 
 class TaskMetrics:
-    """Lives on the process's main thread; what it reads is counted by the tasks' threads."""
+    """The shown tasks.
+    Lives on the process's main thread; the values are counted by the tasks' threads.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
-        """*now*: seconds since the epoch."""
+        """*now* returns seconds since the epoch."""
         self._now = now
         self._tasks: dict[ShownAs, _ShownTask] = {}
 
     def begun(self, task: ShownAs, group: MetricGroup) -> None:
-        """A task has begun; a later attempt takes the place of the one before."""
+        """Show a task. A later attempt replaces the earlier one."""
         self._tasks[task] = _ShownTask(group)
 
     def ended(self, task: ShownAs, group: MetricGroup) -> None:
-        """That task is not shown any more."""
+        """Stop showing a task."""
         if task in self._tasks and self._tasks[task].group is group:
             del self._tasks[task]
 
     def samples(self) -> Iterator[MetricSample]:
-        """Of all tasks that run now."""
+        """Yield the samples of all tasks that run now."""
         shown: dict[tuple[str, ...], MetricSample] = {}
         for name, task in self._tasks.items():
             for sample in self._of_task(name.tags, task):
@@ -115,13 +119,12 @@ class TaskMetrics:
     def _watermark(self, name: str, watermark: int) -> dict[str, float]:
         if watermark == _NO_WATERMARK:
             return {}
-        if watermark >= MAX_TIMESTAMP:  # nothing is to come that could be late; floats round it up
+        if watermark >= MAX_TIMESTAMP:  # no record can be late any more; floats round the value up
             return {name: watermark}
         return {name: watermark, "watermarkLag": self._now() * 1000 - watermark}
 
 
 def _merged(one: MetricSample | None, other: MetricSample) -> MetricSample:
-    """Of two tasks that are shown as one."""
     if one is None:
         return other
     merge = _MERGED.get(other.name, sum)
@@ -129,7 +132,7 @@ def _merged(one: MetricSample | None, other: MetricSample) -> MetricSample:
 
 
 def _shares(now: dict[str, float], before: dict[str, float]) -> dict[str, float]:
-    """Totals, and from the second look on how much of the time in between each was."""
+    """Return totals, and from the second look on also the shares of the time in between."""
     values = {_TIMES[name][0]: total for name, total in now.items()}
     elapsed = sum(now.values()) - sum(before.values())
     if before and elapsed > 0:
@@ -140,7 +143,10 @@ def _shares(now: dict[str, float], before: dict[str, float]) -> dict[str, float]
 
 
 def io_metrics_of(group: MetricGroup, *, reads: bool, writes: bool) -> IOMetrics | None:
-    """The totals of a task that reads other tasks, or writes to some; None: it has not begun."""
+    """Return the totals of a task.
+    None if the task has not begun. *reads* and *writes* tell whether the task reads other tasks,
+    and writes to other tasks.
+    """
     metrics = group.all()
     if "busyTimeMs" not in metrics:
         return None
@@ -167,15 +173,15 @@ def _known(watermark: int) -> int | None:
 
 
 def _value_of(name: str, metric: object) -> float | None:
-    """None: it has none."""
     if isinstance(metric, Gauge):
         read = metric.get_value
     elif isinstance(metric, Counter | Meter):
         read = metric.get_count
     else:
-        return None  # distributions have more than one value; the task's log has them at its end
+        # distributions have more than one value; the task writes them to its log at its end
+        return None
     try:
-        return float(read())  # users count with numbers of NumPy, too, which Ray refuses
+        return float(read())  # users also count with NumPy numbers, which Ray refuses
     except BaseException as error:  # noqa: BLE001 - whatever the user's gauge or number raised
         log.debug("%s cannot be read: %s", name, summary_of(error))
         return None

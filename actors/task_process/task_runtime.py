@@ -1,6 +1,6 @@
-"""What the stream tasks of a process run on: threads, sockets and the system's clock.
+"""The base of a process's stream tasks: threads, sockets and the system's clock.
 
-A simulation has another one, where nothing of that is real and the tasks are the same.
+Tests run the same tasks on another runtime, in which threads, sockets and clock are simulated.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.task_process.code_failure import CodeFailure
 from flinkray.actors.task_process.code_thread import CodeThread
-from flinkray.actors.task_process.writer_threads import WriterThreads
 from flinkray.rpc import RpcService
 from flinkray.streaming.network import NetworkEnvironment, NetworkSettings, Signal
 from flinkray.streaming.time.waiting_clock import WaitingClock, WaitingSystemClock
@@ -23,42 +23,42 @@ class RunningCode(Protocol):
     """A function that runs beside the event loop."""
 
     returned: asyncio.Future[CodeFailure | None]
-    """What it failed with, or None, when it has returned."""
+    """Completed when the function has returned: the failure, or None."""
 
     def interrupt(self) -> None:
-        """Have it end soon, whatever it is at."""
+        """Make the function end soon, whatever it does."""
 
 
 class TaskRuntime(Protocol):
-    """See the module.  Methods are called on the event loop where nothing else is said."""
+    """The base of stream tasks. Methods are called on the event loop unless noted otherwise."""
 
     clock: WaitingClock
-    """Of the tasks."""
+    """Clock of the tasks."""
 
     def run(self, function: Callable[[], object], name: str) -> RunningCode:
-        """Begin to run it."""
+        """Begin to run *function*."""
 
     def signal(self) -> Signal:
-        """For what one of these functions waits for."""
+        """Return a signal for which a function started by :meth:`run` can wait."""
 
     def between_steps(self, check: Callable[[], None]) -> Callable[[], None]:
-        """What a task calls between two of its steps, in place of *check*."""
+        """Return the function that a task calls between two of its steps, in place of *check*."""
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have *work* done, which may block and must not raise; from any thread."""
+        """Run *work*, which may block and must not raise. Called from any thread."""
 
     def network(self, settings: NetworkSettings) -> NetworkEnvironment:
-        """The channels of the process.  Raises TaskError where it can have none."""
+        """Return the channels of the process. Raises TaskError if the process can have none."""
 
     def abandon(self, work: Callable[[], None]) -> None:
-        """The process is gone, and what it pretended to be is to end by *work*, which may block."""
+        """Run *work*, which may block, to end what remains of a process that is gone."""
 
     def close(self) -> None:
-        """The process ends: nothing is begun any more."""
+        """Stop: the process ends, and nothing is started any more."""
 
 
 class ThreadedRuntime(TaskRuntime):
-    """The real one."""
+    """The runtime with real threads, sockets and clock."""
 
     def __init__(self, rpc_service: RpcService) -> None:
         self.clock = WaitingSystemClock()
@@ -96,3 +96,25 @@ class ThreadedRuntime(TaskRuntime):
 
     def close(self) -> None:
         self._writers.close()
+
+
+_MOST = 4
+"""Number of snapshots written at a time. A large snapshot must not hold up other tasks."""
+
+
+class WriterThreads:
+    """Threads that write snapshots. They start with the first snapshot."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(_MOST, "write state")
+        self._is_closed = False
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Run *work*, which must not raise. Called from any thread."""
+        if not self._is_closed:
+            self._executor.submit(work)
+
+    def close(self) -> None:
+        """Stop: the process ends, and nothing is started any more."""
+        self._is_closed = True
+        self._executor.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""User code in a task process: loaded once per slot, and kept as long as the slot."""
+"""User code in a task process: loaded once, and kept as long as a slot uses it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from flinkray.core.blobs import BlobKey
 from flinkray.core.errors import RpcConnectionError
 from flinkray.core.ids import AllocationID, JobID
 from flinkray.rpc import RpcService
-from flinkray.spark.user_code import load_function
+from flinkray.user_code import load_function
 
 UserFunction = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedCode:
-    """What the code of a vertex is."""
+    """The code of a vertex."""
 
     function: UserFunction
     is_async: bool
-    """It is a coroutine function."""
+    """Whether it is a coroutine function."""
 
 
 _Key = tuple[JobID, bytes | BlobKey]
@@ -33,41 +33,44 @@ _Key = tuple[JobID, bytes | BlobKey]
 
 @dataclass(frozen=True, slots=True)
 class CodeOrigin:
-    """Where the code of a vertex comes from."""
+    """The origin of the code of a vertex."""
 
     job_id: JobID
     code: bytes | BlobKey
     blob_server: str | None
-    """Address; needed where ``code`` is a key."""
+    """Address of the blob server; needed if ``code`` is a key."""
 
 
 class UserCode:
-    """A function is unpickled when the first task of a job here needs it; later attempts in the
-    slots that have used it get the same one, with the same module-level state (TM-25)."""
+    """Loads functions of user code.
+    A function is unpickled when the first task of a job here needs it. Later attempts in the slots
+    that have used it get the same function, with the same module-level state (TM-25).
+    """
 
     def __init__(self, rpc_service: RpcService) -> None:
         self._rpc_service = rpc_service
         self._blobs: dict[str, BlobCache] = {}
-        """By server."""
+        """Caches by blob server."""
         self._functions: dict[_Key, asyncio.Future[LoadedCode]] = {}
         self._users: dict[_Key, set[AllocationID]] = {}
 
     async def load(self, allocation_id: AllocationID, origin: CodeOrigin) -> LoadedCode:
-        """
+        """Return the code, loaded on first use.
+
         Raises:
-            CodeFailedError: it cannot be rebuilt here.
-            FlinkRayError: it cannot be fetched.
+            CodeFailedError: the code cannot be unpickled here.
+            FlinkRayError: the code cannot be fetched.
         """
         key = (origin.job_id, origin.code)
         self._users.setdefault(key, set()).add(allocation_id)
         loading = self._functions.get(key)
         if loading is None or (loading.done() and _has_failed(loading)):
             loading = self._functions[key] = asyncio.ensure_future(self._load(origin))
-        # one task that is cancelled must not take it away from others
+        # if one waiting task is cancelled, the others still get the code
         return await asyncio.shield(loading)
 
     def free(self, allocation_id: AllocationID) -> None:
-        """The slot is given back: what no other slot has used is forgotten."""
+        """Free a slot. Functions that no other slot uses are dropped."""
         for key, users in tuple(self._users.items()):
             users.discard(allocation_id)
             if not users:
@@ -75,7 +78,7 @@ class UserCode:
                 self._functions.pop(key).cancel()
 
     async def close(self) -> None:
-        """Forget all."""
+        """Drop all functions and close the caches."""
         for loading in self._functions.values():
             loading.cancel()
         self._functions.clear()
@@ -87,7 +90,7 @@ class UserCode:
         code = origin.code
         if isinstance(code, BlobKey):
             code = await self.fetch(origin.job_id, code, origin.blob_server)
-        # importing what it needs may take long, and is user code
+        # imports of the code may take long, and are user code
         loaded: LoadedCode | CodeFailure = await self._rpc_service.run_blocking(
             outcome_of, _loaded, code
         )
@@ -96,10 +99,10 @@ class UserCode:
         return loaded
 
     async def fetch(self, job_id: JobID, key: BlobKey, blob_server: str | None) -> bytes:
-        """What travels with a job by reference.
+        """Return the content of a blob that travels with a job.
 
         Raises:
-            FlinkRayError: it cannot be fetched.
+            FlinkRayError: the blob cannot be fetched.
         """
         if blob_server is None:
             raise RpcConnectionError(f"job {job_id}: no blob server is known to have its code")

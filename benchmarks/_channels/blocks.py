@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 import pyarrow as pa
-from _rpc.report import Section
+from _results import Section
 
 from _channels.over_channels import OverChannels
 from flinkray.streaming.network.element_codec import ElementDecoder, ElementEncoder
@@ -54,7 +54,7 @@ def measure(channels: OverChannels, rounds: int) -> Section:
             f"{decode * 1e6:,.0f}",
             "cannot" if packed is None else f"{packed * 1e6:,.0f}",
         )
-        shown.figures[name] = {
+        shown.raw[name] = {
             "seconds_per_row": seconds / ROWS,
             "seconds_per_row_of_small_blocks": tiny_seconds / 10,
             "encode": encode,

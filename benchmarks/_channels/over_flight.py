@@ -13,7 +13,7 @@ from _channels.contender import Contender, Peer, tell
 
 
 class OverFlight(Contender):
-    name = "Arrow Flight do_put, do_exchange"
+    name = "Arrow Flight"
 
     def __init__(self, folder: str) -> None:
         self._peer = Peer("over_flight", f"grpc+unix://{folder}/flight-{os.getpid()}")

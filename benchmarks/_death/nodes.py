@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import ray
-from _rpc.report import Section
+from _results import Figure, Section
 from ray.cluster_utils import Cluster
 
 from _death.victims import VictimGateway
@@ -36,17 +36,21 @@ def run() -> Section:
     section = Section(
         "the end of a node, s until it is known", ("", "pending call", "watch", "ray.nodes()")
     )
-    for name, settings, end in (
-        ("raylet killed", {}, _kill_raylet),
-        ("node stopped, default health check", {}, _stop_all),
-        ("node stopped, tight health check", TIGHT, _stop_all),
+    for id_, name, settings, end in (
+        ("", "raylet killed", {}, _kill_raylet),
+        ("node", "node stopped, default health check", {}, _stop_all),
+        ("tight", "node stopped, tight health check", TIGHT, _stop_all),
     ):
         for max_restarts, kind in ((0, "no restarts"), (-1, "restarts")):
             found = _one(settings, end, max_restarts)
             section.add(f"{name}, {kind}", *(f"{value:,.2f}" for value in found))
-            section.figures[f"{name}, {kind}"] = dict(
+            section.raw[f"{name}, {kind}"] = dict(
                 zip(("pending", "watch", "nodes"), found, strict=True)
             )
+            if not max_restarts:
+                peer = f"`ray.nodes()` {found[2]:,.1f} s"
+                what = f"{name}: to the end of a watch"
+                section.figures.append(Figure(id_, what, found[1], unit="s", peer=peer))
     return section
 
 

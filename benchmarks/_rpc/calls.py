@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from _results import Figure, Section, medians, microseconds
+
 from _rpc.cluster import Cluster
 from _rpc.endpoints import (
     CallerGateway,
@@ -13,7 +15,6 @@ from _rpc.endpoints import (
     RawSyncEcho,
     raw_actor,
 )
-from _rpc.report import Goal, Section, medians, microseconds
 
 OUTSTANDING = 1000
 OURS = Load(asks=3000, pipelined=30_000, outstanding=OUTSTANDING)
@@ -70,7 +71,7 @@ async def run(cluster: Cluster) -> Section:
     section = Section(
         f"calls between two processes on this node, medians of {cluster.rounds} rounds",
         ("", *found),
-        figures={"medians": found, "rounds": runs},
+        raw={"medians": found, "rounds": runs},
     )
     for key, title in ROWS:
         if any(key in one for one in found.values()):
@@ -81,19 +82,24 @@ async def run(cluster: Cluster) -> Section:
 
 
 def _judge(section: Section, found: dict[str, dict[str, float]]) -> None:
-    ours, raw = found["flinkray, unix"], found["Ray, async actor"]
+    def ratio(
+        id_: str, what: str, bound: float, way: str = "unix", peer: str = "Ray, async actor"
+    ) -> None:
+        key = id_.partition("-")[0]
+        mine = found[f"flinkray, {way}"][key]
+        theirs = found[peer]["pipelined" if key == "tells" else key]
+        is_time = key in ("p50", "p99")
+        shown = [f"{microseconds(it)} us" if is_time else f"{it:,.0f}" for it in (mine, theirs)]
+        name, value = f"{peer}: {shown[1]}", mine / theirs
+        figure = Figure(
+            id_, what, value, bound, "x", at_least=not is_time, shown=f"{shown[0]}, {{}}", peer=name
+        )
+        section.figures.append(figure)
 
-    def ratio(what: str, key: str, bound: float, at_least: bool = False) -> Goal:
-        base = raw["pipelined" if key == "tells" else key]
-        return Goal(f"{what} / raw async actor call", ours[key] / base, bound, at_least)
-
-    section.goals += [
-        ratio("ask p50", "p50", 0.12),
-        ratio("ask p99", "p99", 0.2),
-        ratio("asks/s", "pipelined", 25, at_least=True),
-        ratio("tells/s", "tells", 80, at_least=True),
-    ]
-    carried = found["flinkray, through Ray"]["p50"] / raw["p50"]
-    section.goals.append(Goal("ask p50 through Ray's calls / raw async actor call", carried, 1.15))
+    ratio("p50", "an ask, one after the other, p50", 0.12)
+    ratio("p99", "an ask, one after the other, p99", 0.2)
+    ratio("pipelined", f"asks/s, {OUTSTANDING:,} on their way", 25)
+    ratio("tells", "tells/s, against the actor's calls", 80)
+    ratio("p50-through-ray", "an ask that Ray's calls carry, p50", 1.15, "through Ray")
     if "xoscar" in found:
-        section.goals.append(Goal("ask p50 / xoscar's", ours["p50"] / found["xoscar"]["p50"], 1.0))
+        ratio("p50-xoscar", "an ask, one after the other, p50, beside xoscar", 1.0, peer="xoscar")

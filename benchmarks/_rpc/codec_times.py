@@ -9,7 +9,8 @@ from enum import Enum
 from statistics import median
 from typing import Any
 
-from _rpc.report import Section, microseconds
+from _results import Section, microseconds
+
 from flinkray.core.errors import JobNotFoundError
 from flinkray.core.ids import (
     AllocationID,
@@ -113,7 +114,7 @@ def _add(section: Section, name: str, value: Any, rounds: int) -> None:
     encode = _time(lambda: codec.encode(value), rounds)
     decode = _time(lambda: codec.decode(data), rounds)
     section.add(name, f"{len(data):,}", microseconds(encode), microseconds(decode))
-    section.figures[name] = {"bytes": len(data), "encode": encode, "decode": decode}
+    section.raw[name] = {"bytes": len(data), "encode": encode, "decode": decode}
 
 
 def _time(what: Callable[[], Any], rounds: int) -> float:

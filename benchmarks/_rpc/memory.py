@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from statistics import median
 
+from _results import Section
+
 from _rpc.cluster import NAMESPACE, Cluster
-from _rpc.report import Section
 from _rpc.sender_host import SenderHostGateway
 
 CONNECTIONS = 500
@@ -33,7 +34,7 @@ async def run(cluster: Cluster) -> Section:
         f"resident memory of a connection, over {CONNECTIONS} connections between two processes, "
         f"medians of {cluster.rounds} rounds",
         ("", "KB"),
-        figures={"calling": median(calling), "called": median(called)},
+        raw={"calling": median(calling), "called": median(called)},
     )
     section.add("calling side", f"{median(calling) / 1000:,.1f}")
     section.add("called side", f"{median(called) / 1000:,.1f}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from _results import Section, medians, microseconds
+
 from _rpc.cluster import Cluster
 from _rpc.endpoints import CallerGateway, RawCaller, RawEcho, raw_actor
-from _rpc.report import Section, medians, microseconds
 
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000, 8_000_000)
 """Bytes; the largest is below the frame limit of 10 MiB."""
@@ -45,7 +46,7 @@ async def run(cluster: Cluster) -> Section:
         cells = []
         for name in names:
             seconds = medians(runs[name, size])["p50"]
-            section.figures.setdefault(name, {})[str(size)] = seconds
+            section.raw.setdefault(name, {})[str(size)] = seconds
             cells += [microseconds(seconds), f"{size / seconds / 1e6:,.0f}"]
         section.add(f"{size:,}", *cells)
     return section

@@ -6,8 +6,9 @@ import asyncio
 import time
 from statistics import median
 
+from _results import Section
+
 from _rpc.cluster import NAMESPACE, Cluster
-from _rpc.report import Section
 from _rpc.sender_host import SenderHostGateway
 
 SENDERS = (1, 10, 100, 1000)
@@ -43,7 +44,7 @@ async def run(cluster: Cluster) -> Section:
     for senders in SENDERS:
         total, share = median(totals[senders]), median(slowest[senders])
         section.add(f"{senders:,}", f"{total:,.0f}", f"{share:.2f}")
-        section.figures[str(senders)] = {"asks_per_second": total, "slowest_share": share}
+        section.raw[str(senders)] = {"asks_per_second": total, "slowest_share": share}
     return section
 
 

@@ -2,8 +2,14 @@
 
 from flinkray.blob.cache import BlobCache
 from flinkray.blob.client import BlobClient
-from flinkray.blob.errors import BlobCorruptError, BlobNotFoundError, BlobStoreError
-from flinkray.blob.gateway import BLOB_SERVER, BlobServerGateway, blob_server_beside
+from flinkray.blob.gateway import (
+    BLOB_SERVER,
+    BlobCorruptError,
+    BlobNotFoundError,
+    BlobServerGateway,
+    BlobStoreError,
+    blob_server_beside,
+)
 from flinkray.blob.server import BlobServer
 from flinkray.blob.store import BlobStore
 from flinkray.core.blobs import BlobKey, BlobOwner

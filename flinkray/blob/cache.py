@@ -1,4 +1,4 @@
-"""What a process keeps of the blobs that it has downloaded."""
+"""The cache in which a process keeps the blobs that it has downloaded."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from flinkray.blob.client import BlobClient
 from flinkray.core.blobs import BlobKey, BlobOwner
 
 DEFAULT_CACHE_SIZE = 256 * 2**20
-"""Bytes."""
+"""Size limit of a blob cache, in bytes."""
 
 
 class BlobCache:
-    """Blobs by content, one download for all who ask at the same time; use on one event loop.
+    """A cache of blobs by content. Use it on one event loop.
 
-    Holds at most *max_size* bytes, those that were asked for last; a larger blob is given out and
-    not kept.  That a blob's owner was deleted is not noticed: who has the key may have the bytes.
+    Callers that ask for the same blob at the same time share one download. The cache holds at most
+    *max_size* bytes and drops the least recently used blobs first; a larger blob is not kept. A
+    cached blob is returned even if its owner was deleted.
     """
 
     def __init__(self, client: BlobClient, max_size: int = DEFAULT_CACHE_SIZE) -> None:
@@ -23,17 +24,18 @@ class BlobCache:
         self._max_size = max_size
         self._size = 0
         self._blobs: dict[BlobKey, bytes] = {}
-        """Least recently used first."""
+        """Cached blobs, the least recently used first."""
         self._downloads: dict[BlobKey, asyncio.Task[bytes]] = {}
 
     @property
     def size(self) -> int:
-        """Bytes held now."""
+        """Size of the cached blobs in bytes."""
         return self._size
 
     async def get(self, owner: BlobOwner, key: BlobKey) -> bytes:
-        """See :meth:`BlobClient.get`.  A failed download fails all who wait for it; the next call
-        tries again."""
+        """Return the blob from the cache, or download it with :meth:`BlobClient.get`.
+        If the download fails, all callers that wait for it get the error; the next call tries
+        again."""
         blob = self._blobs.pop(key, None)
         if blob is not None:
             self._blobs[key] = blob
@@ -43,11 +45,11 @@ class BlobCache:
             download = asyncio.ensure_future(self._download(owner, key))
             self._downloads[key] = download
             download.add_done_callback(lambda ended: self._ended(key, ended))
-        # one who gives up must not take the others' download away
+        # a caller that is cancelled must not cancel the download for the others
         return await asyncio.shield(download)
 
     async def close(self) -> None:
-        """Give up the downloads that are under way, and what is held."""
+        """Cancel the running downloads and empty the cache."""
         downloads = list(self._downloads.values())
         for download in downloads:
             download.cancel()
@@ -71,4 +73,4 @@ class BlobCache:
         if self._downloads.get(key) is download:
             del self._downloads[key]
         if not download.cancelled():
-            download.exception()  # whoever asked for it got it, or does not want it any more
+            download.exception()  # marks the error as seen: waiting callers have got it already

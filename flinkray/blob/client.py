@@ -1,4 +1,4 @@
-"""The other side of a blob server: whole blobs, whatever happens to connections on the way."""
+"""The client of a blob server: transfers whole blobs, and retries when connections break."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from flinkray.blob.errors import BlobCorruptError
-from flinkray.blob.gateway import BlobServerGateway, chunk_size
+from flinkray.blob.gateway import BlobCorruptError, BlobServerGateway, chunk_size
 from flinkray.core.blobs import BlobKey, BlobOwner
 from flinkray.core.errors import RpcError, RpcTimeoutError
 from flinkray.rpc import RpcService
@@ -17,21 +16,21 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE = 60.0
-"""Seconds without progress after which a transfer is given up; Ray restarts a server within 2."""
+"""Seconds without progress after which a transfer fails; Ray restarts a server within 2."""
 
 _FIRST_DELAY = 0.05
 _LONGEST_DELAY = 1.0
-"""Seconds before the server is connected to again; doubled each time."""
+"""Longest pause in seconds before a new attempt to connect; pauses double up to this value."""
 
 _CORRUPT_ATTEMPTS = 3
-"""How often a transfer whose bytes came out wrong is made in all."""
+"""Number of attempts, in all, for a transfer whose bytes arrive damaged."""
 
 
 class BlobClient:
-    """Puts and gets blobs at one server; use on the service's event loop.
+    """Puts blobs to one server and gets them from it. Use it on the service's event loop.
 
-    A transfer goes on where it was when the connection breaks or the server is restarted.  Blobs
-    are whole in this process's memory.
+    When the connection breaks or the server restarts, a transfer continues where it stopped. Each
+    blob is held in memory as a whole.
     """
 
     def __init__(
@@ -43,25 +42,25 @@ class BlobClient:
         self._gateway: BlobServerGateway | None = None
 
     async def put(self, owner: BlobOwner, data: bytes) -> BlobKey:
-        """Store *data*; on return it is durable.  Nothing travels when it is there already.
+        """Store *data* durably and return its key; sends no bytes if the server has the blob.
 
         Raises:
             BlobStoreError: the server's storage fails.
-            BlobCorruptError: the bytes came out wrong at the server, again and again.
-            RpcError: the server could not be reached for so long.
+            BlobCorruptError: the bytes arrived damaged at the server in every attempt.
+            RpcError: the server was unreachable for longer than *patience*.
         """
         key = await self._rpc_service.run_blocking(BlobKey.of, data)
         await self._whole(lambda: self._put(owner, key, data))
         return key
 
     async def get(self, owner: BlobOwner, key: BlobKey) -> bytes:
-        """The blob; its hash was found right.
+        """Return the blob, after its hash was checked.
 
         Raises:
             BlobNotFoundError: the owner has no such blob.
             BlobStoreError: the server's storage fails.
-            BlobCorruptError: the bytes came out wrong, again and again.
-            RpcError: the server could not be reached for so long.
+            BlobCorruptError: the bytes arrived damaged in every attempt.
+            RpcError: the server was unreachable for longer than *patience*.
         """
         return await self._whole(lambda: self._get(owner, key))
 
@@ -76,7 +75,7 @@ class BlobClient:
         while there < key.size:
             before, there = there, await send(there, data[there : there + size])
             progress.reached(there)
-            if there <= before:  # the server was restarted, or threw away what it had
+            if there <= before:  # the server restarted, or discarded the received bytes
                 await self._pause(progress, f"{self._address} lost what it had of blob {key}")
 
     async def _get(self, owner: BlobOwner, key: BlobKey) -> bytes:
@@ -86,7 +85,7 @@ class BlobClient:
         async def receive(offset: int) -> bytes:
             return await self._ask(progress, lambda server: server.get(owner, key, offset, size))
 
-        data = bytearray(await receive(0))  # also whether there is a blob, if it has no bytes
+        data = bytearray(await receive(0))  # fails if the blob does not exist, size 0 too
         while len(data) < key.size:
             data += await receive(len(data))
             progress.reached(len(data))
@@ -131,7 +130,7 @@ class BlobClient:
 
 
 class _Progress:
-    """When a transfer got somewhere last."""
+    """Measures how long a transfer has made no progress."""
 
     def __init__(self, rpc_service: RpcService, patience: float) -> None:
         self._now = rpc_service.deadlines.time

@@ -1,10 +1,12 @@
-"""What a blob server is asked for."""
+"""The RPC interface of the blob server."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 
 from flinkray.core.blobs import BlobKey, BlobOwner
+from flinkray.core.errors import FlinkRayError
+from flinkray.ha import StoreError
 from flinkray.rpc import RpcGateway, RpcService, ask_timeout
 from flinkray.rpc.spec import split_address
 
@@ -12,10 +14,10 @@ BLOB_SERVER = "blobserver"
 """Endpoint id of a process's blob server."""
 
 MAX_CHUNK = 4 * 2**20
-"""Bytes that travel in one message at the most."""
+"""Largest number of bytes in one message."""
 
 _STORAGE_TIMEOUT = 60.0
-"""Seconds that a chunk may take: storage can be slow."""
+"""Seconds that one request may take; storage can be slow."""
 
 
 def blob_server_beside(address: str) -> str:
@@ -25,36 +27,34 @@ def blob_server_beside(address: str) -> str:
 
 
 def chunk_size(rpc_service: RpcService) -> int:
-    """Bytes that fit into one of this service's messages with room for what is around them."""
+    """Return how many bytes to send in one message of this service, with room for the envelope."""
     return min(MAX_CHUNK, rpc_service.max_frame_size * 3 // 4)
 
 
 class BlobServerGateway(RpcGateway):
-    """Keeps blobs by owner.  Every method can be called again when its answer was lost."""
+    """Keeps blobs by owner. If an answer is lost, every method can be called again."""
 
     @abstractmethod
     @ask_timeout(_STORAGE_TIMEOUT)
     async def put(self, owner: BlobOwner, key: BlobKey, offset: int, data: bytes) -> int:
-        """Add *data*, which begins at *offset* of the blob, to what is here of it.
+        """Append *data*, which begins at *offset* of the blob, to the received part of the blob.
 
-        Returns how many of its bytes are here now: go on from there, whatever that is, until it is
-        ``key.size``, which is answered when the whole is stored and its hash was found right.
-        No *data* asks how much is here.
+        Returns how many bytes of the blob the server has now. Continue from that offset, whatever
+        it is, until it equals ``key.size``: then the blob is stored and its hash was checked. A
+        call with empty *data* asks how many bytes the server has.
 
         Raises:
-            BlobCorruptError: with this part the blob is complete, and its hash is another; all of
-                it was thrown away.
-            BlobStoreError: it could not be stored; what was here of it was thrown away.
+            BlobCorruptError: the blob is complete now, but its hash is wrong; the server has
+                discarded it.
+            BlobStoreError: the storage fails; the server has discarded the received part.
         """
 
     @abstractmethod
     @ask_timeout(_STORAGE_TIMEOUT)
     async def get(self, owner: BlobOwner, key: BlobKey, offset: int, size: int) -> bytes:
-        """The bytes from *offset* on: at least one unless that is the end, at most *size*.
+        """Return bytes from *offset* on: at most *size* bytes, and at least one before the end.
 
-        Raises:
-            BlobNotFoundError: the owner has no such blob.
-            BlobStoreError: it could not be read.
+        Raises BlobNotFoundError or (the blob cannot be read) BlobStoreError.
         """
 
     @abstractmethod
@@ -62,20 +62,42 @@ class BlobServerGateway(RpcGateway):
     async def retain(self, owner: BlobOwner, keys: tuple[BlobKey, ...]) -> tuple[BlobKey, ...]:
         """Keep the blobs of *owner* until :meth:`delete` or :meth:`release`.
 
-        Without it they go some time after the last upload.  Returns those of *keys* that are not
-        here; if there is one, nothing has changed.
+        Blobs that are not retained are deleted some time after the last upload. Returns the *keys*
+        that the server does not have; if there are any, nothing is changed.
         """
 
     @abstractmethod
     @ask_timeout(_STORAGE_TIMEOUT)
     async def release(self, owner: BlobOwner) -> None:
-        """Take :meth:`retain` back."""
+        """Undo :meth:`retain`: the blobs of *owner* are deleted after some time without use."""
 
     @abstractmethod
     @ask_timeout(_STORAGE_TIMEOUT)
     async def delete(self, owner: BlobOwner) -> None:
-        """Delete all blobs of *owner*, unfinished ones too.
+        """Delete all blobs and uploads of *owner*; BlobStoreError: some may be left; call again."""
 
-        Raises:
-            BlobStoreError: some of it may be there yet; call again.
-        """
+
+class BlobNotFoundError(FlinkRayError):
+    """The owner does not have this blob: the upload was never completed, or the owner was deleted.
+
+    If the owner is still in use, upload the blob again.
+    """
+
+    def __init__(self, owner: BlobOwner, *keys: BlobKey) -> None:
+        super().__init__(owner, *keys)
+        self.owner = owner
+        self.keys = keys
+
+    def __str__(self) -> str:
+        return f"{self.owner} has no blob {', '.join(map(str, self.keys))}"
+
+
+class BlobCorruptError(FlinkRayError):
+    """Received bytes do not match the hash of their key; the text says where this was noticed."""
+
+    retryable = True
+
+
+class BlobStoreError(StoreError):
+    """The storage of the blob server fails (full, not reachable, no permission).
+    The text names the place and the cause."""

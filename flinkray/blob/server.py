@@ -1,4 +1,4 @@
-"""The blob server: takes blobs in parts, keeps them by owner, gives them out in parts."""
+"""The blob server: receives blobs in parts, stores them by owner, and returns them in parts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from flinkray.blob.errors import BlobCorruptError, BlobNotFoundError, BlobStoreError
-from flinkray.blob.gateway import BLOB_SERVER, BlobServerGateway, chunk_size
+from flinkray.blob.gateway import (
+    BLOB_SERVER,
+    BlobCorruptError,
+    BlobNotFoundError,
+    BlobServerGateway,
+    BlobStoreError,
+    chunk_size,
+)
 from flinkray.blob.store import BlobStore, Offsets, RecoveredBlobs
 from flinkray.core.blobs import BlobKey, BlobOwner
 from flinkray.rpc import RpcEndpoint, RpcService
@@ -21,31 +27,29 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 UPLOAD_TIMEOUT = 600.0
-"""Seconds after which what nobody goes on with, or retains, is deleted."""
+"""Seconds without use after which unfinished uploads and unretained blobs are deleted."""
 
 
 async def always() -> bool:
-    """Of a server that nobody else can take the place of."""
+    """Return True: the server is always in charge, because no other server can replace it."""
     return True
 
 
 @dataclass(eq=False)
 class _Upload:
-    """A blob of which some parts are here."""
-
     touched: float
     offsets: list[int] = field(default_factory=list)
     received: int = 0
     hash: Any = field(default_factory=hashlib.sha256)
-    """Of what was received."""
+    """SHA-256 of the bytes received so far."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while parts are written or deleted."""
+    """Held while parts of this blob are written or deleted."""
     over: bool = False
-    """Complete, or thrown away."""
+    """Whether the upload has ended: the blob is complete, or its parts were discarded."""
 
 
 class BlobServer(RpcEndpoint, BlobServerGateway):
-    """Owns a :class:`BlobStore`; make it with :meth:`create`."""
+    """The endpoint that stores blobs in a :class:`BlobStore`; make it with :meth:`create`."""
 
     def __init__(
         self,
@@ -55,7 +59,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         upload_timeout: float,
         is_in_charge: Callable[[], Awaitable[bool]],
     ) -> None:
-        """For :meth:`create`."""
+        """Use :meth:`create` instead."""
         super().__init__(rpc_service, BLOB_SERVER)
         self._store = store
         self._blobs = recovered.complete
@@ -63,14 +67,15 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         self._is_in_charge = is_in_charge
         self._uploads: dict[tuple[BlobOwner, BlobKey], _Upload] = {}
         self._left_behind = {at: dict.fromkeys(offsets) for at, offsets in recovered.strays.items()}
-        """Parts, by offset, of uploads that were thrown away while the storage failed, or that a
-        predecessor has left."""
+        """Offsets of stored parts that belong to no blob.
+        They come from a previous server, or from uploads that were discarded while the storage
+        failed."""
         self._retained: dict[BlobOwner, None] = {}
         now = self.counted_time()
         self._touched: dict[BlobOwner, float] = dict.fromkeys(self._blobs, now)
-        """When owners that are not retained had something to do with here last."""
+        """Time of the last use of each owner that is not retained."""
         self._deletions = asyncio.Lock()
-        """So that no owner is retained while it is being deleted."""
+        """Held during retain and delete, so that no owner is retained while it is being deleted."""
         self._work: dict[asyncio.Task[Any], None] = {}
         self._sweeping = False
 
@@ -82,15 +87,11 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         upload_timeout: float = UPLOAD_TIMEOUT,
         is_in_charge: Callable[[], Awaitable[bool]] = always,
     ) -> BlobServer:
-        """A server, not started yet, with what a predecessor left in *store*.  Its unfinished
-        uploads are deleted when the server is started.
+        """Create a server, which is not started yet, with the blobs that are in *store*.
 
-        Args:
-            is_in_charge: asked before anything is deleted: whether the store is this server's yet.
-                One that was paused may have a successor, to which the same blob was sent again.
-
-        Raises:
-            BlobStoreError: the storage fails.
+        When the server is started, it deletes the unfinished uploads of its predecessor. Before any
+        deletion, *is_in_charge* returns whether this server still owns the store: a paused server
+        may have a successor, which may have received the same blob again. Raises BlobStoreError.
         """
         recovered = await rpc_service.run_blocking(store.recover)
         return cls(rpc_service, store, recovered, upload_timeout, is_in_charge)
@@ -101,8 +102,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         self._sweep_later(self._upload_timeout)
 
     async def on_stop(self) -> None:
-        """Unfinished uploads are of no use any more; if the storage fails, the next server deletes
-        them."""
+        """Discard unfinished uploads. If the storage fails, the next server deletes them."""
         while self._work:
             await asyncio.wait(tuple(self._work))
         for owner, key in tuple(self._uploads):
@@ -120,7 +120,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
                 return 0
             upload = self._uploads[owner, key] = _Upload(self.counted_time())
             self._sweep_later(self._upload_timeout)
-        # to its end, also when the caller gives up: what was written must be known here
+        # runs to its end even if the caller gives up, since written parts must be known here
         return await self._to_the_end(self._append(owner, key, upload, offset, data))
 
     async def _append(
@@ -136,7 +136,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
                 raise BlobCorruptError(f"{owner}: more bytes came than blob {key} has")
             try:
                 if new:
-                    upload.offsets.append(upload.received)  # a write that fails may leave it
+                    upload.offsets.append(upload.received)  # a failed write may leave the part
                     await self.rpc_service.run_blocking(
                         self._store.write_part, owner, key, upload.received, new
                     )
@@ -163,19 +163,20 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         log.info("%s: blob %s is stored", owner, key)
 
     async def _throw_away(self, owner: BlobOwner, key: BlobKey, upload: _Upload) -> None:
-        """The upload's lock is held.  What cannot be deleted now is deleted later."""
+        """End the upload and delete its parts. If the storage fails, they are deleted later.
+        The caller holds the upload's lock."""
         try:
             await self._delete_stored(owner, {key: tuple(upload.offsets)})
         except BlobStoreError as error:
             log.warning("%s: parts of an unfinished blob cannot be deleted yet: %s", owner, error)
             self._left_behind.setdefault((owner, key), {}).update(dict.fromkeys(upload.offsets))
             self._sweep_later(self._upload_timeout)
-        # not before: a new upload writes to the same places
+        # only now: a new upload writes to the same places
         upload.over = True
         del self._uploads[owner, key]
 
     async def _delete_stored(self, owner: BlobOwner, blobs: dict[BlobKey, Offsets]) -> None:
-        """Also their markers: the writing of one may have failed and left it."""
+        """Delete these blobs and their markers. Incomplete blobs may have markers, too."""
         if blobs:
             await self._check_in_charge()
             await self.rpc_service.run_blocking(self._store.delete, owner, blobs)
@@ -189,7 +190,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
     async def _abandon(self, owner: BlobOwner, key: BlobKey, reason: str) -> None:
         upload = self._uploads.get((owner, key))
         if upload is None:
-            return  # over since
+            return  # the upload has ended already
         async with upload.lock:
             if not upload.over:
                 log.info("%s: the upload of blob %s is given up: %s", owner, key, reason)
@@ -259,7 +260,6 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
     # --- what was abandoned -------------------------------------------------------------------
 
     def _sweep_later(self, delay: float) -> None:
-        """At most one sweep is ahead, and none when there is nothing to sweep."""
         if not self._sweeping and (self._uploads or self._touched or self._left_behind):
             self._sweeping = True
             self.schedule_deadline(delay, self._sweep)
@@ -277,7 +277,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         now = self.counted_time()
         times = [upload.touched for upload in self._uploads.values()] + [*self._touched.values()]
         next_limit = min(times, default=now) + self._upload_timeout
-        # what could not be deleted now is due already: not at once again
+        # what could not be deleted is overdue: wait a while before the next attempt
         self._sweep_later(max(next_limit - now, self._upload_timeout / 10))
 
     async def _sweep_all_left_behind(self) -> None:
@@ -286,7 +286,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
 
     async def _sweep_left_behind(self, owner: BlobOwner, key: BlobKey) -> None:
         if (owner, key) in self._uploads or (owner, key) not in self._left_behind:
-            return  # an upload writes to the same places; or somebody else is at it
+            return  # an upload writes to the same places, or another sweep is at work on them
         offsets = self._left_behind.pop((owner, key))
         there = self._blobs.get(owner, {}).get(key)
         if there is None:
@@ -311,8 +311,8 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
                 log.warning("%s: its blobs cannot be deleted yet: %s", owner, error)
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await *work*, which goes on when whoever awaits it is cancelled; not when this process
-        dies."""
+        """Await *work*.
+        If the awaiting task is cancelled, *work* continues until this process dies."""
         task = self.create_task(_outcome(work))
         self._work[task] = None
         task.add_done_callback(lambda _: self._work.pop(task))
@@ -321,7 +321,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
 
 
 async def _outcome(work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-    """*work*, done: its error, if any, is for those who want it."""
+    """Run *work* and return it as a done future, which holds the result or the error."""
     done = asyncio.ensure_future(work)
     done.add_done_callback(lambda _: done.cancelled() or done.exception())
     try:

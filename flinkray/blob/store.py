@@ -1,9 +1,9 @@
 """Blobs as entries of a directory.
 
-A blob is stored in the parts in which it came, so that nothing has to hold it whole, and counts
-from the moment that its *marker* is written, which says where its parts begin.  Entries are named
-``<owner>.<key>.<offset of the part>`` and ``<owner>.<key>.complete``; others are left alone.  A
-marker that cannot be read is left alone as well, with its parts.
+A blob is stored in the parts in which it was received, so no process holds it as a whole. It exists
+once its *marker* is written, which lists where the parts begin. Entries are named
+``<owner>.<key>.<offset of the part>`` and ``<owner>.<key>.complete``; other entries are left alone.
+A marker that cannot be read is left alone with its parts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from flinkray.blob.errors import BlobStoreError
+from flinkray.blob.gateway import BlobStoreError
 from flinkray.core.blobs import BlobKey, BlobOwner
 from flinkray.core.errors import StoredFormatError
 from flinkray.core.message import message
@@ -25,34 +25,33 @@ _COMPLETE = "complete"
 _OFFSET_DIGITS = 20
 
 Offsets = tuple[int, ...]
-"""Where the parts of a blob begin, in order; empty for a blob of no bytes."""
+"""Offsets at which the parts of a blob begin, in order; empty for a blob of no bytes."""
 
 _FIRST_MARKER = b"1"
-"""What markers were before they said anything: the parts are those that are there."""
+"""Content of markers in an old format. Such a blob consists of all parts that exist."""
 
 
 @stored("StoredBlob")
 @message
 class StoredBlob:
-    """A marker."""
+    """The content of a marker: lists the parts of a complete blob."""
 
     offsets: Offsets
 
 
 @dataclass(frozen=True)
 class RecoveredBlobs:
-    """What is in a directory."""
+    """The contents of a blob directory."""
 
     complete: dict[BlobOwner, dict[BlobKey, Offsets]]
     strays: dict[tuple[BlobOwner, BlobKey], Offsets]
-    """Parts that are none of a blob: of uploads that were not finished, or were thrown away."""
+    """Parts that belong to no complete blob: their uploads were not finished or were discarded."""
 
 
 class BlobStore:
-    """The blobs in one directory, which nobody else writes to.  Blocking.
+    """The blobs in one directory, to which no other process writes. Blocking.
 
-    Keeps no state: what is there, the server that owns it knows from :meth:`recover`.  All methods
-    raise BlobStoreError when the storage fails.
+    Keeps no state in memory. All methods raise BlobStoreError when the storage fails.
     """
 
     def __init__(self, directory: Directory) -> None:
@@ -60,11 +59,11 @@ class BlobStore:
 
     @property
     def location(self) -> str:
-        """For people."""
+        """The directory's location, for messages."""
         return self._directory.location()
 
     def recover(self) -> RecoveredBlobs:
-        """What there is; nothing is changed."""
+        """Return the contents of the directory, without changing anything."""
         try:
             names = self._directory.names()
         except OSError as error:
@@ -104,19 +103,19 @@ class BlobStore:
         return RecoveredBlobs(blobs, strays)
 
     def write_part(self, owner: BlobOwner, key: BlobKey, offset: int, data: bytes) -> None:
-        """Durable on return."""
+        """Write a part of a blob; it is durable on return."""
         self._write(_part(owner, key, offset), data)
 
     def complete(self, owner: BlobOwner, key: BlobKey, offsets: Offsets) -> None:
-        """All parts are there and right: from now on the blob is."""
+        """Write the marker that makes the blob complete; all parts must be stored and checked."""
         self._write(_marker(owner, key), encode_entry(StoredBlob(offsets)))
 
     def read_part(self, owner: BlobOwner, key: BlobKey, offset: int) -> bytes | None:
-        """None: there is none (any more)."""
+        """Return the part that begins at *offset*; None if it does not exist (any more)."""
         return self._read(_part(owner, key, offset))
 
     def delete(self, owner: BlobOwner, blobs: dict[BlobKey, Offsets]) -> None:
-        """Markers go first: what a crash leaves behind is no blob."""
+        """Delete blobs, markers first, so that a crash leaves no blob with missing parts."""
         for key in blobs:
             self._delete(_marker(owner, key))
         for key, offsets in blobs.items():
@@ -127,7 +126,8 @@ class BlobStore:
             self._delete(_part(owner, key, offset))
 
     def _offsets(self, owner: BlobOwner, key: BlobKey, there: Offsets) -> Offsets:
-        """Of a complete blob; *there* are the parts that were found.  Raises StoredFormatError."""
+        """Return the offsets of the parts of a complete blob.
+        *there* are the parts that were found. Raises StoredFormatError."""
         marker = self._read(_marker(owner, key))
         if marker is None or marker == _FIRST_MARKER:
             return there
@@ -164,7 +164,8 @@ def _marker(owner: BlobOwner, key: BlobKey) -> str:
 
 
 def _parse(name: str) -> tuple[BlobOwner, BlobKey, int | None] | None:
-    """Owner, key and offset (None: a marker) of an entry; None: it is none of ours."""
+    """Parse the name of an entry into (owner, key, offset).
+    The offset is None for a marker. None if the name is not of a blob."""
     pieces = name.split(".")
     if len(pieces) != 3:
         return None

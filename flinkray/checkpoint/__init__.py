@@ -1,4 +1,4 @@
-"""Checkpoints at rest: where state lies, what is in a checkpoint, and how it is stored and read.
+"""Stored checkpoints: their locations and contents, and how they are written and read.
 
-What a checkpoint is made of while it is taken is decided in :mod:`flinkray.scheduler.checkpoints`.
+:mod:`flinkray.scheduler.checkpoints` decides what goes into a checkpoint while it is taken.
 """

@@ -1,4 +1,4 @@
-"""Files of state wherever pyarrow has a file system for.  Blocking."""
+"""Files of state on any storage for which pyarrow has a file system. Blocking."""
 
 from __future__ import annotations
 
@@ -50,10 +50,11 @@ class _ArrowInput:
 
 
 class ArrowStateFiles(StateFiles):
-    """Of any file system that pyarrow knows.
+    """State files on any file system that pyarrow knows.
 
     Args:
-        path: what pyarrow calls *location*; other locations of the storage are found from there.
+        path: the path of *location* in pyarrow's file system; paths of other locations of the
+            storage are derived from both.
     """
 
     def __init__(self, file_system: pyarrow.fs.FileSystem, path: str, location: str) -> None:
@@ -63,17 +64,14 @@ class ArrowStateFiles(StateFiles):
 
     @classmethod
     def of(cls, location: str) -> ArrowStateFiles:
-        """The storage that a location is in.
-
-        Raises:
-            UnusableLocationError: pyarrow does not know the scheme, or cannot read the URI.
-            CheckpointStorageError: the storage, or what it needs, is not there at present.
-        """
+        """Return the storage that contains the location.
+        Raises UnusableLocationError if pyarrow does not know the scheme or cannot parse the URI,
+        CheckpointStorageError if pyarrow cannot open the file system now, but perhaps later."""
         try:
             file_system, path = arrow_file_system(location)
         except (ValueError, NotImplementedError, OSError) as error:
             text = str(error)
-            if "@" in location:  # pyarrow tells the whole of it
+            if "@" in location:  # the error text of pyarrow contains the whole URI
                 text = "it cannot be read; write / as %2F in keys and secrets"
             may_help = isinstance(error, OSError)
             kind = CheckpointStorageError if may_help else UnusableLocationError
@@ -124,5 +122,5 @@ class ArrowStateFiles(StateFiles):
 
 
 def _path_in_storage(location: str) -> str:
-    """Of a URI, as pyarrow calls it."""
+    """Return the path of a URI in its file system, with percent-escapes decoded as in pyarrow."""
     return unquote(locations.path_of(location))

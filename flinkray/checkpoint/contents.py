@@ -1,6 +1,6 @@
-"""What is in a checkpoint, for people: operators, their states, types and sizes.
+"""Describes a checkpoint for people: operators, their states, types and sizes.
 
-Metadata and the headers of state files are read; state itself is not.
+Only the metadata and the headers of state files are read, not the state.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from flinkray.state.stored_forms import SerializerSnapshot
 
 @message
 class StateContents:
-    """One state of an operator, of all its subtasks."""
+    """One state of an operator, over all subtasks."""
 
     name: str
     kind: str
-    """Of keyed state: value, list, …, and of columns numbers or rows; of operator state: list,
-    union or broadcast."""
+    """Keyed state: value, list, …, or, for columns, numbers or rows.
+    Operator state: list, union or broadcast."""
     is_keyed: bool
     type: str | None
-    """As its descriptor declares it; None: by what is in it."""
+    """Type that the state's descriptor declares. None: the type follows from the values."""
     elements: int | None
-    """Of operator state."""
+    """Number of elements of an operator state. None for keyed state."""
     pickled: tuple[str, ...]
-    """Types that cannot be migrated."""
+    """Types in the state that were pickled, and so cannot be migrated."""
 
 
 @message
 class OperatorContents:
-    """One operator."""
+    """An operator in a checkpoint."""
 
     operator_id: str
     name: str
@@ -45,42 +45,39 @@ class OperatorContents:
     parallelism: int
     max_parallelism: int
     finished: tuple[int, ...]
-    """Subtasks that had come to the end of their data."""
+    """Indices of the subtasks that had reached the end of their data."""
     key_groups: tuple[tuple[int, int], ...]
-    """First and last one of each subtask with keyed state."""
+    """(first, last) key group of each subtask with keyed state."""
     states: tuple[StateContents, ...]
     timers: tuple[str, ...]
-    """Names of queues."""
+    """Names of the timer queues."""
     size: int
-    """Bytes of all its state; what is shared with other checkpoints is counted in full."""
+    """Size of the operator's state in bytes; files shared with other checkpoints count in full."""
     coordinator_size: int | None
-    """Bytes of the state of its coordinator (of a source: its enumerator)."""
+    """Size in bytes of the coordinator's state (for a source: the enumerator's); None without."""
     in_flight_size: int
-    """Bytes that were in flight to and from it when an unaligned checkpoint overtook them."""
+    """Bytes of data in flight to and from the operator that an unaligned checkpoint contains."""
 
 
 @message
 class CheckpointContents:
-    """A checkpoint or savepoint."""
+    """The contents of a checkpoint or savepoint."""
 
     location: str
     job_id: str
     checkpoint_id: int
     kind: str
     timestamp: int
-    """When it was triggered: milliseconds since 1970."""
+    """Time at which the checkpoint was triggered, in milliseconds since 1970."""
     flinkray_version: str
     operators: tuple[OperatorContents, ...]
     size: int
-    """Bytes."""
+    """Size of the state in bytes."""
 
 
 def describe_checkpoint(location: str) -> CheckpointContents:
-    """What is in a checkpoint, by its directory or its metadata file.
-
-    Raises:
-        CheckpointStorageError: it is none, or cannot be read; the text names the file.
-    """
+    """Describe a checkpoint, given by its directory or its metadata file.
+    Raises CheckpointStorageError, which names the file, if there is none or it cannot be read."""
     metadata = read_metadata(location)
     operators = tuple(map(_operator, metadata.operators))
     return CheckpointContents(
@@ -152,7 +149,7 @@ def _contents(
 
 
 def _type_text(described: object) -> str:
-    """Of what :class:`SerializerSnapshot` has as the declared type."""
+    """Return the text of a declared type as :class:`SerializerSnapshot` describes the type."""
     match described:
         case {"of": [*parts]}:
             return f"({', '.join('any' if p is None else _type_text(p) for p in parts)})"
@@ -163,7 +160,7 @@ def _type_text(described: object) -> str:
 
 
 def _add(states: dict[tuple[bool, str], StateContents], found: StateContents) -> None:
-    """What another subtask, or a part before, has of the same state."""
+    """Add the contents of a state. If other subtasks or parts have the same state, combine them."""
     key = not found.is_keyed, found.name
     known = states.get(key)
     if known is not None:

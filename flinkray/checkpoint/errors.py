@@ -1,4 +1,4 @@
-"""What can be wrong with checkpoints at rest.  Each error names a path, the cause and a way out."""
+"""Errors of stored checkpoints. The text of each names a path, the cause and a solution."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flinkray.core.locations import without_secrets
 
 
 class CheckpointStorageError(FlinkRayError):
-    """Checkpoints cannot be written or read; ``path`` says which file or directory it is about."""
+    """Checkpoints cannot be written or read; ``path`` names the file or directory."""
 
     retryable = True
 
@@ -26,62 +26,61 @@ class CheckpointStorageError(FlinkRayError):
 
 
 class CheckpointNotFoundError(CheckpointStorageError):
-    """There is no such file or directory: it was deleted, moved, or never written."""
+    """The file or directory does not exist: it was deleted, moved, or never written."""
 
     retryable = False
 
 
 class IncompleteCheckpointError(CheckpointStorageError):
-    """A directory has no ``_metadata``, which is written last: it is no complete checkpoint."""
+    """A directory without ``_metadata``, which is written last: an incomplete checkpoint."""
 
     retryable = False
 
 
 class CorruptCheckpointError(CheckpointStorageError):
-    """What is stored is not what was written: it was cut short or changed."""
+    """Stored bytes differ from the written bytes: the file was cut short or changed."""
 
     retryable = False
 
 
 class UnknownCheckpointFormatError(CheckpointStorageError):
-    """A file is not flinkray's, or a newer flinkray has written it."""
+    """The file was not written by flinkray, or was written by a newer version."""
 
     retryable = False
 
 
 class NoSuchBucketError(CheckpointStorageError):
-    """The bucket of an object store does not exist; it is never made here."""
+    """The bucket of an object store does not exist; flinkray never creates buckets."""
 
     retryable = False
 
 
 class CheckpointAccessError(CheckpointStorageError):
-    """The storage does not let this process read or write."""
+    """The storage denies this process reading or writing."""
 
     retryable = False
 
 
 class StorageHangsError(CheckpointStorageError):
-    """The storage does not answer: a mount whose server is away, for one."""
+    """The storage does not respond, for example a mount whose server is unavailable."""
 
     retryable = False
 
 
 class UnusableLocationError(CheckpointStorageError):
-    """No storage has such a location: the scheme of its URI is not known, it cannot be read, or it
-    is too long."""
+    """The location is invalid. Its URI has an unknown scheme, cannot be parsed, or is too long."""
 
     retryable = False
 
 
 class CheckpointStorageFullError(CheckpointStorageError):
-    """The storage has no room; what was begun is removed."""
+    """The storage has no space; files written so far are removed."""
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REFUSED = (errno.EACCES, errno.EPERM)
 
-# pyarrow has the errors of object stores in its text only, by the names of their SDKs
+# pyarrow reports errors of object stores only in its text, by the names of their SDKs
 _NO_BUCKET = "NO_SUCH_BUCKET"
 _UNKNOWN_KEY = ("INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_CLIENT_TOKEN_ID")
 _DENIED = ("ACCESS_DENIED", "HTTP response code 403", "(HTTP status 403)")
@@ -89,7 +88,7 @@ _DENIED = ("ACCESS_DENIED", "HTTP response code 403", "(HTTP status 403)")
 
 @contextmanager
 def storage_errors(path: str, what: str) -> Iterator[None]:
-    """Raises what the storage raises as an error of this module; *what* was tried with *path*."""
+    """Convert OSErrors of the storage to errors of this module. *what*: the operation on *path*."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Files of state, and those of this machine.  Blocking.
+"""Interfaces for files of state, and the implementation for local files. Blocking.
 
-A file is written once, under a name of its own, from its beginning to its end, and durable when it
-is closed.  It is read in ranges.
+A file has a name of its own and is written once, from its beginning to its end. It is durable when
+it is closed. It is read in ranges.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from flinkray.ha.directory import Directory, LocalDirectory, LocalFileSystem, files_in
+from flinkray.core import disk
+from flinkray.core.private_files import opener
+from flinkray.ha.directory import Directory, LocalDirectory, files_in
 
 Buffer = bytes | bytearray | memoryview
 
@@ -24,62 +26,65 @@ class OutputFile(Protocol):
     def write(self, data: Buffer) -> None: ...
 
     def close(self) -> None:
-        """Its content and its name are durable on return."""
+        """Close the file. Its content and its name are durable on return."""
 
     def discard(self) -> None:
-        """Remove it, as far as the storage lets us; also after a failure."""
+        """Remove the unfinished file if the storage allows it, also after a failed write."""
 
 
 class InputFile(Protocol):
-    """A file that is read in ranges, from any thread.  All methods raise OSError."""
+    """A file that is read in ranges, from any thread. All methods raise OSError."""
 
     @property
     def size(self) -> int: ...
 
     def read(self, offset: int, length: int) -> bytes:
-        """Fewer bytes only where the file ends."""
+        """Return *length* bytes from *offset*; fewer only at the end of the file."""
 
     def close(self) -> None: ...
 
 
 class StateFiles(ABC):
-    """The files of one storage.  All methods raise OSError."""
+    """The files of one storage. All methods raise OSError."""
 
     @abstractmethod
     def create(self, location: str) -> OutputFile:
-        """A new file; its directory is made if it is not there."""
+        """Create a new file; its directory is created if missing."""
 
     @abstractmethod
     def open(self, location: str) -> InputFile: ...
 
     @abstractmethod
     def delete(self, location: str) -> None:
-        """A file; deleting what is not there is fine."""
+        """Delete a file; no error if it does not exist."""
 
     @abstractmethod
     def names(self, location: str) -> list[str]:
-        """What is in a directory, in order; nothing if there is no such directory."""
+        """Return the sorted names of a directory's entries; empty if the directory is missing."""
 
     @abstractmethod
     def sizes(self, location: str) -> dict[str, int]:
-        """Of the files in a directory, by their names; of none if there is no such directory."""
+        """Return the size of each file in a directory, by file name.
+
+        Empty if the directory is missing.
+        """
 
     @abstractmethod
     def is_directory(self, location: str) -> bool: ...
 
     @abstractmethod
     def remove_if_empty(self, location: str) -> None:
-        """A directory; one that is not empty, or not there, stays as it is."""
+        """Remove a directory if it exists and is empty."""
 
     @abstractmethod
     def entries(self, location: str) -> Directory:
-        """A directory as one of small entries that are replaced as wholes."""
+        """Return the directory as a store of small entries that are replaced as a whole."""
 
 
 class _LocalOutput:
     def __init__(self, path: str) -> None:
         self._path = path
-        self._file = open(path, "xb")  # noqa: SIM115 - closed by close and discard
+        self._file = open(path, "xb", opener=opener)  # noqa: SIM115 - closed by close and discard
 
     def write(self, data: Buffer) -> None:
         self._file.write(data)
@@ -88,10 +93,10 @@ class _LocalOutput:
         with self._file:
             self._file.flush()
             os.fsync(self._file.fileno())
-        LocalFileSystem().sync_directory(posixpath.dirname(self._path))
+        disk.sync_names(posixpath.dirname(self._path))
 
     def discard(self) -> None:
-        with suppress(OSError):  # what was not written yet, to a disk that is full
+        with suppress(OSError):  # for example, buffered bytes do not fit on a full disk
             self._file.close()
         Path(self._path).unlink(missing_ok=True)
 
@@ -117,10 +122,10 @@ class _LocalInput:
 
 
 class LocalStateFiles(StateFiles):
-    """Of this machine, or mounted on it."""
+    """State files on this machine's disks or on file systems mounted here."""
 
     def create(self, location: str) -> OutputFile:
-        _make_durable_directory(posixpath.dirname(location))
+        disk.make_directories(posixpath.dirname(location))
         return _LocalOutput(location)
 
     def open(self, location: str) -> InputFile:
@@ -145,16 +150,8 @@ class LocalStateFiles(StateFiles):
     def remove_if_empty(self, location: str) -> None:
         with suppress(FileNotFoundError):
             if not os.listdir(location):
-                with suppress(OSError):  # somebody has put something into it since
+                with suppress(OSError):  # somebody has created a file in the directory since
                     Path(location).rmdir()
 
     def entries(self, location: str) -> Directory:
         return LocalDirectory(Path(location))
-
-
-def _make_durable_directory(path: str) -> None:
-    if not Path(path).is_dir():
-        parent = posixpath.dirname(path)
-        _make_durable_directory(parent)
-        Path(path).mkdir(exist_ok=True)
-        LocalFileSystem().sync_directory(parent)

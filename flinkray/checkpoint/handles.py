@@ -1,7 +1,7 @@
-"""Handles: what is known of state without reading it.
+"""Handles: descriptions of stored state, which are used without reading the state.
 
-They travel in acknowledgements from tasks to the JobMaster, lie in the metadata of checkpoints, and
-travel back to the tasks that are restored from them.
+Handles travel in acknowledgements from tasks to the JobMaster, are stored in the metadata of
+checkpoints, and travel back to the tasks that are restored.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from flinkray.core.schema import stored, with_defaults
 @stored("checkpoint.InlineState")
 @message
 class InlineState:
-    """Small state, in the handle itself."""
+    """Small state that is stored in the handle itself."""
 
     data: bytes
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size of the state in bytes."""
         return len(self.data)
 
 
 @stored("checkpoint.FileState")
 @message
 class FileState:
-    """State in a file of its own.
+    """State in a separate file.
 
-    *path* is absolute, a path or a URI; in stored metadata it is relative to the directory of the
-    metadata, where the file lies in the same storage as that (see
-    :mod:`flinkray.checkpoint.metadata`).
+    *path* is an absolute path or a URI. In stored metadata, it is relative to the directory of the
+    metadata if both are in the same storage (see :mod:`flinkray.checkpoint.metadata`).
     """
 
     path: str
@@ -47,7 +46,10 @@ StateLocation = InlineState | FileState
 @stored("checkpoint.KeyedStatePart")
 @message
 class KeyedStatePart:
-    """One written snapshot of keyed state: everything, or what had changed since the one before."""
+    """One written snapshot of keyed state.
+
+    It has all entries, or only those that changed since the previous snapshot.
+    """
 
     location: StateLocation
     is_whole: bool
@@ -56,15 +58,13 @@ class KeyedStatePart:
 @stored("checkpoint.KeyedStateHandle")
 @message
 class KeyedStateHandle:
-    """The keyed state of one operator's subtask: a whole snapshot and the changes after it.
-
-    Parts that are files may be shared with earlier and later checkpoints.
-    """
+    """The keyed state of one subtask of an operator: a whole snapshot and the changes after it.
+    Files of the parts may be shared with earlier and later checkpoints."""
 
     first_key_group: int
     last_key_group: int
     parts: tuple[KeyedStatePart, ...]
-    """Oldest first; the first is whole, and no other."""
+    """The snapshots, oldest first. Only the first is whole."""
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -74,24 +74,21 @@ class KeyedStateHandle:
 @stored("checkpoint.OperatorStateMode")
 @register
 class OperatorStateMode(Enum):
-    """What becomes of an operator state when the parallelism changes."""
+    """How an operator state is redistributed when the parallelism changes."""
 
     SPLIT_DISTRIBUTE = "list"
-    """Its elements are divided among the new subtasks."""
+    """The elements are divided among the new subtasks."""
     UNION = "union"
-    """Every subtask is given the elements of all."""
+    """Every subtask gets the elements of all subtasks."""
     BROADCAST = "broadcast"
-    """Every subtask has the same; each is given one copy."""
+    """The state is the same in every subtask; each new subtask gets one copy."""
 
 
 @stored("checkpoint.NamedOperatorState")
 @message
 class NamedOperatorState:
-    """Where the elements of one state begin in the bytes of a handle.
-
-    Each element says itself where it ends, so that a reader which is given some offsets reads
-    nothing else.
-    """
+    """Name, mode and element offsets of one operator state within the bytes of a handle.
+    Each element contains its own length, so a reader of some offsets reads only these elements."""
 
     name: str
     mode: OperatorStateMode
@@ -101,7 +98,7 @@ class NamedOperatorState:
 @stored("checkpoint.OperatorStateHandle")
 @message
 class OperatorStateHandle:
-    """The operator state that one subtask wrote, or the part of it that a subtask is given."""
+    """The operator state that one subtask wrote, or the part of it that one subtask gets."""
 
     location: StateLocation
     states: tuple[NamedOperatorState, ...]
@@ -110,11 +107,7 @@ class OperatorStateHandle:
 @stored("checkpoint.ChannelStateHandle")
 @message
 class ChannelStateHandle:
-    """Data that was in flight in one channel when an unaligned checkpoint overtook it.
-
-    *gate* is the number of the input, or of the result; *channel* that of the channel or
-    subpartition in it.
-    """
+    """Data in one channel that an unaligned checkpoint has overtaken."""
 
     gate: int
     channel: int
@@ -124,19 +117,19 @@ class ChannelStateHandle:
 @stored("checkpoint.CarriedFile")
 @message
 class CarriedFile:
-    """A copy of a file that an operator's state refers to, which lies elsewhere itself."""
+    """A copy of a file to which an operator's state refers, and which is stored elsewhere."""
 
     name: str
-    """By which the operator knows it."""
+    """Name by which the operator refers to the file."""
     location: StateLocation
     checksum: int
-    """CRC-32 of its bytes."""
+    """CRC-32 of the file's bytes."""
 
 
 @stored("checkpoint.OperatorSubtaskState", version=2, migrations={1: with_defaults})
 @message
 class OperatorSubtaskState:
-    """All state of one subtask of an operator; handles of several subtasks after a rescaling."""
+    """All state of one subtask of an operator; after a rescaling, handles of several subtasks."""
 
     operator_state: tuple[OperatorStateHandle, ...] = ()
     keyed_state: tuple[KeyedStateHandle, ...] = ()
@@ -156,7 +149,7 @@ class OperatorSubtaskState:
         )
 
     def locations(self) -> Iterator[StateLocation]:
-        """Where all of it lies, shared files included."""
+        """Yield the location of every part of the subtask's state, shared files included."""
         yield from (handle.location for handle in self.operator_state)
         yield from (part.location for handle in self.keyed_state for part in handle.parts)
         yield from (handle.location for handle in self.input_channels)
@@ -164,7 +157,7 @@ class OperatorSubtaskState:
         yield from (file.location for file in self.files)
 
     def shared_files(self) -> Iterator[FileState]:
-        """Those that other checkpoints may refer to as well."""
+        """Yield the files of keyed state that other checkpoints may refer to as well."""
         for handle in self.keyed_state:
             for part in handle.parts:
                 if isinstance(part.location, FileState):
@@ -174,8 +167,8 @@ class OperatorSubtaskState:
 @stored("checkpoint.TaskState")
 @message
 class TaskState:
-    """What a task acknowledges with: the states of its operators, by operator id."""
+    """The state in a task's acknowledgement: the states of its operators, by operator id."""
 
     operators: dict[str, OperatorSubtaskState]
     is_finished: bool = False
-    """The task has come to the end of its data; its operators have nothing to do any more."""
+    """Whether the task has reached the end of its data, so that its operators have finished."""

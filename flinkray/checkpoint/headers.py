@@ -1,4 +1,4 @@
-"""What a file of state says of itself, in a record at its beginning or at its end.
+"""Headers and footers: records at the beginning or end of a file of state that describe the file.
 
 ::
 
@@ -24,11 +24,11 @@ from flinkray.core.records import decode_record, encode_record
 RecordT = TypeVar("RecordT")
 
 _FEW = 8_192
-"""Bytes, which are read at once: most headers and footers are in them."""
+"""Number of bytes that are read first; most headers and footers fit."""
 
 
 def write_header(output: StateOutput, magic: bytes, version: int, record: object) -> int:
-    """Its size.  Raises CheckpointStorageError."""
+    """Write a header and return its size in bytes. Raises CheckpointStorageError."""
     body = encode_record(record)
     size = len(body).to_bytes(4, "big")
     checksum = zlib.crc32(size + body).to_bytes(4, "big")
@@ -40,11 +40,8 @@ def write_header(output: StateOutput, magic: bytes, version: int, record: object
 def read_header(
     state: StateInput, magic: bytes, version: int, record_type: type[RecordT]
 ) -> tuple[RecordT, int, bytes]:
-    """The record, the size of the header, and the first bytes of the file, which it is in.
-
-    Raises:
-        CheckpointStorageError: it is no such file, or it cannot be read.
-    """
+    """Return (record, size of the header, first bytes of the file, which include the header).
+    Raises CheckpointStorageError if the file has another format, or cannot be read."""
     first = state.read(0, min(_FEW, state.size))
     check_format(state.name, first, magic, version)
     begin = len(magic) + 1 + 8
@@ -60,7 +57,7 @@ def read_header(
 
 
 def write_footer(output: StateOutput, magic: bytes, version: int, record: object) -> None:
-    """Raises CheckpointStorageError."""
+    """Write a footer. Raises CheckpointStorageError."""
     body = encode_record(record)
     rest = len(body).to_bytes(4, "big") + bytes([version]) + magic
     output.write(b"".join((body, zlib.crc32(body + rest).to_bytes(4, "big"), rest)))
@@ -69,11 +66,8 @@ def write_footer(output: StateOutput, magic: bytes, version: int, record: object
 def read_footer(
     state: StateInput, magic: bytes, version: int, record_type: type[RecordT]
 ) -> tuple[RecordT, int]:
-    """The record, and how many bytes are before it.
-
-    Raises:
-        CheckpointStorageError: it is no such file, or it cannot be read.
-    """
+    """Return (record, number of bytes before the footer).
+    Raises CheckpointStorageError if the file has another format, or cannot be read."""
     begin = max(state.size - _FEW, 0)
     last = state.read(begin, state.size - begin)
     if not last.endswith(magic):

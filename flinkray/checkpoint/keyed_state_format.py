@@ -1,13 +1,13 @@
-"""Keyed state in a file, by key group: a restore reads the ranges of its own.
+"""Keyed state in a file, ordered by key group: a restore reads only the ranges that it needs.
 
 ::
 
     bodies, footer
 
-Bodies are in the order of key groups, and each has a checksum.  What a table, queue or columnar
-table has of one key group is one body, or several that follow each other.  The footer
-(:mod:`flinkray.checkpoint.headers`) says which tables there are, how each was written, and where
-the bodies are.  It is last, so that nobody need have everything in memory.
+Bodies are in the order of key groups; each has a checksum. The data of a table, a timer queue or a
+columnar table for one key group is one body, or several consecutive bodies. The footer
+(:mod:`flinkray.checkpoint.headers`) lists the tables, how each was written, and where the bodies
+are. The footer is last, so that the writer need not hold all bodies in memory.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from flinkray.state.stored_forms import SerializerSnapshot
 MAGIC = b"flinkray keyed state\n"
 VERSION = 2
 _LARGEST_READ = 16 << 20
-"""Bytes of one request, but for bodies that are larger."""
+"""Largest number of bytes in one read, unless a single body is larger."""
 
 _WRITTEN_AT_ONCE = 4 << 20
-"""Bytes, unless a body is larger."""
+"""Number of bytes collected before a write, unless a single body is larger."""
 _PIECE = 5 << 10
-"""Bytes, of which zlib says ``len > 1024*5``."""
+"""Number of bytes passed to zlib at once; for more, zlib releases the interpreter's lock."""
 
 _BODY = struct.Struct(">HIQQI")
-"""Key group, number of its section, offset, size, checksum."""
+"""A body in the footer: key group, number of its section, offset, size, checksum."""
 
 
 @stored("checkpoint.StoredTable")
 @message
 class StoredTable:
-    """A table of a snapshot, without what is in it."""
+    """Description of a table in a snapshot, without its contents."""
 
     name: str
     kind: str
@@ -67,7 +67,7 @@ class StoredTable:
 @stored("checkpoint.StoredColumns")
 @message
 class StoredColumns:
-    """A columnar table of a snapshot, without what is in it."""
+    """Description of a columnar table in a snapshot, without its contents."""
 
     name: str
     kind: str
@@ -78,8 +78,8 @@ class StoredColumns:
 
 
 def _from_1(fields: dict[str, Any]) -> dict[str, Any]:
-    """There was one section of columns, of a form that is not read any more: if there is anything
-    in it, whoever asks for it is told."""
+    """Migrate from version 1, which had one section of columns in an unreadable form.
+    If that section is not empty, a table is added that raises an error when requested."""
     number = len(fields["tables"]) + len(fields["timers"])
     used = any(entry[1] == number for entry in _BODY.iter_unpack(fields["bodies"]))
     columns = StoredColumns("arrays", "numbers (version 1)", False, True, None, ())
@@ -89,19 +89,17 @@ def _from_1(fields: dict[str, Any]) -> dict[str, Any]:
 @stored("checkpoint.KeyedStateHeader", version=2, migrations={1: _from_1})
 @message
 class KeyedStateHeader:
-    """What is in a file of keyed state, and where.
-
-    Sections are numbered: the tables, then the queues of timers, then the columnar tables.
-    """
+    """Description of the contents of a file of keyed state, with the positions of all bodies.
+    Sections are numbered: the tables, then the queues of timers, then the columnar tables."""
 
     first_key_group: int
     last_key_group: int
     tables: tuple[StoredTable, ...]
     timers: tuple[str, ...]
-    """Names of queues."""
+    """Names of the timer queues."""
     columns: tuple[StoredColumns, ...]
     bodies: bytes
-    """Entries of 26 bytes, by key group."""
+    """Packed entries of 26 bytes each (``_BODY``), ordered by key group."""
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -125,19 +123,20 @@ class _Body:
 
 
 def write_keyed_state(snapshot: SnapshotStream, output: StateOutput) -> StateLocation:
-    """Write a snapshot, and finish the output.  Raises CheckpointStorageError, and what the
-    snapshot raises."""
+    """Write a snapshot, finish the output and return its location.
+    Raises CheckpointStorageError, and the errors of the snapshot."""
     _write(snapshot, output)
     return output.finish()
 
 
 def write_keyed_state_if_any(snapshot: SnapshotStream, output: StateOutput) -> StateLocation | None:
-    """The same; None, and the output is not finished, where there is nothing to be written."""
+    """Write keyed state, finish *output* and return the location of the written state.
+    If the snapshot contains nothing, return None and leave *output* unfinished."""
     return output.finish() if _write(snapshot, output) else None
 
 
 def _write(snapshot: SnapshotStream, output: StateOutput) -> bool:
-    """Whether there is anything."""
+    """Write a snapshot. Returns whether the snapshot contains anything."""
     entries: list[tuple[int, Section, int, int, int]] = []
     offset = 0
     waiting, size = [], 0
@@ -175,8 +174,8 @@ def _write(snapshot: SnapshotStream, output: StateOutput) -> bool:
 
 
 def _checksum(payload: Payload) -> int:
-    """CRC-32, in pieces so small that zlib keeps the interpreter's lock: a busy thread would take
-    it each time."""
+    """Return the CRC-32. It is computed in pieces so small that zlib keeps the interpreter's lock:
+    if zlib released the lock, another busy thread would take it and delay this one."""
     view, checksum = memoryview(payload), 0
     for begin in range(0, len(view), _PIECE):
         checksum = zlib.crc32(view[begin : begin + _PIECE], checksum)
@@ -187,7 +186,7 @@ def _checksum(payload: Payload) -> int:
 
 
 def read_keyed_state_header(state: StateInput) -> KeyedStateHeader:
-    """What is in it, without reading that.  Raises CheckpointStorageError."""
+    """Return the description of a file of keyed state. Raises CheckpointStorageError."""
     return _read_header(state)[0]
 
 
@@ -205,14 +204,16 @@ def _read_header(state: StateInput) -> tuple[KeyedStateHeader, list[_Body]]:
 
 
 class StoredSnapshot(SnapshotStream):
-    """What is stored of some key groups; nothing else is read but the footer, and nothing is kept.
+    """The stored keyed state of some key groups.
+
+    The footer is read at once, and bodies only when they are requested; nothing is kept in memory.
 
     Args:
-        opened: the state, each time it is read.
-        key_groups: those that are wanted.
+        opened: opens the state; called for each read.
+        key_groups: the key groups to read.
 
     Raises:
-        CheckpointStorageError: it cannot be read, or is not what was written; also of
+        CheckpointStorageError: the state cannot be read, or was changed; also raised by
             :meth:`bodies`.
     """
 
@@ -258,11 +259,8 @@ class StoredSnapshot(SnapshotStream):
 def read_keyed_state(
     handles: Iterable[KeyedStateHandle], key_groups: KeyGroupRange
 ) -> Iterator[StoredSnapshot]:
-    """What a subtask of these key groups is restored from, for its backend, in order.
-
-    Raises:
-        CheckpointStorageError: a handle's state cannot be read, or is not what was written.
-    """
+    """Yield, in order, the snapshots from which a subtask with these key groups is restored.
+    Raises CheckpointStorageError if the state of a handle cannot be read, or was changed."""
     for handle in handles:
         of_handle = handle.key_groups.intersection(key_groups)
         for part in handle.parts:
@@ -270,7 +268,7 @@ def read_keyed_state(
 
 
 def _runs(bodies: list[_Body]) -> Iterator[list[_Body]]:
-    """Bodies that lie side by side, to be read at once."""
+    """Group adjacent bodies, to read each group at once."""
     run: list[_Body] = []
     for body in bodies:
         if run and (body.offset != run[-1].end or body.end - run[0].offset > _LARGEST_READ):

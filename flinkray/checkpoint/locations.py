@@ -1,6 +1,6 @@
 """Locations as texts: local paths, and URIs of file systems that pyarrow knows.
 
-A location is absolute and has one form: a local one is a path, not a ``file:`` URI.
+A location is absolute and has one normal form: a local location is a path, not a ``file:`` URI.
 """
 
 from __future__ import annotations
@@ -12,15 +12,12 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from flinkray.ha.locations import absolute_location
 
 _KNOWN = 1024
-"""Results that are remembered: of a checkpoint's files each is asked for several times."""
+"""Number of results that each cache keeps; the same locations are needed several times."""
 
 
 def normal(location: str) -> str:
-    """The one form of a location that a user gave; ``~`` and relative paths are resolved.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return the normal form of a location given by a user; ``~`` and relative paths are resolved.
+    Raises ValueError if *location* is not valid."""
     uri = urlsplit(location)
     text = unquote(uri.path) if uri.scheme == "file" else location
     if "\0" in text:
@@ -35,43 +32,43 @@ def normal(location: str) -> str:
 
 
 def is_local(location: str) -> bool:
-    """Whether it is a path, not a URI."""
+    """Return whether the location is a local path and not a URI."""
     return location.startswith("/")
 
 
 def storage_of(location: str) -> tuple[str, str, str]:
-    """Equal for locations in one storage: scheme, host or bucket, and query of a URI."""
+    """Return an id of the location's storage: (scheme, host or bucket, query) of a URI."""
     uri = _split(location)
     return uri.scheme, uri.netloc, uri.query
 
 
 def path_of(location: str) -> str:
-    """The path within its storage."""
+    """Return the path of the location within its storage."""
     return _split(location).path
 
 
 @lru_cache(_KNOWN)
 def join(location: str, *names: str) -> str:
-    """What lies below a directory."""
+    """Return the location of an entry below a directory."""
     uri = _split(location)
     return _joined(uri, posixpath.join(uri.path or "/", *names))
 
 
 @lru_cache(_KNOWN)
 def parent_of(location: str) -> str:
-    """The directory that something lies in."""
+    """Return the directory that contains the location."""
     uri = _split(location)
     return _joined(uri, posixpath.dirname(uri.path))
 
 
 def name_of(location: str) -> str:
-    """The last part."""
+    """Return the last part of the location's path."""
     return posixpath.basename(path_of(location))
 
 
 @lru_cache(_KNOWN)
 def relative(location: str, directory: str) -> str:
-    """As seen from a directory of the same storage; as it is from other storage."""
+    """Return a location relative to a directory; in another storage, the location unchanged."""
     if storage_of(location) != storage_of(directory):
         return location
     return posixpath.relpath(path_of(location), path_of(directory))
@@ -79,7 +76,7 @@ def relative(location: str, directory: str) -> str:
 
 @lru_cache(_KNOWN)
 def resolved(text: str, directory: str) -> str:
-    """The reverse of :func:`relative`."""
+    """Return the absolute location; the inverse of :func:`relative`."""
     if is_local(text) or urlsplit(text).scheme:
         return text
     uri = _split(directory)

@@ -1,4 +1,4 @@
-"""What a completed checkpoint is: the contents of its ``_metadata``."""
+"""The contents of a completed checkpoint's ``_metadata`` file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flinkray.core.schema import stored, with_defaults
 @stored("checkpoint.SnapshotKind")
 @register
 class SnapshotKind(Enum):
-    """Who owns a snapshot: the job, which discards it in time, or its user."""
+    """Owner of a snapshot: the job (discards its checkpoints in time) or the user (savepoints)."""
 
     CHECKPOINT = "checkpoint"
     SAVEPOINT = "savepoint"
@@ -22,7 +22,7 @@ class SnapshotKind(Enum):
 @stored("checkpoint.CheckpointedSubtask")
 @message
 class CheckpointedSubtask:
-    """A subtask of an operator that has state, or has finished."""
+    """A subtask of an operator that has state or has finished."""
 
     subtask_index: int
     state: OperatorSubtaskState
@@ -32,29 +32,29 @@ class CheckpointedSubtask:
 @stored("checkpoint.CheckpointedOperator")
 @message
 class CheckpointedOperator:
-    """An operator; subtasks that are not listed had no state and were running."""
+    """An operator in a checkpoint. Subtasks that are not listed were running and had no state."""
 
     operator_id: str
     name: str
     uid: str | None
-    """As the program's author has set it."""
+    """Uid that the program's author has set for the operator. None: no uid is set."""
     parallelism: int
     max_parallelism: int
     subtasks: tuple[CheckpointedSubtask, ...] = ()
-    """In order of their index."""
+    """The subtasks, ordered by index."""
     coordinator: StateLocation | None = None
-    """State of its coordinator: of a source, its enumerator."""
+    """State of the operator's coordinator (for a source: its enumerator); None without state."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether all subtasks had come to the end of their data."""
+        """Whether all subtasks had reached the end of their data."""
         return sum(subtask.is_finished for subtask in self.subtasks) == self.parallelism
 
 
 @stored("checkpoint.MasterState")
 @message
 class MasterState:
-    """What a master hook has given."""
+    """State of a master hook."""
 
     hook_id: str
     data: bytes
@@ -63,10 +63,10 @@ class MasterState:
 @stored("checkpoint.CheckpointedEdge")
 @message
 class CheckpointedEdge:
-    """The way of records from one operator to another.
+    """A connection over which one operator sends records to another.
 
-    Handles know it by the number of the *result* among those of the chain of operators that writes
-    it, and by the number of the *gate* among those of the chain that reads it.
+    Handles identify a connection by the number of the *result* within the writing chain of
+    operators, and by the number of the *gate* within the reading chain.
     """
 
     writer: str
@@ -76,27 +76,30 @@ class CheckpointedEdge:
     """Id of the first operator of the chain that reads."""
     gate: int
     operator_id: str
-    """Of the operator, anywhere in the chain that writes, whose output it is."""
+    """Id of the operator whose output the edge carries.
+
+    The operator can be anywhere in the writing chain.
+    """
     output_tag: str | None
-    """Of a side output."""
+    """Name of the side output that the edge carries. None: the main output."""
     input_index: int
-    """Which input of the reading operator it feeds."""
+    """Number of the input of the reading operator."""
     partitioner: str
 
 
 @stored("checkpoint.CheckpointMetadata", version=2, migrations={1: with_defaults})
 @message
 class CheckpointMetadata:
-    """Everything that a job is restored from."""
+    """All data from which a job is restored."""
 
     job_id: JobID
     checkpoint_id: int
     timestamp: int
-    """When it was triggered: milliseconds since 1970."""
+    """Time at which the checkpoint was triggered, in milliseconds since 1970."""
     kind: SnapshotKind
     operators: tuple[CheckpointedOperator, ...]
     master_states: tuple[MasterState, ...] = ()
     flinkray_version: str = ""
-    """That has written it."""
+    """Version of flinkray that has written the metadata."""
     edges: tuple[CheckpointedEdge, ...] = ()
-    """Those that data in flight is of."""
+    """Edges that the stored in-flight data belongs to."""

@@ -4,10 +4,10 @@
 
     header, elements
 
-The header (:mod:`flinkray.checkpoint.headers`) says how each state was written.  An element is
-its size (4 bytes), a checksum (4) and its bytes, so that it says itself where it ends.  Where each
-begins is in the handle, and not in the file: handles are divided among subtasks by arithmetic, and
-each reads the header and the elements that it is given.
+The header (:mod:`flinkray.checkpoint.headers`) describes how each state was written. An element
+consists of its size (4 bytes), a checksum (4 bytes) and its bytes, so a reader knows where it ends.
+The offsets of the elements are in the handle and not in the file: handles are divided among
+subtasks by arithmetic, and each subtask reads the header and its own elements.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from flinkray.state.stored_forms import SerializerSnapshot
 MAGIC = b"flinkray operator state\n"
 VERSION = 1
 _ELEMENT = 8
-"""Bytes before those of an element."""
+"""Bytes before the data of an element: size and checksum."""
 _LARGEST_GAP = 65_536
-"""Bytes between two elements that are read with them rather than by another request."""
+"""Largest gap in bytes between two elements that are still read in one request."""
 
 
 @stored("checkpoint.StoredOperatorState")
 @message
 class StoredOperatorState:
-    """A state of a snapshot, without its elements."""
+    """Description of a state in a snapshot, without its elements."""
 
     name: str
     serializer: SerializerSnapshot
@@ -48,13 +48,13 @@ class StoredOperatorState:
 @stored("checkpoint.OperatorStateHeader")
 @message
 class OperatorStateHeader:
-    """How the states of a file were written."""
+    """Description of how the states of a file were written."""
 
     states: tuple[StoredOperatorState, ...]
 
 
 def write_operator_state(snapshot: OperatorSnapshot, output: StateOutput) -> OperatorStateHandle:
-    """Write a snapshot, and finish the output.  Raises CheckpointStorageError."""
+    """Write a snapshot, finish the output and return the handle. Raises CheckpointStorageError."""
     states = (StoredOperatorState(name, it.serializer) for name, it in snapshot.states.items())
     header = OperatorStateHeader(tuple(states))
     offset = write_header(output, MAGIC, VERSION, header)
@@ -72,11 +72,8 @@ def write_operator_state(snapshot: OperatorSnapshot, output: StateOutput) -> Ope
 
 
 def read_operator_state(handles: Iterable[OperatorStateHandle]) -> list[OperatorSnapshot]:
-    """What a subtask is given, one snapshot for each handle.
-
-    Raises:
-        CheckpointStorageError: a handle's state cannot be read, or is not what was written.
-    """
+    """Read the state that a subtask gets; returns one snapshot for each handle.
+    Raises CheckpointStorageError if the state of a handle cannot be read, or was changed."""
     snapshots = []
     for handle in handles:
         with open_state(handle.location) as state:
@@ -85,7 +82,7 @@ def read_operator_state(handles: Iterable[OperatorStateHandle]) -> list[Operator
 
 
 def read_operator_state_header(state: StateInput) -> OperatorStateHeader:
-    """Raises CheckpointStorageError."""
+    """Return the header of a file of operator state. Raises CheckpointStorageError."""
     return read_header(state, MAGIC, VERSION, OperatorStateHeader)[0]
 
 
@@ -106,7 +103,7 @@ def _read(state: StateInput, states: Sequence[NamedOperatorState]) -> OperatorSn
 
 
 class _Elements:
-    """Reads elements, with those that lie near each other in one request."""
+    """Reads elements; elements that are near each other are read in one request."""
 
     def __init__(self, state: StateInput, first: bytes) -> None:
         self._state = state
@@ -114,7 +111,7 @@ class _Elements:
         self._data = first
 
     def read(self, offsets: Sequence[int]) -> list[bytes]:
-        """In the order of the offsets."""
+        """Return the elements in the order of the offsets."""
         ends = _ends_of_runs(offsets)
         return [self._element(offset, ends[offset]) for offset in offsets]
 
@@ -136,7 +133,7 @@ class _Elements:
 
 
 def _ends_of_runs(offsets: Sequence[int]) -> dict[int, int]:
-    """Of each offset: up to where bytes are read at once."""
+    """Return for each element's offset the end of the byte range that one request reads from it."""
     ends: dict[int, int] = {}
     end = following = -1
     for offset in sorted(offsets, reverse=True):

@@ -1,4 +1,4 @@
-"""State by its handle's location: written into a file or into the handle, and read in ranges."""
+"""Writing of state to a file or into its handle, and reading of state in ranges."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ from flinkray.checkpoint.storages import files_at, opened
 from flinkray.core.ids import random_bytes
 
 INLINE = "state in a handle"
-"""What error messages call a location that is no file."""
+"""Name of inline state in error messages, in place of a path."""
 
 _BYTES_MAGIC = b"flinkray state\n"
 _BYTES_VERSION = 1
 _PIECE = 4 << 20
-"""Bytes of a carried file that are in memory at a time."""
+"""Number of bytes of a carried file that are in memory at a time."""
 _BYTES_HEADER = len(_BYTES_MAGIC) + 1 + 4
 
 
 def go_on() -> None:
-    """Let everything be written."""
+    """Do nothing: the default check, which lets everything be written."""
 
 
 def random_name() -> str:
-    """One that no other file has."""
+    """Return a name that no other file has."""
     return random_bytes(16).hex()
 
 
 class StateOutput:
-    """State that is being written.  As a context manager it removes what was not finished.
+    """An output for state. As a context manager, it removes the file if it was not finished.
 
-    Small state stays in memory, and goes into the handle; from *threshold* bytes on it is a file.
-    All methods raise CheckpointStorageError, and ``write`` what *check* raises.
+    Small state stays in memory and is stored in the handle; from *threshold* bytes on it is written
+    to a file. All methods raise CheckpointStorageError, and ``write`` also raises the errors of
+    *check*.
     """
 
     def __init__(self, path: str, threshold: int, check: Callable[[], None] = go_on) -> None:
@@ -71,7 +72,7 @@ class StateOutput:
             self._file.write(data)
 
     def finish(self) -> StateLocation:
-        """Where it is; durable on return."""
+        """Finish the output and return the location of the written state; durable on return."""
         if self._small is not None:
             return InlineState(bytes(self._small))
         assert self._file is not None
@@ -81,7 +82,7 @@ class StateOutput:
         return FileState(self._path, self._size)
 
     def discard(self) -> None:
-        """Remove what was written, unless it is finished."""
+        """Remove the written file, unless it is finished."""
         file, self._file = self._file, None
         if file is not None:
             with storage_errors(self._path, "remove"):
@@ -101,20 +102,21 @@ class StateOutput:
             return
         try:
             self.discard()
-        except CheckpointStorageError as another:  # the first error says what happened
+        except CheckpointStorageError as another:  # the first error is the cause
             assert error is not None
             error.__context__ = another
 
 
 class StateWriter:
-    """Makes the files of one checkpoint's state.  It may be used by several threads.
+    """Creates the files with the state of one checkpoint. Several threads may use it.
 
     Args:
-        exclusive: directory of what belongs to the checkpoint alone.
-        shared: directory of what later checkpoints may refer to; of a savepoint, the same.
-        threshold: state of fewer bytes lies in its handle.
-        name: a new file's.
-        check: called before each piece is written; what it raises ends the writing.
+        exclusive: directory of files that belong to this checkpoint only.
+        shared: directory of files to which later checkpoints may refer; for a savepoint, the same
+            as *exclusive*.
+        threshold: state with fewer bytes is stored in its handle.
+        name: returns the name for a new file.
+        check: called before each piece is written; an error that it raises ends the writing.
     """
 
     def __init__(
@@ -132,18 +134,18 @@ class StateWriter:
         self._check = check
 
     def exclusive(self) -> StateOutput:
-        """State that goes with its checkpoint."""
+        """Return an output for state that is deleted together with its checkpoint."""
         return self._output(self._exclusive)
 
     def shared(self) -> StateOutput:
-        """State that goes when no checkpoint refers to it any more."""
+        """Return an output for state that is deleted when no checkpoint refers to it any more."""
         return self._output(self._shared)
 
     def _output(self, directory: str) -> StateOutput:
         return StateOutput(locations.join(directory, self._name()), self._threshold, self._check)
 
     def write_bytes(self, data: bytes) -> StateLocation:
-        """State of a form of its own, as :func:`read_bytes` gives it back."""
+        """Write state that has its own format. :func:`read_bytes` reads it."""
         with self.exclusive() as output:
             checksum = zlib.crc32(data).to_bytes(4, "big")
             output.write(_BYTES_MAGIC + bytes([_BYTES_VERSION]) + checksum)
@@ -151,8 +153,8 @@ class StateWriter:
             return output.finish()
 
     def write_carried(self, name: str, pieces: Iterable[bytes]) -> CarriedFile:
-        """A copy of a file, as :func:`read_carried` gives it back.  It is a file, however small:
-        there may be too many for the message that the handles travel in."""
+        """Write a copy of a file, which :func:`read_carried` reads.
+        Even a small copy is a file: many copies might not fit into the message with the handles."""
         checksum = 0
         path = locations.join(self._exclusive, self._name())
         with StateOutput(path, 0, self._check) as output:
@@ -167,13 +169,13 @@ class StateInput(Protocol):
 
     @property
     def name(self) -> str:
-        """For error messages."""
+        """Name of the state for error messages."""
 
     @property
     def size(self) -> int: ...
 
     def read(self, offset: int, length: int) -> bytes:
-        """Raises CheckpointStorageError: it ends before, or cannot be read."""
+        """Return bytes. Raises CheckpointStorageError if the state is shorter or cannot be read."""
 
 
 class _InlineInput:
@@ -211,11 +213,8 @@ def _complete(name: str, data: bytes, offset: int, length: int) -> bytes:
 
 @contextmanager
 def open_state(location: StateLocation) -> Iterator[StateInput]:
-    """The state at a location.
-
-    Raises:
-        CheckpointStorageError: it is not there, not as long as its handle says, or cannot be read.
-    """
+    """Open the state at a location. Raises CheckpointStorageError if the state does not exist, has
+    another size than its handle says, or cannot be read."""
     if isinstance(location, InlineState):
         yield _InlineInput(location.data)
         return
@@ -230,7 +229,7 @@ def open_state(location: StateLocation) -> Iterator[StateInput]:
 
 
 def read_bytes(location: StateLocation) -> bytes:
-    """What :meth:`StateWriter.write_bytes` was given.  Raises CheckpointStorageError."""
+    """Return the bytes given to :meth:`StateWriter.write_bytes`. Raises CheckpointStorageError."""
     with open_state(location) as state:
         data = state.read(0, state.size)
         name = state.name
@@ -240,8 +239,8 @@ def read_bytes(location: StateLocation) -> bytes:
 
 
 def read_carried(file: CarriedFile) -> Iterator[bytes]:
-    """What :meth:`StateWriter.write_carried` was given, piece by piece.  Raises
-    CheckpointStorageError; that something was changed, behind the last piece."""
+    """Yield the bytes given to :meth:`StateWriter.write_carried`, piece by piece.
+    Raises CheckpointStorageError; a changed byte is noticed only after the last piece."""
     checksum = 0
     with open_state(file.location) as state:
         for offset in range(0, state.size, _PIECE):
@@ -252,8 +251,8 @@ def read_carried(file: CarriedFile) -> Iterator[bytes]:
 
 
 def check_format(name: str, data: bytes, magic: bytes, version: int) -> None:
-    """Raises UnknownCheckpointFormatError, CorruptCheckpointError: it does not begin with *magic*
-    and a version up to *version*."""
+    """Check that *data* begins with *magic* and a version up to *version*.
+    Raises UnknownCheckpointFormatError or CorruptCheckpointError."""
     if not data.startswith(magic):
         raise UnknownCheckpointFormatError(
             name, f"it does not begin with {magic!r}: it is no such file of flinkray's"
@@ -270,12 +269,12 @@ def check_format(name: str, data: bytes, magic: bytes, version: int) -> None:
 
 
 def check_bytes(name: str, data: bytes | memoryview, checksum: bytes) -> None:
-    """Raises CorruptCheckpointError: it is not what was written."""
+    """Check the CRC-32 of *data*. Raises CorruptCheckpointError if it differs from *checksum*."""
     check_checksum(name, zlib.crc32(data).to_bytes(4, "big"), checksum)
 
 
 def check_checksum(name: str, found: bytes, checksum: bytes) -> None:
-    """The same, by the checksum that was found."""
+    """Raise :class:`CorruptCheckpointError` if the checksum *found* differs from *checksum*."""
     if found != checksum:
         raise CorruptCheckpointError(
             name, "its checksum does not match: it was changed; restore an earlier checkpoint"
@@ -283,7 +282,8 @@ def check_checksum(name: str, found: bytes, checksum: bytes) -> None:
 
 
 def delete_state(location: StateLocation) -> None:
-    """Exactly that file; deleting what is not there is fine.  Raises CheckpointStorageError."""
+    """Delete the file of a state, if it has a file; no error if it is missing.
+    Raises CheckpointStorageError."""
     if isinstance(location, FileState):
         with storage_errors(location.path, "delete"):
             files_at(location.path).delete(location.path)

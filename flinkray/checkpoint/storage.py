@@ -1,4 +1,4 @@
-"""Checkpoints in directories: their layout, their metadata, and what is deleted with them.
+"""Checkpoints in directories: their layout, metadata and deletion.
 
 ::
 
@@ -6,7 +6,7 @@
                                     shared/<files of keyed state>
     <savepoint directory>/savepoint-<job>-<random>/_metadata, <files>
 
-Blocking.  All functions raise :class:`~flinkray.checkpoint.errors.CheckpointStorageError`.
+All functions block, and raise :class:`~flinkray.checkpoint.errors.CheckpointStorageError`.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ DEFAULT_INLINE_THRESHOLD = CHECKPOINTING_INLINE_THRESHOLD.default
 
 
 class JobCheckpointStorage:
-    """Where the checkpoints of one job lie.
+    """The checkpoint directory of one job.
 
     Args:
-        directory: of all jobs; a path or a URI.
-        inline_threshold: state of fewer bytes lies in its handle.
+        directory: the directory for the checkpoints of all jobs; a path or a URI.
+        inline_threshold: state with fewer bytes is stored in its handle.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class JobCheckpointStorage:
     ) -> None:
         self._inline_threshold = inline_threshold
         self.directory = locations.join(locations.normal(directory), job_id.hex())
-        """Of this job."""
+        """Checkpoint directory of this job."""
 
     def checkpoint_directory(self, checkpoint_id: int) -> str:
         return locations.join(self.directory, f"{_CHECKPOINT}{checkpoint_id}")
@@ -72,12 +72,12 @@ class JobCheckpointStorage:
         return locations.join(self.directory, SHARED)
 
     def checkpoint_writer(self, checkpoint_id: int) -> StateWriter:
-        """For the state of a checkpoint."""
+        """Return a writer for the state of a checkpoint."""
         directory = self.checkpoint_directory(checkpoint_id)
         return state_writer(directory, self._inline_threshold, is_savepoint=False)
 
     def savepoint_writer(self, directory: str) -> StateWriter:
-        """For the state of a savepoint, which shares nothing."""
+        """Return a writer for the state of a savepoint, which shares no files."""
         return state_writer(directory, self._inline_threshold, is_savepoint=True)
 
 
@@ -88,26 +88,24 @@ def state_writer(
     is_savepoint: bool,
     check: Callable[[], None] = go_on,
 ) -> StateWriter:
-    """For the state of a checkpoint or savepoint, by the directory that it was given.
-
-    *check* is called before each piece is written; what it raises ends the writing.
-    """
+    """Return a writer for the state of the checkpoint or savepoint in *directory*.
+    *check* is called before each piece is written; an error that it raises ends the writing."""
     directory = locations.normal(directory)
     shared = directory if is_savepoint else shared_directory(directory)
     return StateWriter(directory, shared, inline_threshold, check=check)
 
 
 def shared_directory(checkpoint_directory: str) -> str:
-    """What the checkpoints of a job share lies there, by the directory of one of them."""
+    """Return the directory of the files that the checkpoints of a job share."""
     directory = locations.parent_of(locations.normal(checkpoint_directory))
     return locations.join(directory, SHARED)
 
 
 def savepoint_directory(target: str, job_id: JobID, name: str | None = None) -> str:
-    """One below the directory that a user has named.
+    """Return a directory for a savepoint, below the directory that a user has named.
 
     Args:
-        name: its own part of the name; None: a new one.
+        name: last part of the directory's name; None: a random one.
     """
     own = name or random_name()[:12]
     return locations.join(locations.normal(target), f"{_SAVEPOINT}{job_id.hex()[:6]}-{own}")
@@ -117,8 +115,8 @@ def savepoint_directory(target: str, job_id: JobID, name: str | None = None) -> 
 
 
 def write_metadata(directory: str, metadata: CheckpointMetadata) -> str:
-    """Make the checkpoint in *directory* complete, atomically and durably; where its metadata
-    are."""
+    """Write the metadata, which completes the checkpoint, atomically and durably.
+    Returns the metadata's location."""
     directory = locations.normal(directory)
     path = locations.join(directory, METADATA)
     stored = _with_paths(metadata, lambda it: locations.relative(it, directory))
@@ -130,7 +128,7 @@ def write_metadata(directory: str, metadata: CheckpointMetadata) -> str:
 
 
 def read_metadata(location: str) -> CheckpointMetadata:
-    """Those in a checkpoint's directory, or in a file; the paths in them are absolute."""
+    """Read the metadata from a checkpoint's directory or metadata file; paths become absolute."""
     path = metadata_path(location)
     directory = locations.parent_of(path)
     with storage_errors(path, "read"):
@@ -151,12 +149,10 @@ def read_metadata(location: str) -> CheckpointMetadata:
 
 
 def read_whole(location: str) -> CheckpointMetadata:
-    """The same, if all files of the checkpoint are there and have their sizes.  Each directory is
-    listed once; what is in the files is not looked at.
+    """Read a checkpoint's metadata; check that its files exist and have their recorded sizes.
 
-    Raises:
-        CheckpointNotFoundError: a file is missing.
-        CorruptCheckpointError: a file has another size.
+    Each directory is listed once. The content of the files is not read. Raises
+    CheckpointNotFoundError if a file is missing, CorruptCheckpointError if its size differs.
     """
     metadata = read_metadata(location)
     sizes: dict[str, dict[str, int]] = {}
@@ -189,11 +185,8 @@ def _files_of(operator: CheckpointedOperator) -> Iterator[FileState]:
 
 
 def dispose_savepoint(location: str) -> None:
-    """Delete a savepoint, with its files and, if nothing else is in it, its directory.
-
-    Raises:
-        CheckpointNotFoundError: there is none; or it is a checkpoint, which is its job's.
-    """
+    """Delete a savepoint with its files, and its directory if nothing else is in the directory.
+    Raises CheckpointNotFoundError if there is none, or for a checkpoint, which its job owns."""
     path = metadata_path(location)
     directory = locations.parent_of(path)
     metadata = read_metadata(path)
@@ -207,7 +200,7 @@ def dispose_savepoint(location: str) -> None:
 
 
 def metadata_path(location: str) -> str:
-    """Of a checkpoint that a user has named by its directory or by its metadata."""
+    """Return the metadata file of a checkpoint, given by its directory or this file."""
     location = locations.normal(location)
     if locations.name_of(location) == METADATA:
         return location
@@ -239,7 +232,8 @@ def _not_there(directory: str, path: str) -> CheckpointNotFoundError | Incomplet
 
 
 def check_is_directory(location: str) -> None:
-    """Raises CheckpointNotFoundError: there is no such directory, be it without a checkpoint."""
+    """Raise CheckpointNotFoundError if the directory does not exist.
+    A directory without a checkpoint is accepted."""
     directory = locations.normal(location)
     with storage_errors(directory, "read"):
         is_there = files_at(directory).is_directory(directory)
@@ -248,8 +242,8 @@ def check_is_directory(location: str) -> None:
 
 
 def find_checkpoints(directory: str) -> list[str]:
-    """The complete checkpoints and savepoints right in a directory, of one job or of several, or
-    in the directories of jobs in it: checkpoints by rising id, then savepoints."""
+    """Return the complete checkpoints and savepoints in a directory, and in job directories below.
+    Checkpoints come first, by rising id, then savepoints."""
     directory = locations.normal(directory)
     with storage_errors(directory, "read"):
         found = list(_found(directory))
@@ -273,10 +267,8 @@ def _found(directory: str) -> Iterator[tuple[tuple[int, int, str], str]]:
 
 
 def delete_checkpoint(location: str, files: Iterable[StateLocation]) -> None:
-    """A checkpoint that is not retained any more, with those *files* that belong to it alone.
-
-    Its metadata go first, so that nobody takes what is left for a checkpoint.
-    """
+    """Delete a checkpoint, with those *files* that belong to no other checkpoint.
+    The metadata is deleted first, so that the rest is never taken for a checkpoint."""
     path = metadata_path(location)
     directory = locations.parent_of(path)
     with storage_errors(path, "delete"):
@@ -287,8 +279,8 @@ def delete_checkpoint(location: str, files: Iterable[StateLocation]) -> None:
 
 
 def delete_directory(directory: str) -> None:
-    """The directory of a checkpoint that is not to be, with all that is in it; fine when there is
-    none.  Should it have metadata, they go first."""
+    """Delete the directory of an unwanted checkpoint with its contents; no error if missing.
+    Metadata, if any, is deleted first."""
     directory = locations.normal(directory)
     files = files_at(directory)
     with storage_errors(directory, "delete"):
@@ -299,8 +291,9 @@ def delete_directory(directory: str) -> None:
 
 
 def delete_checkpoints_of_job(directory: str) -> None:
-    """All that is right in the directory of a job that retains nothing, complete or not; savepoints
-    that a user has put there stay.  One that cannot be deleted keeps no other."""
+    """Delete all checkpoints in the directory of a job that retains none, complete or not.
+    Savepoints that a user has put there stay. If a checkpoint cannot be deleted, the others are
+    still deleted, and the first error is raised."""
     directory = locations.normal(directory)
     with storage_errors(directory, "delete"):
         names = files_at(directory).names(directory)
@@ -317,13 +310,13 @@ def delete_checkpoints_of_job(directory: str) -> None:
 
 
 def remove_empty_directory(directory: str) -> None:
-    """One that is not empty stays."""
+    """Remove the directory if it is empty."""
     with storage_errors(directory, "delete"):
         files_at(directory).remove_if_empty(directory)
 
 
 def exclusive_files(metadata: CheckpointMetadata) -> Iterator[FileState]:
-    """Those that no other checkpoint refers to."""
+    """Yield the files of a checkpoint that no other checkpoint refers to."""
     for operator in metadata.operators:
         if isinstance(operator.coordinator, FileState):
             yield operator.coordinator

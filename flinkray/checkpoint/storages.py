@@ -1,4 +1,4 @@
-"""Which storage has the files at a location."""
+"""Finds the storage for a location."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _schemes: dict[str, Callable[[str], StateFiles]] = {}
 
 
 def register_state_files(scheme: str, opener: Callable[[str], StateFiles]) -> None:
-    """Have the storage of URIs of *scheme* opened by *opener* each time, in this process."""
+    """Let :func:`files_at`, in this process, call *opener* with each URI of *scheme*."""
     _schemes[scheme] = opener
 
 
 def files_at(location: str) -> StateFiles:
-    """The storage of a location, opened once in this process.  Raises CheckpointStorageError."""
+    """Return the storage of a location. A storage of pyarrow is opened once per process.
+    Raises CheckpointStorageError."""
     if locations.is_local(location):
         return _LOCAL
     storage = locations.storage_of(location)
@@ -35,7 +36,7 @@ def files_at(location: str) -> StateFiles:
 
 @contextmanager
 def opened(location: str) -> Iterator[InputFile]:
-    """Raises CheckpointStorageError."""
+    """Open a file for reading, as a context manager. Raises CheckpointStorageError."""
     with storage_errors(location, "read"):
         file = files_at(location).open(location)
     try:

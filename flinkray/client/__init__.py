@@ -1,6 +1,6 @@
-"""Submitting jobs: the Python client, the command line, and starting and ending clusters.
+"""Job submission: the Python client, the command line, and the start and end of clusters.
 
-The public names are those of :mod:`flinkray` itself and, like there, loaded when they are used.
+:mod:`flinkray` itself has the same public names. Both packages load a name at its first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The jobs that end with a client, and its heartbeats on their behalf."""
+"""Jobs that end with their client, and the client's heartbeats for these jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """Of a client; times in seconds."""
+    """Settings of a client; times in seconds."""
 
     heartbeat_interval: float
     heartbeat_timeout: float
@@ -32,7 +32,7 @@ class ClientSettings:
 
     @classmethod
     def of(cls, configuration: Configuration) -> ClientSettings:
-        """As the configuration has them."""
+        """Read the settings from a configuration."""
         return cls(
             configuration.get(client_options.CLIENT_HEARTBEAT_INTERVAL),
             configuration.get(client_options.CLIENT_HEARTBEAT_TIMEOUT),
@@ -41,15 +41,21 @@ class ClientSettings:
         )
 
     def attached_client(self, reason: str) -> AttachedClient:
-        """This process, for a job that ends with it because of *reason*."""
+        """Return this process as a job's client.
+
+        The job is cancelled for *reason* when the client ends.
+        """
         program = os.path.basename(sys.argv[0]) if sys.argv else ""
         name = f"{program or 'Python'}, process {os.getpid()} on {socket.gethostname()}"
         return AttachedClient(name, self.heartbeat_timeout, reason)
 
 
 class AttachedJobs:
-    """Jobs are added and removed from any thread; heartbeats come from the client's event loop,
-    whatever its other threads do."""
+    """Set of the jobs that end with this client.
+
+    Jobs are added and removed from any thread. The client's event loop sends the heartbeats, so
+    other threads that are busy or blocked do not delay them.
+    """
 
     def __init__(self, connection: DispatcherConnection, interval: float) -> None:
         self._connection = connection
@@ -61,15 +67,15 @@ class AttachedJobs:
         return iter(tuple(self._job_ids))
 
     def add(self, job_id: JobID) -> None:
-        """It ends with this client; idempotent."""
+        """Let a job end with this client. Idempotent."""
         self._job_ids.add(job_id)
 
     def discard(self, job_id: JobID) -> None:
-        """It has ended, or is left to its end; idempotent."""
+        """Remove a job that has ended or that should run on. Idempotent."""
         self._job_ids.discard(job_id)
 
     def begin_heartbeats(self) -> None:
-        """As long as there are jobs; on the client's event loop."""
+        """Send heartbeats until there are no attached jobs. Called on the client's event loop."""
         if self._beating is None or self._beating.done():
             self._beating = asyncio.ensure_future(self._beat())
 

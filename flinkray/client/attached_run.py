@@ -25,35 +25,35 @@ log = logging.getLogger(__name__)
 INTERVAL = 0.5
 """Seconds between two looks at the job."""
 _LOG_INTERVAL = 2.0
-"""The same for what is only logged."""
+"""Seconds between two looks at a job whose progress is only logged."""
 _LONG_WAIT = 5.0
-"""Seconds after which a wait for slots is more than a start of workers."""
+"""Seconds of waiting for slots that are too long for a mere start of workers."""
 _PLAIN_INTERVAL = 5.0
 """Seconds between two lines of mere progress where lines cannot be overwritten."""
 
 
 class LeftRunning(Exception):  # noqa: N818 - no error: what the user asked for
-    """Ctrl-C came a second time: the job was left as it was."""
+    """Ctrl-C came a second time: the client did not wait for the cancelled job to end."""
 
 
 class Progress(Protocol):
-    """Where a job's progress is told."""
+    """Receiver of a job's progress."""
 
     @property
     def interval(self) -> float:
         """Seconds between two looks at the job."""
 
     def submitted(self, job_id: JobID, name: str) -> None:
-        """The job was."""
+        """Show that the job was submitted."""
 
     def show(self, progress: JobProgress) -> None:
-        """How it stands."""
+        """Show the job's present progress."""
 
     def message(self, text: str) -> None:
-        """A line that stays."""
+        """Show a line of text that stays on the display."""
 
     def clear(self) -> None:
-        """It has ended."""
+        """Remove the display: the job has ended."""
 
 
 class ProgressDisplay:
@@ -69,6 +69,7 @@ class ProgressDisplay:
         self._shown_state: tuple[object, ...] = ()
         self._shown_at = 0.0
         self._warned = 0
+        self._told_restarts = 0
 
     def submitted(self, job_id: JobID, name: str) -> None:
         self.message(f"submitted job {job_id} ({name})")
@@ -77,6 +78,9 @@ class ProgressDisplay:
         for warning in progress.warnings[self._warned :]:
             self.message(f"warning: {warning}")
         self._warned = max(self._warned, len(progress.warnings))
+        for number, cause in progress.restarts_after(self._told_restarts):
+            self.message(f"warning: restart {number}, after a failure: {cause}")
+        self._told_restarts = max(self._told_restarts, progress.restarts)
         text = progress_text(progress)
         if text == self._shown:
             return
@@ -95,7 +99,7 @@ class ProgressDisplay:
         self._stream.flush()
 
     def message(self, text: str) -> None:
-        """A line that stays."""
+        """Show a line that is not overwritten."""
         self.clear()
         self._stream.write(f"{printable(text)}\n")
         self._stream.flush()
@@ -108,7 +112,10 @@ class ProgressDisplay:
 
 
 def _columns_of_terminal(stream: TextIO) -> int:
-    """Of the one that it is: standard output, which Python looks at, may be none, or another."""
+    """Return the width of the terminal that *stream* writes to.
+
+    Python's own function looks at standard output, which may be closed or another terminal.
+    """
     with contextlib.suppress(OSError):  # a stream without a file
         if "COLUMNS" not in os.environ and (columns := os.get_terminal_size(stream.fileno())[0]):
             return columns
@@ -116,8 +123,11 @@ def _columns_of_terminal(stream: TextIO) -> int:
 
 
 class ProgressLog:
-    """For programs that show what they like: the log.  Changes are told at INFO, waits for slots
-    that last at WARNING, which is shown where logging was not set up."""
+    """Progress in the log, for programs that decide themselves what they show.
+
+    Changes are logged at INFO. Long waits for slots, and restarts with their causes, are logged at
+    WARNING, which Python shows even if logging is not set up.
+    """
 
     interval = _LOG_INTERVAL
 
@@ -128,6 +138,7 @@ class ProgressLog:
         self._warned_of: str | None = None
         self._warned_at = 0.0
         self._warned = 0
+        self._told_restarts = 0
 
     def submitted(self, job_id: JobID, name: str) -> None:
         log.info("submitted job %s (%s)", job_id, name)
@@ -136,6 +147,15 @@ class ProgressLog:
         for warning in progress.warnings[self._warned :]:
             log.warning("job %s: %s", progress.job_id, warning)
         self._warned = max(self._warned, len(progress.warnings))
+        for number, cause in progress.restarts_after(self._told_restarts):
+            log.warning(
+                "job %s (%s): restart %d, after a failure: %s",
+                progress.job_id,
+                progress.name,
+                number,
+                cause,
+            )
+        self._told_restarts = max(self._told_restarts, progress.restarts)
         reason, now = progress.pending_reason, self._monotonic()
         if reason is None:
             self._waits_since = self._warned_of = None
@@ -158,13 +178,13 @@ class ProgressLog:
         log.warning("%s", text)
 
     def clear(self) -> None:
-        """Nothing is left to be cleared."""
+        """Do nothing: a log has no line to remove."""
 
 
 def run_attached(client: ClusterClient, job: JobGraph, display: Progress) -> tuple[JobResult, bool]:
     """Submit a job, wait for its end, and show its progress and what it prints.
 
-    Returns how it ended, and whether Ctrl-C cancelled it.
+    Returns the job's result, and whether Ctrl-C cancelled the job.
 
     Raises:
         SubmissionInterrupted: (a KeyboardInterrupt) Ctrl-C came before the job was accepted.
@@ -181,14 +201,13 @@ def run_attached(client: ClusterClient, job: JobGraph, display: Progress) -> tup
         return _wait(client, job.job_id, display, output), False
     except SubmissionInterrupted:
         raise
-    except KeyboardInterrupt:  # wherever it came in between
+    except KeyboardInterrupt:  # wherever the interrupt came
         return _cancel(client, job.job_id, display, output), True
     finally:
         output.close()
 
 
 def _wait(client: ClusterClient, job_id: JobID, display: Progress, output: JobOutput) -> JobResult:
-    """Until it has ended, and all that it printed is shown."""
     result = client.job(job_id).until_end(on_progress=display.show, interval=display.interval)
     output.finish()
     display.clear()
@@ -200,7 +219,7 @@ def _cancel(
 ) -> JobResult:
     try:
         display.message(f"cancelling job {job_id} (Ctrl-C again leaves at once)")
-        with contextlib.suppress(JobStateError):  # it ended at that moment; how, is asked next
+        with contextlib.suppress(JobStateError):  # the job has just ended
             client.job(job_id).cancel()
         return _wait(client, job_id, display, output)
     except JobNotFoundError:

@@ -1,4 +1,4 @@
-"""What jobs need, looked at piece by piece: Ray, its nodes, the cluster, Java, Spark, storage."""
+"""Checks of everything that jobs need: Ray, its nodes, the cluster, Java, Spark, storage."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 import flinkray
 from flinkray.checkpoint import locations
 from flinkray.client import node_check, ray_runtime
+from flinkray.client.node_check import marked, try_storage
 from flinkray.client.ray_runtime import ClusterNotFoundError, ClusterRecord
-from flinkray.client.storage_check import marked, try_storage
 from flinkray.core.config import Configuration
 from flinkray.core.errors import UnsupportedEnvironmentError
 from flinkray.core.high_availability_options import ZOOKEEPER_QUORUM
@@ -32,31 +32,34 @@ from flinkray.rpc.ray.directory import RayDirectory
 from flinkray.spark.environment import RAYDP, STANDALONE, check_environment, find_java
 
 _PATIENCE = 60.0
-"""Seconds for the answers of all nodes, which are asked at the same time."""
+"""Seconds to wait for the answers of all nodes, which are asked at the same time."""
 _AT_ONCE = 0.1
-"""Seconds for an answer that is there, or will not come."""
+"""Seconds to wait for an answer that is either there already or will not come."""
 _CONNECT_PATIENCE = 5.0
 _MOST_CLOCK_DIFFERENCE = 1.0
-"""Seconds: what a job shows of several nodes is in the wrong order then."""
+"""Largest difference of clocks in seconds.
+
+Above it a job shows events of several nodes in the wrong order.
+"""
 _LEAST_SHARED_MEMORY = 2**30
-"""Bytes of /dev/shm: Ray's objects and flinkray's channels between processes are there."""
+"""Least bytes of /dev/shm, which holds Ray's objects and flinkray's channels between processes."""
 _LEAST_FREE = 0.1
 
 
 class Verdict(Enum):
-    """How something was found."""
+    """Result of a check."""
 
     GOOD = "good"
     WARNING = "warning"
-    """Jobs run, and may suffer from it."""
+    """Jobs run, but may suffer from the finding."""
     BAD = "bad"
     LEFT_OUT = "left out"
-    """There is nothing to look at, or what it takes is missing."""
+    """Nothing to check, or something that the check needs is missing."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     subject: str
     state: Verdict
@@ -65,10 +68,9 @@ class Check:
 
 
 def check_up(address: str, cluster_id: str) -> Iterator[Check]:
-    """Each check as it is done.  Joins Ray meanwhile.
+    """Yield the result of each check when it is done. The process joins Ray for the checks.
 
-    Raises:
-        ConfigurationError: no Ray can have this address, or no cluster this id.
+    Raises ConfigurationError for an impossible address or cluster id.
     """
     Configuration({CLUSTER_ID.key: cluster_id})
     yield Check("flinkray", Verdict.GOOD, f"{flinkray.__version__}, Python {_python()}")
@@ -147,7 +149,6 @@ def _of_ray(cluster_id: str) -> Iterator[Check]:
 
 
 def _of_ports(cluster_id: str) -> Iterator[Check]:
-    """Whether this machine reaches the processes of the cluster without Ray's help."""
     directory = RayDirectory(ray_runtime.cluster_namespace(cluster_id))
     for name in ("Dispatcher", "ResourceManager"):
         process = directory.get(name)
@@ -225,7 +226,7 @@ def _of_zookeeper(record: ClusterRecord) -> Iterator[Check]:
 def _of_nodes(
     nodes: list[dict[str, Any]], storage: str | None, mark: str | None
 ) -> Iterator[Check]:
-    """*mark*: what they are to find in the storage; None: this machine may have another one."""
+    """Check all nodes of Ray. *mark*: folder written to the storage for the nodes to find."""
     cloudpickle.register_pickle_by_value(node_check)
     with ExitStack() as stack:
         stack.callback(cloudpickle.unregister_pickle_by_value, node_check)
@@ -260,7 +261,7 @@ def _of_nodes(
 
 
 def checks_of_node(name: str, said: dict[str, Any], storage: str | None) -> Iterator[Check]:
-    """Of what :func:`node_check.look_around` has said there."""
+    """Yield the checks of a node from the answer of :func:`node_check.look_around` on this node."""
     if said["import_error"] is not None:
         yield Check(
             "node",
@@ -304,7 +305,10 @@ def _of_shared_memory(name: str, total: int | None, free: int | None) -> Check:
 
 
 def check_of_clock(name: str, asked_at: float, there: float, answered_at: float) -> Check:
-    """*there*: a node's time at some moment between two times of this machine."""
+    """Check the clock of a node.
+
+    *there*: the node's time, read between *asked_at* and *answered_at* on this machine's clock.
+    """
     ahead = max(there - answered_at, 0.0) or min(there - asked_at, 0.0)
     if abs(ahead) <= _MOST_CLOCK_DIFFERENCE:
         within = (answered_at - asked_at) + abs(ahead)

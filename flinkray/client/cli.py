@@ -1,6 +1,8 @@
-"""The command line: ``flinkray run|list|info|logs|top|cancel|resize|savepoint|stop|query``,
-``flinkray cluster up|down|status``, ``flinkray doctor``, ``flinkray rest``,
-``flinkray data-sets list|release`` and ``flinkray checkpoint list|show|trigger``.
+"""The command line of flinkray.
+
+Commands: ``flinkray run|list|info|logs|top|cancel|resize|savepoint|stop|query``, ``flinkray cluster
+up|down|status``, ``flinkray doctor``, ``flinkray rest|rest-token``, ``flinkray data-sets
+list|release`` and ``flinkray checkpoint list|show|trigger``.
 
 Exit codes: 0 success; 1 the job failed, or an error that is none of the following; 2 bad input
 (arguments, script, configuration, a job that is refused); 3 no cluster, or it cannot be reached, or
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _LONGEST_LINE = 500
-"""Characters of an error's line."""
+"""Most characters of an error's line."""
 
 COMMANDS = {
     "cancel": "cli_jobs:cancel",
@@ -62,12 +64,13 @@ COMMANDS = {
     "query": "cli_query:query",
     "resize": "cli_resize:resize",
     "rest": "cli_rest:rest",
+    "rest-token": "cli_rest:rest_token",
     "run": "cli_run:run",
     "savepoint": "cli_savepoints:savepoint",
     "stop": "cli_savepoints:stop",
     "top": "cli_top:top",
 }
-"""Name -> where the command is in this package."""
+"""Place of each command in this package, by name."""
 
 SUMMARIES = {
     "cancel": "Begin to cancel a job.",
@@ -81,16 +84,20 @@ SUMMARIES = {
     "query": "Show what is stored for keys in a queryable state, one line per key.",
     "resize": "Give an elastic job another parallelism.",
     "rest": "Serve a running cluster over HTTP, as Flink's REST API does, until Ctrl-C.",
+    "rest-token": "Print the token that flinkray rest of this user has created.",
     "run": "Run a stream program, or a PySpark pipeline.",
     "savepoint": "Take a savepoint of a job, which goes on, and print where it is.",
     "stop": "Take a savepoint of a job, let it finish, and print where the savepoint is.",
     "top": "Show records per second, busy time and back-pressure of running jobs, until Ctrl-C.",
 }
-"""The first lines of their helps, which are shown without loading them."""
+"""First lines of the commands' help texts, shown without loading the commands."""
 
 
 class _Commands(click.Group):
-    """Loads a command when it is used: most of the time of a command line is imports."""
+    """Group that loads a command when it is used.
+
+    A command line spends most of its time on imports.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -118,7 +125,6 @@ class _Commands(click.Group):
             formatter.write_dl(sorted(SUMMARIES.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Loads no command, as help does not."""
         from click.shell_completion import CompletionItem
 
         commands = [
@@ -142,7 +148,7 @@ def main() -> None:
     settings.end_at_sigterm()
     code = _execute(sys.argv[1:], settings)
     if settings.ray_is_left_at_the_end:
-        with suppress(OSError):  # nobody reads what was said
+        with suppress(OSError):  # the reader of the output has gone
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
@@ -150,9 +156,11 @@ def main() -> None:
 
 
 def _prepare_streams() -> None:
-    """Results can be written: nowhere where a stream was closed before the process began, whose
-    number a socket could get otherwise; and with escapes for what the stream's encoding lacks, as
-    what jobs print."""
+    """Prepare standard output and standard error, so that results can always be written.
+
+    A stream that was closed before the process began writes to nowhere: a socket could get its
+    number otherwise. Characters that a stream's encoding lacks are escaped.
+    """
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     if sys.stderr is None:
@@ -162,11 +170,9 @@ def _prepare_streams() -> None:
 
 
 def execute(arguments: Sequence[str], *, connect: Connect | None = None) -> int:
-    """Run one command line; returns its exit code.
+    """Run a command line and return its exit code.
 
-    Args:
-        connect: gives the client, for the cluster that the command line names; by
-            :func:`flinkray.connect` when None.
+    *connect* makes the client of the cluster that is named; None: :func:`flinkray.connect`.
     """
     return _execute(arguments, Settings(connect=connect))
 
@@ -178,7 +184,7 @@ def _execute(arguments: Sequence[str], settings: Settings) -> int:
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort) as interrupt:
-        note(str(interrupt.__cause__ or interrupt) or "interrupted")  # click wraps it
+        note(str(interrupt.__cause__ or interrupt) or "interrupted")  # click wraps the interrupt
         return settings.interrupted
     except FlinkRayError as error:
         if settings.verbose:
@@ -190,8 +196,8 @@ def _execute(arguments: Sequence[str], settings: Settings) -> int:
         return _exit_code(error)
     except OSError as error:
         if settings.verbose or "run" in arguments[:1]:
-            raise  # a program's may be its own, and it wants to see where
-        note(f"error: {_one_line(error)}")  # as of a disk that has no room for the output
+            raise  # the file may be one of the program, and the traceback shows where
+        note(f"error: {_one_line(error)}")  # for example, the disk has no room for the output
         return FAILED
     return int(code or 0)
 
@@ -199,7 +205,7 @@ def _execute(arguments: Sequence[str], settings: Settings) -> int:
 def _exit_code(error: FlinkRayError) -> int:
     from flinkray.client.pipeline_loader import PipelineNotFoundError
     from flinkray.client.ray_runtime import ClusterNotFoundError
-    from flinkray.spark.user_code import UserCodeError
+    from flinkray.user_code import UserCodeError
 
     codes: tuple[tuple[tuple[type[FlinkRayError], ...], int], ...] = (
         (
@@ -214,7 +220,7 @@ def _exit_code(error: FlinkRayError) -> int:
 
 
 def _one_line(error: Exception) -> str:
-    """Long ones (a Java stack in the message of a Spark error) are cut."""
+    """Return an error's text on one line. A long text, such as a Java stack, is cut."""
     from flinkray.client.cli_output import printable
 
     text = printable(" ".join(str(error).split())) or type(error).__name__

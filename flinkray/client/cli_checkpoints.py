@@ -1,5 +1,4 @@
-"""``flinkray checkpoint list|show``: what lies in the storage of checkpoints, for which no cluster
-is needed; and ``trigger``."""
+"""``flinkray checkpoint list|show|trigger``. ``list`` and ``show`` need no cluster."""
 
 from __future__ import annotations
 

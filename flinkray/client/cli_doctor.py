@@ -1,4 +1,4 @@
-"""``flinkray doctor``: what jobs need, looked at piece by piece, each with its way out."""
+"""``flinkray doctor``: checks each thing that jobs need, and says how to repair what fails."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from flinkray.scheduler.reports.job_info import JobDetails
 
 
 class NoNodeAnswered(click.ClickException):
-    """None that has files of the job, as where machines are too busy to start a process."""
+    """No node that has files of the job answered, for example because the nodes are too busy."""
 
     exit_code = NO_CLUSTER
 
@@ -76,10 +76,12 @@ def logs(
 
 
 def _executors_of(details: JobDetails, name: str) -> set[str]:
-    """Ids of the TaskExecutors, which are in the names of their files.
+    """Return the ids of the TaskExecutors that have run a vertex.
+
+    Their log files have these ids in their names.
 
     Raises:
-        click.UsageError: no vertex is called so, or several are.
+        click.UsageError: no vertex has this name, or several have.
     """
     named = [vertex for vertex in details.vertices if vertex.name == name]
     found = named or [vertex for vertex in details.vertices if vertex.name.startswith(name)]

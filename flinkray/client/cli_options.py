@@ -1,4 +1,4 @@
-"""What the commands of the command line have in common."""
+"""Arguments, options and helpers that the commands of the command line share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VERBOSE = click.option(
 
 
 def common(command: F) -> F:
-    """The options that every command has which speaks with a cluster."""
+    """Add the options of every command that talks to a cluster."""
     options = (
         click.option(
             "--address",
@@ -59,17 +59,17 @@ _JOB_ID = re.compile(rf"[0-9a-f]{{1,{2 * JobID.SIZE}}}")
 
 
 _MOST_NAMED = 10
-"""Jobs that an error names."""
+"""Most jobs that an error names."""
 
 
 class UnknownJob(click.ClickException):
-    """No job's id begins in the way that was given."""
+    """No job has an id with the given beginning."""
 
     exit_code = UNKNOWN_JOB
 
 
 def job_reference(text: str) -> str:
-    """Raises click.BadParameter: no job id begins like this."""
+    """Check that a text can be a job id or its beginning. Raises click.BadParameter."""
     if _JOB_ID.fullmatch(text.lower()) is None:
         raise click.BadParameter(
             f"{text!r} is neither a job id ({2 * JobID.SIZE} hexadecimal digits) nor its beginning"
@@ -78,19 +78,17 @@ def job_reference(text: str) -> str:
 
 
 JOB_ID = click.argument("job", type=job_reference, metavar="JOB_ID")
-"""An id, or as much of its beginning as no other job has."""
+"""Job argument: a job id, or a beginning that no other job id has."""
 
 
 JOB_ID_OR_ALL = click.argument("job", type=job_reference, metavar="[JOB_ID]", required=False)
-"""Of a command that is for all jobs where none is named."""
+"""Job argument of a command that acts on all jobs if no job is named."""
 
 
 def job_of(client: ClusterClient, reference: str) -> JobID:
-    """The job that is meant; whether there is one of a whole id is not asked here.
+    """Return the id of the job that *reference* means. A whole id is not checked for existence.
 
-    Raises:
-        UnknownJob: no job's id begins like this.
-        click.UsageError: those of several jobs do.
+    Raises UnknownJob if no job id begins with *reference*, click.UsageError if several do.
     """
     if len(reference) == 2 * JobID.SIZE:
         return JobID.from_hex(reference)
@@ -109,7 +107,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def say(as_json: bool, text: str, result: dict[str, object]) -> None:
-    """What a command has done: a line, or an object with the same."""
+    """Print what a command has done: *text* as a line, or *result* as a JSON object."""
     if as_json:
         from flinkray.client.cli_output import to_json
 
@@ -118,7 +116,7 @@ def say(as_json: bool, text: str, result: dict[str, object]) -> None:
 
 
 def cores(text: str | float) -> float:
-    """Raises click.BadParameter: no slot can have so many."""
+    """Parse a number of cores. Raises click.BadParameter if no slot can have so many."""
     try:
         number = float(text)
     except ValueError:
@@ -147,12 +145,12 @@ def _setting(text: str) -> tuple[str, str]:
 def pairs(
     *names: str, help: str, kind: Callable[[str], tuple[str, str]] = _pair
 ) -> Callable[[F], F]:
-    """An option that may be given several times, each time with a key and its value."""
+    """Make an option that may be given several times, each time with a key and a value."""
     return click.option(*names, multiple=True, type=kind, metavar="KEY=VALUE", help=help)
 
 
 def settings(help: str) -> Callable[[F], F]:
-    """The option for values of the configuration, ``values``."""
+    """Make the ``-D`` option for values of the configuration; its parameter is ``values``."""
     return pairs("-D", "values", help=help, kind=_setting)
 
 
@@ -165,7 +163,10 @@ _SET_BY = {
 
 
 def check_set_for(configuration: Configuration, *kinds: str) -> None:
-    """Raises ConfigurationError: an option that was set does nothing for any of *kinds*."""
+    """Check that every option that is set has an effect for one of *kinds*.
+
+    Raises ConfigurationError.
+    """
     for key in configuration.to_dict():
         kind = set_for(OPTIONS[key])
         if kind not in kinds:
@@ -178,7 +179,7 @@ def check_set_for(configuration: Configuration, *kinds: str) -> None:
 def connect(
     address: str, cluster_id: str, configuration: Configuration | None = None
 ) -> AbstractContextManager[ClusterClient]:
-    """A client, in the way that the settings of the present command line say."""
+    """Connect to a cluster in the way that the settings of the present command line say."""
     configuration = configuration or Configuration()
     settings = settings_of_command()
     if settings.connect is not None:
@@ -188,7 +189,7 @@ def connect(
 
 
 def connected(address: str | None, cluster_id: str) -> AbstractContextManager[ClusterClient]:
-    """A client of a cluster that runs already, for a command that runs no program of users."""
+    """Connect to a running cluster, for a command that runs no user program."""
     address = running(address)
     settings = settings_of_command()
     if settings.connect is not None or not settings.process_ends:
@@ -205,7 +206,7 @@ def settings_of_command() -> Settings:
 
 
 def running(address: str | None) -> str:
-    """Of a Ray that runs already."""
+    """Return the address of a Ray cluster that runs already."""
     from flinkray.client import ray_runtime
 
     address = address or ray_runtime.address_from_environment() or "auto"

@@ -1,4 +1,4 @@
-"""What the command line shows: tables, a job's details, progress; and all of it as JSON."""
+"""Output of the command line: tables, a job's details and progress, as text or JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 
 
 def to_json(value: object, indent: int | None = 2) -> str:
-    """Messages as objects, ids as hex texts, enums by name, times as seconds since the epoch."""
+    """Return a value as JSON.
+
+    Messages become objects, ids hex texts, enums their names, times seconds since the epoch.
+    """
     return json.dumps(_plain(value), indent=indent)
 
 
@@ -85,7 +88,10 @@ def data_set_table(data_sets: Sequence[ClusterDataSet]) -> str:
 
 
 def job_details(details: JobDetails, now: float, *, verbose: bool = False) -> str:
-    """*verbose*: with tracebacks, and what each subtask has read and written."""
+    """Return the details of a job as text.
+
+    *verbose*: whether to include tracebacks, and the records and bytes of each subtask.
+    """
     end = details.end_time or now
     lines = [
         f"job         {details.job_id}",
@@ -189,7 +195,6 @@ def _failure(entry: ExceptionEntry, with_traceback: bool) -> list[str]:
 
 
 def _flow(vertices: Sequence[VertexInfo]) -> list[str]:
-    """What went through the vertices, a line for each."""
     rows = [
         (
             _shortened(vertex.name),
@@ -210,7 +215,7 @@ def _shortened(name: str) -> str:
 
 
 def _io_metrics(metrics: IOMetrics | None) -> tuple[str, ...]:
-    """ "-" stands for what there cannot be, "?" for what is not known."""
+    """Return the cells of I/O metrics. "-": the number cannot exist. "?": the number is unknown."""
     if metrics is None:
         return ("?",) * len(_IO_METRICS)
     bytes_in, bytes_out = metrics.bytes_in, metrics.bytes_out
@@ -225,7 +230,7 @@ def _io_metrics(metrics: IOMetrics | None) -> tuple[str, ...]:
 
 
 def with_held(back_pressured: str, held: int | None) -> str:
-    """What is said of back-pressure, and how many tasks do not read their source."""
+    """Add to the text how many tasks hold back their source. None or 0: add nothing."""
     return f"{back_pressured}, {held} held" if held else back_pressured
 
 
@@ -263,7 +268,7 @@ def _executor(execution: ExecutionInfo) -> str:
 
 
 def _is_spark_stage(vertex: VertexInfo) -> bool:
-    """As far as can be told by now."""
+    """Return whether the cluster's reports so far show that a vertex is a Spark stage."""
     has_executors = any(execution.executor_actor_id for execution in vertex.executions)
     return bool(has_executors or vertex.active_stages or vertex.completed_stages)
 
@@ -284,7 +289,7 @@ def _lost_job_masters(failovers: int) -> str:
 
 
 def progress_text(progress: JobProgress) -> str:
-    """One line: state, why the job waits, what Spark does."""
+    """Return a job's progress as one line: state, reason for waiting, Spark's progress."""
     parts = [progress.status.name]
     if progress.restarts:
         parts.append(f"restart {progress.restarts}")
@@ -349,23 +354,28 @@ def list_actors_command(cluster_id: str) -> str:
 
 
 _NARROWEST = 8
-"""Characters that a column keeps which is cut to make a table fit."""
+"""Least width in characters of a column that is cut to make a table fit."""
 
 
 def terminal_width() -> int | None:
-    """None: standard output is no terminal, and nothing is cut."""
+    """Return the width of the terminal.
+
+    None: standard output is no terminal, and nothing is cut.
+    """
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _width_within() -> int | None:
-    """Of tables that are indented by two."""
+    """Width of a table that is indented by two columns. None if the terminal's width is unknown."""
     width = terminal_width()
     return None if width is None else width - 2
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
-    """*width*: what is wider is cut, of the widest columns first, as far as it takes and as columns
-    can be read."""
+    """Format a table. If it is wider than *width*, the widest columns are cut first.
+
+    Columns keep a width at which they can be read, so the table may stay wider than *width*.
+    """
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(columns_of(row[i]) for row in (header, *rows)) for i in range(len(header))]
     if width is not None:
@@ -383,8 +393,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
 
 
 def printable(line: str) -> str:
-    """With escapes in place of what would end the line, or tell a terminal what to do: names and
-    failures are whatever a program has said.  Tabs stay, which begin the lines of Java's stacks."""
+    """Escape characters that would end the line or control the terminal.
+
+    Names and failures may contain any text of a program. Tabs stay, because they begin the lines of
+    Java's stacks.
+    """
     if line.isprintable():
         return line
     return "".join(
@@ -393,7 +406,7 @@ def printable(line: str) -> str:
 
 
 def columns_of(text: str) -> int:
-    """How many columns of a terminal it takes: East Asian characters take two, accents none."""
+    """Return the width in terminal columns: East Asian characters take two, accents none."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
@@ -404,7 +417,7 @@ def _columns(character: str) -> int:
 
 
 def beginning(text: str, width: int) -> str:
-    """As much of it as so many columns hold."""
+    """Return the beginning of a text that fits into *width* terminal columns."""
     if text.isascii():
         return text[:width]
     for place, character in enumerate(text):
@@ -423,7 +436,7 @@ def _filled(cell: str, width: int) -> str:
 
 
 def format_time(timestamp: float) -> str:
-    """In this machine's time zone."""
+    """Format a timestamp in this machine's time zone."""
     return datetime.fromtimestamp(timestamp).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 

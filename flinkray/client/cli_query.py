@@ -24,12 +24,11 @@ def _key(text: str) -> Any:
 
 
 def _no_constant(text: str) -> NoReturn:
-    """NaN and Infinity, which Python reads and JSON does not know."""
+    """Refuse NaN and Infinity, which Python's parser accepts and JSON does not have."""
     raise ValueError(f"{text} is none of JSON")
 
 
 def _hashable(key: Any) -> Any:
-    """Lists within lists are tuples within tuples."""
     if isinstance(key, list):
         return tuple(map(_hashable, key))
     if isinstance(key, dict):
@@ -70,7 +69,6 @@ def query(
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can say; anything else as Python writes it."""
     if isinstance(value, dict):
         return {_name(key): _plain(it) for key, it in value.items()}
     if isinstance(value, list | tuple):
@@ -81,7 +79,6 @@ def _plain(value: Any) -> Any:
 
 
 def _name(key: Any) -> str:
-    """Of a field."""
     if isinstance(key, str):
         return key
     return json.dumps(key) if key is None or isinstance(key, bool) else repr(key)

@@ -12,10 +12,10 @@ Bounds = tuple[int, int]
 
 
 def bounds_of(text: str) -> Bounds:
-    """``4`` (from 1 to 4) or ``2..4``.
+    """Parse bounds of a parallelism: ``4`` (from 1 to 4) or ``2..4``.
 
     Raises:
-        click.BadParameter: it is neither.
+        click.BadParameter: the text has neither form.
     """
     match = re.fullmatch(r"(?:(\d{1,9})\.\.)?(\d{1,9})", text)
     if match is None:
@@ -27,7 +27,7 @@ def bounds_of(text: str) -> Bounds:
 
 
 def _wanted(text: str) -> tuple[str | None, Bounds]:
-    """``BOUNDS`` or ``VERTEX=BOUNDS``; names may have a ``=`` in them, bounds have none."""
+    """Parse ``BOUNDS`` or ``VERTEX=BOUNDS``. A vertex name may contain ``=``, bounds do not."""
     name, separator, bounds = text.rpartition("=")
     if separator and not name:
         raise click.BadParameter(f"{text!r} names no vertex")

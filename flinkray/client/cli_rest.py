@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 
 import click
 
-from flinkray.client.cli_options import check_set_for, common, connected, settings
+from flinkray.client.cli_options import VERBOSE, check_set_for, common, connected, settings
 from flinkray.core.config import Configuration
+from flinkray.core.options import CLUSTER_ID
 from flinkray.core.rest_options import REST_BIND_ADDRESS, REST_BIND_PORT
 
 
@@ -30,23 +33,45 @@ def rest(
     address: str | None,
     cluster_id: str,
 ) -> None:
-    """Serve a running cluster over HTTP, as Flink's REST API does, until Ctrl-C."""
+    """Serve a running cluster over HTTP, as Flink's REST API does, until Ctrl-C.
+
+    Requests must carry a token.  Unless the configuration names one, it is created in a file that
+    only you can read; flinkray rest-token prints it.
+    """
     from flinkray.rest.server import RestServer, RestSettings
+    from flinkray.rest.token import created_token, default_token_file
 
     given = {REST_BIND_ADDRESS.key: host, REST_BIND_PORT.key: port}
     options = {key: value for key, value in given.items() if value is not None}
     configuration = Configuration({**dict(values), **options})
     check_set_for(configuration, "REST endpoint")
     rest_settings = RestSettings.of(configuration)
+    creates_token = rest_settings.token is None
+    if creates_token:
+        rest_settings = replace(rest_settings, token=created_token(cluster_id))
     with connected(address, cluster_id) as client:
         server = RestServer(client.dispatcher, rest_settings)
         client.run(server.start())
         try:
             with _ending_at_sigterm():
                 click.echo(f"cluster {cluster_id!r} is served at {server.url} (Ctrl-C ends it)")
+                if sys.stdout.isatty():  # not into logs that others can read
+                    click.echo(f"open {server.url}/#token={rest_settings.token} in a browser")
+                elif creates_token:
+                    click.echo(f"requests must carry the token in {default_token_file(cluster_id)}")
                 threading.Event().wait()
         finally:
             client.run(server.close())
+
+
+@click.command()
+@click.option("--cluster-id", default=CLUSTER_ID.default, show_default=True, help="Its cluster.")
+@VERBOSE
+def rest_token(cluster_id: str) -> None:
+    """Print the token that flinkray rest of this user has created."""
+    from flinkray.rest.token import known_token
+
+    click.echo(known_token(cluster_id))
 
 
 class _TerminatedError(Exception):
@@ -59,8 +84,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _ending_at_sigterm() -> Iterator[None]:
-    """Left at the first one, which is what whoever runs services sends; a second one does what it
-    did before."""
+    """Leave the context at the first SIGTERM. A second SIGTERM has its previous effect."""
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield

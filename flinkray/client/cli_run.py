@@ -40,7 +40,7 @@ from flinkray.scheduler.graph.job_graph import FixedDelayRestart
 
 
 class _RunCommand(click.Command):
-    """Options may follow a pipeline, but what follows a program belongs to the program."""
+    """Command whose options may follow a pipeline; arguments after a program are the program's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.allow_interspersed_args = False
@@ -214,14 +214,13 @@ _INSTEAD = {
     "memory": "it says what its operators need: slot_sharing_group()",
     "spark_conf": "its Spark stages have properties of their own: BatchJob.spark(spark_conf=…)",
 }
-"""What a program has in place of an option of pipelines."""
+"""Replacement in programs for each option that only pipelines have."""
 
 
 def _of_program(values: Mapping[str, str]) -> dict[str, str]:
-    """What the program itself is set by.
+    """Return the settings that the program itself reads.
 
-    Raises:
-        click.UsageError: the parallelism is given twice.
+    Raises click.UsageError if the parallelism is given twice.
     """
     of_program = {key: value for key, value in values.items() if key in PROGRAM_KEYS}
     given = click.get_current_context().get_parameter_source("parallelism")
@@ -231,7 +230,6 @@ def _of_program(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _refuse_options_of_pipelines() -> None:
-    """Raises click.UsageError: one was given, and would do nothing."""
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""
@@ -245,8 +243,10 @@ def _refuse_options_of_pipelines() -> None:
 
 
 def _tell_of_options_after_the_program(target: str, arguments: Sequence[str]) -> None:
-    """The program has them, and may know them; whoever meant this command sees why they did
-    nothing."""
+    """Note on standard error which of this command's options come after the program.
+
+    The program gets these options and may know them. The note helps a user who meant this command.
+    """
     context = click.get_current_context()
     ours = [name for option in context.command.params for name in option.opts if name[0] == "-"]
     meant = [given for given in arguments if any(_is_option(given, name) for name in ours)]
@@ -258,14 +258,12 @@ def _tell_of_options_after_the_program(target: str, arguments: Sequence[str]) ->
 
 
 def _is_option(given: str, name: str) -> bool:
-    """Whether an argument is this option, alone or together with its value."""
     if name.startswith("--"):
         return given.partition("=")[0] == name
     return given.startswith(name)
 
 
 def _of_restarts(restarts: int) -> dict[str, str]:
-    """Configuration of the job."""
     if restarts == 0:
         return {RESTART_STRATEGY.key: "none"}
     return {
@@ -276,7 +274,6 @@ def _of_restarts(restarts: int) -> dict[str, str]:
 
 
 def _of_savepoint(path: str | None, allow_non_restored_state: bool) -> dict[str, str]:
-    """Configuration of the job."""
     if path is None:
         if allow_non_restored_state:
             raise click.UsageError("--allow-non-restored-state goes with --from-savepoint")
@@ -319,7 +316,7 @@ def _run_program(
         except JobExecutionError as error:
             if "\n" not in str(error):
                 raise
-            lines = str(error).splitlines()  # those of a traceback stay lines
+            lines = str(error).splitlines()  # the lines of a traceback stay separate
             note(f"error: {chr(10).join(map(cli_output.printable, lines))}")
             return FAILED
         except FlinkRayError as error:
@@ -329,15 +326,12 @@ def _run_program(
 
 
 class _Notes(logging.Handler):
-    """Log lines as lines beside the results."""
-
     def emit(self, record: logging.LogRecord) -> None:
         note(record.getMessage())
 
 
 @contextmanager
 def _telling_what_is_waited_for() -> Iterator[None]:
-    """To start Ray and a cluster takes seconds."""
     log = logging.getLogger("flinkray.client.connect")
     notes, level = _Notes(logging.INFO), log.level
     log.addHandler(notes)

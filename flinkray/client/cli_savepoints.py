@@ -46,7 +46,7 @@ def savepoint(
     if disposed is not None:
         if job is not None:
             raise click.UsageError("--dispose takes no job")
-        absolute_location(disposed)  # which is refused before anything is connected to
+        absolute_location(disposed)  # refuses a bad location before the client connects
         with connected(address, cluster_id) as client:
             client.dispose_savepoint(disposed)
         say(as_json, f"savepoint {disposed} is deleted", {"disposed": disposed})
@@ -100,7 +100,6 @@ def stop(
 
 
 def _say_if_it_runs(client: ClusterClient, job_id: JobID, text: str) -> None:
-    """Raises JobNotFoundError."""
     if not client.job(job_id).status().is_terminal:
         click.echo(text, err=True)
 

@@ -1,4 +1,7 @@
-"""What one command line has from its beginning: loaded by all commands, so it imports little."""
+"""Settings of one command line, known from its beginning.
+
+All commands load this module, so it imports little.
+"""
 
 from __future__ import annotations
 
@@ -17,41 +20,40 @@ if TYPE_CHECKING:
     from flinkray.core.config import Configuration
 
 FAILED, BAD_INPUT, NO_CLUSTER, UNKNOWN_JOB, ENDED_BY_OTHERS, INTERRUPTED = 1, 2, 3, 4, 5, 130
-"""Exit codes."""
+"""Exit codes of the command line."""
 TERMINATED = 143
-"""The exit code in place of INTERRUPTED where SIGTERM has come."""
+"""Exit code instead of INTERRUPTED if SIGTERM has come."""
 
 Connect = Callable[[str, str, "Configuration"], AbstractContextManager["ClusterClient"]]
-"""From the address of a Ray, the id of a cluster and the configuration to a client, which is left
-with the context."""
+"""Function from Ray address, cluster id and configuration to a context with a client."""
 
 
 @dataclass
 class Settings:
-    """Of one command line."""
+    """Settings of one command line."""
 
     verbose: bool = False
     connect: Connect | None = None
-    """In place of :func:`flinkray.connect`."""
+    """Function to use in place of :func:`flinkray.connect`."""
     process_ends: bool = False
-    """With the command line."""
+    """Whether the process ends with the command line."""
     place: str | None = None
-    """The line of a program whose call was refused."""
+    """Line of the user's program that made a refused call; None: no such line is known."""
     ray_is_left_at_the_end: bool = False
-    """The process has joined Ray, and is to leave it by ending, in no other way."""
+    """Whether the process has joined Ray and leaves it only by ending."""
     is_connecting: bool = False
-    """Nothing has begun yet that the process would have to end."""
+    """Whether the client is connecting, so that the process has nothing to end yet."""
     was_terminated: bool = False
-    """SIGTERM has come."""
+    """Whether SIGTERM has come."""
 
     @property
     def interrupted(self) -> int:
-        """The exit code of a command line that Ctrl-C or SIGTERM has ended."""
+        """Exit code of a command line that Ctrl-C or SIGTERM has ended."""
         return TERMINATED if self.was_terminated else INTERRUPTED
 
     @contextmanager
     def connecting(self) -> Iterator[None]:
-        """What begins with it is cleared up by Ray when this process ends."""
+        """Let SIGTERM end the process at once inside the context; Ray clears up after it."""
         self.is_connecting = True
         try:
             yield
@@ -59,13 +61,16 @@ class Settings:
             self.is_connecting = False
 
     def end_at_sigterm(self) -> None:
-        """From now on SIGTERM, by which containers and services are ended, does what Ctrl-C does.
-        For a process that ends with its command line."""
+        """Let SIGTERM do what Ctrl-C does from now on.
+
+        Containers and services are ended by SIGTERM. Call this only in a process that ends with its
+        command line.
+        """
         signal.signal(signal.SIGTERM, self._terminate)
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
-        if self.is_connecting:  # what was raised inside of Ray could leave locks that are held
-            with suppress(OSError):  # by no stream: one may be in the middle of a line
+        if self.is_connecting:  # an exception inside of Ray could leave locks held
+            with suppress(OSError):  # without a stream object, which may be writing a line
                 os.write(2, b"terminated\n")
             os._exit(TERMINATED)
         self.was_terminated = True
@@ -73,5 +78,5 @@ class Settings:
 
 
 def note(text: str) -> None:
-    """A line beside the results."""
+    """Write a line beside the results, to standard error."""
     click.echo(text, err=True)

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from flinkray.client.cluster_client import ClusterClient
 
 _SHORTEST_INTERVAL, _LONGEST_INTERVAL = 0.1, 86400.0
-"""Seconds."""
+"""Shortest and longest time between two views, in seconds."""
 _CLEAR = "\x1b[H\x1b[J"
-"""To the upper left corner, and nothing below it."""
+"""Escape sequence that clears the terminal and moves to its upper left corner."""
 
 
 @dataclass(frozen=True)
 class VertexRates:
-    """Between two looks."""
+    """Rates of one vertex between two :class:`Look` objects."""
 
     job_id: JobID
     job: str
@@ -39,28 +39,31 @@ class VertexRates:
     parallelism: int
     running: int
     records_in: float | None
-    """Per second; None: it reads from no other vertex, or that is not known."""
+    """Records read per second.
+
+    None: the vertex reads from no other vertex, or the number is unknown.
+    """
     records_out: float | None
     busy: float | None
-    """Part of the time of its tasks, 0 to 1."""
+    """Busy part of the time of the vertex's tasks, 0 to 1."""
     back_pressured: float | None
     held: int | None
-    """How many tasks do not read their source, as Spark is behind; None: none can be held."""
+    """Number of tasks that do not read because Spark is behind. None: no task can be held."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """At all jobs that run."""
+    """Details of all running jobs at one time."""
 
     at: float
-    """Seconds of a monotonic clock."""
+    """Time of the look, in seconds of a monotonic clock."""
     jobs: tuple[JobDetails, ...]
 
 
 def rates(before: Look | None, now: Look) -> list[VertexRates]:
-    """Without a look before, or where tasks began anew in between, there is only what is running.
+    """Return the rates of the vertices between two looks. The caller leaves out ended jobs.
 
-    Ended jobs are left out, which is who looks' part.
+    Without *before*, or if a vertex's tasks have restarted in between, its rates are None.
     """
     earlier: dict[tuple[JobID, JobVertexID], IOMetrics] = {}
     for job in before.jobs if before is not None else ():
@@ -103,7 +106,6 @@ def _rates(
 
 
 def _per_second(before: int | None, now: int | None, passed: float) -> float | None:
-    """None, too, where it counts anew from 0."""
     if before is None or now is None or now < before:
         return None
     return (now - before) / passed
@@ -117,7 +119,7 @@ _HEADER = ("JOB", "VERTEX", "RUNNING", "IN/S", "OUT/S", "BUSY", "BACK-PRESSURED"
 
 
 def as_table(found: list[VertexRates], width: int | None) -> str:
-    """A line for each vertex; *width*: of the terminal."""
+    """Format the rates as a table with a line for each vertex. *width*: width of the terminal."""
     if not found:
         return "no job is running"
     rows = [
@@ -144,7 +146,6 @@ def _percent(part: float | None) -> str:
 
 
 def _interval(text: str) -> float:
-    """Raises click.BadParameter: it is no number, or nobody can wait so long."""
     try:
         seconds = float(text)
     except ValueError:
@@ -200,7 +201,7 @@ def top(
                 if count is None or done < count:
                     threading.Event().wait(interval)
         except KeyboardInterrupt:
-            return  # which is how it is to end
+            return  # the user ends the command in this way
 
 
 def _show(found: list[VertexRates], *, as_json: bool, is_live: bool) -> None:
@@ -220,7 +221,6 @@ def _show(found: list[VertexRates], *, as_json: bool, is_live: bool) -> None:
 
 
 def _look(client: ClusterClient, job_id: JobID | None) -> Look:
-    """Raises JobNotFoundError: there is no such job."""
     if job_id is not None:
         return Look(time.monotonic(), (client.job(job_id).details(),))
     jobs = []
@@ -229,5 +229,5 @@ def _look(client: ClusterClient, job_id: JobID | None) -> Look:
             try:
                 jobs.append(client.job(job.job_id).details())
             except JobNotFoundError:
-                continue  # it was forgotten meanwhile
+                continue  # the cluster has forgotten the job in the meantime
     return Look(time.monotonic(), tuple(jobs))

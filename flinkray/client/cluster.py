@@ -1,4 +1,4 @@
-"""Starting and ending the masters of a cluster on a Ray that runs already."""
+"""Start and end of the masters of a cluster on a Ray that runs already."""
 
 from __future__ import annotations
 
@@ -56,64 +56,65 @@ _MASTERS = (
     ("ResourceManager", "flinkray.actors.resource_manager.endpoint:create_resource_manager"),
     ("Dispatcher", "flinkray.actors.dispatcher.endpoint:create_dispatcher"),
 )
-"""The Dispatcher last: where it is, the cluster is complete.  Further ones have a number in their
-names, from 2 on."""
+"""Name and factory of each master.
+
+The Dispatcher is the last: when it exists, the cluster is complete. Further masters have a number
+in their names, from 2 on.
+"""
 
 _ENDING_TIMEOUT = 10.0
-"""Seconds that processes have to end after they said they would."""
+"""Seconds that processes have for their end after they have announced it."""
 _POLL = 0.05
 _START_TIMEOUT = 60.0
-"""Seconds until somebody leads."""
+"""Seconds to wait until there is a leader."""
 
 
 @dataclass(frozen=True)
 class ClusterEnd:
-    """What :func:`stop_cluster` had to do itself."""
+    """Processes and placement groups that :func:`stop_cluster` had to end itself."""
 
     killed: tuple[str, ...]
-    """Actors that were left when the Dispatcher had shut down, or that had no Dispatcher."""
+    """Actors that still ran after the Dispatcher had shut down, or that had no Dispatcher."""
     removed_groups: tuple[str, ...]
-    """Placement groups that were left."""
+    """Placement groups that still existed."""
     kept: str | None = None
-    """What was not removed, and why."""
+    """What was not removed, and why. None: everything was removed."""
 
 
 class ClusterStartError(FlinkRayError):
-    """Processes were started, and no cluster has come of it; the text has the way out."""
+    """Processes were started, but they form no cluster; the text says what to do."""
 
 
 def cluster_storage(configuration: Configuration) -> str:
-    """The directory of one cluster: ``<storage.dir>/<cluster id>``."""
+    """Return the directory of one cluster: ``<storage.dir>/<cluster id>``."""
     root = configuration.get(STORAGE_DIR) or DEFAULT_STORAGE
     return posixpath.join(root, configuration.get(CLUSTER_ID))
 
 
 def _check_storage(directory: str) -> None:
-    """Raises ConfigurationError: no process could find what is stored there."""
     try:
         open_directory(directory)
     except ValueError as error:
         raise ConfigurationError(f"{STORAGE_DIR.key} is of no use: {error}") from error
-    except OSError as error:  # those who need it say so, with what they need it for
+    except OSError as error:  # users of the storage report the error with their purpose
         log.info("%s cannot be looked at: %s", directory, error)
 
 
 async def start_cluster(
     rpc_service: RpcService, configuration: Configuration, *, storage_dir: str | None = None
 ) -> tuple[str, ...]:
-    """Start what of the cluster's Dispatchers and ResourceManagers does not run yet.
+    """Start the masters of the cluster that do not run yet, and return their names.
 
-    Returns the names of what was started: none, when the cluster was running already.  What is
-    added to a cluster that runs is configured as that one.
+    A process that is added to a running cluster gets that cluster's configuration.
 
     Args:
-        rpc_service: of this process, in the cluster's namespace.
-        storage_dir: the cluster's own directory; as the configuration says when None.
+        rpc_service: this process's service, in the cluster's namespace.
+        storage_dir: the cluster's own directory. None: as the configuration says.
 
     Raises:
-        ConfigurationError: what elects leaders is not installed.
-        ZooKeeperError: it does not answer.
-        ClusterStartError: the masters run, and nobody leads.
+        ConfigurationError: the storage is of no use, or software for leader election is missing.
+        ZooKeeperError: ZooKeeper does not answer.
+        ClusterStartError: the masters run, but there is no leader.
     """
     cluster_id = configuration.get(CLUSTER_ID)
     record = await cluster_record(rpc_service, cluster_id)
@@ -146,11 +147,12 @@ async def start_cluster(
 async def start_cluster_alone(
     rpc_service: RpcService, configuration: Configuration
 ) -> tuple[str, ...]:
-    """As :func:`start_cluster`, after whoever starts the same cluster at present: of two
-    configurations the cluster would have one here and the other there.
+    """Start the cluster as :func:`start_cluster` does, but not at the same time as another process.
+
+    Two concurrent starts with different configurations could give the cluster a part of each.
 
     Raises:
-        ClusterStartError: that takes too long.
+        ClusterStartError: the other start takes too long.
     """
     cluster_id = configuration.get(CLUSTER_ID)
     clock = rpc_service.clock
@@ -174,7 +176,7 @@ async def start_cluster_alone(
 
 @dataclass(frozen=True)
 class OtherValue:
-    """Of an option for which a cluster that runs was asked to have another one."""
+    """Requested and present value of an option that differs in the running cluster."""
 
     asked: str
     present: str
@@ -183,7 +185,7 @@ class OtherValue:
 async def values_not_taken(
     rpc_service: RpcService, configuration: Configuration
 ) -> dict[str, OtherValue]:
-    """What of *configuration* is not so in the cluster, which runs, by key."""
+    """Return, by key, the options of *configuration* that differ in the running cluster."""
     record = await cluster_record(rpc_service, configuration.get(CLUSTER_ID))
     if record is None:
         return {}
@@ -201,7 +203,7 @@ async def values_not_taken(
 def master_specs(
     configuration: Configuration, arguments: ClusterArguments, nodes: Sequence[str | None]
 ) -> Iterator[EndpointSpec]:
-    """A ResourceManager and a Dispatcher on each of *nodes*."""
+    """Yield the specs of a ResourceManager and a Dispatcher for each of *nodes*."""
     growth = configuration.get(MAX_MASTER_GROWTH)
     renewal = Renewal(growth) if growth else None
     for place, node in enumerate(nodes):
@@ -219,7 +221,7 @@ def master_specs(
 
 
 async def cluster_record(rpc_service: RpcService, cluster_id: str) -> ClusterRecord | None:
-    """What the cluster was started with; None: it was not started in this Ray, or was ended."""
+    """Return the settings of the cluster. None: it was not started in this Ray, or was ended."""
     return await rpc_service.run_blocking(ray_runtime.recall_cluster, cluster_id)
 
 
@@ -240,7 +242,7 @@ async def _until_led(rpc_service: RpcService, record: ClusterRecord) -> None:
 
 
 async def _leader_process(retriever: LeaderRetrievalService, timeout: float) -> str | None:
-    """Name of the leader's process; None: nobody leads for *timeout* seconds."""
+    """Return the name of the leader's process. None: there is no leader for *timeout* seconds."""
     try:
         address, _ = await within(timeout, find_leader(retriever))
     except asyncio.TimeoutError:
@@ -249,7 +251,7 @@ async def _leader_process(retriever: LeaderRetrievalService, timeout: float) -> 
 
 
 async def stop_cluster(rpc_service: RpcService, cluster_id: str) -> ClusterEnd:
-    """Shut the cluster down, then end what is left of exactly this cluster.  Idempotent."""
+    """Shut the cluster down, then end the rest of exactly this cluster. Idempotent."""
     record = await cluster_record(rpc_service, cluster_id) or ClusterRecord({}, "")
     configuration = record.of_elections
     storage_dir = record.storage_dir if has_elections(configuration) else None
@@ -258,7 +260,7 @@ async def stop_cluster(rpc_service: RpcService, cluster_id: str) -> ClusterEnd:
         ending = 0.0
         if await rpc_service.run_blocking(ray_runtime.has_cluster, cluster_id):
             await _end_standbys(rpc_service, services, configuration)
-            with contextlib.suppress(RpcError):  # dead or deaf: what it leaves is ended below
+            with contextlib.suppress(RpcError):  # its processes are ended below
                 dispatcher = await _connect_to_dispatcher(rpc_service, services)
                 await dispatcher.shut_down_cluster()
                 ending = _ENDING_TIMEOUT
@@ -288,7 +290,7 @@ async def _connect_to_dispatcher(
 async def _end_standbys(
     rpc_service: RpcService, services: HighAvailabilityServices, configuration: Configuration
 ) -> None:
-    """First of all: they would take over from a leader that shuts down."""
+    """End the standby masters first: they would take over from a leader that shuts down."""
     if configuration.get(STANDBY_MASTERS) == 0:
         return
     for kind, retriever in (
@@ -302,7 +304,10 @@ async def _end_standbys(
 
 
 async def _forget_elections(services: HighAvailabilityServices) -> str | None:
-    """Why something was kept; None: nothing was."""
+    """Delete the cluster's data in ZooKeeper, unless some of its jobs have not ended.
+
+    Return a text that says what was kept and why; None: all data were deleted.
+    """
     graphs = services.get_job_graph_store(StoredJob)
     try:
         recovered = await within(_ENDING_TIMEOUT, graphs.recover_job_graphs())
@@ -318,8 +323,10 @@ async def _forget_elections(services: HighAvailabilityServices) -> str | None:
 
 
 async def _actors_left(rpc_service: RpcService, cluster_id: str, timeout: float) -> tuple[str, ...]:
-    """Names of the cluster's actors: none, as soon as there are none, or those that are there after
-    *timeout* seconds.  (Ray lists an actor that ends for a moment more.)"""
+    """Return the names of the cluster's actors that still exist after at most *timeout* seconds.
+
+    Empty as soon as there are none. Ray lists an ending actor for a moment longer.
+    """
     namespace = ray_runtime.cluster_namespace(cluster_id)
     deadline = rpc_service.clock.monotonic() + timeout
     while True:

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _ANSWER_TIMEOUT = 60.0
-"""Seconds that a question waits, a restart of the Dispatcher in between included."""
+"""Seconds to wait for an answer, including a restart of the Dispatcher."""
 
 
 class ClientClosedError(FlinkRayError):
@@ -47,12 +47,14 @@ class ClientClosedError(FlinkRayError):
 
 
 class ClusterClient:
-    """Submits jobs to one cluster and asks after them; made by :func:`flinkray.connect`.
+    """Client of one cluster, made by :func:`flinkray.connect`.
 
-    Its methods block and can be called from any thread; Ctrl-C ends the waiting at once.  A context
-    manager, plain and async: leaving closes it.
+    The client submits jobs and asks for their state.
 
-    Questions survive the Dispatcher's death: they are put to its successor.
+    Its methods block and can be called from any thread. Ctrl-C ends the waiting at once. It is a
+    context manager, plain and async, that closes the client at the end.
+
+    If the Dispatcher dies during a call, the client repeats the call to the next Dispatcher.
     """
 
     def __init__(
@@ -67,8 +69,10 @@ class ClusterClient:
         configuration: Configuration | None = None,
         output: EmbeddedOutput | None = None,
     ) -> None:
-        """*configuration*: ``client.*`` and ``execution.*`` count.  *output*: of an embedded
-        cluster; it has begun, and is closed with the client."""
+        """*configuration*: only ``client.*`` and ``execution.*`` are used.
+
+        *output*: output of an embedded cluster; it has begun, and is closed with the client.
+        """
         self._loop = loop
         self._connection = connection
         self._on_close = on_close
@@ -79,10 +83,10 @@ class ClusterClient:
         self._attached = AttachedJobs(connection, self.settings.heartbeat_interval)
         self.cluster_id = cluster_id
         self.dashboard_url = dashboard_url
-        """Of the Ray dashboard, where it is known."""
+        """URL of the Ray dashboard. None if the URL is unknown."""
 
     def submit(self, job: JobGraph, *, timeout: float | None = _ANSWER_TIMEOUT) -> JobHandle:
-        """Submit a job (see :func:`flinkray.spark_job`); on return it is stored and will run.
+        """Submit a job (see :func:`flinkray.spark_job`). On return the job is stored and will run.
 
         Args:
             timeout: seconds to wait until the cluster has stored the job, restarts of the
@@ -95,7 +99,7 @@ class ClusterClient:
                 submitted.
             RpcConnectionError: no Dispatcher could be reached for a minute.
             SubmissionInterrupted: (a KeyboardInterrupt) Ctrl-C came; the job was cancelled, or
-                never submitted.  A second Ctrl-C leaves it as it is.
+                never submitted. A second Ctrl-C leaves the job as it is.
         """
         submission = Submission(self._connection, job, timeout)
         try:
@@ -107,8 +111,10 @@ class ClusterClient:
     async def submit_async(
         self, job: JobGraph, *, timeout: float | None = _ANSWER_TIMEOUT
     ) -> JobHandle:
-        """:meth:`submit` for code that runs on an event loop.  Who stops waiting takes the job
-        back."""
+        """Submit a job as :meth:`submit` does, from code on an event loop.
+
+        If the caller is cancelled, the job is cancelled in the background if it was accepted.
+        """
         submission = Submission(self._connection, job, timeout)
         try:
             await asyncio.wrap_future(self._start(self._submit(job, submission)))
@@ -128,7 +134,7 @@ class ClusterClient:
             raise
 
     def _withdraw(self, job_id: JobID, submission: Submission) -> str:
-        """What has become of the job."""
+        """Cancel a job after Ctrl-C, if it was accepted. Return a text about the job's state."""
         try:
             log.warning("withdrawing job %s (Ctrl-C again leaves at once)", job_id)
             was_there = self._run(self._end_submitted(job_id, submission))
@@ -139,7 +145,7 @@ class ClusterClient:
         return f"job {job_id} was {'cancelled' if was_there else 'not submitted'}"
 
     async def _end_submitted(self, job_id: JobID, submission: Submission) -> bool:
-        """Whether it was there."""
+        """Cancel the job if it was accepted. Return whether it was accepted."""
         if not await submission.may_be_accepted():
             return False
         try:
@@ -151,7 +157,7 @@ class ClusterClient:
         return True
 
     def job(self, job_id: JobID | str) -> JobHandle:
-        """The handle of a job that was submitted before; whether it exists is not asked here.
+        """Return the handle of a job that was submitted before. The job's existence is not checked.
 
         Raises:
             ValueError: the text is not a job id.
@@ -159,41 +165,45 @@ class ClusterClient:
         return JobHandle(self, job_id if isinstance(job_id, JobID) else JobID.from_hex(job_id))
 
     def list_jobs(self) -> tuple[JobOverview, ...]:
-        """Running and ended jobs, oldest first."""
+        """Return running and ended jobs, oldest first."""
         return self._ask("list the jobs", lambda gateway: gateway.list_jobs())
 
     def cancel(self, job_id: JobID | str) -> None:
-        """See :meth:`JobHandle.cancel`."""
+        """Cancel a job, as :meth:`JobHandle.cancel` does."""
         self.job(job_id).cancel()
 
     def dispose_savepoint(self, path: str, *, timeout: float | None = None) -> None:
-        """Delete a savepoint, by its directory or its metadata.
+        """Delete a savepoint, given by its directory or its metadata file.
 
         Args:
-            timeout: seconds.
+            timeout: seconds; None: no limit.
 
         Raises:
-            CheckpointStorageError: there is none, or it cannot be deleted.
-            JobStateError: a job that runs has started from it, and has taken no checkpoint yet.
+            CheckpointStorageError: there is no savepoint, or it cannot be deleted.
+            JobStateError: a running job has started from the savepoint and has taken no checkpoint
+                yet.
         """
         location = absolute_location(path)
         self._ask(f"dispose of savepoint {location}", disposal(location), timeout)
 
     def cluster_overview(self) -> ClusterOverview:
-        """Workers, slots and resources."""
+        """Return the workers, slots and resources of the cluster."""
         return self._ask(
             "get the overview of the cluster", lambda gateway: gateway.request_cluster_overview()
         )
 
     def list_data_sets(self) -> tuple[ClusterDataSet, ...]:
-        """The persistent results that finished jobs have left; what has been promoted, lost or
-        released shows with the next heartbeat of its TaskExecutor."""
+        """Return the persistent results that finished jobs have left.
+
+        The list shows that a result was promoted, lost or released after the next heartbeat of
+        the result's TaskExecutor.
+        """
         return self._ask(
             "list the persistent results", lambda gateway: gateway.list_cluster_data_sets()
         )
 
     def release_data_set(self, data_set_id: IntermediateDataSetID | str) -> None:
-        """Have a persistent result deleted; returns when that has begun.  Idempotent.
+        """Delete a persistent result; returns when the deletion has begun. Idempotent.
 
         Raises:
             ValueError: the text is not the id of a data set.
@@ -206,9 +216,11 @@ class ClusterClient:
         )
 
     def close(self) -> None:
-        """Leave the cluster.  An embedded cluster that this client started is shut down, and its
-        running jobs with it.  Jobs that end with their client are cancelled; their end is waited
-        for as long as ``client.close-timeout`` says.  Idempotent."""
+        """Leave the cluster. Idempotent.
+
+        An embedded cluster that this client started is shut down, with its running jobs. Jobs that
+        end with their client are cancelled; ``client.close-timeout`` limits the wait for their end.
+        """
         if self._closed:
             return
         self._closed = True
@@ -272,47 +284,49 @@ class ClusterClient:
     # --- for the API of streams
 
     def show_output(self) -> None:
-        """What jobs of an embedded cluster have printed until now is shown when this returns."""
+        """Show everything that jobs of an embedded cluster have printed until now."""
         if self._output is not None:
             self._output.show()
 
     def clear_before_output(self, clear: Callable[[], None]) -> None:
-        """Have that called before what jobs of an embedded cluster print is shown."""
+        """Set a function to be called before the output of jobs of an embedded cluster is shown."""
         if self._output is not None:
             self._output.clear_before(clear)
 
     @property
     def dispatcher(self) -> DispatcherConnection:
-        """To be used on the client's event loop."""
+        """Connection to the Dispatcher; only for the client's event loop."""
         return self._connection
 
     @property
     def rpc_service(self) -> RpcService:
-        """To be used on the client's event loop."""
+        """RPC service of the client; only for the client's event loop."""
         return self._connection.rpc_service
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Its result, from the client's event loop."""
+        """Run a coroutine on the client's event loop and return its result."""
         return self._run(coroutine)
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run it on the client's event loop."""
+        """Start a coroutine on the client's event loop and return its future."""
         return self._start(coroutine)
 
     async def ask(self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]) -> T:
-        """The Dispatcher's answer; on the client's event loop."""
+        """Return the Dispatcher's answer; called on the client's event loop."""
         return await self._connection.ask(question, call, _ANSWER_TIMEOUT)
 
     async def source_coordinator(self, job_id: JobID) -> JobMasterId | None:
-        """The JobMaster that has started the coordinator of the job's sources; None: that is not
-        known at present.  On the client's event loop."""
+        """Return the JobMaster that has started the coordinator of the job's sources.
+
+        None: the coordinator is not known at present. Called on the client's event loop.
+        """
         return await self.ask(
             f"find the coordinator of the sources of job {job_id}",
             lambda gateway: gateway.request_source_coordinator(job_id),
         )
 
     async def job_result(self, job_id: JobID) -> JobResult:
-        """When the job has ended; on the client's event loop."""
+        """Return the job's result when the job has ended; called on the client's event loop."""
         return await self._connection.ask(
             f"get the result of job {job_id}",
             lambda gateway: gateway.request_job_result(job_id),
@@ -320,29 +334,37 @@ class ClusterClient:
         )
 
     async def end_job(self, job_id: JobID) -> None:
-        """Cancel it, if it goes on, and wait for its end; on the client's event loop."""
-        with suppress(JobStateError):  # it has ended
+        """Cancel a job if it still runs, and wait for its end.
+
+        Called on the client's event loop.
+        """
+        with suppress(JobStateError):  # the job has ended
             await self.ask(f"cancel job {job_id}", lambda gateway: gateway.cancel_job(job_id))
         await self.job_result(job_id)
 
     def ending_with_it(self, job: JobGraph, reason: str) -> JobGraph:
-        """The same job, which is cancelled when this client is closed or lost, for that reason."""
+        """Return a copy of the job that ends with this client.
+
+        If the client is closed or lost, the job is cancelled for *reason*.
+        """
         return replace(job, client=self.settings.attached_client(reason))
 
     def detach(self, job_id: JobID) -> None:
-        """The job has ended, or is left: a cluster that hears no more of its client ends it.  From
-        any thread; idempotent."""
+        """Send no more heartbeats for a job that has ended or that is not to end with the client.
+
+        Can be called from any thread. Idempotent.
+        """
         self._attached.discard(job_id)
 
     def end_attached(self, job_id: JobID) -> None:
-        """Nobody wants the job any more: begin to cancel it.  From any thread."""
+        """Begin to cancel a job that this client does not need any more. From any thread."""
         if not self._closed:
-            with suppress(LoopEndedError):  # the client is closed meanwhile: it ends all such jobs
+            with suppress(LoopEndedError):  # the client was closed: it ends such jobs
                 self._loop.start(self._end_attached(job_id))
 
     async def _end_attached(self, job_id: JobID) -> None:
         try:
-            with suppress(JobNotFoundError):  # it was never accepted
+            with suppress(JobNotFoundError):  # the job was never accepted
                 await self.end_job(job_id)
         except FlinkRayError as error:
             log.warning("job %s may go on without its reader: %s", job_id, error)

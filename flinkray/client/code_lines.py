@@ -1,8 +1,8 @@
-"""The lines of the user's code in tracebacks.
+"""Lines of the user's code in tracebacks.
 
-Of those that come from a cluster, Python shows the code of a frame if it finds the file, which is
-on the client's machine and often on no other; and a script's name is relative to the folder that
-its client runs in.
+Python shows the code of a frame only if it finds the file. For a traceback from a cluster, the file
+is on the client's machine and often on no other. A script's name is relative to the folder that its
+client runs in.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ _LIBRARIES = ("<frozen", *(f"{path}/" for path in set(sysconfig.get_paths().valu
 
 
 def line_of_user(error: BaseException) -> tuple[str, int] | None:
-    """File and number of the line of the user's own code that the error came through last: not one
-    of this package, and if there are others, none of a library.  None: it came through none."""
+    """Return file and line number of the user's own code that the error came through last.
+
+    Lines of libraries count only if there are no others. None: only lines of this package.
+    """
     lines = [
         (step.f_code, number)
         for step, number in traceback.walk_tb(error.__traceback__)
@@ -39,7 +41,7 @@ def _is_of_library(code: CodeType) -> bool:
 
 
 def with_code_lines(text: str) -> str:
-    """The same traceback, with the code of each frame that has none and whose file is here."""
+    """Add missing code lines to the frames of a traceback whose files exist on this machine."""
     shown = []
     lines = text.split("\n")
     for number, line in enumerate(lines):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 
 from flinkray.actors.shared.high_availability import high_availability_services
+from flinkray.actors.shared.leftover_processes import sweep_machine
 from flinkray.actors.shared.settings import apply_rpc_settings
 from flinkray.client import ray_runtime
 from flinkray.client.cluster import (
@@ -28,7 +29,7 @@ from flinkray.core.options import BLOB_OFFLOAD_MIN_SIZE, CLUSTER_ID, STORAGE_DIR
 from flinkray.rpc import RayRpcService, RpcService
 
 log = logging.getLogger(__name__)
-"""At INFO it says what is waited for, as it begins."""
+"""Logger; at INFO it says what the client begins to wait for."""
 
 
 def connect(
@@ -48,10 +49,10 @@ def connect(
       Client), and ends with the client.
 
     Args:
-        address: of Ray: ``auto`` (the Ray of this machine), ``host:port``, ``ray://host:port`` from
-            outside of the Ray cluster, or ``local``.
+        address: address of Ray: ``auto`` (the Ray of this machine), ``host:port``,
+            ``ray://host:port`` from outside of the Ray cluster, or ``local``.
         cluster_id: name of the cluster; ``cluster.id`` of the configuration when None.
-        configuration: of a cluster that is started, and of this client; see docs/configuration.md.
+        configuration: options of a started cluster and of this client; see docs/configuration.md.
         ray_options: arguments of ``ray.init`` when a local Ray is started, e.g. ``num_cpus``.
 
     Raises:
@@ -68,9 +69,11 @@ def connect(
 def connect_until_the_end(
     address: str, cluster_id: str, configuration: Configuration
 ) -> ClusterClient:
-    """As :func:`connect`, for a process that ends with its client, and in no other way than by
-    ``os._exit``: that is how it leaves Ray, which takes half a second to clear itself up, and as
-    long again when the interpreter ends."""
+    """Connect as :func:`connect` does, in a process that ends with its client by ``os._exit``.
+
+    ``os._exit`` also ends the process's connection to Ray. A clean disconnection takes Ray half a
+    second, and as long again when the interpreter ends.
+    """
     configuration = configuration.with_values({CLUSTER_ID.key: cluster_id})
     return _connect(address, configuration, {}, _leave_ray_client)
 
@@ -100,8 +103,9 @@ def _connect(
 def open_rpc_service(
     address: str, cluster_id: str
 ) -> Iterator[tuple[LoopThread, RpcService, RayRuntime]]:
-    """For starting and ending clusters: an RPC service in the namespace of a cluster that need not
-    run, on the Ray at *address*.
+    """Open an RPC service in a cluster's namespace on the Ray at *address*.
+
+    Used to start or end the cluster, which need not run.
 
     Raises:
         ClusterNotFoundError, ConfigurationError: no such Ray.
@@ -146,7 +150,10 @@ def _leave_ray(runtime: RayRuntime) -> None:
 
 
 def _leave_ray_client(runtime: RayRuntime) -> None:
-    """Its server awaits the return of a client that has not said goodbye."""
+    """Leave Ray if it was joined by Ray Client.
+
+    A Ray Client server waits for clients that end without a goodbye.
+    """
     if runtime.session_dir is None:
         _leave_ray(runtime)
 
@@ -164,6 +171,7 @@ async def _open(
     rpc_service = await RayRpcService.open(namespace)
     apply_rpc_settings(rpc_service, configuration)
     leaving = AsyncExitStack()
+    is_started_here = False
     leaving.push_async_callback(rpc_service.close)
 
     try:
@@ -171,6 +179,7 @@ async def _open(
             if not may_start or runtime.session_dir is None:
                 raise await rpc_service.run_blocking(_no_cluster, cluster_id)
             leaving.push_async_callback(stop_cluster, rpc_service, cluster_id)
+            is_started_here = True
             log.info("Ray is there; starting the cluster's ResourceManager and Dispatcher")
             await start_cluster(
                 rpc_service, configuration, storage_dir=_embedded_storage(configuration, runtime)
@@ -191,12 +200,18 @@ async def _open(
         await leaving.aclose()
         raise
     output = _output_of(runtime) if may_start else None
+
+    def after_close() -> None:
+        leave(runtime)
+        if is_started_here:  # no other client ends the rest of its processes
+            sweep_machine(cluster_id, configuration)
+
     return ClusterClient(
         loop,
         connection,
         cluster_id,
         on_close=leaving.aclose,
-        after_close=lambda: leave(runtime),
+        after_close=after_close,
         dashboard_url=runtime.dashboard_url,
         configuration=configuration,
         output=output,
@@ -204,7 +219,10 @@ async def _open(
 
 
 def _output_of(runtime: RayRuntime) -> EmbeddedOutput | None:
-    """None: Ray was started by somebody else, who has said what Ray is to show."""
+    """Return the output of an embedded cluster.
+
+    None: somebody else started Ray and decided what Ray shows.
+    """
     if not runtime.was_entered or runtime.session_dir is None:
         return None
     output = EmbeddedOutput(os.path.join(runtime.session_dir, "logs"))
@@ -213,8 +231,11 @@ def _output_of(runtime: RayRuntime) -> EmbeddedOutput | None:
 
 
 def _embedded_storage(configuration: Configuration, runtime: RayRuntime) -> str:
-    """In Ray's session directory, and new each time: an embedded cluster has no predecessor whose
-    jobs it should recover."""
+    """Return the storage directory of an embedded cluster.
+
+    By default it lies in Ray's session directory and is new each time, because an embedded cluster
+    has no predecessor whose jobs it should recover.
+    """
     if configuration.is_set(STORAGE_DIR):
         return cluster_storage(configuration)
     assert runtime.session_dir is not None

@@ -1,7 +1,7 @@
 """Questions to a cluster's Dispatcher that survive the Dispatcher.
 
-The leader is followed, not looked up once: when a call fails because the Dispatcher died, was
-replaced or cannot be reached, the present leader is connected to and asked again.
+The connection follows the leader. When a call fails because the Dispatcher died, was replaced or
+cannot be reached, the question is repeated to the present leader.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TypeVar
 
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.blob import BlobClient, BlobNotFoundError, BlobOwner, blob_server_beside
-from flinkray.client.offload import offload
 from flinkray.core.blobs import BlobKey
 from flinkray.core.config_option import format_duration
 from flinkray.core.errors import (
@@ -38,20 +38,22 @@ T = TypeVar("T")
 
 _FIRST_DELAY = 0.05
 _LONGEST_DELAY = 1.0
-"""Seconds between two attempts; doubled each time."""
+"""Longest delay in seconds between two attempts; the delay is doubled each time."""
 _STABLE = 5.0
-"""An attempt that lasted so many seconds before it failed begins a new row of failures."""
+"""Seconds that an attempt must last for its failure to count as the first of a new series."""
 _LONGEST_SEARCH = 10.0
-"""Seconds for one attempt to connect."""
+"""Most seconds for one attempt to connect."""
 _UPLOADS = 3
-"""How often user code is uploaded for one submission, if the cluster loses it again."""
+"""How many times user code is uploaded for one submission if the cluster loses it again."""
 UNREACHABLE_LIMIT = 60.0
-"""Seconds without any Dispatcher after which even a question without a timeout is given up.  Ray
-restarts a dead one within 2 s (FACTS), more on a busy machine."""
+"""Seconds without any Dispatcher after which even a question without a timeout fails.
+
+Ray restarts a dead Dispatcher within 2 s (FACTS), later on a busy machine.
+"""
 
 
 class DispatcherConnection(LeaderRetrievalListener):
-    """Follows the Dispatcher of one cluster.  Use on the service's event loop."""
+    """Connection that follows the Dispatcher of one cluster. Used on the service's event loop."""
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class DispatcherConnection(LeaderRetrievalListener):
         unreachable_limit: float = UNREACHABLE_LIMIT,
         offload_min_size: int = BLOB_OFFLOAD_MIN_SIZE.default,
     ) -> None:
-        """*offload_min_size*: see the option ``blob.offload.minsize``."""
+        """*offload_min_size*: value of the option ``blob.offload.minsize``."""
         self._rpc_service = rpc_service
         self._retriever = retriever
         self._cluster_id = cluster_id
@@ -72,15 +74,15 @@ class DispatcherConnection(LeaderRetrievalListener):
         self._gateway: DispatcherGateway | None = None
         self._error: Exception | None = None
         self._told = asyncio.Event()
-        """A leader was told since the last attempt began."""
+        """Set when a leader was announced since the last attempt began."""
 
     @property
     def rpc_service(self) -> RpcService:
-        """By which it is connected."""
+        """RPC service of the connection."""
         return self._rpc_service
 
     async def open(self) -> None:
-        """Begin to follow; returns before a leader is known."""
+        """Begin to follow the leader; returns before a leader is known."""
         await self._retriever.start(self)
 
     async def close(self) -> None:
@@ -105,18 +107,17 @@ class DispatcherConnection(LeaderRetrievalListener):
         call: Callable[[DispatcherGateway], Awaitable[T]],
         timeout: float | None,
     ) -> T:
-        """The Dispatcher's answer, of whichever Dispatcher.
-
-        *call* may be made several times and must be idempotent.
+        """Return the answer of the leading Dispatcher; the call is repeated after failures.
 
         Args:
-            question: for error messages: "list the jobs".
+            question: name of the call in error messages, such as "list the jobs".
+            call: may be made several times and must be idempotent.
             timeout: seconds; None: as long as there is a Dispatcher.
 
         Raises:
             RpcTimeoutError: no answer within the timeout.
             RpcConnectionError: no Dispatcher for too long.
-            Exception: what the Dispatcher answered with.
+            Exception: the error that the Dispatcher answered with.
         """
         failures: list[RpcError] = []
         try:
@@ -132,10 +133,10 @@ class DispatcherConnection(LeaderRetrievalListener):
             ) from None
 
     async def submit(self, graph: JobGraph, timeout: float | None) -> None:
-        """Submit a job, once; large user code is uploaded first.
+        """Submit a job once; large user code is uploaded first.
 
-        When an attempt ended without an answer, the job may have been accepted: that it is known
-        already is then the answer that was lost.
+        An attempt may end without an answer although the job was accepted. If a later attempt then
+        finds the job known already, the submission has succeeded.
         """
         unanswered = False
         small, blobs = await self._rpc_service.run_blocking(offload, graph, self._offload_min_size)
@@ -168,7 +169,6 @@ class DispatcherConnection(LeaderRetrievalListener):
     async def _upload(
         self, gateway: DispatcherGateway, owner: BlobOwner, blobs: dict[BlobKey, bytes]
     ) -> None:
-        """Nothing travels that is there already."""
         if blobs:
             address = blob_server_beside(gateway.address)
             client = BlobClient(self._rpc_service, address, patience=_STABLE)
@@ -181,7 +181,7 @@ class DispatcherConnection(LeaderRetrievalListener):
         call: Callable[[DispatcherGateway], Awaitable[T]],
         failures: list[RpcError],
     ) -> T:
-        """*failures*: the last one of the attempts so far, if there is one."""
+        """Call the leader until there is an answer. *failures* is set to [the last failure]."""
         counted_time = self._rpc_service.deadlines.time
         delay, failing_since = _FIRST_DELAY, counted_time()
         while True:
@@ -214,11 +214,7 @@ class DispatcherConnection(LeaderRetrievalListener):
         return f" ({'; '.join(outages)})" if outages else ""
 
     async def _connect(self) -> DispatcherGateway:
-        """
-        Raises:
-            RpcError: it cannot be reached now.
-        """
-        try:  # what finds it may be away, which would be waited for
+        try:  # the election service may be away, and the search would wait for it
             search = self._connect_to_leader()
             return await self._rpc_service.deadlines.within(_LONGEST_SEARCH, search)
         except asyncio.TimeoutError:
@@ -244,3 +240,28 @@ class DispatcherConnection(LeaderRetrievalListener):
 
 def _at_last(failures: list[RpcError]) -> str:
     return f" ({failures[-1]})" if failures else ""
+
+
+def offload(graph: JobGraph, min_size: int) -> tuple[JobGraph, dict[BlobKey, bytes]]:
+    """Replace the largest pieces of user code and files by blob keys; return graph and pieces.
+
+    The pieces that stay in the graph have at most *min_size* bytes together.
+    """
+    vertices, files = list(graph.vertices), list(graph.files)
+    contents = [vertex.invokable.code for vertex in vertices] + [file.content for file in files]
+    pieces = {index: piece for index, piece in enumerate(contents) if isinstance(piece, bytes)}
+    blobs: dict[BlobKey, bytes] = {}
+    left = sum(map(len, pieces.values()))
+    for index, piece in sorted(pieces.items(), key=lambda item: len(item[1]), reverse=True):
+        if left <= min_size:
+            break
+        key = BlobKey.of(piece)
+        blobs[key] = piece
+        if index < len(vertices):
+            vertex = vertices[index]
+            vertices[index] = replace(vertex, invokable=replace(vertex.invokable, code=key))
+        else:
+            place = index - len(vertices)
+            files[place] = replace(files[place], content=key)
+        left -= len(piece)
+    return replace(graph, vertices=tuple(vertices), files=tuple(files)), blobs

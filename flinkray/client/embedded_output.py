@@ -1,4 +1,4 @@
-"""Showing at the client what user code prints in the processes of its embedded cluster."""
+"""Output of user code in an embedded cluster's processes, shown at the client."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from flinkray.core.captured_output import OUTPUT_OF_JOBS, printed
 log = logging.getLogger(__name__)
 
 INTERVAL = 0.1
-"""Seconds between two looks into the files."""
+"""Seconds between two reads of the files."""
 
 
 class EmbeddedOutput:
-    """Follows the files of a Ray session of this machine, in a thread of its own, and writes to
-    standard output what jobs write to theirs, in whole lines."""
+    """Thread that copies the jobs' output from a local Ray session's files to standard output.
+
+    Only whole lines are written.
+    """
 
     def __init__(self, logs: str, write: Callable[[str], None] = write_text) -> None:
         """*logs*: the ``logs`` folder of the session."""
         self._logs = Path(logs)
         self._write = write
         self._positions: dict[Path, int] = {}
-        """Of the files themselves: a process may be followed by one of the same name, whose link
-        takes the place of its own."""
+        """Number of bytes read of each file, by the path of the link's target.
+
+        A later process may have the same name: its link replaces the link of the earlier process.
+        """
         self._clear: Callable[[], None] = lambda: None
         self._is_broken = False
         self._lock = threading.Lock()
@@ -37,16 +41,16 @@ class EmbeddedOutput:
         self._thread.start()
 
     def clear_before(self, clear: Callable[[], None]) -> None:
-        """Have that called before something is written, to make room."""
+        """Set a function to be called before something is written, to make room."""
         self._clear = clear
 
     def show(self) -> None:
-        """Returns when all whole lines are written that are in the files now."""
+        """Write all whole lines that are in the files now; returns when they are written."""
         with self._lock:
             self._show(is_end=False)
 
     def close(self) -> None:
-        """The same, with lines that have no end; nothing is written any more after that."""
+        """Show the remaining output, with an unfinished last line, and stop the thread."""
         self._stopping.set()
         self._thread.join()
         with self._lock:

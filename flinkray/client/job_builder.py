@@ -1,4 +1,4 @@
-"""Job graphs from what a user has: a function and a few numbers."""
+"""Builder of job graphs from a user's function and a few numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from flinkray.scheduler.graph.job_graph import (
 )
 from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.shared_session import GUEST_PROFILE, guest_configuration
-from flinkray.spark.user_code import SparkFunction, dump_function
+from flinkray.spark.stage_code import SparkFunction
+from flinkray.user_code import dump_function
 
 
 def spark_job(
@@ -33,23 +34,24 @@ def spark_job(
     configuration: Mapping[str, str] | None = None,
     job_id: JobID | None = None,
 ) -> JobGraph:
-    """A job of one Spark stage.
+    """Make a job of one Spark stage.
 
     Args:
         function: is given a SparkSession in which the job's slots are the executors; returns a
-            DataFrame (the job's result) or None.  It is pickled here, with all that it refers to.
-        name: the function's own when None.
+            DataFrame (the job's result) or None. It is pickled here, with everything that it refers
+            to.
+        name: name of the job; None: the function's own.
         parallelism: number of slots = number of Spark executors.
         cpu: cores of each slot.
-        memory: of each slot, as ``"1500m"``, ``"2g"`` or bytes.
-        spark_conf: Spark properties; those that flinkray sets itself are refused.
-        session: name of a Spark session that all jobs of the cluster share which name it: its
-            executors are as many and as large as said here, and stay when the job ends.  None: the
+        memory: memory of each slot, as ``"1500m"``, ``"2g"`` or bytes.
+        spark_conf: Spark properties; properties that flinkray sets itself are refused.
+        session: name of a Spark session that all jobs of the cluster with this name share. Its
+            executors are as many and as large as given here, and stay when the job ends. None: the
             job has executors of its own.
-        restart_strategy: the one of the configuration when None.
+        restart_strategy: None: the configuration's.
         configuration: options of the job, over those of the cluster: ``restart-strategy.*``,
             ``task.cancellation.*``.
-        job_id: a new one when None.
+        job_id: None: a new one.
 
     Raises:
         ConfigurationError, JobSubmissionError: an argument is not acceptable; the text names it.
@@ -77,7 +79,7 @@ def spark_job(
 
 
 def slot_profile(cpu: float, memory: int | str) -> ResourceProfile:
-    """Raises ConfigurationError: no slot can be like this."""
+    """Return the resources of a slot. Raises ConfigurationError if no slot can have them."""
     try:
         return slot_resources(cpu, parse_memory_size(memory))
     except (ValueError, TypeError) as error:
@@ -85,10 +87,10 @@ def slot_profile(cpu: float, memory: int | str) -> ResourceProfile:
 
 
 def spark_properties(conf: Mapping[str, object] | None) -> dict[str, str]:
-    """Values as Spark writes them."""
+    """Return Spark properties with their values as texts in Spark's form."""
     return {key: _text(value) for key, value in (conf or {}).items()}
 
 
 def _text(value: object) -> str:
-    """As Spark writes it."""
+    """Return the text of a property's value in Spark's form: booleans in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""Taking files of the client along with a job."""
+"""Files of the client that travel with a job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class JobFileError(FlinkRayError):
 
 
 def expect_to_be_there(path: str) -> None:
-    """Where a program names what it brings along, it is refused at once if it is not there.
+    """Check that a local file that a program names exists, so that a mistake is reported at once.
 
     Raises:
         JobFileError: there is no such file or directory.
@@ -30,10 +30,7 @@ def expect_to_be_there(path: str) -> None:
 
 
 def expect_archive(path: str) -> None:
-    """
-    Raises:
-        JobFileError: there is no such file, or it is no archive.
-    """
+    """Check that a local archive exists. Raises JobFileError, also if it is no archive."""
     expect_to_be_there(path)
     file = Path(path).expanduser()
     if file.is_dir() or not is_archive(str(file)):
@@ -41,7 +38,7 @@ def expect_archive(path: str) -> None:
 
 
 def take_along(path: str, name: str, use: JobFileUse, is_executable: bool = False) -> JobFile:
-    """Read a file, or pack a directory.
+    """Read a file, or pack a directory, for a job.
 
     Raises:
         JobFileError: there is no such file, or it cannot be read.
@@ -56,11 +53,7 @@ def take_along(path: str, name: str, use: JobFileUse, is_executable: bool = Fals
 
 
 def take_archive_along(path: str, target_dir: str) -> JobFile:
-    """Read an archive.
-
-    Raises:
-        JobFileError: there is no such file, or it is no archive.
-    """
+    """Read an archive for a job. Raises JobFileError, also if it is no archive."""
     expect_archive(path)
     return take_along(path, target_dir, JobFileUse.ARCHIVE)
 
@@ -77,7 +70,10 @@ def _no_archive(path: str) -> JobFileError:
 
 
 def _packed(directory: Path) -> bytes:
-    """The same bytes for the same files, whenever they were written."""
+    """Return a directory as a zip archive.
+
+    Equal files give equal bytes, whatever their modification times.
+    """
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(directory.rglob("*")):

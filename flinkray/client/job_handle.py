@@ -1,4 +1,4 @@
-"""A submitted job, in the hands of the one who submitted it."""
+"""Handle of a submitted job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.job_result import JobExecutionResult
 from flinkray.client.savepoint_locations import absolute_location
 from flinkray.core.config_option import format_duration
-from flinkray.core.errors import ConfigurationError, RpcError, RpcTimeoutError
+from flinkray.core.errors import ConfigurationError, FlinkRayError, RpcError, RpcTimeoutError
 from flinkray.core.ids import JobID, JobVertexID, TriggerID
 from flinkray.scheduler.graph.job_graph import ParallelismBounds, ParallelismRange
 from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobProgress, JobResult
@@ -26,9 +26,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_LAST_LOOK = 2.0
+"""Seconds to wait for the last progress from a cluster that may be ending."""
+
 
 class _Client(Protocol):
-    """A :class:`~flinkray.client.cluster_client.ClusterClient`, as its handles see it."""
+    """Part of :class:`~flinkray.client.cluster_client.ClusterClient` that handles use."""
 
     _connection: DispatcherConnection
 
@@ -40,10 +43,10 @@ class _Client(Protocol):
 
 
 class JobHandle:
-    """Blocking methods, and ``await handle`` (on any event loop) for the result.
+    """Handle of one job with blocking methods. ``await handle`` gives the result on any event loop.
 
-    Every method raises JobNotFoundError when the cluster does not know the job (any more).  To stop
-    waiting, by a timeout or by Ctrl-C, does nothing to the job.
+    Every method raises JobNotFoundError when the cluster does not know the job (any more). When a
+    caller stops waiting, by a timeout or by Ctrl-C, the job is not affected.
     """
 
     def __init__(self, client: _Client, job_id: JobID) -> None:
@@ -51,14 +54,18 @@ class JobHandle:
         self.job_id = job_id
 
     def status(self) -> JobStatus:
-        """The present status; ``is_terminal`` of it says whether the job has ended."""
+        """Return the present status; its ``is_terminal`` says whether the job has ended."""
         return self._client._ask(
             f"get the status of job {self.job_id}",
             lambda gateway: gateway.request_job_status(self.job_id),
         )
 
     def details(self) -> JobDetails:
-        """Vertices, executions and where they run, progress, why the job waits, what failed."""
+        """Return details of the job.
+
+        The details include vertices, executions with their places, progress, the reason for
+        waiting, and failures.
+        """
         return self._client._ask(
             f"get the details of job {self.job_id}",
             lambda gateway: gateway.request_job_details(self.job_id),
@@ -71,17 +78,17 @@ class JobHandle:
         )
 
     def exceptions(self) -> tuple[ExceptionEntry, ...]:
-        """The job's failures so far, oldest first, including those after which it was restarted."""
+        """Return the job's failures so far, oldest first. Failures before restarts are included."""
         return self._client._ask(
             f"get the failures of job {self.job_id}",
             lambda gateway: gateway.request_job_exceptions(self.job_id),
         )
 
     def cancel(self) -> None:
-        """Begin to cancel; a second time is fine.
+        """Begin to cancel the job. Idempotent.
 
         Raises:
-            JobStateError: the job has ended otherwise.
+            JobStateError: the job has ended, but was not cancelled.
         """
         self._client._ask(
             f"cancel job {self.job_id}", lambda gateway: gateway.cancel_job(self.job_id)
@@ -93,15 +100,16 @@ class JobHandle:
         *,
         others: tuple[int, int] | None = None,
     ) -> None:
-        """Let vertices of an elastic job, by their names, run with other parallelisms: with at
-        least, and at most, so many subtasks.  Returns when that is stored and will be tried.
+        """Set the least and most subtasks of vertices of an elastic job, by vertex name.
+
+        Returns when the request is stored; the cluster then tries to fulfil it.
 
         Args:
-            others: for all vertices that are not named and can have more than one subtask.
+            others: bounds of all vertices that are not named and can have more than one subtask.
 
         Raises:
-            ConfigurationError: the job has no, or more than one, vertex of a name.
-            JobStateError: it is not possible, or another change is under way.
+            ConfigurationError: no vertex, or more than one, has one of the given names.
+            JobStateError: the change is not possible, or another change is under way.
         """
         vertices: dict[str, list[JobVertexID]] = {}
         for vertex in self.details().vertices:
@@ -125,25 +133,26 @@ class JobHandle:
     def trigger_savepoint(
         self, directory: str | None = None, *, timeout: float | None = None
     ) -> str:
-        """Take a savepoint, and wait until it is complete; the job goes on.  Returns its directory.
+        """Take a savepoint, wait until it is complete, and return its directory. The job goes on.
 
         Args:
-            directory: below which it gets one; a path or a URI that all nodes can reach.  None:
-                what ``execution.checkpointing.savepoint-dir`` says.
-            timeout: seconds.
+            directory: parent of the savepoint's directory; a path or a URI that all nodes can
+                reach. None: the value of ``execution.checkpointing.savepoint-dir``.
+            timeout: seconds; None: no limit.
 
         Raises:
-            CheckpointError: it is not taken; the text says why.
+            CheckpointError: the savepoint is not taken; the text says why.
             JobStateError: the job has ended.
             JobError, CheckpointStorageError: the directory cannot be used.
-            RpcTimeoutError: (a TimeoutError) it is not complete after that time, and goes on.
+            RpcTimeoutError: (a TimeoutError) the savepoint is not complete after that time, and
+                goes on.
         """
         return self._client._run(self._take(SnapshotType.SAVEPOINT, directory, timeout))
 
     async def trigger_savepoint_async(
         self, directory: str | None = None, *, timeout: float | None = None
     ) -> str:
-        """:meth:`trigger_savepoint` for code that runs on an event loop."""
+        """Take a savepoint as :meth:`trigger_savepoint` does, from code on an event loop."""
         return await self._taken(SnapshotType.SAVEPOINT, directory, timeout)
 
     def stop_with_savepoint(
@@ -153,20 +162,23 @@ class JobHandle:
         drain: bool = False,
         timeout: float | None = None,
     ) -> str:
-        """Take a savepoint, let the job finish with it, and wait for both.  What its sinks have
-        written is committed.  Returns the savepoint's directory.
+        """Take a savepoint and let the job finish with it.
+
+        Return the savepoint's directory when the job has finished.
+
+        Everything that the job's sinks have written is committed.
 
         Args:
-            directory: as of :meth:`trigger_savepoint`.
-            timeout: as of :meth:`trigger_savepoint`.
-            drain: whether event time ends before: all windows and timers fire then.  Without it
-                they are in the savepoint, and come when a job goes on from it.
+            directory: as for :meth:`trigger_savepoint`.
+            timeout: as for :meth:`trigger_savepoint`.
+            drain: whether event time ends before the savepoint, so that all windows and timers
+                fire. Without it they are in the savepoint, and fire in a job that goes on from it.
 
         Raises:
             StopWithSavepointError: (a CheckpointError) the savepoint is complete, but a task failed
                 before all had ended: the job goes on from the savepoint, or has failed.
-            CheckpointError, JobStateError, JobError, CheckpointStorageError, RpcTimeoutError: as of
-                :meth:`trigger_savepoint`.
+            CheckpointError, JobStateError, JobError, CheckpointStorageError, RpcTimeoutError: as
+                for :meth:`trigger_savepoint`.
         """
         return self._client._run(self._take(_stop(drain), directory, timeout))
 
@@ -177,30 +189,31 @@ class JobHandle:
         drain: bool = False,
         timeout: float | None = None,
     ) -> str:
-        """:meth:`stop_with_savepoint` for code that runs on an event loop."""
+        """Stop the job as :meth:`stop_with_savepoint` does, from code on an event loop."""
         return await self._taken(_stop(drain), directory, timeout)
 
     def trigger_checkpoint(self, *, timeout: float | None = None) -> str:
-        """Take a checkpoint now, and wait until it is complete.  Returns its directory, which
-        belongs to the job: it is deleted when later checkpoints are complete.
+        """Take a checkpoint now, wait until it is complete, and return its directory.
+
+        The directory belongs to the job: it is deleted when later checkpoints are complete.
 
         Args:
-            timeout: seconds.
+            timeout: seconds; None: no limit.
 
         Raises:
-            CheckpointError, JobStateError, RpcTimeoutError: as of :meth:`trigger_savepoint`.
+            CheckpointError, JobStateError, RpcTimeoutError: as for :meth:`trigger_savepoint`.
         """
         return self._client._run(self._take(SnapshotType.CHECKPOINT, None, timeout))
 
     async def trigger_checkpoint_async(self, *, timeout: float | None = None) -> str:
-        """:meth:`trigger_checkpoint` for code that runs on an event loop."""
+        """Take a checkpoint as :meth:`trigger_checkpoint` does, from code on an event loop."""
         return await self._taken(SnapshotType.CHECKPOINT, None, timeout)
 
     async def _taken(self, kind: SnapshotType, directory: str | None, timeout: float | None) -> str:
         return await asyncio.wrap_future(self._client._start(self._take(kind, directory, timeout)))
 
     async def _take(self, kind: SnapshotType, directory: str | None, timeout: float | None) -> str:
-        """One request, however often it has to be asked."""
+        """Take one snapshot, even if the call is repeated (same request id); return its path."""
         target = None if directory is None else absolute_location(directory)
         request = SnapshotRequest(TriggerID.generate(), kind, target)
         try:
@@ -232,12 +245,12 @@ class JobHandle:
         on_progress: Callable[[JobProgress], None] | None = None,
         interval: float = 1.0,
     ) -> JobStatus:
-        """Wait for the end, whichever it is, and for the job's resources to be back.
+        """Wait for the job's end, with whatever status, and for the return of its resources.
 
         Args:
-            timeout: seconds.
+            timeout: seconds; None: no limit.
             on_progress: called in this thread with the job's progress, every *interval* seconds
-                until the end; left out when the cluster does not answer.
+                until the end; not called while the cluster does not answer.
             interval: seconds.
 
         Raises:
@@ -252,21 +265,27 @@ class JobHandle:
         on_progress: Callable[[JobProgress], None] | None = None,
         interval: float = 1.0,
     ) -> JobResult:
-        """As :meth:`wait`, for who needs more than the status: a cluster may have forgotten the job
-        when it is asked again."""
+        """Wait for the job's end as :meth:`wait` does, and return the whole result.
+
+        A second request for the result could fail, because a cluster may have forgotten the job by
+        then.
+        """
         if on_progress is None:
             result = self._client._run(self._end(timeout))
         else:
             end = self._client._start(self._end(timeout))
             result = self.watched(end, on_progress, interval)
+            self.look_once_more(on_progress)
         self._client.show_output()
         return result
 
     def watched(
         self, future: Future[T], on_progress: Callable[[JobProgress], None], interval: float
     ) -> T:
-        """The future's result; see :meth:`wait` for what happens until then.  Who stops waiting
-        cancels it."""
+        """Return a future's result, and report progress until then, as :meth:`wait` does.
+
+        An interrupted wait cancels the future.
+        """
         try:
             while not futures.wait([future], interval).done:
                 look = self._client._start(self._progress())
@@ -281,15 +300,27 @@ class JobHandle:
         finally:
             future.cancel()
 
+    def look_once_more(self, on_progress: Callable[[JobProgress], None]) -> None:
+        """Report restarts since the last look, if the cluster still answers.
+
+        Called when the job has ended.
+        """
+        look = self._client._start(self._progress())
+        with suppress(FlinkRayError, futures.TimeoutError):
+            progress = look.result(_LAST_LOOK)
+            if progress.restarts:
+                on_progress(progress)
+
     def result(self, timeout: float | None = None) -> JobExecutionResult:
-        """Wait for the job to finish.
+        """Wait for the job to finish and return its result.
 
         Args:
-            timeout: seconds.
+            timeout: seconds; None: no limit.
 
         Raises:
-            JobExecutionError: it failed; the text is the cause, ``remote_traceback`` says where.
-            JobCancelledError, JobNotFinishedError: it ended, but not by finishing.
+            JobExecutionError: the job failed; the text is the cause, ``remote_traceback`` has the
+                place.
+            JobCancelledError, JobNotFinishedError: the job was cancelled, or suspended.
             RpcTimeoutError: (a TimeoutError) the job goes on after that time.
         """
         return JobExecutionResult.of(self.until_end(timeout))

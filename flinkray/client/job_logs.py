@@ -1,4 +1,4 @@
-"""The end of what the processes of a job have written, from all nodes of its cluster.  Blocking."""
+"""Last lines of the files that a job's processes have written, from all nodes. Blocking."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from flinkray.core.captured_output import files_of_job, last_lines
 from flinkray.core.ids import JobID
 
 _PATIENCE = 30.0
-"""Seconds for the answers of all nodes."""
+"""Seconds to wait for the answers of all nodes."""
 
 
 @dataclass(frozen=True)
 class JobLog:
-    """A file on a node."""
+    """Last lines of a log file on a node."""
 
     node: str
-    """Its address."""
+    """Address of the node."""
     file: str
-    """Its path there."""
+    """Path of the file on the node."""
     text: str
 
 
 def logs_of_job(job_id: JobID, lines: int) -> tuple[list[JobLog], list[str]]:
-    """The last lines of each file, and the addresses of nodes that did not answer.
+    """Return the last lines of each file, and the addresses of nodes that did not answer.
 
     This process must be connected to Ray.
     """
@@ -57,7 +57,6 @@ def logs_of_job(job_id: JobID, lines: int) -> tuple[list[JobLog], list[str]]:
 
 
 def _read(job_id: bytes, lines: int) -> list[tuple[str, str]]:
-    """On a node: path and last lines of each file of the job."""
     # Where Ray keeps the logs of this very node.
     node: Any = ray._private.worker._global_node
     folder = str(node.get_logs_dir_path())

@@ -1,4 +1,4 @@
-"""What a finished job leaves behind."""
+"""Result of a finished job."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class JobExecutionResult:
-    """Of a job that finished.
+    """Result of a job that finished.
 
-    The data of a returned DataFrame are read where they lie, as Parquet, when they are asked for; a
-    function that returned nothing has no data (``has_data``).
+    The data of a returned DataFrame stay in Parquet files in the storage and are read on request.
+    If the function returned nothing, there is no data (``has_data``).
     """
 
     def __init__(self, result: JobResult) -> None:
@@ -34,7 +34,11 @@ class JobExecutionResult:
 
     @classmethod
     def of(cls, result: JobResult) -> JobExecutionResult:
-        """Raises JobExecutionError, JobCancelledError, JobNotFinishedError: it did not finish."""
+        """Make the result of a finished job.
+
+        Raises JobExecutionError (the job failed), JobCancelledError (it was cancelled) or
+        JobNotFinishedError (it was suspended).
+        """
         if result.status is JobStatus.FINISHED:
             return cls(result)
         error: JobExecutionError | JobCancelledError | JobNotFinishedError
@@ -65,7 +69,10 @@ class JobExecutionResult:
 
     @property
     def savepoint(self) -> str | None:
-        """Where the savepoint is that the job was stopped with, if it was."""
+        """Location of the savepoint that the job was stopped with.
+
+        None if the job was not stopped with a savepoint.
+        """
         return self._result.savepoint
 
     @property
@@ -85,20 +92,20 @@ class JobExecutionResult:
 
     @property
     def num_rows(self) -> int | None:
-        """Rows of the DataFrame; None: the job returned none."""
+        """Number of rows of the DataFrame. None: the job returned no DataFrame."""
         return self._result.num_rows
 
     @property
     def schema(self) -> pyarrow.Schema:
-        """Raises JobStateError: the job returned no DataFrame."""
+        """Schema of the DataFrame. Raises JobStateError if the job returned no DataFrame."""
         return self._dataset().schema
 
     def to_arrow(self) -> pyarrow.Table:
-        """All rows.  Raises JobStateError: the job returned no DataFrame."""
+        """Return all rows. Raises JobStateError if the job returned no DataFrame."""
         return self._dataset().to_table()
 
     def to_batches(self, batch_size: int = 65536) -> Iterator[pyarrow.RecordBatch]:
-        """The rows, at most *batch_size* at a time, never all in memory.
+        """Yield the rows, at most *batch_size* at a time; they are never all in memory.
 
         Raises:
             JobStateError: the job returned no DataFrame.
@@ -106,7 +113,10 @@ class JobExecutionResult:
         return iter(self._dataset().to_batches(batch_size=batch_size))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """All rows.  Raises JobStateError; ImportError when pandas is not installed."""
+        """Return all rows.
+
+        Raises JobStateError without a DataFrame, ImportError if pandas is not installed.
+        """
         table: Any = self.to_arrow()
         frame: pandas.DataFrame = table.to_pandas()
         return frame

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, and blocking calls into it."""
+"""Event loop in a thread of its own, with blocking calls into the loop."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class LoopEndedError(FlinkRayError):
-    """Nothing runs on the loop any more."""
+    """The loop was closed and runs nothing any more."""
 
 
 class LoopThread:
-    """Runs coroutines for threads that have no loop.  The thread is a daemon."""
+    """Daemon thread that runs coroutines for threads without an event loop."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -28,10 +28,12 @@ class LoopThread:
         self._thread.start()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run it on the loop; cancelling the future cancels the coroutine.
+        """Run a coroutine on the loop and return its future.
+
+        Cancelling the future cancels the coroutine.
 
         Raises:
-            LoopEndedError: it was closed, perhaps by another thread just now.
+            LoopEndedError: the loop was closed, perhaps by another thread just now.
         """
         with self._lock:
             if not self._is_closed:
@@ -40,12 +42,12 @@ class LoopThread:
         raise LoopEndedError("the event loop has ended: it was closed")
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it on the loop and wait.
+        """Run a coroutine on the loop and wait for its result.
 
         Ctrl-C (KeyboardInterrupt) ends the waiting at once, and the coroutine is cancelled.
 
         Raises:
-            LoopEndedError: it was closed, perhaps by another thread just now.
+            LoopEndedError: the loop was closed, perhaps by another thread just now.
             RuntimeError: called on the loop's own thread, which would wait for itself.
         """
         if threading.current_thread() is self._thread:
@@ -59,7 +61,7 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """Cancel what runs and end the thread.  Idempotent."""
+        """Cancel the running coroutines and end the thread. Idempotent."""
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True

@@ -1,21 +1,25 @@
-"""What a node says of itself: travels by value, as flinkray may be missing there.
+"""Check of a node, from a process on the node.
 
-Only what Python itself brings is imported, also in the functions' globals.
+The functions travel by value, because flinkray may be missing on the node. So they import only
+Python's own modules, also in their globals.
 """
 
 import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from flinkray.ha.locations import open_directory
 
 
 def look_around(storage: str | None, name: str, mark: str | None = None) -> dict[str, Any]:
-    """In a process of Ray's on the node.
+    """Collect versions and resources of the node; runs in a Ray process on the node.
 
-    Args:
-        storage: where to try it, with files of that *name*.
-        mark: what was left there for every machine to see.
+    *storage*: location in which folder *name* is written for a trial, and in which folder *mark* is
+    looked for; None: neither.
     """
     memory = os.statvfs("/dev/shm") if os.path.isdir("/dev/shm") else None
     said: dict[str, Any] = {
@@ -44,7 +48,7 @@ def look_around(storage: str | None, name: str, mark: str | None = None) -> dict
     except UnsupportedEnvironmentError as error:
         said["java_error"] = str(error)
     if storage is not None:
-        from flinkray.client.storage_check import sees_mark, try_storage
+        from flinkray.client.node_check import sees_mark, try_storage
 
         said["storage_error"] = try_storage(storage, name)
         if mark is not None:
@@ -53,5 +57,53 @@ def look_around(storage: str | None, name: str, mark: str | None = None) -> dict
 
 
 def time_there() -> float:
-    """Seconds since the epoch."""
+    """Return the node's time, in seconds since the epoch."""
     return time.time()
+
+
+_MARK = "mark"
+
+
+def try_storage(location: str, name: str) -> str | None:
+    """Try a storage and return what is wrong; None: nothing.
+
+    *name*: folder for the trial, which is deleted.
+    """
+    try:
+        folder = open_directory(location).subdirectory(name)
+        try:
+            for content in (b"first", b"second"):  # the second content replaces the first
+                folder.write("trial", content)
+                if (read := folder.read("trial")) != content:
+                    return f"{content!r} was written, and {read!r} read"
+        finally:
+            folder.delete_all()
+    except (OSError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+@contextmanager
+def marked(location: str, name: str) -> Iterator[bool]:
+    """Write a file to the storage, for other machines to find. Yield whether it was written.
+
+    *name*: the file's folder in *location*, which is deleted at the end.
+    """
+    try:
+        folder = open_directory(location).subdirectory(name)
+        folder.write(_MARK, b"")
+    except (OSError, ValueError):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        folder.delete_all()
+
+
+def sees_mark(location: str, name: str) -> bool:
+    """Return whether this machine finds the file of :func:`marked`: both have the same storage."""
+    try:
+        return open_directory(location).subdirectory(name).read(_MARK) is not None
+    except (OSError, ValueError):
+        return False

@@ -1,5 +1,7 @@
-"""Finding the function that a command line names: ``script.py``, ``script.py:function`` or
-``module:function``."""
+"""Loader of the function that a command line names.
+
+Forms: ``script.py``, ``script.py:function``, ``module:function``.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,11 @@ class PipelineNotFoundError(FlinkRayError):
 
 
 def load_pipeline(target: str) -> Callable[[Any], Any]:
-    """The function that *target* names; a script's is ``pipeline`` unless it says otherwise.
+    """Return the function that *target* names; the default function of a script is ``pipeline``.
 
-    A script is executed as a module: what stands under ``if __name__ == "__main__"`` is not run.
-    It can import what lies beside it.
+    A script is executed as a module, not as ``__main__``. It can import files beside it.
 
-    Raises:
-        PipelineNotFoundError: the text names what is missing, or what the code raised and where.
+    Raises PipelineNotFoundError; the text says what is missing, or what the code raised and where.
     """
     path, function_name = _split(target)
     if path.endswith(".py") or "/" in path:
@@ -58,7 +58,6 @@ def load_pipeline(target: str) -> Callable[[Any], Any]:
 
 
 def _of_programs(target: str) -> str:
-    """What to say besides where a script is given, but no function of it."""
     if not target.endswith(".py"):
         return ""
     return (
@@ -109,7 +108,7 @@ def _execute(load: Callable[[], Any], what: str) -> Any:
         line = line_of_user(error)
         where = f" ({line[0]}, line {line[1]})" if line else ""
         if isinstance(error, SyntaxError):
-            where = ""  # its text has the place
+            where = ""  # the error's text has the place
         raise PipelineNotFoundError(
             f"{what} cannot be loaded: {type(error).__name__}: {error}{where}"
         ) from error

@@ -1,4 +1,4 @@
-"""Showing at the client what the tasks of its job print."""
+"""Lines that the tasks of a job print, shown at the client."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from flinkray.actors.shared.chain_code import PRINTED_LINES, TO_CLIENT
 from flinkray.client.standard_output import write_text
 from flinkray.core.errors import FlinkRayError, JobNotFoundError
 from flinkray.core.ids import JobID
+from flinkray.rpc.time_limit import retrieve
 from flinkray.scheduler.graph.job_graph import STREAM, JobGraph, JobVertex
 from flinkray.scheduler.reports.job_info import JobResult
 
@@ -33,17 +34,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MOST_WAITING = 4 * 2**20
-"""Bytes that wait for the terminal, or whatever standard output is; then no more are read."""
+"""Most bytes that wait for standard output; with more, reading pauses."""
 _PAUSE = 0.05
-"""Seconds until the job's coordinator is looked for again."""
+"""Seconds between two searches for the job's coordinator."""
 _GRACE = 10.0
-"""Seconds for which an answer is waited for when the job has ended."""
+"""Seconds to wait for an answer after the job has ended."""
 
 
 def submit_attached(client: ClusterClient, job: JobGraph, clear: Callable[[], None]) -> JobOutput:
-    """Submit a job and show here what it prints; *clear* is called before lines are written.
+    """Submit a job and return the display of the lines that the job prints.
 
-    Raises: see :meth:`ClusterClient.submit`.
+    *clear* is called before lines are written. Raises the errors of :meth:`ClusterClient.submit`.
     """
     printing = _printing_to_client(job)
     client.submit(printing or job)
@@ -51,10 +52,10 @@ def submit_attached(client: ClusterClient, job: JobGraph, clear: Callable[[], No
 
 
 def _printing_to_client(job: JobGraph) -> JobGraph | None:
-    """The same job, whose print sinks write to its client; None: it has none.
+    """Return a copy of the job whose print sinks write to the client.
 
-    The lines go by the coordinator of the job's sources.  In a job without such sources, whose
-    tasks read what other stages wrote, they go to the log.
+    None if the job has no print sink, or no sources: lines reach the client through the coordinator
+    of the job's sources, and go to the log without it.
     """
     has_coordinator = any(v.invokable.kind == STREAM and not v.inputs for v in job.vertices)
     if not has_coordinator or not any(_prints(vertex) for vertex in job.vertices):
@@ -73,31 +74,34 @@ def _to_client(vertex: JobVertex) -> JobVertex:
 
 
 class JobOutput(Protocol):
-    """What a job prints, as whoever waits for it has it."""
+    """Output of a job at the client that waits for the job."""
 
     def finish(self) -> None:
-        """The job has ended: returns when all that it printed is written."""
+        """Wait until everything that the job printed is written. Called when the job has ended."""
 
     def close(self) -> None:
-        """What has not been written yet is not wanted.  Idempotent."""
+        """Drop the output that is not written yet. Idempotent."""
 
 
 class NoOutput(JobOutput):
-    """Of a job that prints nothing, or to its log."""
+    """Output of a job that prints nothing, or only to its log."""
 
     def finish(self) -> None:
-        """There is nothing."""
+        """Do nothing: there is no output."""
 
     def close(self) -> None:
-        """There is nothing."""
+        """Do nothing: there is no output."""
 
 
 class PrintedLinesDisplay(JobOutput):
-    """Of one job: reads on the client's event loop, and writes to standard output in a thread, so
-    that a terminal which stands still holds up nothing but the job."""
+    """Display of the lines that one job prints.
+
+    Lines are read on the client's event loop and written to standard output in a thread, so that a
+    blocked terminal delays nothing but the job.
+    """
 
     def __init__(self, client: ClusterClient, job_id: JobID, clear: Callable[[], None]) -> None:
-        """*clear* is called before lines are written, to make room.  The job was submitted."""
+        """Begin to read a submitted job's output. *clear* is called before lines are written."""
         self._client = client
         self._job_id = job_id
         self._clear = clear
@@ -146,7 +150,7 @@ class PrintedLinesDisplay(JobOutput):
         try:
             await self._read_until(ended)
         finally:
-            ended.add_done_callback(_retrieve)
+            ended.add_done_callback(retrieve)  # the caller that waits for the job reports it
             ended.cancel()
             self._texts.put(None)
 
@@ -161,7 +165,7 @@ class PrintedLinesDisplay(JobOutput):
                 if coordinator is None:
                     break
                 part = await _within_job(coordinator.read_printed(known, position), ended)
-            except FlinkRayError as error:  # it is not there yet, or being replaced, or gone
+            except FlinkRayError as error:  # no coordinator yet, or it is being replaced, or gone
                 log.debug("job %s: what it prints is not read: %s", self._job_id, error)
                 if ended.done():
                     break
@@ -174,7 +178,7 @@ class PrintedLinesDisplay(JobOutput):
             known, position, is_complete = part.coordinator, part.position, part.is_end
             if part.is_end and not part.texts and ended.done():
                 break
-            if part.is_end and not part.texts:  # the next one, or the job's end
+            if part.is_end and not part.texts:  # the next coordinator follows, or the job's end
                 coordinator = None
                 await asyncio.sleep(_PAUSE)
             await self._room()
@@ -215,7 +219,7 @@ class PrintedLinesDisplay(JobOutput):
 
 
 async def _within_job(asking: Coroutine[Any, Any, T], ended: asyncio.Future[JobResult]) -> T | None:
-    """The answer; None: none comes, and the job has ended."""
+    """Return the answer of *asking*. None: the job has ended and no answer comes."""
     answer = asyncio.ensure_future(asking)
     try:
         both: list[asyncio.Future[Any]] = [answer, ended]
@@ -225,9 +229,3 @@ async def _within_job(asking: Coroutine[Any, Any, T], ended: asyncio.Future[JobR
         return answer.result() if answer.done() else None
     finally:
         answer.cancel()
-
-
-def _retrieve(ended: asyncio.Future[JobResult]) -> None:
-    """Whoever waits for the job tells of its errors."""
-    if not ended.cancelled():
-        ended.exception()

@@ -1,4 +1,4 @@
-"""Running a Python program of streams as its own main module, on a cluster."""
+"""Execution of a Python stream program as the main module, with its jobs on a cluster."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from flinkray.client.pipeline_loader import PipelineNotFoundError
 from flinkray.streaming.program.execution_target import ExecutionTarget, running_at
 
 _MOST_NAMED = 5
-"""Operators that are told of."""
+"""Most operators that a message names."""
 
 
 def check_program(path: str) -> None:
-    """Raises PipelineNotFoundError: there is no such script."""
+    """Check that a script exists. Raises PipelineNotFoundError."""
     if not Path(path).is_file():
         what = "is not a file" if Path(path).exists() else "does not exist"
         raise PipelineNotFoundError(f"the script {path} {what}")
@@ -34,10 +34,11 @@ def run_program(
     progress: Progress,
     configuration: Mapping[str, str] | None = None,
 ) -> None:
-    """Execute the script; what it calls ``execute`` on runs on the cluster.  If it comes to its end
-    and has not executed what it has built, *progress* tells.
+    """Execute a script; its jobs run on the cluster.
 
-    It can import what lies beside it.  Raises whatever it raises, SystemExit included.
+    If the script ends without having executed the program that it built, *progress* shows a
+    message. The script can import files beside it. Its exceptions are passed on, SystemExit
+    included.
     """
     target = ExecutionTarget(client, parallelism, progress, configuration or {})
     argv, folder = sys.argv, str(Path(path).resolve().parent)
@@ -65,7 +66,7 @@ def _tell_of_what_did_not_run(target: ExecutionTarget, path: str, progress: Prog
 
 
 def place_in_program(error: BaseException) -> str | None:
-    """The line of the program that it came through last; None: it came through none."""
+    """Return the program's line that the error came through last; None: there is no such line."""
     line = line_of_user(error)
     return line and f"{os.path.basename(line[0])}, line {line[1]}"
 
@@ -73,8 +74,10 @@ def place_in_program(error: BaseException) -> str | None:
 def show_as_a_program_does(
     kind: type[BaseException], error: BaseException, frames: TracebackType | None
 ) -> None:
-    """A ``sys.excepthook``: what a program raises is shown without the frames of who runs it, as
-    under ``python``."""
+    """Show a program's error without the frames of its runner, as ``python`` does.
+
+    This is a ``sys.excepthook``.
+    """
     runs = run_program.__code__
     step = frames
     while step is not None and step.tb_frame.f_code is not runs:

@@ -1,4 +1,4 @@
-"""Job graphs of Python functions that run in slots, and read what others of the job produce."""
+"""Builder of job graphs of Python functions that run in slots and read each other's results."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ from flinkray.scheduler.graph.job_graph import (
     SchedulerMode,
 )
 from flinkray.scheduler.graph.validation import validate
-from flinkray.spark.user_code import dump_function
+from flinkray.user_code import dump_function
 
 PythonFunction = Callable[[Any], Any]
-"""Takes a :class:`flinkray.actors.task_process.context.TaskContext`; plain or async.  A coroutine
-function shares its process's event loop and must not block it; any other has a thread."""
+"""Function that takes a :class:`flinkray.actors.task_process.context.TaskContext`; plain or async.
+
+A coroutine function must not block its process's event loop. A plain function has a thread.
+"""
 
 
 @dataclass
@@ -41,15 +43,17 @@ class _Vertex:
 
 @dataclass(frozen=True)
 class PythonVertex:
-    """A vertex of the job that is being built."""
+    """Vertex of the job that is being built."""
 
     vertex_id: JobVertexID
     name: str
 
 
 class PythonJobBuilder:
-    """Vertices are added first, then connected; a vertex's inputs and results are in the order in
-    which they were connected."""
+    """Builder of a job: vertices are added first, then connected.
+
+    A vertex's inputs and results have the order in which they were connected.
+    """
 
     def __init__(
         self,
@@ -62,8 +66,10 @@ class PythonJobBuilder:
         configuration: Mapping[str, str] | None = None,
         job_id: JobID | None = None,
     ) -> None:
-        """*restart_strategy*: the one of the configuration when None.  *configuration*: options of
-        the job, over those of the cluster.  *job_id*: a new one when None."""
+        """*restart_strategy*: None: the configuration's.
+
+        *configuration*: options of the job, over those of the cluster. *job_id*: None: a new one.
+        """
         self._graph = JobGraph(
             job_id or JobID.generate(),
             name,
@@ -90,12 +96,12 @@ class PythonJobBuilder:
         co_location_group: str | None = None,
         master_format: MasterFormat | None = None,
     ) -> PythonVertex:
-        """A vertex whose subtasks call *function*, which is pickled here.
+        """Add a vertex whose subtasks call *function*, which is pickled here.
 
         Args:
-            name: the function's own when None.
-            cpu: cores of its slot; 0 with no memory: whatever a slot has.
-            memory: of its slot, as ``"1500m"``, ``"2g"`` or bytes.
+            name: None: the function's own.
+            cpu: cores of the vertex's slot; 0 and no memory: any slot.
+            memory: memory of the slot, as ``"1500m"``, ``"2g"`` or bytes.
 
         Raises:
             ConfigurationError: an argument is not acceptable.
@@ -131,17 +137,16 @@ class PythonJobBuilder:
         pattern: DistributionPattern = DistributionPattern.ALL_TO_ALL,
         result_type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
     ) -> None:
-        """Let a vertex read a new result of another one."""
+        """Let a vertex read a new result of another vertex."""
         result = IntermediateDataSet(IntermediateDataSetID.generate(), result_type)
         self._vertices[producer.vertex_id].results.append(result)
         self._vertices[consumer.vertex_id].inputs.append(JobEdge(result.data_set_id, pattern))
 
     def persist(self, producer: PythonVertex) -> IntermediateDataSetID:
-        """Let a vertex have one result more, with one subpartition, that nobody in the job reads
-        and that stays on the cluster when the job has finished.
+        """Add a result that outlives the job, and that no vertex of the job reads.
 
-        It is kept in memory, with its TaskExecutors, until the ResourceManager is told to release
-        the data set, or one of its partitions is lost.
+        The result has one subpartition. Its TaskExecutors keep it in memory until a client asks the
+        ResourceManager to release the data set, or until one of its partitions is lost.
         """
         result_type = ResultPartitionType.BLOCKING_PERSISTENT
         result = IntermediateDataSet(IntermediateDataSetID.generate(), result_type)
@@ -149,10 +154,7 @@ class PythonJobBuilder:
         return result.data_set_id
 
     def build(self) -> JobGraph:
-        """
-        Raises:
-            JobSubmissionError: the job could never run; the text says why.
-        """
+        """Build the job graph. Raises JobSubmissionError if the job could never run."""
         vertices = tuple(
             replace(one.vertex, results=tuple(one.results), inputs=tuple(one.inputs))
             for one in self._vertices.values()
@@ -173,7 +175,7 @@ def python_job(
     configuration: Mapping[str, str] | None = None,
     job_id: JobID | None = None,
 ) -> JobGraph:
-    """A job of one vertex; see :class:`PythonJobBuilder` for larger ones.
+    """Make a job of one vertex; :class:`PythonJobBuilder` makes larger ones.
 
     Raises:
         ConfigurationError, JobSubmissionError: an argument is not acceptable; the text names it.

@@ -1,7 +1,8 @@
 """Queries of keyed state while its job runs.
 
-The Dispatcher is asked once where a state is; from then on the processes that hold it are asked
-directly, until one of them does not hold it any more: then the state is looked for again.
+The client asks the Dispatcher once for the location of a state. From then on it asks the processes
+that hold the state. If one does not hold the state any more, the client asks for the location
+again.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT = 60.0
-"""Seconds for which a state is followed that is known and at the moment nowhere."""
+"""Seconds to search for a state that was found before and is not found at present."""
 _MOST_KEYS = 1000
-"""In one message: a server has other things to do as well."""
+"""Most keys in one message, because a server has other work as well."""
 _FIRST_DELAY = 0.01
 _LONGEST_DELAY = 0.5
-"""Seconds between two looks where a state is; doubled each time."""
+"""Longest delay in seconds between two look-ups of a location; doubled each time."""
 
 _MOVED = (
     UnknownKvStateIdError,
@@ -66,12 +67,15 @@ _MOVED = (
     RpcConnectionError,
     RpcTimeoutError,
 )
-"""What it fails with when it is, or may be, somewhere else by now."""
+"""Errors of a query after which the state is, or may be, at another place."""
 
 
 class KvStateNotFoundAgainError(FlinkRayError):
-    """A state that was there before is not found again in time: its job is being restarted, has
-    lost its slots, or the process that holds it does not answer."""
+    """A state that this client has found before was not found again in time.
+
+    Its job is being restarted or has lost its slots, or the process that holds the state does not
+    answer.
+    """
 
     retryable = True
 
@@ -90,7 +94,7 @@ class KvStateNotFoundAgainError(FlinkRayError):
 
 
 class _Client(Protocol):
-    """A :class:`~flinkray.client.cluster_client.ClusterClient`, as it is seen from here."""
+    """Part of :class:`~flinkray.client.cluster_client.ClusterClient` that queries use."""
 
     _connection: DispatcherConnection
 
@@ -110,10 +114,10 @@ class _Query:
 
 
 class QueryableStateClient:
-    """Asks for the state of single keys of jobs that run; from any thread.
+    """Client for the state of single keys of running jobs; can be used from any thread.
 
-    What it answers was there at one moment, and may never be part of a checkpoint: a job that fails
-    goes back to what was before.  Answers for several keys may be of different moments.
+    An answer is the state at one moment, and may never be part of a checkpoint: after a failure the
+    job goes back to an earlier state. Answers for several keys may be of different moments.
 
     >>> with flinkray.connect() as cluster:  # doctest: +SKIP
     ...     client = QueryableStateClient(cluster)
@@ -121,24 +125,23 @@ class QueryableStateClient:
     ...     print(state.value())
 
     The methods raise:
-
         KvStateJobNotFoundError: the job is not known, or has ended.
-        UnknownKvStateLocationError: the job has no state of that name, or not yet.  A state that
-            was found once is looked for again instead, for as long as *timeout* says.
-        KvStateNotFoundAgainError: that was in vain.
+        UnknownKvStateLocationError: the job has no state of that name, or not yet. A state that was
+            found once is searched again instead, for *timeout* seconds.
+        KvStateNotFoundAgainError: that search found nothing.
         UnknownKeyOrNamespaceError: nothing is stored for the key; default values do not count.
-        UnsupportedKeyError: it cannot be a key, or is none of the declared type.
+        UnsupportedKeyError: the value cannot be a key, or has not the declared type.
         MalformedKvStateError: the state has namespaces and none is given, or the other way round.
         StateError: the descriptor is of another kind or type, or the answer cannot be read here.
     """
 
     def __init__(self, client: _Client) -> None:
-        """*client*: of the cluster, which this one lives on; closing it is enough."""
+        """*client*: client of the cluster. Closing it ends this client, too."""
         self._client = client
         self._locations: dict[tuple[JobID, str], KvStateLocation] = {}
         self._looking: dict[tuple[JobID, str], asyncio.Future[KvStateLocation]] = {}
         self._known: set[tuple[JobID, str]] = set()
-        """States that were found once."""
+        """States that were found at least once."""
         self._servers: dict[str, KvStateServerGateway] = {}
 
     def get_kv_state(
@@ -150,15 +153,17 @@ class QueryableStateClient:
         namespace: Any = NO_NAMESPACE,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> Any:
-        """The state of one key, which cannot be changed: ``value()`` of value state, ``get()`` of
-        list, reducing and aggregating state, the methods of a dictionary of map state.
+        """Return the state of one key, for reading only.
+
+        Value state has ``value()``. List, reducing and aggregating state have ``get()``. Map state
+        has the methods of a dictionary.
 
         Args:
-            name: under which the job has made it queryable.
-            descriptor: as in the job; without it, values are read as they were written, and
-                aggregating state gives its accumulator.
-            namespace: the window, of state that belongs to windows.
-            timeout: seconds for which the state is followed when it moves.
+            name: the name under which the job has made the state queryable.
+            descriptor: the descriptor that the job has. None: values are read as they were written,
+                and aggregating state gives its accumulator.
+            namespace: the window, for state that belongs to windows.
+            timeout: seconds to search for the state again when it is not at its known place.
         """
         query = _query(job_id, name, descriptor, namespace, timeout)
         return self._client.run(self._one(query, key))
@@ -172,7 +177,7 @@ class QueryableStateClient:
         namespace: Any = NO_NAMESPACE,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> Any:
-        """:meth:`get_kv_state` for code that runs on an event loop."""
+        """Return the state of one key as :meth:`get_kv_state` does, from code on an event loop."""
         query = _query(job_id, name, descriptor, namespace, timeout)
         return await asyncio.wrap_future(self._client.start(self._one(query, key)))
 
@@ -185,8 +190,10 @@ class QueryableStateClient:
         namespace: Any = NO_NAMESPACE,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> list[Any]:
-        """The states of many keys, in their order, by few messages; None for keys for which nothing
-        is stored."""
+        """Return the states of many keys, in their order, with few messages.
+
+        None for a key without state.
+        """
         query = _query(job_id, name, descriptor, namespace, timeout)
         return self._client.run(self._many(query, keys))
 
@@ -199,7 +206,7 @@ class QueryableStateClient:
         namespace: Any = NO_NAMESPACE,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> list[Any]:
-        """:meth:`get_kv_states` for code that runs on an event loop."""
+        """Return states as :meth:`get_kv_states` does, from code on an event loop."""
         query = _query(job_id, name, descriptor, namespace, timeout)
         return await asyncio.wrap_future(self._client.start(self._many(query, keys)))
 
@@ -245,8 +252,10 @@ class QueryableStateClient:
         left: Sequence[int],
         found: dict[int, Any],
     ) -> FlinkRayError | None:
-        """Ask all that hold the keys at these places; what they answer goes into *found*.  The last
-        failure by which the state may be elsewhere by now, if there is one."""
+        """Query the keys whose indices are in *left*, and store the answers by index in *found*.
+
+        Return the last error that suggests that the state has moved; None: every key has an answer.
+        """
         failure: FlinkRayError | None = None
         by_place, missing = _by_place(location, keys, left)
         if missing is not None:
@@ -303,7 +312,10 @@ class QueryableStateClient:
         return server
 
     async def _location(self, query: _Query) -> KvStateLocation:
-        """Where it was when somebody looked last; several look together."""
+        """Return the cached location of the queried state, or look it up.
+
+        Concurrent queries share a look-up.
+        """
         wanted = query.job_id, query.name
         location = self._locations.get(wanted)
         if location is None:
@@ -350,8 +362,11 @@ def _query(
 def _by_place(
     location: KvStateLocation, keys: Sequence[Any], left: Sequence[int]
 ) -> tuple[dict[KvStatePlace, list[tuple[int, Any]]], int | None]:
-    """The keys at these places by who holds them, as the job has them; and a key group that nobody
-    holds.  Raises UnsupportedKeyError."""
+    """Group the keys whose indices are in *left* by the processes that hold their state.
+
+    Return (process -> (index, key in the job's form), a key group that no process holds or None).
+    Raises UnsupportedKeyError.
+    """
     kind = None if location.key_type is None else KEY_KINDS[location.key_type]
     convert, hash_of = (as_key, stable_hash) if kind is None else (kind.value_of, kind.hash_of)
     by_place: dict[KvStatePlace, list[tuple[int, Any]]] = {}

@@ -1,4 +1,4 @@
-"""Ray under a cluster: joining it, starting a local one, and what only Ray can tell.  Blocking."""
+"""Blocking calls of Ray: joining Ray, starting a local Ray, and information only Ray has."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import json
 import logging
 import os
 import re
-import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import grpc
 import ray
-from ray._private import services, utils, worker
+from ray._private import node, parameter, services, worker
 from ray._private.grpc_utils import init_grpc_channel
-from ray._private.ray_constants import GLOBAL_GRPC_OPTIONS
+from ray._private.ray_constants import (
+    DEFAULT_DASHBOARD_AGENT_LISTEN_PORT,
+    GLOBAL_GRPC_OPTIONS,
+    PROCESS_TYPE_RAYLET,
+)
 from ray._raylet import (  # type: ignore[attr-defined]
     AuthenticationTokenLoader,
     Config,
@@ -35,9 +37,11 @@ from ray.util import list_named_actors, placement_group_table
 from ray.util.client import ray as ray_client
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
+from flinkray.client.termination import sigterm_is_not_ours_any_more, sigterm_is_ours
 from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.core.options import OPTIONS
+from flinkray.core.private_files import restrict_folder
 from flinkray.rpc.ray.head import head_node_id as head_node_id
 from flinkray.spark.ray_java import java_on_path
 
@@ -48,54 +52,71 @@ T = TypeVar("T")
 RAY_ADDRESS = "RAY_ADDRESS"
 RAY_AUTH_MODE = "RAY_AUTH_MODE"
 _STARTS = 3
-"""Of Ray, if it takes too long."""
+"""How many times Ray is started if a start takes too long."""
+_TOO_SLOW = ("timed out during startup", "raylet_start_wait_time_s")
+_PORT_TAKEN = re.compile(r"address already in use|already occupied|failed to bind", re.IGNORECASE)
+_MORE_TIME = (
+    "on a machine that is so busy, give Ray more time by RAY_raylet_start_wait_time_s (in seconds) "
+    "in the environment"
+)
+_LISTEN_PORT = "dashboard_agent_listen_port"
+_AGENT_PORTS = (
+    "metrics_agent_port",
+    "metrics_export_port",
+    "runtime_env_agent_port",
+    _LISTEN_PORT,
+)
+"""Names of the ports of a node's agents, as Ray's parameters have them."""
 _MOST_WORDS = 240
-"""Characters of Ray's own, of which there can be thousands."""
+"""Most characters of Ray's own error text, which can have thousands."""
 RAY_CLIENT = "ray://"
-"""How addresses of Ray Client servers begin."""
+"""Beginning of addresses of Ray Client servers."""
 
 _DISPATCHER = re.compile(r"Dispatcher(-\d+)?")
-"""Names of the processes that lead as Dispatchers, or wait to."""
+"""Names of the processes that lead as Dispatchers, or wait to lead."""
 _MASTER = re.compile(r"(Dispatcher|ResourceManager)(-\d+)?")
 _STARTER = "ClusterStarter"
-"""Name of what is there while a command starts the cluster."""
+"""Name of the actor that exists while a command starts the cluster."""
 _CLUSTER = b"cluster"
 _HOST_AND_PORT = re.compile(r"(?:\[(?P<ipv6>[^\[\]]+)\]|(?P<host>[^\[\]/]+)):(?P<port>[0-9]{1,5})")
 _HIGHEST_PORT = 65535
 _CONNECT_TIMEOUT = 5.0
-"""Seconds for a TCP connection, before Ray is asked to join: Ray itself tries for minutes."""
+"""Seconds for a TCP connection before Ray is asked to join: Ray itself tries for minutes."""
 
 
 class ClusterNotFoundError(FlinkRayError):
-    """No Ray, or no flinkray cluster in it, where one was expected; the text has the way out."""
+    """Ray, or a flinkray cluster in it, was not found. The text says what to do."""
 
 
 class RayStartError(ClusterNotFoundError):
-    """A Ray of this process's own was to be started, and did not start."""
+    """This process could not start a Ray of its own."""
 
 
 @dataclass(frozen=True)
 class RayRuntime:
-    """The Ray that this process is a driver of."""
+    """Describes the Ray cluster to which this process is connected as a driver."""
 
     session_dir: str | None
-    """On this machine; None: it was joined by Ray Client, and is elsewhere."""
+    """Session directory on this machine. None: Ray was joined by Ray Client and runs elsewhere."""
     dashboard_url: str | None
     was_entered: bool
-    """It was joined or started here (not by the caller before), and has to be left at the end."""
+    """Whether this module joined or started Ray, and so has to leave it at the end."""
 
 
 @dataclass(frozen=True)
 class ClusterRecord:
-    """What a cluster was started with: by it, clients find who leads."""
+    """Settings with which a cluster was started; clients find the leader by them."""
 
     configuration: dict[str, str]
     storage_dir: str
 
     @property
     def of_elections(self) -> Configuration:
-        """As much as is needed to find who leads: a client may know less options than the cluster's
-        version does."""
+        """Return the options that are needed to find the leader.
+
+        The other options are left out: a client may know fewer options than the cluster's version
+        does.
+        """
         return Configuration(
             {
                 key: value
@@ -105,18 +126,18 @@ class ClusterRecord:
         )
 
     def encode(self) -> bytes:
-        """JSON."""
+        """Return the record as JSON."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> ClusterRecord:
-        """What :meth:`encode` wrote."""
+        """Read a record that :meth:`encode` wrote."""
         read = json.loads(data)
         return cls(dict(read["configuration"]), str(read["storage_dir"]))
 
 
 def cluster_namespace(cluster_id: str) -> str:
-    """Ray namespace of a cluster's actors."""
+    """Return the Ray namespace of a cluster's actors."""
     return f"flinkray-{cluster_id}"
 
 
@@ -125,22 +146,25 @@ def is_connected() -> bool:
 
 
 def is_elsewhere() -> bool:
-    """Whether this process was connected by Ray Client: its machine need be none of the cluster."""
+    """Return whether Ray Client connects this process, which may be outside the cluster."""
     return bool(ray_client.is_connected())
 
 
 def present_ray() -> RayRuntime:
-    """Of the Ray that this process is connected to already."""
+    """Return the Ray that this process is connected to.
+
+    If it is not connected yet, connect first.
+    """
     if ray_client.is_connected():
         return RayRuntime(None, None, was_entered=False)
     return _runtime(ray.init(ignore_reinit_error=True, configure_logging=False), was_entered=False)
 
 
 def check_is_present(address: str) -> None:
-    """
+    """Check that *address* is that of the Ray that this process is connected to already.
+
     Raises:
-        ClusterNotFoundError: *address* (``host:port``) is not that of the Ray that this process is
-            connected to already.
+        ClusterNotFoundError: *address* (``host:port``) belongs to another Ray.
         ConfigurationError: not such an address.
     """
     _place_of(address.removeprefix(RAY_CLIENT))
@@ -159,47 +183,106 @@ def check_is_present(address: str) -> None:
 
 
 def start_local_ray(namespace: str, options: Mapping[str, object]) -> RayRuntime:
-    """Start a Ray of this process's own, which ends with it.
+    """Start a Ray that ends with this process. *options*: further arguments of ``ray.init``.
 
-    Args:
-        options: further arguments of ``ray.init`` (``num_cpus``, …).
-
-    Raises:
-        RayStartError: it does not start; the text has the reason.
+    Raises RayStartError if Ray does not start; the text has the reason.
     """
     arguments: dict[str, object] = {
-        "include_dashboard": True,
         "log_to_driver": False,
         "logging_level": logging.ERROR,  # its warnings explain Ray, not the job
         # Ray runs its Python workers at nice 15 and its Java workers at 0: a busy machine would
         # favour executors over their driver and over the cluster's masters.
-        "_system_config": {"worker_niceness": 0},
+        "_system_config": {"worker_niceness": 0, "agent_register_timeout_ms": 120_000},
         **options,
     }
+    wants_dashboard = arguments.pop("include_dashboard", True) is not False
+    if wants_dashboard:
+        arguments["include_dashboard"] = None  # Ray then runs without it if it fails
 
     show_messages_on_standard_error()
 
     def start() -> Any:
-        return ray.init(
-            address="local",
-            namespace=namespace,
-            **arguments,  # type: ignore[arg-type]
-        )
+        with ports_for_agents():
+            return ray.init(
+                address="local",
+                namespace=namespace,
+                **arguments,  # type: ignore[arg-type]
+            )
 
     try:
-        with java_on_path(), _sigterm_as_before():
+        with java_on_path(), sigterm_is_ours(), _without_logs_of_dashboard():
             context = in_time(start)
-    except Exception as error:  # Ray raises some of its own as bare Exceptions
+    except Exception as error:  # Ray raises some errors as bare Exceptions
+        more_time = f"; {_MORE_TIME}" if _is_too_slow(error) else ""
         raise RayStartError(
             f"no Ray could be started on this machine: {_words_of(error)}. What its processes say "
-            f"is in {_logs_of_ray()}; to look at it alone: ray start --head"
+            f"is in {_logs_of_ray()}; to look at it alone: ray start --head{more_time}"
         ) from error
-    return _runtime(context, was_entered=True)
+    # output and failures of programs
+    restrict_folder(os.path.join(context.address_info["session_dir"], "logs"))
+    runtime = _runtime(context, was_entered=True)
+    if wants_dashboard and runtime.dashboard_url is None:
+        log.warning(
+            "Ray's dashboard has not started, and the cluster goes on without: %s says why",
+            os.path.join(runtime.session_dir or _logs_of_ray(), "logs", "dashboard.log"),
+        )
+    return runtime
+
+
+@contextmanager
+def ports_for_agents() -> Iterator[None]:
+    """Choose free ports for the agents of a Ray that this process starts inside the context.
+
+    Without this function the agents choose their ports, and the raylet waits 15 s for them, a time
+    that cannot be configured (ray-project/ray#65983). Agents need longer on a busy machine: the
+    raylet then ends, and Ray's start fails.
+    """
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("", 0))) for _ in _AGENT_PORTS]
+        ports = [listening.getsockname()[1] for listening in sockets]
+    chosen = dict(zip(_AGENT_PORTS, ports, strict=True))
+    of_ray, start_process = parameter.RayParams, services.start_ray_process
+
+    def with_ports(**arguments: Any) -> parameter.RayParams:
+        # a port that somebody else has given stays; Ray's default can serve one Ray of a machine
+        given = {name: arguments.get(name) for name in _AGENT_PORTS}
+        unset = (None, 0, DEFAULT_DASHBOARD_AGENT_LISTEN_PORT)
+        chosen.update({name: port for name, port in given.items() if port not in unset})
+        return of_ray(**{**arguments, **chosen})
+
+    def start(command: list[str], process_type: str, *arguments: Any, **options: Any) -> Any:
+        # Ray gives the raylet the other ports, but not this one
+        if process_type == PROCESS_TYPE_RAYLET:
+            command = [*command, f"--{_LISTEN_PORT}={chosen[_LISTEN_PORT]}"]
+        return start_process(command, process_type, *arguments, **options)
+
+    parameter.RayParams = with_ports  # type: ignore[misc, assignment]
+    if hasattr(node, "wait_for_persisted_port"):  # Ray's versions whose raylet waits
+        services.start_ray_process = start
+    try:
+        yield
+    finally:
+        parameter.RayParams = of_ray  # type: ignore[misc]
+        services.start_ray_process = start_process
+
+
+@contextmanager
+def _without_logs_of_dashboard() -> Iterator[None]:
+    of_services = logging.getLogger(services.__name__)
+    level = of_services.level
+    of_services.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        of_services.setLevel(level)
 
 
 def show_messages_on_standard_error() -> None:
-    """What Ray tells a driver of its nodes goes to standard output, between the program's results,
-    whatever ``log_to_driver`` says."""
+    """Show Ray's messages to a driver on standard error.
+
+    Without this function the messages go to standard output, between the program's results,
+    whatever ``log_to_driver`` says.
+    """
     show = worker.print_to_stdstream
     if getattr(show, "shows_on_standard_error", False):
         return
@@ -212,38 +295,30 @@ def show_messages_on_standard_error() -> None:
 
 
 def in_time(start: Callable[[], T], clear_away: Callable[[], None] = ray.shutdown) -> T:
-    """What *start* returns, which is called again where Ray finds that its node has not started in
-    time: a raylet gives up when its agent, in Python, takes 15 s to start, as on a busy machine."""
+    """Return the result of *start*.
+
+    If Ray's start took too long or a port was taken, *clear_away* and *start* are called again. A
+    port that was free may be taken by another process a moment later.
+    """
     for _ in range(_STARTS - 1):
         try:
             return start()
-        except Exception as error:  # Ray raises a bare one
-            if "timed out during startup" not in str(error):
+        except Exception as error:  # Ray raises a bare Exception
+            if _is_too_slow(error):
+                log.warning("Ray's node did not start in time, and is started again")
+            elif _PORT_TAKEN.search(_words_of(error)):
+                log.warning("Ray is started again, with other ports: %s", _cut(_words_of(error)))
+            else:
                 raise
-            log.warning("Ray's node did not start in time, and is started again")
             clear_away()
     return start()
 
 
-@contextmanager
-def _sigterm_as_before() -> Iterator[None]:
-    """Who has said what SIGTERM is to do keeps that.  Ray replaces it twice: by a function that
-    exits with code 15, and beneath Python by one that prints the stacks of a crash."""
-    before = signal.getsignal(signal.SIGTERM)
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or not callable(before):
-        yield
-        return
-    of_ray, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
-    try:
-        yield
-    finally:
-        utils.set_sigterm_handler = of_ray
-        signal.signal(signal.SIGTERM, before)
+def _is_too_slow(error: BaseException) -> bool:
+    return any(words in _words_of(error) for words in _TOO_SLOW)
 
 
 def _words_of(error: BaseException) -> str:
-    """What it says, and what is behind it where Ray says only that something failed."""
     said = _without_frames(str(error)).strip().rstrip(".") or type(error).__name__
     cause = error.__cause__
     if cause is None or cause is error:  # Ray's `raise error from error`
@@ -252,13 +327,11 @@ def _words_of(error: BaseException) -> str:
 
 
 def _without_frames(text: str) -> str:
-    """Ray puts whole tracebacks into its words; what matters of one is its last line."""
     before, mark, traceback = text.partition("Traceback (most recent call last):")
     return before + traceback.strip().splitlines()[-1].strip() if mark else text
 
 
 def _cut(words: str) -> str:
-    """The way out comes after them, and is not to be lost."""
     return words if len(words) <= _MOST_WORDS else f"{words[:_MOST_WORDS]} …"
 
 
@@ -270,16 +343,15 @@ def _logs_of_ray() -> str:
 def join_ray(address: str, namespace: str) -> RayRuntime:
     """Join a running Ray.
 
-    Args:
-        address: ``auto`` (``RAY_ADDRESS``, or else the Ray of this machine), ``host:port`` of its
-            head, or ``ray://host:port`` of its Ray Client server.
+    *address*: ``auto`` (``RAY_ADDRESS``, or else the Ray of this machine), ``host:port`` of its
+    head, or ``ray://host:port`` of its Ray Client server.
 
     Raises:
-        ClusterNotFoundError: it cannot be joined; the text has the reason and the way out.
+        ClusterNotFoundError: Ray cannot be joined; the text has the reason and says what to do.
         ConfigurationError: not such an address.
     """
     if address == "auto":
-        address = address_from_environment() or address  # which Ray prefers, too
+        address = address_from_environment() or address  # Ray prefers the variable, too
     if address == "auto":
         address = _find_ray()
         _show_token()
@@ -290,14 +362,14 @@ def join_ray(address: str, namespace: str) -> RayRuntime:
     _check_answers(address)
     show_messages_on_standard_error()
     try:
-        with _sigterm_as_before():
+        with sigterm_is_ours():
             context = ray.init(
                 address=address,
                 namespace=namespace,
                 log_to_driver=False,
                 logging_level=logging.WARNING,
             )
-    except Exception as error:  # Ray raises some of its own as bare Exceptions
+    except Exception as error:  # Ray raises some errors as bare Exceptions
         raise ClusterNotFoundError(
             f"cannot join the Ray at {address}: {_cut(_words_of(error))}{advice(error)}"
         ) from error
@@ -308,11 +380,13 @@ def join_ray(address: str, namespace: str) -> RayRuntime:
 
 
 def _show_token() -> None:
-    """Ray's own rule for ``auto``: on its own machine, who has a token shows it if nothing was said
-    of that.  To other addresses it is sent only on demand."""
+    """Set Ray's authentication mode to "token" if this user has a token and nothing else is set.
+
+    This is Ray's own rule for ``auto``. To other addresses a token is sent only on demand.
+    """
     if RAY_AUTH_MODE not in os.environ and _has_token():
         os.environ[RAY_AUTH_MODE] = "token"
-        Config.initialize("")  # what Ray has read from the environment
+        Config.initialize("")  # Ray has read the old mode from the environment
 
 
 def _has_token() -> bool:
@@ -320,7 +394,7 @@ def _has_token() -> bool:
 
 
 def advice(error: BaseException) -> str:
-    """The way out, where it is clear."""
+    """Return advice on an error that joining Ray raised; "" without clear advice."""
     words = _words_of(error)
     if "ersion mismatch" in words:
         return ". Use the same versions of Ray and Python here"
@@ -349,10 +423,11 @@ def _token_advice() -> str:
 
 def leave_ray() -> None:
     ray.shutdown()
+    sigterm_is_not_ours_any_more()
 
 
 def nodes_for_masters(number: int, avoid_head: bool) -> list[str | None]:
-    """Hex ids of the nodes for so many masters of a kind; None: Ray does not say."""
+    """Return the hex node ids for *number* masters of a kind. None: Ray does not say."""
     alive = sorted(str(node["NodeID"]) for node in ray.nodes() if node["Alive"])
     return places_of_masters(head_node_id(), alive, number, avoid_head)
 
@@ -360,8 +435,10 @@ def nodes_for_masters(number: int, avoid_head: bool) -> list[str | None]:
 def places_of_masters(
     head: str | None, alive: Sequence[str], number: int, avoid_head: bool
 ) -> list[str | None]:
-    """The head node, unless it is to be avoided, then the other nodes, and again from the first of
-    these; the head alone where there is no other."""
+    """Return nodes for masters: the head, unless it is to be avoided, then the other nodes in turn.
+
+    If the head is the only node, all masters are on it.
+    """
     others: list[str | None] = [node for node in alive if node != head]
     cycle = itertools.cycle(others or [head])
     if avoid_head:
@@ -370,23 +447,23 @@ def places_of_masters(
 
 
 def actors_of(namespace: str) -> list[str]:
-    """Names of the live named actors of a namespace, sorted."""
+    """Return the names of the live named actors of a namespace, sorted."""
     actors = list_named_actors(all_namespaces=True)
     return sorted(actor["name"] for actor in actors if actor["namespace"] == namespace)
 
 
 def has_cluster(cluster_id: str) -> bool:
-    """Whether a Dispatcher of it lives, or is being restarted by Ray."""
+    """Return whether a Dispatcher of the cluster lives, or is being restarted by Ray."""
     return any(map(_DISPATCHER.fullmatch, actors_of(cluster_namespace(cluster_id))))
 
 
 def has_masters(cluster_id: str) -> bool:
-    """Whether any part of it lives: of a cluster that was ended halfway up, the ResourceManager."""
+    """Return whether any master lives: a half-started cluster may have only a ResourceManager."""
     return any(map(_MASTER.fullmatch, actors_of(cluster_namespace(cluster_id))))
 
 
 def running_clusters() -> list[str]:
-    """Ids of the flinkray clusters in this Ray: those that have a Dispatcher."""
+    """Return the ids of the flinkray clusters in this Ray that have a Dispatcher."""
     prefix = cluster_namespace("")
     return sorted(
         {
@@ -398,18 +475,20 @@ def running_clusters() -> list[str]:
 
 
 class _Starter:
-    """Its name is what only one process can have at a time; it does nothing."""
+    """Actor without methods; only one process can have its name at a time."""
 
 
 def begin_to_start(cluster_id: str) -> ActorHandle[Any] | None:
-    """A sign that this process starts the cluster, until :func:`end_to_start` or its end; None:
-    another one does."""
+    """Mark that this process starts the cluster, until :func:`end_to_start` or its end.
+
+    None: another process starts the cluster.
+    """
     starter: Any = ray.remote(num_cpus=0, max_restarts=0)(_Starter)
     try:
         sign: ActorHandle[Any] = starter.options(
             name=_STARTER, namespace=cluster_namespace(cluster_id)
         ).remote()
-    except ValueError:  # Ray's for a name that is taken
+    except ValueError:  # Ray's error for a name that is in use
         return None
     return sign
 
@@ -419,18 +498,18 @@ def end_to_start(sign: ActorHandle[Any]) -> None:
 
 
 def remember_cluster(cluster_id: str, record: ClusterRecord) -> None:
-    """Have clients find it, whatever they know of the cluster."""
+    """Store a cluster's record in Ray, so that clients find the cluster by its id alone."""
     _internal_kv_put(_CLUSTER, record.encode(), overwrite=True, namespace=_space(cluster_id))
 
 
 def recall_cluster(cluster_id: str) -> ClusterRecord | None:
-    """None: no cluster of that name was started in this Ray, or it was ended."""
+    """Return a cluster's record. None: no such cluster was started in this Ray, or it was ended."""
     data = _internal_kv_get(_CLUSTER, namespace=_space(cluster_id))
     return None if data is None else ClusterRecord.decode(data)
 
 
 def forget_cluster(cluster_id: str) -> None:
-    """It has been ended.  Idempotent."""
+    """Delete the record of an ended cluster. Idempotent."""
     _internal_kv_del(_CLUSTER, namespace=_space(cluster_id))
 
 
@@ -439,9 +518,9 @@ def _space(cluster_id: str) -> bytes:
 
 
 def remove_placement_groups(cluster_id: str) -> list[str]:
-    """Remove the worker groups of a cluster, with all actors in them; returns their names.
+    """Remove the worker groups of a cluster, with all actors in them; return their names.
 
-    Their names are ``flinkray-<cluster id>-<job id or shared>-<n>``.
+    The names are ``flinkray-<cluster id>-<job id or shared>-<n>``.
     """
     pattern = re.compile(rf"{re.escape(cluster_namespace(cluster_id))}-([0-9a-f]{{32}}|shared)-\d+")
     removed = []
@@ -453,18 +532,18 @@ def remove_placement_groups(cluster_id: str) -> list[str]:
 
 
 def address_from_environment() -> str | None:
-    """``RAY_ADDRESS``, or None."""
+    """Return ``RAY_ADDRESS``. None: it is not set."""
     return os.environ.get(RAY_ADDRESS) or None
 
 
 def recorded_address() -> str | None:
-    """Of the Ray that ``ray start`` started on this machine last, if that one answers."""
+    """Return the address of the Ray that ``ray start`` started last here. None: unreachable."""
     address: str | None = services.find_bootstrap_address(None)
     return address if address is not None and _is_reachable(address) else None
 
 
 def _find_ray() -> str:
-    """The recorded Ray, or else the only one that runs here (one in another program, for example).
+    """Return the address of the recorded Ray, or else of the only Ray that runs here.
 
     Raises:
         ClusterNotFoundError: there is none, or several and none is the recorded one.
@@ -494,11 +573,6 @@ def _is_reachable(address: str) -> bool:
 
 
 def _place_of(address: str) -> tuple[str, int]:
-    """Host and port.
-
-    Raises:
-        ConfigurationError: not such an address.
-    """
     match = _HOST_AND_PORT.fullmatch(address)
     if match is None or int(match["port"]) > _HIGHEST_PORT:
         raise ConfigurationError(
@@ -512,7 +586,7 @@ def _check_reachable(address: str, what: str = "the head's GCS (6379") -> None:
     place = _place_of(address)
     try:
         socket.create_connection(place, timeout=_CONNECT_TIMEOUT).close()
-    except (OSError, UnicodeError) as error:  # the latter of names that no host can have
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
         raise ClusterNotFoundError(
             f"nothing answers at the Ray address {address}: {error}. Is the port that "
             f"of {what} as a rule)?"
@@ -520,11 +594,14 @@ def _check_reachable(address: str, what: str = "the head's GCS (6379") -> None:
 
 
 def _check_answers(address: str) -> None:
-    """Ray itself tries for a minute to speak with a head that hangs, and then ends the process."""
+    """Check that Ray's head answers.
+
+    Ray itself tries for a minute with a hanging head, and then ends the process.
+    """
     channel = init_grpc_channel(address.removeprefix(RAY_CLIENT), GLOBAL_GRPC_OPTIONS)
     try:
-        # Any answer will do, also that there is no such method.  To wait until the channel is ready
-        # would have its end wait for a poll of a fifth of a second.
+        # Any answer will do, also that there is no such method. A wait until the channel is ready
+        # would end up to a fifth of a second late, because it polls.
         call = channel.unary_unary("/ray.rpc.NodeInfoGcsService/CheckAlive")
         call(b"", timeout=_CONNECT_TIMEOUT, wait_for_ready=True)
     except grpc.RpcError as error:

@@ -1,4 +1,4 @@
-"""Which pieces of a job's results are shown, though attempts that put them come and go."""
+"""Pieces of a job's results, each shown once although several attempts may write it."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from flinkray.actors.gateways.task_process import PartitionData
 
 
 class ResultPieces:
-    """Pieces have numbers, which count from 0 over all attempts.  What an attempt puts behind the
-    checkpoint that the next one goes on from is put again, under the same numbers and perhaps in
-    other portions.  So a piece is kept here until it cannot come again."""
+    """Buffer of result pieces, which are numbered from 0 over all attempts.
+
+    After a failure the next attempt writes the pieces after its checkpoint again, with the same
+    numbers. A piece is kept here until no attempt can write it again.
+    """
 
     def __init__(self) -> None:
         self.position = 0
         """Number of the next piece to be read."""
         self.shown = 0
-        """Pieces that were."""
+        """Number of pieces that were shown."""
         self._kept: deque[tuple[int, bytes]] = deque()
-        """Read and not shown, with their numbers."""
+        """Pieces that were read and are not shown yet, with their numbers."""
 
     def read(self, data: PartitionData, *, are_final: bool) -> list[bytes]:
-        """The pieces to be shown now that this was read.  *are_final*: no attempt puts anything
-        again."""
+        """Add pieces; return the kept pieces to be shown now. *are_final*: return all of them."""
         begin, self.position = self.position, self.position + len(data.buffers)
         self._kept.extend(enumerate(data.buffers, begin))
         return self.rest() if are_final else self._up_to(data.committed)
 
     def rest(self) -> list[bytes]:
-        """Those that are kept: the job has finished with them."""
+        """Return the pieces that were read and not shown. Called when the job has finished."""
         return self._up_to(self.position)
 
     def _up_to(self, number: int) -> list[bytes]:
@@ -40,10 +41,10 @@ class ResultPieces:
         return pieces
 
     def go_on_at(self, place: CollectorPlace) -> bool:
-        """Read on from another attempt; False: pieces that were shown would come again.
+        """Set the position from which another attempt is read, and return True.
 
-        What it has itself is read from it, also where a piece of that number is here already: that
-        may be of an attempt which was between the two, or before, and does not count.
+        Return False if pieces that were shown would come again. Kept pieces that the new attempt
+        also has are dropped, because they may be of an earlier attempt.
         """
         if place.restored is None:
             return not self.position

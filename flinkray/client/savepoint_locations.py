@@ -1,4 +1,4 @@
-"""Where savepoints and checkpoints are, as their users name it."""
+"""Locations of savepoints and checkpoints in the form that users write them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _OPTIONS = (CHECKPOINTING_DIR, SAVEPOINT_DIR, STATE_RECOVERY_PATH)
 
 
 def absolute_locations(configuration: Configuration) -> dict[str, str]:
-    """Values for the locations that are set in it, which mean the same on every node.
+    """Return the locations in a configuration by option key, made valid on every node.
 
     Raises:
-        ConfigurationError: one is neither a path nor a URI.
+        ConfigurationError: a location is neither a path nor a URI.
     """
     found = ((option.key, configuration.get(option)) for option in _OPTIONS)
     return {key: absolute_location(location) for key, location in found if location is not None}
 
 
 def absolute_location(text: str) -> str:
-    """A path or URI that means the same on every node: paths are relative to this process.
+    """Return a path or URI that means the same on every node; paths are relative to this process.
 
     Raises:
-        ConfigurationError: it is neither.
+        ConfigurationError: the text is neither.
     """
     if not text.strip():
         raise ConfigurationError("an empty text is neither a path nor a URI")

@@ -1,4 +1,7 @@
-"""What the driver of a Spark stage would refuse when its job has its slots: found in advance."""
+"""Checks of Spark stages at their submission.
+
+Without the checks a stage's driver would find the errors, only when the job has its slots.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from flinkray.spark.session import refuse_owned, split_memory
 
 
 def check_spark_stage(profile: ResourceProfile, properties: Mapping[str, str]) -> None:
-    """
+    """Check the slots and properties of a Spark stage.
+
     Raises:
         ConfigurationError: a property cannot be set for a stage, or no executor fits into a slot of
             *profile*.

@@ -1,4 +1,4 @@
-"""Spark stages beside the streams of a job, from what users say of them."""
+"""Vertices of Spark stages beside a job's streams, made from a user's arguments."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ from flinkray.client.job_builder import slot_profile, spark_properties
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import JobVertexID
 from flinkray.scheduler.graph.job_graph import SPARK, Invokable, JobVertex
-from flinkray.spark.gateway import EPOCHS, PUBLISHED, RESULT_KIND, THROUGH
+from flinkray.spark.gateway import EPOCHS, PARTITIONS, PUBLISHED, RESULT_KIND, THROUGH
 from flinkray.spark.micro_batches import streamed
 from flinkray.spark.session import refuse_owned, split_memory
 from flinkray.spark.shared_session import GUEST_PROFILE, guest_configuration
+from flinkray.spark.stage_code import SparkEpochFunction, SparkFunction
 from flinkray.spark.tables import with_key
-from flinkray.spark.user_code import (
-    SparkEpochFunction,
-    SparkFunction,
-    UserCodeError,
-    dump_function,
-)
+from flinkray.user_code import UserCodeError, dump_function
 
 _OF_A_SESSION = "a function of a SparkSession"
 _OF_AN_EPOCH = "a function of a DataFrame and the id of a checkpoint"
@@ -28,43 +24,39 @@ _OF_AN_EPOCH = "a function of a DataFrame and the id of a checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSlots:
-    """The slots of a stage, each for one Spark executor, as a user asks for them."""
+    """Slots of a stage that a user asks for, each for one Spark executor."""
 
     number: int
     cpu: float
-    """Cores of each."""
+    """Cores of each executor."""
     memory: int | str
-    """Of each, as ``"1500m"``, ``"2g"`` or bytes."""
+    """Memory of each executor, as ``"1500m"``, ``"2g"`` or bytes."""
     spark_conf: Mapping[str, object] | None
     """Spark properties."""
     session: str | None = None
-    """Name of a Spark session that stages and jobs share, whose executors these are."""
+    """Name of the Spark session, shared by stages and jobs, that has these executors."""
 
 
 def published_spark_stage(function: SparkFunction, name: str, slots: ExecutorSlots) -> JobVertex:
-    """A Spark stage whose partitions a stream of the same job reads.
+    """Make a Spark stage whose partitions a stream of the same job reads.
 
     Raises:
         ConfigurationError: an argument is not acceptable; the text names it.
         UserCodeError: the function cannot be sent to the cluster.
     """
     _check("from_spark", _OF_A_SESSION, function, slots)
-    return _stage(function, name, slots, PUBLISHED)
+    return _stage(function, name, slots, PARTITIONS)
 
 
 def table_spark_stage(
     function: SparkFunction, key: Sequence[str], name: str, slots: ExecutorSlots
 ) -> JobVertex:
-    """A Spark stage whose rows records of the same job look up.
+    """Make a Spark stage whose rows are looked up by the columns *key* of records of the same job.
 
-    Args:
-        key: the columns.
-
-    Raises:
-        ConfigurationError, UserCodeError: as of :func:`published_spark_stage`.
+    Raises ConfigurationError or UserCodeError as :func:`published_spark_stage` does.
     """
     _check("spark_table", _OF_A_SESSION, function, slots)
-    return _stage(with_key(function, tuple(key)), name, slots, PUBLISHED)
+    return _stage(with_key(function, tuple(key)), name, slots, PARTITIONS)
 
 
 def streaming_spark_stage(
@@ -74,10 +66,9 @@ def streaming_spark_stage(
     trigger: Mapping[str, object] | None,
     output_mode: str,
 ) -> JobVertex:
-    """A Spark stage whose micro-batches a stream of the same job reads.
+    """Make a Spark stage whose micro-batches a stream of the same job reads.
 
-    Raises:
-        ConfigurationError, UserCodeError: as of :func:`published_spark_stage`.
+    Raises ConfigurationError or UserCodeError as :func:`published_spark_stage` does.
     """
     _check("from_spark_stream", _OF_A_SESSION, function, slots)
     return _stage(streamed(function, trigger, output_mode), name, slots, PUBLISHED)
@@ -86,20 +77,16 @@ def streaming_spark_stage(
 def epochs_spark_stage(
     function: SparkEpochFunction, name: str, slots: ExecutorSlots, *, is_read: bool
 ) -> JobVertex:
-    """A Spark stage whose function is given the epochs of a stream of the same job.
+    """Make a Spark stage whose function is given the epochs of a stream of the same job.
 
-    Args:
-        is_read: whether a stream reads what it makes of them.
-
-    Raises:
-        ConfigurationError, UserCodeError: as of :func:`published_spark_stage`.
+    *is_read*: whether a stream reads the function's results. Raises ConfigurationError or
+    UserCodeError as :func:`published_spark_stage` does.
     """
     _check("through_spark" if is_read else "to_spark", _OF_AN_EPOCH, function, slots)
     return _stage(function, name, slots, THROUGH if is_read else EPOCHS)
 
 
 def _check(called: str, takes: str, function: object, slots: ExecutorSlots) -> None:
-    """*called*: what the user has called, for errors."""
     if slots.number < 1:
         raise ConfigurationError(f"{called} takes at least one executor, got {slots.number!r}")
     if not callable(function):

@@ -1,4 +1,4 @@
-"""Writing what jobs print."""
+"""Writer of the text that jobs print."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import sys
 
 
 def write_text(text: str) -> None:
-    """To standard output, at once, with escapes for what it cannot show; as with ``print``, nowhere
-    if there is none."""
+    """Write a text to standard output at once, with escapes for characters that it cannot show.
+
+    Without a standard output the text goes nowhere, as with ``print``.
+    """
     if sys.stdout is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""Job graphs of stream programs: one vertex for each chain of operators."""
+"""Job graphs of stream programs, with one vertex for each chain of operators."""
 
 from __future__ import annotations
 
@@ -61,14 +61,15 @@ def stream_job(
     job_id: JobID | None = None,
     spark_stages: tuple[JobVertex, ...] = (),
 ) -> JobGraph:
-    """The job of a stream program.
+    """Make the job of a stream program.
 
     Args:
-        spark_stages: whose partitions its sources read, or that take epochs of its streams.
-        slot_profiles: of slot-sharing groups that want a certain one; others take any slot.
+        spark_stages: stages whose partitions its sources read, or that take its streams' epochs.
+        slot_profiles: slot profile by slot-sharing group; the groups that are not named take any
+            slot.
         configuration: options of the job, over those of the cluster.
-        files: that its functions import from or ask for.
-        job_id: a new one when None.
+        files: files that its functions import from or ask for.
+        job_id: None: a new one.
 
     Raises:
         StreamError: an operator cannot be sent to the cluster.
@@ -81,7 +82,7 @@ def stream_job(
     job = JobGraph(
         own_id,
         graph.job_name,
-        # first, as they get their slots in this order
+        # these vertices come first, because slots are given in this order
         (*spark_stages, *stream_vertices(graph, own_id.hex(), slot_profiles or {})),
         job_type=JobType.BATCH if graph.batch else JobType.STREAMING,
         scheduler_mode=SchedulerMode[own.get(SCHEDULER)],
@@ -96,11 +97,12 @@ def stream_job(
 def stream_vertices(
     graph: StreamGraph, owner: str, slot_profiles: Mapping[str, ResourceProfile]
 ) -> tuple[JobVertex, ...]:
-    """The vertices of a program, producers first.
+    """Return the vertices of a program, producers first.
 
     Args:
-        owner: the same program of another owner has vertices of other ids.
-        slot_profiles: of slot-sharing groups that want a certain one; others take any slot.
+        owner: hex id from which the vertex ids are made: another owner gives other vertex ids.
+        slot_profiles: slot profile by slot-sharing group; the groups that are not named take any
+            slot.
 
     Raises:
         StreamError: an operator cannot be sent to the cluster.
@@ -122,8 +124,11 @@ def stream_vertices(
 
 
 def _vertex_id(owner: str, chain: Chain) -> JobVertexID:
-    """Chains are called alike in all runs of a program; attempts of tasks, which are called by
-    their vertices, must not be, as several jobs may run in one process."""
+    """Return the id of a chain's vertex, made from the owner's id and the chain's id.
+
+    A chain has the same id in all runs of a program. Attempts of tasks are named by their vertices,
+    and need different names, as several jobs may run in one process.
+    """
     ids = bytes.fromhex(owner) + bytes.fromhex(chain.vertex_id)
     return JobVertexID.from_hex(blake2b(ids, digest_size=16).hexdigest())
 
@@ -188,9 +193,11 @@ def _takers_of_epochs(nodes: Iterable[StreamNode]) -> Iterator[JobVertexID]:
 
 
 def _takers_of_source(graph: StreamGraph, chain: Chain) -> Iterator[JobVertexID]:
-    """Those that take epochs of what the chain's source reads.  Not of what Spark makes of it, and
-    another source reads: that one waits, and then Spark does.  In batch mode nothing is published
-    before all is read."""
+    """Yield the vertices that take epochs of the records that the chain's source reads.
+
+    Vertices behind a Spark stage are left out: they read from another source, which waits for
+    Spark. In batch mode there are none, because nothing is published before all is read.
+    """
     if chain.head.inputs or graph.batch:
         return
     source = chain.head
@@ -202,8 +209,11 @@ def _takers_of_source(graph: StreamGraph, chain: Chain) -> Iterator[JobVertexID]
 def _look_ups_of_source(
     graph: StreamGraph, chain: Chain, operator_ids: Mapping[int, str]
 ) -> Iterator[str]:
-    """Those that the chain's source brings records.  None, if it brings rows of some table: that
-    has to end.  In batch mode tables are read first."""
+    """Yield the operator ids of the look-ups that the chain's source feeds with records.
+
+    Yield nothing if the source feeds rows of a table, because the source then has to end, and in
+    batch mode, where tables are read first.
+    """
     look_ups = [node for node in graph.nodes if isinstance(node.operator, LookUpOperator)]
     tables = (it for node in look_ups for it in _upstream_of_input(graph, node, 1))
     if chain.head.inputs or graph.batch or any(it is chain.head for it in tables):
@@ -221,7 +231,6 @@ def _upstream_of_input(graph: StreamGraph, node: StreamNode, index: int) -> Iter
 
 
 def _written_files(chain: Chain) -> Iterator[IntermediateDataSet]:
-    """In the order of the operators."""
     for node in chain.nodes:
         if isinstance(node.operator, ResultFilesOperator):
             yield IntermediateDataSet(

@@ -1,4 +1,4 @@
-"""Results of a stream job, read from the task that collects them, as far as they are asked for."""
+"""Results of a stream job, read on demand from the task that collects them."""
 
 from __future__ import annotations
 
@@ -30,21 +30,20 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_BYTES = 2**20
-"""Asked for at once."""
+"""Most bytes asked for at once."""
 
 _PAUSE = 0.05
-"""Seconds until the job's coordinator is looked for again."""
+"""Seconds between two searches for the job's coordinator."""
 
 
 class ResultsLostError(JobError):
-    """The job has begun anew after some of its results had been shown; they would come again."""
+    """The job was restarted without a checkpoint of the results shown so far: they come again."""
 
 
 class StreamResults:
-    """One reader, on the service's event loop.
+    """Reader of a job's results, used on the service's event loop.
 
-    What the client does not take waits in the task, which then waits, too: neither there nor here
-    does more than a few megabytes pile up.
+    Results that the client does not read stay in the task, which waits when it has too many.
     """
 
     def __init__(
@@ -54,8 +53,10 @@ class StreamResults:
         owner: Callable[[], Awaitable[JobMasterId | None]],
         result: Awaitable[JobResult],
     ) -> None:
-        """*owner*: the JobMaster that has started the job's coordinator.  *result*: the job's, when
-        it has ended."""
+        """*owner* returns the JobMaster that has started the job's coordinator; None: unknown.
+
+        *result* gives the job's result when the job has ended.
+        """
         self._rpc_service = rpc_service
         self._job_id = job_id
         self._owner = owner
@@ -65,14 +66,13 @@ class StreamResults:
         self._is_complete = False
 
     async def next(self) -> list[Any] | None:
-        """Some results, in their order; None: there are no more, and the job has finished.
+        """Return the next results, in order. None: there are no more, and the job has finished.
 
-        Where the job takes checkpoints, results come when a checkpoint is complete that was taken
-        after them, or at the end of the job.
+        With checkpoints, results come when a later checkpoint is complete, or at the job's end.
 
         Raises:
             JobExecutionError, JobCancelledError: the job has not finished.
-            ResultsLostError: it has begun anew, without a checkpoint that has them.
+            ResultsLostError: the job was restarted without a checkpoint of results that were shown.
         """
         while not (self._is_complete and self._shows_at_once):
             data = await self._unless_ended(self._read())
@@ -81,7 +81,7 @@ class StreamResults:
             shown = _values(self._pieces.read(data, are_final=self._shows_at_once))
             if data.is_end:
                 self._is_complete = True
-                await self._unless_ended(self._read())  # which says that all was read
+                await self._unless_ended(self._read())  # the answer says that everything was read
             if shown:
                 return shown
             if self._is_complete and not self._shows_at_once:
@@ -94,14 +94,11 @@ class StreamResults:
         return self._place is not None and self._place.restored is None
 
     async def _go_on_elsewhere(self) -> None:
-        """All was read, and the job has not finished: it may still begin anew."""
+        """Wait for a new place of the results: the job may restart after all results were read."""
         self._go_to(await self._find(self._place))
 
     def _go_to(self, place: CollectorPlace) -> None:
-        """
-        Raises:
-            ResultsLostError: results that were shown would come again.
-        """
+        """Read from *place* from now on. Raises ResultsLostError: shown results come again."""
         if place == self._place:
             return
         if not self._pieces.go_on_at(place):
@@ -115,11 +112,10 @@ class StreamResults:
         self._is_complete = False
 
     def close(self) -> None:
-        """No more is wanted; the job goes on waiting unless it is cancelled."""
+        """Stop reading. The collecting task then waits, unless the job is cancelled."""
         self._ended.cancel()
 
     async def _unless_ended(self, reading: Coroutine[Any, Any, T]) -> T | None:
-        """None: the job ends first."""
         read = asyncio.ensure_future(reading)
         try:
             both: list[asyncio.Future[Any]] = [read, self._ended]
@@ -152,7 +148,7 @@ class StreamResults:
                     address = stream_coordinator_address(self._job_id, owner)
                     coordinator = await self._rpc_service.connect(address, StreamCoordinatorGateway)
                     return await coordinator.find_results(known)
-            except (RpcError, JobNotFoundError) as error:  # not there yet, or being replaced
+            except (RpcError, JobNotFoundError) as error:  # missing, or being replaced
                 log.debug("job %s: its results are not found yet: %s", self._job_id, error)
             await asyncio.sleep(_PAUSE)
 

@@ -1,4 +1,4 @@
-"""Submitting a job so that whoever is interrupted meanwhile can take it back."""
+"""Submission of a job that can be taken back when the client is interrupted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SubmissionInterrupted(KeyboardInterrupt):
 
 
 class Submission:
-    """Of one job; on the client's event loop."""
+    """Submission of one job; used on the client's event loop."""
 
     def __init__(
         self, connection: DispatcherConnection, job: JobGraph, timeout: float | None
@@ -25,13 +25,16 @@ class Submission:
         self._task: asyncio.Task[None] | None = None
 
     async def make(self) -> None:
-        """Returns when the job is stored.  Who stops waiting does not stop the submission, which
-        may be in the Dispatcher's hands: a cancel could arrive before it."""
+        """Submit the job; returns when it is stored.
+
+        If the caller stops waiting, the submission goes on: a cancel request could otherwise
+        reach the Dispatcher before the job does.
+        """
         self._task = asyncio.ensure_future(self._connection.submit(self._job, self._timeout))
         await asyncio.shield(self._task)
 
     async def may_be_accepted(self) -> bool:
-        """When it is over: whether the job can be there because of it."""
+        """Wait for the submission's end; return whether the job can exist because of it."""
         if self._task is None:
             return False
         await asyncio.wait([self._task])

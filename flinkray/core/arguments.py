@@ -1,16 +1,20 @@
-"""What programs give by mistake, refused where they give it."""
+"""Checks for arguments that programs pass by mistake."""
 
 from __future__ import annotations
 
 import operator
 import os
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 def whole_number(value: object, what: str) -> int:
-    """An integer, of whatever type.
+    """Return *value* as an int; any integer type is accepted.
 
     Raises:
-        TypeError: it is none.  A truth value is a mistake, too; a number as a text is not read.
+        TypeError: *value* is not an integer. A bool is refused, and a text is not parsed.
     """
     if not isinstance(value, bool):
         try:
@@ -20,15 +24,22 @@ def whole_number(value: object, what: str) -> int:
     raise TypeError(f"{what} is a whole number (int), got {value!r}")
 
 
+def first_twice(names: Sequence[Name]) -> Name | None:
+    """Return the first name that occurs more than once; None if all names differ."""
+    if len(set(names)) == len(names):
+        return None
+    return next(name for name in names if names.count(name) > 1)
+
+
 def path_of(value: object, whose: str, hint: str = "") -> str:
-    """A path, absolute: tasks may have another working directory than the program.
+    """Return *value* as an absolute path, since tasks may have another working directory.
 
     Args:
-        whose: what it is the path of, with its article.
-        hint: what to say besides.
+        whose: what the path belongs to, with an article, for the error text.
+        hint: text to add to the error text.
 
     Raises:
-        TypeError: it is none.
+        TypeError: *value* is not a path.
     """
     if isinstance(value, str | os.PathLike):
         return os.path.abspath(value)

@@ -1,4 +1,4 @@
-"""Names of blobs: bytes that are too large for a message and travel by reference."""
+"""Names of blobs: byte strings that are too large for a message and travel by reference."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _OWNER = re.compile(r"[A-Za-z0-9-]{1,64}")
 @stored("BlobKey")
 @message
 class BlobKey:
-    """Names a blob by its content: equal bytes, equal key."""
+    """Names a blob by its content: equal contents have equal keys."""
 
     digest: bytes
     """SHA-256 of the content."""
     size: int
-    """Bytes."""
+    """Size of the content in bytes."""
 
     def __post_init__(self) -> None:
         if len(self.digest) != DIGEST_SIZE or self.size < 0:
@@ -31,15 +31,15 @@ class BlobKey:
 
     @classmethod
     def of(cls, data: bytes) -> BlobKey:
-        """Hashes all of *data*: 30 MB take some 20 to 100 ms."""
+        """Return the key of *data*. Hashing 30 MB takes 20 to 100 ms."""
         return cls(hashlib.sha256(data).digest(), len(data))
 
     @classmethod
     def parse(cls, text: str) -> BlobKey:
-        """What ``str`` makes of a key.
+        """Parse the text that ``str`` makes of a key.
 
         Raises:
-            ValueError: it is no such text.
+            ValueError: *text* is not a blob key.
         """
         digest, separator, size = text.partition("-")
         if not separator or not size.isdecimal():
@@ -56,7 +56,7 @@ class BlobKey:
 
 @register
 class BlobOwner(str):
-    """Whose blobs live and die together: 1 to 64 letters, digits and hyphens."""
+    """The owner of blobs that are deleted together: 1 to 64 letters, digits and hyphens."""
 
     __slots__ = ()
 

@@ -1,5 +1,7 @@
-"""Options of clients, given to ``flinkray.connect``; part of the table in
-:mod:`flinkray.core.options`."""
+"""Options of clients, given to ``flinkray.connect``.
+
+Part of the table in :mod:`flinkray.core.options`.
+"""
 
 from __future__ import annotations
 

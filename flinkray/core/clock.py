@@ -1,4 +1,5 @@
-"""The clock interface.  Code that needs the time is given a clock and never asks the system."""
+"""The clock interface.
+Code that needs the time gets a clock as argument and never asks the system."""
 
 from __future__ import annotations
 
@@ -6,10 +7,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where time comes from; simulated runs have a virtual one."""
+    """Source of time; simulated runs have a virtual one."""
 
     def time(self) -> float:
-        """Seconds since the epoch: for what is shown to people."""
+        """Return the seconds since the epoch: for times that are shown to people."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back: for measuring and for deadlines."""
+        """Return seconds that never go back: for measuring and for deadlines."""

@@ -1,14 +1,18 @@
-"""Pickling of what may hold the user's own code: functions, and classes that have no module.
+"""Pickling of values that may contain the user's own functions and classes.
 
-cloudpickle writes them by value.  From 3.1.3 on it leaves out which file they come from, and a
-failing function is told at ``<dynamic-code>``, without its line of code.  What is pickled here
-keeps its file names, whichever release is installed.
+cloudpickle writes these by value. From 3.1.3 on it leaves out the file that they come from, so a
+traceback shows ``<dynamic-code>`` without the line of code. This module keeps file names with every
+release of cloudpickle.
 
-It also rebuilds classes with ``__slots__`` as classes without: their objects have a ``__dict__``
-where they were rebuilt, and cannot be read where they come from.  Here they keep their slots.
+cloudpickle also rebuilds classes with ``__slots__`` as classes without slots. Their objects then
+have a ``__dict__`` and cannot be read in the original process. This module keeps the slots.
 
-And it cannot rebuild enumerations in which a value has several names, or flags with names for
-several of them at once (from Python 3.11 on).  Here they have all their names.
+And cloudpickle cannot rebuild enumerations with several names for one value, or flags with names
+for combinations (from Python 3.11 on). This module keeps all names.
+
+References to Ray's objects are refused wherever they are nested. A reference that is pickled
+outside of Ray names no owner: ``ray.get`` of it waits forever. Even with its owner, the object
+would be gone when the program that submitted the job has ended.
 """
 
 from __future__ import annotations
@@ -25,6 +29,11 @@ import cloudpickle
 
 _NAMELESS = "<dynamic-code>"
 
+_REFERENCES = ("ObjectRef", "ClientObjectRef")
+_OF_RAY_CLIENT = ("ClientActorHandle", "ClientActorClass", "ClientRemoteFunc", "ClientRemoteMethod")
+_REFUSED = frozenset(_REFERENCES + _OF_RAY_CLIENT)
+"""Names of Ray's classes whose objects cannot be handed over. Ray is not imported for them."""
+
 
 def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
     make, arguments = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
@@ -34,13 +43,16 @@ def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
 
 
 class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
-    """cloudpickle's pickler; code keeps the name of its file, and classes keep their slots."""
+    """cloudpickle's pickler that keeps names of files and slots, and refuses Ray's references."""
 
     dispatch_table: ClassVar[ChainMap[type, Any]] = ChainMap(
         {types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
     )
 
     def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        if kind.__name__ in _REFUSED and kind.__module__.partition(".")[0] == "ray":
+            raise pickle.PicklingError(_refusal(kind.__name__))
         reduced = super().reducer_override(value)
         if isinstance(value, enum.EnumMeta):
             return _with_all_names(value, reduced)
@@ -49,20 +61,34 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
         return reduced
 
 
+def _refusal(name: str) -> str:
+    if name in _REFERENCES:
+        return (
+            f"{name} is a reference to an object of Ray, which lives no longer than the process "
+            "that made it, and cannot be found by others: take the value with ray.get() and hand "
+            "that over, or write it to storage, or let an actor keep it (handles of actors can be "
+            "handed over)"
+        )
+    return (
+        f"{name} belongs to this process's connection by Ray Client: give the actor a name, and "
+        "call ray.get_actor() in open()"
+    )
+
+
 def _with_slots(kind: type, reduced: Any) -> Any:
-    """The class is made with them; if it is written by value."""
+    """Add ``__slots__`` to the arguments that make the class, if the class is written by value."""
     if not isinstance(reduced, tuple) or reduced[0].__name__ != "_make_skeleton_class":
         return reduced
     make, (metaclass, name, bases, namespace, *others), *state = reduced
-    if NamedTuple in bases:  # it makes the slots itself, and lets nobody else do so
+    if NamedTuple in bases:  # NamedTuple makes the slots itself and refuses others
         return reduced
     with_slots = {**namespace, "__slots__": vars(kind)["__slots__"]}
     return make, (metaclass, name, bases, with_slots, *others), *state
 
 
 def _with_all_names(kind: enum.EnumMeta, reduced: Any) -> Any:
-    """The enumeration is made with them, and is not given them afterwards; if it is written by
-    value."""
+    """Return *reduced* changed so that the enumeration is made with all of its names at once.
+    Other enumerations than those written by value are returned unchanged."""
     if not isinstance(reduced, tuple) or reduced[0].__name__ != "_make_skeleton_enum":
         return reduced
     make, (bases, name, qualname, _, *others), (namespace, slots), *state = reduced
@@ -80,12 +106,12 @@ class _ClassPickler(CodePickler):
     def reducer_override(self, value: Any) -> Any:
         reduced = super().reducer_override(value)
         if isinstance(value, type) and isinstance(reduced, tuple) and len(reduced) > 2:
-            self.by_value.append(value)  # else it is a call that finds the class
+            self.by_value.append(value)  # otherwise the class is found by name
         return reduced
 
 
 def dump(value: object, file: IO[bytes]) -> None:
-    """As :func:`dumps`, into *file*; :func:`pickle.load` reads it."""
+    """Pickle *value* as :func:`dumps` does and write it to *file*; :func:`pickle.load` reads it."""
     CodePickler(file).dump(value)
 
 
@@ -96,9 +122,7 @@ def dumps(
 ) -> bytes:
     """Pickle *value*; :func:`pickle.loads` is the inverse.
 
-    Raises:
-        pickle.PicklingError, TypeError, AttributeError, RecursionError: something in *value* cannot
-            be pickled.
+    Raises PicklingError, TypeError, AttributeError or RecursionError if *value* cannot be pickled.
     """
     with io.BytesIO() as file:
         CodePickler(file, protocol, buffer_callback).dump(value)
@@ -106,7 +130,10 @@ def dumps(
 
 
 def dumps_with_classes(value: object) -> tuple[bytes, list[type]]:
-    """The same, and the classes that were written by value."""
+    """Pickle *value* as :func:`dumps` does.
+
+    Return the bytes and the classes that were pickled by value.
+    """
     with io.BytesIO() as file:
         pickler = _ClassPickler(file)
         pickler.dump(value)

@@ -1,8 +1,7 @@
 """Configuration: an immutable set of values for the options of :mod:`flinkray.core.options`.
 
-Values are checked when a :class:`Configuration` is made, so code that reads one never meets a bad
-value.  A configuration travels as strings (:meth:`Configuration.to_dict`), from which an equal one
-can be made.
+Values are checked when a :class:`Configuration` is made. A configuration travels as texts
+(:meth:`Configuration.to_dict`), from which an equal configuration can be made.
 """
 
 from __future__ import annotations
@@ -19,14 +18,10 @@ T = TypeVar("T")
 
 
 class Configuration:
-    """Immutable values of options; what is not set has its option's default.
+    """Immutable values of options; options that are not set have their defaults.
 
-    Args:
-        values: by key; as texts, or as what the option's type accepts.
-
-    Raises:
-        ConfigurationError: a key is unknown (the text names the nearest known one), or a value is
-            not accepted.
+    *values* are texts or of any type that the option accepts. Raises ConfigurationError: a key is
+    unknown (the text names the nearest known key), or a value is not accepted.
     """
 
     __slots__ = ("_values",)
@@ -49,15 +44,15 @@ class Configuration:
         return option.key in self._values
 
     def with_values(self, values: Mapping[str, object]) -> Configuration:
-        """A configuration in which *values* are set over the present ones."""
+        """Return a configuration in which *values* replace the present ones."""
         return Configuration({**self.to_dict(), **_by_first_name(values)})
 
     def of_job(self) -> dict[str, str]:
-        """The values that were set of options that a job may set for itself, as texts."""
+        """Return the explicitly set values of options that a job may set for itself, as texts."""
         return {k: v for k, v in self.to_dict().items() if k in job_options.JOB_OPTIONS}
 
     def to_dict(self) -> dict[str, str]:
-        """The values that were set, as texts: what travels in messages."""
+        """Return the explicitly set values as texts, the form in which they travel in messages."""
         return {key: find_option(key).type.format(value) for key, value in self._values.items()}
 
     def __eq__(self, other: object) -> bool:
@@ -74,7 +69,7 @@ class Configuration:
 
 
 def _by_first_name(values: Mapping[str, object]) -> dict[str, object]:
-    """An option that is set under several names has the value that is set under its own."""
+    """Replace aliases by the option's own key; a value under the own key takes precedence."""
     aliases = options.ALIASES
     others = {aliases[key]: value for key, value in values.items() if key in aliases}
     return others | {key: value for key, value in values.items() if key not in aliases}
@@ -120,10 +115,10 @@ def _check_high_availability(configuration: Configuration) -> None:
 
 
 def find_option(key: str) -> ConfigOption[Any]:
-    """The option of that key.
+    """Return the option with that key.
 
     Raises:
-        ConfigurationError: there is none; the text names the nearest known key.
+        ConfigurationError: the key is unknown; the text names the nearest known key.
     """
     option = options.OPTIONS.get(key)
     if option is None:

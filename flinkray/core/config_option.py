@@ -1,4 +1,4 @@
-"""Options of the configuration, and the types of their values: how each is read and described."""
+"""Options of the configuration, and the types by which their values are read and described."""
 
 from __future__ import annotations
 
@@ -40,36 +40,33 @@ class ValueType(Generic[T]):
     """How the values of an option are read, written and described."""
 
     accepts: str
-    """For error messages and the reference page: "a duration, for example 500 ms or 10 s"."""
+    """Text for error messages and the reference page: "a duration, for example 500 ms or 10 s"."""
     parse: Callable[[object], T]
-    """Raises ValueError or TypeError for what is not such a value."""
+    """Converts a value. Raises ValueError or TypeError if the value is not accepted."""
     format: Callable[[T], str]
-    """``parse(format(value)) == value``."""
+    """Inverse of ``parse``: ``parse(format(value)) == value``."""
 
 
 @dataclass(frozen=True)
 class ConfigOption(Generic[T]):
-    """One row of the table."""
+    """One option: a row of the table in :mod:`flinkray.core.options`."""
 
     key: str
     type: ValueType[T]
     default: T
     meaning: str
-    """One or two sentences for the reference page; says where a constant comes from."""
+    """One or two sentences for the reference page, including the source of a constant."""
     aliases: tuple[str, ...] = ()
-    """Keys that it has in earlier versions of Flink; a value under ``key`` goes before theirs."""
+    """Keys of the option in earlier versions of Flink. A value under ``key`` takes precedence."""
     is_secret: bool = False
-    """Whether nothing that people may read has its value."""
+    """Whether the value is hidden from logs, error texts and other text for people."""
 
     def default_text(self) -> str:
-        return "(not set)" if self.default is None else self.type.format(self.default)
+        is_set = self.default is not None and self.default != ()
+        return self.type.format(self.default) if is_set else "(not set)"
 
     def read(self, value: object) -> T:
-        """The typed value.
-
-        Raises:
-            ConfigurationError: names key, value and what is accepted.
-        """
+        """Return *value* converted to the option's type, or raise ConfigurationError."""
         try:
             return self.type.parse(value)
         except (ValueError, TypeError) as error:
@@ -83,13 +80,10 @@ class ConfigOption(Generic[T]):
 
 
 def parse_duration(value: object) -> float:
-    """Seconds of ``"500 ms"``, ``"10 s"``, ``"1.5min"``, ``"2 h"`` or a timedelta.
+    """Return the seconds of ``"500 ms"``, ``"10 s"``, ``"1.5min"``, ``"2 h"`` or a timedelta.
 
-    A number without a unit is refused (Flink reads it as milliseconds, Python people as seconds);
-    only 0 needs none.
-
-    Raises:
-        ValueError, TypeError: not a duration.
+    A number without a unit is refused, except 0: Flink reads milliseconds, Python users expect
+    seconds. Raises ValueError or TypeError.
     """
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
@@ -116,13 +110,13 @@ def _parse_duration(value: str) -> float:
 
 @lru_cache(1024)
 def format_duration(seconds: float) -> str:
-    """The text that :func:`parse_duration` reads back as exactly this number of seconds."""
-    text = format(Decimal(repr(seconds)), "f")  # positional, with the digits of the shortest repr
+    """Return a text that :func:`parse_duration` reads back as exactly this number of seconds."""
+    text = format(Decimal(repr(seconds)), "f")  # no exponent, shortest digits
     return f"{text.removesuffix('.0')} s"
 
 
 def duration(*, positive: bool = True, at_most: float | None = None) -> ValueType[float]:
-    """Seconds; ``at_most`` in seconds."""
+    """Return the type of a duration in seconds; *at_most* is in seconds."""
 
     def parse(value: object) -> float:
         seconds = parse_duration(value)
@@ -139,7 +133,7 @@ def duration(*, positive: bool = True, at_most: float | None = None) -> ValueTyp
 
 
 def duration_or_never() -> ValueType[float | None]:
-    """Seconds; None: never."""
+    """Return the type of a duration in seconds; the value None means never."""
 
     def parse(value: object) -> float | None:
         return None if value in ("never", "-1", -1) else parse_duration(value)
@@ -151,7 +145,7 @@ def duration_or_never() -> ValueType[float | None]:
 
 
 def rate() -> ValueType[float]:
-    """Events per minute."""
+    """Return the type of a rate: events per minute."""
 
     def parse(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -194,7 +188,7 @@ def cores() -> ValueType[float]:
 
 
 def memory_size(*, minimum: int = 1, maximum: int | None = None) -> ValueType[int]:
-    """Bytes."""
+    """Return the type of a memory size in bytes."""
 
     def parse(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, (str, int)):
@@ -231,7 +225,7 @@ def number(*, minimum: float, maximum: float = float("inf")) -> ValueType[float]
 
 
 def optional_choice(*values: str, **aliases: str) -> ValueType[str | None]:
-    """None and the empty text both mean that nothing is set.  *aliases*: other names of values."""
+    """Return the type of a choice; None and "" mean not set; *aliases*: other names of values."""
 
     def parse(value: object) -> str | None:
         if value is None or value == "":
@@ -253,7 +247,7 @@ def choice(*values: str) -> ValueType[str]:
 
 
 def name_of(*names: str) -> ValueType[str]:
-    """One of Flink's constants, in capitals or not, with ``-`` or ``_``."""
+    """Return the type of one of Flink's constants, in any case, with ``-`` or ``_``."""
 
     def parse(value: object) -> str:
         if not isinstance(value, str):
@@ -287,7 +281,7 @@ def text(accepts: str = "a text that is not empty", pattern: str = r"(?s).+") ->
 
 
 def optional_text(accepts: str, pattern: str = r"(?s).*") -> ValueType[str | None]:
-    """A text; the empty text and None both mean that nothing is set."""
+    """Return the type of a text; the empty text and None mean not set."""
 
     def parse(value: object) -> str | None:
         if value is None or value == "":
@@ -299,8 +293,27 @@ def optional_text(accepts: str, pattern: str = r"(?s).*") -> ValueType[str | Non
     return ValueType(accepts, parse, lambda value: value or "")
 
 
+def locations() -> ValueType[tuple[str, ...]]:
+    """Return the type of a list of directories, separated by ``;`` as in Flink; empty for none."""
+
+    def parse(value: object) -> tuple[str, ...]:
+        parts = value.split(";") if isinstance(value, str) else value
+        if not isinstance(parts, list | tuple) or not all(isinstance(it, str) for it in parts):
+            raise TypeError("not a list of texts")
+        found = tuple(part.strip() for part in parts if part.strip())
+        if any("\0" in each or (each.startswith("file:") and each[5:6] != "/") for each in found):
+            raise ValueError("not a path")
+        return found
+
+    return ValueType(
+        "directory paths or URIs, separated by ;, for example /data/savepoints;s3://bucket/path",
+        parse,
+        ";".join,
+    )
+
+
 def optional_location() -> ValueType[str | None]:
-    """Where files are, on whichever node; the empty text and None both mean that nothing is set."""
+    """Return the type of a location that every node can reach; "" and None mean not set."""
     return optional_text(
         "a directory path or a URI that pyarrow knows, for example s3://bucket/flinkray",
         r"(?s)(?!file:(?!/))[^\0]*",

@@ -1,4 +1,4 @@
-"""Spans of time as PyFlink's programs write them; milliseconds inside."""
+"""Spans of time as PyFlink's programs write them, stored in milliseconds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _Span = TypeVar("_Span", bound="_Milliseconds")
 
 
 def _times(number: int, unit: int) -> int:
-    """A text would be repeated.
+    """Return the product; a text is refused, since ``*`` would repeat it.
 
     Raises:
-        TypeError: it is no number.
+        TypeError: *number* is not a number.
     """
     if isinstance(number, bool) or not isinstance(number, numbers.Real):
         raise TypeError(f"a span of time takes a number, got {number!r}")
@@ -23,19 +23,17 @@ def _times(number: int, unit: int) -> int:
 
 @total_ordering
 class _Milliseconds:
-    """An immutable number of milliseconds."""
-
     __slots__ = ("_milliseconds",)
 
     def __init__(self, milliseconds: int) -> None:
         self._milliseconds = int(_times(milliseconds, 1))
 
     def to_milliseconds(self) -> int:
-        """The whole span in milliseconds."""
+        """Return the whole span in milliseconds."""
         return self._milliseconds
 
     def to_timedelta(self) -> timedelta:
-        """The same as Python's type."""
+        """Return the time as a :class:`~datetime.timedelta`."""
         return timedelta(milliseconds=self._milliseconds)
 
     def __eq__(self, other: object) -> bool:
@@ -62,27 +60,27 @@ class Time(_Milliseconds):
 
     @staticmethod
     def milliseconds(milliseconds: int) -> Time:
-        """So many milliseconds."""
+        """A span of this many milliseconds."""
         return Time(milliseconds)
 
     @staticmethod
     def seconds(seconds: int) -> Time:
-        """So many seconds."""
+        """A span of this many seconds."""
         return Time(_times(seconds, 1000))
 
     @staticmethod
     def minutes(minutes: int) -> Time:
-        """So many minutes."""
+        """A span of this many minutes."""
         return Time(_times(minutes, 60_000))
 
     @staticmethod
     def hours(hours: int) -> Time:
-        """So many hours."""
+        """A span of this many hours."""
         return Time(_times(hours, 3_600_000))
 
     @staticmethod
     def days(days: int) -> Time:
-        """So many times 24 hours."""
+        """A span of this many days of 24 hours."""
         return Time(_times(days, 86_400_000))
 
 
@@ -93,49 +91,49 @@ class Duration(_Milliseconds):
 
     @staticmethod
     def of_millis(millis: int) -> Duration:
-        """So many milliseconds."""
+        """A span of this many milliseconds."""
         return Duration(millis)
 
     @staticmethod
     def of_seconds(seconds: int) -> Duration:
-        """So many seconds."""
+        """A span of this many seconds."""
         return Duration(_times(seconds, 1000))
 
     @staticmethod
     def of_minutes(minutes: int) -> Duration:
-        """So many minutes."""
+        """A span of this many minutes."""
         return Duration(_times(minutes, 60_000))
 
     @staticmethod
     def of_hours(hours: int) -> Duration:
-        """So many hours."""
+        """A span of this many hours."""
         return Duration(_times(hours, 3_600_000))
 
     @staticmethod
     def of_days(days: int) -> Duration:
-        """So many times 24 hours."""
+        """A span of this many days of 24 hours."""
         return Duration(_times(days, 86_400_000))
 
     @staticmethod
     def of_nanos(nanos: int) -> Duration:
-        """Rounded down to whole milliseconds, the resolution of stream time."""
+        """A span of this many nanoseconds, rounded down to milliseconds, as in stream time."""
         return Duration(nanos // 1_000_000)
 
     @staticmethod
     def of(delta: timedelta) -> Duration:
-        """The same as Python's type, rounded down to milliseconds."""
+        """Return a timedelta as a duration, rounded down to milliseconds."""
         return Duration(delta // timedelta(milliseconds=1))
 
 
 Span = Time | Duration | timedelta | int
-"""What is accepted where a span of time is asked for; an int is milliseconds."""
+"""Types that are accepted as a span of time; an int is milliseconds."""
 
 
 def milliseconds(span: Time | Duration | timedelta | int) -> int:
-    """The span in milliseconds.
+    """Return the span in milliseconds.
 
     Raises:
-        TypeError: *span* is no span of time (a float has no unit, a bool is a mistake).
+        TypeError: *span* is not a span of time (a float has no unit, a bool is a mistake).
     """
     if isinstance(span, _Milliseconds):
         return span.to_milliseconds()

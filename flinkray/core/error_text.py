@@ -1,9 +1,8 @@
-"""What an exception says, as text that can travel.
+"""Text of an exception, in a form that can be sent.
 
-Exceptions of user code may do anything when they are asked: ``__str__`` may raise, return a huge
-text, one with half of a surrogate pair, or a subclass of str.  Nothing here raises, and what it
-returns is a plain str that UTF-8 can encode.  An exception is asked in the thread in which it was
-caught, as it may also take its time.
+``__str__`` of user code's exceptions may raise, take long, or return a huge text, half of a
+surrogate pair, or a subclass of str. The functions here never raise, and return a plain str that
+UTF-8 can encode. Call them in the thread that caught the exception.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ import traceback
 from types import TracebackType
 
 MOST_BYTES = 16 * 2**10
-"""Of a text about a failure, encoded: states of many tasks travel in one message."""
+"""Most bytes of an encoded text about a failure: states of many tasks travel in one message."""
+_TRACEBACK = "Traceback (most recent call last):"
 _LONGEST_NAME = 256
-"""Bytes of the name of a class."""
+"""Longest name of a class in bytes."""
 
 
 def sendable(text: str, most_bytes: int = MOST_BYTES) -> str:
-    """*text*, without its middle if it is too long; half surrogates are written as ``\\udc80``."""
+    """Return *text*, without its middle if too long; a half surrogate becomes ``\\udc80``."""
     if len(text) <= most_bytes:
         encoded = str.encode(text, "utf-8", "backslashreplace")
         if len(encoded) <= most_bytes:
@@ -31,12 +31,12 @@ def sendable(text: str, most_bytes: int = MOST_BYTES) -> str:
 
 
 def type_of(error: BaseException) -> str:
-    """The name of its class, whatever its metaclass says."""
+    """Return the name of the error's class, even if its metaclass changes ``__name__``."""
     return sendable(str.__str__(type.__dict__["__name__"].__get__(type(error))))
 
 
 def message_of(error: BaseException, most_bytes: int = MOST_BYTES) -> str:
-    """What ``str`` says of it."""
+    """Return ``str(error)``, or a note if ``__str__`` raises."""
     try:
         return sendable(str.__str__(str(error)), most_bytes)
     except BaseException as raised:  # noqa: BLE001 - whatever the class of the error raised
@@ -44,14 +44,25 @@ def message_of(error: BaseException, most_bytes: int = MOST_BYTES) -> str:
 
 
 def summary_of(error: BaseException) -> str:
-    """``ValueError: no such thing``; the class alone where there is no message."""
+    """Return ``ValueError: no such thing``, or only the class if there is no message."""
     name = sendable(type_of(error), _LONGEST_NAME)
     message = message_of(error, MOST_BYTES - _LONGEST_NAME - 2)
     return f"{name}: {message}" if message else name
 
 
+def in_one_line(text: str, most: int = 600) -> str:
+    """Return the text of a failure in one line, without the frames of its tracebacks.
+    Of chained errors, only the last is shown."""
+    _, traceback_begins, said = text.rpartition(_TRACEBACK)
+    lines = [line for line in said.splitlines() if line.strip()]
+    if traceback_begins:
+        lines = [line for line in lines if not line[0].isspace()]
+    told = "; ".join(line.strip() for line in lines)
+    return told if len(told) <= most else f"{told[: most - 2]} …"
+
+
 def traceback_of(error: BaseException, frames: TracebackType | None, *, chain: bool = True) -> str:
-    """As Python would show it, with these frames."""
+    """Return the text of the traceback that Python would show for the error with these frames."""
     try:
         lines = traceback.format_exception(type(error), error, frames, chain=chain)
         return sendable(str.__str__("".join(lines)))

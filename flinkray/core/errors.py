@@ -1,25 +1,41 @@
-"""The error tree.
+"""The error classes of flinkray, all derived from :class:`FlinkRayError`.
 
-Every error of flinkray derives from :class:`FlinkRayError`.  It carries the ids it is about as
-attributes, survives pickling and the wire (it is rebuilt from ``args``: positional constructor
-arguments, all of them types that a message may hold), and says in ``retryable`` whether the same
-call may succeed later without anything being changed.
+An error has the ids that it is about as attributes. On the wire and in pickles, an error is rebuilt
+from ``args``, the positional constructor arguments, whose types must be allowed in messages.
+``retryable`` says whether the same call may succeed later without any change.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from flinkray.core.ids import FencingToken, JobID
 from flinkray.core.message import register
+
+if TYPE_CHECKING:
+    from flinkray.core.outlook import Outlook
 
 
 class FlinkRayError(Exception):
     """Base of all errors raised by flinkray."""
 
     retryable: ClassVar[bool] = False
+    """Whether the same call may succeed later. False for a failed task: the job fails at once."""
+    is_counted: ClassVar[bool] = False
+    """Whether the job fails after several attempts with this same error.
+
+    Only for a retryable failure of a task, as with errors of the program.
+    """
+    only_says_where: ClassVar[bool] = False
+    """Whether this error only adds a place.
+
+    If so, ``__cause__`` is the real error and decides whether a retry can help.
+    """
+    outlook: Outlook | None = None
+    """Whether a restart helps, as determined in the process that raised the error.
+    None: derive the outlook from the error."""
     remote_traceback: str | None = None
-    """Where the error arose, when that was in another process."""
+    """Traceback in the process where the error was raised; None: raised in this process."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -30,7 +46,7 @@ class FlinkRayError(Exception):
 
 
 class RpcError(FlinkRayError):
-    """A call could not be carried out (as opposed to: the handler raised)."""
+    """A call could not be carried out. Errors that the handler raised are not RpcErrors."""
 
 
 class RpcConnectionError(RpcError):
@@ -40,8 +56,7 @@ class RpcConnectionError(RpcError):
 
 
 class HandshakeError(RpcConnectionError):
-    """The other side speaks another protocol version, another gateway, or does not know
-    the secret."""
+    """The other side speaks another protocol version or gateway, or does not know the secret."""
 
     retryable = False
 
@@ -64,10 +79,9 @@ class ProcessExistsError(RpcError):
 
 
 class HandlerCancelledError(RpcError):
-    """A handler, ``on_start`` or ``on_stop`` was cancelled, or what it awaited was, and not because
-    its endpoint or process ended.
+    """A handler, ``on_start`` or ``on_stop`` was cancelled, although its endpoint lives on.
 
-    What it had done by then stays done.
+    The method, or something that it awaited, was cancelled. Effects before the cancellation remain.
     """
 
     retryable = True
@@ -80,13 +94,13 @@ class EndpointNotStartedError(RpcError):
 
 
 class RpcTimeoutError(RpcError, TimeoutError):
-    """No answer in time.  The message names gateway and method."""
+    """No answer arrived in time. The message names gateway and method."""
 
     retryable = True
 
 
 class RpcSerializationError(RpcError):
-    """An argument or a result cannot travel; the message names method and argument."""
+    """An argument or a result cannot be serialised; the message names method and argument."""
 
 
 class FrameTooLargeError(RpcSerializationError):
@@ -96,7 +110,7 @@ class FrameTooLargeError(RpcSerializationError):
 class RemoteError(RpcError):
     """A handler raised an exception whose type this process does not know.
 
-    The arguments are the type's name and its message; ``remote_traceback`` has the rest.
+    The arguments are the type's name and its message; ``remote_traceback`` has the traceback.
     """
 
     def __init__(self, error_type: str, text: str) -> None:
@@ -109,7 +123,7 @@ class RemoteError(RpcError):
 
 
 class FencingTokenError(RpcError):
-    """A call's fencing token is not the endpoint's: its sender follows a leader of the past."""
+    """A call's fencing token is not that of the endpoint: the sender follows an earlier leader."""
 
     def __init__(
         self,
@@ -135,7 +149,7 @@ class FencingTokenError(RpcError):
 
 
 class JobError(FlinkRayError):
-    """An error about one job; ``job_id`` says which."""
+    """An error about one job; ``job_id`` names the job."""
 
     def __init__(self, job_id: JobID, text: str) -> None:
         super().__init__(job_id, text)
@@ -151,11 +165,11 @@ class JobSubmissionError(JobError):
 
 
 class DuplicateJobSubmissionError(JobSubmissionError):
-    """A job of that id runs or has run on this cluster."""
+    """A job with that id runs or has run on this cluster."""
 
 
 class JobNotFoundError(JobError):
-    """No job of that id is known to this cluster."""
+    """This cluster knows no job with that id."""
 
     def __init__(self, job_id: JobID, text: str = "") -> None:
         super().__init__(job_id, text or "not known to this cluster (see: flinkray list)")
@@ -163,7 +177,7 @@ class JobNotFoundError(JobError):
 
 
 class JobExecutionError(JobError):
-    """The job failed; the text is the cause, ``remote_traceback`` where it arose."""
+    """The job failed. The text gives the cause, ``remote_traceback`` the place."""
 
 
 class JobCancelledError(JobError):
@@ -181,13 +195,13 @@ class JobStateError(JobError):
 
 
 class SuppressRestartsError(FlinkRayError):
-    """For user code to raise: the job fails and is not restarted, as it would only fail again."""
+    """Raised by user code: the job fails and is not restarted, since a restart would fail again."""
 
 
 class UnreadableRecordError(JobError):
-    """What is stored of a job cannot be read by this flinkray, or was damaged; it stays stored.
+    """The stored record of a job is damaged or unreadable for this flinkray; it stays stored.
 
-    Bring back the flinkray that wrote it, or remove it where it lies.
+    Use the version of flinkray that wrote the record, or delete the record.
     """
 
     def __init__(self, job_id: JobID, location: str, reason: str) -> None:
@@ -198,19 +212,18 @@ class UnreadableRecordError(JobError):
 
 
 class StoredFormatError(FlinkRayError, ValueError):
-    """A value cannot be stored, or stored bytes cannot be read; the text says why and names the
-    type."""
+    """A value cannot be stored, or stored bytes cannot be read; the text names cause and type."""
 
 
 # --- resources ------------------------------------------------------------------------------------
 
 
 class UnfulfillableSlotRequestError(FlinkRayError):
-    """No node of the cluster could ever hold a slot of the wanted profile."""
+    """No node of the cluster could ever hold a slot with the requested profile."""
 
 
 class NoResourceAvailableError(FlinkRayError):
-    """The required slots were not there within the slot request timeout."""
+    """The required slots were not available within the slot request timeout."""
 
     retryable = True
 
@@ -222,11 +235,13 @@ class SlotAllocationError(FlinkRayError):
 
 
 class UnknownTaskExecutorError(FlinkRayError):
-    """The TaskExecutor is not (or no longer) registered."""
+    """The TaskExecutor is not registered, or not any more."""
 
 
 class AttemptDisposedError(FlinkRayError):
-    """An execution attempt is not (any more) the current one of its subtask, or has ended."""
+    """An execution attempt is not the current attempt of its subtask (any more), or has ended."""
+
+    retryable = True
 
     def __init__(self, attempt: str) -> None:
         super().__init__(attempt)
@@ -237,14 +252,16 @@ class AttemptDisposedError(FlinkRayError):
 
 
 class CoordinatorReplacedError(FlinkRayError):
-    """An operator coordinator belongs to another JobMaster of the job than the one that calls it,
-    or whose task does."""
+    """A call reached an operator coordinator that works for another JobMaster of the job.
+    The caller is a JobMaster, or a task of a JobMaster."""
 
     retryable = True
 
 
 class PartitionProducerDisposedError(FlinkRayError):
-    """A partition is of an attempt that has been replaced; the error names the current attempt."""
+    """A partition belongs to an attempt that was replaced; the error names the current attempt."""
+
+    retryable = True
 
     def __init__(self, partition: str, current_attempt: str) -> None:
         super().__init__(partition, current_attempt)
@@ -256,15 +273,17 @@ class PartitionProducerDisposedError(FlinkRayError):
 
 
 class IllegalTransitionError(FlinkRayError):
-    """An illegal transition of a state machine; the text tells its story."""
+    """An illegal transition of a state machine; the text lists the transitions so far."""
+
+    retryable = True
 
 
 # --- environment and configuration ----------------------------------------------------------------
 
 
 class ConfigurationError(FlinkRayError, ValueError):
-    """A configuration key is unknown or its value is not acceptable; the text names it."""
+    """A configuration key is unknown, or its value is not accepted; the text names key or value."""
 
 
 class UnsupportedEnvironmentError(FlinkRayError):
-    """What this machine needs is missing or of the wrong version; the text says how to mend it."""
+    """A dependency is missing on this machine or has the wrong version; the text has a solution."""

@@ -1,24 +1,27 @@
-"""Python's search for garbage in cycles, in processes that hold a great deal that is none."""
+"""Settings of Python's cyclic garbage collector for processes with many live objects."""
 
 from __future__ import annotations
 
 import gc
 
 YOUNG = 50_000
-"""New objects after which the youngest are searched.  With Python's 700 a master that builds a
-thousand tasks is searched a hundred times, and older generations with it: at 20,000 tasks that was
-a third of the time of all its decisions, in proportion to what is there and not to what is new."""
+"""Number of new objects after which the youngest generation is collected.
+
+With Python's default of 700, building a thousand tasks in a master triggers a hundred collections,
+also of older generations. At 20,000 tasks this took a third of the time of all decisions, in
+proportion to all objects and not to new ones.
+"""
 _OLDER = 20
-"""Searches of one generation for one of the next."""
+"""Number of collections of one generation before the next generation is collected."""
 RARELY = (YOUNG, _OLDER, _OLDER)
-"""The thresholds."""
+"""The three thresholds for :func:`gc.set_threshold`."""
 
 
 def spare_what_is_there() -> None:
-    """Search all that this process has now never again, and what comes more rarely.
+    """Exclude all present objects from garbage collection, and collect less often from now on.
 
-    For processes of endpoints.  Idempotent; to be called when much was imported or built that
-    stays.  Garbage without cycles, nearly all there is, is freed at once all the same.
+    Endpoint processes call this, maybe repeatedly, after importing or building objects that stay.
+    Garbage without reference cycles, which is nearly all, is still freed at once.
     """
     gc.freeze()
     gc.set_threshold(*RARELY)

@@ -1,5 +1,7 @@
-"""Options of leader election and of standby masters; part of the table in
-:mod:`flinkray.core.options`."""
+"""Options of leader election and of standby masters.
+
+Part of the table in :mod:`flinkray.core.options`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Options that a job may set for itself, over those of its cluster; part of the table in
-:mod:`flinkray.core.options`."""
+"""Options that a job may set for itself, over those of its cluster.
+
+Part of the table in :mod:`flinkray.core.options`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from flinkray.core.config_option import (
 )
 
 ENDLESS = 2**31 - 1
-"""Flink's largest integer: what it takes for no end."""
+"""Flink's largest integer, which Flink uses for "no limit"."""
 
 CHECKPOINTING_INTERVAL = ConfigOption(
     "execution.checkpointing.interval",
@@ -301,6 +303,25 @@ RESTART_EXPONENTIAL_ATTEMPTS = ConfigOption(
     ENDLESS,
     "How often a job is restarted before it fails, unless the pause was reset in between.",
 )
+RESTART_ATTEMPTS_WITH_SAME_ERROR = ConfigOption(
+    "restart-strategy.attempts-with-same-error",
+    integer(minimum=0),
+    3,
+    "When so many attempts have ended with the same error of the program, and without a "
+    "completed checkpoint between them, the job fails, if its strategy sets no bound of its own. "
+    "Such errors are a TypeError, KeyError, ValueError, ImportError, FileNotFoundError, "
+    "PermissionError and others that a program makes by itself, in the same line, and what Spark "
+    "or a database say of it; lost connections, time limits and other classes are not. 0: "
+    "there is no limit. (Flink has none.)",
+)
+RESTART_PATIENCE_WITH_FILES = ConfigOption(
+    "restart-strategy.patience-with-files",
+    duration(positive=False),
+    30.0,
+    "If the error is about a file or folder that is missing, closed to the user or not complete, "
+    "the job fails only when such attempts have gone on for at least this time: the folder may not "
+    "be mounted yet, or the file still be written.",
+)
 TASK_CANCELLATION_INTERVAL = ConfigOption(
     "task.cancellation.interval",
     duration(),
@@ -320,9 +341,9 @@ TASK_CANCELLATION_TIMEOUT = ConfigOption(
 JOB_OPTIONS: dict[str, ConfigOption[Any]] = {
     option.key: option for option in globals().copy().values() if isinstance(option, ConfigOption)
 }
-"""By key."""
+"""All these options, by key."""
 
 JOB_KEYS = frozenset(
     key for option in JOB_OPTIONS.values() for key in (option.key, *option.aliases)
 )
-"""The keys of these, and their other names."""
+"""The keys of these options, and their aliases."""

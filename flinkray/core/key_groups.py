@@ -1,7 +1,7 @@
-"""Key groups: into how many parts keyed state is divided, and which subtask has which of them.
+"""Key groups: the parts into which keyed state is divided, and their assignment to subtasks.
 
-The arithmetic is Flink's (KeyGroupRangeAssignment); which group a key is in says
-:mod:`flinkray.state.keys`.
+The arithmetic is Flink's (KeyGroupRangeAssignment). :mod:`flinkray.state.keys` computes the key
+group of a key.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 UPPER_BOUND_MAX_PARALLELISM = 1 << 15
-"""Most key groups a job can have."""
+"""Largest number of key groups of a job."""
 
 
 def owner_of(key_group: int, max_parallelism: int, parallelism: int) -> int:
-    """The subtask that owns a key group."""
+    """Return the subtask that owns a key group."""
     return key_group * parallelism // max_parallelism
 
 
 class KeyGroupRange(NamedTuple):
-    """Key groups ``first`` to ``last``, both included."""
+    """The key groups ``first`` to ``last``, both included."""
 
     first: int
     last: int
@@ -34,7 +34,7 @@ class KeyGroupRange(NamedTuple):
         return self.first > self.last
 
     def intersection(self, other: KeyGroupRange) -> KeyGroupRange:
-        """The key groups of both; :data:`NO_KEY_GROUPS` if there are none."""
+        """Return the key groups in both ranges; :data:`NO_KEY_GROUPS` if there are none."""
         common = KeyGroupRange(max(self.first, other.first), min(self.last, other.last))
         return NO_KEY_GROUPS if common.is_empty else common
 
@@ -43,10 +43,10 @@ NO_KEY_GROUPS = KeyGroupRange(0, -1)
 
 
 def key_group_range(max_parallelism: int, parallelism: int, subtask: int) -> KeyGroupRange:
-    """The key groups of a subtask.
+    """Return the key groups of a subtask.
 
     Raises:
-        ValueError: more subtasks than key groups, or more key groups than there may be.
+        ValueError: there are more subtasks than key groups, or too many key groups.
     """
     if not 0 < parallelism <= max_parallelism <= UPPER_BOUND_MAX_PARALLELISM:
         raise ValueError(
@@ -60,8 +60,10 @@ def key_group_range(max_parallelism: int, parallelism: int, subtask: int) -> Key
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """What a vertex gets that configures none: room for half as many subtasks again, as a power
-    of two."""
+    """Return the max parallelism of a vertex that configures none.
+
+    It is 1.5 times the parallelism, rounded up to a power of two, and at least 128.
+    """
     wanted = parallelism + parallelism // 2
     power = 1 << max(wanted - 1, 0).bit_length()
     return min(max(power, 128), UPPER_BOUND_MAX_PARALLELISM)

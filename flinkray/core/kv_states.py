@@ -1,7 +1,7 @@
-"""Queryable state: what processes tell each other of it, and its errors.
+"""Queryable state: messages between processes, and errors.
 
-The texts that begin with a class of Flink's are Flink's, so that programs which look for them find
-them.
+The texts that begin with the name of a Flink class are Flink's, so that programs that look for
+these texts find them.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from flinkray.core.message import message
 
 @message
 class KvStateRegistration:
-    """A state that an attempt holds for its key groups, under the name by which it is queried."""
+    """A state that an attempt holds for its key groups, with the name by which it is queried."""
 
     job_id: JobID
     attempt_id: ExecutionAttemptID
     operator_id: str
-    """Of a vertex's operators, the one whose state it is."""
+    """Id of the operator in the vertex that the state belongs to."""
     first_key_group: int
     last_key_group: int
     name: str
-    """Under which it is queried; the operator may know the state by another one."""
+    """Name by which the state is queried; the operator may use another name for the state."""
     kv_state_id: KvStateID
     server_address: str
-    """Of the endpoint that answers."""
+    """Address of the endpoint that answers queries."""
     kind: str
-    """Of its descriptor: value, list, map, reducing or aggregating."""
+    """Kind of the state's descriptor: value, list, map, reducing or aggregating."""
     key_type: str | None
-    """The declared type of the keys, as in ``flinkray.state.keys.KEY_KINDS``; None: any."""
+    """Declared type of the keys, as in ``flinkray.state.keys.KEY_KINDS``; None means any type."""
 
     @property
     def vertex_id(self) -> JobVertexID:
@@ -43,7 +43,7 @@ class KvStateRegistration:
 
 @message
 class KvStatePlace:
-    """Who answers for some key groups."""
+    """State server that answers for a range of key groups; the last one is included."""
 
     first_key_group: int
     last_key_group: int
@@ -53,7 +53,7 @@ class KvStatePlace:
 
 @message
 class KvStateLocation:
-    """Where the key groups of a state are at a moment; some may be nowhere."""
+    """The places of the key groups of a state at a moment; some key groups may have no place."""
 
     job_id: JobID
     vertex_id: JobVertexID
@@ -63,15 +63,15 @@ class KvStateLocation:
     kind: str
     key_type: str | None
     places: tuple[KvStatePlace, ...]
-    """By rising key groups."""
+    """The places, ordered by key group."""
 
     @property
     def number_of_registered_key_groups(self) -> int:
-        """Those that somebody answers for."""
+        """Number of key groups that a server answers for."""
         return sum(place.last_key_group - place.first_key_group + 1 for place in self.places)
 
     def place_of(self, key_group: int) -> KvStatePlace | None:
-        """Who answers for a key group; None: nobody does at present.
+        """Return the place of a key group. None: no server answers for the key group at present.
 
         Raises:
             IndexError: there is no such key group.
@@ -99,8 +99,8 @@ class KvStateJobNotFoundError(JobNotFoundError):
 
 
 class UnknownKvStateLocationError(FlinkRayError):
-    """The job has no state of that name at present: none of its operators has made one queryable
-    under it, or the operator does not run yet, or not at this moment."""
+    """The job has no queryable state of that name at present.
+    No operator has made a state queryable under that name, or the operator is not running."""
 
     retryable = True
 
@@ -117,7 +117,7 @@ class UnknownKvStateLocationError(FlinkRayError):
 
 
 class UnknownKvStateKeyGroupLocationError(FlinkRayError):
-    """The subtask that a key belongs to does not run at this moment."""
+    """The subtask that owns the key is not running at this moment."""
 
     retryable = True
 
@@ -134,7 +134,7 @@ class UnknownKvStateKeyGroupLocationError(FlinkRayError):
 
 
 class UnknownKvStateIdError(FlinkRayError):
-    """A server does not hold the state (any more): its task has ended there.  Ask where it is."""
+    """The server does not hold the state: its task has ended. Ask for the location again."""
 
     retryable = True
 
@@ -147,8 +147,7 @@ class UnknownKvStateIdError(FlinkRayError):
 
 
 class UnknownKeyOrNamespaceError(FlinkRayError):
-    """Nothing is stored for the key, and the namespace if there is one; default values do not
-    count."""
+    """Nothing is stored for this key (and namespace, if any). Default values do not count."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -161,10 +160,10 @@ class UnknownKeyOrNamespaceError(FlinkRayError):
 
 
 class KvStateNameClashError(FlinkRayError):
-    """Two operators of a job have made a state queryable under one name; the job has failed."""
+    """Two operators made a state queryable under the same name. The job has failed."""
 
     def __init__(self, name: str, operator: str) -> None:
-        """*operator*: who had registered it before."""
+        """*operator*: the operator that registered the name first."""
         super().__init__(name, operator)
         self.name = name
         self.operator = operator
@@ -178,5 +177,4 @@ class KvStateNameClashError(FlinkRayError):
 
 
 class MalformedKvStateError(FlinkRayError, OSError):
-    """The bytes of a key, namespace or answer are not what they should be: cut short, too long, or
-    something else."""
+    """The bytes of a key, namespace or answer are cut short, too long, or of another form."""

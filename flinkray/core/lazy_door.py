@@ -1,4 +1,4 @@
-"""Doors of packages whose names are loaded when they are used (PEP 562)."""
+"""Loading of a package's names at first use (PEP 562)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 
 
 def lazy_door(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
-    """The ``__getattr__`` of a package, which is asked once for each name.
+    """Return a ``__getattr__`` for a package, which loads each name at first use.
 
     Args:
-        modules: of each name where it is, from the package on.
+        modules: module of each name, relative to the package.
     """
 
     def load(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Locations of files, as people may see them."""
+"""Locations of files, in a form that may be shown to people."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ _OBJECT_STORES = ("s3", "gs", "gcs", "abfs", "abfss")
 
 
 def without_secrets(location: str) -> str:
-    """A path as it is; of a URI, neither the password nor the query, which may have keys in it.  Of
-    what looks like a URI and cannot be read, the scheme."""
+    """Return a location without secrets.
+    A path is returned unchanged. A URI loses its password and its query, which may contain keys. Of
+    a URI that cannot be parsed, only the scheme remains."""
     if location.startswith("/"):
         return location
     try:
         parts = urlsplit(location)
     except ValueError:
         return f"{location.partition(':')[0]}:…"
-    if parts.scheme in _OBJECT_STORES and "@" in parts.path:  # a secret with a slash in it
+    if parts.scheme in _OBJECT_STORES and "@" in parts.path:  # a secret that contains a slash
         location = (
             f"{parts.scheme}://{parts.netloc.partition(':')[0]}@{location.rpartition('@')[2]}"
         )

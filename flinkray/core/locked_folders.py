@@ -1,7 +1,7 @@
-"""Folders on a local disk, each with the lock of the process that it belongs to.
+"""Folders on a local disk, each locked by the process that it belongs to.
 
-A process that is killed leaves its folders.  Whoever comes next removes those that nobody holds the
-lock of.
+A process that is killed leaves its folders. The next process removes the folders that are not
+locked.
 """
 
 from __future__ import annotations
@@ -15,18 +15,13 @@ from typing import BinaryIO
 
 _LOCK = "lock"
 _BEING_MADE = 60.0
-"""Seconds after which a folder without a lock is none that is being made."""
+"""Age in seconds after which a folder without a lock counts as abandoned, not as being created."""
 
 
 class LockedFolder:
-    """A new folder, until :meth:`remove`.
+    """A new folder, named *prefix*…, that exists until :meth:`remove`.
 
-    Args:
-        root: below which it is; made if it is not there.
-        prefix: of its name.
-
-    Raises:
-        OSError: there is no such directory, or it cannot be written to.
+    *root* is created if missing. Raises OSError: the directory cannot be created or written to.
     """
 
     def __init__(self, root: Path, prefix: str) -> None:
@@ -39,19 +34,19 @@ class LockedFolder:
                 continue
             if _takes(self._lock) and os.fstat(self._lock.fileno()).st_nlink:
                 return
-            self._lock.close()  # a sweep was faster, and removes it, or has done so
+            self._lock.close()  # a sweep was faster: it removes the folder, or has removed it
 
     def remove(self) -> None:
-        """With all that is in it."""
+        """Delete the folder with all its contents, and release the lock."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
 
 
 def sweep_locked_folders(root: Path, prefix: str, now: float) -> int:
-    """Remove what processes have left there that died; how many folders.  Blocks.
+    """Remove the folders of processes that have died. Returns the number of folders. Blocks.
 
     Args:
-        now: seconds since the epoch.
+        now: current time, in seconds since the epoch.
     """
     count = 0
     for folder in root.glob(f"{prefix}*"):
@@ -63,7 +58,9 @@ def sweep_locked_folders(root: Path, prefix: str, now: float) -> int:
 
 
 def _remove_if_abandoned(folder: Path, now: float) -> bool:
-    """If nobody holds its lock; one without a lock is being made, or was half removed."""
+    """Remove the folder if its lock is free.
+    A folder without a lock file is being created, or was half removed. Returns whether it was
+    removed."""
     try:
         lock = (folder / _LOCK).open("rb")
     except FileNotFoundError:
@@ -73,13 +70,14 @@ def _remove_if_abandoned(folder: Path, now: float) -> bool:
         return is_abandoned
     with lock:
         is_abandoned = _takes(lock)
-        if is_abandoned:  # held meanwhile, so that whoever has just made the folder notices
+        if is_abandoned:  # under the lock, so that the folder's maker notices
             shutil.rmtree(folder, ignore_errors=True)
         return is_abandoned
 
 
 def _takes(lock: BinaryIO) -> bool:
-    """Whether the lock is had now: until the file is closed, by this process and its forks."""
+    """Try to take the lock, and return whether this process has it.
+    This process and its forks hold the lock until the file is closed."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

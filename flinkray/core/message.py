@@ -1,8 +1,7 @@
-"""Message types: frozen dataclasses that may cross a process boundary.
+"""Message types: frozen dataclasses that may be sent to other processes.
 
-The registry is the allow-list of the codec (flinkray.rpc.wire.codec): a dataclass that is not
-declared with :func:`message` is refused at the sender.  The registry lives in ``core`` so that the
-pure packages can declare their messages without knowing of the wire.
+The registry is the allow-list of the codec (flinkray.rpc.wire.codec). It is in ``core`` so that the
+pure packages can declare messages without importing the wire.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ _types_by_name: dict[str, type] = {}
 
 
 def type_name(cls: type) -> str:
-    """The name under which a type travels.
+    """Return the name under which a type travels.
 
-    flinkray's own types travel under their class's name, which none of them has in common with
-    another, and so may move from module to module.  Others have ``module:qualified name``.
+    flinkray's own types travel under their class's name, which is unique, so they may move from
+    module to module. Other types have ``module:qualified name``.
     """
     if cls.__module__.startswith(_OURS):
         return cls.__qualname__
@@ -50,13 +49,10 @@ def message(cls: type[T]) -> type[T]:
     """Declare a frozen, slotted dataclass whose instances may be sent to other processes.
 
     Fields may hold None, bool, int (64 bit), float, str, bytes, ids, enums declared with
-    :func:`register`, other messages, and tuples or string-keyed dicts of these.
+    :func:`register`, other messages, and tuples or string-keyed dicts of these. Types that are
+    stored, and read by later versions of flinkray, also need :func:`flinkray.core.schema.stored`.
 
-    A message lives for a moment, and both ends are of one version of flinkray.  What is stored, and
-    read by later versions, is declared with :func:`flinkray.core.schema.stored` besides.
-
-    Raises:
-        TypeError: *cls* is a dataclass already, or another type uses its name.
+    Raises TypeError: *cls* is a dataclass already, or another type uses its name.
     """
     if "__dataclass_fields__" in cls.__dict__:
         raise TypeError(
@@ -67,10 +63,10 @@ def message(cls: type[T]) -> type[T]:
 
 
 def lookup(name: str) -> type | None:
-    """The registered type of that name, or None."""
+    """Return the registered type with that name, or None."""
     return _types_by_name.get(name)
 
 
 def registered_types() -> Iterator[type]:
-    """All registered types, in order of registration."""
+    """Return an iterator over all registered types, in order of registration."""
     return iter(tuple(_types_by_name.values()))

@@ -1,11 +1,11 @@
 """The table of configuration options.  Keys are Flink's where Flink has the option.
 
-Those of leader election are in :mod:`flinkray.core.high_availability_options`, those of the network
-between tasks in :mod:`flinkray.core.network_options`, those of clients in
-:mod:`flinkray.core.client_options`, those of the REST endpoint in
-:mod:`flinkray.core.rest_options`, those that a job may set for itself in
+Options of leader election are in :mod:`flinkray.core.high_availability_options`, options of the
+network between tasks in :mod:`flinkray.core.network_options`, options of clients in
+:mod:`flinkray.core.client_options`, options of the REST endpoint in
+:mod:`flinkray.core.rest_options`, and options that a job may set for itself in
 :mod:`flinkray.core.job_options`.
-``docs/configuration.md`` shows this table; a test holds the page against it.
+``docs/configuration.md`` shows this table; a test compares the page with it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from flinkray.core.config_option import (
     rate,
     text,
 )
+from flinkray.core.private_files import GROUP, OWNER
 
 CLUSTER_ID = ConfigOption(
     "cluster.id",
@@ -49,6 +50,15 @@ STORAGE_DIR = ConfigOption(
     "subdirectory named after the cluster. Every node must be able to reach it. When not set: "
     "the directory flinkray in Ray's session directory for an embedded cluster, which is "
     "deleted with the session, and ~/.flinkray otherwise.",
+)
+STORAGE_PERMISSIONS = ConfigOption(
+    "storage.permissions",
+    choice(OWNER, GROUP),
+    OWNER,
+    "Who may read what the cluster stores on file systems of its nodes: job graphs, results, "
+    "checkpoints and savepoints. owner: files have mode 0600 and folders 0700, whatever the umask. "
+    "group: 0640 and 0750. Object stores have rules of their own, and files of file sinks have the "
+    "umask's mode.",
 )
 AVOID_HEAD_NODE = ConfigOption(
     "cluster.avoid-head-node",
@@ -257,7 +267,7 @@ REQUIREMENT_CHECK_DELAY = ConfigOption(
     "How long the ResourceManager collects the requirements of jobs before it looks for slots.",
 )
 UNLIMITED = 2**31 - 1
-"""Flink's largest integer: what it takes for no limit."""
+"""Flink's largest integer, which Flink uses for "no limit"."""
 MAX_SLOTS = ConfigOption(
     "slotmanager.number-of-slots.max",
     integer(minimum=1),
@@ -382,9 +392,10 @@ JOB_MASTER_TAKEOVER_REPORT_TIMEOUT = ConfigOption(
     "jobmaster.takeover-report-timeout",
     duration(),
     10.0,
-    "When a JobMaster takes over the job of one that has died, it waits this long for the reports "
-    "of the TaskExecutors on which the job has slots. What a TaskExecutor has that reports later "
-    "is cancelled, and the job restarts without it.",
+    "When a JobMaster takes over the job of one that has died, it waits for the reports of the "
+    "TaskExecutors on which the job has slots: this long for one that does not answer, and "
+    "jobmaster.takeover-timeout for one that answers and does not report. What a TaskExecutor has "
+    "that reports later is cancelled, and the job restarts without it.",
 )
 JOB_MASTER_FAILOVER_VALIDITY_INTERVAL = ConfigOption(
     "jobmaster.failover-validity-interval",
@@ -455,14 +466,14 @@ OPTIONS: dict[str, ConfigOption[Any]] = {
     for option in topic.values()
     if isinstance(option, ConfigOption)
 }
-"""Every option by key, in the order of the table."""
+"""All options by key, in the order of the table."""
 
 ALIASES: dict[str, str] = {a: option.key for option in OPTIONS.values() for a in option.aliases}
-"""Other names of keys."""
+"""Maps each alias to the key of its option."""
 
 
 def reference_page() -> str:
-    """``docs/configuration.md``."""
+    """Return the text of ``docs/configuration.md``."""
     lines = [
         "# Configuration",
         "",
@@ -495,7 +506,7 @@ def reference_page() -> str:
 
 
 def set_for(option: ConfigOption[Any]) -> str:
-    """What it is set for: cluster, job, client or REST endpoint."""
+    """Return where the option is set: cluster, job, client or REST endpoint."""
     if option.key in job_options.JOB_OPTIONS:
         return "job"
     if option.key.startswith(("rest.", "web.")):

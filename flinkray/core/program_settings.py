@@ -1,5 +1,6 @@
-"""Settings of stream programs by their names in Flink, of which their jobs and clusters know
-nothing, or have a default alone.  What they set is in :mod:`flinkray.datastream.flink_settings`."""
+"""Names in Flink of settings of stream programs.
+Jobs and clusters do not know these settings, or know only their defaults. They are read by
+:mod:`flinkray.datastream.flink_settings`."""
 
 from __future__ import annotations
 
@@ -29,4 +30,4 @@ PROGRAM_KEYS = frozenset(
         "state.changelog.enabled",
     }
 )
-"""What ``flinkray run -D`` hands on to a program."""
+"""Settings that ``flinkray run -D`` passes on to a program."""

@@ -1,12 +1,12 @@
-"""Stored records to bytes and back.
+"""Converts stored records to bytes and back.
 
-The form is msgpack: a table of the types that occur in the record, each with the name and the
-version of its schema and the names of its fields, and then the record, in which types are numbers
-of that table.  No module and no class is named, and nothing depends on the order of fields.
+The form is msgpack. It begins with a table of the types that occur in the record, each with the
+name and version of its schema and the names of its fields. Then comes the record, in which types
+are numbers of that table. No module or class is named, and the order of fields has no effect.
 
-What a record may hold: None, bool, int (64 bit), float, str, bytes, tuples and lists (read as
-tuples), dicts with str keys, and instances of types that are declared with
-:func:`flinkray.core.schema.stored`.  Subclasses of str that are not declared are read as str.
+A record may hold None, bool, int (64 bit), float, str, bytes, tuples and lists (read as tuples),
+dicts with str keys, and instances of types that are declared with
+:func:`flinkray.core.schema.stored`. Subclasses of str that are not declared are read as str.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ RecordT = TypeVar("RecordT")
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 StoredType = tuple[str, int, tuple[str, ...] | None]
-"""Name and version of a schema, and the names of the fields of a dataclass."""
+"""(name of a schema, version, names of the fields).
+The names are None if the type is not a dataclass."""
 
 
 def encode_record(record: object) -> bytes:
-    """The stored form.
+    """Return the stored form of a record.
 
     Raises:
-        StoredFormatError: it holds something of a type that is not declared, or too large an int.
+        StoredFormatError: the record holds an undeclared type, or an int of more than 64 bits.
     """
     table: dict[type, int] = {}
     try:
@@ -45,10 +46,10 @@ def encode_record(record: object) -> bytes:
 
 
 def decode_record(data: bytes, record_type: type[RecordT]) -> RecordT:
-    """The record of a stored form, in today's types.
+    """Read a stored form; returns the record in today's types.
 
     Raises:
-        StoredFormatError: it cannot be read; the text says why, and names the schema.
+        StoredFormatError: the bytes cannot be read; the text says why and names the schema.
     """
     types, body = _parts(data)
     readers: list[_Reader] = []
@@ -70,10 +71,10 @@ def decode_record(data: bytes, record_type: type[RecordT]) -> RecordT:
 
 
 def stored_types(data: bytes) -> tuple[StoredType, ...]:
-    """The types that occur in a stored form, as it was written.
+    """Return the types that occur in a stored form, as they were when it was written.
 
     Raises:
-        StoredFormatError: it is no stored form.
+        StoredFormatError: *data* is not a stored form.
     """
     return _parts(data)[0]
 
@@ -98,7 +99,7 @@ def _lower(value: Any, table: dict[type, int]) -> Any:
     if number is None:
         if schema_of(cls) is None:
             if isinstance(value, str) and not isinstance(value, Enum):
-                return str.__str__(value)  # the name of a process, say, in a field for any text
+                return str.__str__(value)  # an undeclared str, such as a process name
             raise StoredFormatError(
                 f"cannot store a {cls.__name__}: declare it with flinkray.core.schema.stored"
             )

@@ -1,4 +1,4 @@
-"""Resource profiles: how much of a node a slot needs or a TaskExecutor has."""
+"""Resource profiles: the resources that a slot needs or a TaskExecutor has."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from flinkray.core.schema import stored
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 MOST_CORES = 1_000_000
 MOST_MEMORY = 2**49
-"""Bytes.  Ray counts with 64 bits, in parts of 1/10000, and no node has as much."""
+"""Largest amount of memory in bytes: Ray counts in 64 bits, in units of 1/10000."""
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
 @lru_cache(1024, typed=True)
 def parse_memory_size(text: str | int) -> int:
-    """Bytes of ``1024``, ``"512m"``, ``"1.5 g"``, ``"2GiB"`` (units are powers of 1024).
+    """Return the bytes of ``1024``, ``"512m"``, ``"1.5 g"``, ``"2GiB"`` (units are powers of 1024).
 
-    Raises:
-        ValueError: not a size; the message shows the text and the units known.
+    Raises ValueError, with examples, if *text* is not a memory size.
     """
     if isinstance(text, int):
         return text
@@ -41,10 +40,9 @@ def parse_memory_size(text: str | int) -> int:
 def slot_resources(
     cpu: float, memory: int, extended: Mapping[str, float] | None = None
 ) -> ResourceProfile:
-    """What each slot is to have, as a user asks for it.
+    """Return the profile of a slot from the amounts that a user asks for.
 
-    Raises:
-        ValueError: no node has as much, or this is no amount; the text names it.
+    Raises ValueError, which names an invalid amount (or more than any node has).
     """
     amounts = (("cpu", cpu, MOST_CORES), ("memory", memory, MOST_MEMORY))
     others = ((name, amount, MOST_MEMORY) for name, amount in (extended or {}).items())
@@ -55,7 +53,7 @@ def slot_resources(
 
 
 def format_memory_size(size: int) -> str:
-    """The shortest text with at most one decimal: 512.0m -> 512m, 1.5g."""
+    """Return the shortest text with at most one decimal: 512.0m -> 512m, 1.5g."""
     for unit in ("t", "g", "m", "k"):
         if size >= _UNITS[unit]:
             return f"{size / _UNITS[unit]:.1f}".removesuffix(".0") + unit
@@ -67,21 +65,21 @@ def format_memory_size(size: int) -> str:
 class ResourceProfile:
     """CPU cores, bytes of memory, and Ray resources by name (``GPU`` and custom ones).
 
-    Amounts are rounded to Ray's own granularity of 1/10000, and none is kept that is zero.
+    Amounts are rounded to Ray's granularity of 1/10000; amounts of zero are dropped.
     """
 
     cpu: float
     memory: int = 0
     extended: dict[str, float] = field(default_factory=dict)
     _hash: int = field(init=False, repr=False, compare=False, default=0)
-    """Profiles are looked up far more often than made.  Of numbers alone, so that it is the same in
-    every process."""
+    """Cached hash, since profiles are looked up far more often than made.
+    The hash uses numbers only, so it is the same in every process."""
 
     def __post_init__(self) -> None:
         for name, amount in (("cpu", self.cpu), ("memory", self.memory), *self.extended.items()):
             if not 0 <= amount < math.inf:
                 raise ValueError(f"resource {name} must be finite and not negative: {amount}")
-        # As Ray would give them back: what was reserved must equal what is recovered.
+        # rounded as Ray does, so that a recovered profile equals the reserved one
         extended = {n: _round(a) for n, a in self.extended.items() if _round(a) > 0}
         object.__setattr__(self, "cpu", _round(self.cpu))
         object.__setattr__(self, "extended", extended)
@@ -92,7 +90,7 @@ class ResourceProfile:
         return self._hash
 
     def fits_into(self, other: ResourceProfile) -> bool:
-        """Whether *other* has at least as much of everything."""
+        """Return whether *other* has at least as much of every resource."""
         return (
             _round(self.cpu) <= _round(other.cpu)
             and self.memory <= other.memory
@@ -114,11 +112,7 @@ class ResourceProfile:
         )
 
     def __sub__(self, other: ResourceProfile) -> ResourceProfile:
-        """What is left of self.
-
-        Raises:
-            ValueError: *other* does not fit into self.
-        """
+        """Return the resources of self minus *other*; ValueError if *other* does not fit in."""
         if not other.fits_into(self):
             raise ValueError(f"cannot take {other} from {self}")
         return ResourceProfile(
@@ -128,7 +122,7 @@ class ResourceProfile:
         )
 
     def reduced_by(self, other: ResourceProfile) -> ResourceProfile:
-        """What is left of self, of nothing less than nothing."""
+        """Return the resources of self minus *other*, with zero as the smallest amount."""
         return ResourceProfile(
             max(0.0, self.cpu - other.cpu),
             max(0, self.memory - other.memory),
@@ -143,13 +137,19 @@ class ResourceProfile:
         )
 
     def to_ray_resources(self) -> dict[str, float]:
-        """As a placement group bundle: ``{"CPU": …, "memory": …, …}``; zero amounts left out."""
+        """Return the profile as a placement group bundle: ``{"CPU": …, "memory": …, …}``.
+
+        Zero amounts are left out.
+        """
         resources = {"CPU": float(self.cpu), "memory": float(self.memory), **self.extended}
         return {name: amount for name, amount in resources.items() if amount > 0}
 
     @classmethod
     def from_ray_resources(cls, resources: dict[str, float]) -> ResourceProfile:
-        """Of a node's or bundle's resources as Ray lists them, less Ray's own bookkeeping."""
+        """Make a profile of resources as Ray lists them for a node or bundle.
+
+        Ray's own bookkeeping is left out.
+        """
         extended = {
             name: amount
             for name, amount in sorted(resources.items())

@@ -1,12 +1,16 @@
-"""Options of the REST endpoint, given to ``flinkray rest``; part of the table in
-:mod:`flinkray.core.options`."""
+"""Options of the REST endpoint, given to ``flinkray rest``.
+
+Part of the table in :mod:`flinkray.core.options`.
+"""
 
 from __future__ import annotations
 
 from flinkray.core.config_option import (
     ConfigOption,
+    choice,
     duration,
     integer,
+    locations,
     memory_size,
     optional_text,
     text,
@@ -16,8 +20,9 @@ REST_BIND_ADDRESS = ConfigOption(
     "rest.bind-address",
     text("the name or the address of a network interface"),
     "127.0.0.1",
-    "Where the REST endpoint listens. 0.0.0.0 is every interface: whoever reaches it can cancel "
-    "jobs then, unless rest.token is set. (Flink: the address of rest.address.)",
+    "Where the REST endpoint listens. 0.0.0.0 is every interface; serve it over TLS then "
+    "(rest.ssl.certificate), because the token travels with each request. (Flink: the address of "
+    "rest.address.)",
 )
 REST_BIND_PORT = ConfigOption(
     "rest.bind-port",
@@ -29,8 +34,9 @@ REST_TOKEN = ConfigOption(
     "rest.token",
     optional_text("a secret of at least 16 characters", r"\S{16,}"),
     None,
-    "If it is set, requests must carry it: Authorization: Bearer <token>. Not an option of "
-    "Flink, which has no such check.",
+    "The token that requests must carry: Authorization: Bearer <token>. When neither this nor "
+    "rest.token-file is set, the endpoint creates a token, which flinkray rest-token prints. Not "
+    "an option of Flink, which has no such check.",
     is_secret=True,
 )
 REST_TOKEN_FILE = ConfigOption(
@@ -38,7 +44,23 @@ REST_TOKEN_FILE = ConfigOption(
     optional_text("the path of a file"),
     None,
     "A file with the token in place of rest.token, which other users of the machine can see on the "
-    "command line. Line breaks around the token are left out.",
+    "command line. Line breaks around the token are left out. A file that other users can read or "
+    "write is refused.",
+)
+REST_ANONYMOUS_ACCESS = ConfigOption(
+    "rest.anonymous-access",
+    choice("none", "read"),
+    "none",
+    "What requests without a token may do. none: they get status 401. read: they may read "
+    "everything and change nothing.",
+)
+REST_SAVEPOINT_DIRS = ConfigOption(
+    "rest.savepoint-dirs",
+    locations(),
+    (),
+    "Directories below which savepoints may be written and deleted by REST, besides storage.dir "
+    "and the directories for checkpoints and savepoints of the cluster and of its running jobs. "
+    "Others are refused with status 403.",
 )
 REST_SSL_CERTIFICATE = ConfigOption(
     "rest.ssl.certificate",

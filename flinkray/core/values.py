@@ -1,7 +1,6 @@
-"""Who owns a value: what one function hands to another, neither may see the other change.
+"""Copies of values, so that neither of two functions sees the other change a value.
 
-Values of most types that flow through a stream cannot be changed, and are handed on as they are.
-Others are copied, once for each who is given them.
+Values that cannot be changed are passed on; others are copied, once for each receiver.
 """
 
 from __future__ import annotations
@@ -29,8 +28,10 @@ import numpy as np
 import pyarrow as pa
 
 Memo = dict[int, Any]
-"""What was copied of a value already, by ``id``, as :func:`copy.deepcopy` has it: a part that is in
-a value twice is one object in its copy, too."""
+"""Copies made so far by ``id`` of the original, as in :func:`copy.deepcopy`.
+
+A part that occurs twice in a value is one object in the copy, too.
+"""
 
 Copier = Callable[[Any, Memo], Any]
 
@@ -63,22 +64,21 @@ IMMUTABLE: set[type] = {
     types.ModuleType,
     type,
 }
-"""Types of which every value stays as it is for ever.  Those of the user are added as they come,
-where they are found to be so (enumerations)."""
+"""Types whose values can never change; user types, such as enumerations, are added when met."""
 
-# The classes of Arrow's data, none of which can be changed.
+# Arrow's data classes, all of which are immutable.
 _ARROW = (pa.Scalar, pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table, pa.Schema, pa.DataType)
 
 
 def own(value: Any) -> Any:
-    """*value* itself if nobody can change it, else a copy.
+    """Return *value* itself if nobody can change it, else a copy.
 
-    What has no copy, such as a lock or a connection, is shared.
+    Values that cannot be copied, such as locks and connections, are shared.
     """
     kind = type(value)
     if kind in IMMUTABLE:
         return value
-    if kind is tuple:  # the most common one: without a further call
+    if kind is tuple:  # the most common kind: avoids a further call
         for part in value:
             if type(part) not in IMMUTABLE:
                 break
@@ -87,12 +87,11 @@ def own(value: Any) -> Any:
     try:
         copier = _COPIERS.get(kind) or _find_copier(kind)
         return copier(value, {})
-    except RecursionError:  # a value within itself, of a kind that is not noted before its parts
+    except RecursionError:  # the value contains itself, in a way the copiers do not track
         return copy.deepcopy(value)
 
 
 def _own_part(value: Any, memo: Memo) -> Any:
-    """The same within a value."""
     kind = type(value)
     if kind in IMMUTABLE:
         return value
@@ -109,7 +108,7 @@ def _find_copier(kind: type) -> Copier:
 
 
 def own_all(values: Sequence[Any]) -> Sequence[Any]:
-    """The same for each; *values* itself if that changes none."""
+    """Return the values, each made independent by :func:`own`; *values* if none is copied."""
     if type(values) is range:
         return values
     kinds = set(map(type, values))
@@ -124,13 +123,13 @@ def _own_tuple(value: Any, memo: Memo) -> Any:
     owned = [_own_part(part, memo) for part in value]
     if all(map(operator.is_, owned, value)):
         return value
-    if id(value) not in memo:  # where one of its parts has not led back to it
+    if id(value) not in memo:  # unless one of its parts contains the tuple
         memo[id(value)] = tuple(owned)
     return memo[id(value)]
 
 
 def _own_named_tuple(value: Any, memo: Memo) -> Any:
-    if getattr(value, "__dict__", None):  # what a subclass may have besides
+    if getattr(value, "__dict__", None):  # a subclass may have further attributes
         return _own_object(value, memo)
     owned = [_own_part(part, memo) for part in value]
     if all(map(operator.is_, owned, value)):
@@ -158,7 +157,6 @@ def _own_dict(value: dict[Any, Any], memo: Memo) -> dict[Any, Any]:
 
 
 def _refilled(copied: dict[Any, Any], value: dict[Any, Any], memo: Memo) -> dict[Any, Any]:
-    """With copies of keys, too."""
     copied.clear()
     for key, part in value.items():
         copied[_own_part(key, memo)] = _own_part(part, memo)
@@ -190,13 +188,12 @@ def _own_array(value: Any, memo: Memo) -> Any:
 
 
 def _copied(value: Any, memo: Memo) -> Any:
-    """Of what has no parts."""
     copied = memo[id(value)] = value.copy()
     return copied
 
 
 def _own_fields(value: Any, memo: Memo) -> Any:
-    """An object that is its dictionary of attributes."""
+    """Copy an object whose whole state is its ``__dict__``."""
     attributes = value.__dict__
     copied = memo[id(value)] = object.__new__(type(value))
     copied.__dict__.update(attributes)
@@ -207,7 +204,6 @@ def _own_fields(value: Any, memo: Memo) -> Any:
 
 
 def _own_frozen(value: Any, memo: Memo) -> Any:
-    """The same of a class that lets nobody set its attributes."""
     if IMMUTABLE.issuperset(map(type, value.__dict__.values())):
         return value
     copied = _own_fields(value, memo)
@@ -218,7 +214,6 @@ def _own_frozen(value: Any, memo: Memo) -> Any:
 
 
 def _own_frozen_slots(names: Sequence[str]) -> Copier:
-    """Of a class that lets nobody set its attributes, some of which are slots."""
 
     def copier(value: Any, memo: Memo) -> Any:
         for name in names:
@@ -232,7 +227,6 @@ def _own_frozen_slots(names: Sequence[str]) -> Copier:
 
 
 def _own_frozen_model(value: Any, memo: Memo) -> Any:
-    """A model of pydantic's, of which the same is true."""
     if (
         not value.__pydantic_private__
         and not value.__pydantic_extra__
@@ -246,8 +240,8 @@ def _own_object(value: Any, memo: Memo) -> Any:
     before = len(memo)
     try:
         return copy.deepcopy(value, memo)
-    except (TypeError, pickle.PicklingError, NotImplementedError):  # what these say of no copy
-        while len(memo) > before:  # what was half made
+    except (TypeError, pickle.PicklingError, NotImplementedError):  # these mean: no copy
+        while len(memo) > before:  # remove what was copied in part
             memo.popitem()
         memo[id(value)] = value
         return value
@@ -268,7 +262,7 @@ def _as_it_is(value: Any, memo: Memo) -> Any:
 
 
 def _copier_of(kind: type) -> Copier:
-    if issubclass(kind, np.void):  # a row of an array, which it changes with
+    if issubclass(kind, np.void):  # a view of a row: it changes with its array
         return _own_object
     if issubclass(kind, (enum.Enum, type, datetime.date, datetime.timedelta, np.generic, *_ARROW)):
         IMMUTABLE.add(kind)
@@ -292,8 +286,9 @@ def _copier_of(kind: type) -> Copier:
 
 
 def is_frozen(kind: type) -> bool:
-    """Whether ``dataclasses`` or attrs have made it so.  A class that only inherits from a frozen
-    dataclass lets its users set other attributes than the fields."""
+    """Return whether ``dataclasses`` or attrs made the class frozen.
+    A class that only inherits from a frozen dataclass still lets users set attributes other than
+    the fields."""
     if hasattr(kind, "__attrs_attrs__"):
         return getattr(kind.__setattr__, "__name__", "") == "_frozen_setattrs"
     parameters: Any = kind.__dict__.get("__dataclass_params__")
@@ -309,8 +304,8 @@ def _slots_of(kind: type) -> list[str]:
 
 
 def _is_its_dictionary(kind: type) -> bool:
-    """Whether copying the attributes' dictionary copies all that there is, and the class says
-    nothing else about copies."""
+    """Return whether copying ``__dict__`` copies the whole object.
+    False if the class defines how it is copied."""
     hooks = ("__copy__", "__deepcopy__", "__getstate__", "__setstate__", "__reduce__")
     bases = [base.__dict__ for base in kind.__mro__ if base is not object]
     return not any(
@@ -332,4 +327,4 @@ _COPIERS: dict[type, Copier] = {
     array.array: _own_object,
     collections.deque: _own_deque,
 }
-"""By type; those of other types are found once."""
+"""Copiers by type; copiers of other types are added at first use."""

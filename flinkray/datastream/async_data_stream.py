@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from flinkray.core.durations import Span, milliseconds
-from flinkray.datastream.data_stream import DataStream
+from flinkray.datastream.stream import DataStream
 from flinkray.streaming.functions.async_functions import (
     NO_RETRY_STRATEGY,
     AsyncFunction,
@@ -23,8 +23,12 @@ _MODES = AsyncFunctionDescriptor.OutputMode
 
 
 class AsyncDataStream:
-    """Gives a stream's records to an :class:`AsyncFunction`, up to *capacity* of them at the same
-    time in each subtask.  As in PyFlink, those of a keyed stream are rows of key and value.
+    """Methods that apply an :class:`AsyncFunction` to a stream.
+
+    Each subtask has up to *capacity* open calls. As in PyFlink, the records of a keyed stream are
+    passed as rows of key and value.
+
+    As in PyFlink, the records of a keyed stream are passed as rows of key and value.
 
     >>> import asyncio
     >>> from flinkray.datastream import AsyncFunction, StreamExecutionEnvironment, Time
@@ -45,12 +49,15 @@ class AsyncDataStream:
         capacity: int = 100,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """The results as they come, but none before a watermark that was before its record, or
-        after one that was after it.
+        """Apply an asynchronous function; results come in the order in which they are complete.
+
+        No result crosses a watermark: it comes neither before a watermark that was before its
+        record, nor after one that was after it.
 
         Args:
-            timeout: for each record; what then happens, the function's ``timeout`` says.  0: none.
-            capacity: records that are on their way at once; others wait.
+            timeout: time for each record; the function's ``timeout`` decides what follows. 0: no
+                limit.
+            capacity: most records with open calls; further records wait.
         """
         return AsyncDataStream.unordered_wait_with_retry(
             data_stream, async_function, timeout, NO_RETRY_STRATEGY, capacity, output_type
@@ -65,7 +72,10 @@ class AsyncDataStream:
         capacity: int = 100,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """The same; the function is called again as the strategy says, within the time."""
+        """Apply an asynchronous function with retries; results come in any order.
+
+        The strategy decides whether the function is called again, within *timeout*.
+        """
         descriptor = AsyncFunctionDescriptor(
             async_function, timeout, capacity, async_retry_strategy, _MODES.UNORDERED
         )
@@ -79,7 +89,10 @@ class AsyncDataStream:
         capacity: int = 100,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """The results in the order of their records: one that is late holds up others."""
+        """Apply an asynchronous function; results keep the order of their records.
+
+        A late result delays others.
+        """
         return AsyncDataStream.ordered_wait_with_retry(
             data_stream, async_function, timeout, NO_RETRY_STRATEGY, capacity, output_type
         )
@@ -93,7 +106,10 @@ class AsyncDataStream:
         capacity: int = 100,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """The same; the function is called again as the strategy says, within the time."""
+        """Apply an asynchronous function with retries; results come in the order of the records.
+
+        The strategy decides whether the function is called again, within *timeout*.
+        """
         descriptor = AsyncFunctionDescriptor(
             async_function, timeout, capacity, async_retry_strategy, _MODES.ORDERED
         )

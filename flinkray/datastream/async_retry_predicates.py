@@ -1,5 +1,7 @@
-"""Outcomes for which an asynchronous function is called again (PyFlink's
-``pyflink.datastream.async_retry_predicates``)."""
+"""Predicates for calling an asynchronous function again.
+
+Counterpart of PyFlink's ``pyflink.datastream.async_retry_predicates``.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,20 @@ __all__ = ["empty_result_predicate", "exception_type_predicate", "has_exception_
 
 
 def empty_result_predicate(result: list[Any] | None) -> bool:
-    """There is no result."""
+    """Return whether there is no result."""
     return not result
 
 
 def has_exception_predicate(error: Exception | None) -> bool:
-    """There is an exception, whichever."""
+    """Return whether there is an exception of any type."""
     return error is not None
 
 
 def exception_type_predicate(
     error: Exception | None, expected_error_type: type[BaseException]
 ) -> bool:
-    """There is an exception of that type; the type is bound with ``functools.partial``."""
+    """Return whether there is an exception of a type.
+
+    The type is bound with ``functools.partial``.
+    """
     return isinstance(error, expected_error_type)

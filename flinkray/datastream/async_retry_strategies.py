@@ -1,5 +1,7 @@
-"""When an asynchronous function is called again (PyFlink's
-``pyflink.datastream.async_retry_strategies``)."""
+"""Strategies for calling an asynchronous function again.
+
+Counterpart of PyFlink's ``pyflink.datastream.async_retry_strategies``.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Batch jobs of Spark stages, Python stages and DataStream programs, which read each other's
-results."""
+"""Batch jobs of Spark stages, Python stages and DataStream programs.
+
+Stages read each other's results.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from flinkray.client.spark_checks import check_spark_stage
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile
-from flinkray.datastream.data_stream import DataStream
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
+from flinkray.datastream.stream import DataStream
 from flinkray.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flinkray.scheduler.graph.job_graph import (
     DEFAULT_SLOT_SHARING_GROUP,
@@ -36,24 +38,28 @@ from flinkray.scheduler.graph.job_graph import (
 )
 from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.shared_session import GUEST_PROFILE, guest_configuration
-from flinkray.spark.user_code import dump_function
 from flinkray.streaming.sources.result_files import ResultFilesSource
+from flinkray.user_code import dump_function
 
 SparkStageFunction = Callable[..., Any]
-"""Takes the SparkSession and a DataFrame for each input; returns a DataFrame, or None."""
+"""Function of a SparkSession and a DataFrame for each input. It returns a DataFrame or None."""
 
 BatchFunction = Callable[..., Iterable[pa.RecordBatch] | None]
-"""Takes an iterator of record batches for each input, and yields record batches; or returns None,
-and has no result."""
+"""Function that takes an iterator of record batches for each input, and yields record batches.
+
+If the function returns None, the stage has no result.
+"""
 
 StreamStageProgram = Callable[..., DataStream | None]
-"""Takes a StreamExecutionEnvironment and a DataStream for each input; returns a DataStream, or None
-if it ends in sinks."""
+"""Function that takes a StreamExecutionEnvironment and a DataStream for each input.
+
+The function returns a DataStream, or None if the program ends in sinks.
+"""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of the job that is being built: what later ones read."""
+    """Stage of the job that is being built; an input of later stages."""
 
     name: str
     vertex_id: JobVertexID
@@ -61,21 +67,24 @@ class Stage:
 
 @dataclass
 class _Part:
-    """What a stage adds to the job."""
+    """Part of the job that a stage adds."""
 
     stage: Stage
     vertices: tuple[JobVertex, ...]
     result: IntermediateDataSetID | None
-    """What readers of the stage read; None: a program has ended in sinks."""
+    """Result that readers of the stage read.
+
+    None: the stage is a program that has ended in sinks.
+    """
     is_read: bool = False
 
     @property
     def is_program(self) -> bool:
-        """A DataStream program, whose vertices are complete."""
+        """Whether the stage is a DataStream program, whose vertices are complete."""
         return self.vertices[0].invokable.kind == STREAM
 
     def built(self) -> tuple[JobVertex, ...]:
-        """The vertices; a result that nobody reads is not written."""
+        """Return the vertices. A result without a reader is left out and not written."""
         if self.is_program or not self.is_read or self.result is None:
             return self.vertices
         return tuple(replace(vertex, results=(_result(self.result),)) for vertex in self.vertices)
@@ -83,7 +92,7 @@ class _Part:
 
 @dataclass
 class BatchJob:
-    """Stages are added in their order; each reads results of earlier ones.
+    """Builder of a batch job; each stage reads results of stages that were added before.
 
     A stage begins when all that it reads is finished.  Results lie as Parquet files in the
     cluster's storage until the job ends; one that is lost is produced again.  The DataFrame that
@@ -101,7 +110,7 @@ class BatchJob:
 
     name: str
     restart_strategy: RestartStrategy | None = None
-    """None: the cluster's."""
+    """Restart strategy of the job. None: the cluster's."""
     job_id: JobID = field(default_factory=JobID.generate)
     _parts: dict[JobVertexID, _Part] = field(default_factory=dict, init=False, repr=False)
     _files: dict[str, JobFile] = field(default_factory=dict, init=False, repr=False)
@@ -121,16 +130,18 @@ class BatchJob:
         spark_conf: Mapping[str, object] | None = None,
         session: str | None = None,
     ) -> Stage:
-        """Add a stage that runs PySpark: ``function(spark, *frames)``, a DataFrame for each input.
+        """Add a stage that runs PySpark.
 
-        Stages of the same parallelism and profile run in the same slots, one after the other.
+        ``function(spark, *frames)`` is given a DataFrame for each input.
+
+        Stages of equal parallelism and profile run in the same slots, one after the other.
 
         Args:
             parallelism: number of slots = number of Spark executors.
             cpu: cores of each slot.
-            memory: of each slot, as ``"1500m"``, ``"2g"`` or bytes.
-            session: name of a Spark session that stages and jobs share; see
-                :func:`flinkray.spark_job`.
+            memory: memory of each slot, as ``"1500m"``, ``"2g"`` or bytes.
+            session: name of a Spark session that stages and jobs share
+                (:func:`flinkray.spark_job`).
 
         Raises:
             ConfigurationError: an argument is not acceptable; the text names it.
@@ -160,14 +171,15 @@ class BatchJob:
         cpu: float = 0,
         memory: int | str = 0,
     ) -> Stage:
-        """Add a stage of Python tasks: ``function(*batches)``, an iterator of
-        ``pyarrow.RecordBatch`` for each input.  It yields the record batches of its result.
+        """Add a stage of Python tasks.
 
-        The tasks share the rows of each input: every row is read by one of them, and which one has
-        no meaning.
+        ``function(*batches)`` yields the record batches of the stage's result.
+
+        *batches* has an iterator of ``pyarrow.RecordBatch`` for each input. The tasks share the
+        rows of each input: exactly one of them reads a row, and which one has no meaning.
 
         Args:
-            cpu: cores of a task's slot; 0 with no memory: whatever a slot has.
+            cpu: cores of a task's slot; 0 and no memory: any slot.
 
         Raises:
             ConfigurationError: an argument is not acceptable; the text names it.
@@ -191,15 +203,15 @@ class BatchJob:
         name: str | None = None,
         parallelism: int = 1,
     ) -> Stage:
-        """Add a stage that is a DataStream program in batch mode: ``program(env, *streams)``, an
-        environment of its own, and a DataStream of rows for each input.
+        """Add a stage that is a DataStream program in batch mode: ``program(env, *streams)``.
 
-        It returns the stream that is the stage's result, or None if it ends in sinks.  Values
-        become columns: rows, dictionaries and named tuples by their names, others as ``value``.
-        The program is not executed, and sees no cluster.
+        The program is given an environment of its own and a DataStream of rows for each input. It
+        returns the stream that is the stage's result, or None if it ends in sinks. Values become
+        columns: rows, dictionaries and named tuples by their field names, others as ``value``. The
+        program is not executed here, and sees no cluster.
 
         Args:
-            parallelism: of operators that have none of their own.
+            parallelism: parallelism of operators that have none of their own.
 
         Raises:
             ConfigurationError: an argument is not acceptable, or the program sets something that
@@ -227,11 +239,11 @@ class BatchJob:
         return self._add(Stage(stage_name, vertices[-1].vertex_id), vertices, result)
 
     def build(self) -> JobGraph:
-        """The job, to be submitted.
+        """Build the job graph, ready to be submitted.
 
         Raises:
-            ConfigurationError: a program's result is read by nobody.
-            JobSubmissionError: it could not run.
+            ConfigurationError: a program's result has no reader.
+            JobSubmissionError: the job could not run.
         """
         for part in self._parts.values():
             if part.is_program and part.result is not None and not part.is_read:
@@ -279,7 +291,7 @@ class BatchJob:
         return stage
 
     def _read(self, stages: Sequence[Stage], reader: str) -> list[IntermediateDataSetID]:
-        """The results of stages, which are read from now on."""
+        """Mark the results of stages as read, and return their ids."""
         results = []
         for stage in stages:
             part = self._parts.get(stage.vertex_id)
@@ -312,7 +324,7 @@ def _name_of(function: Callable[..., Any], name: str | None) -> str:
 
 
 def _task_of(function: BatchFunction) -> Callable[[Any], None]:
-    """The function of a TaskContext that does it."""
+    """Make a function of a TaskContext that runs a stage's function."""
 
     def run(context: Any) -> None:
         inputs: list[Iterator[pa.RecordBatch]] = [one.batches() for one in context.file_inputs]

@@ -1,4 +1,4 @@
-"""When and how checkpoints are taken."""
+"""Settings of checkpoints."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from flinkray.datastream.externalized_checkpoint_retention import ExternalizedCh
 
 
 class CheckpointConfig:
-    """When and how checkpoints are taken; times are milliseconds.
+    """Times and kinds of a program's checkpoints; times are milliseconds.
 
-    They hold for programs on a cluster; one that runs in a single process takes none.
+    The settings apply to programs on a cluster. A program in a single process takes no checkpoints.
     """
 
     DEFAULT_MODE = CheckpointingMode.EXACTLY_ONCE
@@ -43,7 +43,10 @@ class CheckpointConfig:
         self._set: dict[str, str] = {}
 
     def job_settings(self) -> dict[str, str]:
-        """What was set, as options of a job; for the rest the cluster's hold."""
+        """Return the values that were set, as options of a job.
+
+        For the others the cluster's values apply.
+        """
         return dict(self._set)
 
     def _note(self, option: ConfigOption[Any], value: str) -> CheckpointConfig:
@@ -66,7 +69,7 @@ class CheckpointConfig:
         return self._note(job_options.CHECKPOINTING_MODE, checkpointing_mode.name)
 
     def get_checkpoint_interval(self) -> int:
-        """-1: no checkpoints."""
+        """Return the interval in milliseconds. -1: no checkpoints."""
         return self._interval
 
     def set_checkpoint_interval(self, checkpoint_interval: int) -> CheckpointConfig:
@@ -113,7 +116,7 @@ class CheckpointConfig:
     def set_tolerable_checkpoint_failure_number(
         self, tolerable_checkpoint_failure_number: int
     ) -> CheckpointConfig:
-        """-1: any number."""
+        """Set how many checkpoints may fail before the job fails. -1: any number."""
         number = tolerable_checkpoint_failure_number
         if number == -1:
             number = job_options.ENDLESS

@@ -1,14 +1,21 @@
-"""Where checkpoints are kept (PyFlink's ``pyflink.datastream.checkpoint_storage``)."""
+"""Storage for checkpoints (PyFlink's ``pyflink.datastream.checkpoint_storage``)."""
 
 from __future__ import annotations
 
 
 class CheckpointStorage:
-    """Where checkpoints are kept."""
+    """Storage for checkpoints."""
+
+    def get_savepoint_path(self) -> str | None:
+        """Return None.
+
+        A savepoint's directory is given with it, or is the environment's default.
+        """
+        return None
 
 
 class JobManagerCheckpointStorage(CheckpointStorage):
-    """With the job's master, and in a directory if one is named.
+    """Checkpoint storage in the JobMaster, and in a directory if a path is given.
 
     >>> JobManagerCheckpointStorage().get_max_state_size()
     5242880
@@ -29,23 +36,19 @@ class JobManagerCheckpointStorage(CheckpointStorage):
         self._max_state_size = size
 
     def get_checkpoint_path(self) -> str | None:
-        """None: with the master alone."""
+        """Return the directory of checkpoints. None: only the JobMaster keeps them."""
         return self._path
 
     def get_max_state_size(self) -> int:
-        """Bytes that one state of a subtask may have."""
+        """Return how many bytes one state of a subtask may have."""
         return self._max_state_size
-
-    def get_savepoint_path(self) -> str | None:
-        """None: savepoints are told their place, or go to the environment's default directory."""
-        return None
 
     def __str__(self) -> str:
         return "JobManagerCheckpointStorage"
 
 
 class FileSystemCheckpointStorage(CheckpointStorage):
-    """In a directory of a file system.
+    """Checkpoint storage in a directory of a file system.
 
     >>> FileSystemCheckpointStorage("file:///checkpoints/").get_checkpoint_path()
     'file:///checkpoints'
@@ -70,23 +73,22 @@ class FileSystemCheckpointStorage(CheckpointStorage):
         self._path = checkpoint_path.rstrip("/")
         self._threshold = threshold
         self.says_threshold = file_state_size_threshold is not None
-        """Else the option counts, of the program or of the cluster."""
+        """Whether the threshold was given.
+
+        If not, the option of the program or of the cluster counts.
+        """
         self._buffer = 4096 if write_buffer_size < 0 else write_buffer_size
 
     def get_checkpoint_path(self) -> str:
-        """The directory."""
+        """Return the directory of checkpoints."""
         return self._path
 
-    def get_savepoint_path(self) -> str | None:
-        """None: savepoints are told their place, or go to the environment's default directory."""
-        return None
-
     def get_min_file_size_threshold(self) -> int:
-        """State up to so many bytes is stored with the checkpoint's metadata."""
+        """Return the most bytes of a state that is stored with the checkpoint's metadata."""
         return self._threshold
 
     def get_write_buffer_size(self) -> int:
-        """Bytes; at least the threshold."""
+        """Return the size of the write buffer in bytes; at least the threshold."""
         return max(self._buffer, self._threshold)
 
     def __str__(self) -> str:

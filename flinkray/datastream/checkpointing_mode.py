@@ -1,4 +1,4 @@
-"""What a failure may do to results."""
+"""Guarantees for results after a failure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class CheckpointingMode(Enum):
-    """What a failure may do to results."""
+    """Guarantee for results after a failure."""
 
     EXACTLY_ONCE = 0
     AT_LEAST_ONCE = 1

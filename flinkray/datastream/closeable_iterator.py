@@ -1,4 +1,4 @@
-"""Results of a program, as they are read."""
+"""Iterator over a program's results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 
 class CloseableIterator(Iterator[Any]):
-    """Results of a program, which runs as far as they are asked for; close it to end the program.
+    """Results of a running program.
+
+    The program runs only as far as results are asked for; closing the iterator ends the program.
 
     >>> from flinkray.datastream import StreamExecutionEnvironment
     >>> env = StreamExecutionEnvironment.get_execution_environment()
@@ -18,7 +20,7 @@ class CloseableIterator(Iterator[Any]):
     """
 
     def next(self) -> Any:
-        """The next result.
+        """Return the next result.
 
         Raises:
             StopIteration: there is none.
@@ -27,7 +29,7 @@ class CloseableIterator(Iterator[Any]):
 
     @abstractmethod
     def close(self) -> None:
-        """End the program; results that were not taken are dropped."""
+        """End the program. Results that were not taken are dropped."""
 
     def __enter__(self) -> CloseableIterator:
         return self

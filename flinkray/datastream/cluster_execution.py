@@ -1,4 +1,4 @@
-"""Running a program in the slots of a cluster."""
+"""Execution of a program in the slots of a cluster."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def job_of(
     files: tuple[JobFile, ...],
     spark_stages: Mapping[JobVertexID, JobVertex] = MappingProxyType({}),
 ) -> JobGraph:
-    """The job of a program.
+    """Make the job of a program.
 
     Args:
-        spark_stages: of the program; the job has those that its sources read, and that take epochs
-            of its streams.
-        settings: the program's configuration; of it counts what a job may set for itself.
-        files: that its functions import from or ask for.
+        spark_stages: the program's stages; the job gets the stages that its sources read or that
+            take epochs of its streams.
+        settings: the program's configuration; only values that a job may set for itself count.
+        files: files that its functions import from or ask for.
 
     Raises:
-        ConfigurationError: a value of that is not accepted.
-        StreamError: something in it cannot be sent to the cluster.
-        JobSubmissionError: it could never run.
+        ConfigurationError: a setting has an invalid value.
+        StreamError: a part of the program cannot be sent to the cluster.
+        JobSubmissionError: the job could never run.
     """
     known = {key: value for key, value in settings.items() if _is_of_job(key)}
     if _stages_that_take_epochs(graph):
@@ -77,8 +77,10 @@ def job_of(
 
 
 def spark_stages_of(graph: StreamGraph) -> list[JobVertexID]:
-    """Those that sources of the program read, and those that take epochs of its streams; each once,
-    whether it does one or both."""
+    """Return the Spark stages that sources of the program read or that take epochs of its streams.
+
+    Each stage is in the list once, even if it does both.
+    """
     heads = (node.operator for node in graph.nodes)
     sources = (head.source for head in heads if isinstance(head, SourceOperator))
     read = [source.vertex_id for source in sources if isinstance(source, SparkSource)]
@@ -92,11 +94,12 @@ def _stages_that_take_epochs(graph: StreamGraph) -> list[JobVertexID]:
 
 
 def _with_whole_epochs(settings: Mapping[str, str]) -> dict[str, str]:
-    """All rows of an epoch have come to its committer when its checkpoint is complete, whatever the
-    cluster's options are.
+    """Return settings by which an epoch is complete at its committer with its checkpoint.
+
+    They are aligned checkpoints and EXACTLY_ONCE, and override the cluster's options.
 
     Raises:
-        ConfigurationError: the program wants it otherwise.
+        ConfigurationError: the program sets other values.
     """
     configuration = Configuration(settings)
     if configuration.get(CHECKPOINTING_UNALIGNED):
@@ -113,10 +116,12 @@ def _with_whole_epochs(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_each_row_once(settings: Mapping[str, str]) -> dict[str, str]:
-    """A row of a table comes once, or its key would count as one that several have.
+    """Return the setting (EXACTLY_ONCE) by which each row of a table is read exactly once.
+
+    A row that is read twice would be a duplicate key.
 
     Raises:
-        ConfigurationError: the program wants it otherwise.
+        ConfigurationError: the program sets other values.
     """
     mode = Configuration(settings).get(CHECKPOINTING_MODE)
     if mode != "EXACTLY_ONCE":
@@ -133,11 +138,13 @@ def vertices_of(
     settings: dict[str, str],
     owner: str,
 ) -> tuple[JobVertex, ...]:
-    """A program as a part of a job; see :func:`~flinkray.client.stream_job.stream_vertices`.
+    """Return the vertices of a program that is a part of a job.
+
+    :func:`~flinkray.client.stream_job.stream_vertices` describes the arguments.
 
     Raises:
-        ConfigurationError: it sets something for the whole job.
-        StreamError: something in it cannot be sent to the cluster.
+        ConfigurationError: the program sets something for the whole job.
+        StreamError: a part of the program cannot be sent to the cluster.
     """
     for key in settings:
         if _is_of_job(key):
@@ -159,7 +166,10 @@ def vertices_of(
 
 
 def _is_of_job(key: str) -> bool:
-    """Of a program's other settings, many are known to Flink only."""
+    """Return whether the job gets a setting of a program.
+
+    The program itself uses the other settings, or only Flink knows them.
+    """
     return key.startswith("restart-strategy.") or key in JOB_KEYS
 
 
@@ -172,10 +182,10 @@ def _profiles(groups: dict[str, SlotSharingGroup]) -> dict[str, ResourceProfile]
 
 
 def slot_profile(group: SlotSharingGroup) -> ResourceProfile | None:
-    """What a slot of the group must have; None: nothing in particular.
+    """Return the resources that a slot of the group must have. None: no particular resources.
 
     Raises:
-        ConfigurationError: no slot can have it.
+        ConfigurationError: no slot can have these resources.
     """
     if group.cpu_cores is None:
         return None
@@ -188,17 +198,17 @@ def slot_profile(group: SlotSharingGroup) -> ResourceProfile | None:
 
 
 def run(cluster: ClusterClient, job: JobGraph, settings: dict[str, str]) -> JobExecutionResult:
-    """Submit the job, wait for its end, and tell of the progress.
+    """Submit the job, wait for its end, and report its progress.
 
     Args:
-        settings: the program's configuration; of it ``execution.shutdown-on-attached-exit`` counts.
+        settings: the program's configuration; ``execution.shutdown-on-attached-exit`` counts.
 
     Raises:
-        ConfigurationError: that is neither true nor false.
-        JobSubmissionError: it could never run.
+        ConfigurationError: the value of this option is neither true nor false.
+        JobSubmissionError: the job could never run.
         JobExecutionError: the program failed; the text begins with the user's traceback.
-        JobCancelledError: somebody has cancelled it.
-        KeyboardInterrupt: Ctrl-C has; the job has ended, unless it came twice.
+        JobCancelledError: somebody has cancelled the job.
+        KeyboardInterrupt: Ctrl-C was pressed. The job has ended, unless Ctrl-C came twice.
     """
     if _ends_with_its_client(cluster, settings):
         job = cluster.ending_with_it(job, f"{SHUTDOWN_ON_ATTACHED_EXIT.key} is true")
@@ -231,7 +241,10 @@ def _told(result: ClusterJobResult) -> JobExecutionResult:
 
 
 class ClusterJobClient(JobClient):
-    """A program in the slots of a cluster; it goes on when its client is gone."""
+    """Client of a program in the slots of a cluster.
+
+    The program goes on when the client is gone.
+    """
 
     def __init__(self, cluster: ClusterClient, handle: JobHandle) -> None:
         self._cluster = cluster
@@ -280,8 +293,11 @@ class ClusterJobClient(JobClient):
 
 
 class ClusterResults(CloseableIterator):
-    """Results of a program on a cluster, which is held up while nobody takes them: the program is
-    cancelled when they are closed, forgotten, or their client is closed or lost."""
+    """Results of a program on a cluster. The program waits while the caller takes no results.
+
+    The program is cancelled when the results are closed or garbage-collected, or when their client
+    is closed or lost.
+    """
 
     def __init__(self, cluster: ClusterClient, job: JobGraph) -> None:
         self._cluster = cluster
@@ -298,13 +314,13 @@ class ClusterResults(CloseableIterator):
         except (FlinkRayError, SubmissionInterrupted):
             self._has_ended()
             raise
-        except KeyboardInterrupt:  # nobody has the results yet
+        except KeyboardInterrupt:  # no caller has the results yet
             self._forget()
             raise
 
     @property
     def job_id(self) -> JobID:
-        """Of the program."""
+        """Id of the program's job."""
         return self._handle.job_id
 
     async def _open(self) -> StreamResults:
@@ -334,7 +350,8 @@ class ClusterResults(CloseableIterator):
             self.close()
             raise KeyboardInterrupt(f"job {self._handle.job_id} was cancelled") from None
         except FlinkRayError:
-            with suppress(FlinkRayError):  # the first error is the one to be told
+            self._handle.look_once_more(self._progress.show)
+            with suppress(FlinkRayError):  # the first error is the one to report
                 self.close()
             raise
 
@@ -347,7 +364,7 @@ class ClusterResults(CloseableIterator):
     def close(self) -> None:
         if not self._is_closed:
             self._values.clear()
-            with suppress(ClientClosedError):  # it has ended the program
+            with suppress(ClientClosedError):  # the closed client has ended the program
                 self._cluster.run(self._end())
             self._has_ended()
 

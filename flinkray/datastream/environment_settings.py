@@ -1,4 +1,4 @@
-"""What is set for a whole program: parallelism, time, checkpoints, what it brings along."""
+"""Settings of a whole program: parallelism, time, checkpoints, files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _Self = TypeVar("_Self", bound="EnvironmentSettings")
 _default_local_parallelism = 1
 
 DEFAULT_BUFFER_TIMEOUT = 100
-"""Milliseconds (Flink's default)."""
+"""Default time-out of buffers in milliseconds (Flink's default)."""
 
 
 class EnvironmentSettings:
@@ -64,7 +64,10 @@ class EnvironmentSettings:
         self._configuration = Configuration()
         self._parallelism = _default_local_parallelism
         self._buffer_timeout: int | None = None
-        """None: the cluster's, or in one process DEFAULT_BUFFER_TIMEOUT."""
+        """Time-out in milliseconds.
+
+        None: the cluster's, or DEFAULT_BUFFER_TIMEOUT in one process.
+        """
         self._chaining = True
         self._runtime_mode = RuntimeExecutionMode.STREAMING
         self._changelog: bool | None = None
@@ -72,23 +75,22 @@ class EnvironmentSettings:
         self._time_characteristic = TimeCharacteristic.EventTime
         self._slot_sharing_groups: dict[str, SlotSharingGroup] = {}
         self._cached_files: dict[str, tuple[str, bool]] = {}
-        """By name: path, and whether it is executable."""
+        """Path of each cached file, and whether it is executable, by name."""
         self._python_files: list[str] = []
         self._archives: dict[str, str] = {}
-        """Paths, by where they are unpacked."""
+        """Paths of archives, by the directories into which they are unpacked."""
         self._of_no_effect: dict[str, str] = {}
-        """Calls that clusters refuse -> what is said of them."""
+        """Messages for calls that clusters refuse, by call."""
         self._warned_of: set[str] = set()
-        """Settings without effect."""
+        """Settings without effect for which a warning was logged."""
         self._savepoint_directory: str | None = None
 
     def get_config(self) -> ExecutionConfig:
-        """Settings of the execution; may be changed."""
+        """Return the settings of the execution, which may be changed."""
         return self._config
 
     def set_parallelism(self: _Self, parallelism: int) -> _Self:
-        """The number of subtasks of operators that are made from now on and have no parallelism of
-        their own."""
+        """Set the default number of subtasks of operators that are made from now on."""
         parallelism = whole_number(parallelism, "parallelism")
         if parallelism < 1:
             raise ValueError(f"parallelism must be at least 1, got {parallelism}")
@@ -96,25 +98,27 @@ class EnvironmentSettings:
         return self
 
     def get_parallelism(self) -> int:
-        """That of operators that are made now and have none of their own."""
+        """Return the default parallelism of operators that are made now."""
         parallelism = self._config.get_parallelism()
         return (
             self._parallelism if parallelism == ExecutionConfig.PARALLELISM_DEFAULT else parallelism
         )
 
     def set_max_parallelism(self: _Self, max_parallelism: int) -> _Self:
-        """The number of key groups."""
+        """Set the number of key groups."""
         self._config.set_max_parallelism(max_parallelism)
         return self
 
     def get_max_parallelism(self) -> int:
-        """-1: by the parallelism."""
+        """Return the number of key groups. -1: it depends on the parallelism."""
         return self._config.get_max_parallelism()
 
     def set_buffer_timeout(self: _Self, timeout_millis: int) -> _Self:
-        """How long small batches may wait for more records on their way between tasks, in
-        milliseconds; 0: not at all, -1: until they are full. Without it, what the cluster says
-        (``execution.buffer-timeout.interval``)."""
+        """Set how many milliseconds a small batch between tasks may wait for more records.
+
+        0: not at all; -1: until it is full. By default the cluster's
+        ``execution.buffer-timeout.interval`` applies.
+        """
         timeout_millis = whole_number(timeout_millis, "a buffer time-out in milliseconds")
         if timeout_millis < -1:
             raise ValueError(f"a buffer time-out must be at least -1, got {timeout_millis}")
@@ -122,15 +126,17 @@ class EnvironmentSettings:
         return self
 
     def get_buffer_timeout(self) -> int:
-        """Milliseconds; see :meth:`set_buffer_timeout`. Where none is set, the default of 100,
-        whatever a cluster says."""
+        """Return the buffer time-out in milliseconds.
+
+        If it is not set: 100, whatever the cluster's is.
+        """
         return DEFAULT_BUFFER_TIMEOUT if self._buffer_timeout is None else self._buffer_timeout
 
     def set_runtime_mode(self: _Self, execution_mode: RuntimeExecutionMode) -> _Self:
-        """Streaming (the default), batch, or batch where all sources end.
+        """Set the mode: streaming (the default), batch, or batch if all sources end.
 
         Raises:
-            TypeError: it is no RuntimeExecutionMode.
+            TypeError: the mode is no RuntimeExecutionMode.
         """
         if not isinstance(execution_mode, RuntimeExecutionMode):
             raise TypeError(
@@ -141,40 +147,41 @@ class EnvironmentSettings:
         return self
 
     def set_default_local_parallelism(self, parallelism: int) -> None:
-        """The parallelism of environments where none is set."""
+        """Set the parallelism of all environments that have none of their own."""
         global _default_local_parallelism
         _default_local_parallelism = parallelism
         self._parallelism = parallelism
 
     def get_default_local_parallelism(self) -> int:
-        """The parallelism of environments where none is set."""
+        """Return the parallelism of environments that have none of their own."""
         return _default_local_parallelism
 
     def disable_operator_chaining(self: _Self) -> _Self:
-        """Every operator in a task of its own."""
+        """Run every operator in a task of its own."""
         self._chaining = False
         return self
 
     def is_chaining_enabled(self) -> bool:
-        """False after :meth:`disable_operator_chaining`."""
+        """Return false after :meth:`disable_operator_chaining`, else true."""
         return self._chaining
 
     def is_chaining_of_operators_with_different_max_parallelism_enabled(self) -> bool:
-        """Operators share a task whatever their max parallelism."""
+        """Return true: operators share a task whatever their max parallelism."""
         return True
 
     def get_checkpoint_config(self) -> CheckpointConfig:
-        """When and how checkpoints are taken; may be changed."""
+        """Return the settings of checkpoints, which may be changed."""
         return self._checkpoint_config
 
     def enable_checkpointing(
         self: _Self, interval: int, mode: CheckpointingMode | None = None
     ) -> _Self:
-        """Take a checkpoint every *interval* milliseconds, at least 10.  A program that runs in one
-        process takes none, as a warning in the log says.
+        """Take a checkpoint every *interval* milliseconds, at least 10.
+
+        A program in one process takes no checkpoints; a warning in the log says so.
 
         Args:
-            mode: exactly once when None.
+            mode: None: exactly once.
 
         Raises:
             ValueError: the interval is shorter than 10 ms.
@@ -185,30 +192,32 @@ class EnvironmentSettings:
         return self
 
     def get_checkpoint_interval(self) -> int:
-        """Milliseconds; -1 means no checkpoints."""
+        """Return the milliseconds between checkpoints. -1: no checkpoints."""
         return self._checkpoint_config.get_checkpoint_interval()
 
     def get_checkpointing_mode(self) -> CheckpointingMode:
-        """Exactly or at least once."""
+        """Return the guarantee: exactly once or at least once."""
         return self._checkpoint_config.get_checkpointing_mode()
 
     def get_checkpointing_consistency_mode(self) -> CheckpointingMode:
-        """The same by its newer name."""
+        """Return the checkpointing mode. Newer name of :meth:`get_checkpointing_mode`."""
         return self.get_checkpointing_mode()
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
-        """Whether barriers overtake records."""
+        """Return whether barriers overtake records."""
         return self._checkpoint_config.is_unaligned_checkpoints_enabled()
 
     def is_force_unaligned_checkpoints(self) -> bool:
-        """Whether they do even where that is not known to be safe."""
+        """Return whether barriers overtake records even where this is not known to be safe."""
         return self._checkpoint_config.is_force_unaligned_checkpoints()
 
     def set_restart_strategy(
         self: _Self, restart_strategy_configuration: RestartStrategyConfiguration
     ) -> _Self:
-        """What follows a failure on a cluster; ``restart-strategy.*`` of the configuration, as
-        Flink has it from 2.0 on."""
+        """Set the restart strategy on a cluster.
+
+        From Flink 2.0 on, ``restart-strategy.*`` of the configuration replaces this method.
+        """
         for key in self._configuration.to_dict():
             if key.startswith("restart-strategy."):
                 self._configuration.remove_config(key)
@@ -218,20 +227,23 @@ class EnvironmentSettings:
         return self
 
     def get_restart_strategy(self) -> RestartStrategyConfiguration:
-        """What :meth:`set_restart_strategy` was given last."""
+        """Return the strategy that :meth:`set_restart_strategy` was given last."""
         return self._restart_strategy
 
     def set_default_savepoint_directory(self: _Self, directory: str) -> _Self:
-        """Where savepoints go that are told no other place."""
+        """Set the directory of savepoints for which no other directory is given."""
         self._savepoint_directory = directory
         return self
 
     def get_default_savepoint_directory(self) -> str | None:
-        """None: not set."""
+        """Return the default directory of savepoints. None: not set."""
         return self._savepoint_directory
 
     def enable_changelog_state_backend(self: _Self, enabled: bool) -> _Self:
-        """Without effect, as a warning in the log says: checkpoints hold changes anyway."""
+        """Store the setting, which has no effect: checkpoints hold changes anyway.
+
+        A warning in the log says so.
+        """
         if enabled and not self._changelog:
             logger.warning(
                 "The changelog state backend is enabled and has no effect: checkpoints hold what "
@@ -241,12 +253,15 @@ class EnvironmentSettings:
         return self
 
     def is_changelog_state_backend_enabled(self) -> bool | None:
-        """None: not set."""
+        """Return the stored setting. None: not set."""
         return self._changelog
 
     def set_state_backend(self: _Self, state_backend: StateBackend) -> _Self:
-        """Where state is kept while the program runs, as programs for Flink 1 set it.  Of a backend
-        that is no class of this module's a warning in the log says that it has no effect."""
+        """Set the backend that keeps state while the program runs, as programs for Flink 1 do.
+
+        For a backend that is no class of this module, a warning in the log says that it has no
+        effect.
+        """
         if not isinstance(state_backend, StateBackend):
             raise TypeError(f"a StateBackend is needed, got {state_backend!r}")
         if state_backend.options() is None:
@@ -255,7 +270,7 @@ class EnvironmentSettings:
         return self
 
     def get_state_backend(self) -> StateBackend | None:
-        """None: not set."""
+        """Return the state backend. None: not set."""
         return self._state_backend
 
     def _warn_of_state_backend(self, name: str) -> None:
@@ -266,27 +281,28 @@ class EnvironmentSettings:
         )
 
     def _state_options(self) -> dict[str, str]:
-        """Options that say where state is kept, as far as the program sets them."""
+        """Return the options of the state backend, as far as the program sets them."""
         configured = self._configuration.to_dict()
         options = {key: value for key, value in configured.items() if key in STATE_KEYS}
         backend = None if self._state_backend is None else self._state_backend.options()
         return {**options, **(backend or {})}
 
     def set_stream_time_characteristic(self, characteristic: TimeCharacteristic) -> None:
-        """Kept for old programs; window assigners say by what time they go."""
+        """Store the setting of old programs. Window assigners decide on the kind of time."""
         self._time_characteristic = characteristic
 
     def get_stream_time_characteristic(self) -> TimeCharacteristic:
-        """Kept for old programs."""
+        """Return the stored setting of old programs."""
         return self._time_characteristic
 
     def configure(self: _Self, configuration: Configuration) -> _Self:
-        """Take over settings by their names in Flink's configuration.  Of those that have no effect
-        a warning in the log says so, once of each.
+        """Set options by their names in Flink's configuration.
+
+        An option without effect is reported once by a warning in the log.
 
         Raises:
             ConfigurationError: a value is not accepted.
-            TypeError: it is no Configuration.
+            TypeError: *configuration* is no Configuration.
         """
         if not isinstance(configuration, Configuration):
             raise TypeError(
@@ -307,7 +323,10 @@ class EnvironmentSettings:
         return self
 
     def _warn_of_settings_for_clusters(self) -> None:
-        """The program is going to run in this process."""
+        """Warn of settings that only clusters follow.
+
+        Called before the program runs in this process.
+        """
         settings = {**self._checkpoint_config.job_settings(), **self._configuration.to_dict()}
         for key in settings:
             self._warn_of(key, why_without_effect_here(key, settings))
@@ -318,17 +337,18 @@ class EnvironmentSettings:
             logger.warning("The setting %s has no effect: %s.", key, reason)
 
     def get_configuration(self) -> Configuration:
-        """All options that :meth:`configure` was given."""
+        """Return all options that :meth:`configure` was given."""
         return self._configuration
 
     def register_slot_sharing_group(self: _Self, slot_sharing_group: SlotSharingGroup) -> _Self:
-        """What slots of a group hold."""
+        """Set the resources of a group's slots."""
         self._slot_sharing_groups[slot_sharing_group.get_name()] = slot_sharing_group
         return self
 
     def register_cached_file(self, file_path: str, name: str, executable: bool = False) -> None:
-        """A file or directory of which tasks have a copy: functions find it by
-        ``runtime_context.get_distributed_cache().get_file(name)``.
+        """Give tasks a copy of a file or directory.
+
+        Functions find the copy by ``runtime_context.get_distributed_cache().get_file(name)``.
 
         Args:
             executable: whether the copy may be executed.
@@ -340,7 +360,7 @@ class EnvironmentSettings:
         self._cached_files[name] = (file_path, executable)
 
     def add_python_file(self, file_path: str) -> None:
-        """A module, a zip archive or wheel, or a directory that functions import from.
+        """Add a module, a zip archive or wheel, or a directory that functions can import from.
 
         Raises:
             JobFileError: there is no such file.
@@ -355,8 +375,9 @@ class EnvironmentSettings:
     def set_python_requirements(
         self, requirements_file_path: str, requirements_cache_dir: str | None = None
     ) -> None:
-        """Packages that functions need, as a requirements file.  Without effect in this process, as
-        a warning in the log says; clusters refuse it.
+        """Name the packages that functions need, as a requirements file.
+
+        In this process it has no effect, and a warning in the log says so. Clusters refuse it.
 
         Raises:
             JobFileError: there is no such file, or no such directory.
@@ -371,9 +392,11 @@ class EnvironmentSettings:
         )
 
     def add_python_archive(self, archive_path: str, target_dir: str | None = None) -> None:
-        """A zip or tar archive that is unpacked in the working directory of tasks on a cluster, in
-        *target_dir*, else in a directory named as its file.  There, and in this process, functions
-        also find it by ``runtime_context.get_distributed_cache().get_file(target_dir)``.
+        """Add a zip or tar archive, to be unpacked in the working directory of tasks on a cluster.
+
+        The archive is unpacked in *target_dir*, by default in a directory named as the file. On
+        clusters and in this process, functions also find it by
+        ``runtime_context.get_distributed_cache().get_file(target_dir)``.
 
         Raises:
             ValueError: *target_dir* leads out of the working directory.
@@ -390,8 +413,10 @@ class EnvironmentSettings:
         self._archives[str(target)] = archive_path
 
     def set_python_executable(self, python_exec: str) -> None:
-        """The interpreter that runs functions.  Without effect in this process, as a warning in the
-        log says; clusters refuse it."""
+        """Set the interpreter that runs functions.
+
+        In this process it has no effect, and a warning in the log says so. Clusters refuse it.
+        """
         self._has_no_effect(
             "set_python_executable",
             "functions run in this interpreter, or in the interpreter of the cluster's Ray, which "
@@ -405,10 +430,10 @@ class EnvironmentSettings:
         self._of_no_effect[call] = text
 
     def _job_files(self) -> tuple[JobFile, ...]:
-        """What the program brings along to a cluster.
+        """Return the files that travel with the program to a cluster.
 
         Raises:
-            StreamError: it wants something that clusters do not do.
+            StreamError: the program asks for something that clusters do not do.
             JobFileError: a file cannot be read.
         """
         from flinkray.client.job_files import take_along, take_archive_along
@@ -430,6 +455,6 @@ class EnvironmentSettings:
 
 
 def _expect_to_be_there(path: str) -> None:
-    from flinkray.client.job_files import expect_to_be_there  # programs in one process start faster
+    from flinkray.client.job_files import expect_to_be_there  # for fast starts of local programs
 
     expect_to_be_there(path)

@@ -1,4 +1,4 @@
-"""Whether a program runs as a stream or as a batch."""
+"""Execution of a program as a stream or as a batch."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from enum import Enum
 
 
 class RuntimeExecutionMode(Enum):
-    """How a program runs."""
+    """Mode in which a program runs."""
 
     STREAMING = 0
     """Every record has its effect at once."""
     BATCH = 1
-    """Of bounded inputs: keyed reductions put out final values, and time stands until the end."""
+    """Execution for bounded inputs.
+
+    Keyed reductions emit only final values, and event time stands still until the end.
+    """
     AUTOMATIC = 2
     """Batch if all sources are bounded."""

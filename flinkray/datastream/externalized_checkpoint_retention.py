@@ -1,4 +1,4 @@
-"""What becomes of checkpoints."""
+"""Retention of checkpoints after their job is cancelled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class ExternalizedCheckpointRetention(Enum):
-    """What becomes of checkpoints when their job is cancelled."""
+    """Retention of checkpoints after their job is cancelled."""
 
     DELETE_ON_CANCELLATION = 0
     RETAIN_ON_CANCELLATION = 1

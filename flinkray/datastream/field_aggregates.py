@@ -1,4 +1,4 @@
-"""sum, min, max, min_by and max_by as reduce functions on rows, tuples and bare values."""
+"""Reduce functions for sum, min, max, min_by and max_by on rows, tuples and bare values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ Position = int | str
 
 
 def _is_less(left: Any, right: Any) -> bool:
-    """NaN is greater than every number, as in Flink (Java's ``Double.compareTo``)."""
+    """Return whether *left* is less.
+
+    NaN is greater than every number (Java's ``Double.compareTo``).
+    """
     return bool(left < right or (right != right and left == left))
 
 
@@ -30,7 +33,7 @@ def check_position(position: Any) -> None:
 
 
 class FieldReduce(ReduceFunction[Any]):
-    """The first value with one field replaced by the sum, minimum or maximum so far."""
+    """Reduce function for an aggregate of one field. The other fields are the first value's."""
 
     def __init__(self, how: str, position: Position) -> None:
         check_position(position)
@@ -55,7 +58,10 @@ class FieldReduce(ReduceFunction[Any]):
 
 
 class PickBy(ReduceFunction[Any]):
-    """The value whose field is least or greatest; of equals the first."""
+    """Reduce function that picks the value with the least or greatest field.
+
+    Among equals it picks the first.
+    """
 
     def __init__(self, how: str, position: Position) -> None:
         check_position(position)

@@ -1,4 +1,4 @@
-"""Settings of an environment by their names in Flink's configuration."""
+"""Settings of an environment, by their names in Flink's configuration."""
 
 from __future__ import annotations
 
@@ -155,12 +155,12 @@ FLINK_SETTINGS: dict[str, Callable[[Any, str], Any]] = {
         parse_milliseconds(v)
     ),
 }
-"""Flink's names of settings, and what they set."""
+"""Functions that apply settings, by Flink's names."""
 
 _READ_WHERE_NEEDED = frozenset(
     {"pipeline.name", "execution.sorted-inputs.memory", SHUTDOWN_ON_ATTACHED_EXIT.key, *JOB_KEYS}
 )
-"""Settings that have an effect without being in the table above."""
+"""Settings that have an effect although they are not in the table above."""
 
 _OF_CHECKPOINTS = (
     "execution.checkpointing.",
@@ -169,11 +169,11 @@ _OF_CHECKPOINTS = (
     "state.savepoint",
     "state.storage.",
 )
-"""How settings begin that are of use with checkpoints only."""
+"""Beginnings of settings that concern only checkpoints."""
 
 
 def why_without_effect(key: str) -> str | None:
-    """None: it has one, or what sets it says that it has none."""
+    """Return why a setting has no effect. None: it has an effect, or its setter itself warns."""
     if key in JOB_KEYS:
         return None
     if key.startswith(_OF_CHECKPOINTS):
@@ -188,10 +188,12 @@ def why_without_effect(key: str) -> str | None:
 
 
 def why_without_effect_here(key: str, settings: Mapping[str, str]) -> str | None:
-    """The same of settings that only clusters follow, for a program that runs in one process.
+    """Return why a setting has no effect in a program in one process. None: it may have one.
+
+    Call this only for settings that have an effect on clusters.
 
     Args:
-        settings: all that there are.
+        settings: all settings of the program.
     """
     if key.startswith(_OF_CHECKPOINTS):
         return "a program that runs in one process takes no checkpoints"

@@ -1,4 +1,4 @@
-"""The functions that users implement (PyFlink's ``pyflink.datastream.functions``)."""
+"""Interfaces of user functions (PyFlink's ``pyflink.datastream.functions``)."""
 
 from __future__ import annotations
 

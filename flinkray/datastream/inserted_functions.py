@@ -1,4 +1,4 @@
-"""Functions that the calls of streams put in: values with their keys, and two streams as one."""
+"""Functions that stream methods insert: values with their keys, and two streams as one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class KeyAndValue(MapFunction[Any, Row]):
-    """Each value after its key."""
+    """Map function that returns a row of key and value."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -34,7 +34,7 @@ class KeyAndValue(MapFunction[Any, Row]):
 
 
 class Tag(MapFunction[Any, Any]):
-    """Says which stream a value is of."""
+    """Map function that returns (number of the stream, value)."""
 
     def __init__(self, side: int) -> None:
         self._side = side
@@ -44,7 +44,7 @@ class Tag(MapFunction[Any, Any]):
 
 
 class KeyOfTagged(KeySelector[Any, Any]):
-    """By the keys of the stream that a value is of."""
+    """Key selector for tagged values, which uses the keys of the value's stream."""
 
     def __init__(self, *keys: Keys) -> None:
         self._keys = keys
@@ -63,7 +63,10 @@ class KeyOfTagged(KeySelector[Any, Any]):
 
 
 class OfBoth(WindowFunction[Any, Any, Any, Any]):
-    """Divides the records of a window by stream again."""
+    """Window function that separates a window's tagged records by stream into two lists.
+
+    It calls the user's function once with both lists, and returns the results.
+    """
 
     def __init__(self, function: Any, method: str) -> None:
         self._function = function
@@ -89,11 +92,11 @@ class OfBoth(WindowFunction[Any, Any, Any, Any]):
 
 
 class OfPairs(OfBoth):
-    """Calls the function with each pair of them."""
+    """Window function that calls a function with each pair of records of the two streams."""
 
     def _results(self, first: list[Any], second: list[Any]) -> Iterable[Any]:
         call = self._call
-        # A function may change what it is given, and a record is in several pairs.
+        # A function may change its arguments, and a record is in several pairs.
         first_own, second_own = (
             _as_it_is if own_all(side) is side else own for side in (first, second)
         )

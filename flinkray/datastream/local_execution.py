@@ -1,4 +1,4 @@
-"""Running a program in this process."""
+"""Execution of a program in this process."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ logger = logging.getLogger(__name__)
 
 
 def unpacked_archives(archives: Mapping[str, str]) -> dict[str, str]:
-    """Where the archives of a program are unpacked that runs in this process.
+    """Unpack a local program's archives and return the folder of each, by name.
 
     Args:
-        archives: their paths, by the names under which functions ask for them.
+        archives: paths of the archives, by the names under which functions ask for them.
 
     Raises:
-        JobFileError: one cannot be read, or is no archive.
+        JobFileError: an archive cannot be read, or is no archive.
     """
     return {
         name: _unpacked(os.path.abspath(path), name, _changed_at(path)).name
@@ -45,13 +45,13 @@ def unpacked_archives(archives: Mapping[str, str]) -> dict[str, str]:
 def _changed_at(path: str) -> int | None:
     try:
         return os.stat(path).st_mtime_ns
-    except OSError:  # reading it tells of that
+    except OSError:  # the later read reports the error
         return None
 
 
 @cache
 def _unpacked(path: str, name: str, changed_at: int | None) -> tempfile.TemporaryDirectory[str]:
-    """Once; removed when the process ends."""
+    """Unpack an archive once; return its folder, which is removed when the process ends."""
     from flinkray.actors.shared.archives import unpack
     from flinkray.client.job_files import take_archive_along
 
@@ -69,15 +69,17 @@ def _unpacked(path: str, name: str, changed_at: int | None) -> tempfile.Temporar
 
 
 LONGEST_END = 10.0
-"""Seconds that the end of this process waits for a program that still runs."""
+"""Most seconds that the end of this process waits for a running program."""
 
 
 class LocalJobClient(JobClient):
-    """A program that runs in a thread of this process, and is cancelled when the process ends: the
-    interpreter would end the thread in the middle of a greenlet, and crash.
+    """Program that runs in a thread of this process; it is cancelled when the process ends.
+
+    Without the cancellation the interpreter would end the thread in the middle of a greenlet, and
+    crash.
 
     Args:
-        make_job: called in that thread, as it opens the program's functions; what it raises is
+        make_job: called in that thread when it opens the program's functions; its exceptions are
             raised here.
     """
 
@@ -167,7 +169,7 @@ def _no_savepoint() -> Future[str]:
 
 
 class LocalResults(CloseableIterator):
-    """Whoever takes results drives the program."""
+    """Results of a program that runs only while a caller takes results."""
 
     def __init__(self, job: LocalJob, results: CollectSink) -> None:
         self._job = job

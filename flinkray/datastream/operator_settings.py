@@ -1,4 +1,4 @@
-"""What a program sets on its operators."""
+"""Settings of operators in a program."""
 
 from __future__ import annotations
 
@@ -14,33 +14,35 @@ _Stream = TypeVar("_Stream", bound="StreamSettings")
 
 
 class OperatorSettings:
-    """What can be set on the operator that a call made."""
+    """Settings of the operator that a stream method has added."""
 
     _transformation: OperatorTransformation
 
     def name(self: _Self, name: str) -> _Self:
-        """The operator's name, in plans, metrics and errors."""
+        """Set the operator's name, for plans, metrics and errors."""
         self._transformation.name = name
         return self
 
     def uid(self: _Self, uid: str) -> _Self:
-        """An id under which the operator's state is kept, so that it is found again when the
-        program has changed.  Unique in a job."""
+        """Set the id of the operator's state, unique in a job.
+
+        By this id the state is found again after the program has changed.
+        """
         self._transformation.uid = uid
         return self
 
     def set_uid_hash(self: _Self, uid_hash: str) -> _Self:
-        """The same as 32 hexadecimal digits, as logs and snapshots show it."""
+        """Set the operator's id as 32 hexadecimal digits, as logs and snapshots show it."""
         if len(uid_hash) != 32 or any(digit not in "0123456789abcdef" for digit in uid_hash):
             raise ValueError(f"a uid hash has 32 lower-case hexadecimal digits, got {uid_hash!r}")
         self._transformation.uid_hash = uid_hash
         return self
 
     def set_parallelism(self: _Self, parallelism: int) -> _Self:
-        """The number of subtasks.
+        """Set the number of subtasks.
 
         Raises:
-            ValueError: less than 1, or other than 1 where an operator cannot be parallel.
+            ValueError: less than 1, or other than 1 for an operator that cannot be parallel.
         """
         parallelism = whole_number(parallelism, "parallelism")
         if parallelism < 1:
@@ -51,17 +53,17 @@ class OperatorSettings:
         return self
 
     def set_description(self: _Self, description: str) -> _Self:
-        """A text for the execution plan."""
+        """Set a text for the execution plan."""
         self._transformation.description = description
         return self
 
     def disable_chaining(self: _Self) -> _Self:
-        """Have a task of its own."""
+        """Run the operator in a task of its own."""
         self._transformation.chaining = ChainingStrategy.NEVER
         return self
 
     def slot_sharing_group(self: _Self, slot_sharing_group: str | SlotSharingGroup) -> _Self:
-        """The group whose slots the operator, and those after it, may run in."""
+        """Set the group of slots in which the operator, and those after it, may run."""
         if isinstance(slot_sharing_group, SlotSharingGroup):
             self._transformation.slot_sharing_group = slot_sharing_group.get_name()
         else:
@@ -70,13 +72,13 @@ class OperatorSettings:
 
 
 class StreamSettings(OperatorSettings):
-    """What can be set as well where records go on; not every stream is an operator's."""
+    """Further settings, for operators with output. Not every stream belongs to an operator."""
 
     _stream: Transformation
 
     @property
     def _transformation(self) -> OperatorTransformation:  # type: ignore[override]
-        """The operator whose settings the calls change."""
+        """Operator whose settings the methods change."""
         stream = self._stream
         if isinstance(stream, OperatorTransformation):
             return stream
@@ -86,7 +88,7 @@ class StreamSettings(OperatorSettings):
         )
 
     def set_max_parallelism(self: _Stream, max_parallelism: int) -> _Stream:
-        """The number of key groups: how far the operator can ever be scaled."""
+        """Set the number of key groups, which limits the operator's parallelism for good."""
         max_parallelism = whole_number(max_parallelism, "max parallelism")
         if not 1 <= max_parallelism <= 1 << 15:
             raise ValueError(f"max parallelism must be 1 to 32768, got {max_parallelism}")
@@ -94,13 +96,16 @@ class StreamSettings(OperatorSettings):
         return self
 
     def force_non_parallel(self: _Stream) -> _Stream:
-        """Parallelism 1, whatever is set later."""
+        """Fix the parallelism to 1, whatever is set later."""
         self._transformation.parallelism = self._transformation.max_parallelism = 1
         self._transformation.non_parallel = True
         return self
 
     def set_buffer_timeout(self: _Stream, timeout_millis: int) -> _Stream:
-        """How long small batches may wait for more records; -1: until they are full."""
+        """Set how many milliseconds small batches may wait for more records.
+
+        -1: until they are full.
+        """
         timeout_millis = whole_number(timeout_millis, "a buffer time-out in milliseconds")
         if timeout_millis < -1:
             raise ValueError(f"a buffer time-out must be at least -1, got {timeout_millis}")
@@ -108,6 +113,6 @@ class StreamSettings(OperatorSettings):
         return self
 
     def start_new_chain(self: _Stream) -> _Stream:
-        """Do not run in the task of the operator before."""
+        """Run the operator in another task than the operator before."""
         self._transformation.chaining = ChainingStrategy.HEAD
         return self

@@ -1,4 +1,4 @@
-"""The end of a stream that is kept in a queryable state."""
+"""End of a stream that is kept in a queryable state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flinkray.streaming.program.transformations import OperatorTransformation
 
 
 class QueryableStateStream(OperatorSettings):
-    """What ``as_queryable_state`` gives: the name and the descriptor for queries."""
+    """Result of ``as_queryable_state``: the name and the descriptor for queries."""
 
     def __init__(
         self, name: str, descriptor: StateDescriptor, transformation: OperatorTransformation
@@ -18,9 +18,9 @@ class QueryableStateStream(OperatorSettings):
         self._transformation = transformation
 
     def get_queryable_state_name(self) -> str:
-        """Under which it is queried."""
+        """Return the name under which clients query the state."""
         return self._name
 
     def get_state_descriptor(self) -> StateDescriptor:
-        """For queries."""
+        """Return the descriptor for queries."""
         return self._descriptor

@@ -1,4 +1,4 @@
-"""Results of a program as columns."""
+"""Results of a program as Arrow record batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flinkray.streaming.columnar.serialize_batches import deserialized
 
 
 class RecordBatches(CloseableIterator):
-    """Of a program whose results are serialized batches: it gives ``pyarrow.RecordBatch``."""
+    """Iterator of ``pyarrow.RecordBatch`` over a program's serialized results."""
 
     def __init__(self, results: CloseableIterator) -> None:
         self._results = results

@@ -1,4 +1,4 @@
-"""Slot-sharing groups, and what a slot of one holds."""
+"""Slot-sharing groups and the resources of their slots."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ class MemorySize:
 
     @staticmethod
     def of_mebi_bytes(mebi_bytes: int) -> MemorySize:
-        """So many times 1,048,576 bytes."""
+        """Return the size of that many MiB (1,048,576 bytes)."""
         return MemorySize(mebi_bytes << 20)
 
     def get_bytes(self) -> int:
-        """Bytes."""
+        """Return the size in bytes."""
         return self._bytes
 
     def get_kibi_bytes(self) -> int:
-        """Whole KiB."""
+        """Return the size in whole KiB."""
         return self._bytes >> 10
 
     def get_mebi_bytes(self) -> int:
-        """Whole MiB."""
+        """Return the size in whole MiB."""
         return self._bytes >> 20
 
     def get_gibi_bytes(self) -> int:
-        """Whole GiB."""
+        """Return the size in whole GiB."""
         return self._bytes >> 30
 
     def get_tebi_bytes(self) -> int:
-        """Whole TiB."""
+        """Return the size in whole TiB."""
         return self._bytes >> 40
 
     def __eq__(self, other: object) -> bool:
@@ -66,7 +66,7 @@ class MemorySize:
 
 @dataclass
 class Builder:
-    """Builds a :class:`SlotSharingGroup`; each call returns the builder."""
+    """Builder of a :class:`SlotSharingGroup`; each method returns the builder."""
 
     _name: str
     _cpu_cores: float | None = None
@@ -115,7 +115,7 @@ class Builder:
         return self
 
     def build(self) -> SlotSharingGroup:
-        """The group.
+        """Build the group.
 
         Raises:
             ValueError: other resources without both CPU cores and task heap memory.
@@ -144,14 +144,16 @@ class Builder:
 
 
 class _Names:
-    """PyFlink's programs write ``SlotSharingGroup.Builder``."""
+    """Namespace for ``SlotSharingGroup.Builder``, as PyFlink's programs write it."""
 
     Builder = Builder
 
 
 @dataclass(frozen=True)
 class SlotSharingGroup(_Names):
-    """Operators of one group may share slots; with resources, every slot of it holds those.
+    """Group of operators that may share slots.
+
+    If resources are given, every slot of the group has them.
 
     >>> group = SlotSharingGroup.builder("heavy").set_cpu_cores(1.0) \\
     ...     .set_task_heap_memory_mb(512).build()
@@ -168,29 +170,32 @@ class SlotSharingGroup(_Names):
 
     @staticmethod
     def builder(name: str) -> Builder:
-        """Begin a group of that name."""
+        """Return a builder of a group with that name."""
         return Builder(name)
 
     def get_name(self) -> str:
-        """What operators refer to it by."""
+        """Return the name by which operators refer to the group."""
         return self.name
 
     def get_cpu_cores(self) -> float | None:
-        """None where no resources were given, as below."""
+        """Return the CPU cores of a slot.
+
+        None, here and in the methods below: no resources were given.
+        """
         return self.cpu_cores
 
     def get_task_heap_memory(self) -> MemorySize | None:
-        """For Python objects and user code."""
+        """Return the memory of a slot for Python objects and user code."""
         return self.task_heap_memory
 
     def get_task_off_heap_memory(self) -> MemorySize | None:
-        """Outside the heap."""
+        """Return the memory of a slot outside the heap."""
         return self.task_off_heap_memory
 
     def get_managed_memory(self) -> MemorySize | None:
-        """For state backends."""
+        """Return the memory of a slot for state backends."""
         return self.managed_memory
 
     def get_external_resources(self) -> dict[str, float]:
-        """Name and amount; empty where none were given."""
+        """Return amounts of external resources by name; empty if none were given."""
         return dict(self.external_resources)

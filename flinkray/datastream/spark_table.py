@@ -1,4 +1,4 @@
-"""Tables that Spark computes, for records of streams to look up."""
+"""Tables that Spark computes and in which records of streams look up rows."""
 
 from __future__ import annotations
 
@@ -16,19 +16,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SparkTable:
-    """What :func:`spark_table` gives; for :meth:`KeyedStream.look_up
-    <flinkray.datastream.KeyedStream.look_up>`, of one stream or several."""
+    """Table of :func:`spark_table`, for look-ups.
+
+    :meth:`KeyedStream.look_up <flinkray.datastream.KeyedStream.look_up>` uses it.
+
+    Several streams may use one table.
+    """
 
     name: str
     columns: tuple[str, ...]
-    """The key."""
+    """Columns of the key."""
     stage: JobVertex
-    """Computes the table."""
+    """Spark stage that computes the table."""
     uid: str | None
 
     @property
     def key_selector(self) -> Any:
-        """Of a row: the value of the column, or a tuple of those of several."""
+        """Return a function from a row to its key.
+
+        Several columns make a tuple, one column its value.
+        """
         return self.columns[0] if len(self.columns) == 1 else itemgetter(*self.columns)
 
 
@@ -44,23 +51,24 @@ def spark_table(
     spark_conf: Mapping[str, object] | None = None,
     session: str | None = None,
 ) -> SparkTable:
-    """The rows of the DataFrame that ``function(spark)`` returns, to be looked up by a key that
-    each of them has for itself.
+    """Make a table for look-ups by a unique key.
 
-    The function runs in the slots of the job, beside the program, and its rows become state of the
+    The rows of the table are those of the DataFrame that ``function(spark)`` returns.
+
+    The function runs in the slots of the job, beside the program. Its rows become state of the
     operator that looks them up; see docs/spark.md.
 
     Args:
-        key: the column of the key.  Of several columns, the key is a tuple of their values.
-        name: in the plan, and in errors.
-        uid: of the operator that reads the table, for savepoints; needed where a program gives all
+        key: the column of the key. For several columns, the key is a tuple of their values.
+        name: name of the table in the plan and in errors.
+        uid: uid of the operator that reads the table, for savepoints; needed if a program gives all
             operators one.
         executors: Spark executors, each in a slot of its own.
         cpu: cores of each of these slots.
-        memory: of each, as ``"1500m"``, ``"2g"`` or bytes.
-        spark_conf: Spark properties; those that flinkray sets itself are refused.
-        session: name of a Spark session that stages and jobs share, which has these executors;
-            see :func:`flinkray.spark_job`.
+        memory: memory of each slot, as ``"1500m"``, ``"2g"`` or bytes.
+        spark_conf: Spark properties; properties that flinkray sets itself are refused.
+        session: name of a Spark session that stages and jobs share, which has these executors; see
+            :func:`flinkray.spark_job`.
 
     Raises:
         ConfigurationError: an argument is not acceptable; the text names it.

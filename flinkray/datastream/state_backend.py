@@ -1,4 +1,4 @@
-"""State backends, as programs name them (PyFlink's ``pyflink.datastream.state_backend``)."""
+"""State backends with the names of PyFlink's ``pyflink.datastream.state_backend``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from flinkray.core.job_options import ROCKSDB_LOCALDIR, STATE_BACKEND
 
 
 class StateBackend:
-    """Where state is kept while a program runs."""
+    """Backend that keeps state while a program runs."""
 
     def options(self) -> dict[str, str] | None:
-        """The same as options of the job; None: there are none that say it."""
+        """Return the backend as options of the job. None: no options express this backend."""
         return None
 
 
 class HashMapStateBackend(StateBackend):
-    """In memory, as objects: what programs have that say nothing."""
+    """Backend that keeps state in memory, as Python objects; the default of programs."""
 
     def options(self) -> dict[str, str]:
         return {STATE_BACKEND.key: "hashmap"}
@@ -28,7 +28,7 @@ class HashMapStateBackend(StateBackend):
 
 
 class PredefinedOptions(Enum):
-    """Settings of RocksDB for kinds of disks."""
+    """RocksDB settings for kinds of disks."""
 
     DEFAULT = 0
     SPINNING_DISK_OPTIMIZED = 1
@@ -37,7 +37,7 @@ class PredefinedOptions(Enum):
 
 
 class EmbeddedRocksDBStateBackend(StateBackend):
-    """In RocksDB on local disks: for state that is larger than memory.
+    """Backend that keeps state in RocksDB on local disks, for state that is larger than memory.
 
     The paths have an effect; the other settings are checked and kept.  Checkpoints hold what has
     changed in any case.
@@ -59,7 +59,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         return {STATE_BACKEND.key: "rocksdb", **paths}
 
     def set_db_storage_paths(self, *paths: str) -> None:
-        """Folders of the local file system; none: the machine's temporary one.
+        """Set folders of the local file system. Without paths: the machine's temporary directory.
 
         Raises:
             ValueError: a path is relative, or of another file system.
@@ -67,25 +67,26 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         self._paths = [_local_path(path) for path in paths]
 
     def get_db_storage_paths(self) -> list[str]:
-        """What :meth:`set_db_storage_paths` was given, as plain paths."""
+        """Return the folders that :meth:`set_db_storage_paths` was given, as plain paths."""
         return list(self._paths)
 
     def is_incremental_checkpoints_enabled(self) -> bool:
-        """Whether a checkpoint is to hold what has changed since the one before."""
+        """Return whether a checkpoint should hold only the changes since the checkpoint before."""
         return self._incremental
 
     def set_predefined_options(self, options: PredefinedOptions) -> None:
-        """For the kind of disk."""
+        """Set the kind of disk."""
         self._predefined = PredefinedOptions(options)
 
     def get_predefined_options(self) -> PredefinedOptions:
-        """What :meth:`set_predefined_options` was given."""
+        """Return the value that :meth:`set_predefined_options` was given."""
         return self._predefined
 
     def set_options(self, options_factory_class_name: str) -> None:
-        """
+        """Refuse a factory of options, which is a Java class.
+
         Raises:
-            ConfigurationError: always; the factory is a class of Java.
+            ConfigurationError: always.
         """
         raise ConfigurationError(
             f"set_options({options_factory_class_name!r}): there is no JVM that has this class; "
@@ -93,11 +94,11 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         )
 
     def get_options(self) -> str | None:
-        """Always None."""
+        """Return None: there is no factory of options."""
         return None
 
     def set_number_of_transfer_threads(self, number_of_transfering_threads: int) -> None:
-        """How many threads move files of a checkpoint."""
+        """Set how many threads transfer files of a checkpoint."""
         if number_of_transfering_threads < 1:
             raise ValueError(
                 f"a number of threads must be at least 1, got {number_of_transfering_threads}"
@@ -105,7 +106,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         self._transfer_threads = number_of_transfering_threads
 
     def get_number_of_transfer_threads(self) -> int:
-        """What :meth:`set_number_of_transfer_threads` was given; 4 by default."""
+        """Return the value that :meth:`set_number_of_transfer_threads` was given; default 4."""
         return self._transfer_threads
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""StreamExecutionEnvironment: where programs begin."""
+"""StreamExecutionEnvironment: the beginning of every program."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.configuration import Configuration
 from flinkray.datastream.common.job_client import JobClient
 from flinkray.datastream.common.job_execution_result import JobExecutionResult
-from flinkray.datastream.common.serialization import check_charset
-from flinkray.datastream.data_stream import DataStream, StreamProgram
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
+from flinkray.datastream.keyed_stream import KeyedStream
 from flinkray.datastream.local_execution import LocalJobClient, LocalResults, unpacked_archives
+from flinkray.datastream.stream import DataStream, StreamProgram
 from flinkray.streaming.columnar.conversion import batch_of_type
 from flinkray.streaming.columnar.views import without_views
 from flinkray.streaming.errors import StreamError
@@ -34,8 +34,10 @@ from flinkray.streaming.program.transformations import (
     OperatorTransformation,
     build_graph,
 )
+from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.type_inference import type_of_schema
 from flinkray.streaming.records.typeinfo import TypeInformation, expect_type
+from flinkray.streaming.records.widening import as_one_table
 from flinkray.streaming.sinks.collect import CollectOperator
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
 from flinkray.streaming.sinks.simple import CollectSink
@@ -65,7 +67,7 @@ logger = logging.getLogger(__name__)
 
 
 class StreamExecutionEnvironment(StreamProgram):
-    """Builds programs and runs them, in this process or on a cluster.
+    """Environment that builds programs and runs them, in this process or on a cluster.
 
     Args:
         configuration: settings by their names in Flink (see :meth:`configure`).
@@ -100,9 +102,13 @@ class StreamExecutionEnvironment(StreamProgram):
     def get_execution_environment(
         configuration: Configuration | None = None, cluster: ClusterClient | None = None
     ) -> StreamExecutionEnvironment:
-        """A new environment, for programs that run in the slots of *cluster* (see
-        :func:`flinkray.connect`).  None: of the one that ``flinkray run`` has connected to, else in
-        this process."""
+        """Return a new environment.
+
+        Programs of the environment run in the slots of *cluster* (:func:`flinkray.connect`).
+
+        None: the cluster that ``flinkray run`` has connected to; without ``flinkray run``, this
+        process.
+        """
         target = execution_target()
         env = StreamExecutionEnvironment(cluster=cluster or target.cluster)
         if target.cluster is not None:
@@ -117,10 +123,12 @@ class StreamExecutionEnvironment(StreamProgram):
     def from_collection(
         self, collection: Iterable[Any], type_info: TypeInformation | None = None
     ) -> DataStream:
-        """The elements of a collection, read by one subtask; a row type makes rows of tuples.
+        """Make a stream of a collection's elements.
+
+        One subtask reads them; a row type makes rows of tuples.
 
         Raises:
-            TypeError: it is a table, whose elements are not its rows.
+            TypeError: the collection is a table, whose elements are not its rows.
         """
         if isinstance(collection, pa.Table | pa.RecordBatch) or _is_data_frame(collection):
             raise TypeError(
@@ -134,7 +142,7 @@ class StreamExecutionEnvironment(StreamProgram):
         )
 
     def from_sequence(self, start: int, end: int) -> DataStream:
-        """The integers from *start* to *end*, both included."""
+        """Make a stream of the integers from *start* to *end*, both included."""
         return self._source(
             "Source: Number Sequence Source", NumberSequenceSource(start, end), None
         )
@@ -144,12 +152,15 @@ class StreamExecutionEnvironment(StreamProgram):
         data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
         batch_rows: int = 1 << 16,
     ) -> DataStream:
-        """The rows of Arrow data, in batches of at most *batch_rows* rows; functions of records are
-        given rows with field names.  A column has the type that holds the values of all batches.
+        """Make a stream of the rows of Arrow data, in batches of at most *batch_rows* rows.
+
+        Functions of records are given rows with field names. A column has the type that holds the
+        values of all batches.
 
         Raises:
-            ValueError: there is no batch, or no column.
-            TypeError: it is no Arrow data.
+            ValueError: there is no batch, or no column, or two columns have one name.
+            StreamError: no type holds the values that batches have in a column.
+            TypeError: *data* is no Arrow data.
         """
         if _is_data_frame(data):
             raise TypeError(
@@ -164,8 +175,7 @@ class StreamExecutionEnvironment(StreamProgram):
                     "from_arrow was given no batch, so that nobody knows its columns: give an "
                     "empty one, such as schema.empty_table()"
                 )
-            tables = [pa.Table.from_batches([batch]) for batch in batches]
-            table = pa.concat_tables(tables, promote_options="permissive")
+            table = as_one_table(batches, may_round=False)
         if not table.num_columns:
             raise ValueError("from_arrow was given rows without a column: select one at least")
         table = without_views(table)
@@ -180,12 +190,12 @@ class StreamExecutionEnvironment(StreamProgram):
         source_name: str = "source",
         type_info: TypeInformation | None = None,
     ) -> DataStream:
-        """The records of a Source, with timestamps and watermarks if a strategy is given.
+        """Make a stream of a Source's records. A strategy adds timestamps and watermarks.
 
         Args:
-            watermark_strategy: becomes part of the source; without it, records keep the timestamps
-                that the source gives them, and there are no watermarks before the end.
-            type_info: of the records; the source's own when None.
+            watermark_strategy: becomes part of the source. None: records keep the source's
+                timestamps, and there are no watermarks before the end.
+            type_info: type of the records; None: the source's own.
         """
         if not isinstance(source, Source):
             raise TypeError(f"from_source takes a Source, got {source!r}")
@@ -209,18 +219,20 @@ class StreamExecutionEnvironment(StreamProgram):
         spark_conf: Mapping[str, object] | None = None,
         session: str | None = None,
     ) -> DataStream:
-        """The rows of the DataFrame that ``function(spark)`` returns, in batches of columns;
-        functions of records are given rows with its field names.
+        """Make a stream of the rows of a Spark DataFrame, in batches of columns.
 
-        The function runs in the slots of the job, beside the program.  The stream reads a partition
-        when Spark has computed it, partitions in their order; see docs/spark.md.
+        ``function(spark)`` returns the DataFrame.
+
+        Functions of records are given rows with the DataFrame's field names. The function runs in
+        the slots of the job, beside the program. The stream reads a partition when Spark has
+        computed it, partitions in their order; see docs/spark.md.
 
         Args:
-            type_info: what the rows are to be, if that is not what the columns are.
+            type_info: type of the rows, if it differs from the columns' types.
             executors: Spark executors, each in a slot of its own.
             cpu: cores of each of these slots.
-            memory: of each, as ``"1500m"``, ``"2g"`` or bytes.
-            spark_conf: Spark properties; those that flinkray sets itself are refused.
+            memory: memory of each slot, as ``"1500m"``, ``"2g"`` or bytes.
+            spark_conf: Spark properties; properties that flinkray sets itself are refused.
             session: name of a Spark session that stages and jobs share, which has these executors;
                 see :func:`flinkray.spark_job`.
 
@@ -248,23 +260,25 @@ class StreamExecutionEnvironment(StreamProgram):
         memory: int | str = "1g",
         spark_conf: Mapping[str, object] | None = None,
     ) -> DataStream:
-        """The rows of the streaming DataFrame (``spark.readStream``) that ``function(spark)``
-        returns, in batches of columns; functions of records are given rows with its field names.
+        """Make a stream of the rows of a streaming Spark DataFrame (``spark.readStream``).
 
-        The query runs in the slots of the job, beside the program, until it or the program ends.
-        The stream reads a micro-batch when Spark has computed it, micro-batches in their order; see
-        docs/spark.md.
+        ``function(spark)`` returns the DataFrame.
+
+        Rows come in batches of columns; functions of records are given rows with the DataFrame's
+        field names. The query runs in the slots of the job, beside the program, until it or the
+        program ends. The stream reads a micro-batch when Spark has computed it, micro-batches in
+        their order; see docs/spark.md.
 
         Args:
-            type_info: what the rows are to be, if that is not what the columns are.
-            trigger: when Spark computes a micro-batch, as ``DataStreamWriter.trigger`` takes it:
+            type_info: type of the rows, if it differs from the columns' types.
+            trigger: when Spark computes a micro-batch, in the form of ``DataStreamWriter.trigger``:
                 ``{"processingTime": "1 second"}``, or ``{"availableNow": True}`` for a query that
-                ends; None: when there are rows and the last one is published.
+                ends; None: as soon as there are rows and the last micro-batch is published.
             output_mode: ``"append"``, or ``"update"`` for the changed rows of an aggregation.
             executors: Spark executors, each in a slot of its own.
             cpu: cores of each of these slots.
-            memory: of each, as ``"1500m"``, ``"2g"`` or bytes.
-            spark_conf: Spark properties; those that flinkray sets itself are refused.
+            memory: memory of each slot, as ``"1500m"``, ``"2g"`` or bytes.
+            spark_conf: Spark properties; properties that flinkray sets itself are refused.
 
         Raises:
             ConfigurationError: an argument is not acceptable; the text names it.
@@ -277,6 +291,9 @@ class StreamExecutionEnvironment(StreamProgram):
         return self._from_stage(
             SparkStreamSource, stage, watermark_strategy, source_name, type_info
         )
+
+    def partition(self, stream: DataStream, keys: Keys) -> KeyedStream:
+        return KeyedStream(stream, keys)
 
     def from_stage_of_epochs(
         self,
@@ -314,16 +331,18 @@ class StreamExecutionEnvironment(StreamProgram):
         return stream
 
     def read_text_file(self, file_path: str, charset_name: str = "UTF-8") -> DataStream:
-        """The lines of a file, or of all files in a directory.
+        """Make a stream of the lines of a file, or of all files in a directory.
+
+        Args:
+            charset_name: the encoding of files without a byte order mark.
 
         Raises:
-            StreamError: *charset_name* is another one than UTF-8.
+            StreamError: there is no such encoding.
         """
-        check_charset(charset_name)
-        return self.from_source(FileSource(file_path), None, "Text File")
+        return self.from_source(FileSource(file_path, encoding=charset_name), None, "Text File")
 
     def socket_text_stream(self, hostname: str, port: int, delimiter: str = "\n") -> DataStream:
-        """Lines from a TCP server."""
+        """Make a stream of lines from a TCP server."""
         stream = self.from_source(SocketSource(hostname, port, delimiter), None, "Socket Stream")
         stream._transformation.non_parallel = True
         return stream
@@ -350,7 +369,7 @@ class StreamExecutionEnvironment(StreamProgram):
     # --- execution ------------------------------------------------------------------------------
 
     def get_stream_graph(self, job_name: str | None = None, clear: bool = False) -> StreamGraph:
-        """The program as a graph; with *clear*, the environment begins a new one."""
+        """Return the program as a graph. With *clear*, the environment begins a new program."""
         return self._stream_graph(job_name, clear, is_on_cluster=self._cluster is not None)
 
     def _stream_graph(self, job_name: str | None, clear: bool, is_on_cluster: bool) -> StreamGraph:
@@ -389,7 +408,10 @@ class StreamExecutionEnvironment(StreamProgram):
         return graph
 
     def get_execution_plan(self) -> str:
-        """The program as JSON: nodes with parallelism, and how records travel between them."""
+        """Return the program as JSON.
+
+        The JSON has the nodes with parallelism, and how records travel between them.
+        """
         return self._checked_graph(None, False).execution_plan()
 
     def _checked_graph(self, job_name: str | None, clear: bool) -> StreamGraph:
@@ -404,9 +426,10 @@ class StreamExecutionEnvironment(StreamProgram):
         """Run the program to its end.
 
         Raises:
-            OperatorError: a function failed; its traceback, the record and the operator are told.
-            JobExecutionError: the same on a cluster, in the error's text.
-            StreamError, JobSubmissionError: it cannot run on the cluster.
+            OperatorError: a function failed; the error has its traceback, the record and the
+                operator.
+            JobExecutionError: a function failed on a cluster; the error's text has the same.
+            StreamError, JobSubmissionError: the program cannot run on the cluster.
         """
         graph = self._checked_graph(job_name, True)
         if self._cluster is not None:
@@ -420,10 +443,10 @@ class StreamExecutionEnvironment(StreamProgram):
         return JobExecutionResult(JobID.generate(), job.clock.monotonic() - begun)
 
     def execute_async(self, job_name: str = "Flink Streaming Job") -> JobClient:
-        """Begin to run the program: on the cluster, or in a thread.
+        """Start the program, on the cluster or in a thread, and return its client.
 
         Raises:
-            StreamError, JobSubmissionError: it cannot run on the cluster.
+            StreamError, JobSubmissionError: the program cannot run on the cluster.
         """
         graph = self._checked_graph(job_name, True)
         if self._cluster is not None:
@@ -441,7 +464,7 @@ class StreamExecutionEnvironment(StreamProgram):
         if limit is None:
             return iterator
         with iterator:
-            return list(islice(iterator, limit))  # which asks for no more than these
+            return list(islice(iterator, limit))  # asks for no more than these results
 
     def _collect(self, stream: DataStream, job_name: str | None) -> CloseableIterator:
         name = "Data stream collect sink"
@@ -495,16 +518,18 @@ class StreamExecutionEnvironment(StreamProgram):
         returned: DataStream | None,
         result: IntermediateDataSetID | None,
     ) -> tuple[tuple[JobVertex, ...], tuple[JobFile, ...]]:
-        """The program as vertices of a batch job, and the files that it brings along; this
-        environment begins a new program.
+        """Return the program as vertices of a batch job, and its files.
+
+        The environment then begins a new program.
 
         Args:
-            owner: the same program of another owner has vertices of other ids; in hex digits.
+            owner: hex id that goes into the vertex ids: the same program of another owner has
+                others.
             returned: the stream that becomes *result*, which the last vertex writes.
 
         Raises:
-            ConfigurationError: it sets something that belongs to the job, or leads to nothing.
-            StreamError: something in it cannot be sent to the cluster.
+            ConfigurationError: the program sets something that belongs to the job, or has no sink.
+            StreamError: a part of the program cannot be sent to the cluster.
         """
         from flinkray.datastream.cluster_execution import vertices_of
 
@@ -532,11 +557,11 @@ class StreamExecutionEnvironment(StreamProgram):
         return vertices_of(graph, self._slot_sharing_groups, settings, owner), self._job_files()
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: an environment keeps nothing open."""
 
 
 def _is_data_frame(data: object) -> bool:
-    """Of pandas, Spark or another library."""
+    """Return whether *data* is a DataFrame of pandas, Spark or another library."""
     return type(data).__name__ == "DataFrame"
 
 
@@ -554,7 +579,7 @@ def _instead_of_table(data: object) -> str:
 
 
 def _warn_of_sinks_that_show_nothing(graph: StreamGraph) -> None:
-    """Of sinks whose results are committed, and whose input has no end."""
+    """Warn of sinks that would show no results: they commit results, and a source has no end."""
     if graph.batch:
         return
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""What programs for Flink 1 say about time."""
+"""Time characteristic, which programs for Flink 1 set."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from enum import Enum
 
 
 class TimeCharacteristic(Enum):
-    """Of old programs: what time windows go by.  Assigners say it themselves now."""
+    """Kind of time that time windows go by, for old programs.
+
+    Window assigners decide this themselves now.
+    """
 
     ProcessingTime = 0
     IngestionTime = 1

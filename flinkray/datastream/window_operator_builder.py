@@ -1,4 +1,4 @@
-"""The operator of a windowed stream, from what a program says of its windows."""
+"""Builder of the operator of a windowed stream."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from flinkray.streaming.functions.window_functions import (
     WindowFunction,
 )
 from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.windowing.aligned import make_window_operator
 from flinkray.streaming.windowing.assigners import (
     SlidingEventTimeWindows,
@@ -41,56 +42,64 @@ from flinkray.streaming.windowing.triggers import EventTimeTrigger, Trigger
 
 
 class WindowOperatorBuilder:
-    """What is said of windows, and the operators that do it, as Flink's class of this name.
+    """Builder of window operators from a program's settings, like Flink's class of this name.
 
-    Operators of columns do less than :meth:`build`'s.  What they cannot do is refused, by name.
+    Operators on columns support less than :meth:`build`'s; settings that they lack are refused, by
+    name.
+
+    Args:
+        input_types: types of each input's records, for records that become columns; None, or no
+            entry: columns have the types of the values.
     """
 
-    def __init__(self, assigner: WindowAssigner) -> None:
+    def __init__(self, assigner: WindowAssigner, *input_types: TypeInformation | None) -> None:
         if not isinstance(assigner, WindowAssigner):
             raise TypeError(f"a WindowAssigner is needed, got {assigner!r}")
         self._assigner = assigner
+        self._input_types = input_types
         self._trigger: Trigger | None = None
         self._evictor: Evictor | None = None
         self._lateness = 0
         self._late_tag: OutputTag[Any] | None = None
 
     def title(self, what: str) -> str:
-        """The name of an operator that does that."""
+        """Return the name of an operator, from the assigner's name and *what*."""
         return f"{type(self._assigner).__name__}, {what}"
 
     # --- what is said of the windows --------------------------------------------------------------
 
     def trigger(self, trigger: Trigger) -> None:
-        """In place of the assigner's own."""
+        """Set the trigger, in place of the assigner's own."""
         if not isinstance(trigger, Trigger):
             raise TypeError(f"a Trigger is needed, got {trigger!r}")
         self._trigger = trigger
 
     def evictor(self, evictor: Evictor) -> None:
-        """Leaves records out when a window is evaluated."""
+        """Set the evictor, which removes records when a window is evaluated."""
         self._evictor = evictor
 
     def allowed_lateness(self, time_ms: int | Time | Duration) -> None:
-        """How long windows are kept after their end."""
+        """Set how long windows are kept after their end."""
         lateness = milliseconds(time_ms)
         if lateness < 0:
             raise ValueError(f"lateness must not be negative, got {lateness} ms")
         self._lateness = lateness
 
     def side_output_late_data(self, output_tag: OutputTag[Any]) -> None:
-        """Where records go that come too late for all their windows."""
+        """Set the side output for records that are too late for all their windows."""
         self._late_tag = output_tag
 
     # --- operators of records ---------------------------------------------------------------------
 
     def build(self, contents: WindowContents, function: Any, keys: Keys) -> WindowOperator:
-        """The operator that keeps *contents* of each window and gives them to a window function, or
-        on if it is None.
+        """Build the operator that keeps *contents* of windows and passes them to a window function.
+
+        If *function* is None, the contents are emitted directly.
 
         Raises:
-            TypeError: *function* is none of windows.
-            StreamError: an evictor does not go with the contents; or triggers with the assigner.
+            TypeError: *function* is no window function.
+            StreamError: the evictor does not fit the contents, or the trigger does not fit the
+                assigner.
         """
         evaluation = _evaluation(function)
         if self._evictor is not None:
@@ -111,25 +120,34 @@ class WindowOperatorBuilder:
     # --- operators of columns ---------------------------------------------------------------------
 
     def build_batches(self, function: Callable[..., Any], keys: Keys) -> WindowBatchesOperator:
-        """The operator that gives whole windows to a function of batches."""
+        """Build the operator that passes whole windows to a function of batches."""
         windows = self._plain_tumbling(
             "functions of batches are for tumbling windows of event time, without triggers, "
             "evictors, lateness and late side output; use process() for others"
         )
-        return WindowBatchesOperator(function, windows.size, windows.offset, keys)
+        return WindowBatchesOperator(
+            function, windows.size, windows.offset, keys, *self._input_types
+        )
 
     def build_join(self, first: Keys, second: Keys, right_suffix: str) -> WindowJoinOperator:
-        """The operator that pairs the rows of two streams."""
+        """Build the operator that pairs the rows of two streams."""
         windows = self._plain_tumbling(
             "a join of columns is for tumbling windows of event time, without triggers, "
             "evictors and lateness; use apply() for others"
         )
-        return WindowJoinOperator(windows.size, windows.offset, first, second, right_suffix)
+        return WindowJoinOperator(
+            windows.size,
+            windows.offset,
+            first,
+            second,
+            right_suffix,
+            self._input_types or (None, None),
+        )
 
     def build_aggregates(
         self, aggregates: Mapping[str, str | tuple[str, str]], keys: Keys
     ) -> tuple[WindowAggregateOperator, LocalWindowAggregateOperator]:
-        """The operator that aggregates columns, and the one that does so before the exchange."""
+        """Build the operators that aggregate columns behind and before the exchange."""
         assigner = self._assigner
         known = TumblingEventTimeWindows | SlidingEventTimeWindows
         if not isinstance(assigner, known) or not assigner.is_aligned:
@@ -153,13 +171,16 @@ class WindowOperatorBuilder:
             raise StreamError("give at least one aggregate, such as n='count'")
         times = PaneTimes(assigner.size, assigner.slide, assigner.offset)
         return (
-            WindowAggregateOperator(times, columns, keys),
+            WindowAggregateOperator(times, columns, keys, *self._input_types),
             LocalWindowAggregateOperator(times, columns, keys),
         )
 
     def _plain_tumbling(self, refusal: str) -> TumblingEventTimeWindows:
-        """The assigner, if its windows are known by size and offset alone and nothing else was
-        said of them."""
+        """Return the assigner if its windows depend only on size and offset.
+
+        Raises StreamError with the text *refusal*: they do not, or a trigger, evictor, lateness or
+        side output for late data is set.
+        """
         assigner = self._assigner
         refined = self._trigger or self._evictor or self._lateness or self._late_tag
         if not isinstance(assigner, TumblingEventTimeWindows) or not assigner.is_aligned or refined:

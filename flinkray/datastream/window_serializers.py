@@ -1,4 +1,4 @@
-"""Serializers of windows, which assigners of PyFlink's programs name."""
+"""Serializers of windows, which assigners of PyFlink's programs refer to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TWO_LONGS = struct.Struct(">qq")
 
 
 class TimeWindowSerializer(TypeSerializer[TimeWindow]):
-    """Start and end, of eight bytes each.
+    """Serializer of a window as start and end, with eight bytes each.
 
     >>> stream = BytesIO()
     >>> TimeWindowSerializer().serialize(TimeWindow(-5, 10), stream)
@@ -29,7 +29,7 @@ class TimeWindowSerializer(TypeSerializer[TimeWindow]):
 
 
 class CountWindowSerializer(TypeSerializer[CountWindow]):
-    """The window's number, of eight bytes.
+    """Serializer of a window as its number, with eight bytes.
 
     >>> stream = BytesIO()
     >>> CountWindowSerializer().serialize(CountWindow(3), stream)
@@ -45,7 +45,7 @@ class CountWindowSerializer(TypeSerializer[CountWindow]):
 
 
 class GlobalWindowSerializer(TypeSerializer[GlobalWindow]):
-    """One byte, as in Flink: there is only one such window.
+    """Serializer of the only global window as one byte, as in Flink.
 
     >>> stream = BytesIO()
     >>> GlobalWindowSerializer().serialize(GlobalWindow.get(), stream)

@@ -1,11 +1,10 @@
-"""Results of vertices that lie as Parquet files in the cluster's storage.
+"""Results of vertices that are stored as Parquet files in the cluster's storage.
 
-A result that Spark writes or reads cannot stay in the processes that produced it.  Each attempt of
-a producer has a directory of its own; what belongs to the result is what its manifest lists, which
-is written last.  So a directory without a manifest is of an attempt that did not finish, and a file
-that is listed and not there is lost, never silently missing.
+A result that Spark writes or reads cannot stay in the processes that produced it. Each attempt of a
+producer has its own directory. The manifest, which is written last, lists the files of the result:
+without a manifest, the attempt did not finish, and a listed file that is missing is lost.
 
-Names are loaded when they are used: who knows only where results lie needs no Arrow for it.
+Names are loaded at first use: code that only computes locations does not load Arrow.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Micro-batches of a stream that another one reads one by one, while their producer runs on.
+"""Micro-batches that one stream produces and another stream reads while the producer runs.
 
-A *micro-batch* consists of whole partitions, each an Arrow file.  It is there when it is published,
-as one; so nobody reads some partitions of one attempt and some of another.  Batches are numbered
-from 0, without a gap.  Whoever reads them says how far it has taken them, and deletes what nobody
-goes back to.
+A *micro-batch* consists of whole partitions, each an Arrow file. A batch becomes visible as a whole
+when it is published, so readers never see partitions of different attempts. Batches are numbered
+from 0 without gaps. The reader notes how far it has read, and deletes batches that are not needed.
 """
 
 from __future__ import annotations
@@ -34,37 +33,38 @@ _BATCH = re.compile(r"batch-(\d+)\.json")
 
 
 class MicroBatchColumnsError(FlinkRayError):
-    """Micro-batches of a stream have other columns than those before them."""
+    """The micro-batches of a stream have other columns than the batches before them."""
 
 
 class BatchProgress(NamedTuple):
-    """How many were published."""
+    """How many batches and rows were published."""
 
     batches: int = 0
     rows: int = 0
     origin: int = -1
-    """Of the last one."""
+    """Origin of the last batch; see :class:`MicroBatch`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One that is published."""
+    """A published micro-batch."""
 
     batch_id: int
     partitions: tuple[PublishedPartition, ...]
-    """Those that have rows."""
+    """The partitions that have rows."""
     origin: int = -1
-    """What it was computed of, if that has a number; higher than that of the batch before."""
+    """Number of the input that the batch was computed from, higher than that of the batch before.
+    -1 if the input has no number."""
 
     @property
     def rows(self) -> int:
-        """Their number."""
+        """Number of rows in all partitions."""
         return sum(partition.rows for partition in self.partitions)
 
 
 class PublishedBatches:
-    """At a path of this machine or a URI.  All methods block, and raise OSError while the storage
-    fails."""
+    """The micro-batches at a path of this machine or a URI.
+    All methods block, and raise OSError while the storage fails."""
 
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)
@@ -72,17 +72,18 @@ class PublishedBatches:
         self._rows = ResultDirectory(f"{self._directory.location}/{_ROWS}")
         self.location = self._directory.location
         self.query = QueryCheckpoint(f"{self.location}/{_OF_SPARK}")
-        """Of the query that they are of, if one writes them."""
+        """The checkpoint of the Spark query that writes these batches, if a query does."""
 
-    # --- for who writes ---------------------------------------------------------------------------
+    # --- methods of the writer --------------------------------------------------------------------
 
     def begin(self, columns: str) -> None:
-        """
+        """Declare the columns of the batches that follow.
+
         Args:
-            columns: their names and types.
+            columns: names and types of the columns.
 
         Raises:
-            MicroBatchColumnsError: those that were published have others.
+            MicroBatchColumnsError: batches with other columns were published before.
         """
         begun = self._directory.read_json(_BEGUN)
         if begun is None or not self.progress().batches:
@@ -96,23 +97,25 @@ class PublishedBatches:
     def write(
         self, number: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> PublishedPartition:
-        """A partition of a batch that is to be published.  May be done again, and by several at the
-        same time."""
+        """Write a partition of a batch that is to be published.
+        Several attempts may write the same partition, also at the same time."""
         return self._partitions.write(_ROWS, number, schema, batches, durable=True)
 
     def publish(self, batch: MicroBatch) -> None:
-        """May be done again, with the same rows."""
+        """Publish the batch.
+        If it is published already, the files of the first call stay, since readers may be reading
+        them."""
         partitions = [(one.number, one.rows, one.name) for one in batch.partitions]
         content = {"version": _VERSION, "partitions": partitions, "origin": batch.origin}
-        self._directory.write_json(_name(batch.batch_id), content)
+        self._directory.write_json(_name(batch.batch_id), content, once=True)
         self._count(batch)
 
     def _count(self, batch: MicroBatch) -> None:
         so_far = self.progress()
         if batch.batch_id < so_far.batches:
             return
-        # Each in a file of its own: one who does not know yet that another has taken over cannot
-        # set back how far that has come.
+        # Each count has a file of its own, so a writer that was replaced without knowing it cannot
+        # set back the count of its successor.
         counted = BatchProgress(batch.batch_id + 1, so_far.rows + batch.rows, batch.origin)
         content = {"version": _VERSION, "rows": counted.rows, "origin": counted.origin}
         self._directory.write_json(_counted(counted.batches), content)
@@ -121,63 +124,64 @@ class PublishedBatches:
                 self._delete(_counted(number))
 
     def is_published(self, batch_id: int) -> bool:
-        """Whether it need not be published (again)."""
+        """Return whether the batch is published; count it if its writer died before counting it."""
         if batch_id < self.progress().batches:
             return True
         batch = self.batch(batch_id)
-        if batch is not None:  # its writer died before it had counted it
+        if batch is not None:  # its writer died before it counted the batch
             self._count(batch)
         return batch is not None
 
     def next_batch(self) -> tuple[int, int]:
-        """The number of the batch that is to be published next, and the origin of the last one."""
+        """Return (number of the next batch to publish, origin of the last published batch)."""
         while self.is_published(self.progress().batches):
             pass
         so_far = self.progress()
         return so_far.batches, so_far.origin
 
     def progress(self) -> BatchProgress:
-        """How many were published so far."""
+        """Return how many batches and rows were published so far, and the last origin."""
         last = max(self._numbers(_PUBLISHED), default=0)
         if not last:
             return BatchProgress()
         content = self._directory.read_json(_counted(last))
-        if content is None:  # another one has counted on, and deleted it
+        if content is None:  # another writer has counted on, and deleted the file
             return self.progress()
         return BatchProgress(last, content["rows"], content["origin"])
 
     def waiting(self) -> int:
-        """How many are published and not taken."""
+        """Return how many published batches the reader has not taken yet."""
         content = self._directory.read_json(_TAKEN)
         taken = 0 if content is None else content["batches"]
         return max(0, self.progress().batches - taken)
 
     def consumed(self) -> int:
-        """The highest origin of a batch that nobody goes back to; -1: there is none."""
+        """Return the highest origin of the batches that are not needed any more; -1 if none."""
         content = self._directory.read_json(_CONSUMED)
         return -1 if content is None else int(content["origin"])
 
     def goes_on_after(self) -> int | None:
-        """So many there were in the job from whose savepoint this one begins, which is where the
-        query is to go on; None: that is not known yet."""
+        """Return the number of batches before the savepoint from which this job starts.
+        The query continues after them. None if the number is not known yet."""
         content = self._directory.read_json(_GOES_ON)
         return None if content is None else int(content["batches"])
 
     def end(self, execution: str = "") -> None:
-        """No batch follows those that are published, whichever execution of the stream reads them;
-        or only if that one does: those that go on from an earlier checkpoint have more to come."""
+        """Note that no batch follows the published ones.
+        If *execution* is given, this holds for that execution of the stream only; executions from
+        an earlier checkpoint get more batches."""
         self._directory.write_json(_ended(execution), {"version": _VERSION})
 
-    # --- for who reads ----------------------------------------------------------------------------
+    # --- methods of the reader --------------------------------------------------------------------
 
     def ended(self, execution: str = "") -> BatchProgress | None:
-        """All there are for that execution of the stream; None: there may be more."""
+        """Return the final progress in that execution of the stream; None if batches may follow."""
         names = dict.fromkeys((_ended(""), _ended(execution)))
         is_ended = any(self._directory.read_json(name) is not None for name in names)
         return self.progress() if is_ended else None
 
     def batch(self, batch_id: int) -> MicroBatch | None:
-        """None: it is not published, or was forgotten."""
+        """Return the batch; None if it is not published, or was forgotten."""
         content = self._directory.read_json(_name(batch_id))
         if content is None:
             return None
@@ -185,49 +189,49 @@ class PublishedBatches:
         return MicroBatch(batch_id, partitions, content["origin"])
 
     def open(self, name: str) -> pa.RecordBatchFileReader:
-        """A partition.  Raises FileResultLostError: the file is not there, or is damaged."""
+        """Open a partition. Raises FileResultLostError if the file is missing or damaged."""
         return self._partitions.open(_ROWS, name)
 
     def read_pieces(self, name: str) -> Iterator[bytes]:
-        """The bytes of a partition, a piece at a time."""
+        """Yield the bytes of a partition, one piece at a time."""
         return self._rows.read_pieces(name)
 
     def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
-        """A partition that another stream's batches have had; it is whole or not there."""
+        """Write a partition read from another stream's batches; it becomes visible as a whole."""
         self._rows.write_pieces(name, pieces)
 
     def note_taken(self, batches: int) -> None:
-        """So many are taken."""
+        """Note that the reader has taken this many batches."""
         self._directory.write_json(_TAKEN, {"version": _VERSION, "batches": batches})
 
     def note_consumed(self, origin: int) -> None:
-        """Nobody goes back to batches of that origin, or an earlier one."""
+        """Note that batches with this origin or a lower one are not needed any more."""
         self._directory.write_json(_CONSUMED, {"version": _VERSION, "origin": origin})
 
     def note_cut(self, checkpoint_id: int, batches: int) -> None:
-        """That checkpoint is after so many batches."""
+        """Note that the checkpoint comes after this many batches."""
         self._directory.write_json(_cut(checkpoint_id), {"version": _VERSION, "batches": batches})
 
     def cut(self, checkpoint_id: int) -> int | None:
-        """After how many batches that checkpoint is; None: nobody has said."""
+        """Return the number of batches before the checkpoint; None if it was not noted."""
         content = self._directory.read_json(_cut(checkpoint_id))
         return None if content is None else int(content["batches"])
 
     def forget_cuts(self, last: int) -> None:
-        """Nobody asks for cuts up to that checkpoint any more."""
+        """Delete the notes of cuts for checkpoints up to *last*."""
         for checkpoint_id in self._numbers(_CUT):
             if checkpoint_id <= last:
                 self._delete(_cut(checkpoint_id))
 
     def go_on_after(self, batches: int) -> None:
-        """The next batch has that number, and the query is where it goes on."""
+        """Continue after this many batches: the next batch gets this number."""
         if batches:
             content = {"version": _VERSION, "rows": 0, "origin": -1}
             self._directory.write_json(_counted(batches), content)
         self._directory.write_json(_GOES_ON, {"version": _VERSION, "batches": batches})
 
     def forget(self, below: int) -> None:
-        """Nobody asks for batches below that any more; their rows stay."""
+        """Delete the notes of batches below that number; their rows stay."""
         for batch_id in self._numbers(_BATCH):
             if batch_id < below:
                 self._delete(_name(batch_id))
@@ -238,7 +242,7 @@ class PublishedBatches:
         return [int(match[1]) for name in names if (match := kind.fullmatch(name))]
 
     def delete(self, name: str) -> None:
-        """A partition whose rows nobody reads any more; fine when it is not there."""
+        """Delete a partition's file, which nobody reads any more; no error if it is missing."""
         self._delete(f"{_ROWS}/{name}")
 
     def _delete(self, path: str) -> None:
@@ -250,12 +254,12 @@ class PublishedBatches:
     # --- the end of reading -----------------------------------------------------------------------
 
     def note_reader_ended(self, execution: str, subtask: int, parallelism: int) -> None:
-        """In this execution of the stream, this one of so many readers reads no more."""
+        """Note that this reader has finished in this execution of the stream."""
         name = _reader(execution, subtask)
         self._directory.write_json(name, {"version": _VERSION, "parallelism": parallelism})
 
     def is_read_no_more(self, execution: str) -> bool:
-        """Whether all readers of the execution have ended."""
+        """Return whether all readers of the execution have finished."""
         first = self._directory.read_json(_reader(execution, 0))
         return first is not None and all(
             self._directory.read_json(_reader(execution, subtask)) is not None

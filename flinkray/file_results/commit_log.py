@@ -1,9 +1,8 @@
-"""What the committer of a sink is about to commit, where no checkpoint holds it.
+"""A log of what the committer of a sink is about to commit, for jobs without checkpoints.
 
-A batch job whose committer is run again may have new results of its writers by then: those that
-the first attempt has read can be lost with the process that had them.  Had it committed some of
-them, the new ones would come on top.  So an attempt notes what it commits before it does, and every
-later one commits what was noted.
+When the committer of a batch job runs again, its writers may have produced new results, since
+results can be lost with their process. The first attempt may have committed some of the old ones.
+So an attempt notes what it commits before it commits, and later attempts commit what was noted.
 """
 
 from __future__ import annotations
@@ -15,59 +14,65 @@ from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
 
-import pyarrow.fs
-
 from flinkray.core import cloud_pickle, disk
-from flinkray.core.errors import FlinkRayError
+from flinkray.core.errors import FlinkRayError, StoredFormatError
+from flinkray.core.private_files import opener
 from flinkray.file_results.directory import ResultDirectory
 
 _CRC_SIZE = 4
+_NAME = "committables"
 
 
 class CommitLogError(FlinkRayError):
-    """What was noted cannot be read."""
+    """The noted committables cannot be read."""
 
 
 class FileCommitLog:
-    """In a directory of its own, at a path of this machine or a URI.
+    """A commit log in its own directory, at a path of this machine or a URI.
 
-    Two attempts that are at work at the same time note one thing on file systems that link files,
-    and on others the first to have finished by the time that the second looks.
+    If two attempts run at the same time on a local file system, both use the note that was written
+    first. On other storage the later attempt decides, and the earlier one commits nothing any more
+    (:mod:`flinkray.ha.epoch_directory`).
     """
 
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)
-        self._path = f"{self._directory.path}/committables"
+        self._path = f"{self._directory.path}/{_NAME}"
 
     def settle(self, committables: Sequence[Any]) -> Sequence[Any]:
-        """Note these, unless others are noted already; returns those that are.  Blocks.
+        """Note these committables, unless others are noted already. Returns the noted ones. Blocks.
 
         Raises:
             OSError: the storage fails.
-            CommitLogError: what is noted is damaged.
+            TakenOverError: a later attempt of the committer has taken over.
+            CommitLogError: the note is damaged.
         """
-        if not self._is_there():
-            self._note(cloud_pickle.dumps(list(committables)))
-        return self._read()
-
-    def _is_there(self) -> bool:
-        info = self._directory.files.get_file_info(self._path)
-        return bool(info.type != pyarrow.fs.FileType.NotFound)
-
-    def _note(self, payload: bytes) -> None:
-        self._directory.create()
+        payload = cloud_pickle.dumps(list(committables))
         content = crc32(payload).to_bytes(_CRC_SIZE, "little") + payload
-        unfinished = f"{self._path}.{uuid.uuid4().hex}"
-        if self._directory.is_local:
-            self._note_locally(unfinished, content)
-            return
-        with self._directory.files.open_output_stream(unfinished) as stream:
-            stream.write(content)
-        if not self._is_there():
-            self._directory.files.move(unfinished, self._path)
+        if not self._directory.is_local:
+            return self._decoded(self._settled_by_epoch(content))
+        if not os.path.exists(self._path):
+            self._note_locally(content)
+        self._directory.sync_names()  # the attempt that noted may have died before it synchronised
+        with open(self._path, "rb") as file:
+            return self._decoded(file.read())
 
-    def _note_locally(self, unfinished: str, content: bytes) -> None:
-        with open(unfinished, "wb") as file:
+    def _settled_by_epoch(self, content: bytes) -> bytes:
+        notes = self._directory.epochs(_NAME, (_NAME,))
+        try:
+            notes.take_over(b"an attempt of a committer")
+            noted = notes.read(_NAME)
+        except StoredFormatError as error:
+            raise self._damaged() from error
+        if noted is None:
+            notes.write(_NAME, content)
+            return content
+        return noted
+
+    def _note_locally(self, content: bytes) -> None:
+        self._directory.create()
+        unfinished = f"{self._path}.{uuid.uuid4().hex}"
+        with open(unfinished, "wb", opener=opener) as file:
             file.write(content)
         disk.sync(unfinished)
         try:
@@ -76,16 +81,16 @@ class FileCommitLog:
             pass  # another attempt was first
         finally:
             os.unlink(unfinished)
-        disk.sync_names(self._directory.path)
 
-    def _read(self) -> Sequence[Any]:
-        with self._directory.files.open_input_stream(self._path) as stream:
-            content = stream.read()
+    def _decoded(self, content: bytes) -> Sequence[Any]:
         payload = content[_CRC_SIZE:]
         if crc32(payload).to_bytes(_CRC_SIZE, "little") != content[:_CRC_SIZE]:
-            raise CommitLogError(
-                f"{self._path}, where a sink has noted what it commits, is damaged: look what of "
-                "it is visible, and start the job again without that"
-            )
+            raise self._damaged()
         noted: Sequence[Any] = pickle.loads(payload)
         return noted
+
+    def _damaged(self) -> CommitLogError:
+        return CommitLogError(
+            f"{self._path}, where a sink has noted what it commits, is damaged: look what of "
+            "it is visible, and start the job again without that"
+        )

@@ -1,10 +1,10 @@
-"""Deleting what lies there, by processes that do nothing else with it."""
+"""Deletes directories of results, for processes that do nothing else with results."""
 
 from __future__ import annotations
 
 
 def delete_directory(location: str) -> None:
-    """With all that is in it; fine when it is not there.  Blocks.
+    """Delete the directory with all its contents; no error if it does not exist. Blocks.
 
     Args:
         location: a path of this machine, or a URI.

@@ -1,13 +1,14 @@
-"""The directory of an attempt's part of a result, and the manifest in it."""
+"""The directory with one attempt's part of a result, and its manifest."""
 
 from __future__ import annotations
 
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,9 +18,13 @@ import pyarrow.parquet as pq
 
 from flinkray.core import disk
 from flinkray.core.errors import FlinkRayError
+from flinkray.core.private_files import create_empty, restrict
+from flinkray.ha.arrow_directory import ArrowDirectory
+from flinkray.ha.directory import Directory, LocalDirectory
+from flinkray.ha.epoch_directory import EpochDirectory
 
 MANIFEST = "_manifest.json"
-"""Spark and pyarrow pass over files whose names begin like this."""
+"""File name of the manifest. Spark and pyarrow ignore files whose names begin with ``_``."""
 
 _VERSION = 1
 _PIECE = 4 << 20
@@ -27,26 +32,25 @@ _PIECE = 4 << 20
 
 
 FilesOpener = Callable[[str], tuple[pyarrow.fs.FileSystem, str]]
-"""Takes a URI; returns its file system, and the path in it."""
+"""Takes a URI; returns its file system, and the path in that file system."""
 
 _schemes: dict[str, FilesOpener] = {}
 
 
 def register_files(scheme: str, opener: FilesOpener) -> None:
-    """Have the URIs of *scheme* opened by *opener*, in this process; pyarrow knows others."""
+    """Use *opener* for URIs of *scheme*, in this process. pyarrow opens URIs of other schemes."""
     _schemes[scheme] = opener
 
 
 class FileResultLostError(FlinkRayError):
-    """A file of a result is not there any more, or not as it was written: its producer has to run
-    again."""
+    """A file of a result is missing or was changed; the producer must run again."""
 
     retryable = True
 
     def __init__(self, text: str, location: str) -> None:
         super().__init__(text)
         self.location = location
-        """Of the directory."""
+        """Location of the result's directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +58,16 @@ class ResultFile:
     """One Parquet file of a result."""
 
     name: str
-    """Below the directory."""
+    """Path of the file, relative to the directory."""
     size: int
-    """Bytes."""
+    """Size of the file in bytes."""
     row_groups: tuple[int, ...]
-    """Rows of each."""
+    """Number of rows in each row group."""
 
 
 class ResultDirectory:
-    """At a path of this machine, or a URI that pyarrow or :func:`register_files` knows.
-
-    All methods block, and raise OSError while the storage fails.
-    """
+    """The directory of a result, at a path of this machine or a URI.
+    All methods block, and raise OSError while the storage fails."""
 
     def __init__(self, location: str) -> None:
         self.location = location.rstrip("/")
@@ -77,32 +79,70 @@ class ResultDirectory:
             self.files, path = pyarrow.fs.LocalFileSystem(), os.path.abspath(self.location)
         self.path: str = path.rstrip("/")
         self.is_local = isinstance(self.files, pyarrow.fs.LocalFileSystem)
-        """Closed files and their names survive a cut of the power when they are synchronised; other
-        storages keep what is closed."""
+        """Whether the files are on this machine.
+        They and their names survive a power failure only after a sync; other storage keeps them."""
 
     def create(self) -> None:
-        """Fine when it is there."""
-        self.files.create_dir(self.path, recursive=True)
+        """Create the directory and its parents, if missing. Their names are durable on return."""
+        if self.is_local:
+            disk.make_directories(self.path)
+        else:
+            self.files.create_dir(self.path, recursive=True)
 
-    def write_json(self, name: str, content: dict[str, Any]) -> None:
-        """A file that is whole or not there, in the place of one of that name."""
+    def write_json(self, name: str, content: dict[str, Any], *, once: bool = False) -> None:
+        """Replace the file *name* in one step: readers see the old file or the new one.
+
+        With *once*, an existing file stays. On storage that is not local, two processes that write
+        at the same time may not see each other; then the later file stays.
+        """
         self.create()
         path = f"{self.path}/{name}"
-        self._put(path, f"{path}.{uuid.uuid4().hex}", [json.dumps(content).encode()])
+        if once and self.files.get_file_info(path).is_file:
+            return
+        unfinished = f"{path}.{uuid.uuid4().hex}"
+        self._put(path, unfinished, [json.dumps(content).encode()], once=once)
 
-    def _put(self, path: str, unfinished: str, pieces: Iterable[bytes]) -> None:
-        """A file that is on the disk when it has its name, and its name when this returns."""
-        with self.files.open_output_stream(unfinished) as stream:
+    def epochs(self, kind: str, adopted: Collection[str]) -> EpochDirectory:
+        """Return entries in this directory that have one owner at a time: a later owner takes over.
+        *adopted*: names of files of earlier versions, each of which counts as an entry."""
+        directory: Directory
+        if self.is_local:
+            directory = LocalDirectory(Path(self.path))
+        else:
+            directory = ArrowDirectory(self.files, self.path, self.location)
+        return EpochDirectory(directory, kind, lambda name: name in adopted)
+
+    def output(self, path: str) -> pa.NativeFile:
+        """Open a new file for writing; on a local file system other users cannot read the file."""
+        self.prepare(path)
+        return self.files.open_output_stream(path)
+
+    def prepare(self, path: str) -> None:
+        """Create a file that other users cannot read, for a library that opens it by its path."""
+        if self.is_local:
+            create_empty(path)
+
+    def _put(
+        self, path: str, unfinished: str, pieces: Iterable[bytes], *, once: bool = False
+    ) -> None:
+        """Write a file in one step.
+        The content is durable before the file has its name, and the name is durable on return."""
+        with self.output(unfinished) as stream:
             for piece in pieces:
                 stream.write(piece)
         if self.is_local:
             disk.sync(unfinished)
-        self.files.move(unfinished, path)
+        if self.is_local and once:
+            with suppress(FileExistsError):
+                os.link(unfinished, path)
+            os.unlink(unfinished)
+        else:
+            self.files.move(unfinished, path)
         if self.is_local:
             disk.sync_names(self.path)
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """None: it is not there."""
+        """Return the content of the file; None if it does not exist."""
         try:
             with self.files.open_input_file(f"{self.path}/{name}") as stream:
                 content: dict[str, Any] = json.loads(stream.read())
@@ -110,18 +150,17 @@ class ResultDirectory:
             return None
         return content
 
+    def restrict(self) -> None:
+        """Give the files that Spark wrote the modes of this cluster's files."""
+        if self.is_local:
+            restrict(self.path)
+
     def seal(self, rows: int | None = None) -> tuple[ResultFile, ...]:
-        """Make what lies in the directory the result: the manifest is written.
-
-        To be called once, by the writer of the files.
-
-        Args:
-            rows: so many were written; None: their writer does not know.
-
-        Raises:
-            FileResultLostError: there are others than were written.
-        """
+        """Write the manifest, which makes the files in the directory the result; called once.
+        *rows*: number of rows that were written; None if the writer does not know. Raises
+        FileResultLostError if the files have another number of rows."""
         self.create()
+        self.restrict()
         selector = pyarrow.fs.FileSelector(self.path, recursive=True)
         infos = [
             info
@@ -135,7 +174,7 @@ class ResultDirectory:
             raise self._lost(f"{rows} rows were written, and {there} are there")
         manifest = {"version": _VERSION, "files": [asdict(file) for file in listed]}
         unfinished = f"{self.path}/{MANIFEST}.part"
-        with self.files.open_output_stream(unfinished) as stream:
+        with self.output(unfinished) as stream:
             stream.write(json.dumps(manifest).encode())
         self.files.move(unfinished, f"{self.path}/{MANIFEST}")
         return listed
@@ -147,11 +186,8 @@ class ResultDirectory:
         return ResultFile(str(info.path).removeprefix(f"{self.path}/"), int(info.size), rows)
 
     def list(self) -> tuple[ResultFile, ...]:
-        """The files of the result, each of them there with the size that it was written with.
-
-        Raises:
-            FileResultLostError: the manifest or a file is missing, or is another one.
-        """
+        """Return the files of the result, after checking that each has the size that was written.
+        Raises FileResultLostError if the manifest or a file is missing or was changed."""
         try:
             with self.files.open_input_file(f"{self.path}/{MANIFEST}") as stream:
                 manifest = json.loads(stream.read())
@@ -174,32 +210,25 @@ class ResultDirectory:
         return listed
 
     def names(self) -> tuple[str, ...]:
-        """Of all files of the result, the manifest last.
-
-        Raises:
-            FileResultLostError: as of :meth:`list`.
-        """
+        """Return the names of all files of the result, the manifest last.
+        Raises FileResultLostError as :meth:`list` does."""
         return (*(file.name for file in self.list()), MANIFEST)
 
     def read_pieces(self, name: str) -> Iterator[bytes]:
-        """The bytes of a file, a piece at a time."""
+        """Yield the bytes of a file, one piece at a time."""
         with self.files.open_input_stream(f"{self.path}/{name}") as stream:
             while piece := stream.read(_PIECE):
                 yield piece
 
     def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
-        """A file that is whole or not there, in the place of one of that name."""
+        """Replace the file *name* in one step: readers see the old file or the new one."""
         self.create()
         unfinished = f"{self.path}/.{name}.{uuid.uuid4().hex}"
         self._put(f"{self.path}/{name}", unfinished, pieces)
 
-    def sync(self, root: ResultDirectory) -> None:
-        """Its files, and the names of the directories from *root* down to it, are on the disk when
-        this returns.
-
-        Raises:
-            FileResultLostError: it is not there.
-        """
+    def sync(self) -> None:
+        """Make the files in the directory durable, and all names on the path from the root to them.
+        Does nothing on non-local storage. Raises FileResultLostError if the directory is gone."""
         if not self.is_local:
             return
         selector = pyarrow.fs.FileSelector(self.path, recursive=True)
@@ -209,37 +238,32 @@ class ResultDirectory:
             raise self._lost("it is gone") from None
         for info in infos:
             (disk.sync if info.is_file else disk.sync_names)(info.path)
-        self.sync_names(root)
+        self.sync_names()
 
-    def sync_names(self, root: ResultDirectory) -> None:
-        """The same of names only: its files', and those of the directories above it."""
-        if not self.is_local:
-            return
-        path = self.path
-        while path != root.path:
-            disk.sync_names(path)
-            path = os.path.dirname(path)
-        disk.sync_names(path)
+    def sync_names(self) -> None:
+        """Make durable the names in the directory, and those of the directory and its parents."""
+        if self.is_local:
+            disk.sync_names_to_root([self.path])
 
     def open(self, file: ResultFile) -> pq.ParquetFile:
-        """Raises FileResultLostError: it is gone, or damaged."""
+        """Open a file. Raises FileResultLostError if the file is missing or damaged."""
         with self.reading(file):
             return pq.ParquetFile(self.files.open_input_file(f"{self.path}/{file.name}"))
 
     @contextmanager
     def reading(self, file: ResultFile) -> Iterator[None]:
-        """Inside, what shows that a file is gone or damaged is raised as FileResultLostError."""
+        """Convert errors that show a lost or damaged file to FileResultLostError."""
         try:
             yield
         except (FileNotFoundError, pa.ArrowInvalid) as error:
             raise self._lost(f"{file.name} cannot be read: {error}") from error
         except OSError as error:
             if error.errno is not None:
-                raise  # the storage fails: what is in the file is not known
+                raise  # the storage fails, so nothing is known about the file
             raise self._lost(f"{file.name} cannot be read: {error}") from error
 
     def delete(self) -> None:
-        """With all that is in it; fine when it is not there."""
+        """Delete the directory with all its contents; no error if it does not exist."""
         try:
             self.files.delete_dir(self.path)
         except FileNotFoundError:

@@ -1,10 +1,9 @@
 """Rows of a stream that are handed over checkpoint by checkpoint, as Parquet files.
 
-An *epoch* is what a stream has put out between two checkpoints.  Writers put its rows into
-directories of their own, which nobody looks at.  When the checkpoint is complete, one committer
-publishes which of them the epoch consists of.  Whoever takes epochs does so in their order, and
-notes each when it is done with it: it is handed over again until then, always the same rows under
-the same id.
+An *epoch* is the output of a stream between two checkpoints. Writers put its rows into directories
+of their own, which readers do not see. When the checkpoint is complete, a committer publishes the
+list of directories that form the epoch. The reader takes epochs in their order and notes each
+finished epoch. Until then it gets the epoch again, always with the same rows and the same id.
 """
 
 from __future__ import annotations
@@ -26,110 +25,111 @@ _ROWS = "rows"
 
 
 class EpochPart(NamedTuple):
-    """What one writer has added to an epoch: a sealed directory."""
+    """One writer's share of an epoch: a sealed directory."""
 
     name: str
     rows: int
     columns: str
-    """Their names and types, for people; equal for equal columns."""
+    """Names and types of the columns, for people; equal texts for equal columns."""
     location: str = ""
-    """Where the epochs are that it was written for."""
+    """Location of the :class:`Epochs` for which the part was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One that is published."""
+    """A published epoch."""
 
     checkpoint_id: int
     parts: tuple[EpochPart, ...]
 
     @property
     def rows(self) -> int:
-        """Their number."""
+        """Number of rows in all parts."""
         return sum(part.rows for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class EpochsDone:
-    """How far whoever takes epochs has come."""
+    """How far the reader of the epochs has come."""
 
     checkpoint_id: int = -1
-    """Of the last epoch that is done with; -1: of none."""
+    """Id of the last finished epoch; -1 if there is none."""
     rows: int = 0
-    """In all epochs up to that."""
+    """Number of rows in all finished epochs."""
 
 
 class Epochs:
-    """At a path of this machine or a URI.  All methods block, and raise OSError while the storage
-    fails."""
+    """The epochs at a path of this machine or a URI.
+    All methods block, and raise OSError while the storage fails."""
 
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)
         self.location = self._directory.location
 
-    # --- for who writes ---------------------------------------------------------------------------
+    # --- methods of the writer --------------------------------------------------------------------
 
     def new_part(self) -> tuple[str, ResultDirectory]:
-        """A directory for rows of a writer, and its name."""
+        """Return (name, directory) for a new part, which a writer fills."""
         name = uuid.uuid4().hex
         return name, self.part(name)
 
     def sync(self, name: str) -> None:
-        """A part whose writer has finished is on the disk: a checkpoint may tell of it."""
-        self.part(name).sync(self._directory)
+        """Make a finished part durable, so that a checkpoint may refer to it."""
+        self.part(name).sync()
 
     def publish(self, checkpoint_id: int, parts: Sequence[EpochPart]) -> None:
-        """The checkpoint is complete.  May be done again, with the same parts; epochs are published
-        in the order of their ids."""
+        """Publish the epoch of a completed checkpoint.
+        Call in the order of the ids. May be called again with the same parts."""
         content = {"version": _VERSION, "parts": [tuple(part) for part in parts]}
         self._directory.write_json(f"{checkpoint_id:020d}.json", content)
 
     def end(self, execution: str) -> None:
-        """No other epochs follow, unless the stream goes back to an earlier checkpoint as a whole,
-        in another execution."""
-        # Each execution in a file of its own: one that is over and does not know it says nothing of
-        # the one that is there.
+        """Note that no epoch follows in this execution.
+        If the stream goes back to an earlier checkpoint, another execution begins."""
+        # Each execution has a file of its own, so an execution that was replaced without knowing it
+        # does not end the current one.
         self._directory.write_json(_ended(execution), {"version": _VERSION})
 
-    # --- for who takes them -----------------------------------------------------------------------
+    # --- methods of the reader --------------------------------------------------------------------
 
     def is_ended(self, execution: str) -> bool:
-        """Whether all epochs are published; to be asked before :meth:`published`."""
+        """Return whether all epochs are published. Call this before :meth:`published`."""
         return self._directory.read_json(_ended(execution)) is not None
 
     def waiting(self) -> int:
-        """How many are published, and nobody is done with them."""
+        """Return how many published epochs are not finished yet."""
         names = self._names()
         done = max(_numbers(_DONE, names), default=-1)
         return sum(number > done for number in _numbers(_EPOCH, names))
 
     def published(self, after: int) -> list[Epoch]:
-        """Those whose ids are above *after*, in order."""
+        """Return the published epochs whose ids are above *after*, in order."""
         ids = sorted(_numbers(_EPOCH, self._names()))
         return [epoch for i in ids if i > after and (epoch := self._epoch(i)) is not None]
 
     def _epoch(self, checkpoint_id: int) -> Epoch | None:
         content = self._directory.read_json(f"{checkpoint_id:020d}.json")
-        if content is None:  # done with, and forgotten, by another one meanwhile
+        if content is None:  # another process has finished and deleted the epoch meanwhile
             return None
         return Epoch(checkpoint_id, tuple(EpochPart(*part) for part in content["parts"]))
 
     def part(self, name: str) -> ResultDirectory:
-        """Of an epoch."""
+        """Return the directory of a part."""
         return ResultDirectory(f"{self.location}/{_ROWS}/{name}")
 
     def note_done(self, epoch: Epoch, before: EpochsDone) -> EpochsDone:
-        """It is done with, as the next one behind *before*."""
+        """Note that the reader has finished *epoch*; *before*: how far it had come until then.
+        Returns how far it has come now."""
         done = EpochsDone(epoch.checkpoint_id, before.rows + epoch.rows)
-        # Each in a file of its own: one who does not know yet that another has taken over cannot
-        # set back how far that has come.
+        # Each note has a file of its own, so a reader that was replaced without knowing it cannot
+        # set back the notes of its successor.
         self._directory.write_json(
             _done(done.checkpoint_id), {"version": _VERSION, "rows": done.rows}
         )
         return done
 
     def last_done(self) -> EpochsDone:
-        """How far they are done with."""
+        """Return how far the reader has come."""
         last = max(_numbers(_DONE, self._names()), default=-1)
         if last < 0:
             return EpochsDone()
@@ -137,16 +137,16 @@ class Epochs:
         return self.last_done() if content is None else EpochsDone(last, content["rows"])
 
     def forget(self, done: EpochsDone) -> None:
-        """Delete the notes before that one, which nobody needs any more."""
+        """Delete the notes of finished epochs that are older than *done*."""
         for number in _numbers(_DONE, self._names()):
             if number < done.checkpoint_id:
                 self._delete(_done(number))
 
-    # --- for who writes again ---------------------------------------------------------------------
+    # --- methods of the writer, for cleaning up ---------------------------------------------------
 
     def delete(self, last: int) -> None:
-        """Epochs up to that id, and their rows.  Not whoever takes them does so when it is done,
-        but whoever writes them, which knows whether they are needed for a savepoint."""
+        """Delete the epochs up to id *last*, and their rows.
+        The writer calls this, since the writer knows which epochs a savepoint needs."""
         for epoch in self.published(after=-1):
             if epoch.checkpoint_id <= last:
                 for part in epoch.parts:

@@ -1,12 +1,13 @@
-"""Where the results of a job's vertices lie in the cluster's storage.
+"""Locations of the results of a job's vertices in the cluster's storage.
 
-``<storage>/data/<job>/results/<data set>/<execution graph>-<partition>-<attempt>``; what a
-coordinator has written as a whole has ``all`` for the partition, and its own attempt.  What the
-committer of a sink is about to commit is in ``<storage>/data/<job>/results/commits/<operator>``.
-What a Spark stage publishes for a stream is in ``<storage>/data/<job>/results/published/<vertex>``,
-and what a stream hands over to a Spark stage in ``<storage>/data/<job>/results/epochs/<vertex>``.
-Notes of a look-up are in ``<storage>/data/<job>/results/look-ups/<operator>``.
-All of it goes with the job's end.
+All are below ``<storage>/data/<job>/results/``, and are deleted after the job's end:
+
+- ``<data set>/<execution graph>-<partition>-<attempt>``: a partition that a task has written,
+- ``<data set>/<execution graph>-all-<attempt>``: a whole result from an attempt of a coordinator,
+- ``commits/<operator>``: committables that the committer of a sink is about to commit,
+- ``published/<vertex>``: partitions or micro-batches that a Spark stage publishes for a stream,
+- ``epochs/<vertex>``: epochs that a stream hands over to a Spark stage,
+- ``look-ups/<operator>``: notes of a look-up.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from flinkray.core.ids import (
 
 
 def data_of_job(storage_dir: str, job_id: JobID) -> str:
-    """All that a job has in the cluster's storage, its result included."""
+    """Return the directory of everything a job has in the cluster's storage, results included."""
     return f"{storage_dir.rstrip('/')}/data/{job_id}"
 
 
 def results_of_job(storage_dir: str, job_id: JobID) -> str:
-    """What its vertices read of each other."""
+    """Return the directory of the results that the job's vertices read from each other."""
     return f"{data_of_job(storage_dir, job_id)}/results"
 
 
 def partition_location(storage_dir: str, job_id: JobID, partition: ResultPartitionID) -> str:
-    """Of a partition that a task has written."""
+    """Return the location of a partition that a task writes."""
     graph, data_set = partition.graph_id, partition.data_set_id
     name = f"{graph.short()}-{partition.partition}-{partition.attempt_number}"
     return f"{results_of_job(storage_dir, job_id)}/{data_set}/{name}"
@@ -44,31 +45,32 @@ def whole_location(
     data_set_id: IntermediateDataSetID,
     coordinator_attempt: int,
 ) -> str:
-    """Of all partitions of a result that their vertex's coordinator has written."""
+    """Return the location of a whole result, written by its vertex's coordinator."""
     name = f"{graph_id.short()}-all-{coordinator_attempt}"
     return f"{results_of_job(storage_dir, job_id)}/{data_set_id}/{name}"
 
 
 def commit_log_location(storage_dir: str, job_id: JobID, operator_id: str) -> str:
-    """Of what the committer with that operator id commits."""
+    """Return the location of the committables noted by the committer with that operator id."""
     return f"{results_of_job(storage_dir, job_id)}/commits/{operator_id}"
 
 
 def published_location(storage_dir: str, job_id: JobID, vertex_id: JobVertexID) -> str:
-    """Of the partitions that a vertex publishes while it runs."""
+    """Return the location of the partitions that a vertex publishes while it runs."""
     return f"{results_of_job(storage_dir, job_id)}/published/{vertex_id}"
 
 
 def epochs_location(storage_dir: str, job_id: JobID, vertex_id: JobVertexID) -> str:
-    """Of the epochs of a stream that a vertex takes."""
+    """Return the location of the epochs of a stream that a vertex takes."""
     return f"{results_of_job(storage_dir, job_id)}/epochs/{vertex_id}"
 
 
 def look_ups_location(storage_dir: str, job_id: JobID, operator_id: str) -> str:
-    """Of the notes of the look-up with that operator id."""
+    """Return the location of the notes of the look-up with that operator id."""
     return f"{results_of_job(storage_dir, job_id)}/look-ups/{operator_id}"
 
 
 def stream_execution(graph_id: ExecutionGraphID | None, restores: int) -> str:
-    """Another one each time when all of a job's streams go back to a checkpoint."""
+    """Return an id that changes each time all streams of the job go back to a checkpoint.
+    Empty if *graph_id* is None."""
     return "" if graph_id is None else f"{graph_id}-{restores}"

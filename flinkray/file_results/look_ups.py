@@ -1,7 +1,7 @@
-"""Notes of tasks whose records wait for a table: too many do, or none waits any more.
+"""Notes of tasks whose records wait for a table: whether too many records wait, or none any more.
 
-A note is never taken back.  Of a subtask, what its latest attempt has noted counts, so one that
-does not know yet that it was replaced changes nothing.
+A note is never taken back. Of each subtask only the notes of the latest attempt count, so an
+attempt that was replaced without knowing it has no effect.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ _NOTE = re.compile(r"(.*)-(\d+)-(\d+)-(full|free)\.json")
 
 
 class LookUpNotes:
-    """Of one operator, at a path of this machine or a URI.  All methods block, and raise OSError
-    while the storage fails."""
+    """The notes of one operator, at a path of this machine or a URI.
+    All methods block, and raise OSError while the storage fails."""
 
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)
 
     def note(self, execution: str, subtask: int, attempt: int, *, is_full: bool) -> None:
-        """Too many records of it wait; or none, which is so for good."""
+        """Note that too many records of the subtask wait. If not *is_full*: none waits any more,
+        and later notes of this attempt change nothing."""
         name = f"{execution}-{subtask}-{attempt}-{'full' if is_full else 'free'}.json"
         self._directory.write_json(name, {"version": _VERSION})
 
     def is_full(self, execution: str) -> bool:
-        """Whether too many records of some subtask wait."""
+        """Return whether too many records wait in some subtask."""
         selector = pyarrow.fs.FileSelector(self._directory.path, allow_not_found=True)
         latest: dict[int, tuple[int, bool]] = {}
         for info in self._directory.files.get_file_info(selector):

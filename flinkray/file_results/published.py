@@ -1,19 +1,21 @@
-"""Partitions of a result that are read one by one, while their producer still runs.
+"""Partitions of a result that are read one by one while their producer still runs.
 
 A *publication* is one computation of the result, in a folder of its own; its id says what was
-computed.  Each attempt at a partition writes an Arrow file of its own.  Nobody sees it before it is
-accepted: an attempt does not always know whether it was given all rows, nor whether its outcome
-counts, and who runs the attempts does.  Of several accepted ones a reader decides for one itself.
-A publication is begun before its first partition, if the same id stands for the same partitions
-whenever they are computed; otherwise it is known when it is sealed, and so complete.
+computed. Each attempt at a partition writes its own Arrow file. The process that runs the attempts
+makes files visible by accepting them, because an attempt does not always know whether it was given
+all rows, or whether its outcome counts. If several files of a partition are accepted, each reader
+chooses one. A publication is begun before its first partition if equal ids stand for equal
+partitions whenever they are computed; otherwise readers see it only when it is sealed, as a whole.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
@@ -21,25 +23,28 @@ import pyarrow.fs
 
 from flinkray.core import disk
 from flinkray.core.errors import FlinkRayError
+from flinkray.core.private_files import create_folders
 from flinkray.file_results.directory import FileResultLostError, ResultDirectory
+from flinkray.ha.epoch_directory import EpochDirectory
 
 _VERSION = 1
 _BEGUN = "_begun.json"
 _SEALED = "_sealed.json"
+_DIVISION = "_division.json"
 _UNFINISHED = "_unfinished"
 _ARROW = ".arrow"
 _MARK = ".accepted"
-"""Ends the name of a file, in the place of .arrow, that is there when that one is accepted."""
+"""Suffix of the marker file (instead of .arrow) that says that a file is accepted."""
 _ACCEPTED = re.compile(r"(\d+)-(\d+)-\w+\.accepted")
 
 
 class NonDeterministicSourceError(FlinkRayError):
-    """What was read in part is not there any more, and was computed anew with another outcome."""
+    """Data that was read in part is gone, and computing it again has given another result."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedPartition:
-    """One file of a publication."""
+    """A file with one partition of a publication."""
 
     number: int
     rows: int
@@ -48,36 +53,53 @@ class PublishedPartition:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """As far as it is known."""
+    """A publication, as far as it is known."""
 
     publication_id: str
     rows: dict[int, int] | None
-    """Of each of its partitions; None: it is not complete yet."""
+    """Number of rows of each partition; None while the publication is not complete."""
+    division: dict[str, str] = field(default_factory=dict)
+    """Settings that decide how rows are divided; see :mod:`flinkray.spark.division`."""
 
 
 class PublishedPartitions:
-    """At a path of this machine or a URI.  All methods block, and raise OSError while the storage
-    fails."""
+    """The published partitions at a path of this machine or a URI.
+    All methods block, and raise OSError while the storage fails."""
 
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)
+        self._notes = self._directory.epochs("publication", (_BEGUN, _SEALED))
+        """Notes of the writer; a replaced attempt cannot begin or seal a publication any more."""
+        self._is_writer = False
+        self._notes_of_readers = self._directory.epochs("division", (_DIVISION,))
         self.location = self._directory.location
 
-    # --- for who writes ---------------------------------------------------------------------------
+    # --- methods of the writer --------------------------------------------------------------------
 
-    def begin(self, publication_id: str) -> None:
-        """Whoever computes this later computes the same: its partitions may be read at once.
+    def _be_writer(self) -> None:
+        if not self._is_writer:
+            self._notes.take_over(b"an attempt that publishes")
+            self._is_writer = True
+
+    def begin(self, publication_id: str, division: Mapping[str, str] | None = None) -> None:
+        """Begin a publication whose partitions are the same whenever they are computed.
+
+        Readers may read each partition as soon as it is accepted. *division*: see
+        :class:`Publication`.
 
         Raises:
-            NonDeterministicSourceError: partitions of another one were published.
+            NonDeterministicSourceError: partitions of another publication were published before.
+            TakenOverError: a later attempt has begun.
         """
+        self._be_writer()
         begun = self.publication()
         if begun is not None and begun.publication_id != publication_id and self.list(begun):
             raise NonDeterministicSourceError(
                 f"partitions of {begun.publication_id} were published at {self.location}, and what "
                 f"is computed now is {publication_id}"
             )
-        self._directory.write_json(_BEGUN, {"version": _VERSION, "id": publication_id})
+        content = {"version": _VERSION, "id": publication_id, "division": dict(division or {})}
+        _note(self._notes, _BEGUN, content)
 
     def write(
         self,
@@ -88,21 +110,23 @@ class PublishedPartitions:
         *,
         durable: bool = False,
     ) -> PublishedPartition:
-        """Write a file of a partition, which may be accepted.  May be done again, and by several at
-        the same time.
+        """Write a file with a partition, which may then be accepted.
 
-        Args:
-            durable: nobody can compute it again: it is on the disk before it is there.
+        Several attempts may write the same partition, also at the same time. A *durable* file is
+        durable before it is visible, since it cannot be computed again.
         """
         files, folder = self._directory.files, f"{self._directory.path}/{publication_id}"
         attempt = uuid.uuid4().hex
         unfinished = f"{self._directory.path}/{_UNFINISHED}/{attempt}"
-        files.create_dir(folder, recursive=True)
-        files.create_dir(f"{self._directory.path}/{_UNFINISHED}", recursive=True)
+        for each in (folder, f"{self._directory.path}/{_UNFINISHED}"):
+            if self._directory.is_local:
+                create_folders(each)
+            else:
+                files.create_dir(each, recursive=True)
         rows, remaining = 0, iter(batches)
         first = next(remaining, None)
         with (
-            files.open_output_stream(unfinished) as stream,
+            self._directory.output(unfinished) as stream,
             pa.ipc.new_file(stream, schema if first is None else first.schema) as writer,
         ):
             batch = first
@@ -115,34 +139,68 @@ class PublishedPartitions:
             disk.sync(unfinished)
         files.move(unfinished, f"{folder}/{name}")
         if durable:
-            ResultDirectory(f"{self.location}/{publication_id}").sync_names(self._directory)
+            ResultDirectory(f"{self.location}/{publication_id}").sync_names()
         return PublishedPartition(number, rows, name)
 
     def accept(self, publication_id: str, partition: PublishedPartition) -> None:
-        """What was written is all of the partition: from now on it is there.  May be done again."""
+        """Mark the file as the complete partition, visible from now on. May be called again."""
         path = f"{self._directory.path}/{publication_id}/{_marker(partition.name)}"
-        with self._directory.files.open_output_stream(path):
+        with self._directory.output(path):
             """The name says it all."""
 
-    def seal(self, publication_id: str, rows: dict[int, int]) -> None:
-        """All of it is accepted: *rows* of each partition.  One that is sealed already stays."""
-        if self._directory.read_json(_SEALED) is not None:
-            return
-        content = {"version": _VERSION, "id": publication_id, "rows": sorted(rows.items())}
-        self._directory.write_json(_SEALED, content)
+    def seal(
+        self, publication_id: str, rows: dict[int, int], division: Mapping[str, str] | None = None
+    ) -> None:
+        """Mark the whole publication as complete, with *rows* rows in each partition.
 
-    # --- for who reads ----------------------------------------------------------------------------
+        A publication that is sealed already stays as it is.
+        Raises TakenOverError if a later attempt has begun or sealed.
+        """
+        self._be_writer()
+        if _noted(self._notes, _SEALED) is not None:
+            return
+        folder = ResultDirectory(f"{self.location}/{publication_id}")
+        folder.create()  # a publication may have no partitions
+        folder.sync_names()
+        content = {
+            "version": _VERSION,
+            "id": publication_id,
+            "rows": sorted(rows.items()),
+            "division": dict(division or {}),
+        }
+        _note(self._notes, _SEALED, content)
+
+    def division(self) -> dict[str, str] | None:
+        """Return the settings given to :meth:`divide_as`; None if there are none yet."""
+        noted = _noted(self._notes_of_readers, _DIVISION)
+        return None if noted is None else dict(noted["division"])
+
+    # --- methods of the reader --------------------------------------------------------------------
 
     def publication(self) -> Publication | None:
-        """The one that is there; None: none, so far."""
-        sealed = self._directory.read_json(_SEALED)
+        """Return the sealed or begun publication; None if there is none yet."""
+        sealed = _noted(self._notes, _SEALED)
         if sealed is not None:
-            return Publication(sealed["id"], dict(sealed["rows"]))
-        begun = self._directory.read_json(_BEGUN)
-        return None if begun is None else Publication(begun["id"], None)
+            return Publication(sealed["id"], dict(sealed["rows"]), sealed.get("division", {}))
+        begun = _noted(self._notes, _BEGUN)
+        if begun is None:
+            return None
+        return Publication(begun["id"], None, begun.get("division", {}))
+
+    def divide_as(self, division: Mapping[str, str]) -> None:
+        """Ask the writer to divide rows by these settings, since some partitions were read already.
+
+        Empty settings let the writer use its own. Only the first call has an effect.
+        Raises TakenOverError if a later reader has taken over.
+        """
+        if self.division() is None:
+            self._notes_of_readers.take_over(b"an attempt that reads")
+            if self.division() is None:
+                content = {"version": _VERSION, "division": dict(division)}
+                _note(self._notes_of_readers, _DIVISION, content)
 
     def list(self, publication: Publication) -> dict[int, PublishedPartition]:
-        """What is published of it so far, by number."""
+        """Return the accepted partitions of the publication so far, by number."""
         folder = f"{self._directory.path}/{publication.publication_id}"
         selector = pyarrow.fs.FileSelector(folder, allow_not_found=True)
         found: dict[int, PublishedPartition] = {}
@@ -157,7 +215,7 @@ class PublishedPartitions:
         return found
 
     def open(self, publication_id: str, name: str) -> pa.RecordBatchFileReader:
-        """Raises FileResultLostError: the file is not there, or is damaged."""
+        """Open a partition. Raises FileResultLostError if the file is missing or damaged."""
         files, path = self._directory.files, f"{self._directory.path}/{publication_id}/{name}"
         try:
             if self._directory.is_local:
@@ -166,6 +224,19 @@ class PublishedPartitions:
         except (FileNotFoundError, pa.ArrowInvalid) as error:
             text = f"{name} of the partitions at {self.location} cannot be read: {error}"
             raise FileResultLostError(text, self.location) from error
+
+
+def _note(notes: EpochDirectory, name: str, content: dict[str, Any]) -> None:
+    notes.write(name, json.dumps(content).encode())
+
+
+def _noted(notes: EpochDirectory, name: str) -> dict[str, Any] | None:
+    notes.look()
+    data = notes.read(name)
+    if data is None:
+        return None
+    content: dict[str, Any] = json.loads(data)
+    return content
 
 
 def _marker(name: str) -> str:
@@ -177,10 +248,11 @@ def _marked(marker: str) -> str:
 
 
 def digest_of(batch: pa.RecordBatch, before: int = 0) -> int:
-    """Of the values of a batch that was read from a file, and of those before it."""
+    """Return a checksum over the values of a batch that was read from a file.
+    *before* is the checksum of the batches before it."""
     digest = crc32(batch.num_rows.to_bytes(8, "big"), before)
     for column in batch.columns:
         for buffer in column.buffers():
-            # whether there is one tells as well
+            # whether the buffer exists is part of the checksum, too
             digest = crc32(b"-" if buffer is None else memoryview(buffer), digest)
     return digest

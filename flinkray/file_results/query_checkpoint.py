@@ -1,17 +1,17 @@
-"""What Spark keeps of a streaming query, cut after a micro-batch: another query goes on from there.
+"""Copies Spark's checkpoint of a query as of a micro-batch, for a query that continues there.
 
-The cut is what Spark's folder would have if its driver had died just then.  Spark notes offsets
-before it computes a batch, and a commit after that; a version of its state is whole before the
-commit of its batch is.  So whoever looks for commits first finds all that belongs to them, while
-the query runs on.  Files have their names when they are whole, and are not changed.
+The copy holds what Spark's folder would hold if the driver had died just after that batch. Spark
+notes offsets before it computes a batch and the commit after it. A version of the state is whole
+before the commit of its batch. So if the commits are listed first, all that belongs to them exists,
+even while the query runs. Files get their names when they are whole, and are not changed.
 
-- Offsets and commits are named by their batch: those of later batches are left out, and what these
-  have taken from the sources is taken again.  Of earlier ones, Spark looks at the last two.
-- What sources keep (files that they have seen, in logs of their own) may tell of more than that:
-  they begin where the offsets say.
-- State of aggregations and joins is in versions: of the one that is needed, the last snapshot and
-  what has changed since.  A snapshot of RocksDB names files that it shares with others; those that
-  none names any more may be deleted at any time.
+- Offsets and commits are named by their batch. Later batches are left out; their data is taken from
+the sources again. Spark looks at the last two of the earlier batches.
+- The logs of the sources (for example of files that they have seen) may contain more entries. The
+sources begin where the offsets say.
+- State of aggregations and joins has versions. The copy has the last snapshot at or before the
+needed version, and the changes since. A snapshot of RocksDB names files that it shares with other
+snapshots; files that no snapshot names any more may be deleted at any time.
 
 See docs/design/0065-micro-batches-into-streams.md.
 """
@@ -43,37 +43,35 @@ _STATE = "state"
 _MOST_LOOKS = 5
 _PIECE = 1 << 20
 _WRITERS = 8
-"""Threads: state has many small files, and to be sure that one is on the disk takes a while."""
+"""Number of threads: state has many small files, and making each one durable takes a while."""
 _MOST_WAITING = 32
-"""Files that are in memory."""
+"""Largest number of files that are in memory and not written yet."""
 
 _VERSION = re.compile(
     r"(?P<version>\d+)(?:_(?P<id>[^.]*))?\.(?P<kind>delta|snapshot|zip|changelog)"
 )
 _WHOLE = ("snapshot", "zip")
-"""Kinds of files that need no earlier ones."""
+"""Kinds of state files that contain a whole version, so that no earlier files are needed."""
 _SHARED = ("SSTs", "logs")
 """Folders of RocksDB's files, next to its snapshots."""
 _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 class QueryCheckpointError(FlinkRayError):
-    """What Spark keeps of a query cannot be copied, or is not what was copied."""
+    """Spark's checkpoint of a query cannot be copied, or a copy is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """What is copied."""
-
     contents: dict[str, bytes]
-    """Of files that were read to know what is, by their paths below the checkpoint's folder."""
+    """Contents of the files that were read to find the others, by path below the folder."""
     paths: list[str]
-    """Of the others."""
+    """Paths of the other files."""
 
 
 class QueryCheckpoint:
-    """At a path of this machine or a URI.  All methods block, and raise OSError while the storage
-    fails."""
+    """Spark's checkpoint of a query, at a path of this machine or a URI.
+    All methods block, and raise OSError while the storage fails."""
 
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)
@@ -82,11 +80,10 @@ class QueryCheckpoint:
     # --- copies -----------------------------------------------------------------------------------
 
     def pieces(self, batches: int) -> Iterator[bytes]:
-        """A tar archive of all that the batches below that number have left, and of what sources
-        have noted before the first; a piece at a time.  The query may run meanwhile.
+        """Yield a tar archive, piece by piece, of the checkpoint after the first *batches* batches.
 
-        Raises:
-            QueryCheckpointError: something of that is there no more.
+        The archive includes the sources' notes from before the first batch. The query may run
+        during the copy. Raises QueryCheckpointError if a needed file was deleted or replaced.
         """
         cut = self._cut(batches)
         for path, content in cut.contents.items():
@@ -99,8 +96,8 @@ class QueryCheckpoint:
         yield _END
 
     def _copied(self, path: str) -> Iterator[bytes]:
-        # One file from its beginning to its end: an attempt at a task that Spark does without may
-        # put another one in its place.
+        # Read the file to its end through one handle: a speculative attempt at a Spark task may
+        # replace the file meanwhile.
         with self._directory.files.open_input_file(f"{self._directory.path}/{path}") as file:
             size = int(file.size())
             pieces = iter(partial(file.read, _PIECE), b"")
@@ -122,10 +119,10 @@ class QueryCheckpoint:
                     if path not in contents:
                         contents[path] = self._read(path)
             except FileNotFoundError:
-                continue  # sources put several files of their logs together: look again
+                continue  # a source has merged several files of its log: list again
             committed = max(map(_number, commits), default=-1)
             state = _state_of(self._list(_STATE) if batches else [], committed + 1)
-            offsets = self._list(_OFFSETS)  # after the state: which is kept as long as they are
+            offsets = self._list(_OFFSETS)  # after the state: Spark keeps state as long as offsets
             is_there = all(f"{_OFFSETS}/{number}" in offsets for number in last_two)
             if state is None or not is_there or committed < batches - 2:
                 raise self._deleted(batches)
@@ -148,7 +145,6 @@ class QueryCheckpoint:
         )
 
     def _list(self, folder: str) -> list[str]:
-        """Paths of files."""
         directory = self._directory
         selector = pyarrow.fs.FileSelector(
             f"{directory.path}/{folder}", allow_not_found=True, recursive=True
@@ -158,8 +154,8 @@ class QueryCheckpoint:
             for info in directory.files.get_file_info(selector)
             if info.is_file
         ]
-        # Spark's unfinished files begin with a dot, and checksums, which it can do without, may be
-        # those of other files than they were when these are read.
+        # Unfinished files of Spark begin with a dot. Checksum files are optional for Spark, and may
+        # not match the files any more when they are read.
         return sorted(
             path
             for path in found
@@ -172,14 +168,10 @@ class QueryCheckpoint:
     # --- from copies ------------------------------------------------------------------------------
 
     def restore(self, pieces: Iterable[bytes]) -> int:
-        """Put what was copied where a query has its checkpoint; may be done again, before that
-        query has begun.
+        """Write a copied checkpoint to the folder of a query that has not begun.
 
-        Returns:
-            So many batches it is after.
-
-        Raises:
-            QueryCheckpointError: it is not what :meth:`pieces` gave.
+        Returns the number of batches that the checkpoint contains. May be called again.
+        Raises QueryCheckpointError if the pieces are not what :meth:`pieces` yields.
         """
         batches = 0
         stream = _Stream(pieces)
@@ -210,7 +202,7 @@ class QueryCheckpoint:
             raise QueryCheckpointError(
                 f"the copy of a checkpoint of Spark cannot be read: {error}"
             ) from error
-        # Of its own: in one Spark application no two queries of the same id can run.
+        # A new id: one Spark application cannot run two queries of the same id.
         self._directory.write_json(_METADATA, {"id": str(uuid.uuid4())})
         return batches
 
@@ -223,7 +215,7 @@ class QueryCheckpoint:
 
 
 class _Stream(RawIOBase):
-    """Pieces as one file."""
+    """A file object that reads from an iterator of pieces."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = self._noted(pieces)
@@ -236,7 +228,8 @@ class _Stream(RawIOBase):
             yield piece
 
     def end(self) -> bytes:
-        """What it ends with; whoever gives the pieces may find a fault behind the last one only."""
+        """Read the remaining pieces and return the last bytes.
+        An iterator may raise an error only after its last piece."""
         for _ in self._pieces:
             pass
         return self._end
@@ -264,18 +257,17 @@ def _archived(path: str, size: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _of(batches: Collection[int], log: Iterable[str]) -> list[str]:
-    """What a log has of these."""
     return [path for path in log if _number(path) in batches]
 
 
 def _number(path: str) -> int:
-    """Of the batch that a file is named by; -1: by none."""
+    """Return the number of the batch in a file's name; -1 if the name is not a number."""
     name = path.rpartition("/")[2]
     return int(name) if name.isdigit() else -1
 
 
 def _state_of(paths: Iterable[str], version: int) -> list[str] | None:
-    """What is needed of it, in that version; None: it is not all there."""
+    """Return the paths of the state files that the version needs; None if some are missing."""
     kept: list[str] = []
     folders: dict[str, list[tuple[int, re.Match[str], str]]] = {}
     for path in paths:
@@ -292,10 +284,11 @@ def _state_of(paths: Iterable[str], version: int) -> list[str] | None:
         wholes = [
             number for number, match, _ in found if match["kind"] in _WHOLE and number <= version
         ]
-        # Of two attempts at a version, Spark goes on from one: the snapshot may be of the other.
+        # If two attempts wrote a version, Spark continues from one of them; the snapshot may be
+        # from the other.
         certain = [number for number in wholes if len(ids[number]) == 1]
         base = max(certain, default=min(wholes, default=0))
-        is_used = max(ids) >= version  # else by a query that the first one was made of
+        is_used = max(ids) >= version  # else the folder is of the query that was copied
         if is_used and not all(number in ids for number in range(base + 1, version + 1)):
             return None
         kept += [path for number, _, path in found if base <= number <= version]
@@ -303,7 +296,7 @@ def _state_of(paths: Iterable[str], version: int) -> list[str] | None:
 
 
 def _named(paths: Iterable[str], snapshots: Mapping[str, bytes]) -> list[str]:
-    """Without those files of RocksDB that none of its snapshots next to them names."""
+    """Return the paths without files of RocksDB that no snapshot next to them names."""
     names: dict[str, bytes] = {}
     for path, snapshot in snapshots.items():
         store = path.rpartition("/")[0]

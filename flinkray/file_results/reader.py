@@ -1,4 +1,4 @@
-"""What one of several readers gets of a result, and reading it."""
+"""Divides a result among several readers, and reads a share."""
 
 from __future__ import annotations
 
@@ -22,13 +22,11 @@ class RowGroupSplit:
 def share_of(
     directories: Iterable[ResultDirectory], reader: int, number_of_readers: int
 ) -> list[RowGroupSplit]:
-    """What the *reader*-th of several gets: together they read every row once.
+    """Return the share of reader number *reader*. Together, the readers read every row once.
 
-    Row groups are dealt out one after the other, in the order of directories and files, so that the
-    shares are the same whenever they are asked for, and no file is too large for one reader.
-
-    Raises:
-        FileResultLostError: a directory is not complete.
+    Row groups are dealt out in turn, in the order of directories and files. So the shares are the
+    same in every call, and one large file is read by several readers.
+    Raises FileResultLostError if a directory is not complete.
     """
     if not 0 <= reader < number_of_readers:
         raise ValueError(f"there is no reader {reader} of {number_of_readers}")
@@ -49,11 +47,8 @@ def share_of(
 def read_batches(
     splits: Iterable[RowGroupSplit], batch_size: int = 65_536
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of splits, in their order; blocking.
-
-    Raises:
-        FileResultLostError: a file is gone, or damaged.
-    """
+    """Yield the rows of the splits, in their order; blocks.
+    Raises FileResultLostError if a file is missing or damaged."""
     for split in splits:
         with split.directory.open(split.file) as file:
             batches = file.iter_batches(batch_size, row_groups=list(split.row_groups))

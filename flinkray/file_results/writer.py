@@ -1,4 +1,4 @@
-"""What a Python task writes of a result."""
+"""Writes the result of a Python task."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from flinkray.file_results.directory import ResultDirectory
 
 _ROWS_PER_FILE = 4_000_000
 _ROWS_PER_GROUP = 131_072
-"""The least that is read at once, and by one reader alone."""
+"""Rows in a row group, the smallest unit that one reader reads."""
 
 
 class ResultSchemaError(FlinkRayError):
-    """A task has written columns that do not go with those before."""
+    """A task has written a batch with other columns than the batches before it."""
 
 
 class ResultWriter:
-    """Writes the part of one attempt of one subtask; from one thread, and blocking.
+    """Writes the part of a result that one attempt of a subtask produces; one thread, blocking.
 
-    The schema is the first batch's, unless it was given.  With a schema there is always a file, so
-    that a reader knows the columns of a result without rows.
+    The schema is given, or is that of the first batch. If a schema was given there is always a
+    file, so that readers know the columns of a result without rows.
     """
 
     def __init__(self, directory: ResultDirectory, schema: pa.Schema | None = None) -> None:
@@ -31,14 +31,10 @@ class ResultWriter:
         self._rows_in_file = 0
         self._files = 0
         self.rows = 0
-        """Written so far."""
+        """Number of rows written so far."""
 
     def write(self, data: pa.RecordBatch | pa.Table) -> None:
-        """Add rows.
-
-        Raises:
-            ResultSchemaError: the columns are others than the schema's, by name or type.
-        """
+        """Add rows. Raises ResultSchemaError if the columns differ from the schema."""
         if self._schema is None:
             self._schema = data.schema.remove_metadata()
         if not data.schema.equals(self._schema):
@@ -56,18 +52,15 @@ class ResultWriter:
             self._close_file()
 
     def finish(self) -> None:
-        """All is written: from now on it can be read.
-
-        Raises:
-            FileResultLostError: not all of it is there any more.
-        """
+        """Finish the result, so that it can be read.
+        Raises FileResultLostError if some of the written rows are missing."""
         if self._files == 0 and self._schema is not None:
             self._open()
         self._close_file()
         self._directory.seal(self.rows)
 
     def abandon(self) -> None:
-        """The attempt has failed: nothing of it is read."""
+        """Discard the part of a failed attempt; it is never read."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -79,6 +72,7 @@ class ResultWriter:
         path = f"{self._directory.path}/part-{self._files:05d}.parquet"
         self._files += 1
         self._rows_in_file = 0
+        self._directory.prepare(path)
         self._writer = pq.ParquetWriter(path, self._schema, filesystem=self._directory.files)
         return self._writer
 

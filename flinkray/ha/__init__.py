@@ -1,4 +1,4 @@
-"""Leader election and retrieval, and the stores of what must outlive a leader."""
+"""Leader election and retrieval, and the stores for data that must outlive a leader."""
 
 from flinkray.ha.checkpoint_stores import (
     CheckpointIDCounter,
@@ -22,6 +22,7 @@ from flinkray.ha.standalone import StandaloneHaServices
 from flinkray.ha.stores import (
     JobGraphStore,
     JobResultStore,
+    JobStoreFencedError,
     JobStoreStateError,
     Recovered,
     StoreError,
@@ -38,6 +39,7 @@ __all__ = [
     "HighAvailabilityServices",
     "JobGraphStore",
     "JobResultStore",
+    "JobStoreFencedError",
     "JobStoreStateError",
     "LeaderContender",
     "LeaderElection",

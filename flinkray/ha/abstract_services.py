@@ -1,4 +1,4 @@
-"""What all high availability services have in common: the stores."""
+"""The common part of all high availability services: the stores."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from typing import TypeVar
 
 from flinkray.core.ids import JobID
 from flinkray.ha.checkpoint_stores import CheckpointIDCounter, CompletedCheckpointStore
-from flinkray.ha.directory import Directory
+from flinkray.ha.directory import Directory, Entries
 from flinkray.ha.durable_checkpoint_stores import (
     DurableCheckpointIDCounter,
     DurableCompletedCheckpointStore,
 )
-from flinkray.ha.durable_stores import DurableJobGraphStore, DurableJobResultStore
+from flinkray.ha.durable_stores import (
+    CLEAN,
+    DIRTY,
+    GRAPH,
+    DurableJobGraphStore,
+    DurableJobResultStore,
+)
 from flinkray.ha.leadership import LeaderElectionError
 from flinkray.ha.services import HighAvailabilityServices
 from flinkray.ha.stores import JobEntry, JobGraphStore, JobResultStore, StoreError
@@ -28,7 +34,7 @@ BLOBS = "blobs"
 
 
 class AbstractHaServices(HighAvailabilityServices):
-    """Stores in directories; who may write to them is for the directories to say.
+    """Keeps the stores in directories; the directories decide who may write.
 
     Args:
         executor: runs the blocking work on files.
@@ -40,24 +46,34 @@ class AbstractHaServices(HighAvailabilityServices):
 
     @abstractmethod
     def _of_dispatcher(self) -> Directory:
-        """The cluster's directory, as the Dispatcher that leads may write to it."""
+        """Return the cluster's directory, with the write access of the leading Dispatcher."""
 
     @abstractmethod
     def _of_job_master(self, job_id: JobID) -> Directory:
-        """The same directory, as the JobMaster that leads may write to it."""
+        """Return the cluster's directory, with the write access of the job's leading JobMaster."""
 
     @abstractmethod
     def _blobs(self) -> Directory: ...
 
+    @abstractmethod
+    def _job_entries(self, name: str, suffixes: tuple[str, ...]) -> Entries:
+        """Return the entries under *name* that only the Dispatcher changes.
+
+        *suffixes* are the possible ends of the entry names.
+        """
+
+    def _dispatcher_fenced(self) -> None:
+        """Called when the stores of this process's Dispatcher have a later owner."""
+
     def get_job_graph_store(self, record_type: type[RecordT]) -> JobGraphStore[RecordT]:
         self._check_running()
-        directory = self._of_dispatcher().subdirectory(JOB_GRAPHS)
-        return DurableJobGraphStore(directory, record_type, self._executor)
+        entries = self._job_entries(JOB_GRAPHS, (GRAPH,))
+        return DurableJobGraphStore(entries, record_type, self._executor, self._dispatcher_fenced)
 
     def get_job_result_store(self, record_type: type[RecordT]) -> JobResultStore[RecordT]:
         self._check_running()
-        directory = self._of_dispatcher().subdirectory(JOB_RESULTS)
-        return DurableJobResultStore(directory, record_type, self._executor)
+        entries = self._job_entries(JOB_RESULTS, (DIRTY, CLEAN))
+        return DurableJobResultStore(entries, record_type, self._executor, self._dispatcher_fenced)
 
     def get_checkpoint_id_counter(self, job_id: JobID, owner: str) -> CheckpointIDCounter:
         self._check_running()
@@ -81,7 +97,7 @@ class AbstractHaServices(HighAvailabilityServices):
             try:
                 for name in directory.names():
                     directory.delete(name)
-                directory.delete_all()  # with what was being written as somebody died
+                directory.delete_all()  # also what was being written when a process died
             except OSError as error:
                 raise StoreError(f"cannot delete {directory.location()}: {error}") from error
 

@@ -1,4 +1,4 @@
-"""Directories on S3, GCS, HDFS and whatever else pyarrow has a file system for."""
+"""Directories on S3, GCS, HDFS and all other file systems of pyarrow."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _KNOWS_DELAYED_OPEN = int(pa.__version__.partition(".")[0]) >= 21
 
 
 def is_object_store(file_system: pyarrow.fs.FileSystem) -> bool:
-    """Whether an object is there as a whole when it is closed, and not before, and directories are
-    nothing but the names of objects."""
+    """Return whether the file system is an object store.
+
+    In an object store, an object becomes visible as a whole when it is closed, and directories
+    are only parts of object names.
+    """
     return file_system.type_name in _OBJECT_STORES
 
 
 def arrow_file_system(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
-    """The file system of a URI, and the path in it.
+    """Return the file system of a URI, and the path in it.
 
-    On S3 what is small is stored by one request when it is closed, and not by three (which pyarrow
-    can since version 21).  Credentials, region and endpoint are those of the URI, or of the
-    environment, as pyarrow has it.
-
-    Raises:
-        ValueError: pyarrow does not know the scheme, or cannot read the URI.
-        OSError: the region of a bucket cannot be found out.
+    On S3, a small file is stored by one request instead of three (pyarrow 21 and later).
+    Credentials, region and endpoint come from the URI or the environment, as pyarrow defines.
+    Raises ValueError (unknown scheme, or unreadable URI) or OSError (the region of a bucket cannot
+    be found out).
     """
     parts = urlsplit(uri)
     if parts.scheme == "s3" and _KNOWS_DELAYED_OPEN:
@@ -43,7 +43,7 @@ def arrow_file_system(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
 
 
 class ArrowDirectory(Directory):
-    """A directory of any file system that pyarrow knows."""
+    """A directory on any file system that pyarrow knows."""
 
     def __init__(self, file_system: pyarrow.fs.FileSystem, path: str, uri: str) -> None:
         self._file_system = file_system
@@ -52,7 +52,7 @@ class ArrowDirectory(Directory):
 
     @classmethod
     def from_uri(cls, uri: str) -> ArrowDirectory:
-        """Raises what :func:`arrow_file_system` does."""
+        """Return the directory at *uri*. Raises the errors of :func:`arrow_file_system`."""
         file_system, path = arrow_file_system(uri)
         return cls(file_system, path, uri)
 

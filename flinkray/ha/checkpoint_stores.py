@@ -1,10 +1,9 @@
-"""What must outlive a JobMaster: which checkpoints of a job are complete, and the next one's id.
+"""Stores for data that must outlive a JobMaster: completed checkpoints and the next checkpoint id.
 
-Only pointers are kept here; what a checkpoint is made of lies in the storage of checkpoints.
-
-A store object is one leader's.  It is for that leader alone from when it has called ``recover`` or
-``start``: objects of earlier leaders are refused from then on, so that a JobMaster which has been
-replaced removes nothing that its successor may restore from.
+Only pointers are stored here; the data of a checkpoint lies in the checkpoint storage. A store
+object belongs to one leader. From its ``recover`` or ``start`` on, earlier leaders get
+CheckpointStoreFencedError and their later changes do not count. A change counts if its method
+has returned, and may count if the method raised.
 """
 
 from __future__ import annotations
@@ -20,24 +19,27 @@ from flinkray.ha.stores import Recovered
 
 
 class CheckpointStoreFencedError(JobError):
-    """Another leader has taken over the job's checkpoints; nothing was changed."""
+    """Another leader has taken over the job's checkpoints.
+
+    Either the new leader has found the change that raised this error, or no leader will find it.
+    """
 
 
 @stored("ha.CompletedCheckpointPointer")
 @message
 class CompletedCheckpointPointer:
-    """Where a completed checkpoint lies."""
+    """A pointer to a completed checkpoint."""
 
     job_id: JobID
     checkpoint_id: int
     path: str
-    """Of its metadata."""
+    """The location of the checkpoint's metadata."""
 
 
 @stored("ha.CheckpointCount")
 @message
 class CheckpointCount:
-    """The id that the next checkpoint of a job gets."""
+    """The stored id of the next checkpoint of a job."""
 
     job_id: JobID
     next_id: int
@@ -46,29 +48,29 @@ class CheckpointCount:
 @stored("ha.CheckpointOwner")
 @message
 class CheckpointOwner:
-    """Whose the stores of a job's checkpoints are."""
+    """The stored name of the owner of a job's checkpoint stores."""
 
     job_id: JobID
     owner: str
 
 
 class CheckpointIDCounter(ABC):
-    """Ids of a job's checkpoints: each is given once, and they rise, whoever leads.
+    """Gives ids to a job's checkpoints: each id is given once, and ids rise, even across leaders.
 
     All methods raise StoreError when the storage fails.
     """
 
     @abstractmethod
     async def start(self) -> None:
-        """Take over from earlier leaders.  Raises UnreadableRecordError."""
+        """Take over from earlier leaders. Raises UnreadableRecordError."""
 
     @abstractmethod
     async def get(self) -> int:
-        """The id that is given next: 1 at first.  Raises UnreadableRecordError."""
+        """Return the id that is given next: 1 at first. Raises UnreadableRecordError."""
 
     @abstractmethod
     async def get_and_increment(self) -> int:
-        """An id; that it was given is durable on return.
+        """Return a new id; on return, it is durable that the id was given.
 
         Raises:
             CheckpointStoreFencedError: another leader has taken over.
@@ -77,7 +79,7 @@ class CheckpointIDCounter(ABC):
 
     @abstractmethod
     async def set_count(self, next_id: int) -> None:
-        """Let the next id be at least *next_id*: that after a checkpoint that is restored.
+        """Make the next id at least *next_id*, which is the id after a restored checkpoint.
 
         Raises:
             CheckpointStoreFencedError: another leader has taken over.
@@ -86,7 +88,7 @@ class CheckpointIDCounter(ABC):
 
     @abstractmethod
     async def discard(self) -> None:
-        """The job has ended for good: forget the count.
+        """Delete the count, as the job has ended for good.
 
         Raises:
             CheckpointStoreFencedError: another leader has taken over.
@@ -95,26 +97,28 @@ class CheckpointIDCounter(ABC):
 
 @dataclass(frozen=True)
 class RecoveredPointers(Recovered[CompletedCheckpointPointer]):
-    """By rising id."""
+    """The recovered pointers, ordered by rising checkpoint id."""
 
     is_last_unreadable: bool = False
-    """Whether that of the highest id cannot be read."""
+    """Whether the pointer with the highest id cannot be read."""
 
 
 class CompletedCheckpointStore(ABC):
-    """Pointers to the completed checkpoints of a job that are retained.
+    """Stores the pointers to the retained completed checkpoints of a job.
 
     All methods raise StoreError when the storage fails.
     """
 
     @abstractmethod
     async def recover(self) -> RecoveredPointers:
-        """Take over from earlier leaders, and what there is, by rising id: the last one is to be
-        restored.  Nothing is removed, and pointers that cannot be read stay stored."""
+        """Take over from earlier leaders and return the stored pointers by rising id.
+
+        The last checkpoint is the one to restore. Unreadable pointers are not removed.
+        """
 
     @abstractmethod
     async def add(self, pointer: CompletedCheckpointPointer) -> None:
-        """A checkpoint is complete; durable on return.
+        """Store the pointer of a completed checkpoint; durable on return.
 
         Raises:
             CheckpointStoreFencedError: another leader has taken over.
@@ -122,17 +126,21 @@ class CompletedCheckpointStore(ABC):
 
     @abstractmethod
     async def remove(self, checkpoint_id: int) -> None:
-        """A checkpoint is not retained any more.  Its data may be deleted on return, and not
-        before.  Removing what is not there is fine.
+        """Remove the pointer of a checkpoint that is not retained any more.
+
+        The checkpoint's data may be deleted on return, but not before. No error if there is no
+        pointer.
 
         Raises:
-            CheckpointStoreFencedError: another leader has taken over, and may have recovered it:
-                its data stay.
+            CheckpointStoreFencedError: another leader has taken over, and may have recovered the
+                pointer: the checkpoint's data must stay.
         """
 
     @abstractmethod
     async def check(self) -> None:
-        """Whose data these are: to be called before something is deleted that no pointer leads to.
+        """Check that this leader still owns the data.
+
+        Call this before deleting data that no pointer leads to.
 
         Raises:
             CheckpointStoreFencedError: another leader has taken over.
@@ -140,7 +148,7 @@ class CompletedCheckpointStore(ABC):
 
     @abstractmethod
     async def discard(self) -> None:
-        """The job has ended for good: forget all pointers.
+        """Delete all pointers, as the job has ended for good.
 
         Raises:
             CheckpointStoreFencedError: another leader has taken over.

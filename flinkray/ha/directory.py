@@ -1,7 +1,7 @@
-"""Directories of small entries: the ground the stores stand on.
+"""Directories of small entries, on which the stores are built.
 
-Blocking; the stores call them in an executor.  A write is atomic (a reader sees the old entry or
-the new one, whole) and durable on return, as far as the file system can promise it.
+All calls block; the stores make them in an executor. A write is atomic (a reader sees the whole old
+entry or the whole new entry) and durable on return, as far as the file system can promise that.
 """
 
 from __future__ import annotations
@@ -14,30 +14,44 @@ from contextlib import suppress
 from pathlib import Path
 
 from flinkray.core import disk
+from flinkray.core.private_files import create_folder, opener
 
 UNFINISHED = ".unfinished"
-"""Suffix of entries that are being written; left behind by a crash, they mean nothing."""
+"""The suffix of files that are being written; after a crash such files have no meaning."""
 
 
 class LostEntryError(OSError):
-    """There is such an entry, and its content is gone for good; others can be read."""
+    """The entry exists, but its content is lost for good; other entries can be read."""
 
 
-class Directory(ABC):
+class TakenOverError(OSError):
+    """A later owner has the entries, or they have no owner yet; the change does not count."""
+
+
+class Entries(ABC):
     """Entries by name (letters, digits, '.', '-'); all methods raise OSError when storage fails."""
+
+    def take_over(self, owner: bytes) -> None:
+        """Take over from earlier owners: their later changes do not count.
+
+        Does nothing where another mechanism decides who may change entries. *owner* is the name of
+        the new owner, for users. Raises TakenOverError: another owner took over later.
+        """
+        return
 
     @abstractmethod
     def location(self, name: str = "") -> str:
-        """Where an entry, or the directory itself, lies: for people."""
+        """Return the location of an entry, or of the whole (empty *name*), as a text for users."""
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
-        """None: there is no such entry.  Raises LostEntryError."""
+        """Return an entry; None: there is no such entry. Raises LostEntryError."""
 
     def read_many(
         self, names: Sequence[str]
     ) -> Iterator[tuple[str, bytes | LostEntryError | None]]:
-        """In that order; they are not asked for one after the other where that takes long."""
+        """Yield (name, entry, error or None if there is no entry) in the order of *names*.
+        Entries are read in parallel where reading is slow."""
         for name in names:
             yield name, self._read_or_lost(name)
 
@@ -47,31 +61,36 @@ class Directory(ABC):
         except LostEntryError as error:
             return error
 
-    def is_there(self) -> bool:
-        """False: nothing was ever written to it, or its storage is not mounted here."""
-        return True
-
     @abstractmethod
-    def write(self, name: str, data: bytes) -> None: ...
+    def write(self, name: str, data: bytes) -> None:
+        """Write an entry. Raises TakenOverError."""
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Deleting what is not there is fine."""
+        """Delete an entry; no error if there is none. Raises TakenOverError."""
 
     @abstractmethod
     def names(self) -> list[str]:
-        """In the order in which the entries were written last."""
+        """Return the names of the entries, in the order of their last writes."""
+
+
+class Directory(Entries):
+    """Entries that are stored in files of the same names."""
+
+    def is_there(self) -> bool:
+        """Return whether the directory exists; False: never written to, or not mounted here."""
+        return True
 
     @abstractmethod
     def subdirectory(self, name: str) -> Directory: ...
 
     @abstractmethod
     def delete_all(self) -> None:
-        """The directory with all that is in it."""
+        """Delete the directory with all its contents."""
 
 
 class MemoryDirectory(Directory):
-    """Lives as long as the object; for tests and clusters in one process."""
+    """A directory in memory, for tests and clusters in one process; lives as long as the object."""
 
     def __init__(self, path: str = "memory:") -> None:
         self._path = path
@@ -104,72 +123,80 @@ class MemoryDirectory(Directory):
 
 
 class FileSystem(ABC):
-    """What a :class:`FileDirectory` asks of the files that it lies in; paths as ``"a/b/c"``.
+    """The file operations that a :class:`FileDirectory` needs; paths have the form ``"a/b/c"``.
 
-    One step is one operation of a POSIX file system, and makes nothing durable that it does not
-    name.  All methods raise OSError.
+    Each method is one POSIX operation and raises OSError. Changes are durable only after the
+    methods ``sync`` and ``sync_directory``.
     """
 
     @abstractmethod
     def make_directory(self, path: str) -> None:
-        """Fine when it is there; FileNotFoundError when its parent is not."""
+        """Create a directory; no error if it exists.
+
+        FileNotFoundError: the parent does not exist.
+        """
 
     @abstractmethod
     def read(self, path: str) -> bytes | None:
-        """None: there is no such file."""
+        """Return the content of a file; None: there is no such file."""
 
     @abstractmethod
     def list(self, path: str) -> list[str]:
-        """Names of the files right in a directory, in the order in which they were written last;
-        of one that is not there: none."""
+        """Return the names of the files directly in a directory, in the order of their last writes.
+
+        Empty if the directory does not exist.
+        """
 
     @abstractmethod
     def is_directory(self, path: str) -> bool: ...
 
     @abstractmethod
     def write(self, path: str, data: bytes) -> None:
-        """The whole content of a file; FileNotFoundError when its directory is not there."""
+        """Write the whole content of a file. FileNotFoundError: the directory does not exist."""
 
     @abstractmethod
     def sync(self, path: str) -> None:
-        """Make the content of a file durable; its name is with :meth:`sync_directory`."""
+        """Make the content of a file durable; :meth:`sync_directory` does so for its name."""
 
     @abstractmethod
     def rename(self, path: str, new_path: str) -> None:
-        """What is at *new_path* is replaced at once."""
+        """Move a file; a file at *new_path* is replaced atomically."""
 
     @abstractmethod
     def delete(self, path: str) -> None:
-        """Deleting what is not there is fine."""
+        """Delete a file; no error if there is none."""
 
     @abstractmethod
     def sync_directory(self, path: str) -> None:
-        """Make the names in it durable."""
+        """Make the names in a directory durable."""
 
     @abstractmethod
     def delete_tree(self, path: str) -> None:
-        """A directory with all that is in it; fine when there is none."""
+        """Delete a directory with all its contents; no error if there is none."""
 
     @abstractmethod
     def url(self, path: str) -> str:
-        """For people."""
+        """Return the location of *path* as a text for users."""
 
 
 class FileDirectory(Directory):
-    """A directory of a file system, made when it is first written to.
+    """A directory of a file system, created by the first write.
 
-    A new content is written beside the old one, made durable, and then takes its name.  Who dies or
-    loses its power between two of these steps leaves what was there before.  What is read is made
-    durable before it is returned: others decide by it.
+    New content is written beside the old content, made durable, and then renamed to its final name.
+    If the process dies or loses power between these steps, the old content stays. Content is made
+    durable before :meth:`read` returns it, because the reader may act on it.
     """
 
     def __init__(self, files: FileSystem, path: str, writer: str) -> None:
-        """*writer*: of all who write here at the same time, each has another one."""
+        """*writer* is a name that no other process that writes here at the same time has."""
         self._files = files
         self._path = path
         self._writer = writer
         self._is_made = False
-        """Whether it is known to be durable; another process may have died while it made it."""
+        """Whether the directory is known to be durable.
+
+        Another process may have created it and died before it was durable.
+        """
 
     def location(self, name: str = "") -> str:
         return self._files.url(self._of(name) if name else self._path)
@@ -190,7 +217,7 @@ class FileDirectory(Directory):
         try:
             try:
                 files.write(unfinished, data)
-            except FileNotFoundError:  # it was deleted since
+            except FileNotFoundError:  # the directory was deleted meanwhile
                 self._make(self._path)
                 files.write(unfinished, data)
             files.sync(unfinished)
@@ -211,8 +238,11 @@ class FileDirectory(Directory):
         return names
 
     def _make_names_durable(self) -> None:
-        """Also what is found as it should be: who wrote or deleted it may have died, or failed,
-        before it was durable."""
+        """Make the names in the directory durable, even if nothing had to be changed.
+
+        The process that wrote or deleted an entry may have died, or failed, before that was
+        durable.
+        """
         with suppress(FileNotFoundError, NotADirectoryError):  # there is no such directory
             self._files.sync_directory(self._path)
 
@@ -226,20 +256,25 @@ class FileDirectory(Directory):
         return f"{self._path}/{name}" if self._path else name
 
     def _make(self, path: str) -> None:
-        """Durable, with its parents: a directory is when its name in its parent is.  Those that are
-        there are not left out: who made them may have died, or failed, before they were durable."""
+        """Create a directory and its parents, and make them durable.
+
+        A directory is durable when its name in its parent is. Existing directories are made
+        durable, too: their creator may have died, or failed, before they were durable.
+        """
         if path in ("", "/"):
             return
         parent = path.rpartition("/")[0]
         self._make(parent)
         self._files.make_directory(path)
-        with suppress(PermissionError):  # where nobody of ours can have made it
+        with suppress(PermissionError):  # no process of ours can have created it there
             self._files.sync_directory(parent or "/")
 
 
 def files_in(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """The files right in a directory of this machine, with what is known of them; of one that is
-    not there: none.  One that goes while they are listed takes no other with it."""
+    """Yield the names and stats of the files directly in a directory of this machine, if it exists.
+
+    A file that disappears while listing is left out.
+    """
     try:
         entries = os.scandir(path)
     except FileNotFoundError:
@@ -252,10 +287,10 @@ def files_in(path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 class LocalFileSystem(FileSystem):
-    """That of this machine, or what is mounted on it."""
+    """The file system of this machine, with all that is mounted on it."""
 
     def make_directory(self, path: str) -> None:
-        Path(path).mkdir(exist_ok=True)
+        create_folder(path)
 
     def read(self, path: str) -> bytes | None:
         try:
@@ -270,7 +305,8 @@ class LocalFileSystem(FileSystem):
         return Path(path).is_dir()
 
     def write(self, path: str, data: bytes) -> None:
-        Path(path).write_bytes(data)
+        with open(path, "wb", opener=opener) as file:
+            file.write(data)
 
     def sync(self, path: str) -> None:
         disk.sync(path)
@@ -294,7 +330,7 @@ class LocalFileSystem(FileSystem):
 
 
 class LocalDirectory(FileDirectory):
-    """A directory of this machine (or mounted on it).  Created when first written to."""
+    """A directory of this machine (or mounted on it), created by the first write."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(LocalFileSystem(), str(path), str(os.getpid()))

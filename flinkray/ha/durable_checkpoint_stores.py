@@ -1,6 +1,7 @@
-"""The stores of a job's checkpoints on a :class:`~flinkray.ha.directory.Directory` of its own.
+"""The stores of a job's checkpoints, in a directory for that job.
 
-Who has taken over last is an entry, too, and is looked at before each change.
+Epochs decide who owns the stores (:mod:`flinkray.ha.epoch_directory`): changes of an earlier leader
+do not count, and that leader gets an error before it can report the change to anybody.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
 
-from flinkray.core.errors import UnreadableRecordError
+from flinkray.core.errors import StoredFormatError, UnreadableRecordError
 from flinkray.core.ids import JobID
 from flinkray.ha.checkpoint_stores import (
     CheckpointCount,
@@ -20,9 +21,10 @@ from flinkray.ha.checkpoint_stores import (
     CompletedCheckpointStore,
     RecoveredPointers,
 )
-from flinkray.ha.directory import Directory, LostEntryError
+from flinkray.ha.directory import Directory, LostEntryError, TakenOverError
+from flinkray.ha.durable_stores import Sequential
 from flinkray.ha.entries import decoded, encode_entry
-from flinkray.ha.sequential import Sequential
+from flinkray.ha.epoch_directory import EpochDirectory
 from flinkray.ha.stores import JobEntry, StoreError
 
 T = TypeVar("T")
@@ -33,84 +35,104 @@ _POINTER = ".checkpoint"
 
 
 class _Entries:
-    """Entries about one job's checkpoints, and who may change them.  Blocking."""
+    """Entries about one job's checkpoints, which only their present owner can change. Blocking.
 
-    def __init__(self, directory: Directory, job_id: JobID, owner_entry: str, owner: str) -> None:
-        self.directory = directory
+    All methods but :meth:`read`, :meth:`look` and :meth:`names` raise CheckpointStoreFencedError.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        kind: str,
+        adopts: Callable[[str], bool],
+        job_id: JobID,
+        owner: str,
+    ) -> None:
+        self._directory = EpochDirectory(directory, kind, adopts)
         self.job_id = job_id
-        self._owner_entry = owner_entry
         self._owner = owner
 
     def take_over(self) -> None:
-        self.write(self._owner_entry, CheckpointOwner(self.job_id, self._owner))
+        """Take over the entries from earlier leaders. Raises UnreadableRecordError."""
+        owner = encode_entry(CheckpointOwner(self.job_id, self._owner))
+        self._do("take over", "", lambda: self._directory.take_over(owner))
 
-    def give_up(self) -> None:
-        """There is nothing any more that somebody could own."""
-        self.delete(self._owner_entry)
+    def look(self) -> None:
+        """Read the current entries without taking over. Raises UnreadableRecordError."""
+        self._do("read", "", self._directory.look)
 
     def check_owner(self) -> None:
-        """Raises CheckpointStoreFencedError."""
-        try:
-            found = self.read(self._owner_entry, CheckpointOwner)
-        except UnreadableRecordError:
-            found = None
-        if found is None or found.owner != self._owner:
-            raise CheckpointStoreFencedError(
-                self.job_id, "another leader has taken over its checkpoints, or nobody has yet"
-            )
+        self._do("list", "", self._directory.check)
 
     def read(self, name: str, record_type: type[RecordT]) -> RecordT | None:
-        """Raises UnreadableRecordError."""
+        """Return the record of an entry, or None. Raises UnreadableRecordError."""
 
         def read() -> bytes | LostEntryError | None:
             try:
-                return self.directory.read(name)
+                return self._directory.read(name)
             except LostEntryError as error:
                 return error
 
         data = self._do("read", name, read)
         if data is None:
             return None
-        return decoded(data, record_type, self.job_id, self.directory.location(name))
+        return decoded(data, record_type, self.job_id, self.location(name))
 
     def write(self, name: str, record: object) -> None:
         data = encode_entry(record)
-        self._do("write", name, lambda: self.directory.write(name, data))
+        self._do("write", name, lambda: self._directory.write(name, data))
 
     def delete(self, name: str) -> None:
-        self._do("delete", name, lambda: self.directory.delete(name))
+        self._do("delete", name, lambda: self._directory.delete(name))
+
+    def discard(self) -> None:
+        self._do("delete", "", self._directory.discard)
 
     def names(self) -> list[str]:
-        return self._do("list", "", self.directory.names)
+        return self._directory.names()
+
+    def location(self, name: str) -> str:
+        return self._directory.location(name)
 
     def _do(self, what: str, name: str, operation: Callable[[], T]) -> T:
         try:
             return operation()
+        except TakenOverError as error:
+            raise CheckpointStoreFencedError(
+                self.job_id, "another leader has taken over its checkpoints, or nobody has yet"
+            ) from error
+        except (LostEntryError, StoredFormatError) as error:
+            raise UnreadableRecordError(self.job_id, self.location(name), str(error)) from error
         except OSError as error:
-            location = self.directory.location(name)
-            raise StoreError(f"cannot {what} {location}: {error}") from error
+            raise StoreError(f"cannot {what} {self.location(name)}: {error}") from error
 
 
 class DurableCheckpointIDCounter(CheckpointIDCounter):
-    """The next id, in an entry that is written before an id is given."""
+    """Stores the next id; writes the increased id before an id is given."""
 
     def __init__(self, directory: Directory, job_id: JobID, owner: str, executor: Executor) -> None:
-        self._entries = _Entries(directory, job_id, "count-owner", owner)
+        def adopts(name: str) -> bool:
+            return name == _COUNT
+
+        self._entries = _Entries(directory, _COUNT, adopts, job_id, owner)
         self._sequential = Sequential(executor)
 
     async def start(self) -> None:
         def start() -> None:
-            self._next()
             self._entries.take_over()
+            self._next()
 
         await self._sequential.run(start)
 
     async def get(self) -> int:
-        return await self._sequential.run(self._next)
+        def get() -> int:
+            self._entries.look()
+            return self._next()
+
+        return await self._sequential.run(get)
 
     async def get_and_increment(self) -> int:
         def increment() -> int:
-            self._entries.check_owner()
             given = self._next()
             self._write(given + 1)
             return given
@@ -119,19 +141,15 @@ class DurableCheckpointIDCounter(CheckpointIDCounter):
 
     async def set_count(self, next_id: int) -> None:
         def advance() -> None:
-            self._entries.check_owner()
             if next_id > self._next():
                 self._write(next_id)
+            else:
+                self._entries.check_owner()
 
         await self._sequential.run(advance)
 
     async def discard(self) -> None:
-        def discard() -> None:
-            self._entries.check_owner()
-            self._entries.delete(_COUNT)
-            self._entries.give_up()
-
-        await self._sequential.run(discard)
+        await self._sequential.run(self._entries.discard)
 
     def _next(self) -> int:
         count = self._entries.read(_COUNT, CheckpointCount)
@@ -142,15 +160,21 @@ class DurableCheckpointIDCounter(CheckpointIDCounter):
 
 
 class DurableCompletedCheckpointStore(CompletedCheckpointStore):
-    """Pointers, one entry each."""
+    """Stores pointers, one entry each."""
 
     def __init__(self, directory: Directory, job_id: JobID, owner: str, executor: Executor) -> None:
-        self._entries = _Entries(directory, job_id, "owner", owner)
+        def adopts(name: str) -> bool:
+            return name.endswith(_POINTER)
+
+        self._entries = _Entries(directory, "checkpoint", adopts, job_id, owner)
         self._sequential = Sequential(executor)
 
     async def recover(self) -> RecoveredPointers:
         def recover() -> RecoveredPointers:
-            self._entries.take_over()
+            try:
+                self._entries.take_over()
+            except UnreadableRecordError as error:
+                return RecoveredPointers((), (error,), is_last_unreadable=True)
             pointers, unreadable, is_last_unreadable = [], [], False
             for checkpoint_id in self._ids():
                 try:
@@ -168,29 +192,18 @@ class DurableCompletedCheckpointStore(CompletedCheckpointStore):
 
     async def add(self, pointer: CompletedCheckpointPointer) -> None:
         def add() -> None:
-            self._entries.check_owner()
             self._entries.write(_name(pointer.checkpoint_id), pointer)
 
         await self._sequential.run(add)
 
     async def remove(self, checkpoint_id: int) -> None:
-        def remove() -> None:
-            self._entries.check_owner()
-            self._entries.delete(_name(checkpoint_id))
-
-        await self._sequential.run(remove)
+        await self._sequential.run(lambda: self._entries.delete(_name(checkpoint_id)))
 
     async def check(self) -> None:
         await self._sequential.run(self._entries.check_owner)
 
     async def discard(self) -> None:
-        def discard() -> None:
-            self._entries.check_owner()
-            for checkpoint_id in self._ids():
-                self._entries.delete(_name(checkpoint_id))
-            self._entries.give_up()
-
-        await self._sequential.run(discard)
+        await self._sequential.run(self._entries.discard)
 
     def _read(self, checkpoint_id: int) -> CompletedCheckpointPointer | None:
         name = _name(checkpoint_id)
@@ -198,13 +211,13 @@ class DurableCompletedCheckpointStore(CompletedCheckpointStore):
         if pointer is not None and pointer.checkpoint_id != checkpoint_id:
             raise UnreadableRecordError(
                 self._entries.job_id,
-                self._entries.directory.location(name),
+                self._entries.location(name),
                 f"it is about checkpoint {pointer.checkpoint_id}",
             )
         return pointer
 
     def _ids(self) -> list[int]:
-        """Rising; entries of other names are left alone."""
+        """Return the checkpoint ids in rising order; entries with other names are ignored."""
         found = [name.removesuffix(_POINTER) for name in self._entries.names()]
         return sorted(int(number) for number in found if number.isdecimal())
 

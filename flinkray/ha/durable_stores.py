@@ -1,29 +1,85 @@
-"""The stores on a :class:`~flinkray.ha.directory.Directory`: in memory, local, or behind pyarrow.
+"""The stores on :class:`~flinkray.ha.directory.Entries` (in memory, local, pyarrow, ZooKeeper).
 
-Blocking work runs in the executor that the store was given, one operation of a store after the
-other, so that what a method checks is still true when it writes.
+Blocking work runs in the executor of the store, one operation of a store after the other, so that
+the conditions that a method checks still hold when it writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+import asyncio
+from collections.abc import Callable, Set
 from concurrent.futures import Executor
 from typing import Generic, TypeVar
 
 from flinkray.core.errors import UnreadableRecordError
 from flinkray.core.ids import JobID
-from flinkray.ha.directory import Directory
+from flinkray.ha.directory import Entries, TakenOverError
 from flinkray.ha.entries import EntryDirectory
-from flinkray.ha.sequential import Sequential
 from flinkray.ha.stores import (
     JobEntry,
     JobGraphStore,
     JobResultStore,
+    JobStoreFencedError,
     JobStoreStateError,
     Recovered,
+    StoreError,
 )
+from flinkray.rpc.time_limit import retrieve
 
+T = TypeVar("T")
 RecordT = TypeVar("RecordT", bound=JobEntry)
+
+GRAPH, DIRTY, CLEAN = ".graph", ".dirty", ".clean"
+"""The suffixes of entry names."""
+
+OnFenced = Callable[[], object]
+"""A function that is called when a later owner has taken over a store."""
+
+
+class Sequential:
+    """Runs blocking functions in an executor, one at a time, in the order of the calls.
+
+    If a call is cancelled, its function still runs, and the next function waits for it.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._lock = asyncio.Lock()
+
+    async def run(self, function: Callable[[], T]) -> T:
+        task = asyncio.ensure_future(self._run(function))
+        task.add_done_callback(retrieve)  # the caller gets the error; a cancelled caller does not
+        return await asyncio.shield(task)
+
+    async def _run(self, function: Callable[[], T]) -> T:
+        async with self._lock:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+
+class _Sequential(Sequential):
+    """Calls *on_fenced* when an operation finds that the store has a later owner."""
+
+    def __init__(self, executor: Executor, on_fenced: OnFenced) -> None:
+        super().__init__(executor)
+        self._on_fenced = on_fenced
+
+    async def run(self, function: Callable[[], T]) -> T:
+        try:
+            return await super().run(function)
+        except JobStoreFencedError:
+            self._on_fenced()
+            raise
+
+    async def take_over(self, entries: Entries) -> None:
+        def take_over() -> None:
+            try:
+                entries.take_over(b"a Dispatcher")
+            except TakenOverError as error:
+                raise JobStoreFencedError(str(error)) from error
+            except OSError as error:
+                raise StoreError(f"cannot take over {entries.location()}: {error}") from error
+
+        await self.run(take_over)
 
 
 def _recover(entries: EntryDirectory[RecordT], but: Set[JobID] = frozenset()) -> Recovered[RecordT]:
@@ -38,14 +94,22 @@ def _recover(entries: EntryDirectory[RecordT], but: Set[JobID] = frozenset()) ->
 
 
 class DurableJobGraphStore(JobGraphStore[RecordT]):
-    """Job graphs, one entry each."""
+    """Stores job graphs, one entry each."""
 
     def __init__(
-        self, directory: Directory, record_type: type[RecordT], executor: Executor
+        self,
+        entries: Entries,
+        record_type: type[RecordT],
+        executor: Executor,
+        on_fenced: OnFenced,
     ) -> None:
-        self._entries = EntryDirectory(directory, record_type, ".graph")
-        self._sequential = Sequential(executor)
+        self._fence = entries
+        self._entries = EntryDirectory(entries, record_type, GRAPH)
+        self._sequential = _Sequential(executor, on_fenced)
         self._known: set[JobID] = set()
+
+    async def take_over(self) -> None:
+        await self._sequential.take_over(self._fence)
 
     async def put_job_graph(self, graph: RecordT) -> None:
         def put() -> None:
@@ -78,20 +142,28 @@ class DurableJobGraphStore(JobGraphStore[RecordT]):
 
 
 class DurableJobResultStore(JobResultStore[RecordT], Generic[RecordT]):
-    """Job results; the name of an entry says whether it is dirty.
+    """Stores job results; the name of an entry says whether it is dirty.
 
-    Marking clean writes the clean entry before it deletes the dirty one; when a crash leaves both,
-    the result is clean.
+    Marking a result as clean writes the clean entry before it deletes the dirty entry; when a crash
+    leaves both, the result is clean.
     """
 
     def __init__(
-        self, directory: Directory, record_type: type[RecordT], executor: Executor
+        self,
+        entries: Entries,
+        record_type: type[RecordT],
+        executor: Executor,
+        on_fenced: OnFenced,
     ) -> None:
-        self._dirty = EntryDirectory(directory, record_type, ".dirty")
-        self._clean = EntryDirectory(directory, record_type, ".clean")
-        self._sequential = Sequential(executor)
+        self._fence = entries
+        self._dirty = EntryDirectory(entries, record_type, DIRTY)
+        self._clean = EntryDirectory(entries, record_type, CLEAN)
+        self._sequential = _Sequential(executor, on_fenced)
         self._in_doubt: set[JobID] = set()
-        """Jobs whose results could not be stored: they may be there, and not durable."""
+        """Jobs whose results could not be stored; such a result may exist without being durable."""
+
+    async def take_over(self) -> None:
+        await self._sequential.take_over(self._fence)
 
     async def create_dirty_result(self, result: RecordT) -> None:
         def create() -> None:

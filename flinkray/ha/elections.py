@@ -1,7 +1,7 @@
-"""Leader election and retrieval on a service outside of the process, which drivers speak to.
+"""Leader election and retrieval by an external service, which drivers talk to.
 
-What a contender and a listener are told is decided here, on the event loop; a driver brings what
-its service says, in the service's own threads (Flink's DefaultLeaderElectionService and
+This module decides, on the event loop, what contenders and listeners are told; a driver reports
+what its service says, from the service's own threads (Flink's DefaultLeaderElectionService and
 DefaultLeaderRetrievalService).
 """
 
@@ -24,14 +24,14 @@ from flinkray.ha.leadership import (
 
 @dataclass(frozen=True)
 class LeaderInformation:
-    """What a leader publishes: where it is, and in which session."""
+    """The published information about a leader: its address and its session."""
 
     address: str
     session_id: LeaderSessionID
 
 
 class ElectionEvents(ABC):
-    """What a driver tells of an election; always on the event loop."""
+    """Events of an election, reported by a driver; always on the event loop."""
 
     @abstractmethod
     def on_grant(self) -> None: ...
@@ -41,7 +41,7 @@ class ElectionEvents(ABC):
 
     @abstractmethod
     def on_information(self, information: LeaderInformation | None) -> None:
-        """This is published now, by whomever."""
+        """Called with the information that is published now, no matter who published it."""
 
     @abstractmethod
     def on_error(self, error: Exception) -> None: ...
@@ -52,36 +52,41 @@ class LeaderElectionDriver(ABC):
 
     @abstractmethod
     def start(self, events: ElectionEvents) -> None:
-        """Take part from now on."""
+        """Take part from now on; report to *events*."""
 
     @abstractmethod
     def has_leadership(self) -> bool:
-        """As far as is known now: False as soon as the service says so, or cannot be asked, even
-        when :meth:`ElectionEvents.on_revoke` has not come yet."""
+        """Return whether the contender leads, as far as this process knows.
+
+        False as soon as the service says so, or cannot be asked, even if
+        :meth:`ElectionEvents.on_revoke` has not been called yet.
+        """
 
     @abstractmethod
     async def still_leads(self) -> bool:
-        """As :meth:`has_leadership`, but asked of the service now: one that was paused does not
-        know yet what it has missed."""
+        """Ask the service now whether the contender leads.
+
+        Unlike :meth:`has_leadership`, the answer is right even if this process was paused. False
+        also if the service cannot be asked.
+        """
 
     @abstractmethod
     async def publish(self, information: LeaderInformation) -> None:
-        """Have it found; nothing happens when somebody else leads by then, or nobody."""
+        """Publish *information*; does nothing if this contender does not lead by then."""
 
     @abstractmethod
     async def withdraw(self) -> None:
-        """Delete what was published, if this contender still leads."""
+        """Delete the published information, if this contender still leads."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave; no event comes after this."""
+        """Leave the election; no event is reported after this."""
 
 
 class DriverLeaderElection(LeaderElection):
-    """One contender; the driver is made when it joins.
+    """One contender's election; makes its driver when the contender joins.
 
-    Args:
-        session_id: of the first grant; None: a new one, as each grant after it has.
+    *session_id* is the session of the first grant; None: a new session, as for all later grants.
     """
 
     def __init__(
@@ -139,13 +144,16 @@ class DriverLeaderElection(LeaderElection):
             self._contender.grant_leadership(self._session_id)
 
     def _revoked(self) -> None:
-        """What is published stays: it may be somebody else's already."""
+        """Handle the loss of leadership.
+
+        The published information stays, as another leader may have replaced it already.
+        """
         if self._session_id is not None and self._contender is not None:
             self._session_id = self._confirmed = None
             self._contender.revoke_leadership()
 
     def _published(self, information: LeaderInformation | None) -> None:
-        """What others have made of it is put right."""
+        """Publish the confirmed information again if another process has overwritten it."""
         confirmed = self._confirmed
         if confirmed is not None and information != confirmed and self._leads(confirmed.session_id):
             assert self._driver is not None
@@ -180,12 +188,15 @@ class _Events(ElectionEvents):
 
 
 class LeaderRetrievalDriver(ABC):
-    """Follows what leaders publish, for one retrieval."""
+    """Follows the information that leaders publish, for one retrieval."""
 
     @property
     @abstractmethod
     def outage(self) -> str | None:
-        """As :attr:`LeaderRetrievalService.outage`."""
+        """The outage of the service as a text for users; None if there is none.
+
+        See :attr:`LeaderRetrievalService.outage`.
+        """
 
     @abstractmethod
     def start(
@@ -193,15 +204,18 @@ class LeaderRetrievalDriver(ABC):
         on_information: Callable[[LeaderInformation | None], None],
         on_error: Callable[[Exception], None],
     ) -> None:
-        """Both are called on the event loop; None also while the service cannot be asked."""
+        """Start; both functions are called on the event loop.
+
+        *on_information* gets None also while the service cannot be asked.
+        """
 
     @abstractmethod
     async def close(self) -> None:
-        """Nothing is told after this."""
+        """Stop; nothing is reported after this."""
 
 
 class DriverLeaderRetrievalService(LeaderRetrievalService):
-    """Tells its listener each change, and nothing twice."""
+    """Tells its listener about each change, and never the same information twice in a row."""
 
     def __init__(self, make_driver: Callable[[], LeaderRetrievalDriver]) -> None:
         self._make_driver = make_driver

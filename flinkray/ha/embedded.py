@@ -1,4 +1,4 @@
-"""Leader election among contenders of one process (SPEC HA-01 to HA-06)."""
+"""Leader election among contenders in one process (SPEC HA-01 to HA-06)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from flinkray.ha.non_ha import AbstractNonHaServices
 class EmbeddedLeaderService:
     """Elects the leader of one component and tells its listeners.
 
-    The contender that has waited longest is granted; a grant counts from the moment it is decided
-    (``has_leadership``), before the contender has been told.  All on one event loop.
+    The contender that has waited longest gets leadership. A grant counts from the decision on
+    (``has_leadership``), before the contender has been told. Everything runs on one event loop.
     """
 
     def __init__(self, component: str) -> None:
@@ -35,26 +35,28 @@ class EmbeddedLeaderService:
         self._closed = False
 
     def create_election(self, session_id: LeaderSessionID | None = None) -> EmbeddedLeaderElection:
-        """*session_id*: of the first grant."""
+        """Return a new election; *session_id* is the session of its first grant (None: new)."""
         return EmbeddedLeaderElection(self, session_id)
 
     def create_retriever(self) -> EmbeddedLeaderRetrievalService:
         return EmbeddedLeaderRetrievalService(self)
 
     async def grant_leadership(self) -> None:
-        """End a period without leader that :meth:`revoke_leadership` began."""
+        """End a period without a leader that :meth:`revoke_leadership` began."""
         self._elect()
 
     async def revoke_leadership(self) -> None:
-        """Take leadership away, for tests; nobody leads until :meth:`grant_leadership`, or a
-        contender joins or leaves."""
+        """Take leadership away, for tests.
+
+        There is no leader until :meth:`grant_leadership`, or until a contender joins or leaves.
+        """
         election = self._leader
         if election is not None:
             self._depose()
             self._waiting.insert(0, election)
 
     def close(self) -> None:
-        """Every contender loses leadership and is told of the end; no event follows."""
+        """Close the service: every contender loses leadership and gets an error, the last event."""
         if self._closed:
             return
         self._closed = True
@@ -175,8 +177,10 @@ class EmbeddedLeaderElection(LeaderElection):
         self._later(tell)
 
     def _tell_granted(self, session_id: LeaderSessionID) -> None:
-        """A grant that was lost again before it could be told is told all the same: its revocation
-        follows at once, and a contender sees a story without gaps."""
+        """Tell the contender that it leads, even if leadership was revoked since the decision.
+
+        In that case the revocation is reported next, so the contender sees every event.
+        """
         if self._contender is not None:
             self._told_granted = True
             self._contender.grant_leadership(session_id)
@@ -191,7 +195,7 @@ class EmbeddedLeaderElection(LeaderElection):
 
 
 class EmbeddedLeaderRetrievalService(LeaderRetrievalService):
-    """One listener's view of an :class:`EmbeddedLeaderService`."""
+    """Tells one listener about the leader of an :class:`EmbeddedLeaderService`."""
 
     def __init__(self, service: EmbeddedLeaderService) -> None:
         self._service = service
@@ -218,7 +222,7 @@ class EmbeddedLeaderRetrievalService(LeaderRetrievalService):
 
 
 class EmbeddedHaServices(AbstractNonHaServices):
-    """Real elections and retrievals among the masters of one process; use on one event loop."""
+    """Real elections and retrievals among the masters of one process; use it on one event loop."""
 
     def __init__(self, storage: Directory, executor: Executor) -> None:
         super().__init__(storage, executor)

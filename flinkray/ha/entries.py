@@ -1,4 +1,4 @@
-"""How a record lies in a store: a header with version and checksum, then the record's bytes."""
+"""The format of a record in a store: a header with version and checksum, then the record."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Generic, TypeVar
 from flinkray.core.errors import StoredFormatError, UnreadableRecordError
 from flinkray.core.ids import JobID
 from flinkray.core.records import decode_record, encode_record
-from flinkray.ha.directory import Directory, LostEntryError
+from flinkray.ha.directory import Entries, LostEntryError, TakenOverError
 from flinkray.ha.first_format import from_first_format
-from flinkray.ha.stores import JobEntry, StoreError
+from flinkray.ha.stores import JobEntry, JobStoreFencedError, StoreError
 
 T = TypeVar("T")
 RecordT = TypeVar("RecordT", bound=JobEntry)
 
 _MAGIC = b"flinkray entry\n"
 VERSION = 2
-"""Of the container: what is around the record.  The record's types have versions of their own."""
+"""The version of the format around the record; the record's types have versions of their own."""
 _HEADER_SIZE = len(_MAGIC) + 1 + 4
 
 
 class DamagedEntryError(StoredFormatError):
-    """Stored bytes are not what was written: they were cut short or changed."""
+    """The stored bytes are not the bytes that were written: they were cut short or changed."""
 
 
 def encode_entry(record: object) -> bytes:
-    """Magic, one byte version, four bytes CRC-32 of the body, body.
+    """Return magic, one byte of version, four bytes of CRC-32 of the body, and the body.
 
     Raises:
         StoredFormatError: the record holds something that cannot be stored.
@@ -37,12 +37,16 @@ def encode_entry(record: object) -> bytes:
 
 
 def is_entry(data: bytes) -> bool:
-    """Whether flinkray has written it, as far as one can see at its beginning."""
+    """Return whether *data* begins like an entry of flinkray."""
     return data.startswith(_MAGIC)
 
 
 def decode_entry(data: bytes, record_type: type[T]) -> T:
-    """Raises StoredFormatError: not such an entry; the text says what is wrong with it."""
+    """Return the record of an entry.
+
+    Raises:
+        StoredFormatError: *data* is not such an entry; the text says what is wrong.
+    """
     if not is_entry(data) or len(data) < _HEADER_SIZE:
         raise DamagedEntryError("it is no flinkray entry, or is cut short")
     version = data[len(_MAGIC)]
@@ -62,7 +66,7 @@ def decode_entry(data: bytes, record_type: type[T]) -> T:
 def decoded(
     data: bytes | LostEntryError, record_type: type[RecordT], job_id: JobID, location: str
 ) -> RecordT:
-    """The record of a job in the entry at *location*.  Raises UnreadableRecordError."""
+    """Return the record of a job in the entry at *location*. Raises UnreadableRecordError."""
     if isinstance(data, LostEntryError):
         raise UnreadableRecordError(job_id, location, str(data)) from data
     try:
@@ -75,12 +79,12 @@ def decoded(
 
 
 class EntryDirectory(Generic[RecordT]):
-    """Records in a directory, one entry per job, named ``<job id hex><suffix>``.  Blocking.
+    """Records in a directory, one entry per job, named ``<job id hex><suffix>``. Blocking.
 
-    All methods raise StoreError when the storage fails.
+    Methods raise StoreError when the storage fails; changes also raise JobStoreFencedError.
     """
 
-    def __init__(self, directory: Directory, record_type: type[RecordT], suffix: str) -> None:
+    def __init__(self, directory: Entries, record_type: type[RecordT], suffix: str) -> None:
         self._directory = directory
         self._record_type = record_type
         self._suffix = suffix
@@ -89,20 +93,20 @@ class EntryDirectory(Generic[RecordT]):
         return job_id.hex() + self._suffix
 
     def write(self, record: RecordT) -> None:
-        """Raises StoredFormatError, too."""
+        """Write a record. Also raises StoredFormatError."""
         self.write_as_stored(record.job_id, encode_entry(record))
 
     def exists(self, job_id: JobID) -> bool:
-        """Readable or not."""
+        """Return whether there is an entry, readable or not."""
         return self._read(job_id) is not None
 
     def read(self, job_id: JobID) -> RecordT | None:
-        """Raises UnreadableRecordError; the entry stays as it is."""
+        """Return the record; None: there is none. Raises UnreadableRecordError; the entry stays."""
         data = self._read(job_id)
         return None if data is None else self._decoded(job_id, data)
 
     def read_many(self, job_ids: Iterable[JobID]) -> Iterator[RecordT | UnreadableRecordError]:
-        """Those that are there, or why they cannot be read."""
+        """Yield the records of the jobs that have one, or the errors why they cannot be read."""
         jobs = {self.name(job_id): job_id for job_id in job_ids}
         try:
             for name, data in self._directory.read_many(tuple(jobs)):
@@ -117,11 +121,14 @@ class EntryDirectory(Generic[RecordT]):
             raise StoreError(f"cannot read {self._directory.location()}: {error}") from error
 
     def _decoded(self, job_id: JobID, data: bytes | LostEntryError) -> RecordT:
-        """Raises UnreadableRecordError."""
+        """Return the record in *data*. Raises UnreadableRecordError."""
         return decoded(data, self._record_type, job_id, self._directory.location(self.name(job_id)))
 
     def read_as_stored(self, job_id: JobID) -> bytes | None:
-        """Its bytes, for :meth:`write_as_stored` elsewhere.  Raises UnreadableRecordError."""
+        """Return the entry's bytes unchanged, to copy it with another :meth:`write_as_stored`.
+
+        None: there is no entry. Raises UnreadableRecordError.
+        """
         data = self._read(job_id)
         if isinstance(data, LostEntryError):
             location = self._directory.location(self.name(job_id))
@@ -132,6 +139,8 @@ class EntryDirectory(Generic[RecordT]):
         name = self.name(job_id)
         try:
             self._directory.write(name, data)
+        except TakenOverError as error:
+            raise JobStoreFencedError(str(error)) from error
         except OSError as error:
             raise StoreError(f"cannot write {self._directory.location(name)}: {error}") from error
 
@@ -139,12 +148,16 @@ class EntryDirectory(Generic[RecordT]):
         name = self.name(job_id)
         try:
             self._directory.delete(name)
+        except TakenOverError as error:
+            raise JobStoreFencedError(str(error)) from error
         except OSError as error:
             raise StoreError(f"cannot delete {self._directory.location(name)}: {error}") from error
 
     def job_ids(self) -> tuple[JobID, ...]:
-        """Of the stored entries, readable or not, in the order in which they were written last;
-        files of other names are not ours and are left alone."""
+        """Return the jobs of all entries, readable or not, in the order of their last writes.
+
+        Files with other names do not belong to this store and are ignored.
+        """
         try:
             names = self._directory.names()
         except OSError as error:

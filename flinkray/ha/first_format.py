@@ -1,7 +1,7 @@
-"""Entries of the first format, which named types by their modules and fields by their places.
+"""Reads entries of the first format, which named types by module and fields by position.
 
-They are turned into stored forms of version 1 of each type, and read as such.  The tables are what
-the types looked like then, and never change.
+They are converted to the stored forms of version 1 of each type, and read like those. The tables
+describe the types of that time, and never change.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ _FIELDS = {
     "completed_tasks failed_tasks max_parallelism prior_executions tasks io_metrics measured",
     "WorkerGroupId": "value",
 }
-"""Of each dataclass, in order; the last ones may be missing."""
+"""The field names of each dataclass, in order; the last fields may be missing in an entry."""
 
 _OTHER_NAMES = {"_Texts": "TextColumn"}
-"""Schemas that are not named as the class was."""
+"""Schema names that differ from the class names."""
 
 _ID, _MESSAGE = 1, 0
 
 
 def from_first_format(body: bytes) -> bytes:
-    """The stored form of what is in an entry of the first format.
+    """Return the stored form of the body of an entry of the first format.
 
     Raises:
-        StoredFormatError: it is no such entry.
+        StoredFormatError: *body* is not from such an entry.
     """
     table: dict[tuple[str, int], int] = {}
 

@@ -13,27 +13,27 @@ from flinkray.core.ids import LeaderSessionID
 
 
 class LeaderElectionError(FlinkRayError):
-    """An election or retrieval is used in a way that its state does not allow."""
+    """The election or retrieval is in a state that does not allow the call."""
 
 
 class LeaderContender(ABC):
-    """Something that can lead: it is granted leadership, and it can be taken away again."""
+    """A component that can lead: leadership is granted to it, and can be revoked again."""
 
     @abstractmethod
     def grant_leadership(self, session_id: LeaderSessionID) -> None:
-        """Leadership is given for the period *session_id*.
+        """Handle the grant of leadership for the session *session_id*.
 
-        The contender confirms with :meth:`LeaderElection.confirm_leadership` when it is ready to be
-        found; until then nobody is told of it.
+        The contender calls :meth:`LeaderElection.confirm_leadership` when it is ready to be found;
+        until then listeners are not told about it.
         """
 
     @abstractmethod
     def revoke_leadership(self) -> None:
-        """Leadership is lost; called once for each grant that was not followed by a close."""
+        """Handle the loss of leadership: once for each grant, unless the election was closed."""
 
     @abstractmethod
     def handle_error(self, error: Exception) -> None:
-        """The election itself failed; the contender cannot count on anything any more."""
+        """Handle a failure of the election itself; no further event can be expected."""
 
 
 class LeaderElection(ABC):
@@ -41,7 +41,7 @@ class LeaderElection(ABC):
 
     @abstractmethod
     async def start_leader_election(self, contender: LeaderContender) -> None:
-        """Take part from now on.
+        """Take part in the election from now on.
 
         Raises:
             LeaderElectionError: this election was started or closed before.
@@ -49,27 +49,31 @@ class LeaderElection(ABC):
 
     @abstractmethod
     async def confirm_leadership(self, session_id: LeaderSessionID, address: str) -> None:
-        """Publish *address* as the leader's.  An id that is not (or no longer) the granted one
-        changes nothing."""
+        """Publish *address* as the leader's address.
+
+        Has no effect if *session_id* is not (or no longer) the granted session.
+        """
 
     @abstractmethod
     async def has_leadership(self, session_id: LeaderSessionID) -> bool:
-        """Whether the contender leads in exactly that session now (confirmed or not)."""
+        """Return whether the contender leads in exactly this session now (confirmed or not)."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave.  A leader's leadership is revoked first (the contender is told).  Idempotent."""
+        """Leave the election. A contender that leads gets ``revoke_leadership``. Idempotent."""
 
 
 class LeaderRetrievalListener(ABC):
-    """Is told who leads a component."""
+    """Gets notifications about the leader of a component."""
 
     @abstractmethod
     def notify_leader_address(
         self, address: str | None, session_id: LeaderSessionID | None
     ) -> None:
-        """The leader is now at *address*; (None, None): there is none.  The same leader is not told
-        twice in a row."""
+        """Note that the leader is now at *address*; (None, None): there is no leader.
+
+        The same leader is not reported twice in a row.
+        """
 
     @abstractmethod
     def handle_error(self, error: Exception) -> None: ...
@@ -80,13 +84,15 @@ class LeaderRetrievalService(ABC):
 
     @property
     def outage(self) -> str | None:
-        """For people: what is away by which leaders are found, since when, and the way out; None:
-        nothing is."""
+        """A text for users: since when the service for finding leaders is away, and the remedy.
+
+        None if the service answers.
+        """
         return None
 
     @abstractmethod
     async def start(self, listener: LeaderRetrievalListener) -> None:
-        """Follow from now on; a leader that is known is told at once (after this call returned).
+        """Follow the leader from now on; a known leader is reported soon after this call returned.
 
         Raises:
             LeaderElectionError: started before.
@@ -94,4 +100,4 @@ class LeaderRetrievalService(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """No notification comes after this.  Idempotent."""
+        """Stop; no notification comes after this. Idempotent."""

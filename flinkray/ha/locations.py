@@ -1,4 +1,4 @@
-"""Directories by their location: a path, or a URI of whatever pyarrow has a file system for."""
+"""Opens directories by location: a path, or a URI of a file system that pyarrow knows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from flinkray.ha.directory import Directory, LocalDirectory
 
 
 def absolute_location(location: str) -> str:
-    """The same for every process of this machine and user: ``~`` and relative paths are resolved
-    here, and of a ``file:`` URI it is the path; another URI stays as it is."""
+    """Return a location that means the same in every process of this machine and user.
+
+    ``~`` and relative paths are resolved, a ``file:`` URI becomes its path, and other URIs stay.
+    """
     uri = urlsplit(location)
     if uri.scheme == "file":
         return unquote(uri.path)
@@ -24,16 +26,15 @@ _schemes: dict[str, Callable[[str], Directory]] = {}
 
 
 def register_scheme(scheme: str, opener: Callable[[str], Directory]) -> None:
-    """Have :func:`open_directory` open the URIs of *scheme* with *opener*, in this process."""
+    """Let :func:`open_directory` open URIs of *scheme* with *opener*, in this process."""
     _schemes[scheme] = opener
 
 
 def open_directory(location: str) -> Directory:
-    """The directory at a path (``~`` is expanded) or URI.
+    """Return the directory at a path (``~`` is expanded) or URI.
 
-    Raises:
-        ValueError: a URI of a scheme that neither pyarrow nor :func:`register_scheme` knows, or
-            without a path.
+    Raises ValueError if neither pyarrow nor :func:`register_scheme` knows the scheme of the URI, or
+    if the URI has no path.
     """
     location = absolute_location(location)
     scheme = urlsplit(location).scheme
@@ -41,6 +42,6 @@ def open_directory(location: str) -> Directory:
         return _schemes[scheme](location)
     if not scheme:
         return LocalDirectory(Path(location))
-    from flinkray.ha.arrow_directory import ArrowDirectory  # pyarrow takes its time to load
+    from flinkray.ha.arrow_directory import ArrowDirectory  # importing pyarrow is slow
 
     return ArrowDirectory.from_uri(location)

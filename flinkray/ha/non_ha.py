@@ -1,4 +1,4 @@
-"""What services without a coordination service of their own have in common."""
+"""The common part of services that have no coordination service."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from flinkray.ha.abstract_services import (
     JOB_RESULTS,
     AbstractHaServices,
 )
-from flinkray.ha.directory import Directory
+from flinkray.ha.directory import Directory, Entries
+from flinkray.ha.fenced_directory import FencedDirectory
 
 
 class AbstractNonHaServices(AbstractHaServices):
-    """Stores in one directory of the cluster's own.
+    """Keeps the stores in one directory of the cluster; epochs tell the owners apart.
 
     Args:
-        storage: the cluster's directory; what else lies in it is not touched.
+        storage: the cluster's directory; other contents of it are not touched.
         executor: runs the blocking work on files.
     """
 
@@ -34,11 +35,15 @@ class AbstractNonHaServices(AbstractHaServices):
     def _of_job_master(self, job_id: JobID) -> Directory:
         return self._storage
 
+    def _job_entries(self, name: str, suffixes: tuple[str, ...]) -> Entries:
+        directory = self._storage.subdirectory(name)
+        return FencedDirectory(directory, name, lambda file: file.endswith(suffixes))
+
     def _blobs(self) -> Directory:
         return self._storage.subdirectory(BLOBS)
 
     async def cleanup_job(self, job_id: JobID) -> None:
-        """Nothing: no election leaves anything behind."""
+        """Do nothing, as no election leaves data behind."""
 
     async def close_and_cleanup_all_data(self) -> None:
         await self.close()
@@ -47,6 +52,6 @@ class AbstractNonHaServices(AbstractHaServices):
             JOB_RESULTS,
             CHECKPOINT_POINTERS,
             BLOBS,
-        ):  # pointers before what they point to
+        ):  # pointers before their targets
             directory = self._storage.subdirectory(name)
             await asyncio.get_running_loop().run_in_executor(self._executor, directory.delete_all)

@@ -1,4 +1,4 @@
-"""High availability services: who leads, and what outlives a leader."""
+"""High availability services: leader election, and stores for data that outlives a leader."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ RESOURCE_MANAGER_ADDRESS = "ResourceManager/resourcemanager"
 
 
 class HighAvailabilityServices(ABC):
-    """Hands out elections, retrievers and stores.
+    """Gives out elections, retrievers and stores.
 
     Each call makes a new object; a component asks once for each and keeps it.
     """
 
     elects_job_masters: ClassVar[bool] = True
-    """Whether the leader of a job is elected; False: whoever asks is told what it knew."""
+    """Whether job leaders are elected. False: retrievers report the defaults that callers give."""
 
     @abstractmethod
     def get_dispatcher_leader_retriever(self) -> LeaderRetrievalService: ...
@@ -39,10 +39,10 @@ class HighAvailabilityServices(ABC):
         default_address: str | None = None,
         default_session_id: LeaderSessionID | None = None,
     ) -> LeaderRetrievalService:
-        """Follow the JobMaster of a job.
+        """Return a retriever of the leading JobMaster of a job.
 
-        The defaults are what the asker was told of the master; services that elect ignore them.
-        Those that do not (:class:`StandaloneHaServices`) have nothing else to tell.
+        The defaults are what the asker knows about the JobMaster. Services that elect ignore them;
+        other services (:class:`StandaloneHaServices`) report only them.
         """
 
     @abstractmethod
@@ -55,33 +55,34 @@ class HighAvailabilityServices(ABC):
     def get_job_master_leader_election(
         self, job_id: JobID, session_id: LeaderSessionID
     ) -> LeaderElection:
-        """*session_id* is that of the first grant: the Dispatcher, which starts the JobMasters of a
-        job, gives each one its own."""
+        """Return an election of the job's leader; *session_id* is the session of its first grant.
+
+        The Dispatcher, which starts the JobMasters of a job, gives each of them its own session.
+        """
 
     @abstractmethod
     def get_job_graph_store(self, record_type: type[RecordT]) -> JobGraphStore[RecordT]:
-        """The store of job graphs; *record_type* is the type of its entries."""
+        """Return the store of job graphs; *record_type* is the type of its entries."""
 
     @abstractmethod
     def get_job_result_store(self, record_type: type[RecordT]) -> JobResultStore[RecordT]:
-        """The store of job results; *record_type* is the type of its entries."""
+        """Return the store of job results; *record_type* is the type of its entries."""
 
     @abstractmethod
     def get_checkpoint_id_counter(self, job_id: JobID, owner: str) -> CheckpointIDCounter:
-        """The ids of a job's checkpoints; *owner* names the leader whose the counter is, and
-        nobody else."""
+        """Return the counter of a job's checkpoint ids; *owner* is unique to the using leader."""
 
     @abstractmethod
     def get_completed_checkpoint_store(self, job_id: JobID, owner: str) -> CompletedCheckpointStore:
-        """The retained checkpoints of a job; *owner* as above."""
+        """Return the store of retained checkpoints; *owner* is unique to the using leader."""
 
     @abstractmethod
     def get_blob_directory(self) -> Directory:
-        """Where the blob server keeps what is too large for a message."""
+        """Return the blob server's directory, for data that is too large for messages."""
 
     @abstractmethod
     async def cleanup_job(self, job_id: JobID) -> None:
-        """Remove what leader election keeps for a job that has ended.  Idempotent.
+        """Remove the leader election data of a job that has ended. Idempotent.
 
         Raises:
             StoreError: the election's service fails.
@@ -89,20 +90,18 @@ class HighAvailabilityServices(ABC):
 
     @abstractmethod
     async def forget_checkpoints(self, job_id: JobID) -> None:
-        """Remove the pointers to checkpoints of a job that has ended for good, and the count of
-        their ids: its last JobMaster may have died before it did so.  Idempotent.
+        """Remove checkpoint pointers and id count of a job that has ended for good.
 
-        Raises:
-            StoreError: the storage fails.
+        The job's last JobMaster may have died before. Idempotent. Raises StoreError.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """End every election and retrieval; stored data stay.  Idempotent."""
+        """End every election and retrieval; stored data stay. Idempotent."""
 
     @abstractmethod
     async def close_and_cleanup_all_data(self) -> None:
         """Close, and remove all stored data of exactly this cluster.
 
-        What refers to blobs goes first; if that fails, the blobs are kept.
+        Data that refers to blobs is removed first; if that fails, the blobs are kept.
         """

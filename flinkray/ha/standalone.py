@@ -1,7 +1,7 @@
-"""Services without any election: fixed addresses, session id zero (SPEC HA-07, HA-08).
+"""Services without elections: fixed addresses, session id zero (SPEC HA-07, HA-08).
 
-For a cluster where somebody else sees to it that each master exists once; on Ray that is the
-named actor, which Ray restarts in place.
+For a cluster in which another mechanism ensures that each master exists only once; on Ray that is
+the named actor, which Ray restarts in place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flinkray.ha.non_ha import AbstractNonHaServices
 from flinkray.ha.services import DISPATCHER_ADDRESS, RESOURCE_MANAGER_ADDRESS
 
 UNKNOWN_ADDRESS = "UNKNOWN"
-"""Address of a JobMaster of which the asker was told nothing (Flink's literal)."""
+"""The address of a JobMaster about which the asker knows nothing (Flink's literal)."""
 
 
 class StandaloneLeaderRetrievalService(LeaderRetrievalService):
@@ -50,7 +50,7 @@ class StandaloneLeaderRetrievalService(LeaderRetrievalService):
 
 
 class StandaloneLeaderElection(LeaderElection):
-    """Its only contender is granted leadership at once."""
+    """Grants leadership to its only contender at once."""
 
     def __init__(self, session_id: LeaderSessionID) -> None:
         self._session_id = session_id
@@ -65,17 +65,24 @@ class StandaloneLeaderElection(LeaderElection):
         asyncio.get_running_loop().call_soon(self._grant)
 
     async def confirm_leadership(self, session_id: LeaderSessionID, address: str) -> None:
-        """Nothing to publish: everybody knows the address."""
+        """Do nothing, as the address is fixed and known."""
 
     async def has_leadership(self, session_id: LeaderSessionID) -> bool:
         return self._granted and session_id == self._session_id
 
     async def close(self) -> None:
         self._closed = True
-        contender, self._contender = self._contender, None
-        if contender is not None and self._granted:
+        self.revoke()
+        self._contender = None
+
+    def revoke(self) -> None:
+        """Revoke leadership, because the stores have shown that another process leads.
+
+        A second call does nothing.
+        """
+        if self._contender is not None and self._granted:
             self._granted = False
-            contender.revoke_leadership()
+            self._contender.revoke_leadership()
 
     def _grant(self) -> None:
         if self._contender is not None:
@@ -84,7 +91,7 @@ class StandaloneLeaderElection(LeaderElection):
 
 
 class StandaloneHaServices(AbstractNonHaServices):
-    """Fixed addresses; every session id is zero, but for JobMasters whose asker knows better."""
+    """Fixed addresses. Session ids are zero, except of JobMasters whose session id is given."""
 
     elects_job_masters = False
 
@@ -99,6 +106,7 @@ class StandaloneHaServices(AbstractNonHaServices):
         super().__init__(storage, executor)
         self._dispatcher_address = dispatcher_address
         self._resource_manager_address = resource_manager_address
+        self._dispatchers: list[StandaloneLeaderElection] = []
 
     def get_dispatcher_leader_retriever(self) -> LeaderRetrievalService:
         return self._retriever(self._dispatcher_address)
@@ -119,7 +127,13 @@ class StandaloneHaServices(AbstractNonHaServices):
         )
 
     def get_dispatcher_leader_election(self) -> LeaderElection:
-        return self._election()
+        election = self._election()
+        self._dispatchers.append(election)
+        return election
+
+    def _dispatcher_fenced(self) -> None:
+        for election in self._dispatchers:
+            election.revoke()
 
     def get_resource_manager_leader_election(self) -> LeaderElection:
         return self._election()
@@ -134,6 +148,6 @@ class StandaloneHaServices(AbstractNonHaServices):
         self._check_running()
         return StandaloneLeaderRetrievalService(address, LeaderSessionID.standalone())
 
-    def _election(self) -> LeaderElection:
+    def _election(self) -> StandaloneLeaderElection:
         self._check_running()
         return StandaloneLeaderElection(LeaderSessionID.standalone())

@@ -1,14 +1,12 @@
-"""What must outlive a Dispatcher: the graphs of accepted jobs and the results of ended ones.
+"""Stores for data that must outlive a Dispatcher: graphs of accepted jobs, results of ended jobs.
 
 The stores hold any message that has a ``job_id`` (``ha`` does not know the scheduler's types); the
-caller names the type when it asks :class:`HighAvailabilityServices` for a store.
+caller names the type when it asks :class:`HighAvailabilityServices` for a store. The types of the
+messages, and of all that they hold, are declared with :func:`flinkray.core.schema.stored`.
 
-Their types are declared with :func:`flinkray.core.schema.stored`, and so are those of all that they
-hold.
-
-An entry that cannot be read (of a newer version of flinkray, damaged, of another type) stays where
-it is, and keeps no other from being read.  Whoever asks for it gets an
-:class:`~flinkray.core.errors.UnreadableRecordError`, which says where it lies and what is wrong.
+An entry that cannot be read (of a newer version of flinkray, damaged, of another type) stays
+stored, and the other entries can still be read. Reading it raises an
+:class:`~flinkray.core.errors.UnreadableRecordError` with the location and the cause.
 """
 
 from __future__ import annotations
@@ -37,8 +35,14 @@ class StoreError(FlinkRayError):
     retryable = True
 
 
+class JobStoreFencedError(StoreError):
+    """A later owner has taken over the store: the change does not count."""
+
+    retryable = False
+
+
 class JobStoreStateError(JobError):
-    """The operation does not fit what the store holds for the job (see the method that raised)."""
+    """The operation does not fit the entries of the job; see the method that raised."""
 
 
 @dataclass(frozen=True)
@@ -50,43 +54,59 @@ class Recovered(Generic[RecordT]):
 
 
 class JobGraphStore(ABC, Generic[RecordT]):
-    """The graphs of the jobs that were accepted and have not ended.
+    """Stores the graphs of the jobs that were accepted and have not ended.
 
-    All methods raise StoreError when the storage fails.
+    All methods raise StoreError when the storage fails. Methods that change something raise
+    JobStoreFencedError when another store object has taken over after this one.
     """
 
     @abstractmethod
+    async def take_over(self) -> None:
+        """Take over from earlier owners: their later changes raise JobStoreFencedError.
+
+        Call this before recovering entries to work with; otherwise the first change takes over.
+        """
+
+    @abstractmethod
     async def put_job_graph(self, graph: RecordT) -> None:
-        """Store or update; durable on return.
+        """Store or update a graph; durable on return.
 
         Raises:
             JobStoreStateError: a graph of that id is stored that this store object neither put nor
-                recovered: it belongs to somebody else.
+                recovered: the graph belongs to another owner.
         """
 
     @abstractmethod
     async def recover_job_graph(self, job_id: JobID) -> RecordT | None:
-        """The graph, or None.  Raises UnreadableRecordError."""
+        """Return the graph, or None. Raises UnreadableRecordError."""
 
     @abstractmethod
     async def recover_job_graphs(self) -> Recovered[RecordT]:
-        """All graphs; those that cannot be read do not keep the others from being recovered."""
+        """Return all readable graphs, and the errors of the unreadable ones."""
 
     @abstractmethod
     async def get_job_ids(self) -> tuple[JobID, ...]:
-        """Ids of the stored graphs, readable or not, in order of id."""
+        """Return the ids of the stored graphs, readable or not, in order of id."""
 
     @abstractmethod
     async def remove_job_graph(self, job_id: JobID) -> None:
-        """Forget a graph; removing what is not there is fine."""
+        """Remove a graph; no error if there is none."""
 
 
 class JobResultStore(ABC, Generic[RecordT]):
-    """The results of jobs that have ended for good.
+    """Stores the results of jobs that have ended for good.
 
-    A result is *dirty* while the job's leftovers may still have to be cleaned up, then *clean*.
-    All methods raise StoreError when the storage fails.
+    A result is *dirty* while the job's leftovers may still have to be cleaned up, then *clean*. All
+    methods raise StoreError when the storage fails. Methods that change something raise
+    JobStoreFencedError when another store object has taken over after this one.
     """
+
+    @abstractmethod
+    async def take_over(self) -> None:
+        """Take over from earlier owners: their later changes raise JobStoreFencedError.
+
+        Call this first, as for :meth:`JobGraphStore.take_over`.
+        """
 
     @abstractmethod
     async def create_dirty_result(self, result: RecordT) -> None:
@@ -98,15 +118,16 @@ class JobResultStore(ABC, Generic[RecordT]):
 
     @abstractmethod
     async def mark_result_as_clean(self, job_id: JobID) -> None:
-        """The job's leftovers are gone; a second time is fine.
+        """Mark the result as clean, as the job's leftovers are removed.
 
+        No error if it is clean already.
         Raises:
             JobStoreStateError: the job has no result, or its content is lost.
         """
 
     @abstractmethod
     async def remove_result(self, job_id: JobID) -> None:
-        """Forget a job that has ended; removing what is not there is fine."""
+        """Remove the result of a job; no error if there is none."""
 
     @abstractmethod
     async def has_dirty_result(self, job_id: JobID) -> bool: ...
@@ -115,17 +136,17 @@ class JobResultStore(ABC, Generic[RecordT]):
     async def has_clean_result(self, job_id: JobID) -> bool: ...
 
     async def has_result(self, job_id: JobID) -> bool:
-        """Dirty or clean."""
+        """Return whether the job has a result, dirty or clean."""
         return await self.has_dirty_result(job_id) or await self.has_clean_result(job_id)
 
     @abstractmethod
     async def get_result(self, job_id: JobID) -> RecordT | None:
-        """The result, dirty or clean, or None.  Raises UnreadableRecordError."""
+        """Return the result, dirty or clean, or None. Raises UnreadableRecordError."""
 
     @abstractmethod
     async def get_dirty_results(self) -> Recovered[RecordT]:
-        """Results of jobs that still need cleaning up."""
+        """Return the results of jobs that still need cleaning up."""
 
     @abstractmethod
     async def get_clean_results(self) -> Recovered[RecordT]:
-        """Results of jobs that need nothing any more: the history."""
+        """Return the results of jobs that are cleaned up: the history."""

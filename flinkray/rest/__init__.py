@@ -1,6 +1,6 @@
 """The REST endpoint: a cluster's jobs over HTTP, in the shape of Flink's v1 API.
 
-``flinkray rest`` serves it; docs/rest.md says which paths there are.
+``flinkray rest`` serves it; docs/rest.md lists the paths.
 """
 
 from flinkray.rest.cluster import Cluster

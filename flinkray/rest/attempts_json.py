@@ -1,4 +1,4 @@
-"""What Flink's REST API has no place for: why a job waits, its attempts, what Spark does in it."""
+"""JSON of paths that Flink's REST API lacks: why a job waits, its attempts, its Spark work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flinkray.scheduler.reports.job_settings import JobSettings
 
 
 def progress(job: JobDetails, settings: JobSettings | None) -> dict[str, Any]:
-    """*settings*: None if they are not known."""
+    """Return the progress of a job; *settings* is None if they are not known."""
     return {
         "jid": job.job_id.hex(),
         "restarts": job.restarts,
@@ -45,7 +45,7 @@ def _stage(stage: StageProgressInfo) -> dict[str, Any]:
 
 
 def attempts(vertex: VertexInfo, now: float) -> dict[str, Any]:
-    """Of each subtask the oldest first."""
+    """Return all attempts of a vertex, by subtask, the oldest attempt of a subtask first."""
     every = sorted(
         (*vertex.prior_executions, *vertex.executions),
         key=lambda one: (one.subtask_index, one.attempt_number),
@@ -80,7 +80,7 @@ def _spark_executor(execution: ExecutionInfo) -> dict[str, Any] | None:
 
 
 def tasks_on(executor: str, jobs: Iterable[JobDetails]) -> dict[str, Any]:
-    """What runs on a TaskExecutor; a Spark executor is the task of a Spark stage."""
+    """Return the tasks on a TaskExecutor; a Spark executor counts as a task of its stage."""
     return {
         "id": executor,
         "tasks": [

@@ -22,9 +22,9 @@ _MEASURED = (
 
 
 def statistics(overview: CheckpointsOverview | None) -> dict[str, Any]:
-    """*overview*: None before a JobMaster has told of any.
+    """Return the checkpoint statistics; *overview* is None before a JobMaster has reported any.
 
-    The summary is of those in the history.
+    The summary covers the completed checkpoints in the history.
     """
     known = overview or CheckpointsOverview(0, 0, 0, 0, None, None, None, None, ())
     history = [checkpoint(one) for one in known.history]
@@ -49,7 +49,7 @@ def statistics(overview: CheckpointsOverview | None) -> dict[str, Any]:
 
 
 def find(overview: CheckpointsOverview | None, checkpoint_id: int) -> CheckpointStatistics | None:
-    """None: it is not (any more) in the history."""
+    """Return a checkpoint of the history or a latest one; None: it is not (or no longer) known."""
     if overview is None:
         return None
     latest = (overview.latest_completed, overview.latest_savepoint, overview.latest_failed)
@@ -93,7 +93,7 @@ def _optional(it: CheckpointStatistics | None) -> dict[str, Any] | None:
 
 
 def _restored(overview: CheckpointsOverview) -> dict[str, Any] | None:
-    """When that was is not reported."""
+    """Return the latest restored checkpoint; the time of the restore is not known."""
     if overview.latest_restored is None:
         return None
     found = find(overview, overview.latest_restored)

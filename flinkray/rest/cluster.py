@@ -1,4 +1,4 @@
-"""What the endpoint knows of its cluster: looks that many lookers share."""
+"""The endpoint's view of its cluster, with requests that many clients share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Cluster(Protocol):
-    """Questions to whichever Dispatcher leads."""
+    """Sends calls to the leading Dispatcher."""
 
     async def ask(
         self,
@@ -30,12 +30,10 @@ class Cluster(Protocol):
         call: Callable[[DispatcherGateway], Awaitable[T]],
         timeout: float | None,
     ) -> T:
-        """*question*: for error messages.  *timeout*: seconds; None: as long as there is a
-        Dispatcher.
+        """Make *call* on the leading Dispatcher; return its result or raise its error.
 
-        Raises:
-            RpcError: nobody has answered.
-            Exception: what the Dispatcher answered with.
+        *question* names the call in error messages. *timeout* is in seconds; None: as long as there
+        is a Dispatcher. Raises RpcError: no Dispatcher has answered.
         """
         ...
 
@@ -44,15 +42,14 @@ class Cluster(Protocol):
 class _Look:
     answer: asyncio.Future[Any]
     expires: float
-    """By the loop's clock."""
+    """The time at which the answer expires, by the loop's clock."""
 
 
 class SharedLooks:
-    """A look costs the cluster once, however many look at the same at about the same time (RE-12).
-    Use on one event loop.
+    """Shares requests to the cluster among clients that ask for the same answer (RE-12).
 
-    An answer counts for *lifetime* seconds from when it was asked for; an error is given to those
-    who wait for it, and not kept.
+    Use it on one event loop. An answer is used for *lifetime* seconds from when it was requested;
+    an error is raised for the callers that wait for the request, and is not stored.
     """
 
     def __init__(self, lifetime: float) -> None:
@@ -60,7 +57,10 @@ class SharedLooks:
         self._looks: dict[Hashable, _Look] = {}
 
     async def look(self, key: Hashable, fetch: Callable[[], Awaitable[T]]) -> T:
-        """Whoever of the lookers goes, the others get their answer."""
+        """Return the answer for *key*: a fresh one, that of a running request, or from *fetch*.
+
+        If a caller is cancelled, the others still get the answer.
+        """
         loop = asyncio.get_running_loop()
         look = self._looks.get(key)
         if look is None or (look.answer.done() and look.expires <= loop.time()):
@@ -70,7 +70,7 @@ class SharedLooks:
         return await asyncio.shield(look.answer)
 
     def answer_to(self, key: Hashable) -> Any:
-        """What was fetched for others and still counts; None: nothing."""
+        """Return a fetched answer for *key* that is still fresh; None: there is none."""
         look = self._looks.get(key)
         if look is None or look.expires <= asyncio.get_running_loop().time():
             return None
@@ -89,7 +89,7 @@ class SharedLooks:
             del self._looks[key]
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Cancel the running requests."""
         for look in self._looks.values():
             look.answer.cancel()
 
@@ -99,16 +99,16 @@ def _has_succeeded(answer: asyncio.Future[Any]) -> bool:
 
 
 class ClusterView:
-    """A cluster as it was not longer ago than the lifetime of a look."""
+    """The state of a cluster, at most as old as the lifetime of a shared answer."""
 
     def __init__(self, cluster: Cluster, lifetime: float, timeout: float) -> None:
-        """*timeout*: seconds for each answer."""
+        """*timeout* is in seconds, for each answer of the cluster."""
         self.cluster = cluster
         self.timeout = timeout
         self._looks = SharedLooks(lifetime)
 
     async def ask(self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]) -> T:
-        """Not shared with others."""
+        """Make a call on the leading Dispatcher, without sharing the answer."""
         return await self.cluster.ask(question, call, self.timeout)
 
     async def numbers(self) -> ClusterNumbers:
@@ -120,7 +120,7 @@ class ClusterView:
         return await self._looks.look("numbers", fetch)
 
     async def overview(self) -> ClusterOverview:
-        """With each TaskExecutor, of which there may be thousands."""
+        """Return the overview of the cluster, with each TaskExecutor; there may be thousands."""
 
         async def fetch() -> ClusterOverview:
             return await self.ask(
@@ -130,7 +130,7 @@ class ClusterView:
         return await self._looks.look("overview", fetch)
 
     async def jobs(self) -> tuple[JobOverview, ...]:
-        """Oldest first.  An overview of the cluster has them, too."""
+        """Return the jobs, oldest first, from a fresh overview of the cluster if there is any."""
         overview: ClusterOverview | None = self._looks.answer_to("overview")
         if overview is not None:
             return overview.jobs
@@ -141,10 +141,7 @@ class ClusterView:
         return await self._looks.look("jobs", fetch)
 
     async def details(self, job_id: JobID) -> JobDetails:
-        """
-        Raises:
-            JobNotFoundError: there is no such job.
-        """
+        """Return the details of a job. Raises JobNotFoundError: there is no such job."""
 
         async def fetch() -> JobDetails:
             return await self.ask(
@@ -154,17 +151,14 @@ class ClusterView:
         return await self._looks.look(job_id, fetch)
 
     async def details_if_known(self, job_id: JobID) -> JobDetails | None:
-        """None: there is no such job, or not any more."""
+        """Return the details of a job; None: there is no such job, or no longer."""
         try:
             return await self.details(job_id)
         except JobNotFoundError:
             return None
 
     async def settings(self, job_id: JobID) -> JobSettings:
-        """
-        Raises:
-            JobNotFoundError: there is no such job.
-        """
+        """Return a job's settings. Raises JobNotFoundError, ConfigurationError: they conflict."""
 
         async def fetch() -> JobSettings:
             return await self.ask(
@@ -174,8 +168,11 @@ class ClusterView:
         return await self._looks.look(("settings", job_id), fetch)
 
     async def settings_if_known(self, job_id: JobID) -> JobSettings | None:
-        """None: they were not kept, or do not go with the cluster's any more.  The job may run all
-        the same."""
+        """Return the settings of a job, or None.
+
+        None: they were not kept, or do not fit the cluster's settings any more. The job may
+        still run.
+        """
         try:
             return await self.settings(job_id)
         except (JobNotFoundError, ConfigurationError):

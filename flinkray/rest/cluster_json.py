@@ -23,8 +23,11 @@ _MEGABYTE = 1 << 20
 
 
 def dashboard_configuration(refresh_interval: float, now: float) -> dict[str, Any]:
-    """*refresh_interval*: seconds between two looks of a page.  *now*: seconds since the epoch; in
-    summer the offset is another one."""
+    """Return the dashboard's configuration.
+
+    *refresh_interval* is the number of seconds between two updates of a page. *now* is in seconds
+    since the epoch, as the time zone offset depends on the season.
+    """
     here = time.localtime(now)
     return {
         "refresh-interval": round(refresh_interval * 1000),
@@ -97,7 +100,7 @@ def task_manager(it: TaskExecutorInfo) -> dict[str, Any]:
 
 
 def task_manager_details(it: TaskExecutorInfo) -> dict[str, Any]:
-    """With each slot that a job has: a TaskExecutor's slots are alike."""
+    """Return a TaskExecutor with its slots that jobs have; each slot is an equal share of it."""
     return {**task_manager(it), "allocatedSlots": [_slot(job_id, it) for job_id in it.jobs]}
 
 
@@ -111,7 +114,10 @@ def _slot(job_id: JobID, it: TaskExecutorInfo) -> dict[str, Any]:
 
 
 def _resource(profile: ResourceProfile, share: float) -> dict[str, Any]:
-    """Memory in MiB, all of it as that of tasks: there is no other budget."""
+    """Return a resource profile: memory in MiB, all of it as task heap memory.
+
+    There is no other memory budget.
+    """
     return {
         "cpuCores": profile.cpu * share,
         "taskHeapMemory": int(profile.memory * share) // _MEGABYTE,

@@ -1,4 +1,4 @@
-"""What goes wrong, as HTTP says it."""
+"""Converts errors to HTTP answers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from flinkray.core.errors import (
 )
 
 NO_LEADER = "Service temporarily unavailable due to an ongoing leader election. Please refresh."
-"""Flink's words, which its clients know."""
+"""The text of Flink, which Flink's clients know."""
 
 
 class RestError(Exception):
-    """Answered with that status, and these texts."""
+    """An error that is answered with this status and these texts."""
 
     def __init__(self, status: int, *texts: str) -> None:
         super().__init__(status, *texts)
@@ -39,7 +39,7 @@ def not_found(text: str) -> RestError:
 
 
 def of_cluster(error: FlinkRayError) -> RestError:
-    """What a cluster has answered, or that it has not."""
+    """Return the HTTP error for an error of the cluster, or for a missing answer."""
     match error:
         case JobNotFoundError():
             return not_found(f"Job could not be found: {error}")
@@ -60,5 +60,5 @@ def of_cluster(error: FlinkRayError) -> RestError:
 
 
 def answer_of(error: RestError, to_json: Callable[[object], str]) -> web.Response:
-    """Its body is as Flink's."""
+    """Return the answer for an error, with a body like Flink's."""
     return web.json_response({"errors": list(error.texts)}, status=error.status, dumps=to_json)

@@ -1,4 +1,4 @@
-"""What is answered at which path."""
+"""The handlers of the REST paths."""
 
 from __future__ import annotations
 
@@ -29,19 +29,22 @@ from flinkray.rest.requests import (
     trigger_id,
     vertex_id,
 )
+from flinkray.rest.savepoint_roots import SavepointRoots
 from flinkray.scheduler.reports.job_info import JobDetails, TaskExecutorInfo, VertexInfo
 
 _EXCEPTIONS = 20
-"""That are shown if nobody says how many (RE-46)."""
+"""How many exceptions are shown by default (RE-46)."""
 _CHECKPOINT_DIRECTORY = re.compile(r"(?:.*/)?chk-(\d+)/?")
 _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 
 DISPOSAL = "savepoint disposal"
+CHANGING_GETS = frozenset({"/jobs/{job}/yarn-cancel"})
+"""Paths at which a GET request changes something."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What is sent as JSON, or has been written as such, and the status."""
+    """The body of an answer, as a value or as written JSON, and the HTTP status."""
 
     body: object
     status: int = 200
@@ -49,17 +52,17 @@ class Answer:
 
 Handler = Callable[[web.Request], Awaitable[Answer]]
 Route = tuple[str, str, Handler]
-"""Method, path below the version, handler."""
+"""(method, path below the version, handler)"""
 
 
 def _check_location(name: str, location: str) -> None:
-    """Raises RestError: it would be another one for each process."""
+    """Raise RestError if *location* is relative, as it would differ between processes."""
     if not _ABSOLUTE.match(location):
         raise bad_request(f"{name} is to be an absolute path or a URI, not {location!r}")
 
 
 def vertex_of(job: JobDetails, wanted: JobVertexID) -> VertexInfo:
-    """Raises RestError: the job has none of that id."""
+    """Return the vertex of a job. Raises RestError: the job has no vertex of that id."""
     for vertex in job.vertices:
         if vertex.vertex_id == wanted:
             return vertex
@@ -67,24 +70,26 @@ def vertex_of(job: JobDetails, wanted: JobVertexID) -> VertexInfo:
 
 
 class Handlers:
-    """Of one cluster.  Use on one event loop."""
+    """The handlers for one cluster. Use them on one event loop."""
 
     def __init__(
         self,
         cluster: ClusterView,
         operations: Operations,
+        roots: SavepointRoots,
         refresh_interval: float,
         now: Callable[[], float],
     ) -> None:
-        """*now*: seconds since the epoch, by the cluster's clocks."""
+        """*now* returns the seconds since the epoch, by the cluster's clocks."""
         self._cluster = cluster
         self._operations = operations
+        self._roots = roots
         self._refresh_interval = refresh_interval
         self._now = now
         self._overviews = WrittenOnce()
 
     def routes(self) -> list[Route]:
-        """Method, path below the version, handler; each is there once."""
+        """Return (method, path below the version, handler) of each route, once."""
         job = "/jobs/{job}"
         vertex = f"{job}/vertices/{{vertex}}"
         return [
@@ -133,7 +138,7 @@ class Handlers:
         return Answer(cluster_json.overview(numbers, jobs))
 
     async def shut_down(self, request: web.Request) -> Answer:
-        """Masters that stand by take over from one that ends, and nothing here can end them."""
+        """Shut the cluster down; refused with 409 if masters stand by, which would take over."""
         overview = await self._cluster.overview()
         if any(master.standbys for master in overview.masters):
             raise RestError(
@@ -185,7 +190,10 @@ class Handlers:
         return Answer({"plan": job_json.plan(await self._details(request))})
 
     async def exceptions(self, request: web.Request) -> Answer:
-        """None has a label, so none is left of which labels are asked for (RE-46)."""
+        """Return the exceptions of a job.
+
+        Empty if the request filters by label, as no exception has a label (RE-46).
+        """
         most = number_asked(request, "maxExceptions", _EXCEPTIONS)
         details = await self._details(request)
         if request.query.get("failureLabelFilter"):
@@ -193,7 +201,7 @@ class Handlers:
         return Answer(job_json.exceptions(details, most))
 
     async def accumulators(self, request: web.Request) -> Answer:
-        """There are none, of whichever job."""
+        """Return empty accumulators, for every job."""
         await self._details(request)
         return Answer(
             {
@@ -209,7 +217,7 @@ class Handlers:
         return Answer(attempts_json.progress(details, settings))
 
     async def status(self, request: web.Request) -> Answer:
-        """As it is now: clients wait for a change of it."""
+        """Return the current status, never a shared answer, as clients wait for a change."""
         wanted = job_id(request)
         status = await self._cluster.ask(
             f"get the status of job {wanted}", lambda it: it.request_job_status(wanted)
@@ -217,7 +225,7 @@ class Handlers:
         return Answer({"status": status.name})
 
     async def execution_result(self, request: web.Request) -> Answer:
-        """As it is now: clients wait for it."""
+        """Return the current result, never a shared answer, as clients wait for the result."""
         wanted = job_id(request)
         status = await self._cluster.ask(
             f"get the status of job {wanted}", lambda it: it.request_job_status(wanted)
@@ -353,6 +361,7 @@ class Handlers:
             raise bad_request(f"savepoints are CANONICAL; {form} ones cannot be asked for")
         if directory is not None:
             _check_location("target-directory", directory)
+            await self._roots.check(directory)
 
         async def perform() -> dict[str, Any]:
             return {
@@ -378,6 +387,7 @@ class Handlers:
         if path is None:
             raise bad_request("savepoint-path says which savepoint is to be disposed of")
         _check_location("savepoint-path", path)
+        await self._roots.check(path)
 
         async def perform() -> dict[str, Any]:
             what = f"dispose of savepoint {without_secrets(path)}"

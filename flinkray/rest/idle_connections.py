@@ -1,4 +1,4 @@
-"""Connections whose clients say nothing: each keeps a descriptor of the endpoint's process."""
+"""Closes connections of silent clients, as each connection takes a file descriptor."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
 
 _LOOKS = 4
-"""At them, within the time for which one may be idle."""
+"""How many times connections are checked within the idle timeout."""
 
 
 class IdleConnections:
-    """Closes those on which no request is being worked on for a time: nothing comes, the head of a
-    request comes a byte at a time, or the client does not read what it was answered.  A middleware,
-    so that it knows of requests.  Use on one event loop."""
+    """Closes connections on which no request is handled for the idle timeout.
+
+    The client may send nothing, send the head of a request byte by byte, or not read its answer.
+    This is a middleware, so that it sees the requests. Use it on one event loop.
+    """
 
     __middleware_version__ = 1
 
     def __init__(self, most_idle: float) -> None:
-        """*most_idle*: seconds."""
+        """*most_idle* is the idle timeout in seconds."""
         self._most_idle = most_idle
         self._since: dict[RequestHandler, float] = {}
-        """By the loop's clock, of those that were looked at."""
+        """The time at which each checked connection became idle, by the loop's clock."""
         self._busy: set[RequestHandler] = set()
         self._next_look: asyncio.TimerHandle | None = None
 
@@ -42,7 +44,7 @@ class IdleConnections:
             self._since[connection] = asyncio.get_running_loop().time()
 
     def watch(self, connections: Callable[[], Iterable[RequestHandler]]) -> None:
-        """Look at those that are open, until :meth:`close`."""
+        """Check the open connections now and again, until :meth:`close`."""
         loop = asyncio.get_running_loop()
         self._look(connections(), loop.time())
         delay = self._most_idle / _LOOKS
@@ -55,10 +57,10 @@ class IdleConnections:
         }
         for connection, since in self._since.items():
             if now - since >= self._most_idle and connection.transport is not None:
-                connection.transport.abort()  # not close, which waits until all is read
+                connection.transport.abort()  # close would wait until all is read
 
     def close(self) -> None:
-        """Idempotent."""
+        """Stop checking. Idempotent."""
         if self._next_look is not None:
             self._next_look.cancel()
             self._next_look = None

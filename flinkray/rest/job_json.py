@@ -89,7 +89,7 @@ def details(job: JobDetails, now: float) -> dict[str, Any]:
 
 
 def plan(job: JobDetails) -> dict[str, Any]:
-    """An empty one before a JobMaster has told it."""
+    """Return the plan of a job; it has no nodes before a JobMaster has reported the plan."""
     if job.plan:
         told: dict[str, Any] = json.loads(job.plan)
         return told
@@ -97,7 +97,7 @@ def plan(job: JobDetails) -> dict[str, Any]:
 
 
 def execution_result(result: JobResult | None) -> dict[str, Any]:
-    """*result*: None while the job has none."""
+    """Return the execution result; *result* is None while the job has none."""
     if result is None or not result.status.is_globally_terminal:
         return {"status": {"id": "IN_PROGRESS"}}
     of_job: dict[str, Any] = {
@@ -112,7 +112,7 @@ def execution_result(result: JobResult | None) -> dict[str, Any]:
 
 
 def exceptions(job: JobDetails, most: int) -> dict[str, Any]:
-    """The last *most*, newest first."""
+    """Return the last *most* exceptions, newest first."""
     newest_first = job.exceptions[::-1]
     return {
         "exceptionHistory": {
@@ -137,7 +137,10 @@ def _exception(entry: ExceptionEntry) -> dict[str, Any]:
 
 
 def _name(entry: ExceptionEntry) -> str:
-    """The type of the error, where its text or traceback begins or ends with one; else the text."""
+    """Return the error type at the start of the text or of the last traceback line.
+
+    If neither line begins with an error type, return the text.
+    """
     last = (entry.traceback or "").rstrip().rpartition("\n")[2]
     for line in (entry.text, last):
         name, colon, _ = line.partition(":")
@@ -150,7 +153,7 @@ def _name(entry: ExceptionEntry) -> str:
 
 
 def vertex_status(tasks: Mapping[str, int], number: int) -> str:
-    """One state for *number* subtasks, by Flink's rule.  *tasks*: how many are in which."""
+    """Return one state for *number* subtasks, by Flink's rule; *tasks* counts subtasks by state."""
     for state in ("FAILED", "CANCELING", "CANCELED", "INITIALIZING", "RUNNING"):
         if tasks.get(state):
             return state
@@ -174,7 +177,10 @@ def _vertex(vertex: VertexInfo, job: JobDetails, now: float) -> dict[str, Any]:
 
 
 def _run(executions: Iterable[ExecutionInfo], job: JobDetails, now: float) -> dict[str, int]:
-    """From when the first of some was deployed until the last of all has ended."""
+    """Return start, end and duration of *executions*.
+
+    The start is the first deployment; the end is the end of the last execution, or the job's end.
+    """
     every = tuple(executions)
     starts = [at for one in every if (at := one.state_timestamps.get("DEPLOYING")) is not None]
     start = min(starts, default=None)
@@ -188,7 +194,7 @@ def _run(executions: Iterable[ExecutionInfo], job: JobDetails, now: float) -> di
 
 
 def io_metrics(metrics: IOMetrics | None, *, is_complete: bool) -> dict[str, Any]:
-    """What is not known counts as 0, and is not complete."""
+    """Return the I/O metrics; an unknown number counts as 0 and is not complete."""
     known = metrics or IOMetrics(0, 0, 0, 0, 0, 0, 0)
     return {
         "read-bytes": known.bytes_in or 0,
@@ -240,14 +246,14 @@ def _end(execution: ExecutionInfo) -> int:
 
 
 def _time_of(execution: ExecutionInfo, now: float) -> int:
-    """Since it was deployed."""
+    """Return the milliseconds from the deployment to the end, or to *now*; -1: not deployed yet."""
     start = execution.state_timestamps.get("DEPLOYING")
     end = execution.end_time if execution.state.is_terminal else None
     return NOT_YET if start is None else _duration(start, end, now)
 
 
 def _status_durations(execution: ExecutionInfo, now: float) -> dict[str, int]:
-    """How long it was in each state that it has left or is in; ends last for no time."""
+    """Return the milliseconds in each state that is not terminal, up to *now*."""
     entered = sorted(
         ((at, name) for name, at in execution.state_timestamps.items()),
         key=lambda item: (item[0], STATES.index(item[1])),
@@ -297,7 +303,7 @@ def subtask_times(vertex: VertexInfo, now: float) -> dict[str, Any]:
 
 
 def vertex_task_managers(vertex: VertexInfo, job: JobDetails, now: float) -> dict[str, Any]:
-    """Its subtasks, by the TaskExecutor that has them."""
+    """Return the subtasks of a vertex, grouped by their TaskExecutors."""
     by_executor: defaultdict[str, list[ExecutionInfo]] = defaultdict(list)
     for execution in vertex.executions:
         by_executor[place_of(execution.location)[0]].append(execution)
@@ -330,7 +336,7 @@ def _on_executor(
 
 
 def place_of(location: str | None) -> tuple[str, str]:
-    """The TaskExecutor, and the host that it is on."""
+    """Return the TaskExecutor and its host."""
     found = None if location is None else _LOCATION.fullmatch(location)
     if found is None:
         return UNASSIGNED, UNASSIGNED

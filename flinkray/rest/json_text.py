@@ -1,4 +1,4 @@
-"""JSON as it is sent."""
+"""Writes JSON in the form in which it is sent."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 
 
 def to_json(value: object) -> str:
-    """Raises ValueError: a number in it is none."""
+    """Return *value* as JSON. Raises ValueError: a number is not finite."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 @dataclass(frozen=True)
 class JsonText:
-    """What has been written already."""
+    """JSON that is already written."""
 
     text: str
 
 
 class WrittenOnce:
-    """What many look at is written once, and not once for each."""
+    """Writes an answer as JSON once, not for each client that asks."""
 
     def __init__(self) -> None:
         self._source: object = None
         self._written = JsonText("null")
 
     def of(self, source: object, body: Callable[[], object]) -> JsonText:
-        """*body* as it was when it was asked for first since *source* is this object."""
+        """Return the JSON of *body*, which is called again only for another *source* object."""
         if source is not self._source:
             self._written, self._source = JsonText(to_json(body())), source
         return self._written

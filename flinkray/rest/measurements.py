@@ -1,4 +1,4 @@
-"""What tasks have done between two looks at their job."""
+"""The progress of tasks between two requests for their job."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
 
 WINDOW = 60.0
-"""Seconds.  Rates of what was longer ago than that would not be of now."""
+"""Seconds. The previous measurement must not be older, so that rates are current."""
 
 _Totals = Mapping[tuple[JobVertexID, int, int], IOMetrics]
-"""By vertex, subtask and attempt."""
+"""The I/O metrics by (vertex, subtask, attempt)."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one subtask has done.
+    """The measurements of one subtask.
 
-    *before* is what it had done at the look before this one; None: nobody had looked within
-    :data:`WINDOW`, or it was another attempt.
+    *before* is the measurement at the previous request; None: there was no request within
+    :data:`WINDOW`, or the attempt was another one.
     """
 
     subtask: int
@@ -34,22 +34,22 @@ class Measured:
     before: IOMetrics | None
 
     def per_second(self, total: Callable[[IOMetrics], int | None]) -> float | None:
-        """How fast a total has grown, by the task's own time; None: that is not known."""
+        """Return the growth of a total per second of the task's own time; None: it is not known."""
         if self.before is None or (elapsed := self.now.elapsed_ms - self.before.elapsed_ms) <= 0:
             return None
         now, before = total(self.now), total(self.before)
-        if now is None or before is None or now < before:  # of an attempt that was begun anew
+        if now is None or before is None or now < before:  # another attempt began anew
             return None
         return (now - before) * 1000 / elapsed
 
 
 class JobLook:
-    """A job, and what its tasks had done at the look before."""
+    """A job at one request, and the measurements of its tasks at the request before."""
 
     def __init__(self, job: JobDetails, before: _Totals, taken_at: float) -> None:
         self.job = job
         self.taken_at = taken_at
-        """Seconds since the epoch."""
+        """The time of the request, in seconds since the epoch."""
         self.totals: _Totals = {
             (vertex.vertex_id, one.subtask_index, one.attempt_number): one.io_metrics
             for vertex in job.vertices
@@ -59,7 +59,7 @@ class JobLook:
         self._before = before
 
     def subtasks(self, vertex: VertexInfo) -> tuple[Measured, ...]:
-        """Those that are measured."""
+        """Return the measurements of the subtasks that report any."""
         return tuple(
             Measured(
                 one.subtask_index,
@@ -74,17 +74,18 @@ class JobLook:
 
 
 class Measurements:
-    """Use on one event loop."""
+    """Keeps the last measurements of each job to compute rates. Use it on one event loop."""
 
     def __init__(self, cluster: ClusterView, now: Callable[[], float]) -> None:
-        """*now*: seconds since the epoch, by the cluster's clocks."""
+        """*now* returns the seconds since the epoch, by the cluster's clocks."""
         self._cluster = cluster
         self._now = now
         self._looks: dict[JobID, tuple[JobLook, asyncio.TimerHandle]] = {}
-        """The last of each job, until it is too old.  One may be of megabytes."""
+        """The last look at each job, until it is too old. A look may take megabytes."""
 
     async def look(self, job_id: JobID) -> JobLook:
-        """
+        """Return a job with its current and previous measurements.
+
         Raises:
             JobNotFoundError: there is no such job.
         """

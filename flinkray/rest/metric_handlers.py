@@ -1,4 +1,4 @@
-"""Metrics, watermarks and back-pressure."""
+"""The handlers for metrics, watermarks and back-pressure."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from flinkray.scheduler.reports.job_info import VertexInfo
 
 
 class MetricHandlers:
-    """Of one cluster.  Use on one event loop."""
+    """The metric handlers for one cluster. Use them on one event loop."""
 
     def __init__(self, cluster: ClusterView, now: Callable[[], float]) -> None:
-        """*now*: seconds since the epoch, by the cluster's clocks."""
+        """*now* returns the seconds since the epoch, by the cluster's clocks."""
         self._cluster = cluster
         self._now = now
         self._measurements = Measurements(cluster, now)
 
     def routes(self) -> list[Route]:
-        """Method, path below the version, handler."""
+        """Return (method, path below the version, handler) of each route."""
         vertex = "/jobs/{job}/vertices/{vertex}"
         return [
             ("GET", "/jobmanager/metrics", self.of_masters),
@@ -50,7 +50,7 @@ class MetricHandlers:
         return Answer(metrics_json.listed(values, _names(request)))
 
     async def of_task_managers(self, request: web.Request) -> Answer:
-        """Nothing of theirs is reported."""
+        """Return no metrics, as TaskExecutors report none."""
         return Answer(metrics_json.aggregated((), _names(request), _aggregations(request)))
 
     async def of_task_manager(self, request: web.Request) -> Answer:
@@ -63,7 +63,7 @@ class MetricHandlers:
     # --- jobs -------------------------------------------------------------------------------------
 
     async def of_jobs(self, request: web.Request) -> Answer:
-        """Of those that are named, else of all that have not ended."""
+        """Return the metrics of the named jobs, or else of all jobs that have not ended."""
         names, aggregations = _names(request), _aggregations(request)
         wanted: Iterable[JobID] = map(job_id_of, _listed(request, "jobs") or ())
         if "jobs" not in request.query:
@@ -119,7 +119,7 @@ class MetricHandlers:
 
 
 def _listed(request: web.Request, name: str) -> list[str] | None:
-    """What the query has under that name, between commas; None: nothing."""
+    """Return the comma-separated values of a query parameter; None: it is missing."""
     text = request.query.get(name)
     return None if text is None else [part for part in text.split(",") if part]
 
@@ -130,7 +130,7 @@ def _names(request: web.Request) -> list[str] | None:
 
 
 def _aggregations(request: web.Request) -> Collection[str]:
-    """All, unless the query names some.  Raises RestError: one of them is none."""
+    """Return the wanted aggregations, by default all. Raises RestError: a name is unknown."""
     wanted = _listed(request, "agg")
     known = metrics_json.AGGREGATIONS
     if wanted is None:
@@ -142,7 +142,7 @@ def _aggregations(request: web.Request) -> Collection[str]:
 
 
 def _subtasks_wanted(request: web.Request) -> list[range] | None:
-    """Those of ``subtasks=0,2-4``; None: all.  Raises RestError: it is something else."""
+    """Return the ranges in ``subtasks=0,2-4``; None: all subtasks. Raises RestError: invalid."""
     parts = _listed(request, "subtasks")
     if parts is None:
         return None

@@ -1,4 +1,4 @@
-"""Metrics in the JSON of Flink's REST API: arrays (RE-40), in which each has Flink's name."""
+"""Metrics in the JSON of Flink's REST API: arrays (RE-40), with Flink's metric names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flinkray.scheduler.reports.job_info import ClusterNumbers, JobDetails, JobO
 from flinkray.scheduler.shared.states import JobStatus
 
 Values = Mapping[str, float | str]
-"""By the name of the metric."""
+"""Values by metric name."""
 
 _TOTALS = (
     ("records_in", "numRecordsIn", "numRecordsInPerSecond"),
@@ -24,16 +24,16 @@ _TOTALS = (
     ("idle_ms", "accumulateIdleTimeMs", "idleTimeMsPerSecond"),
     ("back_pressured_ms", "accumulateBackPressuredTimeMs", "backPressuredTimeMsPerSecond"),
 )
-"""Field of IOMetrics, and what Flink calls the total and how fast it grows."""
+"""The field of IOMetrics, and Flink's names of its total and its rate."""
 _WATERMARK = "currentInputWatermark"
 
 _LOW, _HIGH = 0.10, 0.5
-"""Of the time, up to which back-pressure is none, and low (RE-44)."""
+"""The fractions of time up to which back-pressure counts as ok and as low (RE-44)."""
 _LEVELS = ("ok", "low", "high")
 
 
 def skew(values: Sequence[float]) -> float:
-    """Mean absolute deviation, in percent of the mean."""
+    """Return the mean absolute deviation of the values, in percent of their mean."""
     mean = fmean(values)
     return 100 * fmean(abs(value - mean) for value in values) / mean if mean else 0.0
 
@@ -48,7 +48,7 @@ AGGREGATIONS: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 def listed(values: Values, wanted: Iterable[str] | None) -> list[dict[str, str]]:
-    """*wanted*: the names of which the values are asked for; None: which names there are."""
+    """Return the values of the metrics in *wanted*; None: return only the names of all metrics."""
     if wanted is None:
         return [{"id": name} for name in values]
     return [{"id": name, "value": str(values[name])} for name in wanted if name in values]
@@ -57,7 +57,7 @@ def listed(values: Values, wanted: Iterable[str] | None) -> list[dict[str, str]]
 def aggregated(
     rows: Sequence[Values], wanted: Iterable[str] | None, aggregations: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Of the numbers that several subtasks, or jobs, have; *wanted* as in :func:`listed`."""
+    """Return aggregates over subtasks or jobs; *wanted* None: only the names of all metrics."""
     numbers: dict[str, list[float]] = {}
     for row in rows:
         for name, value in row.items():
@@ -92,7 +92,7 @@ def of_subtask(measured: Measured) -> dict[str, float]:
 
 
 def of_vertex(subtasks: Iterable[Measured]) -> dict[str, float]:
-    """Those of all, each with the number of its subtask before its name."""
+    """Return the metrics of all subtasks, each name prefixed with the number of its subtask."""
     return {
         f"{one.subtask}.{name}": value
         for one in subtasks
@@ -101,7 +101,7 @@ def of_vertex(subtasks: Iterable[Measured]) -> dict[str, float]:
 
 
 def watermarks(subtasks: Iterable[Measured]) -> list[dict[str, str]]:
-    """RE-42."""
+    """Return the input watermarks of the subtasks that report one (RE-42)."""
     return [
         {"id": f"{one.subtask}.{_WATERMARK}", "value": str(one.now.input_watermark)}
         for one in subtasks
@@ -110,7 +110,7 @@ def watermarks(subtasks: Iterable[Measured]) -> list[dict[str, str]]:
 
 
 def of_job(job: JobDetails, now: float) -> dict[str, float | str]:
-    """*now*: seconds since the epoch."""
+    """Return the metrics of a job; *now* is in seconds since the epoch."""
     running_since = job.status_timestamps.get(JobStatus.RUNNING.name, now)
     values: dict[str, float | str] = {
         "uptime": milliseconds(now - running_since) if job.status is JobStatus.RUNNING else 0,
@@ -136,7 +136,10 @@ def of_masters(cluster: ClusterNumbers, jobs: Iterable[JobOverview]) -> dict[str
 
 
 def back_pressure(look: JobLook, vertex: VertexInfo) -> dict[str, Any]:
-    """Of the tasks that run: since the look before; without one there is none to tell of."""
+    """Return the back-pressure of the running subtasks since the previous request.
+
+    Without a previous request, only the status "deprecated" is returned.
+    """
     subtasks = [
         told
         for one in look.subtasks(vertex)
@@ -155,7 +158,7 @@ def back_pressure(look: JobLook, vertex: VertexInfo) -> dict[str, Any]:
 
 
 def _pressure_on(measured: Measured) -> dict[str, Any] | None:
-    """None: nothing is known of it at two looks."""
+    """Return the back-pressure of a subtask; None: it was not measured at two requests."""
     shares: dict[str, float] = {}
     for name, field in (
         ("ratio", "back_pressured_ms"),
@@ -176,5 +179,5 @@ def _pressure_on(measured: Measured) -> dict[str, Any] | None:
 
 
 def level_of(share: float) -> str:
-    """Of the time for which a task is back-pressured."""
+    """Return the level for the fraction of time in which a task is back-pressured."""
     return _LEVELS[(share > _LOW) + (share > _HIGH)]

@@ -1,4 +1,4 @@
-"""The endpoint's description of itself, as OpenAPI 3 has it, for clients that read one."""
+"""The endpoint's own description in OpenAPI 3, for clients that read such descriptions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PLACES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def _listed(one: str) -> dict[str, Any]:
-    """Texts of that pattern, between commas."""
+    """Return the schema of a comma-separated list of texts that match *one*."""
     return {"type": "string", "pattern": f"^(({one})(,({one}))*)?$"}
 
 
@@ -42,7 +42,7 @@ _QUERIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def _object(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Of fields that may be left out, or null, which is the same."""
+    """Return the schema of an object; each field may be left out or null, which is the same."""
     null = {"type": "null"}
     return {
         "type": "object",
@@ -104,10 +104,9 @@ class _Operation:
     summary: str
     query: tuple[str, ...] = ()
     body: str | None = None
-    """The name of what is sent."""
+    """The name of the request body in ``_BODIES``; None: the request has none."""
     status: int = 200
     answer: str = "object"
-    """Its JSON type."""
 
 
 _JOB = "/jobs/{job}"
@@ -181,7 +180,7 @@ _REFUSALS: Mapping[int, str] = {
     308: "Another request does that.",
     400: "The request is not acceptable.",
     401: "The request carries no token, or another one.",
-    403: "A page of another site asks.",
+    403: "A page of another site asks, or savepoints may not be written or deleted there.",
     404: "There is none of that.",
     408: "The request comes too slowly, or the cluster answers too slowly.",
     409: "The job's state does not allow that.",
@@ -204,9 +203,10 @@ _ERROR = {
 
 
 def description(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """
+    """Return the OpenAPI description of the endpoint.
+
     Args:
-        routes: methods and paths, all of which are described here.
+        routes: methods and paths, all of which must have an entry in ``_OPERATIONS``.
     """
     paths: dict[str, dict[str, Any]] = {}
     for method, path in routes:
@@ -226,7 +226,7 @@ def description(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
                 str(status): {**_ERROR, "description": text} for status, text in _REFUSALS.items()
             },
         },
-        "security": [{}, {"token": []}],
+        "security": [{"token": []}],
     }
 
 

@@ -1,4 +1,4 @@
-"""Operations that a client starts by one request and asks after by others (RE-20 to RE-24)."""
+"""Operations that a client starts by one request and polls by others (RE-20 to RE-24)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from flinkray.rest.throwable import failure_cause
 log = logging.getLogger(__name__)
 
 Key = tuple[Hashable, TriggerID]
-"""What is done to what, and the id that the client or we have given it."""
+"""The kind of operation with its target, and the trigger id."""
 
 _REFUSED_WITHIN = 0.3
-"""Seconds in which an operation that is refused is answered by its trigger, with the reason."""
+"""Seconds within which a failed operation is reported in the answer to its trigger request."""
 
 
 @dataclass(slots=True)
@@ -27,14 +27,14 @@ class _Operation:
     task: asyncio.Future[dict[str, Any]]
     failure_key: str
     fetched: asyncio.Future[None]
-    """Done when somebody has got the result, or nobody will any more."""
+    """Completes when a client has fetched the result, or the result is dropped."""
 
 
 class Operations:
-    """Use on one event loop."""
+    """The running and finished operations. Use it on one event loop."""
 
     def __init__(self, kept: float) -> None:
-        """*kept*: seconds for which results can be fetched."""
+        """*kept* is the number of seconds for which results can be fetched."""
         self._kept = kept
         self._operations: dict[Key, _Operation] = {}
         self._is_closing = False
@@ -45,14 +45,10 @@ class Operations:
         perform: Callable[[], Awaitable[dict[str, Any]]],
         failure_key: str = "failure-cause",
     ) -> dict[str, str]:
-        """Begin it, unless it has begun, and return what tells the client its id.
+        """Begin the operation, unless it has begun, and return its id for the client.
 
-        Args:
-            perform: it; returns what the client is told when it has succeeded.
-            failure_key: under which the client is told of its failure.
-
-        Raises:
-            RestError: it is refused at once; nothing is known of it then.
+        *perform* returns the result for the client. *failure_key*: the client's key of the failure.
+        Raises RestError: the operation fails at once; it is forgotten then.
         """
         if self._is_closing:
             raise RestError(503, "the endpoint is being closed and starts nothing more")
@@ -70,11 +66,7 @@ class Operations:
         return {"request-id": key[1].hex()}
 
     def poll(self, key: Key) -> dict[str, Any]:
-        """How far it is.
-
-        Raises:
-            RestError: it is not known.
-        """
+        """Return the status of the operation. Raises RestError: it is not known."""
         operation = self._operations.get(key)
         if operation is None:
             raise not_found(f"Operation not found under key: {key[1].hex()}")
@@ -90,15 +82,17 @@ class Operations:
         asyncio.get_running_loop().call_later(self._kept, self._forget, key, operation)
 
     def _forget(self, key: Key, operation: _Operation) -> None:
-        """Of what was refused the client may have begun another one under the same id."""
+        """Drop an operation, unless the client has begun another one under the same id."""
         if self._operations.get(key) is operation:
             del self._operations[key]
         if not operation.fetched.done():
             operation.fetched.set_result(None)
 
     async def close(self, patience: float) -> None:
-        """Start nothing more, and return when every result was fetched or has expired, or after
-        *patience* seconds.  What the cluster does goes on."""
+        """Start no more operations; wait until every result was fetched or has expired.
+
+        Waits at most *patience* seconds. Work in the cluster goes on.
+        """
         self._is_closing = True
         waiting = [operation.fetched for operation in self._operations.values()]
         if waiting:

@@ -1,4 +1,4 @@
-"""What clients send, looked at before anything is done with it (RE-03, RE-08)."""
+"""Checks the requests of clients before they are handled (RE-03, RE-08)."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ Id = TypeVar("Id", bound=AbstractID)
 _LARGEST = (1 << 31) - 1
 LARGEST_LONG = (1 << 63) - 1
 _BODY_TIMEOUT = 10.0
-"""Seconds that a client has for what it sends."""
+"""Seconds that a client has to send the body."""
 
 
 def job_id(request: web.Request) -> JobID:
-    """Raises RestError: the path has none."""
+    """Return the job id in the path. Raises RestError: the path has no valid id."""
     return job_id_of(request.match_info["job"])
 
 
 def job_id_of(text: str) -> JobID:
-    """Raises RestError: it is none."""
+    """Return a job id. Raises RestError: *text* is not a job id."""
     return _id(JobID, "job id", text)
 
 
 def vertex_id(request: web.Request) -> JobVertexID:
-    """Raises RestError: the path has none."""
+    """Return the vertex id in the path. Raises RestError: the path has no valid id."""
     return vertex_id_of(request.match_info["vertex"])
 
 
 def vertex_id_of(text: str) -> JobVertexID:
-    """Raises RestError: it is none."""
+    """Return a vertex id. Raises RestError: *text* is not a vertex id."""
     return _id(JobVertexID, "vertex id", text)
 
 
 def trigger_id(request: web.Request) -> TriggerID:
-    """Raises RestError: the path has none."""
+    """Return the trigger id in the path. Raises RestError: the path has no valid id."""
     return _id(TriggerID, "trigger id", request.match_info["trigger"])
 
 
@@ -56,35 +56,35 @@ def _id(kind: type[Id], what: str, text: str) -> Id:
 
 
 def number(request: web.Request, place: str) -> int:
-    """A number that the path has.  Raises RestError: it has none."""
+    """Return a number in the path. Raises RestError: it is not a valid number."""
     return number_of(place, request.match_info[place])
 
 
 def number_asked(request: web.Request, name: str, default: int) -> int:
-    """A number that the query may have.  Raises RestError: it is none, or negative."""
+    """Return a number of the query, or *default*. Raises RestError: invalid or negative."""
     text = request.query.get(name)
     return default if text is None else number_of(name, text)
 
 
 def number_of(name: str, text: str) -> int:
-    """Raises RestError: the text is none, or a negative one."""
+    """Return the number in *text*. Raises RestError: it is not a number, or negative."""
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise bad_request(f"{name} is to be a number, not {text!r}")
     return int(text)
 
 
 class Body:
-    """The JSON object that a client has sent, of which each field has its type."""
+    """The JSON object in a request's body, with typed access to its fields."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = fields
 
     @classmethod
     async def of(cls, request: web.Request) -> Body:
-        """An empty one if the client has sent nothing.
+        """Return the body of a request; empty if the client has sent none.
 
         Raises:
-            RestError: it is no JSON object, or comes too slowly.
+            RestError: the body is not a JSON object, or comes too slowly.
         """
         if request.content_type.startswith("multipart/"):
             raise bad_request("no files can be uploaded here")
@@ -103,8 +103,10 @@ class Body:
         return cls(fields)
 
     def text(self, *names: str) -> str | None:
-        """The value of the first of these fields that is there.  Raises RestError: it is no text,
-        or has half of a surrogate pair, which cannot be sent on."""
+        """Return the first of these fields that is present; None: no field is.
+
+        Raises RestError: the field is no text, or has half of a surrogate pair.
+        """
         name = next((name for name in names if name in self), None)
         if name is None:
             return None
@@ -114,16 +116,16 @@ class Body:
         return text
 
     def flag(self, name: str) -> bool:
-        """False, if there is no such field.  Raises RestError: it is neither true nor false."""
+        """Return a field; False if it is missing. Raises RestError: neither true nor false."""
         return name in self and self._of_type(bool, "true or false", name)
 
     def number(self, name: str, largest: int = _LARGEST) -> int | None:
-        """None, if there is no such field.  Raises RestError: it is no number up to *largest*."""
+        """Return a field; None if it is missing. Raises RestError: not a number up to *largest*."""
         if name not in self:
             return None
         value = self._fields[name]
         if isinstance(value, float) and value.is_integer():
-            value = int(value)  # to JSON, 1.0 is one
+            value = int(value)  # in JSON, 1.0 is an integer
         if (
             not isinstance(value, int)
             or isinstance(value, bool)
@@ -133,17 +135,17 @@ class Body:
         return value
 
     def part(self, name: str) -> Body:
-        """A field that is an object.  Raises RestError: it is none, or not there."""
+        """Return a field that is an object. Raises RestError: it is no object, or missing."""
         if name not in self:
             raise bad_request(f"{name} is missing")
         return Body(self._of_type(dict, "an object", name))
 
     def parts(self) -> dict[str, Body]:
-        """All fields, which are objects.  Raises RestError: one is none."""
+        """Return all fields as objects. Raises RestError: a field is no object."""
         return {name: self.part(name) for name in self._fields}
 
     def trigger_id(self) -> TriggerID:
-        """The client's, or one of ours.  Raises RestError: it is none."""
+        """Return the client's trigger id, or a new one. Raises RestError: it is invalid."""
         text = self.text("triggerId")
         return TriggerID.generate() if text is None else _id(TriggerID, "trigger id", text)
 

@@ -1,4 +1,4 @@
-"""The server: routes, limits, and who may ask."""
+"""The HTTP server: routes, limits and access control."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -20,34 +19,39 @@ from flinkray.core.config import Configuration
 from flinkray.core.error_text import summary_of
 from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.core.rest_options import (
+    REST_ANONYMOUS_ACCESS,
     REST_ASYNC_STORE_DURATION,
     REST_BIND_ADDRESS,
     REST_BIND_PORT,
     REST_IDLENESS_TIMEOUT,
     REST_MAX_CONTENT_LENGTH,
     REST_MAX_REQUESTS,
+    REST_SAVEPOINT_DIRS,
     REST_SSL_CERTIFICATE,
     REST_SSL_KEY,
-    REST_TOKEN,
-    REST_TOKEN_FILE,
     WEB_REFRESH_INTERVAL,
 )
 from flinkray.rest.cluster import Cluster, ClusterView
 from flinkray.rest.errors import RestError, answer_of, of_cluster
-from flinkray.rest.handlers import Answer, Handler, Handlers, Route
+from flinkray.rest.handlers import CHANGING_GETS, Answer, Handler, Handlers, Route
 from flinkray.rest.idle_connections import IdleConnections
 from flinkray.rest.json_text import JsonText, to_json
 from flinkray.rest.metric_handlers import MetricHandlers
 from flinkray.rest.openapi import description
 from flinkray.rest.operations import Operations
+from flinkray.rest.savepoint_roots import SavepointRoots
 from flinkray.rest.settings_handlers import SettingsHandlers
+from flinkray.rest.token import check_key_file, given_token
 from flinkray.rest.web_page import WebPage
 
 log = logging.getLogger(__name__)
 
 
 def _is_no_fault_of_clients(record: logging.LogRecord) -> bool:
-    """They have their answer, status 400: anybody could fill the log with what is no HTTP."""
+    """Return False for errors of clients that send invalid HTTP.
+
+    Such a client gets status 400; if these errors were logged, anybody could fill the log.
+    """
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError)
 
@@ -56,11 +60,11 @@ _log_of_aiohttp = logging.getLogger(f"{__name__}.aiohttp")
 _log_of_aiohttp.addFilter(_is_no_fault_of_clients)
 
 _VERSIONS = ("", "/v1")
-"""Each path is there below all of them (RE-01)."""
+"""The path prefixes; each path exists below all of them (RE-01)."""
 _ANSWER_TIMEOUT = 10.0
-"""Seconds for the cluster to answer."""
+"""Seconds that the cluster has to answer."""
 _CLOSE_TIMEOUT = 5.0
-"""Seconds in which clients fetch what was done for them."""
+"""Seconds that clients have to fetch results when the server closes."""
 _MINIMUM_PORT, _MAXIMUM_PORT = 0, 65535
 
 Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -68,11 +72,15 @@ Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True)
 class RestSettings:
-    """Where it is served, and to whom."""
+    """The settings of the REST endpoint: its address, its limits and its access control."""
 
     host: str
     ports: range
     token: str | None
+    """The token that clients must send; None: the endpoint is read-only, for everybody."""
+    anonymous_may_read: bool
+    """Whether requests without the token may read."""
+    savepoint_dirs: tuple[str, ...]
     certificate: str | None
     key: str | None
     max_content_length: int
@@ -83,7 +91,8 @@ class RestSettings:
 
     @classmethod
     def of(cls, configuration: Configuration) -> RestSettings:
-        """
+        """Return the settings of a configuration; creates no token.
+
         Raises:
             ConfigurationError: a value is not acceptable.
         """
@@ -95,10 +104,14 @@ class RestSettings:
             raise ConfigurationError(
                 f"{REST_SSL_CERTIFICATE.key} and {REST_SSL_KEY.key} belong together"
             )
+        if key is not None:
+            check_key_file(key)
         return cls(
             configuration.get(REST_BIND_ADDRESS),
             ports_of(configuration.get(REST_BIND_PORT)),
-            _token_of(configuration),
+            given_token(configuration),
+            configuration.get(REST_ANONYMOUS_ACCESS) == "read",
+            configuration.get(REST_SAVEPOINT_DIRS),
             certificate,
             key,
             configuration.get(REST_MAX_CONTENT_LENGTH),
@@ -109,32 +122,11 @@ class RestSettings:
         )
 
 
-def _token_of(configuration: Configuration) -> str | None:
-    """
-    Raises:
-        ConfigurationError: two are given, or the file does not hold one.
-    """
-    path = configuration.get(REST_TOKEN_FILE)
-    if path is None:
-        return configuration.get(REST_TOKEN)
-    if configuration.get(REST_TOKEN) is not None:
-        raise ConfigurationError(
-            f"{REST_TOKEN.key} and {REST_TOKEN_FILE.key} are two places of one token: leave one out"
-        )
-    try:
-        token = Path(path).read_text(encoding="utf-8").strip()
-        return Configuration({REST_TOKEN.key: token}).get(REST_TOKEN)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{REST_TOKEN_FILE.key} cannot be read: {error}") from error
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{path} ({REST_TOKEN_FILE.key}) has no token: {error}") from error
-
-
 def ports_of(text: str) -> range:
-    """``8081``, or ``8081-8090`` of which the first free one is taken; 0: any.
+    """Return the ports of ``8081``, or ``8081-8090`` to use the first free one; 0: any port.
 
     Raises:
-        ConfigurationError: it is none of these.
+        ConfigurationError: *text* has neither form.
     """
     first, dash, last = (part.strip() for part in text.partition("-"))
     numbers = [first, last] if dash else [first, first]
@@ -148,16 +140,22 @@ def ports_of(text: str) -> range:
 
 
 class RestServer:
-    """Serves one cluster.  Use on one event loop."""
+    """Serves the REST endpoint of one cluster. Use it on one event loop."""
 
     def __init__(
         self, cluster: Cluster, settings: RestSettings, now: Callable[[], float] = time.time
     ) -> None:
-        """*now*: seconds since the epoch, by the cluster's clocks."""
+        """*now* returns the seconds since the epoch, by the cluster's clocks."""
         self._settings = settings
         self._view = ClusterView(cluster, settings.refresh_interval, _ANSWER_TIMEOUT)
         self._operations = Operations(settings.store_duration)
-        handlers = Handlers(self._view, self._operations, settings.refresh_interval, now)
+        handlers = Handlers(
+            self._view,
+            self._operations,
+            SavepointRoots(self._view, settings.savepoint_dirs),
+            settings.refresh_interval,
+            now,
+        )
         of_settings, of_metrics = SettingsHandlers(self._view), MetricHandlers(self._view, now)
         routes = [*of_settings.routes(), *of_metrics.routes(), *handlers.routes()]
         routes.append(_self_description(routes))
@@ -171,12 +169,13 @@ class RestServer:
 
     @property
     def url(self) -> str:
-        """Where it is served, once it has been started."""
+        """The URL of the endpoint, once the server has been started."""
         assert self._address is not None
         return self._address
 
     async def start(self) -> None:
-        """
+        """Start to serve.
+
         Raises:
             ConfigurationError: no port is free, or the certificate cannot be used.
         """
@@ -190,12 +189,13 @@ class RestServer:
         host, port = self._runner.addresses[0][:2]
         scheme = "http" if context is None else "https"
         self._address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-        if settings.token is None and not _is_loopback(host):
+        if context is None and not _is_loopback(host):
             log.warning(
-                "%s can be reached from other machines, and whoever reaches it can cancel jobs: "
-                "set %s",
+                "%s can be reached from other machines, and the token travels there as plain text: "
+                "set %s and %s",
                 self._address,
-                REST_TOKEN_FILE.key,
+                REST_SSL_CERTIFICATE.key,
+                REST_SSL_KEY.key,
             )
 
     async def _bind(self, context: ssl.SSLContext | None) -> None:
@@ -204,7 +204,7 @@ class RestServer:
             site = web.TCPSite(self._runner, host, port, ssl_context=context)
             try:
                 await site.start()
-            except (OSError, UnicodeError) as error:  # the latter of names that no host can have
+            except (OSError, UnicodeError) as error:  # UnicodeError: no host can have that name
                 if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
                     continue
                 raise ConfigurationError(
@@ -219,8 +219,10 @@ class RestServer:
         )
 
     async def close(self) -> None:
-        """What was done for clients is fetched by them, what is being answered is answered, and
-        what the cluster does goes on."""
+        """Stop to serve, after clients have fetched their results and open requests were answered.
+
+        Work in the cluster goes on.
+        """
         await self._operations.close(_CLOSE_TIMEOUT)
         self._idle.close()
         await self._runner.cleanup()
@@ -228,9 +230,10 @@ class RestServer:
 
 
 def application(routes: Iterable[Route], settings: RestSettings) -> web.Application:
-    """
+    """Return the web application with the routes, the limits and the web page.
+
     Raises:
-        RuntimeError: two handlers are for one route (RE-09).
+        RuntimeError: a route has two handlers (RE-09).
     """
     page = WebPage()
     door = _Door(settings, page.files)
@@ -271,7 +274,7 @@ def _served(handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamRes
 
 @web.middleware
 async def _errors_as_json(request: web.Request, handler: Next) -> web.StreamResponse:
-    """All of them, also those of aiohttp (RE-02)."""
+    """Answer all errors as JSON, also errors of aiohttp (RE-02)."""
     try:
         return await handler(request)
     except RestError as error:
@@ -291,8 +294,6 @@ async def _errors_as_json(request: web.Request, handler: Next) -> web.StreamResp
 
 
 class _Limit:
-    """Of requests that are worked on at the same time."""
-
     __middleware_version__ = 1
 
     def __init__(self, most: int) -> None:
@@ -310,39 +311,55 @@ class _Limit:
 
 
 class _Door:
-    """Who may ask: who has the token, and no page of another site in a user's browser.  Our own
-    page asks its user for the token, so whoever reaches the endpoint gets the page's files."""
+    """Admits requests that carry the token; other requests may at most read.
+
+    Requests without the token may read if the settings allow that, or if there is no token. The
+    files of the web page are served to everybody, as the page asks its user for the token.
+    """
 
     __middleware_version__ = 1
 
     def __init__(self, settings: RestSettings, page: Container[str]) -> None:
-        """*page*: the paths of its files."""
+        """*page* holds the paths of the page's files."""
         self._token = None if settings.token is None else settings.token.encode()
-        self._host = settings.host.lower()  # as that of a URL is
+        self._anonymous_may_read = settings.anonymous_may_read or settings.token is None
+        self._host = settings.host.lower()  # as urlsplit does with hosts
         self._page = page
 
     async def __call__(self, request: web.Request, handler: Next) -> web.StreamResponse:
+        if self._has_token(request):
+            return await handler(request)
         is_page = request.path in self._page
-        if self._token is None:
-            self._check_site(request, is_page)
-        elif not (is_page or self._has_token(request)):
-            answer = answer_of(
-                RestError(401, "the request must carry Authorization: Bearer <token>"), to_json
-            )
+        if not is_page and not (self._anonymous_may_read and _only_reads(request)):
+            answer = answer_of(RestError(401, self._why_not()), to_json)
             answer.headers["WWW-Authenticate"] = "Bearer"
             return answer
+        if self._anonymous_may_read:
+            self._check_site(request, is_page)
         return await handler(request)
+
+    def _why_not(self) -> str:
+        if self._token is None:
+            return "this endpoint has no token, and so it is read-only"
+        return (
+            "the request must carry Authorization: Bearer <token>; flinkray rest-token prints the "
+            "token to the user who runs the endpoint"
+        )
 
     def _has_token(self, request: web.Request) -> bool:
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
         sent = token.strip().encode("utf-8", "surrogateescape")
-        assert self._token is not None
-        return kind.lower() == "bearer" and hmac.compare_digest(sent, self._token)
+        if self._token is None or kind.lower() != "bearer":
+            return False
+        return hmac.compare_digest(sent, self._token)
 
     def _check_site(self, request: web.Request, is_page: bool) -> None:
-        """A page of another site can have a browser send requests here.  It says so in Origin; of
-        pictures and links, which have none, in Sec-Fetch-Site; or its name leads here, and then
-        that is in Host.  A link to our page is none of its requests."""
+        """Refuse a request that a page of another site has caused in a user's browser.
+
+        Such a request names the other site in Origin; for images and links, which have no Origin,
+        Sec-Fetch-Site says so; if the other site's name resolves to this endpoint, Host has that
+        name. A link to our page is allowed.
+        """
         host = _host_of(f"//{request.host}")
         origin = request.headers.get("Origin")
         if origin is not None and _host_of(origin) != host:
@@ -352,8 +369,15 @@ class _Door:
         if not (_is_address(host) or host in ("localhost", self._host)):
             raise RestError(
                 403,
-                f"{host!r} is not where this is: ask by its address, or set {REST_TOKEN_FILE.key}",
+                f"{host!r} is not where this is: ask by its address, or show the token",
             )
+
+
+def _only_reads(request: web.Request) -> bool:
+    """Return whether a request only reads; False also for unknown methods."""
+    resource = request.match_info.route.resource
+    path = "" if resource is None else resource.canonical.removeprefix("/v1")
+    return request.method in ("GET", "HEAD") and path not in CHANGING_GETS
 
 
 def _host_of(url: str) -> str | None:
@@ -381,7 +405,7 @@ def _ssl_context(settings: RestSettings) -> ssl.SSLContext | None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(settings.certificate, settings.key)
-    except OSError as error:  # also what ssl itself raises
+    except OSError as error:  # ssl errors are OSErrors, too
         raise ConfigurationError(
             f"the REST endpoint cannot be served with {REST_SSL_CERTIFICATE.key} "
             f"{settings.certificate} and {REST_SSL_KEY.key} {settings.key}: {error}"

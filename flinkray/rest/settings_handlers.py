@@ -1,4 +1,4 @@
-"""How a job is run, and with which parallelism it is to go on."""
+"""The handlers for a job's settings and parallelism."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from flinkray.scheduler.reports.job_settings import JobSettings
 
 
 class SettingsHandlers:
-    """Of one cluster.  Use on one event loop."""
+    """The settings handlers for one cluster. Use them on one event loop."""
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
 
     def routes(self) -> list[Route]:
-        """Method, path below the version, handler."""
+        """Return (method, path below the version, handler) of each route."""
         job = "/jobs/{job}"
         return [
             ("GET", f"{job}/config", self.job_config),
@@ -50,7 +50,7 @@ class SettingsHandlers:
         return Answer(config)
 
     async def resource_requirements(self, request: web.Request) -> Answer:
-        """As they are now: who changes them looks at what has become of it."""
+        """Return the current bounds, never a shared answer, as clients check their changes."""
         return Answer(settings_json.resource_requirements(await self._present(job_id(request))))
 
     async def resize(self, request: web.Request) -> Answer:

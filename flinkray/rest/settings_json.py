@@ -1,4 +1,4 @@
-"""How a job is run, in the JSON of Flink's REST API."""
+"""A job's settings in the JSON of Flink's REST API."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from flinkray.scheduler.graph.job_graph import (
 from flinkray.scheduler.reports.job_settings import JobSettings
 
 NEVER = (1 << 63) - 1
-"""Flink's interval of checkpoints that are taken on request only."""
+"""Flink's checkpoint interval for checkpoints that are only taken on request."""
 
 _STATE_BACKENDS = {"hashmap": "HashMapStateBackend", "rocksdb": "EmbeddedRocksDBStateBackend"}
-"""By the name that the option has, what Flink calls it here."""
+"""Flink's name for each value of the option."""
 
 
 def execution_config(settings: JobSettings) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def _restarts(strategy: RestartStrategy) -> str:
 
 
 def checkpoint_config(checkpoints: CheckpointConfiguration, state_backend: str) -> dict[str, Any]:
-    """*state_backend*: as the option names it."""
+    """Return the checkpoint settings; *state_backend* is the value of the option."""
     retention = checkpoints.retention
     return {
         "mode": "exactly_once" if checkpoints.is_exactly_once else "at_least_once",
@@ -94,10 +94,10 @@ def resource_requirements(settings: JobSettings) -> dict[str, Any]:
 
 
 def bounds_of(requirements: Body) -> tuple[ParallelismBounds, ...]:
-    """What a client wants them to be.  Without a lower bound, or with -1, it is 1.
+    """Return the parallelism bounds that a client wants; a missing lower bound, or -1, means 1.
 
     Raises:
-        RestError: it says something else, or nothing.
+        RestError: the requirements are invalid, or empty.
     """
     wanted: Mapping[JobVertexID, Body] = {
         vertex_id_of(name): of_vertex.part("parallelism")

@@ -1,7 +1,6 @@
-"""Failures as Flink's clients read them: with a Java object in them that they deserialize.
+"""Failures in the form for Flink's clients: JSON that contains a serialized Java exception.
 
-The bytes follow the Java Object Serialization Specification, chapter 6 (grammar) and the
-serial version UIDs that the classes of the JDK declare.
+The bytes follow the Java Object Serialization Specification, chapter 6, and the JDK's version UIDs.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ _OBJECT, _CLASS_DESCRIPTION, _ARRAY, _STRING, _LONG_STRING = (
 _NULL, _END = b"\x70", b"\x78"
 _SERIALIZABLE, _WITH_WRITE_OBJECT = 0x02, 0x01
 _LONGEST_STRING = 0xFFFF
-"""Bytes of a string whose length is written in two."""
+"""The longest string in bytes whose length is written in two bytes."""
 
 
 def failure_cause(text: str, traceback: str | None = None) -> dict[str, Any]:
-    """A SerializedThrowable in Flink's JSON."""
+    """Return a SerializedThrowable in Flink's JSON."""
     return {
         "class": _CLASS,
         "stack-trace": traceback or text,
@@ -35,7 +34,7 @@ def failure_cause(text: str, traceback: str | None = None) -> dict[str, Any]:
 
 
 def java_exception(text: str) -> bytes:
-    """``new Exception(text)``, without a stack trace, as ``ObjectOutputStream`` writes it."""
+    """Return ``new Exception(text)`` without stack trace, written as by ``ObjectOutputStream``."""
     fields = [
         (b"L", "cause", "Ljava/lang/Throwable;"),
         (b"L", "detailMessage", "Ljava/lang/String;"),
@@ -84,7 +83,7 @@ def _utf(text: str) -> bytes:
 
 
 def _modified_utf8(text: str) -> bytes:
-    """As Java has it: each UTF-16 unit by itself, NUL in two bytes."""
+    """Return *text* in Java's modified UTF-8: each UTF-16 unit by itself, NUL in two bytes."""
     units = text.encode("utf-16-be", "surrogatepass")
     characters = (chr(unit) for (unit,) in struct.iter_unpack(">H", units))
     return b"".join(

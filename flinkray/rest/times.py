@@ -1,4 +1,4 @@
-"""Times and states in Flink's JSON: milliseconds since 1970, and every state by its name."""
+"""Times and states in Flink's JSON: milliseconds since 1970, and all states by name."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 from flinkray.scheduler.shared.states import ExecutionState
 
 NOT_YET = -1
-"""Instead of a time that has not come."""
+"""The value for a time that has not come."""
 
 STATES = (*(state.name for state in ExecutionState), "RECONCILING")
-"""Of tasks, as Flink knows them; none is ever RECONCILING here."""
+"""The task states of Flink; no task is ever RECONCILING here."""
 
 
 def milliseconds(seconds: float | None, otherwise: int = NOT_YET) -> int:
-    """*otherwise*: of None."""
+    """Return *seconds* in milliseconds, or *otherwise* for None."""
     return otherwise if seconds is None else round(seconds * 1000)
 
 
 def state_counts(counts: Mapping[str, int]) -> dict[str, int]:
-    """All states, also those that nothing is in (RE-43)."""
+    """Return the counts of all states, with 0 for missing states (RE-43)."""
     return {state: counts.get(state, 0) for state in STATES}
 
 
 def distribution(values: Iterable[float]) -> dict[str, int]:
-    """Of one number of each subtask, as Flink's dashboard aggregates them."""
+    """Return the distribution of one number per subtask, as Flink's dashboard aggregates them."""
     ordered = sorted(values) or [0]
     return {
         "min": round(ordered[0]),
@@ -41,7 +41,7 @@ def distribution(values: Iterable[float]) -> dict[str, int]:
 
 
 def summary(values: Iterable[float]) -> dict[str, Any]:
-    """Of one number of each checkpoint; of none, as Flink's."""
+    """Return the summary of one number per checkpoint; Flink's summary if there is none."""
     ordered = sorted(values)
     shares = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
     if not ordered:
@@ -55,7 +55,7 @@ def summary(values: Iterable[float]) -> dict[str, Any]:
 
 
 def quantile(ordered: list[float], share: float) -> float:
-    """Of sorted values, interpolated."""
+    """Return the quantile of sorted values, interpolated."""
     place = share * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)

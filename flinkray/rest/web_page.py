@@ -1,4 +1,4 @@
-"""The web page: files of this package, and how they are sent."""
+"""The web page: the files of this package, and how they are served."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ _TYPES = {
     "js": "text/javascript",
     "svg": "image/svg+xml",
 }
-"""By the end of a file's name."""
 
 _POLICY = "; ".join(
     (
@@ -31,7 +30,7 @@ _POLICY = "; ".join(
         "require-trusted-types-for 'script'",
     )
 )
-"""Only these files, nothing inline, and no text that becomes HTML or a script."""
+"""The page may use only these files, no inline code, and no text as HTML or script."""
 
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -43,19 +42,19 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class PageFile:
-    """One of them."""
+    """A file of the web page."""
 
     content: bytes
     content_type: str
 
     @property
     def tag(self) -> str:
-        """Another one for other content."""
+        """The tag of the content, for caches; differs for different contents."""
         return hashlib.sha256(self.content).hexdigest()[:32]
 
 
 class WebPage:
-    """Its files, which it has in memory: no path that is asked for leads to the disk."""
+    """The files of the web page, all in memory, so that no request reads from the disk."""
 
     def __init__(self) -> None:
         found = {
@@ -65,7 +64,7 @@ class WebPage:
         }
         first = found.pop(_FIRST)
         self.files = {"/": first, **{f"/{_FOLDER}/{name}": it for name, it in found.items()}}
-        """By path."""
+        """The files by path."""
 
     def add_to(self, app: web.Application) -> None:
         for path in self.files:
@@ -73,8 +72,10 @@ class WebPage:
         app.on_response_prepare.append(_harden)
 
     async def _serve(self, request: web.Request) -> web.Response:
-        """Browsers ask each time whether a file is still what they have: after an upgrade none has
-        old ones."""
+        """Serve a file, with a tag; browsers ask each time whether their copy is still current.
+
+        So after an upgrade no browser uses old files.
+        """
         file = self.files[request.path]
         known = request.if_none_match or ()
         is_known = any(tag.value in (file.tag, "*") for tag in known)
@@ -88,8 +89,11 @@ class WebPage:
 
 
 async def _harden(request: web.Request, response: web.StreamResponse) -> None:
-    """Of all answers, also JSON and errors: a browser takes them for nothing else, keeps none of
-    what they tell, and gives none to other sites."""
+    """Set security headers on all answers, also JSON and errors.
+
+    With them a browser does not guess another content type, does not store answers, and does not
+    show answers to other sites.
+    """
     for name, value in _HEADERS.items():
         response.headers.setdefault(name, value)
     response.headers.setdefault("Cache-Control", "no-store")

@@ -74,7 +74,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Ray is imported by who uses it: not for the local service, nor for tests (PEP 562)."""
+    """Return ``RayRpcService``, importing Ray only now.
+
+    The local service and tests run without Ray (PEP 562).
+    """
     if name != "RayRpcService":
         raise AttributeError(f"module 'flinkray.rpc' has no attribute {name!r}")
     value: object = importlib.import_module("flinkray.rpc.ray.service").RayRpcService

@@ -1,4 +1,4 @@
-"""Clocks of the real world.  Nothing else that ships asks the system for the time."""
+"""The clocks of the real world.  No other shipped module asks the system for the time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The machine's clock: wall-clock time and monotonic time, in seconds."""
 
     def time(self) -> float:
         return time.time()
@@ -18,14 +18,14 @@ class SystemClock:
 
 
 def time_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """``loop.time`` by the shortest way, for what looks at it with every call."""
+    """Return the cheapest function that is equivalent to ``loop.time``, for use in every call."""
     if getattr(type(loop), "time", None) is asyncio.BaseEventLoop.time:
         return time.monotonic
     return loop.time
 
 
 class LoopClock:
-    """The clock of an event loop, which is virtual when the loop's is."""
+    """The clock of an event loop; virtual if the loop's time is virtual."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, epoch: float = 0.0) -> None:
         """*epoch* is the wall-clock time, in seconds, at the loop's time zero."""

@@ -1,7 +1,7 @@
-"""Endpoints: what an actor of the framework is written as.
+"""Endpoints: the base class of the actors of the framework.
 
-All code of an endpoint runs on one event loop, its *main thread*.  Handlers interleave only at
-``await``; those of one sender begin in the order in which that sender sent.
+All code of an endpoint runs on one event loop, its *main thread*. Handlers interleave only at
+``await``; the handlers for one sender's calls begin in the order in which the sender sent them.
 
 Life cycle::
 
@@ -38,13 +38,16 @@ TokenT = TypeVar("TokenT", bound=FencingToken)
 
 
 class RpcEndpoint(RpcGateway):
-    """Base of all endpoints; a subclass inherits from its gateways too and implements them."""
+    """Base class of all endpoints.
+
+    A subclass also inherits from its gateways and implements them.
+    """
 
     handler_grace: ClassVar[float] = 1.0
     """Seconds that running handlers have to finish after ``on_stop``."""
 
     def __init__(self, rpc_service: RpcService, endpoint_id: str) -> None:
-        """Registers with the service; the endpoint is reachable, but refuses calls until started.
+        """Register the endpoint with the service; calls are refused until :meth:`start`.
 
         Raises:
             ValueError: the id is in use in this process, or is not usable in an address.
@@ -76,39 +79,49 @@ class RpcEndpoint(RpcGateway):
 
     @property
     def mailbox(self) -> Mailbox:
-        """For services only."""
+        """The endpoint's mailbox; for services only."""
         return self._mailbox
 
     # --- life cycle ---------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to run ``on_start`` on the main thread; a second call is an error."""
+        """Begin to run ``on_start`` on the main thread. A second call raises an error."""
         self._mailbox.start()
 
     async def on_start(self) -> None:
-        """Runs once, before any handler; an exception terminates the endpoint with it."""
+        """Run once, before any handler.
+
+        An exception in it terminates the endpoint, whose ``terminated`` fails with the exception.
+        """
 
     async def on_stop(self) -> None:
-        """Runs once, when the endpoint is closed; it is terminated only after this is done."""
+        """Run once, when the endpoint is closed.
+
+        The endpoint terminates only after this is done.
+        """
 
     def close(self) -> asyncio.Future[None]:
-        """Request the stop (idempotent); returns ``terminated``."""
+        """Request the stop of the endpoint (idempotent); return :attr:`terminated`."""
         return self._mailbox.close()
 
     @property
     def terminated(self) -> asyncio.Future[None]:
-        """Completes when all is over; fails with on_start's, on_stop's or the fatal exception."""
+        """Completes when the endpoint has terminated.
+
+        Fails with the exception of ``on_start`` or ``on_stop``, or with the fatal error.
+        """
         return self._mailbox.terminated
 
     @property
     def is_running(self) -> bool:
-        """From ``start`` until ``close``."""
+        """True from ``start`` until ``close``."""
         return self._mailbox.is_running
 
     def on_fatal_error(self, error: BaseException) -> None:
-        """Called on the main thread for an exception that nobody awaits.
+        """Handle an exception that nobody awaits; called on the main thread.
 
-        The default logs it and closes the endpoint, whose ``terminated`` then fails with it.
+        The default closes the endpoint, whose ``terminated`` then fails with *error*, and logs the
+        error.
         """
         self._mailbox.fail(error)
 
@@ -119,13 +132,14 @@ class RpcEndpoint(RpcGateway):
         self._mailbox.validate_runs_in_main_thread()
 
     def run_async(self, fn: Callable[[], Awaitable[None] | None]) -> None:
-        """Run later on the main thread, in the order of calls; callable from any thread.
+        """Run *fn* later on the main thread, in the order of calls; callable from any thread.
 
-        Dropped when the endpoint has terminated by then.  An exception goes to on_fatal_error.
+        *fn* is dropped if the endpoint has terminated by then. An exception goes to on_fatal_error.
         """
         self._mailbox.run_async(fn)
 
-    # Overloads: of a union of the two, type checkers do not find what an async function returns.
+    # Overloads, because type checkers do not infer the result of an async function from a union of
+    # the two.
     @overload
     def call_async(
         self, fn: Callable[[], Awaitable[T]], timeout: float | None
@@ -135,9 +149,10 @@ class RpcEndpoint(RpcGateway):
     def call_async(
         self, fn: Callable[[], Awaitable[T] | T], timeout: float | None
     ) -> asyncio.Future[T]:
-        """Run later on the main thread; fails with RpcTimeoutError after *timeout* seconds.
+        """Run *fn* later on the main thread; return a future of its result.
 
-        To be called on the main thread.  *fn* itself is not stopped by the timeout.
+        The future fails with RpcTimeoutError after *timeout* seconds (None: never); *fn* itself is
+        not stopped. Call this on the main thread.
         """
         return self._mailbox.call_async(fn, timeout)
 
@@ -146,11 +161,11 @@ class RpcEndpoint(RpcGateway):
     @overload
     def call_from_thread(self, fn: Callable[[], T], timeout: float | None) -> T: ...
     def call_from_thread(self, fn: Callable[[], Awaitable[T] | T], timeout: float | None) -> T:
-        """Run on the main thread, for another thread, which waits for the result.
+        """Run *fn* on the main thread, for another thread, which waits for the result.
 
         Raises:
-            RpcTimeoutError: not done after *timeout* seconds, be it that *fn* or something else
-                occupies the main thread; *fn* itself is not stopped.
+            RpcTimeoutError: not done after *timeout* seconds, because *fn* or other code occupies
+                the main thread; *fn* itself is not stopped.
             RecipientUnreachableError: the endpoint has terminated.
             ValueError: called on the main thread.
         """
@@ -169,7 +184,7 @@ class RpcEndpoint(RpcGateway):
             raise RecipientUnreachableError(f"{self.address} has terminated") from None
         except concurrent.futures.TimeoutError as error:
             if future.done():
-                raise  # it is the function's own
+                raise  # the function raised it
             name = getattr(fn, "__qualname__", repr(fn))
             text = f"{self.address}: {name} was not done within {timeout:g} s"
             raise RpcTimeoutError(text) from error
@@ -177,30 +192,41 @@ class RpcEndpoint(RpcGateway):
     def schedule_run_async(
         self, delay: float, fn: Callable[[], Awaitable[None] | None]
     ) -> TimerHandle:
-        """Run on the main thread, not before *delay* seconds from now; dropped at termination."""
+        """Run *fn* on the main thread, after at least *delay* seconds; dropped at termination."""
         return self._mailbox.schedule_run_async(delay, fn)
 
     def schedule_deadline(
         self, seconds: float, fn: Callable[[], Awaitable[None] | None]
     ) -> TimerHandle:
-        """As :meth:`schedule_run_async`, for what gives somebody or something up: *fn* runs when so
-        many seconds have passed in which this process did not stand still, and after a stall not
-        before what lay unread has been handled (:mod:`flinkray.rpc.calls.patience`)."""
+        """Run *fn* after *seconds*, to give up a peer or a resource; dropped at termination.
+
+        Only the time in which this process did not stand still counts, and after a stall *fn* does
+        not run before the unread input has been handled (:mod:`flinkray.rpc.calls.patience`). Use
+        :meth:`schedule_run_async` for other work.
+        """
         return self._mailbox.schedule_deadline(self._rpc_service.deadlines, seconds, fn)
 
     def counted_time(self) -> float:
-        """Seconds, without those in which this process stood still: the clock of decisions that
-        compare *now* with a deadline of :meth:`schedule_deadline`."""
+        """Return the time in seconds that counts for :meth:`schedule_deadline`: without stalls.
+
+        Decisions that compare *now* with such a deadline must use this clock.
+        """
         return self._rpc_service.deadlines.time()
 
     def create_task(
         self, coroutine: Coroutine[Any, Any, T], name: str | None = None
     ) -> asyncio.Task[T]:
-        """Background work; cancelled at termination.  An exception goes to on_fatal_error."""
+        """Start background work, which is cancelled at termination.
+
+        An exception goes to on_fatal_error.
+        """
         return self._mailbox.create_task(coroutine, name)
 
     def export_metrics(self, sampler: Callable[[], Iterable[MetricSample]]) -> None:
-        """What it says at each export is exported with the figures of calls, until termination."""
+        """Export the samples of *sampler* with the call metrics, until termination.
+
+        *sampler* is called at each export.
+        """
         samplers = self._rpc_service.samplers
         samplers.append(sampler)
         self.terminated.add_done_callback(lambda _: samplers.remove(sampler))
@@ -208,7 +234,7 @@ class RpcEndpoint(RpcGateway):
     # --- others -------------------------------------------------------------------------------
 
     def get_self_gateway(self, gateway: type[G]) -> G:
-        """A proxy of this endpoint, as others hold it.
+        """Return a proxy of this endpoint, like the proxies that callers hold.
 
         Raises:
             TypeError: the endpoint does not implement the gateway.
@@ -218,15 +244,15 @@ class RpcEndpoint(RpcGateway):
     async def connect(
         self, address: str, gateway: type[G], fencing_token: FencingToken | None = None
     ) -> G:
-        """See :meth:`RpcService.connect`."""
+        """Connect to the endpoint at *address*; return a proxy (see :meth:`RpcService.connect`)."""
         return await self._rpc_service.connect(address, gateway, fencing_token)
 
     def watch(
         self, target: str | RpcGateway, on_terminated: Callable[[str], None]
     ) -> TerminationWatch:
-        """See :meth:`RpcService.watch`.
+        """Call *on_terminated* on the main thread when *target* ends; see :meth:`RpcService.watch`.
 
-        Be told on the main thread; ends when this endpoint terminates.
+        The watch ends when this endpoint terminates.
         """
         return self._mailbox.watch(target, on_terminated)
 

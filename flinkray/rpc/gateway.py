@@ -36,11 +36,11 @@ class RpcGateway(ABC):  # noqa: B024 - a gateway's methods are its subclass's
 
 
 class FencedRpcGateway(RpcGateway):
-    """Base of the gateways of leader-scoped endpoints; each call carries a fencing token."""
+    """Base of the gateways of endpoints with a leader; each call carries a fencing token."""
 
     @property
     def fencing_token(self) -> FencingToken | None:
-        """A proxy's: the token it was connected with.  An endpoint's: its own."""
+        """For a proxy: the token it was connected with. For an endpoint: its own token."""
         raise NotImplementedError  # proxies and endpoints override it
 
 
@@ -51,7 +51,7 @@ def oneway(method: F) -> F:
 
 
 def ask_timeout(seconds: float | None) -> Callable[[F], F]:
-    """Give a gateway method an ask timeout of its own (None: as long as the endpoint lives)."""
+    """Set the ask timeout of a gateway method, in seconds (None: as long as the endpoint lives)."""
 
     def mark(method: F) -> F:
         setattr(method, _TIMEOUT, (seconds,))
@@ -63,11 +63,10 @@ def ask_timeout(seconds: float | None) -> Callable[[F], F]:
 def runs_to_completion(method: F) -> F:
     """Mark a gateway method whose handler may not be stopped midway.
 
-    Any other handler is cancelled when the time of the ask is over, as nobody waits for the answer
-    any more; not when the caller gives up, or dies, before.  A handler that changes state before
-    and after an ``await`` would then be left half done: mark its method, and the handler, and what
-    it asks of others, goes on to its end whether or not anybody waits.  Tells need no mark, as
-    nobody waits for them.
+    Any other handler is cancelled when the ask times out; it is not cancelled if the caller stops
+    waiting, or dies, before the timeout. A cancelled handler that changes state before and after an
+    ``await`` would be left half done: mark its method, and the handler, with its own asks, runs to
+    its end also after the timeout. Tells need no mark, as they have no timeout.
     """
     setattr(method, _RUNS_TO_COMPLETION, True)
     return method
@@ -75,25 +74,25 @@ def runs_to_completion(method: F) -> F:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GatewayMethod:
-    """One method of a gateway, as the wire needs it."""
+    """One method of a gateway, with the facts that the wire protocol needs."""
 
     gateway: type[RpcGateway]
     name: str
     signature: inspect.Signature
     is_oneway: bool
     timeout: tuple[float | None] | None
-    """One-element tuple where the method has a timeout of its own."""
+    """The method's own ask timeout in seconds, in a tuple of one element; None: it has none."""
     runs_to_completion: bool
     full_name: str
-    """As in error messages: ``ResourceManagerGateway.register_task_executor``."""
+    """The name in error messages: ``ResourceManagerGateway.register_task_executor``."""
     parameters: tuple[str, ...]
-    """Names, without ``self``; on the wire arguments travel in this order."""
+    """Parameter names, without ``self``; arguments travel on the wire in this order."""
     keywords: tuple[str, ...]
-    """The keyword-only ones of them, which come last."""
+    """The keyword-only parameters, which are the last of :attr:`parameters`."""
 
 
 def gateway_methods(gateway: type[RpcGateway]) -> dict[str, GatewayMethod]:
-    """The callable methods of a gateway class, its bases' included.
+    """Return the callable methods of a gateway class, with the methods of its base classes.
 
     Raises:
         TypeError: a public method is not ``async def``, takes ``*`` or ``**`` arguments, or is

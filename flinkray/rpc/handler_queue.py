@@ -1,11 +1,11 @@
 """Runs the handlers of one endpoint, in the order in which their calls came.
 
-A handler that never has to wait costs no task of its own: one task, the *runner*, runs the waiting
-handlers one after the other.  The first one that has to wait keeps the runner for itself until it
-is over, and another runner takes what is left.  So for each handler
+A handler that never has to wait needs no task of its own: one task, the *runner*, runs the waiting
+handlers one after the other. The first handler that has to wait keeps the runner for itself until
+the handler is over, and another runner takes the rest of the queue. So for each handler
 
-- ``asyncio.current_task()`` is the same from its first line to its last, and no other handler's
-  that is not over; cancelling it cancels this handler and nothing else;
+- ``asyncio.current_task()`` is the same from its first line to its last, and is not the task of any
+  other running handler; cancelling the task cancels this handler and nothing else;
 - context variables are its own: each handler runs in a context that began empty.
 """
 
@@ -18,46 +18,46 @@ from contextvars import Context
 from typing import Any, Protocol
 
 _ENDS_OF_PROCESS = (KeyboardInterrupt, SystemExit)
-"""What is not only the caller's: the loop passes it on to who runs it."""
+"""Exceptions that end the whole process: the loop passes them on to the code that runs it."""
 
 
 class Handling(Protocol):
     """One call and its handler."""
 
     coroutine: Coroutine[Any, Any, Any]
-    """The handler, once begun."""
+    """The handler's coroutine; set once the handler has begun."""
     is_over: bool
-    """Also: it is not to be begun any more."""
+    """True when the handler has ended, or is not to be begun any more."""
 
     def is_held(self) -> None:
-        """The queue is not open yet."""
+        """Called when the call has to wait because the queue is not open yet."""
 
     def begin(self) -> Any:
-        """Run the handler until it waits for the first time; returns what it waits for.
+        """Run the handler until it waits for the first time; return the awaited object.
 
         Raises:
-            StopIteration: it did not wait, and this is its result.
-            Exception: the handler's.
+            StopIteration: the handler did not wait; the value is its result.
+            Exception: the exception of the handler.
         """
 
     def waits(self, task: asyncio.Task[None]) -> None:
-        """The handler has to wait; *task* is its own from now on."""
+        """Called when the handler has to wait; *task* belongs to the handler from now on."""
 
     def succeeded(self, result: object) -> None:
-        """It is over, and this is its result."""
+        """Called when the handler has returned *result*."""
 
     def failed(self, error: BaseException) -> None:
-        """It is over with an error, or was not begun because of one."""
+        """Called when the handler has failed with *error*, or was not begun because of *error*."""
 
     def cancelled(self) -> bool:
-        """It was cancelled; returns whether nobody else needs to know."""
+        """Called when the handler was cancelled; return False to end its task as cancelled, too."""
 
     def abandoned(self) -> None:
-        """It was not begun, because the endpoint has terminated."""
+        """Called when the handler is not begun because the endpoint has terminated."""
 
 
 class HandlerQueue:
-    """See the module."""
+    """Runs the handlers of one endpoint in order of arrival, with as few tasks as possible."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -65,16 +65,16 @@ class HandlerQueue:
         self._runner: asyncio.Task[None] | None = None
         self._is_open = False
         self._is_closed = False
-        # in their order, so that an end takes the same course whenever it is repeated
+        # in order of creation, so that a repeated run ends in the same way
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        """Of handlers that are not over."""
+        """The tasks that run handlers which are not over."""
         return list(self._tasks)
 
     def post(self, call: Handling) -> None:
-        """Handle *call* after all that were posted before, not before the queue was opened."""
+        """Handle *call* after all calls posted before, but not before the queue was opened."""
         self._waiting.append(call)
         if not self._is_open:
             call.is_held()
@@ -82,17 +82,17 @@ class HandlerQueue:
             self._start_runner()
 
     def open(self) -> None:
-        """Handlers run from now on."""
+        """Run the waiting handlers, and begin further handlers as their calls arrive."""
         self._is_open = True
         if self._waiting and self._runner is None:
             self._start_runner()
 
     def close(self) -> None:
-        """No handler begins any more; calls that wait, and further ones, are abandoned."""
+        """Begin no handler any more; calls that wait, and later calls, are abandoned."""
         self._is_closed = True
 
     def abandon_waiting(self) -> None:
-        """Abandon calls that wait, now."""
+        """Abandon the waiting calls now."""
         while self._waiting:
             self._waiting.popleft().abandoned()
 
@@ -133,12 +133,11 @@ class HandlerQueue:
                     await _finish(call, context, awaited)
                     return
                 if _is_to_be_cancelled(runner):
-                    return  # a handler has cancelled its own task: that is not the next one's
+                    return  # a handler cancelled its own task: the next handler needs another one
         finally:
             self._pass_on(runner)
 
     def _pass_on(self, runner: asyncio.Task[None]) -> None:
-        """Leave what waits to another runner."""
         if self._runner is runner:
             self._runner = None
             if self._waiting:
@@ -163,7 +162,7 @@ async def _finish(call: Handling, context: Context, awaited: object) -> None:
 
 
 class _Rest:
-    """Awaits the rest of a handler that waits already, in its own context."""
+    """Awaits the rest of a handler that is already waiting, in the handler's own context."""
 
     __slots__ = ("_awaited", "_context", "_coroutine")
 
@@ -180,7 +179,7 @@ class _Rest:
             try:
                 try:
                     sent = yield awaited
-                except BaseException as error:  # noqa: BLE001 - it is the handler's
+                except BaseException as error:  # noqa: BLE001 - passed to the handler
                     awaited = run(coroutine.throw, error)
                 else:
                     awaited = run(coroutine.send, sent)

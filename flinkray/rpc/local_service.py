@@ -1,4 +1,4 @@
-"""Processes that are pretended: services on one event loop, talking through the wire format."""
+"""Simulated processes: services on one event loop that talk through the wire format."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ from flinkray.rpc.wire.socket_access import SocketAccess
 logger = logging.getLogger(__name__)
 
 _NAME_FREED_TIMEOUT = 10.0
-"""Seconds that a spawn waits for a starting or ending process of the same name."""
+"""Seconds that a spawn waits while a process of the same name starts or ends."""
 _NAME_FREED_POLL = 0.02
 
 
 async def create_endpoint(service: RpcService, spec: EndpointSpec) -> RpcEndpoint:
-    """Run the factory of *spec* and start what it made; returns when ``on_start`` is done.
+    """Run the factory of *spec*, start the endpoint, and return it when ``on_start`` is done.
 
-    Raises:
-        Exception: what the factory or ``on_start`` raised.
+    Raises the exception of the factory or of ``on_start``.
     """
     made = load_factory(spec.factory)(service, spec.arguments)
     endpoint = await made if inspect.isawaitable(made) else made
@@ -53,29 +52,30 @@ async def create_endpoint(service: RpcService, spec: EndpointSpec) -> RpcEndpoin
 
 @dataclass(slots=True, eq=False)
 class _Process:
-    """A spawned process: what it was started from, and its present incarnation."""
-
     spec: EndpointSpec
     owner: str
     restarts_left: int
     service: LocalRpcService | None = None
     creation: asyncio.Task[RpcEndpoint] | None = None
-    """Of the present incarnation's endpoint."""
+    """The task that creates the endpoint of the present incarnation."""
     restart: asyncio.Task[None] | None = None
 
 
 @dataclass(eq=False)
 class LocalNetwork:
-    """Processes that can reach each other.  All of them run on one event loop."""
+    """Simulated processes that can reach each other. All of them run on one event loop."""
 
     restart_delay: float = 0.0
-    """Seconds from a crash until a process that is to be restarted is there again."""
+    """Seconds from a crash until a process with restarts left is started again."""
     services: dict[str, LocalRpcService] = field(default_factory=dict)
-    """The processes that are up, by name."""
+    """The running processes, by name."""
     belongings: dict[type, Any] = field(default_factory=dict)
-    """What belongs to the network as a whole, by type, for code in its processes to find."""
+    """Objects that belong to the network as a whole, by type.
+
+    Code in its processes finds them here.
+    """
     secret: bytes = field(default_factory=lambda: os.urandom(32), repr=False)
-    """By which processes know each other at sockets of their own."""
+    """The secret with which processes authenticate each other at their own sockets."""
     _processes: dict[str, _Process] = field(default_factory=dict)
     _incarnations: int = 0
     _ends: set[asyncio.Task[None]] = field(default_factory=set)
@@ -100,7 +100,10 @@ class LocalNetwork:
         return endpoint.address
 
     async def _until_free(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait for a process of that name that starts or ends, as a spawn on Ray does."""
+        """Wait while a process called *name* starts or ends, as a spawn on Ray does.
+
+        Raises ProcessExistsError: the process runs, or its name is not free in time.
+        """
         give_up = loop.time() + _NAME_FREED_TIMEOUT
         while name in self._processes or name in self.services:
             service = self.services.get(name)
@@ -109,14 +112,14 @@ class LocalNetwork:
             await asyncio.sleep(_NAME_FREED_POLL)
 
     def _start_ended(self, spec: EndpointSpec, creation: asyncio.Task[RpcEndpoint]) -> None:
-        """A process lives on without who spawned it, unless it could not be started."""
+        """Kill a detached process, whose spawner is gone, if its start (*creation*) has failed."""
         process = self._processes.get(spec.name)
         failed = not creation.cancelled() and creation.exception() is not None
         if failed and process is not None and process.creation is creation:
             self.kill(spec.name)
 
     def crash(self, process_name: str) -> None:
-        """The process dies as by SIGKILL; restarted as its spec says."""
+        """Let the process die as by SIGKILL; it is restarted if its spec allows that."""
         process = self._processes.get(process_name)
         service = self.services.get(process_name)
         if service is not None:
@@ -133,7 +136,7 @@ class LocalNetwork:
                 )
 
     def kill(self, process_name: str) -> None:
-        """The process dies for good; fine when there is none."""
+        """Let the process die for good; no error if there is no such process."""
         process = self._processes.pop(process_name, None)
         if process is not None:
             process.service = None
@@ -145,24 +148,24 @@ class LocalNetwork:
         self.end_children(process_name)
 
     def end_children(self, owner: str) -> None:
-        """End the processes that die with *owner*."""
+        """Kill the processes that *owner* spawned and that are not detached."""
         for name, process in tuple(self._processes.items()):
             if process.owner == owner and not process.spec.detached:
                 self.kill(name)
 
     async def close(self) -> None:
-        """End every process, and wait for what is under way."""
+        """Kill every process, and wait for the ends that are under way."""
         for process_name in (*self._processes, *self.services):
             self.kill(process_name)
         while self._ends:
             await asyncio.wait(self._ends)
 
     async def _run(self, process: _Process, clock: Clock, ask_timeout: float) -> RpcEndpoint:
-        # through the codec, as every other service would have to send it
+        # pass the spec through the codec, as every other service has to send it
         spec: EndpointSpec = codec.decode(codec.encode(process.spec))
         service = LocalRpcService(spec.name, self, clock=clock, ask_timeout=ask_timeout)
         process.service = service
-        # a task of the new process: it ends with that one, and not with who spawned it
+        # a task of the new process: it ends with that process, not with the spawner
         creation = process.creation = service._tasks.create_awaited(
             self._create(process, service, spec), "start"
         )
@@ -187,7 +190,7 @@ class LocalNetwork:
         try:
             await self._run(process, clock, ask_timeout)
         except Exception:
-            if process.restart is asyncio.current_task():  # not: it was crashed, and comes again
+            if process.restart is asyncio.current_task():  # else it crashed, and restarts again
                 logger.exception("restarting %s failed", process.spec.name)
                 self.crash(process.spec.name)
 
@@ -195,7 +198,7 @@ class LocalNetwork:
         self, process: _Process, service: LocalRpcService, endpoint: RpcEndpoint
     ) -> None:
         if process.service is not service:
-            return  # killed or crashed, and taken care of
+            return  # killed or crashed: handled there
         if endpoint.terminated.exception() is not None and process.restarts_left != 0:
             self.crash(process.spec.name)
             return
@@ -204,7 +207,7 @@ class LocalNetwork:
         task.add_done_callback(self._ends.discard)
 
     async def end(self, service: LocalRpcService) -> None:
-        """The process of *service* has come to its natural end."""
+        """Close the service of a process that ended normally, and free its name."""
         process = self._processes.get(service.process_name)
         if process is not None and process.service is service:
             del self._processes[service.process_name]
@@ -215,7 +218,7 @@ class LocalNetwork:
 
 
 class LocalRpcService(BaseRpcService):
-    """The RPC service of a pretended process; must be created on a running loop."""
+    """The RPC service of a simulated process; must be created on a running loop."""
 
     def __init__(
         self,
@@ -227,12 +230,10 @@ class LocalRpcService(BaseRpcService):
         ask_timeout: float = RpcService.DEFAULT_ASK_TIMEOUT,
         max_frame_size: int = MAX_FRAME_SIZE,
     ) -> None:
-        """Without a *network* the process is on one of its own, with those that it spawns.
+        """Create a process on *network*; None: on a new network, with the processes that it spawns.
 
-        *clock* defaults to the event loop's, *random* to one that is the same in each run.
-
-        Raises:
-            ProcessExistsError: the network has a process of that name.
+        *clock* defaults to the event loop's, *random* to a generator with the same seed in each
+        run. Raises ProcessExistsError: the network has a process of that name.
         """
         self.network = network or LocalNetwork()
         if process_name in self.network.services:
@@ -275,11 +276,11 @@ class LocalRpcService(BaseRpcService):
 
     @property
     def is_up(self) -> bool:
-        """Whether the process lives, be it that it starts or ends."""
+        """Whether the process lives; also True while it starts or ends."""
         return self.network.services.get(self.process_name) is self
 
     def abort(self) -> None:
-        """Die as by SIGKILL: nothing is stopped, nobody is told but by broken connections."""
+        """Die as by SIGKILL: endpoints are not stopped; peers only see broken connections."""
         self._leave()
         self._open_no_more()
         self._tasks.cancel()

@@ -57,7 +57,7 @@ class TimerHandle:
 
 
 class HostedEndpoint(Protocol):
-    """An endpoint, as its mailbox and its service see it; see :mod:`flinkray.rpc.endpoint`."""
+    """An endpoint, seen from its mailbox and its service; see :mod:`flinkray.rpc.endpoint`."""
 
     @property
     def address(self) -> str: ...
@@ -76,7 +76,7 @@ class HostedEndpoint(Protocol):
 
 
 class Mailbox:
-    """See :mod:`flinkray.rpc.endpoint` for the contract."""
+    """The life cycle and the main thread of one endpoint; see :mod:`flinkray.rpc.endpoint`."""
 
     def __init__(
         self,
@@ -85,28 +85,30 @@ class Mailbox:
         watch: Callable[[str | RpcGateway, Callable[[str], None]], TerminationWatch],
         unregister: Callable[[HostedEndpoint], None],
     ) -> None:
-        """*watch* and *unregister*: the service's (:class:`~flinkray.rpc.service.RpcService`)."""
+        """*watch* and *unregister* are methods of the :class:`~flinkray.rpc.service.RpcService`."""
         self._endpoint = endpoint
         self._begin_watch = watch
         self._unregister = unregister
         self._loop = loop
         self._state = EndpointState.CREATED
         self.handlers = HandlerQueue(self._loop)
-        """Of calls; it opens when ``on_start`` is done."""
-        # in their order, so that an end takes the same course whenever it is repeated
+        """The queue of the calls; it opens when ``on_start`` is done."""
+        # in order of creation, so that a repeated run ends in the same way
         self._background: dict[asyncio.Task[Any], None] = {}
         self._timers: dict[TimerHandle, None] = {}
         self._watches: dict[TerminationWatch, None] = {}
         self._look_at_watches = _FEW_WATCHES
-        """When there are so many, those that are cancelled are taken out."""
+        """The number of watches above which cancelled watches are removed."""
         self._start_task: asyncio.Task[None] | None = None
         self._stop_task: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
         self.accepts_calls = False
-        """Not before ``start``, not when terminated or stopped without having got through
-        ``on_start``."""
+        """Whether calls are accepted: from ``start`` until termination.
+
+        Also False after a stop before ``on_start`` was done.
+        """
         self.started: asyncio.Future[None] = self._loop.create_future()
-        """Completes when ``on_start`` is done; cancelled when it never will be."""
+        """Completes when ``on_start`` is done; cancelled if the endpoint ends before that."""
         self.terminated: asyncio.Future[None] = self._loop.create_future()
 
     @property
@@ -119,7 +121,7 @@ class Mailbox:
 
     @property
     def end_reason(self) -> str:
-        """For callers and watchers of an endpoint that has terminated."""
+        """The reason for callers and watchers when the endpoint has terminated."""
         return ended_with(self._error)
 
     def validate_runs_in_main_thread(self) -> None:
@@ -149,7 +151,7 @@ class Mailbox:
             await self._endpoint.on_start()
         except asyncio.CancelledError:
             if self._state is not EndpointState.STARTED:
-                raise  # it was given up
+                raise  # the endpoint ended before its start was done
             self._ends_with(self._cancelled("on_start"))
             self._begin_stop(run_on_stop=False)
             return
@@ -169,13 +171,12 @@ class Mailbox:
         return self.terminated
 
     def fail(self, error: BaseException) -> None:
-        """Log, and close with that error."""
+        """Log *error* and close the endpoint with that error."""
         logger.error("%s failed: %r", self._endpoint.address, error, exc_info=error)
         self._ends_with(error)
         self._begin_stop(run_on_stop=self._state is not EndpointState.CREATED)
 
     def _ends_with(self, error: BaseException) -> None:
-        """The first of several errors counts."""
         if self._error is None:
             self._error = error
 
@@ -213,13 +214,16 @@ class Mailbox:
         self._complete()
 
     def _cancelled(self, what: str) -> HandlerCancelledError:
-        """An awaited future that was cancelled must not leave an endpoint that never ends."""
+        """Return the error with which the endpoint ends if *what* was cancelled.
+
+        Without an error the endpoint would never end.
+        """
         return HandlerCancelledError(
             f"{self._endpoint.address}: {what} was cancelled, or something that it awaited"
         )
 
     def abort(self) -> None:
-        """End at once without ``on_stop``, as when the process is killed."""
+        """End at once without ``on_stop``, as if the process were killed."""
         self._state = EndpointState.TERMINATED
         self._refuse_calls()
         for task in (self._start_task, self._stop_task):
@@ -254,7 +258,7 @@ class Mailbox:
             self.terminated.set_result(None)
         else:
             self.terminated.set_exception(self._error)
-            self.terminated.exception()  # it was logged or is for whoever asks: no complaint
+            self.terminated.exception()  # mark as read: asyncio must not log it
 
     # --- what runs here -----------------------------------------------------------------------
 
@@ -274,7 +278,7 @@ class Mailbox:
             return
         if result is None:
             return
-        if inspect.iscoroutine(result):  # not wrapped: one that is dropped unbegun would complain
+        if inspect.iscoroutine(result):  # a dropped wrapper of it would warn
             self.create_task(result, None)
         elif inspect.isawaitable(result):
             self.create_task(_await(result), None)
@@ -301,7 +305,7 @@ class Mailbox:
             try:
                 result = fn()
                 value = await result if inspect.isawaitable(result) else result
-            except Exception as error:  # noqa: BLE001 - it is the caller's
+            except Exception as error:  # noqa: BLE001 - passed to the caller
                 if not future.done():
                     future.set_exception(error)
             else:
@@ -375,7 +379,7 @@ class Mailbox:
         watch = self._begin_watch(target, fired)
         if watch.is_active and self._state is not EndpointState.TERMINATED:
             self._watches[watch] = None
-            if len(self._watches) > self._look_at_watches:  # not each time: there may be thousands
+            if len(self._watches) > self._look_at_watches:  # not at each new watch
                 self._watches = {known: None for known in self._watches if known.is_active}
                 self._look_at_watches = 2 * len(self._watches) + _FEW_WATCHES
         else:

@@ -1,4 +1,4 @@
-"""Work that a service repeats, whatever endpoints live on it."""
+"""Work that a service repeats, independent of its endpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class PeriodicTask:
-    """Runs a function again and again; made by :meth:`RpcService.schedule_periodically`."""
+    """Calls a function again and again; made by :meth:`RpcService.schedule_periodically`."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class PeriodicTask:
                 f"the interval of a periodic task ({interval:g} s) must be above 0"
             )
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Never completes; cancelled with the task, fails with what *fn* raised."""
+        """Never completes: cancelled with the task, or fails with the exception of *fn*."""
         self._fn = fn
         self._interval = interval
         self._is_in_run = False
@@ -38,7 +38,7 @@ class PeriodicTask:
         self._task.add_done_callback(self._ended)
 
     def cancel(self) -> None:
-        """No further run; one that is under way goes on to its end.  Idempotent."""
+        """Start no further run; a run that is under way goes on to its end. Idempotent."""
         self.future.cancel()
         if not self._is_in_run:
             self._task.cancel()
@@ -60,4 +60,4 @@ class PeriodicTask:
         elif not self.future.done():
             logger.error("%s: failed: %r", task.get_name(), error, exc_info=error)
             self.future.set_exception(error)
-            self.future.exception()  # it was logged, should nobody wait for it
+            self.future.exception()  # it was logged: asyncio must not warn

@@ -1,4 +1,4 @@
-"""The service that endpoints live on: one per process."""
+"""The RPC service, which hosts the endpoints of a process; each process has one."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ G = TypeVar("G", bound=RpcGateway)
 T = TypeVar("T")
 
 JITTER = 0.25
-"""A pause before another attempt is longer by at most this share of it, at random."""
+"""The largest random fraction by which a pause before another attempt is made longer."""
 
 
 class RpcService(ABC):
-    """Hosts the endpoints of one process, connects to those of others, starts new processes.
+    """Hosts the endpoints of one process, connects to other endpoints, and starts processes.
 
-    All methods are to be called on :attr:`loop`.
+    Call all methods on :attr:`loop`.
     """
 
     DEFAULT_ASK_TIMEOUT: ClassVar[float] = 10.0
@@ -38,40 +38,47 @@ class RpcService(ABC):
     process_name: str
     clock: Clock
     ask_timeout: float
-    """Seconds that an ask waits, unless its gateway method says otherwise.  A new value holds for
-    proxies that are connected later."""
-    metrics_export_interval: float = 10.0
-    """Seconds between two exports of :attr:`metrics`, on services that have where to: on Ray, to
-    its metrics endpoint; 0: none.  A new value holds after the next export, 0 at
-    once and for good."""
-    samplers: list[Callable[[], Iterable[MetricSample]]]
-    """Called at each export, on :attr:`loop`: what else is exported."""
-    max_frame_size: int
-    """Bytes; a larger message is refused.  A new value holds for connections made later."""
-    max_pending_calls: int
-    """Calls of one connection whose handlers are not done, before no more is read from it; it is
-    read again when half of them are done.  So whoever sends faster than the handlers are done has
-    to wait, and nobody else does.  A new value holds for connections made later.
+    """Seconds that an ask waits, unless its gateway method has a timeout of its own.
 
-    Not to be reached in good order: a handler that waits for another call of the same sender, which
-    is behind so many others, waits in vain."""
+    A new value applies to proxies that are connected later.
+    """
+    metrics_export_interval: float = 10.0
+    """Seconds between two exports of :attr:`metrics`, if the service has a place to export to.
+
+    On Ray, the place is Ray's metrics endpoint. 0: no export. A new value applies after the next
+    export; 0 applies at once and for good.
+    """
+    samplers: list[Callable[[], Iterable[MetricSample]]]
+    """Functions that return further samples to export; called at each export, on :attr:`loop`."""
+    max_frame_size: int
+    """The largest message in bytes; larger messages are refused. Applies to later connections."""
+    max_pending_calls: int
+    """How many calls of one connection may be unfinished before reading from it pauses.
+
+    Reading resumes when half of the calls are done. So a sender that sends faster than the handlers
+    finish has to wait, and no other sender does. A new value applies to connections made later.
+
+    This limit should not be reached in normal operation: a handler that waits for another call of
+    the same sender waits in vain if that call is queued behind too many others.
+    """
     max_pending_bytes: int
-    """The same for the size of these calls."""
+    """How many bytes the unfinished calls of one connection may have before reading pauses."""
     loop: asyncio.AbstractEventLoop
     deadlines: PatientDeadlines
-    """After which this process gives others up; time in which it stood still does not count."""
+    """Deadlines after which this process takes a peer for dead; time of stalls does not count."""
     random: Random
-    """Where the service's own chance comes from: in a simulation, the seed."""
+    """The source of the service's random numbers; in a simulation, seeded."""
 
     @property
     @abstractmethod
     def connection_idle_timeout(self) -> float | None:
-        """Seconds after which a connection to another process is closed that nobody uses; None, the
-        default: never.  A new value holds from now on.
+        """Seconds without use after which a connection to another process is closed.
 
-        Used is a connection over which something was sent, on which an answer is waited for, or by
-        which an endpoint or a process is watched.  Proxies do not notice: their next call opens
-        another connection to the same incarnation of the process.
+        None, the default: connections stay open. A new value applies at once.
+
+        A connection is in use if something was sent over it, if an answer is awaited on it, or if
+        it serves a watch of an endpoint or a process. Proxies do not notice a closed connection:
+        their next call opens another connection to the same incarnation of the process.
         """
 
     @connection_idle_timeout.setter
@@ -81,48 +88,54 @@ class RpcService(ABC):
     @property
     @abstractmethod
     def metrics(self) -> RpcMetrics:
-        """Calls, failures and latencies by gateway method, of both sides, until now."""
+        """The calls, failures and latencies by gateway method, of both sides, until now."""
 
     @property
     def outage(self) -> str | None:
-        """For people: what is away that finds, starts and ends processes, and since when; None:
-        nothing is.  Connections that there are do not depend on it."""
+        """Text for users: the service that starts and ends processes is away, and since when.
+
+        None: it is not away. An outage does not affect existing connections.
+        """
         return None
 
     @property
     @abstractmethod
     def socket_access(self) -> SocketAccess | None:
-        """For sockets of the process's own; None: it has no sockets, or is not on the cluster's
-        nodes."""
+        """What the process needs to open its own sockets.
+
+        None: it cannot open sockets, or is not on a node of the cluster.
+        """
 
     @property
     @abstractmethod
     def has_own_process(self) -> bool:
-        """Whether a process of the operating system is this one's alone; False where several are
-        pretended in one, on one event loop."""
+        """Whether this process has an operating system process of its own.
+
+        False where several processes are simulated on one event loop.
+        """
 
     @property
     @abstractmethod
     def has_threads(self) -> bool:
-        """Whether threads can be started here: not in a simulation."""
+        """Whether threads can be started here; False in a simulation."""
 
     @property
     @abstractmethod
     def executor(self) -> Executor:
-        """Threads for blocking work."""
+        """The threads for blocking work."""
 
     @abstractmethod
     async def connect(
         self, address: str, gateway: type[G], fencing_token: FencingToken | None = None
     ) -> G:
-        """A proxy of the endpoint at *address*.
+        """Return a proxy of the endpoint at *address*.
 
-        An address that ends with ``*`` is that of the newest endpoint there that runs and whose id
-        begins like that, as :meth:`new_endpoint_id` makes them.
+        An address that ends with ``*`` means the newest running endpoint whose id begins with the
+        text before ``*``; see :meth:`new_endpoint_id`.
 
         The proxy is bound to the endpoint object it was connected to: once that has terminated or
-        its process has died, each call raises RecipientUnreachableError; connect again.  A wrong
-        fencing token is no reason to fail here: the calls fail.
+        its process has died, each call raises RecipientUnreachableError; connect again. A wrong
+        fencing token does not fail here: the calls fail.
 
         Raises:
             RpcConnectionError: nothing is at the address (at once; also while Ray restarts it).
@@ -132,88 +145,99 @@ class RpcService(ABC):
 
     @abstractmethod
     def self_gateway(self, endpoint: HostedEndpoint, gateway: type[G]) -> G:
-        """See :meth:`~flinkray.rpc.endpoint.RpcEndpoint.get_self_gateway`."""
+        """Return a proxy of *endpoint*.
+
+        See :meth:`~flinkray.rpc.endpoint.RpcEndpoint.get_self_gateway`.
+        """
 
     @abstractmethod
     async def spawn(self, spec: EndpointSpec) -> str:
-        """Start a process; returns the address of its main endpoint once ``on_start`` is done.
+        """Start a process; return the address of its main endpoint once ``on_start`` is done.
 
         Raises:
             ProcessExistsError: a process of that name runs.
-            Exception: what the factory or ``on_start`` raised.
+            Exception: the exception of the factory or of ``on_start``.
         """
 
     @abstractmethod
     def keep_prestarted(
         self, number: int, imports: tuple[str, ...] = (), ahead: tuple[str, ...] = ()
     ) -> None:
-        """Keep so many processes ready to become those that anybody in the cluster spawns with
-        ``may_take_over``, as long as this service is open.
+        """Keep *number* prestarted processes ready while this service is open.
 
-        To be called in one process of a cluster.  Does nothing where processes start at once.
+        When any process of the cluster spawns with ``may_take_over``, a prestarted process takes
+        the role. Call this in one process of a cluster. Does nothing where processes start at once.
 
         Args:
-            imports: modules that they have imported when they are ready.
-            ahead: those that they import then, while nobody needs them.
+            imports: modules that a process has imported when it is ready.
+            ahead: modules that a ready process imports while it has no role.
         """
 
     @abstractmethod
     async def end_prestarted(self) -> None:
-        """Keep none any more, and end those that are ready."""
+        """Stop keeping prestarted processes, and end the ready ones."""
 
     @abstractmethod
     def watch(
         self, target: str | RpcGateway, on_terminated: Callable[[str], None]
     ) -> TerminationWatch:
-        """Be told once, with the reason, when an endpoint terminates or its process dies.
+        """Call *on_terminated* once, with the reason, when an endpoint ends or its process dies.
 
-        The reason names the error that the endpoint has failed with, if it has: type and message.
-
-        *target* is an address, for whatever is there by the time that it is reached, or a proxy,
-        for the very endpoint that it was connected to.  Also when nothing is there (any more).  A
-        restart by Ray is a death.
+        If the endpoint has failed, the reason names the error: type and message. *target* is an
+        address, for the endpoint that is found there, or a proxy, for exactly the endpoint it was
+        connected to. *on_terminated* is also called if there is no such endpoint (any more). A
+        restart by Ray counts as a death.
         """
 
     @abstractmethod
     def watch_process(self, process_name: str, on_ended: Callable[[str], None]) -> TerminationWatch:
-        """Be told once, with the reason, when a process ends, be there endpoints in it or not; also
-        when there is none."""
+        """Call *on_ended* once, with the reason, when a process ends, with or without endpoints.
+
+        *on_ended* is also called if there is no such process.
+        """
 
     @property
     @abstractmethod
     def identity(self) -> str:
-        """Who the sender of a message is: process and incarnation."""
+        """The identity of this process as a sender of messages: process name and incarnation."""
+
+    @abstractmethod
+    def identity_of(self, gateway: RpcGateway) -> str:
+        """Return the identity of the process that a proxy is connected to."""
 
     @abstractmethod
     async def is_dead(self, identity: str) -> bool:
-        """Whether it is certain that this incarnation of a process has ended.
+        """Return whether it is certain that this incarnation of a process has ended.
 
-        False also where nobody can tell: of one that hangs, or is behind a broken network.
+        False if that is unknown, as for a process that hangs or is behind a broken network.
         """
 
     @abstractmethod
     async def kill(self, process_name: str) -> None:
-        """End a process at once and for good; idempotent, also when there is none.
+        """End a process at once and for good; idempotent, no error if there is none.
 
-        While Ray's head is away it waits for it, and raises nothing.
+        While Ray's head is away, this waits for the head and raises nothing.
         """
 
     @abstractmethod
     async def process_names(self, prefix: str) -> tuple[str, ...]:
-        """Of the processes that are there and listen, those whose names begin so, sorted.
+        """Return the sorted names of the running, listening processes that begin with *prefix*.
 
-        One that has just died may be among them.
+        A process that has just died may be among them.
         """
 
     @abstractmethod
     async def stop(self, process_name: str) -> None:
-        """Close the endpoints of a process, then end it; idempotent, also when there is none."""
+        """Close the endpoints of a process, then end the process.
+
+        Idempotent, no error if there is none.
+        """
 
     def jittered(self, seconds: float) -> float:
-        """*seconds*, and up to :data:`JITTER` of them more.
+        """Return *seconds*, made longer by a random fraction of at most :data:`JITTER`.
 
-        For time-outs and pauses after which something is tried again: many that failed at the same
-        time, by one leader's death, say, do not all come again at the same time.
+        Use this for timeouts and pauses before another attempt: many processes that failed at the
+        same time, for example by a leader's death, then do not all retry at the same time.
         """
         return seconds * (1.0 + JITTER * self.random.random())
 
@@ -233,30 +257,30 @@ class RpcService(ABC):
         *,
         initial_delay: float | None = None,
     ) -> PeriodicTask:
-        """Run *fn* on :attr:`loop`, first after *initial_delay* seconds (by default the interval).
+        """Run *fn* on :attr:`loop`, first after *initial_delay* seconds (None: after *interval*).
 
-        Each further run begins *interval* seconds after the end of the one before, until the task
+        Each further run begins *interval* seconds after the end of the run before, until the task
         is cancelled, *fn* raises or the service closes.
         """
 
     @abstractmethod
     def new_endpoint_id(self, prefix: str) -> str:
-        """*prefix* and a suffix that no id of this process has had."""
+        """Return *prefix* with a suffix, as an id that no endpoint of this process has had."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Close all endpoints here, then the connections; then its proxies fail.
+        """Close all endpoints of this process, then the connections; then its proxies fail.
 
-        Every endpoint is closed whatever the others do.
+        Every endpoint is closed, even if others fail to close.
 
         Raises:
-            Exception: the first error that an endpoint terminated with.
+            Exception: the first error with which an endpoint terminated.
         """
 
     @abstractmethod
     def register_endpoint(self, endpoint: HostedEndpoint) -> None:
-        """For a new endpoint itself: make it reachable under its id."""
+        """Make *endpoint* reachable under its id; called by the new endpoint itself."""
 
     @abstractmethod
     def unregister_endpoint(self, endpoint: HostedEndpoint) -> None:
-        """For the endpoint's mailbox: its id is free again."""
+        """Free the id of *endpoint*; called by the endpoint's mailbox."""

@@ -1,4 +1,4 @@
-"""What a new process is to be: where it goes, what runs in it, how long it lives."""
+"""The spec of a new process: where it is placed, which endpoint it hosts, how long it lives."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from flinkray.core.message import message
 ADDRESS_SEPARATOR = "/"
 
 WILDCARD = "*"
-"""At the end of an address: whatever follows."""
+"""At the end of an address: matches any rest of an endpoint id."""
 
 
 @message
 class Placement:
-    """Where a process runs, and what it takes there from Ray's books."""
+    """The node or worker group of a process, and the resources that the process reserves in Ray."""
 
     num_cpus: float = 0
     memory: int = 0
-    """Bytes."""
+    """The memory in bytes."""
     resources: dict[str, float] = field(default_factory=dict)
     worker_group: WorkerGroupId | None = None
     bundle_index: int = -1
-    """Bundle of the worker group; -1: any."""
+    """The bundle of the worker group; -1: any."""
     node_id: str | None = None
-    """Ray node, hex: preferred, not required.  Not together with a worker group."""
+    """The Ray node in hex, preferred but not required. Not together with a worker group."""
 
 
 @message
 class Renewal:
-    """When a process that has grown makes way for a fresh one.
+    """When a process that has grown is replaced by a fresh process.
 
-    Ray keeps something of each actor that a process has created or called, for as long as the
-    process lives: 20 to 70 kB of each.
+    Ray keeps 20 to 70 kB of data for each actor that a process has created or called, for as long
+    as the process lives.
     """
 
     growth: int
-    """Bytes that it has for itself more than when it had started."""
+    """The process is replaced when its own memory has grown by more than this many bytes."""
     age: float = 600.0
-    """Seconds that it lives at least: growth may be what a fresh one needs just as well."""
+    """The process lives at least this many seconds, as a fresh process may grow at first, too."""
     interval: float = 10.0
-    """Seconds between two looks."""
+    """Seconds between two checks."""
 
     def __post_init__(self) -> None:
         if self.growth <= 0:
@@ -55,22 +55,23 @@ class Renewal:
 
 @message
 class EndpointSpec:
-    """A process to be started and the endpoint that is the reason for it."""
+    """A process to be started, and its main endpoint."""
 
     kind: str
-    """Class name of the Ray actor as the dashboard shows it: ``JobMaster``."""
+    """The class name of the Ray actor, shown by the dashboard: ``JobMaster``."""
     name: str
-    """Name of the process, unique in the cluster."""
+    """The name of the process, unique in the cluster."""
     factory: str
-    """``package.module:function``: plain or async, ``(rpc_service, arguments) -> RpcEndpoint``.
+    """The path ``package.module:function`` of the factory of the endpoint.
 
-    The service starts the endpoint; the factory must not.
+    The function is plain or async: ``(rpc_service, arguments) -> RpcEndpoint``. The service starts
+    the endpoint; the factory must not.
     """
     arguments: object = None
-    """One registered message, or None."""
+    """The arguments of the factory: one registered message, or None."""
     placement: Placement = field(default_factory=Placement)
     detached: bool = False
-    """False: the process dies with its spawner's process.  True: it lives on."""
+    """False: the process dies with its spawner's process. True: the process lives on."""
     max_restarts: int = 0
     """How often a process that died is started again with the same arguments; -1: always.
 
@@ -78,15 +79,20 @@ class EndpointSpec:
     :meth:`RpcService.kill`, is never restarted.
     """
     may_take_over: bool = False
-    """Whether a prestarted process may become it, where there are any (see
-    :meth:`RpcService.keep_prestarted`): then neither *placement* nor *max_restarts* nor
-    *environment* may say anything."""
+    """Whether a prestarted process may take this role (:meth:`RpcService.keep_prestarted`).
+
+    If True, *placement*, *max_restarts* and *environment* must have their defaults.
+    """
     environment: dict[str, str] = field(default_factory=dict)
-    """Set in ``os.environ`` before the factory's module is imported (not by the local service,
-    whose processes share one environment)."""
+    """Variables set in ``os.environ`` before the factory's module is imported.
+
+    The local service ignores them, as its processes share one environment.
+    """
     renewal: Renewal | None = None
-    """When it ends only to be started again: as if it had died, so it needs *max_restarts*.  None:
-    never.  (Not by the local service, whose processes share one memory.)"""
+    """When the process ends to be started again, as if it had died; needs *max_restarts*.
+
+    None: never. The local service ignores this, as its processes share one memory.
+    """
 
     def __post_init__(self) -> None:
         if not self.name or ADDRESS_SEPARATOR in self.name:
@@ -107,10 +113,10 @@ class EndpointSpec:
 
 
 def split_address(address: str) -> tuple[str, str]:
-    """Process name and endpoint id.
+    """Return process name and endpoint id.
 
     Raises:
-        ValueError: not of the form ``<process>/<endpoint>``.
+        ValueError: *address* is not of the form ``<process>/<endpoint>``.
     """
     process, separator, endpoint = address.rpartition(ADDRESS_SEPARATOR)
     if not separator or not process or not endpoint:
@@ -119,12 +125,12 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 def process_of(identity: str) -> str:
-    """Name of the process of an :attr:`~flinkray.rpc.service.RpcService.identity`."""
+    """Return the process name in an :attr:`~flinkray.rpc.service.RpcService.identity`."""
     return identity.rpartition("#")[0]
 
 
 def load_factory(path: str) -> Callable[..., Any]:
-    """Import ``package.module:function``.
+    """Import and return ``package.module:function``.
 
     Raises:
         ConfigurationError: there is no such module or function, or importing it fails.
@@ -132,7 +138,7 @@ def load_factory(path: str) -> Callable[..., Any]:
     module_name, _, function_name = path.partition(":")
     try:
         factory = getattr(importlib.import_module(module_name), function_name)
-    except Exception as error:  # whatever the module raises as it is imported
+    except Exception as error:  # the module may raise anything
         raise ConfigurationError(
             f"cannot load the factory {path!r}: {summary_of(error)}"
         ) from error

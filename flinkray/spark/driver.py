@@ -1,4 +1,4 @@
-"""The SparkDriver: the operator coordinator of a Spark stage, in a process of its own."""
+"""SparkDriver: the operator coordinator of a Spark stage, in a process of its own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import psutil
 from flinkray.core.captured_output import note_output
 from flinkray.core.errors import RpcError
 from flinkray.core.ids import JobMasterId
+from flinkray.core.private_files import permit
 from flinkray.rpc import RpcService
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
@@ -31,13 +32,14 @@ from flinkray.spark.leader import LedDriver, job_master_of
 from flinkray.spark.ray_cluster import current_ray_context, place_of_this_process
 from flinkray.spark.session_guests import SparkSessionDesk
 from flinkray.spark.stage import SparkStage, StageListener, StageRun
-from flinkray.spark.user_code import fetch_code
+from flinkray.spark.stage_code import fetch_code
 
 log = logging.getLogger(__name__)
 
 
 async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescriptor) -> SparkDriver:
-    """Factory for :meth:`RpcService.spawn`; the process must be connected to Ray."""
+    """Make a SparkDriver, for :meth:`RpcService.spawn`; the process must be connected to Ray."""
+    permit(stage.storage_permissions)
     ray = current_ray_context()
     note_output(stage.job_id, rpc_service.process_name)
     code = await fetch_code(rpc_service, stage)
@@ -58,10 +60,9 @@ async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescript
 async def attach_to_session(
     rpc_service: RpcService, stage: SparkStageDescriptor
 ) -> tuple[SparkSessionGateway, SparkSessionAccess]:
-    """Have this process be a guest, whose JobMaster leads; ends an earlier attempt of the stage.
+    """Attach this process as a guest if its JobMaster leads; an earlier attempt is ended.
 
-    Raises:
-        SparkSessionEndedError: the session takes no guests.
+    Raises SparkSessionEndedError: the session takes no guests.
     """
     session = await rpc_service.connect(stage.session_address, SparkSessionGateway)
     guest = SparkSessionGuest(
@@ -74,10 +75,10 @@ async def attach_to_session(
 
 
 class SparkDriver(LedDriver, SparkExecutorsGateway):
-    """Runs one attempt of a stage and tells the JobMaster of it, in order.
+    """Endpoint that runs one attempt of a stage and reports its events to the JobMaster, in order.
 
-    It lives until it is stopped, has failed, or no JobMaster has adopted it for too long; whatever
-    ends it, it first ends everything that it has started.
+    It lives until it is stopped, has failed, or no JobMaster has adopted it for too long. In each
+    case it first ends everything that it has started.
     """
 
     def __init__(
@@ -88,7 +89,10 @@ class SparkDriver(LedDriver, SparkExecutorsGateway):
         session: SparkSessionGateway | None = None,
         node_id: str = "",
     ) -> None:
-        """*session*: to which the stage is attached, as a guest.  *node_id*: of this process."""
+        """*session*: session that the stage is attached to, as a guest.
+
+        *node_id*: node of this process.
+        """
         super().__init__(rpc_service, stage)
         self._stage = stage
         self._run = create_run(self)

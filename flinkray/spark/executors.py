@@ -1,4 +1,4 @@
-"""Who executes a stage: Spark's view of its executors joined with Ray's view of their actors."""
+"""Executors of a stage: Spark's view of them joined with Ray's view of their actors."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from flinkray.spark.status_store import StatusStore, progress_of_stages
 def join_executors(
     active: Iterable[str], restarted: Mapping[str, str], actors: Mapping[str, ActorInfo]
 ) -> tuple[SparkExecutorInfo, ...]:
-    """The executors registered with Spark, in order of their bundles.
+    """Return the executors registered with Spark, in the order of their bundles.
+
+    An executor whose actor Ray does not (yet) report as alive is left out of this result.
 
     Args:
         active: Spark's ids of the executors that are registered now.
-        restarted: id -> the id before, for executors whose actor Ray restarted: the actor's name
-            is that of the first id.
-        actors: by name.
-
-    One whose actor Ray does not (yet) report as alive is left out; the next look has it.
+        restarted: executor id -> previous executor id, for executors whose actor Ray restarted.
+            The actor's name contains the first id.
+        actors: the actors by name.
     """
     found = []
     for executor_id in active:
@@ -45,37 +45,40 @@ def join_executors(
 
 
 def lost_for_good(actors: Collection[ActorInfo]) -> ActorInfo | None:
-    """An executor that Ray does not start again, and in whose bundle there is no other one."""
+    """Return an actor that Ray does not restart and whose bundle has no other executor."""
     alive = {actor.bundle_index for actor in actors if not actor.is_dead}
     dead = [actor for actor in actors if actor.bundle_index not in alive]
     return min(dead, key=lambda actor: actor.bundle_index, default=None)
 
 
 class ExecutorView:
-    """Looks at a running Spark application; not thread-safe, one thread looks."""
+    """View of a running Spark application. Not thread-safe: one thread uses it."""
 
     def __init__(self, store: StatusStore, host: SparkHost) -> None:
         self._store = store
         self._host = host
 
     def is_stopped(self) -> bool:
-        """Whether the SparkContext has shut down (it does when its host is lost)."""
+        """Return whether the SparkContext has shut down; it does when its host is lost."""
         return self._store.is_stopped()
 
     def look(self) -> tuple[tuple[SparkExecutorInfo, ...], SparkProgress]:
-        """The registered executors and the progress, now."""
+        """Return the presently registered executors and the progress."""
         executors = self._store.executors()
         registered = self._host.executors(e["id"] for e in executors if e["isActive"])
         return registered, self._progress(executors)
 
     def missed(self) -> str | None:
-        """See :meth:`SparkHost.missed`."""
+        """Return why a slot has no executor and gets none, as :meth:`SparkHost.missed` does.
+
+        None once the application has stopped.
+        """
         why = self._host.missed()
-        # asked afterwards: executors end with the application, and then nobody misses them
+        # asked last: executors end with the application, and then none is missed
         return None if why is None or self.is_stopped() else why
 
     def final_progress(self) -> SparkProgress:
-        """The progress, once Spark has booked all that has happened so far."""
+        """Return the progress when Spark has processed all events so far."""
         self._store.wait_until_booked()
         return self._progress(self._store.executors())
 

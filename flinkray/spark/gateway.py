@@ -14,6 +14,7 @@ from flinkray.core.ids import (
     WorkerGroupId,
 )
 from flinkray.core.message import message
+from flinkray.core.options import STORAGE_PERMISSIONS
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc.gateway import (
     FencedRpcGateway,
@@ -33,38 +34,42 @@ class SparkStageInput:
     """A result of another vertex that the stage reads, as Parquet files."""
 
     name: str
-    """Of the vertex that has produced it."""
+    """Name of the vertex that has produced the input."""
     directories: tuple[str, ...]
-    """Locations; see :mod:`flinkray.file_results`."""
+    """Locations of the input's files; see :mod:`flinkray.file_results`."""
     partitions: tuple[ResultPartitionID, ...]
-    """Of each directory, a partition that is in it."""
+    """One partition for each directory of the input; the partition is in this directory."""
 
 
 RESULT_KIND = "flinkray.result"
-"""In the configuration of a Spark invokable: PUBLISHED, EPOCHS, THROUGH, or nothing."""
+"""Key in a Spark invokable's configuration: PARTITIONS, PUBLISHED, EPOCHS, THROUGH, or not set."""
+PARTITIONS = "partitions"
+"""A stream reads the partitions of the stage's result while the stage runs."""
 PUBLISHED = "published"
-"""The partitions of its result are read by a stream, while it runs."""
+"""A stream reads the micro-batches of the stage's query while the stage runs."""
 EPOCHS = "epochs"
-"""It has no result: its function is given the epochs of a stream."""
+"""The stage has no result: its function is given the epochs of a stream."""
 THROUGH = "through"
-"""Its function is given the epochs of a stream, and what it makes of them another stream reads."""
+"""The stage's function is given the epochs of a stream, and another stream reads its results."""
 
 
 def attempt_name(vertex_id: JobVertexID, graph_id: ExecutionGraphID, attempt_number: int) -> str:
-    """Of an attempt of a Spark stage: ``<vertex>-<execution graph>-<number>``; in each execution
-    graph of a job they are counted from 0."""
+    """Return the name of an attempt of a Spark stage: ``<vertex>-<execution graph>-<number>``.
+
+    Attempts are counted from 0 in each execution graph of a job.
+    """
     return f"{vertex_id.short()}-{graph_id.short()}-{attempt_number}"
 
 
 def spark_driver_process(
     job_id: JobID, vertex_id: JobVertexID, graph_id: ExecutionGraphID, attempt_number: int
 ) -> str:
-    """Name of the process of a stage attempt's driver."""
+    """Return the name of the process of a stage attempt's driver."""
     return f"{spark_drivers_of_job(job_id)}{attempt_name(vertex_id, graph_id, attempt_number)}"
 
 
 def spark_drivers_of_job(job_id: JobID) -> str:
-    """What the names of all of these begin with."""
+    """Return the beginning of the names of all driver processes of a job."""
     return f"SparkDriver-{job_id}-"
 
 
@@ -74,44 +79,44 @@ SPARK_SESSION_ENDPOINT = "sparksession"
 
 @message
 class SparkSessionRequest:
-    """The session that a stage is to run in, which jobs share."""
+    """Request of a stage to run in a session that jobs share."""
 
     name: str
     executors: int
     slot_profile: ResourceProfile
-    """Of each executor."""
+    """Resources of each executor."""
 
 
 @message
 class SparkSessionGuest:
-    """An attempt of a stage that is to run in a session."""
+    """Attempt of a stage that is to run in a shared session."""
 
     process: str
-    """Its name."""
+    """Name of the attempt's process."""
     pid: int
-    """On the node of the session."""
+    """Process id on the session's node."""
     started: float
-    """When that process did, as the system says: pids are given again."""
+    """Start time of the process as the system reports it, because process ids are reused."""
     stage: str
-    """Job and vertex: another attempt of it is over when this one comes."""
+    """Job and vertex. When this attempt comes, earlier attempts of the same stage are over."""
 
 
 @message
 class SparkSessionAccess:
-    """How a process on the same node connects to a session, and what that is."""
+    """Address and properties of a session, for a process on the same node."""
 
     port: int
-    """Of py4j's gateway in the driver's JVM, on the loopback interface."""
+    """Port of py4j's gateway in the driver's JVM, on the loopback interface."""
     secret: str
     jvm_pid: int
     log_file: str
-    """The JVM's."""
+    """Log file of the JVM."""
     executors: int
     slot_profile: ResourceProfile
     configuration: dict[str, str]
-    """The Spark properties that it was started with."""
+    """Spark properties with which the session was started."""
     tag: str
-    """That Spark jobs of this guest must carry: those with it are cancelled when it leaves."""
+    """Tag of this guest's Spark jobs: jobs with the tag are cancelled when the guest leaves."""
 
 
 @message
@@ -125,62 +130,79 @@ class SparkStageDescriptor:
     listener_address: str
     """Address of the JobMaster (a :class:`CoordinatorListenerGateway`)."""
     job_master_id: JobMasterId
-    """Of the JobMaster that has started the attempt."""
+    """Id of the JobMaster that has started the attempt."""
     graph_id: ExecutionGraphID
-    """Of the job."""
+    """Id of the job's execution graph."""
     worker_group: WorkerGroupId
     """The placement group of the job's slots; bundle i is the slot of executor i."""
     parallelism: int
     """Number of executors = number of bundles."""
     slot_profile: ResourceProfile
     code: bytes | BlobKey
-    """The user's function, pickled, or the key of a blob with that; the blob's owner is the job."""
+    """The user's pickled function, or the key of a blob with it; the blob's owner is the job."""
     configuration: dict[str, str]
     """The user's Spark properties."""
     result_location: str
     """Directory (URI or path) for the Parquet files of a returned DataFrame."""
     is_result_read: bool = False
-    """Whether other vertices read the result; else it is the job's."""
+    """Whether other vertices read the result. If not, it is the job's result."""
     blob_server: str | None = None
-    """Address; needed where ``code`` is a key."""
+    """Address of the blob server; needed if ``code`` is a key."""
     inputs: tuple[SparkStageInput, ...] = ()
-    """What the stage reads of other vertices."""
+    """Results of other vertices that the stage reads."""
     published_location: str | None = None
-    """Where the partitions of a returned DataFrame are published that a stream reads (the same for
-    all attempts); None: the result is written as a whole."""
+    """Location for the partitions of a returned DataFrame that a stream reads.
+
+    The location is equal for all attempts. None: the result is written as a whole.
+    """
     epochs_location: str | None = None
-    """Where a stream publishes the epochs that the function is given (the same for all attempts);
-    None: the function is called once."""
+    """Location of the epochs of a stream that the function is given (equal for all attempts).
+
+    None: the function is called once.
+    """
     stream_execution: str = ""
-    """Of the stream, which has ended its epochs only if it has ended in this execution; see
-    :func:`flinkray.file_results.stream_execution`."""
+    """Execution of the stream.
+
+    The stream has ended its epochs only if it has ended in this execution
+    (:func:`flinkray.file_results.stream_execution`).
+    """
     begins_from_savepoint: bool = False
-    """Of the job: a streaming query that is published may have to go on where it was then."""
+    """Whether the job begins from a savepoint.
+
+    A published streaming query may have to continue from its position in the savepoint.
+    """
+    is_divided_as_before: bool = False
+    """Whether the job begins from a savepoint that may be in the middle of a returned DataFrame.
+
+    See :mod:`flinkray.spark.division`.
+    """
     session: SparkSessionRequest | None = None
-    """Whose guest the stage is; None: it has executors of its own."""
+    """Session that the stage joins as a guest. None: the stage has executors of its own."""
     session_address: str = ""
-    """Of a guest's session (a :class:`SparkSessionGateway`)."""
+    """Address of the guest's session (a :class:`SparkSessionGateway`)."""
     held_session: str | None = None
-    """The name of the session that the stage keeps open for guests; None: it is no session."""
+    """Name of the session that the stage keeps open for guests. None: the stage is no session."""
     session_idle_timeout: float = 0.0
-    """Seconds without guests after which such a session ends."""
+    """Seconds without guests after which the held session ends."""
     takeover_timeout: float = 0.0
-    """Seconds for which the attempt goes on without a JobMaster, until another one adopts it."""
+    """Seconds that the attempt goes on without a JobMaster, until another one adopts it."""
+    storage_permissions: str = STORAGE_PERMISSIONS.default
+    """Value of ``storage.permissions``: who may read the files of driver and executors."""
 
     @property
     def attempt_name(self) -> str:
-        """See :func:`attempt_name`."""
+        """Name of the attempt, as :func:`attempt_name` makes it."""
         return attempt_name(self.vertex_id, self.graph_id, self.attempt_number)
 
     @property
     def coordinator(self) -> CoordinatorID:
-        """Under which the driver reports."""
+        """Id under which the driver reports."""
         return CoordinatorID(CoordinatorKind.SPARK_DRIVER, self.vertex_id, self.attempt_number)
 
 
 @message
 class ExecutorSlot:
-    """Where a TaskExecutor would start an executor."""
+    """Slot of a TaskExecutor that can start an executor."""
 
     subtask_index: int
     bundle_index: int
@@ -192,132 +214,136 @@ class ExecutorSlot:
 
 @message
 class ExecutorLaunch:
-    """An executor that a TaskExecutor is to start, as a JVM that is its child."""
+    """Executor that a TaskExecutor must start, as a JVM that is its child."""
 
     executor_id: str
-    """Spark's; no two executors of an application have the same."""
+    """Spark's id of the executor, unique in an application."""
     stage_name: str
-    """Names the executor's log and its files; see :func:`flinkray.spark.processes.stage_name`."""
+    """Name in the executor's log and files (:func:`flinkray.spark.processes.stage_name`)."""
     java_home: str | None
-    """Of ``env.java.home``, if that is set."""
+    """Value of ``env.java.home``. None: the option is not set."""
     java_options: tuple[str, ...]
     class_path: tuple[str, ...]
-    """What follows Spark's own archives."""
+    """Class path entries after Spark's own archives."""
     arguments: tuple[str, ...]
-    """Spark's class for executors, and what it is given."""
+    """Spark's main class for executors, and its arguments."""
     environment: dict[str, str]
-    """Variables beside those of the TaskExecutor."""
+    """Environment variables in addition to those of the TaskExecutor."""
 
 
 class SparkExecutorsGateway(RpcGateway):
-    """Of a stage whose executors are started by the TaskExecutors of its slots.  They know the
-    attempt by the name of its driver's process."""
+    """Gateway of a stage whose executors are started by the TaskExecutors of its slots.
+
+    The TaskExecutors know the attempt by the name of its driver's process.
+    """
 
     @abstractmethod
     @ask_timeout(600.0)
     async def launch_executor(self, slot: ExecutorSlot) -> ExecutorLaunch:
-        """What to start in a slot; waits until the stage's session is open."""
+        """Return the executor to start in a slot; waits until the stage's session is open."""
 
     @abstractmethod
     async def executor_started(self, executor_id: str, pid: int) -> None: ...
 
     @abstractmethod
     async def executor_ended(self, executor_id: str, exit_code: int, how: str) -> bool:
-        """An executor's process has ended.
+        """Report that an executor's process has ended.
 
         Args:
-            exit_code: as of :class:`subprocess.Popen`.
-            how: for people.
+            exit_code: in the form of :class:`subprocess.Popen`.
+            how: description of the end, for people.
 
         Returns:
-            Whether another one is to be started for the same task.  If not, and one is needed, the
-            JobMaster deploys another task, or the stage fails.
+            Whether another executor must be started for the same task. If not, and one is needed,
+            the JobMaster deploys another task, or the stage fails.
         """
 
 
 class SparkDriverGateway(RpcGateway):
-    """A Spark driver: one process, one SparkSession, one attempt of one stage.
+    """Gateway of a Spark driver: one process, one SparkSession, one attempt of one stage.
 
-    It takes orders of one JobMaster of the job, at first of the one that has started it; all others
-    get CoordinatorReplacedError.
+    The driver takes orders from one JobMaster of the job, at first from the one that has started
+    it. All others get CoordinatorReplacedError.
     """
 
     @abstractmethod
     async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
-        """Answer, whatever Spark does at the moment."""
+        """Answer a heartbeat, whatever Spark does at the moment."""
 
     @abstractmethod
     @ask_timeout(60.0)
     @runs_to_completion
     async def adopt(self, job_master_id: JobMasterId, listener_address: str) -> None:
-        """Take orders of that JobMaster from now on, and tell it all that matters of what was told
-        before.  The driver asks it whether it leads.
+        """Take orders from that JobMaster from now on, and send it the last event of each type.
+
+        The driver asks the JobMaster whether it leads.
 
         Raises:
-            FencingTokenError, LeadershipLostError, RpcConnectionError: it does not.
+            FencingTokenError, LeadershipLostError, RpcConnectionError: the JobMaster does not lead.
         """
 
     @abstractmethod
     @ask_timeout(60.0)
     @runs_to_completion
     async def stop(self, job_master_id: JobMasterId) -> None:
-        """Cancel what runs, end the session, JVM and Python workers; then the process ends."""
+        """Cancel running work, end the session, JVM and Python workers, then the process."""
 
 
 class SparkSessionGateway(RpcGateway):
-    """Of the process of a session that jobs share, beside its driver."""
+    """Gateway of the process of a session that jobs share, beside the session's driver."""
 
     @abstractmethod
     @ask_timeout(600.0)
     async def await_open(self) -> str:
-        """Answers when guests may come; the session then waits for some.
+        """Wait until guests may come; the session then waits for guests for some time.
 
         Returns:
-            Ray's id of its node, on which guests must be.
+            Ray's id of the session's node, on which guests must run.
 
         Raises:
-            SparkSessionEndedError: it is ending.
+            SparkSessionEndedError: the session is ending.
         """
 
     @abstractmethod
     @ask_timeout(600.0)
     @runs_to_completion
     async def attach(self, guest: SparkSessionGuest) -> SparkSessionAccess:
-        """A guest comes.  If its process ends, it has left.
+        """Attach a guest. If the guest's process ends, the guest has left.
 
-        An earlier attempt of its stage is ended.  The answer waits until nothing in the session
-        works for that any more: it might write where this one is about to.
+        An earlier attempt of the guest's stage is ended. The answer waits until the session does no
+        more work for it, because it might write where the new attempt is about to write.
 
         Raises:
-            SparkSessionEndedError: it ends, another attempt of the stage has come, or something
-                works for an earlier one for too long.
+            SparkSessionEndedError: the session ends, another attempt of the stage has come, or the
+                work for an earlier attempt takes too long.
         """
 
     @abstractmethod
     @ask_timeout(60.0)
     @runs_to_completion
     async def leave(self, process: str) -> None:
-        """A guest leaves: its Spark jobs are cancelled.  One that is not there changes nothing."""
+        """Detach a guest: its Spark jobs are cancelled. An unknown guest changes nothing."""
 
 
 class CoordinatorListenerGateway(FencedRpcGateway):
-    """The side of the JobMaster that operator coordinators report to; fenced by its JobMasterId."""
+    """Gateway of a JobMaster for reports of operator coordinators; fenced by its JobMasterId."""
 
     @abstractmethod
     @runs_to_completion
     async def coordinator_told(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
-        """A coordinator has something to say: see
-        :mod:`flinkray.scheduler.job.coordinator_events`.
+        """Report an event of a coordinator (:mod:`flinkray.scheduler.job.coordinator_events`).
 
-        The order is that in which one coordinator asks, which waits for each answer.
+        Each coordinator waits for the answer before its next call, so its events arrive in order.
         """
 
     @abstractmethod
     @ask_timeout(None)
     async def confirm_leadership(self) -> None:
-        """To be asked before something is done that nobody fences.  Waits while nobody can say.
+        """Confirm that this JobMaster leads. Waits while the leader is not known.
+
+        Coordinators ask this before an action that no fencing protects.
 
         Raises:
             FencingTokenError: another JobMaster leads.
-            LeadershipLostError: another one may.
+            LeadershipLostError: another JobMaster may lead.
         """

@@ -1,7 +1,6 @@
-"""A guest of a Spark session that jobs share: this process, connected to the session's JVM.
+"""Guest of a Spark session that jobs share: this process, connected to the session's JVM.
 
-The function gets a session of its own there (``newSession``).  See
-docs/design/0069-shared-spark-sessions.md.
+The function gets its own session (``newSession``): docs/design/0069-shared-spark-sessions.md.
 """
 
 from __future__ import annotations
@@ -28,8 +27,12 @@ _ENDING = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 class GuestApplication:
-    """What :class:`~flinkray.spark.application.SparkApplication` is to a stage with executors of
-    its own.  One per process; methods block."""
+    """Application of a guest.
+
+    For other stages :class:`~flinkray.spark.application.SparkApplication` has this role.
+
+    One per process; methods block.
+    """
 
     def __init__(
         self,
@@ -38,8 +41,7 @@ class GuestApplication:
         place: SparkExecutorInfo,
         python: str,
     ) -> None:
-        """*place*: of this process, which is what runs in the stage's slot.  *python*: the
-        interpreter of the Python workers."""
+        """*place*: place of this process, in the stage's slot. *python*: interpreter of workers."""
         assert stage.session is not None
         self._stage = stage
         self._access = access
@@ -53,11 +55,11 @@ class GuestApplication:
         self.timings: dict[str, float] = {}
 
     def open(self) -> SparkSession:
-        """Connect, and open a session for the function.
+        """Connect to the JVM, and open a session for the function.
 
         Raises:
-            SparkSessionMismatchError: the session is another one than was asked for.
-            SparkStartError: its JVM does not answer.
+            SparkSessionMismatchError: the session differs from the requested one.
+            SparkStartError: the session's JVM does not answer.
         """
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
@@ -98,14 +100,14 @@ class GuestApplication:
         )
         context.stop = lambda: _leave(context)  # type: ignore[method-assign]
         SparkSession.stop = _stop_session  # type: ignore[method-assign,assignment]
-        # The first one of a process becomes the default of the JVM, which it is already.
+        # A process's first session becomes the JVM's default; the JVM has its default already.
         session = SparkSession(context, first).newSession()
         SparkSession._instantiatedSession = SparkSession._activeSession = session
         gateway.jvm.SparkSession.setActiveSession(session._jsparkSession)
         return session
 
     def is_context_stopped(self) -> bool:
-        """Whether the session has been stopped, for all of its guests."""
+        """Return whether the session has been stopped, for all of its guests."""
         from py4j.protocol import Py4JError
 
         try:
@@ -119,11 +121,11 @@ class GuestApplication:
         return GuestView(store, self._access.tag, self._place)
 
     def close(self) -> None:
-        """The session cancels what still runs, when it is told that this guest leaves."""
+        """Do nothing: the session cancels running work when this guest's process leaves it."""
 
 
 class JvmOfSession:
-    """The JVM of a session's driver, on the node of this process."""
+    """JVM of a session's driver, on the node of this process."""
 
     def __init__(self, name: str, access: SparkSessionAccess) -> None:
         self.name = name
@@ -138,10 +140,10 @@ class JvmOfSession:
             return False
 
     def on_exit(self, callback: Callable[[], None]) -> None:
-        """The session's process, which is watched, ends with it."""
+        """Do nothing: the session's process is watched, and it ends with the JVM."""
 
     def wait_briefly(self, timeout: float = 0.5) -> None:
-        """Give a JVM whose connection broke the time to be seen as ended."""
+        """Wait a moment, so that a JVM whose connection broke is seen as ended."""
         deadline = time.monotonic() + timeout
         while self.is_alive and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -151,7 +153,7 @@ class JvmOfSession:
 
 
 class SessionAsHost:
-    """What a stage asks of its host."""
+    """Session in the role of a stage's host."""
 
     def __init__(self, name: str, application: GuestApplication) -> None:
         self.loss = f"the Spark session {name!r} was stopped"
@@ -166,7 +168,10 @@ class SessionAsHost:
 
 
 class GuestView:
-    """Looks at what a guest's Spark jobs do; as :class:`~flinkray.spark.executors.ExecutorView`."""
+    """View of a guest's Spark jobs.
+
+    The class has the role of :class:`~flinkray.spark.executors.ExecutorView`.
+    """
 
     def __init__(self, store: StatusStore, tag: str, place: SparkExecutorInfo) -> None:
         self._store = store
@@ -178,14 +183,14 @@ class GuestView:
         return self._store.is_stopped()
 
     def missed(self) -> str | None:
-        return None  # the session's stage looks after its executors
+        return None  # the session's stage watches its executors
 
     def look(self) -> tuple[tuple[SparkExecutorInfo, ...], SparkProgress]:
-        """This process, and the progress, now."""
+        """Return this process as the only executor, and the present progress."""
         return (self._place,), self._progress()
 
     def final_progress(self) -> SparkProgress:
-        """The progress, once Spark has booked all that has happened so far."""
+        """Return the progress when Spark has processed all events so far."""
         self._store.wait_until_booked()
         return self._progress()
 
@@ -194,25 +199,28 @@ class GuestView:
 
 
 class GuestJobs:
-    """The Spark jobs of one guest.  Those of others are not fetched, and its own only until they
-    have ended; they count when Spark has forgotten them, too.
+    """Spark jobs of one guest.
+
+    Jobs of other guests are not fetched. The guest's jobs are fetched until they have ended; they
+    count even after Spark has forgotten them.
 
     Args:
-        fetch: one by its id; None: Spark has forgotten it.
+        fetch: returns a job by its id; None: Spark has forgotten the job.
     """
 
     def __init__(self, fetch: Callable[[int], Mapping[str, Any] | None]) -> None:
         self._fetch = fetch
         self._ended: set[int] = set()
-        """Those that Spark remembers."""
+        """Ids of ended jobs that Spark still remembers."""
         self._total = SparkProgress()
-        """Of all that have ended."""
+        """Total progress of all jobs that have ended."""
 
     def look(self, job_ids: Iterable[int], stages: Iterable[Mapping[str, Any]]) -> SparkProgress:
-        """
+        """Return the progress of the guest's jobs.
+
         Args:
-            job_ids: those of the guest that Spark remembers.
-            stages: that run, of all guests.
+            job_ids: ids of the guest's jobs that Spark remembers.
+            stages: the running stages of all guests.
         """
         known = set(job_ids)
         self._ended &= known
@@ -233,7 +241,7 @@ class GuestJobs:
 
 
 _ENDED = ("SUCCEEDED", "FAILED")
-"""Spark's JobExecutionStatus."""
+"""Final values of Spark's JobExecutionStatus."""
 
 
 def _with_job(total: SparkProgress, job: Mapping[str, Any]) -> SparkProgress:
@@ -245,8 +253,11 @@ def _with_job(total: SparkProgress, job: Mapping[str, Any]) -> SparkProgress:
 
 
 def _tag_all_threads(gateway: Any, java_context: Any, tag: str) -> None:
-    """Each thread of this process has a connection of its own, and a thread of the JVM's behind
-    it, whose Spark jobs carry that thread's tags.  The session knows it by its name."""
+    """Let the Spark jobs of every thread of this process carry the guest's tag.
+
+    Each thread has its own connection to a thread of the JVM, whose tags its jobs carry. The
+    session recognises this JVM thread by its name.
+    """
     client = gateway._gateway_client
     connect = client._create_new_connection
 
@@ -264,7 +275,10 @@ def _tag_all_threads(gateway: Any, java_context: Any, tag: str) -> None:
 
 
 def _leave(context: Any) -> None:
-    """As SparkContext.stop, but the JVM's context goes on, for the other guests."""
+    """Detach this process from the SparkContext, as ``SparkContext.stop`` does.
+
+    The JVM's context continues for the other guests.
+    """
     from pyspark import SparkContext
 
     if context._accumulatorServer is not None:
@@ -275,7 +289,7 @@ def _leave(context: Any) -> None:
 
 
 def _stop_session(session: Any) -> None:
-    """As SparkSession.stop, but the JVM's default session stays."""
+    """Stop the Python session, as ``SparkSession.stop`` does. The JVM's default session stays."""
     from pyspark.sql import SparkSession
 
     session.sparkContext.stop()

@@ -1,4 +1,4 @@
-"""Where the executors of a Spark stage come from: what every host of them can do."""
+"""Interface of a host of Spark executors: the provider of the executors of a Spark stage."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo
 
 @dataclass(frozen=True, slots=True)
 class HostProperties:
-    """What a host adds to the properties that every stage has."""
+    """Properties that a host adds to those of every stage."""
 
     class_path: str
-    """Of the driver's JVM."""
+    """Class path of the driver's JVM."""
     spark: Mapping[str, str]
     """Spark properties that the user cannot set."""
     driver_options: tuple[str, ...] = ()
@@ -24,60 +24,59 @@ class HostProperties:
 
 
 class SparkHost(ABC):
-    """Has executor i of a stage run in bundle i of the stage's worker group.
+    """Host that runs executor i of an attempt in bundle i of the worker group.
 
-    One for each attempt of a stage, in the driver's process.  Its life is the application's:
-    :meth:`start` before the session is opened, :meth:`opened` after, :meth:`stop` while the
-    driver's JVM may still be there, :meth:`await_end` when it is not.  Methods block; those that
-    tell something may be called from another thread than the rest.
+    The driver's process calls :meth:`start` before the session is opened, :meth:`opened` after it,
+    :meth:`stop` while the driver's JVM may still run, and :meth:`await_end` when the JVM has ended.
+    Methods block; methods that return information may be called from another thread.
     """
 
     properties: HostProperties
     loss: ClassVar[str]
-    """What has happened when :meth:`is_lost`; for people."""
+    """Text for people about what has happened if :meth:`is_lost` is true."""
 
     @abstractmethod
     def start(self, gateway: Any, timed: Callable[[str, Callable[[], Any]], Any]) -> str:
-        """Make a master that a session can be opened at, by the driver's JVM; returns its URL.
+        """Make a master at which a session can be opened, in the driver's JVM; return its URL.
 
         Args:
-            gateway: py4j's, to the driver's JVM.
-            timed: calls what it is given, as a step of the start that has this name.
+            gateway: py4j's gateway to the driver's JVM.
+            timed: calls a function as a step of the start with the given name.
         """
 
     @abstractmethod
     def opened(self, java_context: Any) -> None:
-        """The session is open: executors may come.  *java_context*: Scala's SparkContext."""
+        """Let executors come, because the session is open. *java_context*: Scala's SparkContext."""
 
     @abstractmethod
     def executors(self, active: Iterable[str]) -> tuple[SparkExecutorInfo, ...]:
-        """Which executors run where, in order of their bundles.
+        """Return the executors and their places, in the order of their bundles.
 
         Args:
-            active: Spark's ids of those that are registered now.  One whose process is not known
-                (yet), or is known to have ended, is left out.
+            active: Spark's ids of the executors that are registered now. An executor is left out if
+                its process is not known (yet) or has ended.
         """
 
     @abstractmethod
     def missed(self) -> str | None:
-        """Why a slot has no executor, if none will come there by itself; for people."""
+        """Return why a slot has no executor and will get none by itself. None: no such slot."""
 
     @abstractmethod
     def is_lost(self) -> bool:
-        """Whether no executor can run (any more), although the driver's JVM does."""
+        """Return whether no executor can run (any more), although the driver's JVM runs."""
 
     @abstractmethod
     def executor_logs(self, logs_directory: str) -> str:
-        """Where executors log, for people."""
+        """Return the place of the executors' logs, as a text for people."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End what is there beside the session, which has been stopped.
+        """End everything beside the session, which has been stopped before.
 
         Raises:
-            Py4JError, OSError: the driver's JVM is going.
+            Py4JError, OSError: the driver's JVM is ending.
         """
 
     @abstractmethod
     def await_end(self) -> None:
-        """Return when the executors have ended, or some seconds later."""
+        """Wait until the executors have ended, at most some seconds."""

@@ -1,4 +1,4 @@
-"""What a Spark stage reads of other vertices."""
+"""Results of other vertices that a Spark stage reads."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ logger = logging.getLogger(__name__)
 
 
 class NoColumnsError(FlinkRayError):
-    """A result has no rows, and nobody knows what columns it would have."""
+    """A result has no rows, and its columns are not known."""
 
 
 def read_input(session: SparkSession, read: SparkStageInput) -> DataFrame:
-    """The rows of all files of a result.
+    """Return a DataFrame with the rows of all files of a result.
 
-    Raises:
-        FileResultLostError: some of it is gone.
-        NoColumnsError: it has no files.
+    Raises FileResultLostError: a part is gone; NoColumnsError: the result has no files.
     """
     paths = [
         f"{directory.location}/{file.name}"
@@ -43,8 +41,10 @@ def read_input(session: SparkSession, read: SparkStageInput) -> DataFrame:
 
 
 def missing_of(inputs: tuple[SparkStageInput, ...]) -> tuple[ResultPartitionID, ...]:
-    """What is not there (any more): a partition of each directory that has lost something.  What
-    cannot be asked for, as the storage fails, is not taken for lost."""
+    """Return a partition of each directory that has lost files.
+
+    If the storage fails, a directory that cannot be checked does not count as lost.
+    """
     missing = []
     for read in inputs:
         for location, partition in zip(read.directories, read.partitions, strict=True):
@@ -58,6 +58,9 @@ def missing_of(inputs: tuple[SparkStageInput, ...]) -> tuple[ResultPartitionID, 
 
 
 def parquet_reader(session: SparkSession) -> Callable[..., DataFrame]:
-    """Reads files that pyarrow has written: dates are Gregorian in them, however old they are, as
-    Spark has them; the files do not say so, and Spark 3.5 asks."""
+    """Return a function that reads Parquet files which pyarrow has written.
+
+    Dates in these files are Gregorian, however old, as Spark expects. The files do not say so, and
+    Spark 3.5 requires the information.
+    """
     return session.read.option("datetimeRebaseMode", "CORRECTED").parquet

@@ -1,4 +1,4 @@
-"""JVMs of Spark: started without spark-submit's scripts, watched, and ended for certain."""
+"""JVMs of Spark: started without spark-submit's scripts, watched, and reliably ended."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class SparkStartError(FlinkRayError):
 
 
 class Jvm:
-    """A JVM that is a child of this process.
+    """JVM that is a child of this process.
 
-    It stays in this process's group, which is a Ray worker's own: no Ctrl-C of a terminal reaches
-    it, and Ray ends the whole group with the worker.
+    The JVM stays in the process group of the Ray worker, which no Ctrl-C of a terminal reaches and
+    which Ray ends.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class Jvm:
         log_file: Path,
         folder: Path | None = None,
     ) -> None:
-        """Starts the process; returns at once.  Output goes to *log_file*.
+        """Start the JVM; returns at once. Its output goes to *log_file*.
 
         Args:
-            folder: in which it runs; None: in this process's.
+            folder: working directory of the JVM; None: this process's.
 
         Raises:
             SparkStartError: the program could not be executed.
@@ -84,20 +84,20 @@ class Jvm:
         threading.Thread(target=wait, name="flinkray-jvm-watch", daemon=True).start()
 
     def wait_briefly(self, timeout: float = 0.5) -> None:
-        """Give a JVM whose connection broke the time to be seen as ended."""
+        """Wait a moment, so that a JVM whose connection broke is seen as ended."""
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             return
 
     def kill(self) -> None:
-        """SIGKILL; returns at once.  Idempotent."""
+        """Send SIGKILL and return at once. Idempotent."""
         with self._ending:
             self._close_input()
             self._process.kill()
 
     def end(self, grace: float = 3.0) -> None:
-        """Close its input; SIGKILL what has not ended after *grace* seconds.  Idempotent."""
+        """Close the JVM's input; kill it if it has not ended after *grace* seconds. Idempotent."""
         with self._ending:
             self._close_input()
             try:
@@ -113,11 +113,11 @@ class Jvm:
 
     @property
     def exit_code(self) -> int | None:
-        """As of :class:`subprocess.Popen`; None: it runs."""
+        """Return the exit code, in the form of :class:`subprocess.Popen`. None: the JVM runs."""
         return self._process.poll()
 
     def describe_end(self) -> str:
-        """How it ended and the last lines of its log."""
+        """Return how the JVM ended, with the last lines of its log."""
         code = self._process.poll()
         if code is None:
             how = "it is still running"
@@ -131,17 +131,17 @@ class Jvm:
 
 
 class DriverJvm(Jvm):
-    """A JVM that runs Spark's Python gateway.
+    """JVM that runs Spark's Python gateway.
 
-    It lives no longer than this process: the gateway ends when its standard input closes.
-    PySpark keeps the gateway in module variables for good, so there is one per process, and the
-    process is thrown away with it.
+    It lives no longer than this process: the gateway ends when its standard input closes. PySpark
+    keeps the gateway in module variables for good, so there is one per process, and the process
+    must end with it.
     """
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], log_file: Path
     ) -> None:
-        """As :class:`Jvm`."""
+        """Start a driver's JVM. The arguments are those of :class:`Jvm`."""
         self._connection = Path(tempfile.mkdtemp(prefix="flinkray-jvm-")) / "connection"
         told = {**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._connection)}
         try:
@@ -151,10 +151,9 @@ class DriverJvm(Jvm):
             raise
 
     def connect(self, timeout: float = 60.0) -> Any:
-        """Wait for the gateway and connect PySpark of this process to it; returns the gateway.
+        """Wait for the gateway, connect this process's PySpark to it, and return it.
 
-        Raises:
-            SparkStartError: the JVM ended, or did not answer in *timeout* seconds.
+        Raises SparkStartError: the JVM ended, or did not answer in *timeout* seconds.
         """
         port, secret = self._read_connection(timeout)
         os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
@@ -189,12 +188,12 @@ class DriverJvm(Jvm):
         self._remove_connection()
 
     def _remove_connection(self) -> None:
-        """It has the secret of the gateway, also if nobody has asked for it."""
+        """Remove the connection's folder, read or not: it holds the gateway's secret."""
         shutil.rmtree(self._connection.parent, ignore_errors=True)
 
 
 class _GatewayNoise(logging.Filter):
-    """py4j logs the end of a JVM with full tracebacks, to the root logger."""
+    """Filter for the full tracebacks that py4j logs to the root logger when a JVM ends."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not record.pathname.replace("\\", "/").rpartition("/")[0].endswith("/py4j")

@@ -1,4 +1,4 @@
-"""The JobMaster that an attempt of a Spark stage works for: one after the other."""
+"""JobMaster that an attempt of a Spark stage reports to; a later JobMaster may replace it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ from flinkray.spark.gateway import (
 log = logging.getLogger(__name__)
 
 _ORDER = (SparkExecutors, SparkProgress, SparkResult, CoordinatorFailure)
-"""In which a JobMaster is told what one before it may have been told: the last of each kind says
-all that the earlier ones have."""
+"""Order of events for a new JobMaster. The last event of each kind includes all earlier ones."""
 
 
 async def job_master_of(
     rpc_service: RpcService, stage: SparkStageDescriptor
 ) -> CoordinatorListenerGateway:
-    """The one that has started the attempt.
+    """Return the gateway of the JobMaster that has started the attempt.
 
     Raises:
-        FencingTokenError, LeadershipLostError, RpcConnectionError: it leads no more, and nothing is
-            to be begun for it.
+        FencingTokenError, LeadershipLostError, RpcConnectionError: this JobMaster leads no more,
+            and nothing must be begun for it.
     """
     return await _leading(rpc_service, stage.listener_address, stage.job_master_id)
 
@@ -51,7 +50,7 @@ async def _leading(
 
 
 class LedDriver(RpcEndpoint, SparkDriverGateway):
-    """What takes the orders of one JobMaster, and tells it of its stage."""
+    """Endpoint that takes orders from one JobMaster and reports its stage's events to it."""
 
     def __init__(self, rpc_service: RpcService, stage: SparkStageDescriptor) -> None:
         super().__init__(rpc_service, SPARK_DRIVER_ENDPOINT)
@@ -65,14 +64,14 @@ class LedDriver(RpcEndpoint, SparkDriverGateway):
         await self._leader.adopt(job_master_id, listener_address)
 
     def _told(self, event: CoordinatorEvent) -> None:
-        """The JobMaster knows it."""
+        """Note that the JobMaster has received an event."""
 
 
 class JobMasterOfStage:
-    """Lives on the main thread of the driver's endpoint.
+    """JobMaster of a stage's driver; used on the main thread of the driver's endpoint.
 
-    Events are told in their order.  When the JobMaster is gone they are kept for the next one,
-    which has to come in time.
+    Events are sent in order. The last event of each type is kept and sent to the next JobMaster,
+    which must adopt the driver before the takeover timeout.
     """
 
     def __init__(
@@ -82,7 +81,10 @@ class JobMasterOfStage:
         on_told: Callable[[CoordinatorEvent], None],
         on_alone: Callable[[], object],
     ) -> None:
-        """*on_told* is called with each event that was told.  *on_alone*: no JobMaster has come."""
+        """*on_told*: called with each event that the JobMaster has received.
+
+        *on_alone*: called if no JobMaster has adopted the driver in time.
+        """
         self._endpoint = endpoint
         self._stage = stage
         self._on_told = on_told
@@ -90,24 +92,20 @@ class JobMasterOfStage:
         self._id = stage.job_master_id
         self._listener: CoordinatorListenerGateway
         self._registered: set[int] = set()
-        """Subtasks whose executors are, or were."""
+        """Subtasks that have or had a registered executor."""
         self._last: dict[type[CoordinatorEvent], CoordinatorEvent] = {}
         self._events: asyncio.Queue[CoordinatorEvent] = asyncio.Queue()
         self._watch: TerminationWatch | None = None
         self._telling: asyncio.Task[None] | None = None
         self._deadline: TimerHandle | None = None
-        """While it is alone."""
+        """Deadline for the next JobMaster. None: a JobMaster is there."""
         self._asked = 0
-        """How many JobMasters have wanted to adopt it."""
+        """Number of requests to adopt the driver."""
         self._followed = 0
-        """Which of them it follows."""
+        """Number of the adoption request that is in effect."""
 
     async def follow_first(self) -> None:
-        """The one that has started the attempt.
-
-        Raises:
-            RpcConnectionError: it is gone.
-        """
+        """Report to the JobMaster that began the attempt. Raises RpcConnectionError: it is gone."""
         stage = self._stage
         self._follow(
             await self._endpoint.connect(
@@ -116,9 +114,10 @@ class JobMasterOfStage:
         )
 
     def refuse_others(self, job_master_id: JobMasterId) -> None:
-        """
+        """Check that the driver takes orders from this JobMaster.
+
         Raises:
-            CoordinatorReplacedError: it is not the one whose orders count.
+            CoordinatorReplacedError: the driver takes orders from another JobMaster.
         """
         if job_master_id != self._id:
             raise CoordinatorReplacedError(
@@ -127,15 +126,17 @@ class JobMasterOfStage:
             )
 
     def lives(self) -> None:
-        """It has asked for something.  It may have been taken for dead."""
+        """Note that the JobMaster lives, as it has sent a request.
+
+        If the JobMaster was taken for dead, events are sent to it again.
+        """
         if self._deadline is not None:
             self._follow(self._listener)
 
     async def adopt(self, job_master_id: JobMasterId, address: str) -> None:
-        """Another one leads the job, as it says when it is asked.
+        """Report to another JobMaster, after asking it whether it leads.
 
-        Raises:
-            CoordinatorReplacedError: a later one was adopted before it had said so.
+        Raises CoordinatorReplacedError: a later JobMaster was adopted before the answer came.
         """
         if job_master_id == self._id:
             self.lives()
@@ -151,7 +152,7 @@ class JobMasterOfStage:
         self._follow(listener)
 
     def tell_executors(self, registered: tuple[SparkExecutorInfo, ...]) -> None:
-        """Those that are registered now."""
+        """Report the registered executors, and the subtasks whose executors were lost."""
         now = {info.subtask_index for info in registered}
         self._registered |= now
         self.tell(SparkExecutors(registered, tuple(sorted(self._registered - now))))
@@ -188,7 +189,7 @@ class JobMasterOfStage:
                 log.exception("%s ends: nobody can be told this", self._endpoint.address)
                 self._on_alone()
                 return
-            except FlinkRayError as error:  # gone, followed by another one, or deaf
+            except FlinkRayError as error:  # the JobMaster is gone, replaced or silent
                 self._lost(listener, str(error))
                 return
             self._on_told(event)

@@ -1,8 +1,9 @@
-"""A streaming DataFrame that a stream reads: its micro-batches are published as they are computed.
+"""Publication of a streaming DataFrame's micro-batches, which a stream reads, as they are computed.
 
-Spark notes in its checkpoint, before it computes a micro-batch, which rows of its sources are in
-it, and after the batch was published that it was.  Whoever goes on computes the batch in between
-again, of the same rows.  If it was published, it is not published again.
+Before Spark computes a micro-batch, it notes in its checkpoint which rows of its sources belong to
+the batch. After the publication it notes that the batch is done. A new attempt computes a batch
+between these notes again, from the same rows. If this batch was published, it is not published
+again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from flinkray.scheduler.shared.spark_reports import SparkResult
 from flinkray.spark.epochs import EpochTaker, NoMoreWantedError, handed_over_before
 from flinkray.spark.publishing import arrow_schema, bounded, written_partitions
 from flinkray.spark.result import InvalidStageResultError, described
-from flinkray.spark.user_code import SparkFunction
+from flinkray.spark.stage_code import SparkFunction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_WAITING = 16
-"""Micro-batches that are published and that no task has taken yet; Spark waits then."""
+"""Most published micro-batches that no task has taken yet; with more, Spark waits."""
 
 LOOK_INTERVAL = 0.2
-"""Seconds between two looks at what the stream does."""
+"""Seconds between two looks at the stream's progress."""
 
 _OF_ROWS = (
     "through_spark makes a bounded one of the rows of each checkpoint: make it of the DataFrame "
@@ -49,7 +50,7 @@ _OUTPUT_MODES = ("append", "update")
 
 @dataclass(frozen=True, slots=True)
 class StreamedFrame:
-    """What the user's function has returned, and how it is to be run."""
+    """Streaming DataFrame that the user's function returned, with trigger and output mode."""
 
     returned: Any
     trigger: Mapping[str, object]
@@ -59,7 +60,8 @@ class StreamedFrame:
 def streamed(
     function: SparkFunction, trigger: Mapping[str, object] | None, output_mode: str
 ) -> SparkFunction:
-    """
+    """Wrap a function so that its streaming DataFrame's query has a trigger and an output mode.
+
     Raises:
         ConfigurationError: there is no such trigger, or no such output mode.
     """
@@ -91,16 +93,15 @@ def publish_stream(
     *,
     goes_on: bool = False,
 ) -> SparkResult:
-    """Run the query, and publish its micro-batches, until it ends, nobody reads it any more, or
-    the stage is to stop.
+    """Run the query and publish its micro-batches.
 
-    Args:
-        execution: of the stream that reads it.
-        goes_on: whether the job begins from a savepoint: the query waits for what that has of it.
+    Returns when the query ends, no stream reads it any more, or the stage is to stop.
+    *execution*: the execution of the reading stream. *goes_on*: the job begins from a savepoint,
+    and the query waits for its part of the savepoint.
 
     Raises:
         InvalidStageResultError: no streaming DataFrame was returned.
-        UnsupportedSparkTypeError: a stream cannot read it.
+        UnsupportedSparkTypeError: a stream cannot read a column.
         MicroBatchColumnsError: an earlier attempt has published other columns.
         FlinkRayError, OSError: a micro-batch could not be published.
         StreamingQueryException: the query failed.
@@ -157,7 +158,7 @@ def _streaming(returned: Any) -> DataFrame:
 
 
 class _Publisher:
-    """For ``foreachBatch``; called in another thread than it is made in."""
+    """Function for ``foreachBatch``; Spark calls it in another thread than the constructor's."""
 
     def __init__(
         self,
@@ -171,10 +172,9 @@ class _Publisher:
         self._execution = execution
         self._stopping = stopping
         self.error: BaseException | None = None
-        """What a call has raised.  Spark tells of it as text only."""
+        """Error that a call has raised; Spark reports only its text."""
 
     def is_over(self) -> bool:
-        """Whether nobody wants another micro-batch."""
         return self._stopping.is_set() or self._batches.is_read_no_more(self._execution)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -182,7 +182,7 @@ class _Publisher:
             calling.push(self._note)
             if self._batches.is_published(batch_id):
                 logger.info("micro-batch %d was published before", batch_id)
-                # Spark learns only so how far event time has come, and what state it keeps.
+                # Only so does Spark learn the progress of event time and the state to keep.
                 frame.write.format("noop").mode("overwrite").save()
                 return
             _wait_for_room(self._batches, self._stopping, self.is_over)
@@ -199,19 +199,19 @@ class _Publisher:
 
 
 def gone_through_before(epochs: str, published: str, execution: str) -> SparkResult | None:
-    """What earlier attempts of the stage have made of a stream, if no more is to come."""
+    """If earlier attempts have processed all epochs, end the micro-batches; return the result."""
     result = handed_over_before(epochs, execution)
-    if result is not None:  # the last one may have died before it had said so
+    if result is not None:  # the last attempt may have died before it reported its end
         PublishedBatches(published).end(execution)
     return result
 
 
 class EpochsToBatches(EpochTaker):
-    """What the function makes of an epoch is the next micro-batch.
+    """Taker that publishes the function's result for an epoch as the next micro-batch.
 
     Args:
-        location: where micro-batches are published.
-        execution: of the stream.
+        location: location of the published micro-batches.
+        execution: the execution of the stream.
     """
 
     def __init__(self, location: str, execution: str, stopping: threading.Event) -> None:
@@ -225,8 +225,8 @@ class EpochsToBatches(EpochTaker):
         return self._batches.is_read_no_more(self._execution)
 
     def is_taken(self, epoch: Epoch) -> bool:
-        # Now, and not when it is published: one that was overtaken meanwhile publishes the same
-        # epoch under the same number.
+        # The id is read now, not at the publication: an attempt that was replaced in the meantime
+        # publishes the same epoch under the same number.
         self._batch_id, origin = self._batches.next_batch()
         return origin >= epoch.checkpoint_id
 
@@ -238,7 +238,7 @@ class EpochsToBatches(EpochTaker):
         self.publish(_written(frame, self._batches.location, schema), epoch)
 
     def wait_for_room(self) -> None:
-        """Raises NoMoreWantedError: nobody takes the micro-batches that wait."""
+        """Wait while too many micro-batches are unread. Raises NoMoreWantedError: no reader."""
 
         def is_over() -> bool:
             return self._stopping.is_set() or self.is_over()
@@ -246,7 +246,7 @@ class EpochsToBatches(EpochTaker):
         _wait_for_room(self._batches, self._stopping, is_over)
 
     def publish(self, partitions: tuple[PublishedPartition, ...], epoch: Epoch) -> None:
-        """What was made of the epoch that :meth:`is_taken` was asked for."""
+        """Publish the result for the epoch that :meth:`is_taken` was asked about."""
         self._batches.publish(MicroBatch(self._batch_id, partitions, epoch.checkpoint_id))
 
     def end(self) -> None:

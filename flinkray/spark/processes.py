@@ -1,8 +1,8 @@
-"""The processes of a Spark stage that Ray does not own, and how they are found and ended.
+"""Processes of a Spark stage that Ray does not own: how they are found and ended.
 
-Each JVM of a stage and each Python worker of its executors carries the stage's marker: in its
-environment (inherited by everything an executor forks), JVMs also on their command line.  A
-``pyspark.daemon`` can outlive its executor's JVM; whoever frees a slot ends what is left.
+Each JVM of a stage, and each process that an executor forks, carries the stage's marker in its
+environment; JVMs also on the command line. A ``pyspark.daemon`` can outlive its executor's JVM; the
+process that frees a slot ends the remaining processes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ATTEMPT_OPTION = "-Dflinkray.spark.attempt="
 
 
 def stage_name(job_id: JobID, attempt: str) -> str:
-    """For a stage attempt's namespace, files and directories: ``spark-<job>-<attempt>``."""
+    """Return ``spark-<job>-<attempt>``, for a stage attempt's namespace, files and directories."""
     return f"spark-{job_id}-{attempt}"
 
 
@@ -34,15 +34,17 @@ def marker_environment(job_id: JobID, attempt: str) -> dict[str, str]:
 
 
 def marker_options(job_id: JobID, attempt: str) -> tuple[str, str]:
-    """For the command lines of JVMs."""
+    """Return the marker as options for the command lines of JVMs."""
     return f"{_JOB_OPTION}{job_id}", f"{_ATTEMPT_OPTION}{attempt}"
 
 
 def leftover_processes(job_id: JobID, attempt: str | None = None) -> list[psutil.Process]:
-    """This node's processes that carry the marker of a job (of one attempt, if its name is given).
+    """Return this node's processes that carry a job's marker.
 
-    Processes of other users, whose environment cannot be read, are recognised by command line
-    only; zombies are left out.  Takes about a millisecond per ten processes of the machine.
+    With *attempt*: only those of that attempt.
+
+    Processes of other users, whose environment cannot be read, are recognised by command line only.
+    Zombies are left out. Takes about a millisecond per ten processes of the machine.
     """
     found = []
     for process in psutil.process_iter():
@@ -57,13 +59,13 @@ def leftover_processes(job_id: JobID, attempt: str | None = None) -> list[psutil
 def end_processes(
     processes: Iterable[psutil.Process], grace: float = 2.0, patience: float = 3.0
 ) -> list[psutil.Process]:
-    """SIGTERM, and after *grace* seconds SIGKILL; blocks at most ``grace + patience`` seconds.
+    """Send SIGTERM, and after *grace* seconds SIGKILL; blocks at most ``grace + patience`` seconds.
 
-    A process id that was given to another process meanwhile is never touched (psutil compares
-    start times).
+    If another process has got the same process id in the meantime, it is never touched (psutil
+    compares start times).
 
     Returns:
-        Those that are still alive, which only happens to processes stuck in the kernel.
+        Processes that are still alive; this happens only to processes stuck in the kernel.
     """
     processes = list(processes)
     _signal(processes, "terminate")
@@ -78,14 +80,14 @@ def end_processes(
 def end_leftovers(
     job_id: JobID, attempt: str | None = None, grace: float = 2.0, patience: float = 10.0
 ) -> int:
-    """Find and end a job's processes on this node, with what they fork meanwhile.
+    """Find and end a job's processes on this node, including processes forked during the call.
 
-    Executors and app masters are ended by Ray itself when their driver's JVM is gone; they get
-    *patience* seconds for that.  One that is still starting must not be killed: the raylet would
-    count it as starting for another minute, and start no other worker in its place.
+    Ray itself ends executors and app masters when their driver's JVM is gone; they get *patience*
+    seconds for that. A starting executor must not be killed: the raylet would count it as starting
+    for another minute, and start no other worker in its place.
 
     Returns:
-        How many were found.
+        Number of processes found.
     """
     processes = leftover_processes(job_id, attempt)
     count = len(processes)
@@ -103,9 +105,9 @@ def end_leftovers(
 def past_attempts(
     job_id: JobID, vertex_id: JobVertexID, graph_id: ExecutionGraphID, attempt_number: int
 ) -> tuple[str, ...]:
-    """Names of the attempts that have processes on this node and are over when the given one runs.
+    """Return the attempts with processes on this node that are over when the given attempt runs.
 
-    They are those of other execution graphs of the job, and the vertex's earlier ones.
+    These are attempts of other execution graphs of the job, and earlier attempts of the vertex.
     """
     present = (vertex_id.short(), graph_id.short())
     past = set()
@@ -134,9 +136,10 @@ def remove_scratch(session_directory: str, job_id: JobID, attempt: str | None = 
 
 
 def note_application(session_directory: str, job_id: JobID, attempt: str, application: str) -> None:
-    """Keep RayDP's id of the application, which names its executors' working directories.
+    """Store RayDP's id of the application, which names its executors' working directories.
 
-    RayDP leaves them behind; :func:`remove_scratch` removes those on the driver's node.
+    RayDP leaves these directories behind; :func:`remove_scratch` removes those on the driver's
+    node.
     """
     directory = Path(session_directory, stage_name(job_id, attempt))
     (directory / _APPLICATION_NOTE).write_text(application)
@@ -156,7 +159,7 @@ def _is_marked(process: psutil.Process, job_id: JobID, attempt: str | None) -> b
 
 
 def _is_ray_worker(process: psutil.Process) -> bool:
-    """A JVM that Ray has started, or the shell that is about to become one."""
+    """Return whether a process is a JVM of Ray, or the shell that is about to become one."""
     try:
         return any(_RAY_WORKER in argument for argument in process.cmdline())
     except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -164,7 +167,7 @@ def _is_ray_worker(process: psutil.Process) -> bool:
 
 
 def _attempt_of(process: psutil.Process) -> str:
-    """Empty when it has ended."""
+    """Return the attempt in a process's marker; empty if the process has ended."""
     try:
         attempt: str | None = process.environ().get(ATTEMPT_VARIABLE)
     except psutil.NoSuchProcess:

@@ -1,19 +1,19 @@
-"""A DataFrame that a stream reads: the Python workers of the executors publish its partitions."""
+"""Publication of a DataFrame's partitions for a stream, by the executors' Python workers."""
 
 from __future__ import annotations
 
 import logging
-import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
-from hashlib import blake2b
 from inspect import signature
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from flinkray.core.arguments import first_twice
 from flinkray.core.errors import FlinkRayError
 from flinkray.file_results import (
     NonDeterministicSourceError,
@@ -23,6 +23,7 @@ from flinkray.file_results import (
     PublishedPartitions,
 )
 from flinkray.scheduler.shared.spark_reports import SparkResult
+from flinkray.spark.repeatable_plans import fingerprint, is_repeatable
 from flinkray.spark.result import InvalidStageResultError, described
 
 if TYPE_CHECKING:
@@ -31,28 +32,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_EXPRESSION_ID = re.compile(r"#\d+")
-_MOST_FIELDS = "spark.sql.debug.maxToStringFields"
-_OPAQUE = re.compile(r"\b(?:LogicalRDD|ExternalRDD|LocalRelation|InMemoryRelation)\b")
-"""Rows that Spark has already, or that come of functions: the plan does not say which they are."""
-_ACCESS_TIME = re.compile(r"access_time=\d+; ")
-_LIMIT = re.compile(r"^[\s:+|-]*(?:Global|Local)?Limit\b", re.MULTILINE)
-"""Of whichever rows come first."""
-_SHUFFLE = re.compile(r"(?<!Broadcast)Exchange\b")
-_INDETERMINATE = "INDETERMINATE"
-"""What Spark says of rows that are dealt out one after the other, in whichever order they came."""
-_BY_RANGE = re.compile(r"(?<!Broadcast)Exchange rangepartitioning\(")
-"""Spark draws the bounds from a sample, by a number that counts what its session did before."""
-_BY_ORDER = re.compile(r"^[\s:+|*()\d-]*(?:Window|Sample)\b", re.MULTILINE)
-"""What these make of rows depends on their order, which a shuffle does not keep."""
-
 
 class UnsupportedSparkTypeError(FlinkRayError):
-    """A column of a DataFrame that a stream is to read has a type that streams do not know."""
+    """A column of a DataFrame for a stream has a type that streams do not know."""
 
 
 def finished_before(location: str) -> SparkResult | None:
-    """What earlier attempts of the stage have published, if it is complete."""
+    """Return the result of earlier attempts if their publication is complete; else None."""
     ended = PublishedBatches(location).ended()
     if ended is not None:
         return SparkResult(None, ended.rows, None)
@@ -62,39 +48,44 @@ def finished_before(location: str) -> SparkResult | None:
     return SparkResult(None, sum(publication.rows.values()), None)
 
 
-def publish(returned: Any, location: str, attempt_name: str) -> SparkResult:
+def publish(
+    returned: Any, location: str, attempt_name: str, division: Mapping[str, str] | None = None
+) -> SparkResult:
     """Compute a returned DataFrame, and publish its partitions.
 
-    Readers see a partition when it is complete if the DataFrame is divided into the same partitions
-    whenever it is computed; else they see all of them when the last one is.
+    If Spark proves that each partition has the same rows in every computation, readers see a
+    partition when it is complete. Otherwise they see all partitions when the last one is complete.
+
+    Args:
+        division: session settings that decide how Spark divides rows; a job that goes on from a
+            savepoint of this one must have the same.
 
     Raises:
         InvalidStageResultError: no bounded DataFrame was returned.
-        UnsupportedSparkTypeError: a stream cannot read it.
+        UnsupportedSparkTypeError: a stream cannot read a column.
         NonDeterministicSourceError: an earlier attempt has published parts of another DataFrame.
     """
     frame = bounded(returned)
     schema = arrow_schema(frame.schema)
     published = PublishedPartitions(location)
-    can_be_repeated = is_repeatable(frame)
-    publication_id = fingerprint(frame) if can_be_repeated else attempt_name
-    write = partial(_write, location, publication_id, schema)
-    there: dict[int, PublishedPartition] = {}
-    accepted: set[str] = set()
-    if can_be_repeated:
-        _begin(published, publication_id)
-        there = published.list(Publication(publication_id, None))
-        with _Accepting(published, publication_id) as accepting:
-            written = written_partitions(frame, write, frozenset(there), accepting.put)
-        accepted = accepting.accepted
-    else:
-        logger.info("its partitions are read when the last one is there: %s", publication_id)
-        written = written_partitions(frame, write)
+    with _Accepting(published) as accepting:
+        writing = _Writing(frame, partial(_write, location, schema), accepting.put)
+        # Ask the very plan that is computed: another plan of the same rows may divide them
+        # differently.
+        if is_repeatable(writing.frame, is_written=True):
+            publication_id = fingerprint(writing.frame, is_written=True)
+            _begin(published, publication_id, division)
+            there = published.list(Publication(publication_id, None))
+            accepting.begin(publication_id)
+        else:
+            publication_id, there = attempt_name, {}
+            logger.info("its partitions are read when the last one is there: %s", publication_id)
+        written = writing.run(frozenset(there), publication_id)
     for partition in written:
-        if partition.name not in accepted:
+        if partition.name not in accepting.accepted:
             published.accept(publication_id, partition)
     rows = {partition.number: partition.rows for partition in (*there.values(), *written)}
-    published.seal(publication_id, rows)
+    published.seal(publication_id, rows, division)
     return SparkResult(None, sum(rows.values()), frame.schema.json())
 
 
@@ -105,12 +96,13 @@ _FOR_STREAMS = (
 
 
 def bounded(returned: Any, why: str = _FOR_STREAMS) -> DataFrame:
-    """
+    """Return the value that a user's function returned, if it is a bounded DataFrame.
+
     Args:
-        why: a streaming one is no use, and what to do.
+        why: text that says why a streaming DataFrame is of no use, and what to do.
 
     Raises:
-        InvalidStageResultError: it is no bounded DataFrame.
+        InvalidStageResultError: the value is no bounded DataFrame.
     """
     from pyspark.sql import DataFrame
 
@@ -124,9 +116,11 @@ def bounded(returned: Any, why: str = _FOR_STREAMS) -> DataFrame:
     return returned
 
 
-def _begin(published: PublishedPartitions, publication_id: str) -> None:
+def _begin(
+    published: PublishedPartitions, publication_id: str, division: Mapping[str, str] | None
+) -> None:
     try:
-        published.begin(publication_id)
+        published.begin(publication_id, division)
     except NonDeterministicSourceError as error:
         raise NonDeterministicSourceError(
             "the function returned another DataFrame than the time before, of which a stream may "
@@ -135,89 +129,11 @@ def _begin(published: PublishedPartitions, publication_id: str) -> None:
         ) from error
 
 
-# --- whether it is the same whenever it is computed -----------------------------------------------
-
-
-def is_repeatable(frame: DataFrame) -> bool:
-    """Whether its partitions have the same rows, in whatever order, when it is computed again.
-
-    What Spark decides while the query runs - of shuffles by adaptive execution, and of the bounds
-    of a sort - may be decided otherwise then.
-    """
-    execution = frame._jdf.queryExecution()
-    logical = execution.optimizedPlan()
-    text = logical.toString()
-    if not logical.deterministic() or _LIMIT.search(text) or _OPAQUE.search(text):
-        return False
-    if _has_times_of_now(frame):
-        return False
-    is_adaptive = frame.sparkSession.conf.get("spark.sql.adaptive.enabled", "true") == "true"
-    decided_later = _SHUFFLE if is_adaptive else _BY_RANGE
-    physical = execution.executedPlan().toString()
-    if decided_later.search(physical) or _is_shuffled_by_order(physical):
-        return False  # and an adaptive plan would compute its shuffles for its RDD
-    level: str = execution.toRdd().outputDeterministicLevel().toString()
-    return level != _INDETERMINATE
-
-
-def _has_times_of_now(frame: DataFrame) -> bool:
-    """Whether Spark puts in constants when it plans, which are others the next time."""
-    context: Any = frame.sparkSession.sparkContext
-    pattern = context._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-    return bool(frame._jdf.queryExecution().analyzed().containsPattern(pattern))
-
-
-def _is_shuffled_by_order(physical: str) -> bool:
-    """Whether rows go to partitions by what was made of them in whichever order they came."""
-    shuffles = [match.start() for match in _SHUFFLE.finditer(physical)]
-    return any(
-        shuffles and shuffles[0] < match.start() < shuffles[-1]
-        for match in _BY_ORDER.finditer(physical)
-    )
-
-
-def fingerprint(frame: DataFrame) -> str:
-    """Of the plan with all seeds in it, the input files with their lengths and times, and how many
-    partitions there are."""
-    conf = frame.sparkSession.conf
-    most = conf.get(_MOST_FIELDS, "25")
-    assert most is not None
-    conf.set(_MOST_FIELDS, "1000000")  # else the text leaves some out
-    plan = frame._jdf.queryExecution().optimizedPlan().toString()
-    conf.set(_MOST_FIELDS, most)
-    parts = [
-        _EXPRESSION_ID.sub("#", plan),
-        *sorted(frame.inputFiles()),
-        *_file_statuses(frame),
-        str(frame.rdd.getNumPartitions()),
-        frame.schema.json(),
-        str(conf.get("spark.sql.session.timeZone")),
-    ]
-    return blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
-
-
-def _file_statuses(frame: DataFrame) -> list[str]:
-    """Of the files that Spark's own sources read."""
-    leaves = frame._jdf.queryExecution().optimizedPlan().collectLeaves()
-    statuses = []
-    for place in range(leaves.size()):
-        leaf = leaves.apply(place)
-        if leaf.getClass().getSimpleName() != "LogicalRelation":
-            continue
-        relation = leaf.relation()
-        if relation.getClass().getSimpleName() != "HadoopFsRelation":
-            continue
-        index = relation.location()
-        if index.getClass().getSimpleName() == "InMemoryFileIndex":
-            statuses.append(_ACCESS_TIME.sub("", index.allFiles().mkString("\n")))
-    return sorted(statuses)
-
-
 # --- in the executors -----------------------------------------------------------------------------
 
 
 WritePartition = Callable[[int, Iterable[pa.RecordBatch]], PublishedPartition]
-"""Takes the number of a partition, and what is in it."""
+"""Function that takes the number and the batches of a partition, and writes the partition."""
 
 OnWritten = Callable[[PublishedPartition], None]
 
@@ -228,29 +144,69 @@ def written_partitions(
     there: frozenset[int] = frozenset(),
     on_written: OnWritten | None = None,
 ) -> list[PublishedPartition]:
-    """Compute a DataFrame whose partitions the executors write.
+    """Compute a DataFrame whose partitions the executors write; return the partitions.
 
-    A file counts only if the attempt at its task does.  Other ones may be of rows that Spark has
-    dealt out once more since, or of a part of them: an input that breaks off between two batches
-    ends like one that is complete.
+    A file counts only if its task attempt counts: other files may lack rows, or contain rows that
+    Spark has distributed once more since.
 
-    Args:
-        there: partitions that need not be computed.
-        on_written: told of each partition that counts, as soon as Spark says so; most times of
-            all.  Spark waits meanwhile.
+    *there*: numbers of partitions that need not be computed. *on_written*: called with each
+    partition that counts (usually with all) when Spark reports it. Spark waits during the call.
     """
-    context: Any = frame.sparkSession.sparkContext
-    tally = None if on_written is None else context.accumulator([], _Tally(on_written))
-    readable = _with_names_for_python(frame)
-    names = () if readable is frame else tuple(frame.columns)
-    writer = _PartitionWriter(write, there, tally, names)
-    written = readable.mapInArrow(writer, "number int, rows long, name string").collect()
-    return [PublishedPartition(int(number), int(rows), name) for number, rows, name in written]
+    return _Writing(frame, write, on_written).run(there)
+
+
+class _Writing:
+    """Computation of one DataFrame that writes the partitions of another one."""
+
+    def __init__(
+        self, frame: DataFrame, write: WritePartition, on_written: OnWritten | None = None
+    ) -> None:
+        context: Any = frame.sparkSession.sparkContext
+        tally = None if on_written is None else context.accumulator([], _Tally(on_written))
+        self._context = context
+        readable = _with_names_for_python(frame)
+        names = () if readable is frame else tuple(frame.columns)
+        writer = _PartitionWriter(write, tally, names)
+        self.frame = readable.mapInArrow(writer, "number int, rows long, name string")
+
+    def run(
+        self, there: frozenset[int] = frozenset(), publication_id: str = ""
+    ) -> list[PublishedPartition]:
+        """Run the computation and return the written partitions.
+
+        Args:
+            there: partitions that need not be computed.
+            publication_id: argument of :func:`_write`; known only when Spark has planned the
+                DataFrame.
+        """
+        bits = sum(1 << number for number in there)
+        with (
+            self._property(_THERE, f"{bits:x}" if bits else None),
+            self._property(_PUBLICATION, publication_id or None),
+        ):
+            rows = self.frame.collect()
+        return [PublishedPartition(int(number), int(rows), name) for number, rows, name in rows]
+
+    @contextmanager
+    def _property(self, name: str, value: str | None) -> Iterator[None]:
+        self._context.setLocalProperty(name, value)
+        try:
+            yield
+        finally:
+            self._context.setLocalProperty(name, None)
+
+
+_THERE = "flinkray.partitions.there"
+"""Local property with one bit for each partition that need not be computed, hexadecimal."""
+_PUBLICATION = "flinkray.publication"
 
 
 def _with_names_for_python(frame: DataFrame) -> DataFrame:
-    """PySpark asks for the columns of an input by their names, and reads those: `a.b` is a field
-    of `a` to it, and `A` is `a`."""
+    """Rename columns whose names PySpark would misread.
+
+    PySpark selects the columns of an input by their names and parses them: `a.b` is a field of `a`
+    to it, and `A` is `a`.
+    """
     names = [name.lower() for name in frame.columns]
     if len({*names}) == len(names) and not any(set(".`") & {*name} for name in names):
         return frame
@@ -258,24 +214,26 @@ def _with_names_for_python(frame: DataFrame) -> DataFrame:
 
 
 def _write(
-    location: str,
-    publication_id: str,
-    schema: pa.Schema,
-    number: int,
-    batches: Iterable[pa.RecordBatch],
+    location: str, schema: pa.Schema, number: int, batches: Iterable[pa.RecordBatch]
 ) -> PublishedPartition:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    publication_id = context.getLocalProperty(_PUBLICATION)
+    assert publication_id is not None
     return PublishedPartitions(location).write(publication_id, number, schema, batches)
 
 
 class _Tally:
-    """How an accumulator of PySpark adds up what is written.
+    """Rule by which an accumulator of PySpark adds up the written partitions.
 
-    Executors collect it.  Spark hands to the driver what an attempt at a task has added, if the
-    attempt counts, and of several of one partition that of one.
+    Executors collect the values. Spark passes only the values of task attempts that count to the
+    driver, one for each partition.
     """
 
     def __init__(self, on_written: OnWritten | None = None) -> None:
-        """*on_written*: in the driver."""
+        """*on_written*: called with each written partition; given in the driver only."""
         self._on_written = on_written
 
     def __reduce__(self) -> tuple[type[_Tally], tuple[()]]:
@@ -295,25 +253,29 @@ class _Tally:
 
 
 class _Accepting:
-    """Accepts partitions of a publication in a thread of its own, while others are computed."""
+    """Thread that accepts written partitions of a publication while Spark computes others."""
 
-    def __init__(self, published: PublishedPartitions, publication_id: str) -> None:
+    def __init__(self, published: PublishedPartitions) -> None:
         self._published = published
-        self._publication_id = publication_id
+        self._publication_id: str | None = None
         self._written: SimpleQueue[PublishedPartition | None] = SimpleQueue()
         self.accepted: set[str] = set()
-        """Names; to be asked for afterwards."""
+        """Names of the accepted partitions; to be read only after the context was left."""
         self._thread = threading.Thread(target=self._accept, name="spark-accepting", daemon=True)
 
+    def begin(self, publication_id: str) -> None:
+        self._publication_id = publication_id
+
     def put(self, partition: PublishedPartition) -> None:
-        """Returns at once."""
-        self._written.put(partition)
+        if self._publication_id is not None:
+            self._written.put(partition)
 
     def _accept(self) -> None:
         while (partition := self._written.get()) is not None:
+            assert self._publication_id is not None
             try:
                 self._published.accept(self._publication_id, partition)
-            except OSError as error:  # it is tried again when all are written
+            except OSError as error:  # accepted again when all partitions are written
                 logger.warning("partition %d is not to be seen yet: %s", partition.number, error)
             else:
                 self.accepted.add(partition.name)
@@ -328,19 +290,19 @@ class _Accepting:
 
 
 class _PartitionWriter:
-    """For ``mapInArrow``: puts out which partition it has written."""
+    """Function for ``mapInArrow`` that writes a partition and returns which one it has written."""
 
     def __init__(
         self,
         write: WritePartition,
-        there: frozenset[int],
         tally: Any,
         names: tuple[str, ...],
     ) -> None:
-        """*tally*: PySpark's accumulator of a :class:`_Tally`, or None.  *names*: of columns
-        that have others in the input."""
+        """*tally*: PySpark's accumulator of a :class:`_Tally`, or None.
+
+        *names*: names of columns that were renamed in the input.
+        """
         self._write = write
-        self._there = there
         self._tally = tally
         self._names = names
 
@@ -350,7 +312,9 @@ class _PartitionWriter:
         context = TaskContext.get()
         assert context is not None
         number = context.partitionId()
-        if number in self._there:  # its rows are not computed: nobody asks for them
+        if (
+            int(context.getLocalProperty(_THERE) or "0", 16) >> number & 1
+        ):  # its rows are not computed: no task asks for them
             return
         if self._names:
             batches = (_renamed(batch, self._names) for batch in batches)
@@ -376,10 +340,10 @@ def _renamed(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What the columns are in a stream.
+    """Return the Arrow types of the columns in a stream.
 
     Raises:
-        UnsupportedSparkTypeError: the text names column, type, and a way out.
+        UnsupportedSparkTypeError: the text names the column, its type, and what to do.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -388,10 +352,10 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         raise UnsupportedSparkTypeError(
             "the DataFrame has no columns, and so no rows that a stream could read: select some"
         )
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    twice = first_twice(names)
+    if twice is not None:
         raise UnsupportedSparkTypeError(
-            f"the DataFrame has several columns of the name {twice[0]!r}, and rows of a stream are "
+            f"the DataFrame has several columns of the name {twice!r}, and rows of a stream are "
             "read by names: rename them, with toDF(...) or alias(...)"
         )
     for field in schema.fields:
@@ -402,13 +366,13 @@ def arrow_schema(schema: StructType) -> pa.Schema:
                 f"stream can read: {way_out}"
             )
     takes = signature(to_arrow_schema).parameters
-    zone = {"timezone": "UTC"} if "timezone" in takes else {}  # from Spark 4.3 on it must be told
+    zone = {"timezone": "UTC"} if "timezone" in takes else {}  # required from Spark 4.3 on
     converted: pa.Schema = to_arrow_schema(schema, **zone)
     return converted
 
 
 def _way_out(kind: DataType) -> str | None:
-    """None: streams know the type."""
+    """Return advice for a type that streams do not know. None: streams know the type."""
     from pyspark.sql import types
 
     if isinstance(kind, types.ArrayType):

@@ -1,7 +1,7 @@
-"""What a Python worker of Spark has raised, out of the text of the error that Spark made of it.
+"""Exceptions of Spark's Python workers, extracted from the text of Spark's errors.
 
-Spark tells the driver of it in the message of a Java exception, with the stacks of both languages
-around it: ``Py4JJavaError`` for a write, ``PythonException`` for a ``collect``.
+Spark reports them to the driver in the message of a Java exception, with the stacks of both
+languages around them: ``Py4JJavaError`` for a write, ``PythonException`` for a ``collect``.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _NOT_THE_USERS = ("/pyspark/", "/site-packages/", "/dist-packages/", "/pyspark.z
 
 @dataclass(frozen=True)
 class PythonCause:
-    """An exception in a Python worker."""
+    """Exception in a Python worker."""
 
     error_type: str
     message: str
-    """Type and text, as the last lines of its traceback."""
+    """Type and text, as in the last lines of the traceback."""
     traceback: str
-    """From the first frame of the user's code on."""
+    """Traceback from the first frame of the user's code on."""
     place: str | None
-    """``name.py, line 3, in f``: the user's innermost frame."""
+    """Innermost frame of the user's code: ``name.py, line 3, in f``. None: there is none."""
 
 
 def python_cause(text: str) -> PythonCause | None:
-    """The innermost one; None: no Python code has failed."""
+    """Return the innermost Python exception in a text. None: no Python code has failed."""
     at = text.rfind(_BEGINNING)
     if at < 0:
         return None
@@ -43,7 +43,7 @@ def python_cause(text: str) -> PythonCause | None:
     if last_frame is None:
         return None
     said = last_frame + 1
-    while said < len(lines) and lines[said].startswith("    "):  # code, and the marks below it
+    while said < len(lines) and lines[said].startswith("    "):  # code, and marks below it
         said += 1
     message = "\n".join(lines[said:]).strip()
     if not message:
@@ -62,7 +62,7 @@ def python_cause(text: str) -> PythonCause | None:
 
 
 def java_cause(text: str) -> str | None:
-    """The line of the innermost Java exception; None: the text has none."""
+    """Return the line of the innermost Java exception in a text. None: the text has none."""
     causes = [line.strip() for line in text.splitlines() if line.startswith(_CAUSED_BY)]
     if causes:
         return causes[-1].removeprefix(_CAUSED_BY)

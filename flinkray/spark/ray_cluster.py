@@ -1,6 +1,6 @@
-"""What Ray knows: of the cluster this process belongs to, and of RayDP's executor actors.
+"""Ray's knowledge of this process's cluster and of RayDP's executor actors.
 
-The only place of this package that uses Ray's internals; the versions tested are pinned.
+Only this module of the package uses Ray's internals; the tested versions are pinned.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo
 
 ACTOR_NAME_PREFIX = "raydp-executor-"
-"""RayDP's names of its executor actors; a number follows."""
+"""Prefix of RayDP's names of its executor actors; a number follows."""
 
 _BUNDLE = re.compile(r"(?:CPU|memory|bundle)_group_(\d+)_([0-9a-f]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class RayContext:
-    """The Ray cluster as the driver's JVM must be told of it."""
+    """Ray cluster in the form that the driver's JVM needs."""
 
     address: str
-    """host:port of the GCS."""
+    """Address of the GCS, ``host:port``."""
     node_ip: str
     session_directory: str
     logs_directory: str
 
 
 def current_ray_context() -> RayContext:
-    """Of the cluster that this process is connected to."""
+    """Return the context of the Ray cluster that this process is connected to."""
     import ray
     from ray._private import worker
 
@@ -45,7 +45,7 @@ def current_ray_context() -> RayContext:
 
 
 def place_of_this_process() -> SparkExecutorInfo:
-    """As what runs in the one slot of a stage, in which no executor does."""
+    """Return this process as the executor of a stage with one slot in which no executor runs."""
     import ray
 
     context = ray.get_runtime_context()
@@ -61,7 +61,7 @@ def place_of_this_process() -> SparkExecutorInfo:
 
 @dataclass(frozen=True, slots=True)
 class ActorInfo:
-    """An actor: its name and id stay when Ray restarts it, its pid does not."""
+    """Actor of Ray: name and id stay when Ray restarts the actor, the pid does not."""
 
     name: str
     actor_id: str
@@ -71,13 +71,13 @@ class ActorInfo:
     bundle_index: int
     is_alive: bool
     is_dead: bool
-    """For good: Ray will not restart it."""
+    """Whether the actor is dead for good: Ray will not restart it."""
     death: str = ""
-    """Why, for people."""
+    """Cause of death, for people."""
 
 
 def ray_executor_actors(namespace: str) -> dict[str, ActorInfo]:
-    """RayDP's executor actors of a Ray namespace, by name."""
+    """Return RayDP's executor actors of a Ray namespace, by name."""
     return {
         name: actor
         for name, actor in ray_actors(namespace).items()
@@ -86,10 +86,10 @@ def ray_executor_actors(namespace: str) -> dict[str, ActorInfo]:
 
 
 def ray_actors(namespace: str) -> dict[str, ActorInfo]:
-    """The named actors of a Ray namespace, by name.
+    """Return the named actors of a Ray namespace, by name. Blocking.
 
-    Asks the GCS directly (2 ms): Ray's public state API needs a dashboard, which not every
-    cluster has.  Blocking; this process must be connected to Ray.
+    The function asks the GCS directly (2 ms): Ray's public state API needs a dashboard, which not
+    every cluster has. This process must be connected to Ray.
     """
     from ray._private.state import state
     from ray.core.generated.gcs_pb2 import ActorTableData  # type: ignore[attr-defined]
@@ -113,10 +113,10 @@ def ray_actors(namespace: str) -> dict[str, ActorInfo]:
 
 
 def _death(cause: Any) -> str:
-    """What Ray says of it.
+    """Return Ray's text about an actor's death.
 
     Args:
-        cause: Ray's ``ActorDeathCause``, one of whose messages is set.
+        cause: Ray's ``ActorDeathCause``, in which one message is set.
     """
     if cause.HasField("creation_task_failure_context"):
         return str(cause.creation_task_failure_context.formatted_exception_string).strip()
@@ -125,7 +125,7 @@ def _death(cause: Any) -> str:
 
 
 def bundle_index(required_resources: Iterable[str]) -> int:
-    """The bundle that an actor's resources name (``CPU_group_<bundle>_<group>``), or -1."""
+    """Return the bundle in an actor's resource names (``CPU_group_<bundle>_<group>``), or -1."""
     for name in required_resources:
         match = _BUNDLE.fullmatch(name)
         if match is not None:

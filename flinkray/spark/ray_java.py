@@ -1,9 +1,8 @@
-"""Java as Ray sees it.
+"""Java from the view of a Ray node.
 
-A Ray node looks for ``java`` on the PATH once, when it is started.  If it found none, its raylet
-dies, and all that runs there, as soon as a JVM joins or is to be started (Ray 2.60).  So whoever
-starts Ray puts a Java there, and a Spark task checks its node before any JVM is started.
-
+A Ray node looks for ``java`` on the PATH once, when it is started. If it found none, its raylet and
+all its processes die as soon as a JVM joins or must be started (Ray 2.60). So a process that starts
+Ray must put a Java on the PATH, and a Spark task checks its node before any JVM is started.
 ``python -m flinkray.spark.ray_java`` prints the folder to put on the PATH before ``ray start``.
 """
 
@@ -25,9 +24,9 @@ _JAVA_OF_RAYLET = "--java_worker_command="
 
 @contextmanager
 def java_on_path() -> Iterator[None]:
-    """While Ray is being started: a Java is on this process's PATH, if there is any to be found.
+    """Put a Java on this process's PATH while Ray is started, if one can be found.
 
-    Without one Ray starts all the same, and Spark tasks are refused.
+    If no Java is found, Ray starts without it, and Spark tasks are refused.
     """
     path = os.environ.get("PATH")
     if shutil.which("java") is None:
@@ -46,13 +45,10 @@ def java_on_path() -> Iterator[None]:
 
 
 def check_ray_starts_java(parent: Sequence[str] | None = None) -> None:
-    """For processes that Ray has started.
+    """Check that the node can start Java; for processes that Ray has started.
 
-    Args:
-        parent: command line of the parent process, which is the node's raylet; None: look it up.
-
-    Raises:
-        UnsupportedEnvironmentError: Ray found no Java when it was started on this node.
+    *parent*: command line of the node's raylet, the parent process; None: look it up.
+    Raises UnsupportedEnvironmentError: Ray found no Java when it was started on this node.
     """
     command = _parent_command() if parent is None else parent
     if any(argument.strip() == _JAVA_OF_RAYLET for argument in command):
@@ -67,7 +63,7 @@ def _parent_command() -> list[str]:
     try:
         parent = psutil.Process().parent()
         return [] if parent is None else list(parent.cmdline())
-    except psutil.Error:  # it has just ended: Ray ends this process too
+    except psutil.Error:  # the raylet has just ended: Ray ends this process too
         return []
 
 

@@ -1,8 +1,7 @@
 """RayDP as the host of executors: an app master and executors that are Java actors of Ray.
 
-RayDP's ``init_spark`` starts a Python master actor, a gateway JVM and then the driver's JVM.  Here
-the driver's JVM is itself the Ray driver: it creates RayDP's app master (an actor whose options
-decide in which bundles executors start).  See docs/design/0005-spark-hosting.md.
+The driver's JVM is itself the Ray driver and creates RayDP's app master, an actor whose options
+decide in which bundles executors start: docs/design/0005-spark-hosting.md.
 """
 
 from __future__ import annotations
@@ -33,12 +32,15 @@ _ACTOR_RESOURCE = "spark.ray.raydp_spark_executor.actor.resource"
 
 
 def ray_namespace(stage: SparkStageDescriptor) -> str:
-    """RayDP names its actors ``raydp-executor-<n>``: applications must not share a namespace."""
+    """Return the Ray namespace of a stage attempt.
+
+    Applications must not share a namespace, because RayDP names its actors ``raydp-executor-<n>``.
+    """
     return f"flinkray-{stage_name(stage.job_id, stage.attempt_name)}"
 
 
 class RaydpHost(SparkHost):
-    """Ray starts executors, and starts lost ones again in their bundles."""
+    """Host whose executors Ray starts; Ray starts lost executors again in their bundles."""
 
     loss = "RayDP's app master was lost, and the executors with it"
 
@@ -70,7 +72,10 @@ class RaydpHost(SparkHost):
         )
 
     def executors(self, active: Iterable[str]) -> tuple[SparkExecutorInfo, ...]:
-        """Ray is asked only when others are registered, or one's actor was not known yet."""
+        """Return the executors and their places, as :meth:`SparkHost.executors` describes.
+
+        Ray is asked only if the registered executors have changed, or an actor was not known yet.
+        """
         now = frozenset(active)
         if now != self._known or len(now) != len(self._registered):
             self._registered = join_executors(
@@ -82,7 +87,10 @@ class RaydpHost(SparkHost):
         return self._registered
 
     def missed(self) -> str | None:
-        """RayDP gives an executor up that is killed while it starts."""
+        """Return why a slot has no executor and gets none; None: there is no such slot.
+
+        RayDP does not start an executor again that is killed while it starts.
+        """
         lost = lost_for_good(ray_executor_actors(self._namespace).values())
         if lost is None:
             return None
@@ -104,7 +112,10 @@ class RaydpHost(SparkHost):
         self._gateway.jvm.io.ray.api.Ray.shutdown()
 
     def await_end(self) -> None:
-        """The group may then be removed: none of its bundles is in use by a starting executor."""
+        """Wait until the executors have ended.
+
+        After that no starting executor uses a bundle, and the group can be removed.
+        """
         deadline = time.monotonic() + _EXECUTORS_END
         while time.monotonic() < deadline:
             if all(actor.is_dead for actor in ray_executor_actors(self._namespace).values()):
@@ -118,7 +129,7 @@ class RaydpHost(SparkHost):
             options.add(option)
         resources = jvm.java.util.HashMap()
         # Keeps the app master on the driver's node.  (Never take a resource of the placement
-        # group itself for that: the raylet aborts when the group is removed meanwhile.)
+        # group for this: the raylet aborts when the group is removed in the meantime.)
         resources[f"{_RESOURCE_PREFIX}node:{self._ray.node_ip}"] = 0.001
         class_path = jvm.java.lang.System.getProperty("java.class.path")
         self._app_master = self._utilities.createAppMaster(
@@ -134,7 +145,7 @@ class RaydpHost(SparkHost):
 def raydp_properties(
     stage: SparkStageDescriptor, environment: SparkEnvironment, ray: RayContext
 ) -> HostProperties:
-    """What RayDP needs to be told of a stage."""
+    """Return the properties that RayDP needs for a stage."""
     assert environment.raydp is not None
     spark = {
         "spark.javaagent": str(environment.raydp.agent),
@@ -150,7 +161,10 @@ def raydp_properties(
 
 
 def app_master_options(stage: SparkStageDescriptor, archives: RaydpArchives) -> tuple[str, ...]:
-    """The app master only hands out executors: it is tuned to start fast and stay small."""
+    """Return the JVM options of the app master, for a fast start and little memory.
+
+    The app master only hands out executors.
+    """
     return (
         *MODULE_OPTIONS,
         "-XX:TieredStopAtLevel=1",
@@ -206,7 +220,7 @@ def _driver_options(
 
 
 def _application_id(java_context: Any) -> str:
-    """RayDP's own, which it keeps to itself; SparkContext.applicationId is another."""
+    """Return RayDP's own, private application id, which differs from SparkContext.applicationId."""
     backend = java_context.schedulerBackend()
     [field] = [  # Scala's compiler prefixes the name
         field

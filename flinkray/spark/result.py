@@ -1,7 +1,8 @@
-"""From what the user's function returned to what the JobMaster is told."""
+"""Conversion of the user function's result or error to the report for the JobMaster."""
 
 from __future__ import annotations
 
+import re
 import threading
 import traceback
 from collections.abc import Iterator, Mapping
@@ -12,10 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from flinkray.core.errors import FlinkRayError, UnsupportedEnvironmentError
 from flinkray.core.ids import ResultPartitionID
+from flinkray.core.outlook import ProgramError
+from flinkray.core.recurring_errors import (
+    is_of_missing_things,
+    is_of_program,
+    program_error_of,
+    will_recur,
+    without_numbers,
+)
 from flinkray.file_results import ResultDirectory
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.spark_reports import SparkResult
-from flinkray.spark.python_causes import java_cause, python_cause
+from flinkray.spark.python_causes import PythonCause, java_cause, python_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,29 +32,44 @@ if TYPE_CHECKING:
 _PACKAGE = __name__.rpartition(".")[0] + "."
 _COUNT_PATIENCE = 20.0
 
+_OF_SPARK_PROGRAM = frozenset({"AnalysisException", "IllegalArgumentException", "ParseException"})
+
+_OF_SERVICES = re.compile(
+    r"\.(HiveException|MetaException|T(Transport|Application|Protocol)?Exception|JDO\w*Exception|"
+    r"SQL(Transient|NonTransientConnection|Recoverable)\w*Exception|(Standby|Retriable)Exception|"
+    r"(Connect|Connection\w*|NoRouteToHost|PortUnreachable|Socket\w*|UnknownHost|\w*Timeout|EOF)"
+    r"Exception)\b"
+)
+"""Java exception classes of services that are away or cannot work now.
+
+Services are a metastore, a name node or a database.
+
+The text includes the dot after their package.
+"""
+_NO_PATH = "[PATH_NOT_FOUND]"
+
 NO_RESULT = SparkResult(location=None, num_rows=None, schema_json=None)
 
 _AS_ARROW_HAS_THEM = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
-"""By default Spark writes instants as INT96, which everybody else takes for nanoseconds without a
-zone: those before 1677 and after 2262 turn into other ones.  Dates before 1582 it does not write.
+"""Settings so that Spark writes times as Arrow reads them.
+
+By default Spark writes instants as INT96, which other readers take for nanoseconds without a zone:
+instants before 1677 and after 2262 change. Spark does not write dates before 1582 by default.
 """
 
 
 class InvalidStageResultError(FlinkRayError):
-    """The user's function returned something that is no result of a Spark stage."""
+    """The user's function returned a value that is no result of a Spark stage."""
 
 
 def store_result(returned: Any, location: str, *, is_read: bool = False) -> SparkResult:
-    """Write a returned DataFrame as Parquet, by the executors; None is no result.
+    """Write a returned DataFrame as Parquet, by the executors, over an earlier attempt's result.
 
-    An existing result at *location* (of an earlier attempt) is replaced.  *is_read*: other vertices
-    of the job read it, so there must be one, and it gets its manifest.
-
-    Raises:
-        InvalidStageResultError: neither a DataFrame nor None was returned.
+    *is_read*: other vertices read the result, so it must exist, and gets its manifest.
+    Raises InvalidStageResultError: neither a DataFrame nor an allowed None was returned.
     """
     from pyspark.sql import DataFrame
 
@@ -68,13 +92,16 @@ def store_result(returned: Any, location: str, *, is_read: bool = False) -> Spar
             "read with spark.read instead of spark.readStream"
         )
     rows = _write_and_count(returned, location)
+    directory = ResultDirectory(location)
     if is_read:
-        ResultDirectory(location).seal()
+        directory.seal()
+    else:
+        directory.restrict()
     return SparkResult(location=location, num_rows=rows, schema_json=returned.schema.json())
 
 
 def _write_and_count(frame: DataFrame, location: str) -> int:
-    """The rows are counted while they are written; no second pass over the data."""
+    """Write a DataFrame and return its number of rows, which are counted in the same pass."""
     from pyspark.sql import Observation, functions
 
     observation = Observation()
@@ -82,7 +109,7 @@ def _write_and_count(frame: DataFrame, location: str) -> int:
     with _settings(frame.sparkSession, _AS_ARROW_HAS_THEM):
         counted.write.mode("overwrite").parquet(location)
     answer: list[int] = []
-    # Spark drops events when its listener bus is overrun, and would then let us wait for ever.
+    # Spark drops events when its listener bus is overrun; the wait would then never end.
     waiter = threading.Thread(
         target=lambda: answer.append(int(observation.get["rows"])), daemon=True
     )
@@ -93,7 +120,6 @@ def _write_and_count(frame: DataFrame, location: str) -> int:
 
 @contextmanager
 def _settings(session: SparkSession, properties: Mapping[str, str]) -> Iterator[None]:
-    """While active, a session has these."""
     before = {key: session.conf.get(key, None) for key in properties}
     for key, value in properties.items():
         session.conf.set(key, value)
@@ -108,8 +134,10 @@ def _settings(session: SparkSession, properties: Mapping[str, str]) -> Iterator[
 
 
 def user_failure(error: BaseException) -> CoordinatorFailure:
-    """A failure that the user caused; the traceback begins at the user's own function, or with what
-    a Python worker has raised in it."""
+    """Return the failure for an error that the user caused.
+
+    The traceback begins at the user's own function, or with the exception of a Python worker in it.
+    """
     is_final = isinstance(error, FlinkRayError)
     lines = (
         [f"{type(error).__name__}: {error}\n"]
@@ -130,14 +158,43 @@ def user_failure(error: BaseException) -> CoordinatorFailure:
         text=str(error) if is_final else one_line(error),
         traceback="".join(lines),
         is_user_error=True,
-        suppress_restarts=is_final,
+        suppress_restarts=will_recur(error),
+        program_error=_program_error(error, cause),
     )
+
+
+def _program_error(error: BaseException, cause: PythonCause | None) -> ProgramError | None:
+    """Return the program error for an error in Spark's own terms.
+
+    Such errors are a missing table, folder or column, or an exception of a Python worker.
+    """
+    if cause is not None:
+        kind = f"{cause.error_type} at {cause.place}: {without_numbers(cause.message)}"
+        may_pass = is_of_missing_things(cause.error_type)
+        return ProgramError(kind, may_pass=may_pass) if is_of_program(cause.error_type) else None
+    if any(base.__name__ in _OF_SPARK_PROGRAM for base in type(error).__mro__):
+        if _tells_of_a_service(error):
+            return None
+        kind = without_numbers(f"{type(error).__name__}: {one_line(error)}")
+        return ProgramError(kind, may_pass=_NO_PATH in str(error))
+    return program_error_of(error)
+
+
+def _tells_of_a_service(error: BaseException) -> bool:
+    """Return whether the error comes from a service, such as a metastore, that is away.
+
+    The message names the service's exception, or the stack of the original exception does (Spark 4
+    keeps it under another name).
+    """
+    stack = getattr(error, "stackTrace", None) or getattr(error, "_stackTrace", None)
+    lines = [*str(error).splitlines(), *(stack or "").splitlines()]
+    return any(_OF_SERVICES.search(line) for line in lines if not line.startswith("\tat "))
 
 
 def system_failure(
     error_type: str, text: str, error: BaseException | None = None
 ) -> CoordinatorFailure:
-    """A failure of the machinery: the same function may succeed when the stage is run again."""
+    """Return the failure for an error of the machinery: the function may succeed later."""
     lines = (
         traceback.format_exception(type(error), error, error.__traceback__)
         if error is not None
@@ -155,13 +212,13 @@ def system_failure(
 def input_failure(
     error: BaseException, missing: tuple[ResultPartitionID, ...]
 ) -> CoordinatorFailure:
-    """What the stage was to read is gone: it is produced again, and the stage is run again."""
+    """Return the failure for lost input: the input is produced again, and the stage runs again."""
     failure = system_failure("FileResultLostError", f"its input is lost: {one_line(error)}", error)
     return replace(failure, missing_partitions=missing)
 
 
 def _user_part(trace: TracebackType | None) -> TracebackType | None:
-    """Without this package's own frames at the outer end."""
+    """Return a traceback without this package's own frames at the outer end."""
     rest = trace
     while rest is not None and rest.tb_frame.f_globals.get("__name__", "").startswith(_PACKAGE):
         rest = rest.tb_next
@@ -169,8 +226,11 @@ def _user_part(trace: TracebackType | None) -> TracebackType | None:
 
 
 def one_line(error: BaseException) -> str:
-    """Type and first line; of an error inside a Python worker, that error's own, and where it
-    arose; of one inside a JVM, the innermost."""
+    """Return type and first line of an error.
+
+    For an error in a Python worker: the worker's own error and its place. For an error in a JVM:
+    the innermost exception.
+    """
     text = str(error).strip()
     cause = python_cause(text)
     if cause is not None:
@@ -187,7 +247,7 @@ def one_line(error: BaseException) -> str:
 
 
 def described(value: object) -> str:
-    """A value that is not what was wanted, for errors."""
+    """Return a description of an unwanted value, for errors."""
     text = " ".join(repr(value).split())
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     return f"a {kind} ({text if len(text) <= 60 else text[:57] + '...'})"

@@ -1,8 +1,8 @@
-"""The Spark properties of a stage: a pure function of its descriptor and its environment.
+"""Spark properties of a stage, computed only from its descriptor and its environment.
 
-Sizes: a slot's memory is split into the executor's heap (``spark.executor.memory``, which is also
-what its Ray actor takes of the bundle) and what the JVM needs beside it and the Python workers
-use (``spark.executor.memoryOverhead``); together they are exactly the slot's profile.
+Sizes: a slot's memory is split into the executor's heap (``spark.executor.memory``, which its Ray
+actor also takes from the bundle) and the memory that the JVM needs beside it and the Python workers
+use (``spark.executor.memoryOverhead``). Together they are exactly the slot's profile.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flinkray.core.errors import ConfigurationError
+from flinkray.core.private_files import variables
 from flinkray.core.resources import ResourceProfile, format_memory_size, parse_memory_size
 from flinkray.spark.environment import HOST_OPTION, JAVA_HOME_OPTION
 from flinkray.spark.gateway import SparkStageDescriptor
@@ -22,7 +23,7 @@ from flinkray.spark.ray_cluster import RayContext
 MIB = 2**20
 
 MINIMUM_HEAP = 512 * MIB
-"""Spark refuses executors below 450 MiB (1.5 x its reserved 300 MiB)."""
+"""Least heap of an executor: Spark refuses less than 450 MiB (1.5 x its reserved 300 MiB)."""
 
 _OWNED: Mapping[str, str] = {
     "spark.master": "the stage runs in the slots of its job",
@@ -64,30 +65,30 @@ MODULE_OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
 )
-"""What must be opened on Java 17; without these, exchanges of Spark with Ray kill executors."""
+"""JVM options that open packages on Java 17: otherwise exchanges with Ray kill executors."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageProperties:
-    """How to start the JVMs of a stage."""
+    """Properties and command lines of a stage's JVMs."""
 
     spark: dict[str, str]
-    """For the SparkSession, without the master (known once the host has one)."""
+    """Properties of the SparkSession without the master, which is known once the host has one."""
     driver_command: tuple[str, ...]
     """Arguments of ``java`` for the driver."""
     class_path: str
     python: str
-    """The interpreter of the Python workers."""
+    """Interpreter of the Python workers."""
 
 
 def stage_properties(
     stage: SparkStageDescriptor, ray: RayContext, python: str, host: HostProperties
 ) -> StageProperties:
-    """Everything that decides how a stage's driver and executors are started.
+    """Return everything that decides how a stage's driver and executors are started.
 
     Raises:
-        ConfigurationError: the user set a property that follows from the job, or the slot's
-            profile is too small for an executor; the text names the property or the size.
+        ConfigurationError: the user set a property that follows from the job, or the slot's profile
+            is too small for an executor; the text names the property or the size.
     """
     user = user_properties(stage)
     refuse_owned(user)
@@ -98,10 +99,10 @@ def stage_properties(
         "spark.app.name": stage.job_name,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Else a task that starts within 100 ms of another is not counted until an executor's next
-        # heartbeat, up to 20 s later: nothing else happens while tasks run.
+        # By default a task that starts within 100 ms of another is not counted until an executor's
+        # next heartbeat, up to 20 s later: nothing else happens while tasks run.
         "spark.ui.liveUpdate.period": "0",
-        # Else it depends on how many executors are registered when it is first asked for.
+        # By default it depends on the number of executors registered at the first use.
         "spark.default.parallelism": str(max(2, stage.parallelism * cores)),
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
     }
@@ -119,7 +120,11 @@ def stage_properties(
         "spark.executor.extraJavaOptions": " ".join(executor_java_options(stage)),
         **host.spark,
     }
-    for name, value in marker_environment(stage.job_id, stage.attempt_name).items():
+    of_executors = {
+        **marker_environment(stage.job_id, stage.attempt_name),
+        **variables(stage.storage_permissions),
+    }
+    for name, value in of_executors.items():
         owned[f"spark.executorEnv.{name}"] = value
     class_path = _class_path(host.class_path, user)
     return StageProperties(
@@ -131,21 +136,21 @@ def stage_properties(
 
 
 def user_properties(stage: SparkStageDescriptor) -> dict[str, str]:
-    """The user's Spark properties."""
+    """Return the user's Spark properties."""
     ours = (JAVA_HOME_OPTION, HOST_OPTION)
     return {key: value for key, value in stage.configuration.items() if key not in ours}
 
 
 def executor_cores(stage: SparkStageDescriptor) -> int:
-    """How many tasks an executor runs at once."""
+    """Return how many tasks an executor runs at once."""
     return max(1, math.floor(stage.slot_profile.cpu))
 
 
 def executor_java_options(stage: SparkStageDescriptor) -> tuple[str, ...]:
-    """Those of an executor's JVM, but for its heap; the user's come last."""
+    """Return an executor's JVM options without heap size; the user's options come last."""
     return (
         *MODULE_OPTIONS,
-        # As many threads for collection and compilation as the slot has cores, not the node.
+        # As many threads for collection and compilation as the slot has cores, not as the node has.
         f"-XX:ActiveProcessorCount={executor_cores(stage)}",
         *marker_options(stage.job_id, stage.attempt_name),
         *stage.configuration.get("spark.executor.extraJavaOptions", "").split(),
@@ -153,9 +158,10 @@ def executor_java_options(stage: SparkStageDescriptor) -> tuple[str, ...]:
 
 
 def refuse_owned(configuration: Mapping[str, str]) -> None:
-    """
+    """Check the names of Spark properties that a user sets.
+
     Raises:
-        ConfigurationError: a key is no Spark property, or one that the job decides.
+        ConfigurationError: a key is no Spark property, or the job decides its value.
     """
     for key in sorted(configuration):
         if not key.startswith("spark."):
@@ -171,13 +177,10 @@ def refuse_owned(configuration: Mapping[str, str]) -> None:
 
 
 def split_memory(profile: ResourceProfile, overhead: str | None = None) -> tuple[int, int]:
-    """Bytes of heap and of overhead, whole MiB each, that make up a slot's memory.
+    """Return the bytes of heap and of overhead, whole MiB each, that make up a slot's memory.
 
-    Without an *overhead* given: Spark's own rule (10 %, at least 384 MiB), but at most a quarter
-    of the slot, so that small slots keep a heap.
-
-    Raises:
-        ConfigurationError: no executor fits into the slot.
+    *overhead* None: Spark's own rule (10 %, at least 384 MiB), but at most a quarter of the slot.
+    Raises ConfigurationError: no executor fits into the slot.
     """
     total = profile.memory // MIB * MIB
     if overhead is None:
@@ -196,7 +199,7 @@ def split_memory(profile: ResourceProfile, overhead: str | None = None) -> tuple
 
 
 def _overhead_size(text: str) -> int:
-    """``spark.executor.memoryOverhead`` is in MiB where it has no unit."""
+    """Return the bytes of ``spark.executor.memoryOverhead``, which is in MiB if it has no unit."""
     try:
         size = parse_memory_size(f"{text}m" if text.strip().isdigit() else text)
     except ValueError as error:
@@ -205,7 +208,7 @@ def _overhead_size(text: str) -> int:
 
 
 def _class_path(spark: str, user: Mapping[str, str]) -> str:
-    """The user's archives last, as Spark has them."""
+    """Return the driver's class path; the user's archives come last, as in Spark."""
     extra = [
         *user.get("spark.driver.extraClassPath", "").split(":"),
         *(jar for jar in user.get("spark.jars", "").split(",") if "://" not in jar),
@@ -234,5 +237,5 @@ def _driver_command(
 
 
 def _spark_size(text: str) -> str:
-    """A size as ``-Xmx`` takes it; Spark's unit is MiB where there is none."""
+    """Return a size in the form of ``-Xmx``; a size without a unit is in MiB, as in Spark."""
     return f"{text.strip()}m" if text.strip().isdigit() else text.strip()

@@ -1,4 +1,4 @@
-"""The guests of a Spark session that jobs share: who they are, and what follows when one leaves."""
+"""Guests of a Spark session that jobs share, and the clean-up when a guest leaves."""
 
 from __future__ import annotations
 
@@ -32,32 +32,35 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXPECTED = 60.0
-"""Seconds for which a session waits for a guest that has asked whether it is open, at least."""
+"""Least seconds that a session waits for a guest that has asked whether it is open."""
 
 _LOOK_INTERVAL = 0.25
 _SEE_OFF_INTERVAL = 0.05
-"""Seconds between two looks at whether a guest whose successor waits has left."""
+"""Seconds between two checks whether a guest whose successor waits has left."""
 PATIENCE = 300.0
-"""Seconds for which such a successor waits."""
+"""Most seconds that the successor of a leaving guest waits."""
 
 
 @dataclass
 class GuestBook:
-    """Who is there, and until when the session waits for others.  Times are monotonic seconds."""
+    """Guests that are present, and the time until which the session waits for others.
+
+    Times are monotonic seconds.
+    """
 
     idle_timeout: float
     present: set[str] = field(default_factory=set)
     _open_until: float = 0.0
 
     def expect(self, now: float) -> None:
-        """A guest will come, or the session has just been opened."""
+        """Note that a guest will come, or that the session has just been opened."""
         self._open_until = max(self._open_until, now + EXPECTED)
 
     def come(self, guest: str) -> None:
         self.present.add(guest)
 
     def leave(self, guest: str, now: float) -> bool:
-        """Whether it was there."""
+        """Remove a guest; return whether it was present."""
         if guest not in self.present:
             return False
         self.present.remove(guest)
@@ -65,35 +68,37 @@ class GuestBook:
         return True
 
     def is_over(self, now: float) -> bool:
-        """Whether the session has waited long enough."""
+        """Return whether no guest is present and the session has waited long enough."""
         return not self.present and now >= self._open_until
 
 
 class Stopping(Protocol):
-    """Of :class:`threading.Event`."""
+    """Part of the interface of :class:`threading.Event`."""
 
     def wait(self, timeout: float) -> bool: ...
 
 
 class OpenSession(Protocol):
-    """A session as its guests need it."""
+    """Session from the view of its guests."""
 
     def access(self, tag: str) -> SparkSessionAccess:
-        """For a guest, whose Spark jobs carry the tag."""
+        """Return the access for a guest whose Spark jobs carry the tag."""
 
     def cancel(self, tag: str) -> None:
-        """The Spark jobs that carry it."""
+        """Cancel the Spark jobs that carry the tag."""
 
     def works_for(self, tag: str) -> bool:
-        """Whether something is still being done that a guest of that tag has asked for: a command
-        may begin several Spark jobs, and cleans up when one was cancelled."""
+        """Return whether the session still works for a guest with that tag.
+
+        A command may begin several Spark jobs, and cleans up when one was cancelled.
+        """
 
     def forget_cached(self) -> None:
-        """All that is cached, of whomever."""
+        """Remove all cached data of all guests."""
 
 
 def end_process(guest: SparkSessionGuest) -> None:
-    """It may stand still, and would go on with what its successor does."""
+    """Kill a guest's process: it may only be paused, and would disturb its successor later."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(guest.pid)
         if process.create_time() == guest.started:
@@ -101,7 +106,7 @@ def end_process(guest: SparkSessionGuest) -> None:
 
 
 class SessionGuests:
-    """All of one session's; called from several threads."""
+    """Guests of one session; called from several threads."""
 
     def __init__(
         self,
@@ -109,34 +114,33 @@ class SessionGuests:
         monotonic: Callable[[], float] = time.monotonic,
         end: Callable[[SparkSessionGuest], None] = end_process,
     ) -> None:
-        """*end* ends the process of a guest whose successor has come."""
+        """*end*: ends the process of a guest whose successor has come."""
         self._end = end
         self._present: dict[str, SparkSessionGuest] = {}
         self._leaving: dict[str, SparkSessionGuest] = {}
-        """Those for which something may still be done."""
+        """Leaving guests for which work may remain to be done."""
         self._waiting: dict[str, SparkSessionGuest] = {}
-        """By their stages: those that come when nothing is done for earlier attempts any more."""
+        """Guests that come when no work for earlier attempts is left, by their stages."""
         self.opened: Future[None] = Future()
-        """Done when guests may come; fails if none may (any more)."""
+        """Done when guests may come; fails if none may come (any more)."""
         self._lock = threading.Lock()
         self._book = GuestBook(idle_timeout)
         self._monotonic = monotonic
         self._session: OpenSession | None = None
 
     def hold(self, session: OpenSession, stopping: Stopping) -> None:
-        """Keep the session open: returns when it has had no guests for long enough, or when it is
-        to stop."""
+        """Keep the session open until it must stop or has had no guests for long enough."""
         with self._lock:
             self._session = session
             self._book.expect(self._monotonic())
-        with suppress(InvalidStateError):  # closed meanwhile
+        with suppress(InvalidStateError):  # closed in the meantime
             self.opened.set_result(None)
         while not stopping.wait(_LOOK_INTERVAL):
             if self.is_over():
                 return
 
     def is_over(self) -> bool:
-        """Whether it has waited long enough; from then on nobody may come."""
+        """Return whether the session has waited long enough. From then on no guest may come."""
         with self._lock:
             if self._session is None or not self._book.is_over(self._monotonic()):
                 return self._session is None
@@ -144,42 +148,48 @@ class SessionGuests:
             return True
 
     def close(self) -> None:
-        """Nobody may come (any more)."""
+        """Let no more guests come."""
         with self._lock:
             self._session = None
         with suppress(InvalidStateError):
             self.opened.set_exception(SparkSessionEndedError("the Spark session has ended"))
 
     def expect(self) -> None:
-        """
+        """Expect a guest, so that the session stays open for some time.
+
         Raises:
-            SparkSessionEndedError: it is ending.
+            SparkSessionEndedError: the session is ending.
         """
         with self._lock:
             self._of_open()
             self._book.expect(self._monotonic())
 
     def announce(self, guest: SparkSessionGuest) -> None:
-        """It is about to come; an earlier attempt of its stage is not, any more."""
+        """Announce a guest that is about to come.
+
+        An earlier announced attempt of its stage is dropped.
+        """
         with self._lock:
             self._waiting[guest.stage] = guest
 
     def give_up(self, guest: SparkSessionGuest) -> None:
-        """It is not."""
+        """Withdraw the announcement of a guest."""
         with self._lock:
             if self._waiting.get(guest.stage) is guest:
                 del self._waiting[guest.stage]
 
     def come(self, guest: SparkSessionGuest) -> SparkSessionAccess | None:
-        """Let in one that was announced.  None: something is done for an earlier attempt of its
-        stage; to be asked again.
+        """Let in a guest that was announced.
+
+        None: Spark still works for an earlier attempt of the guest's stage; call again later.
 
         Raises:
-            SparkSessionEndedError: it is ending, or another attempt of the stage was announced.
+            SparkSessionEndedError: the session is ending, or another attempt of the stage was
+                announced.
         """
         with self._lock:
             session = self._of_open()
-            self._book.expect(self._monotonic())  # the session waits with it
+            self._book.expect(self._monotonic())  # the session waits together with the guest
             if self._waiting.get(guest.stage) is not guest:
                 raise SparkSessionEndedError(f"{guest.process} was overtaken by another attempt")
             known = (*self._present.values(), *self._leaving.values())
@@ -197,15 +207,18 @@ class SessionGuests:
         return None
 
     def earlier(self, guest: SparkSessionGuest) -> str:
-        """For people: for whom something is done still."""
+        """Return the earlier attempts that still have work, for people."""
         with self._lock:
             return ", ".join(
                 one.process for one in self._leaving.values() if one.stage == guest.stage
             )
 
     def leave(self, process: str) -> None:
-        """Its Spark jobs are cancelled; what is cached is forgotten when it was the last one,
-        because Spark does not say who has cached what."""
+        """Let a guest leave: its Spark jobs are cancelled.
+
+        When the last guest leaves, all cached data are removed, because Spark does not say which
+        guest has cached them.
+        """
         with self._lock:
             if not self._book.leave(process, self._monotonic()):
                 return
@@ -220,12 +233,14 @@ class SessionGuests:
 
     @property
     def are_leaving(self) -> bool:
-        """Whether something may still be done for one that has left."""
+        """Return whether work may be left for a guest that has left."""
         return bool(self._leaving)
 
     def see_off(self) -> None:
-        """Forget those for which nothing is done any more; cancel what others have begun since.
-        Waits for the JVM, and holds nobody up."""
+        """Forget the leaving guests without work; cancel again the work of the others.
+
+        The call waits for the JVM, but delays no other caller.
+        """
         with self._lock:
             session, leaving = self._session, tuple(self._leaving)
         for process in leaving:
@@ -244,7 +259,7 @@ class SessionGuests:
 
 @contextmanager
 def _noting_silence(process: str) -> Iterator[None]:
-    """Of the JVM, which ends the session."""
+    """Log errors of a JVM that does not answer, instead of raising: it ends the session anyway."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     try:
@@ -254,7 +269,7 @@ def _noting_silence(process: str) -> Iterator[None]:
 
 
 class SparkSessionDesk(RpcEndpoint, SparkSessionGateway):
-    """Where guests come and go, in the process of the session's driver."""
+    """Endpoint at which guests enter and leave, in the process of the session's driver."""
 
     def __init__(self, rpc_service: RpcService, guests: SessionGuests, node_id: str) -> None:
         super().__init__(rpc_service, SPARK_SESSION_ENDPOINT)
@@ -277,7 +292,7 @@ class SparkSessionDesk(RpcEndpoint, SparkSessionGateway):
 
     async def await_open(self) -> str:
         await asyncio.shield(asyncio.wrap_future(self._guests.opened))
-        # It may wait for the JVM with a guest that leaves; heartbeats are answered meanwhile.
+        # This may wait for the JVM with a leaving guest; heartbeats are answered in the meantime.
         await self.rpc_service.run_blocking(self._guests.expect)
         return self._node_id
 
@@ -321,10 +336,10 @@ def _tag(guest: str) -> str:
 
 
 class HeldSparkSession:
-    """See :class:`OpenSession`."""
+    """Session that a stage holds open, with the methods of :class:`OpenSession`."""
 
     def __init__(self, stage: SparkStageDescriptor, session: SparkSession, jvm: Jvm) -> None:
-        """*stage*: which holds it."""
+        """*stage*: the stage that holds the session."""
         self._stage = stage
         self._session = session
         self._jvm = jvm

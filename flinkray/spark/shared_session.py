@@ -1,4 +1,4 @@
-"""A Spark session that jobs share: what a stage asks of one, and what it must find there.
+"""Spark session that jobs share: the request of a stage, and its comparison with the session.
 
 See docs/design/0069-shared-spark-sessions.md.
 """
@@ -20,49 +20,48 @@ from flinkray.scheduler.graph.job_graph import (
     NoRestart,
 )
 from flinkray.spark.gateway import SparkSessionAccess, SparkSessionRequest, SparkStageDescriptor
-from flinkray.spark.user_code import dump_function
+from flinkray.user_code import dump_function
 
 HELD_SESSION = "flinkray.session.held"
-"""In the configuration of the Spark invokable of a session's own stage: its name."""
+"""Key for the session's name in the configuration of its own stage's Spark invokable."""
 _EXECUTORS = "flinkray.session.executors"
 _CPU = "flinkray.session.cpu"
 _MEMORY = "flinkray.session.memory"
 
 GUEST_PROFILE = ResourceProfile(0.0, 256 * 2**20)
-"""Of the slot of a guest's Python process.  It waits for Spark, which computes elsewhere."""
+"""Resources of the slot of a guest's Python process, which waits while Spark computes elsewhere."""
 
 
 class SparkSessionMismatchError(ConfigurationError):
-    """The session of that name is another one than the stage asks for: ask for the same, or give
-    the session another name."""
+    """The session of that name differs: ask for the same, or choose another name."""
 
 
 class SparkSessionEndedError(FlinkRayError):
-    """The session could not be opened, or takes no job any more."""
+    """The session could not be opened, or takes no more jobs."""
 
     retryable = True
 
 
 class HeldSession:
-    """What the function of a session's own stage returns: keep the session open for guests."""
+    """Result of the function of a session's own stage: keep the session open for guests."""
 
 
 def hold_session(session: Any) -> HeldSession:
-    """The function of a session's own stage."""
+    """Return a :class:`HeldSession`; the function of a session's own stage."""
     return HeldSession()
 
 
 def guest_configuration(
     name: str, executors: int, profile: ResourceProfile, properties: Mapping[str, str]
 ) -> dict[str, str]:
-    """Of the invokable of a stage that is to run in a session.
+    """Return the invokable's configuration for a stage that is to run in a shared session.
 
     Args:
-        executors: of the session, each of *profile*.
-        properties: Spark's.
+        executors: number of the session's executors, each of *profile*.
+        properties: Spark properties.
 
     Raises:
-        ConfigurationError: nothing can have this name.
+        ConfigurationError: no session can have this name, or the executors are invalid.
     """
     if not name or not name.isprintable() or "," in name:
         raise ConfigurationError(
@@ -86,7 +85,7 @@ def guest_configuration(
 
 
 def take_request(configuration: dict[str, str]) -> SparkSessionRequest | None:
-    """Removes from the configuration of an invokable what says that it runs in a session."""
+    """Remove the request for a session from an invokable's configuration. None: no request."""
     name = configuration.pop(SPARK_SESSION, None)
     if name is None:
         return None
@@ -95,8 +94,10 @@ def take_request(configuration: dict[str, str]) -> SparkSessionRequest | None:
 
 
 def session_graph(guest: SparkStageDescriptor) -> JobGraph:
-    """A job that is the session which a stage asks for.  One that fails is not restarted: whoever
-    needs it next starts another one."""
+    """Make the job that is the requested session.
+
+    A failed session is not restarted; the next stage that needs it starts another one.
+    """
     request = guest.session
     assert request is not None
     name = f"Spark session {request.name}"
@@ -110,12 +111,12 @@ def session_graph(guest: SparkStageDescriptor) -> JobGraph:
 
 
 def thread_name(tag: str) -> str:
-    """Of the threads of a session's JVM that do what a guest has asked for."""
-    return f"<{tag}>"  # with an end, as one tag may begin like another
+    """Return the name of the threads in a session's JVM that serve a guest's requests."""
+    return f"<{tag}>"  # with a closing bracket, as a tag may be the prefix of another
 
 
 def session_held_by(graph: JobGraph) -> str | None:
-    """The name of the session that a job is; None: it is another job."""
+    """Return the name of the session that a job is. None: it is another job."""
     names = (vertex.invokable.configuration.get(HELD_SESSION) for vertex in graph.vertices)
     return next((name for name in names if name is not None), None)
 
@@ -123,13 +124,13 @@ def session_held_by(graph: JobGraph) -> str | None:
 def check_session(
     guest: SparkStageDescriptor, access: SparkSessionAccess, is_modifiable: Callable[[str], bool]
 ) -> dict[str, str | None]:
-    """Compare what a stage asks for with the session that there is.
+    """Compare the requested session with the existing one.
 
     Args:
-        is_modifiable: whether a session can set a property for itself.
+        is_modifiable: returns whether a session can set a property for itself.
 
     Returns:
-        The properties that the guest's own session must set; None: to Spark's default.
+        Properties that the guest's own session must set; None: to Spark's default.
 
     Raises:
         SparkSessionMismatchError: names each difference.

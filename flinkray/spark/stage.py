@@ -1,6 +1,6 @@
-"""One attempt of one Spark stage, from the check of the machine to its one outcome.
+"""One attempt of one Spark stage, from the check of the machine to its only outcome.
 
-This is the whole driver but for its RPC endpoint, so that it can be run and tested by itself.
+This is the whole driver without its RPC endpoint, so that it can be run and tested by itself.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.application import SparkApplication
+from flinkray.spark.division import division_before, fixed_division
 from flinkray.spark.environment import HOST_OPTION, JAVA_HOME_OPTION, RAYDP, check_environment
 from flinkray.spark.epochs import EpochHandOver, EpochTaker, WritesItself, handed_over_before
 from flinkray.spark.executor_desk import ExecutorDesk
@@ -45,8 +46,9 @@ from flinkray.spark.result import (
 )
 from flinkray.spark.session_guests import HeldSparkSession, SessionGuests
 from flinkray.spark.shared_session import HeldSession
+from flinkray.spark.stage_code import SparkFunction
 from flinkray.spark.standalone_host import StandaloneHost
-from flinkray.spark.user_code import SparkFunction, UserCodeError, load_function
+from flinkray.user_code import UserCodeError, load_function
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -56,15 +58,15 @@ logger = logging.getLogger(__name__)
 
 _START_LOOK_INTERVAL = 0.25
 _RUN_LOOK_INTERVAL = 0.5
-"""Seconds between two looks at Spark, before and after all executors have been registered once."""
+"""Seconds between two looks at Spark, before and after all executors were registered once."""
 
 
 Application = SparkApplication | GuestApplication
-"""What a stage runs in."""
+"""Application in which a stage runs."""
 
 
 class StageListener(Protocol):
-    """Told of a stage's events, from several threads, but never by two at once.
+    """Listener to a stage's events; called from several threads, but never by two at once.
 
     Exactly one of ``finished`` and ``failed`` is called, last; none after :meth:`SparkStage.stop`.
     """
@@ -79,28 +81,28 @@ class StageListener(Protocol):
 
 
 class StageRun(Protocol):
-    """What a driver needs of the stage that it hosts."""
+    """Stage from the view of the driver that hosts it."""
 
     @property
     def desk(self) -> ExecutorDesk:
-        """For executors that TaskExecutors start."""
+        """Desk for executors that TaskExecutors start."""
 
     @property
     def guests(self) -> SessionGuests:
-        """For guests, if it holds a session."""
+        """Guests of the session that the stage holds, if it holds one."""
 
     def session_lost(self, reason: str) -> None:
-        """The session has ended whose guest the stage is."""
+        """Report that the session has ended in which the stage is a guest."""
 
     def start(self) -> None:
-        """Returns at once."""
+        """Start the stage; returns at once."""
 
     def stop(self) -> None:
-        """Blocks until nothing of the stage is left; idempotent."""
+        """Stop the stage; blocks until nothing of it is left. Idempotent."""
 
 
 class SparkStage:
-    """Runs a stage in threads of its own; :meth:`start` returns at once, :meth:`stop` blocks.
+    """Stage that runs in threads of its own; :meth:`start` returns at once, :meth:`stop` blocks.
 
     One per process: PySpark cannot be used again in a process whose JVM has ended.
     """
@@ -115,11 +117,12 @@ class SparkStage:
         access: SparkSessionAccess | None = None,
         place: SparkExecutorInfo | None = None,
     ) -> None:
-        """
+        """Prepare a stage.
+
         Args:
             code: the user's function, pickled.
-            access: to the session whose guest the stage is.
-            place: of this process, if it is one.
+            access: access to the session in which the stage is a guest; None: it is no guest.
+            place: place of this process, if it runs in the stage's slot.
             executor_timeout: seconds that each step of the start of Spark may take, and then until
                 all executors must be registered.
         """
@@ -139,18 +142,20 @@ class SparkStage:
         self.guests = SessionGuests(stage.session_idle_timeout)
         self.desk = ExecutorDesk(lambda why: self._fail(system_failure("SparkExecutorLost", why)))
         self._look_lock = threading.Lock()
-        """Held until what was seen is told, so that no older look is told after the final one."""
+        """Lock held until an observation is reported.
+
+        Because of the lock no older observation is reported after the last one.
+        """
         self.timings: dict[str, float] = {}
-        """Seconds that each step took."""
+        """Duration of each step, in seconds."""
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="spark-stage", daemon=True).start()
 
     def stop(self) -> None:
-        """End everything that the stage started, in at most 15 s; idempotent, at any time.
+        """End everything that the stage started, in at most 15 s. Idempotent, at any time.
 
-        User code that ignores the end of its session goes on in its (daemon) thread until the
-        process ends.
+        User code that ignores the end of its session goes on in its daemon thread.
         """
         with self._lock:
             self._over = True
@@ -196,18 +201,18 @@ class SparkStage:
         session = application.open()
         self.timings.update(application.timings)
         self._watch_executors(application)
-        # Not when all executors are there: planning and the first tasks need not wait for the last.
+        # The function does not wait for all executors: planning and first tasks need only some.
         if not self._stopping.is_set():
             self._run_user_code(function, session)
 
     def session_lost(self, reason: str) -> None:
-        """The session has ended whose guest the stage is."""
+        """Handle the end of the session in which the stage is a guest."""
         assert self._stage.session is not None
         text = f"the Spark session {self._stage.session.name!r} has ended: {reason}"
         self._fail(system_failure("SparkSessionLost", text))
 
     def _launch(self) -> Application | None:
-        """None: the stage was stopped before it began."""
+        """Launch the application. None: the stage was stopped before it began."""
         if self._access is not None:
             return self._begin_as_guest(self._access)
         java_home = self._stage.configuration.get(JAVA_HOME_OPTION)
@@ -265,8 +270,9 @@ class SparkStage:
         with outcome:
             self._report_before_stop(session.sparkContext)
             if hand_over is None:
+                division = self._divide(session)
                 frames = [read_input(session, read) for read in self._stage.inputs]
-                result = self._keep(function(session, *frames))
+                result = self._keep(function(session, *frames), division)
             else:
                 result = hand_over.run(parquet_reader(session), function, self._stopping)
         if outcome.error is None:
@@ -276,14 +282,24 @@ class SparkStage:
             # The user's function saw the end of Spark; why Spark ended is the cause to report.
             self._fail(self._spark_gone(outcome.error))
         elif missing := missing_of(self._stage.inputs):
-            # also what the function fails with while its executors read
+            # also for failures of the function while its executors read
             self._fail(input_failure(outcome.error, missing))
         elif hand_over is not None:
             self._fail(hand_over.failure(outcome.error))
         else:
             self._fail(user_failure(outcome.error))
 
-    def _keep(self, returned: object) -> SparkResult:
+    def _divide(self, session: SparkSession) -> dict[str, str]:
+        """Fix the division of rows. The user's function runs later and may set something else."""
+        location = self._stage.published_location
+        if location is None:
+            return {}
+        before = {}
+        if self._stage.is_divided_as_before:
+            before = division_before(location, self._stopping)
+        return fixed_division(session, before)
+
+    def _keep(self, returned: object, division: dict[str, str]) -> SparkResult:
         stage = self._stage
         if isinstance(returned, HeldSession):
             self._hold_session()
@@ -298,7 +314,7 @@ class SparkStage:
                 goes_on=stage.begins_from_savepoint,
             )
         if stage.published_location is not None:
-            return publish(returned, stage.published_location, stage.attempt_name)
+            return publish(returned, stage.published_location, stage.attempt_name, division)
         return store_result(returned, stage.result_location, is_read=stage.is_result_read)
 
     def _hold_session(self) -> None:
@@ -334,7 +350,10 @@ class SparkStage:
             self._fail(self._spark_gone(None))
 
     def _watch_start(self, application: Application) -> None:
-        """Spark waits for its app master for ever, be it dead or hung, until they have met."""
+        """Start a thread that fails the stage if the start of Spark hangs.
+
+        Spark itself waits for its app master for ever, even for a dead one.
+        """
         threading.Thread(
             target=self._look_until_open, args=(application,), name="spark-start", daemon=True
         ).start()
@@ -395,7 +414,7 @@ class SparkStage:
                 application.jvm.wait_briefly()
                 if application.jvm.is_alive and self._is_stopped_by_function(application):
                     continue
-                if application.jvm.is_alive:  # it was the app master that did not answer
+                if application.jvm.is_alive:  # the app master did not answer
                     self._fail(self._spark_gone(error))
                 return  # else the JVM has ended; its watcher reports that
             if not self._are_complete and time.monotonic() - opened > self._executor_timeout:
@@ -410,7 +429,7 @@ class SparkStage:
         return _RUN_LOOK_INTERVAL if self._are_complete else _START_LOOK_INTERVAL
 
     def _report_before_stop(self, context: SparkContext) -> None:
-        """A context forgets its progress when the function stops it."""
+        """Report the final progress just before the function stops its context, which loses it."""
         stop = context.stop
 
         def report_and_stop() -> None:
@@ -421,7 +440,7 @@ class SparkStage:
         context.stop = report_and_stop  # type: ignore[method-assign]
 
     def _report_final_progress(self) -> None:
-        """Unless Spark does not answer any more: then the last look has to do."""
+        """Report the final progress. If Spark does not answer, the last report stays."""
         from py4j.protocol import Py4JError
 
         assert self._application is not None
@@ -470,7 +489,7 @@ class SparkStage:
 
 
 class _Outcome:
-    """Takes whatever a block of code raises, ``SystemExit`` of a user's function included."""
+    """Context that catches any error inside it, also ``SystemExit``, and keeps it in ``error``."""
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
@@ -489,7 +508,7 @@ class _Outcome:
 
 
 def _failure_of(error: BaseException) -> CoordinatorFailure:
-    """Of an error before the user's function ran."""
+    """Return the failure for an error that occurred before the user's function ran."""
     if isinstance(error, (UserCodeError, ConfigurationError)):
         return user_failure(error)
     kind = type(error).__name__

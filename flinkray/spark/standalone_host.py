@@ -1,4 +1,4 @@
-"""Spark's standalone master as the host of executors, without RayDP; see docs/design/0060."""
+"""Host of executors with Spark's standalone master: docs/design/0060-spark-hosts.md."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from flinkray.spark.session import (
 
 EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _SECRET_VARIABLE = "_SPARK_AUTH_SECRET"
-"""Where Spark's processes look for it first; a command line could be read by everybody."""
+"""Variable in which Spark looks for the secret first; everybody could read a command line."""
 
 _OWNED = ("spark.authenticate", "spark.authenticate.secret", "spark.cores.max")
 _EXECUTOR_VARIABLES = "spark.executorEnv."
 
 
 class StandaloneHost(SparkHost):
-    """The master is in the driver's JVM; executors are children of the slots' TaskExecutors.
+    """Host with the master in the driver's JVM; executors are children of the slots' TaskExecutors.
 
-    A TaskExecutor does what a standalone worker would: it starts an executor's JVM and watches it.
-    So the master, which has no workers, decides nothing about placement; the job's slots do.
+    A TaskExecutor does the work of a standalone worker: it starts an executor's JVM and watches it.
+    So the master has no workers and decides nothing about placement; the job's slots do.
     """
 
     loss = "Spark's standalone master was lost"
@@ -83,27 +83,28 @@ class StandaloneHost(SparkHost):
         return self._desk.executors(active)
 
     def missed(self) -> str | None:
-        return None  # its desk fails the stage
+        return None  # the desk fails the stage itself
 
     def is_lost(self) -> bool:
-        return False  # the master ends with the driver's JVM only
+        return False  # the master ends only with the driver's JVM
 
     def executor_logs(self, logs_directory: str) -> str:
         name = stage_name(self._stage.job_id, self._stage.attempt_name)
         return f"flinkray-{name}-executor-* in {logs_directory}"
 
     def stop(self) -> None:
-        """The master ends with the driver's JVM."""
+        """Do nothing: the master ends with the driver's JVM."""
 
     def await_end(self) -> None:
-        """Executors end when their driver is gone, and are ended by their TaskExecutors."""
+        """Close the desk; executors end with their driver, or their TaskExecutors end them."""
         self._desk.close()
 
 
 def standalone_properties(
     stage: SparkStageDescriptor, environment: SparkEnvironment, secret: str
 ) -> HostProperties:
-    """
+    """Return the properties of a stage on this host.
+
     Raises:
         ConfigurationError: the user set a property that this host decides.
     """
@@ -118,12 +119,12 @@ def standalone_properties(
         spark={
             **_authentication(secret),
             "spark.cores.max": str(stage.parallelism * executor_cores(stage)),
-            # A worker would tell the driver how an executor ended; here the connection's end is all
-            # that there is to wait for.
+            # A worker would report to the driver how an executor ended. Here the driver learns only
+            # that the connection has ended.
             "spark.standalone.executorRemoveDelayOnDisconnection": "0s",
         },
         driver_options=(environment.class_data_option,),
-        # Where the master and, if there is one, the application have their web pages.
+        # Addresses of the web pages of the master and of the application, if it has one.
         driver_environment={"SPARK_LOCAL_IP": "127.0.0.1"},
     )
 
@@ -136,7 +137,7 @@ def executor_launch(
     executor_id: str,
     slot: ExecutorSlot,
 ) -> ExecutorLaunch:
-    """How an executor of a stage is started in a slot."""
+    """Return the launch of a stage's executor in a slot."""
     user = user_properties(stage)
     heap, _ = split_memory(stage.slot_profile, user.get("spark.executor.memoryOverhead"))
     variables = {

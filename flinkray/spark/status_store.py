@@ -1,4 +1,4 @@
-"""What Spark has booked of a running application: executors, jobs and stages."""
+"""Spark's records of a running application: executors, jobs and stages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from flinkray.scheduler.shared.spark_reports import SparkStageProgress
 
 
 class StatusStore:
-    """Spark's, by py4j; not thread-safe, one thread looks.
+    """Spark's status store, by py4j. Not thread-safe: one thread uses it.
 
-    It is asked for one JSON document per call, because each single value that is fetched through
-    py4j costs a round trip.
+    Each call fetches one JSON document, because every single value that is fetched through py4j
+    costs a round trip.
     """
 
     def __init__(self, gateway: Any, java_context: Any) -> None:
@@ -28,23 +28,23 @@ class StatusStore:
         self._all = jvm.java.util.ArrayList()
 
     def is_stopped(self) -> bool:
-        """Whether the SparkContext has shut down."""
+        """Return whether the SparkContext has shut down."""
         return bool(self._context.isStopped())
 
     def wait_until_booked(self) -> None:
-        """All that has happened so far is."""
+        """Wait until Spark has processed all events so far."""
         self._context.listenerBus().waitUntilEmpty()
 
     def executors(self) -> list[dict[str, Any]]:
-        """Those of now and before, without the driver."""
+        """Return the present and former executors, without the driver."""
         return [e for e in self._json(self._store.executorList(False)) if e["id"] != "driver"]
 
     def jobs_tagged(self, tag: str) -> list[int]:
-        """The ids of those that Spark still remembers."""
+        """Return the ids of the jobs with a tag that Spark still remembers."""
         return list(self._json(self._tracker.getJobIdsForTag(tag)))
 
     def job(self, job_id: int) -> dict[str, Any] | None:
-        """None: Spark has forgotten it."""
+        """Return a job. None: Spark has forgotten it."""
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
         try:
@@ -69,7 +69,7 @@ class StatusStore:
 
 
 def progress_of_stages(stages: Iterable[Mapping[str, Any]]) -> tuple[SparkStageProgress, ...]:
-    """By rising id."""
+    """Return the progress of stages, by rising id."""
     return tuple(
         SparkStageProgress(
             stage_id=stage["stageId"],

@@ -1,5 +1,4 @@
-"""A DataFrame that records of a stream look rows up in: its key is looked at before it is
-computed."""
+"""Check of the key of a DataFrame in which a stream looks up rows, before it is computed."""
 
 from __future__ import annotations
 
@@ -9,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from flinkray.core.errors import FlinkRayError
 from flinkray.spark.publishing import bounded
-from flinkray.spark.user_code import SparkFunction
+from flinkray.spark.stage_code import SparkFunction
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
 class TableKeyError(FlinkRayError):
-    """A DataFrame has no column of a table's key, or one whose values cannot be keys."""
+    """A DataFrame lacks a column of a table's key, or has one whose values cannot be keys."""
 
 
 def with_key(function: SparkFunction, columns: Sequence[str]) -> SparkFunction:
-    """The same function; of the DataFrame that it returns these columns are the key."""
+    """Wrap *function* with a check that the columns can be a key of the returned DataFrame."""
 
     @wraps(function)
     def keyed(spark: Any) -> Any:
@@ -32,10 +31,7 @@ def with_key(function: SparkFunction, columns: Sequence[str]) -> SparkFunction:
 
 
 def check_key(schema: StructType, columns: Sequence[str]) -> None:
-    """
-    Raises:
-        TableKeyError: these columns cannot be the key; the text names the one that cannot.
-    """
+    """Check that columns can be the key. Raises TableKeyError: names a column that cannot."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     kinds = {field.name: field.dataType for field in schema.fields}

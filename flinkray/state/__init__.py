@@ -1,9 +1,8 @@
-"""State: what functions remember per key and per subtask.
+"""State: what functions store for each key and each subtask.
 
-Descriptors say what is wanted, handles are what functions hold; below both are tables, which a
-backend keeps and sorts into key groups for snapshots.  Nothing here knows of streams.
-
-Names are loaded when they are used: clients know what there is, and need no NumPy for it.
+Descriptors describe a state, and functions use the state through handles. Below are tables, which a
+backend keeps and sorts into key groups for snapshots. This package knows nothing of streams. Names
+are loaded at first use, so that clients can import this package without NumPy.
 """
 
 from __future__ import annotations

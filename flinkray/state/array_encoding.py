@@ -1,7 +1,7 @@
-"""Texts, bytes and numbers of one type as bytes: a column that NumPy and Arrow read at once.
+"""Encodes texts, bytes or numbers of one type as a column that NumPy and Arrow read at once.
 
-Texts and bytes are their lengths, in as few bytes each as the longest one needs, and all of their
-letters.  Integers have as many bytes as the largest of them needs.
+Texts and bytes are stored as their lengths and all their bytes; each length has as few bytes as the
+longest text needs. Each integer has as many bytes as the largest integer needs.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ _LENGTHS = ("<u1", "<u2", "<u4")
 _KINDS = frozenset({*_WHOLE, "<f8"})
 
 Encoded = tuple[str, str, bytes, bytes]
-"""What they are, of which type the numbers (or lengths) are, these, and the letters."""
+"""(kind of the values, NumPy type of the numbers or lengths, these numbers, bytes of texts)."""
 
 
 class EncodedArray:
-    """``large_string``, ``large_binary``, ``int64`` or ``float64``, without nulls, of which parts
-    are wanted.
+    """A column of texts, bytes or numbers in encoded form, which is written in parts.
 
-    What NumPy does, it does for all parts at once: each time that it lets go of the interpreter's
-    lock, a busy thread takes that.
+    The Arrow type is ``large_string``, ``large_binary``, ``int64`` or ``float64``, without nulls.
+    NumPy works on all parts at once, because each call releases the interpreter's lock.
     """
 
     def __init__(self, array: pa.Array) -> None:
@@ -44,7 +43,7 @@ class EncodedArray:
             numbers = array.to_numpy()
             self._numbers = _narrow(numbers, _WHOLE) if pa.types.is_integer(kind) else numbers
         kind_of_numbers: str = self._numbers.dtype.str
-        self._kind = "<" + kind_of_numbers[1:]  # numpy has "|" where there is no order of bytes
+        self._kind = "<" + kind_of_numbers[1:]  # NumPy writes "|" if there is no byte order
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -67,11 +66,8 @@ def _narrow(numbers: npt.NDArray[np.int64], kinds: tuple[str, ...]) -> npt.NDArr
 
 
 def decode_array(what: str, kind: str, numbers: bytes, letters: bytes) -> list[Any]:
-    """The values.
-
-    Raises:
-        ValueError, TypeError: this is not what :class:`EncodedArray` gave.
-    """
+    """Return the decoded values.
+    Raises ValueError or TypeError if the arguments are not an output of :class:`EncodedArray`."""
     if what == _NUMBERS:
         if kind not in _KINDS:
             raise ValueError(f"there are no numbers of type {kind}")

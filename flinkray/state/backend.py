@@ -1,4 +1,4 @@
-"""What keeps keyed state: the interface that operators see."""
+"""The interface of the backends that keep keyed state, as operators see it."""
 
 from __future__ import annotations
 
@@ -42,28 +42,29 @@ from flinkray.state.ttl_handles import (
 )
 
 Schedule = Callable[[int, Callable[[int], None]], Any]
-"""Has something called, by the task's thread, when processing time has reached a moment."""
+"""Function that schedules a call in the task's thread at a processing time (milliseconds)."""
 
 Publish = Callable[[StateDescriptor, StateTable], None]
-"""Is told, by the task's thread, of a queryable state when it is asked for first."""
+"""Called in the task's thread when a queryable state is requested for the first time."""
 
 ARRAYS = "arrays"
-"""The name of the table of array states."""
+"""Name of the table that holds all array states."""
 
 _SHORTEST_PAUSE = 50
 _LONGEST_PAUSE = 60_000
-"""Milliseconds between two looks for expired values."""
+"""Bounds in milliseconds of the pause between two searches for expired values."""
 
 
 class KeyedStateBackend(ABC):
-    """The keyed state of one operator's subtask.  All calls come from its task's thread.
+    """The keyed state of one subtask of an operator. Only the task's thread calls it.
 
     Args:
         max_parallelism: number of key groups.
-        key_groups: those that belong to this subtask.
-        now: processing time in milliseconds, for time to live.
-        schedule: for the removal of what has expired; without it, that happens on access only.
-        hash_of: what key groups come from; that of the keys' declared type, if there is one.
+        key_groups: the key groups of this subtask; all if None.
+        now: returns processing time in milliseconds, for time to live.
+        schedule: schedules the removal of expired values in the background; None: they are removed
+            on access only.
+        hash_of: the hash that determines key groups; the declared key type's hash, if any.
     """
 
     def __init__(
@@ -79,9 +80,9 @@ class KeyedStateBackend(ABC):
         self.key_groups = key_groups or KeyGroupRange(0, max_parallelism - 1)
         self.hash_of = hash_of
         self.publish: Publish | None = None
-        """None: nobody queries."""
+        """Called for each queryable state; None if there are no queries."""
         self._published: dict[str, str] = {}
-        """By the name for queries, the state's own."""
+        """Names of published states, by the names under which they are queried."""
         self.now: Callable[[], int] = now or _beginning
         self._has_clock = now is not None
         self._schedule = schedule
@@ -89,7 +90,7 @@ class KeyedStateBackend(ABC):
         self._expiries: dict[str, Expiry] = {}
         self._search: Iterator[None] | None = None
         self._searched = (0, 0)
-        """Values that there were when the last search and this one began."""
+        """Numbers of values at the start of the last search and of this search."""
         self._moment = 0
         self._per_record = 0
         self._due = 0
@@ -98,102 +99,92 @@ class KeyedStateBackend(ABC):
 
     @abstractmethod
     def table(self, descriptor: StateDescriptor, namespaced: bool = False) -> StateTable:
-        """The table of a state, made at its first use.
-
-        Raises:
-            StateError: the name is in use for another kind of state.
-        """
+        """Return the table of a state; it is created at its first use.
+        Raises StateError if the name is in use for another kind of state."""
 
     @abstractmethod
     def timer_queue(self, name: str) -> TimerQueue:
-        """Timers that are part of the state."""
+        """Return the timer queue *name*; its timers are part of the keyed state."""
 
     @abstractmethod
     def columns(self, name: str = ARRAYS, namespaced: bool = False) -> ColumnarTable:
-        """A table of numbers in arrays, made at its first use; by default the one that all array
-        states of the operator share.
+        """Return a table of numbers; it is created at its first use.
 
-        Raises:
-            StateError: what was stored under that name is something else.
+        The default name is that of the table for all array states of the operator.
+        Raises StateError if another kind of state was stored under that name.
         """
 
     @abstractmethod
     def rows(self, name: str, namespaced: bool = False, keys_of: KeysOf | None = None) -> RowTable:
-        """A table of rows in record batches, made at its first use.
-
-        Raises:
-            StateError: what was stored under that name is something else.
-        """
+        """Return a table of rows; it is created at its first use.
+        Raises StateError if another kind of state was stored under that name."""
 
     @abstractmethod
     def names(self) -> list[str]:
-        """The states there are, restored ones that nobody has asked for yet included."""
+        """Return the names of all states, including restored states that are not in use yet."""
 
     @abstractmethod
     def tables(self) -> Iterable[StateTable]:
-        """Those that were asked for."""
+        """Return the tables that are in use."""
 
     @abstractmethod
     def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> StateCapture:
-        """This point in time, to be written later, also by another thread.
+        """Capture the state at this moment; it is written later, also by another thread.
 
         Args:
-            checkpoint_id: by which later captures name this one; rising.  None: none will.
-            since: an earlier capture, of which it is certain that it will be restored with this
-                one.  What was changed since then is wanted only; captures before it are named no
-                more.  What became of those in between does not matter.  None, or one that is not
-                known (any more): everything is wanted.
+            checkpoint_id: id by which later captures refer to this one; ids rise. None: no later
+                capture refers to this one.
+            since: id of an earlier capture that is certain to be restored together with this one.
+                Only changes since that capture are captured, and later calls name no capture before
+                it. Captures between the two may have failed. None or an unknown id: the whole state
+                is captured.
         """
 
     @abstractmethod
     def restore(
         self, snapshots: Iterable[SnapshotStream], checkpoint_id: int | None = None
     ) -> None:
-        """Take over what belongs to this subtask's key groups, before any state is asked for.
-        Snapshots of changes come after those that they are about.
+        """Take over the state of this subtask's key groups, before any state is requested.
 
-        Args:
-            checkpoint_id: by which captures name what is restored; None: none will.
+        Snapshots of changes come after the snapshots that they refer to. Later captures refer to
+        the restored state by *checkpoint_id*; None: no later capture refers to it.
         """
 
     def close(self) -> None:  # noqa: B027 - most have nothing
-        """Give back what it has outside of the memory.  Captures can still be written."""
+        """Release resources outside of memory. Existing captures can still be written."""
 
     # --- what all have in common --------------------------------------------------------------
 
     def value_table(self, descriptor: StateDescriptor, namespaced: bool = False) -> ValueTable:
-        """Of a value, reducing or aggregating state."""
+        """Return the table of a value, reducing or aggregating state."""
         table = self.table(descriptor, namespaced)
         assert isinstance(table, ValueTable)
         return table
 
     def list_table(self, descriptor: StateDescriptor, namespaced: bool = False) -> ListTable:
-        """Of a list state."""
+        """Return the table of a list state."""
         table = self.table(descriptor, namespaced)
         assert isinstance(table, ListTable)
         return table
 
     def map_table(self, descriptor: StateDescriptor, namespaced: bool = False) -> MapTable:
-        """Of a map state."""
+        """Return the table of a map state."""
         table = self.table(descriptor, namespaced)
         assert isinstance(table, MapTable)
         return table
 
     def array_state(self, descriptor: ArrayStateDescriptor) -> ArrayState:
-        """Raises StateError: the name is in use for another type."""
+        """Return the handle. Raises StateError if the name is in use for another type."""
         columns = self.columns()
         columns.column(descriptor.name, descriptor.dtype, descriptor.default_value)
         return ColumnarArrayState(columns, descriptor.name)
 
     def state(self, descriptor: StateDescriptor, context: KeyContext | None = None) -> Any:
-        """The handle of a state, made at its first use.
+        """Return the handle of a state; it is created at its first use.
 
-        Args:
-            context: where the handle finds its key; the backend's own if None.  With another one,
-                keys are (key, namespace) pairs.
-
-        Raises:
-            StateError: the name is in use for another kind of state.
+        *context*: where the handle finds its key; None: the backend's own context. With another
+        context, keys are (key, namespace) pairs. Raises StateError if the name is in use for
+        another kind of state.
         """
         namespaced = context is not None and context is not self.context
         table = self.table(descriptor, namespaced)
@@ -207,11 +198,7 @@ class KeyedStateBackend(ABC):
         return handle
 
     def _publish(self, descriptor: StateDescriptor, table: StateTable, publish: Publish) -> None:
-        """Once for each state.
-
-        Raises:
-            StateError: its name for queries is that of another state.
-        """
+        """Publish a queryable state, once. Raises StateError if another state has that name."""
         wanted = descriptor.get_queryable_state_name()
         if wanted is None:
             return
@@ -255,14 +242,14 @@ class KeyedStateBackend(ABC):
         raise StateError(f"there is no keyed state for {descriptor!r}")
 
     def value_state(self, table: ValueTable, context: KeyContext, default: Any) -> ValueState[Any]:
-        """A handle, which a backend may have its own of."""
+        """Return a new handle of a value state; backends may override this."""
         return TableValueState(table, context, default)
 
     def merge_namespaces(
         self, descriptor: StateDescriptor, key: Any, target: Any, sources: Iterable[Any]
     ) -> None:
-        """Move what the *sources* hold for *key* into *target*, in the order given (windows that
-        merge).  Value and map state cannot be merged."""
+        """Move the contents of the *sources* for *key* to *target*, in order, when windows merge.
+        Value and map state cannot be merged."""
         table = self.table(descriptor, True)
         place = (key, target)
         for other in [(key, source) for source in sources]:
@@ -278,20 +265,20 @@ class KeyedStateBackend(ABC):
                 raise StateError(f"{descriptor.kind} state {descriptor.name!r} cannot be merged")
 
     def snapshot(self) -> KeyedSnapshot:
-        """Everything at this point in time, written at once."""
+        """Capture and write the whole state at once."""
         return self.capture().write()
 
     def clear(self) -> None:
-        """Forget everything that is in tables; handles stay good."""
+        """Remove all contents of tables; handles remain valid."""
         for table in self.tables():
             table.clear()
 
     def number_of_entries(self, name: str) -> int:
-        """How many places have something stored under *name*."""
+        """Return how many places have something stored in the state *name*."""
         return sum(len(table) for table in self.tables() if table.descriptor.name == name)
 
     def keys(self, name: str) -> Iterator[Any]:
-        """The keys that have something stored under *name* (a snapshot of them)."""
+        """Return the keys that have something stored in the state *name*, as of now."""
         for table in self.tables():
             if table.descriptor.name == name:
                 places = table.places()
@@ -316,8 +303,9 @@ class KeyedStateBackend(ABC):
         return expiry
 
     def clean(self, portion: int = PORTION) -> int:
-        """Look at so many values of states that expire, from where the last call ended, and remove
-        those that have expired.  How many were looked at; fewer when the end was reached."""
+        """Examine up to *portion* values of expiring states, and remove expired values.
+        The search continues where the last call stopped. Returns how many values were examined;
+        fewer than *portion* at the end of the state."""
         self._moment = self.now()
         if self._search is None:
             self._search = self._search_again()
@@ -342,7 +330,7 @@ class KeyedStateBackend(ABC):
         return [expiry for expiry in self._expiries.values() if expiry.in_background]
 
     def count_records(self, number: int) -> None:
-        """So many records are processed: states may want to be cleaned for each."""
+        """Count processed records; starts a cleanup if a state asks for cleanup on every record."""
         if self._per_record:
             self._due += self._per_record * number
             if self._due >= PORTION:
@@ -350,12 +338,12 @@ class KeyedStateBackend(ABC):
                 self.clean(portion)
 
     def _clean_later(self, _: int = 0) -> None:
-        """Look again, and so often that all is looked at within the time to live."""
+        """Schedule the next cleanup, so that all values are examined within the time to live."""
         if self._schedule is None:
             return
         expiries = self._cleaned()
         ttl = min(expiry.ttl for expiry in expiries)
-        # Not slower than the last search, or what was just looked at waits for too long.
+        # Not slower than the last search: values that were just examined would wait too long.
         values = max(*self._searched, sum(expiry.table.estimated_size() for expiry in expiries))
         pause = min(ttl * PORTION // max(values, 10 * PORTION), _LONGEST_PAUSE)
         self._schedule(self.now() + max(pause, _SHORTEST_PAUSE), self._clean_in_background)
@@ -383,7 +371,7 @@ def _merge(descriptor: StateDescriptor, mine: Any, part: Any) -> Any:
 
 
 class KeyedStateBackendFactory(Protocol):
-    """Makes the backend of one operator's subtask; see :class:`KeyedStateBackend`."""
+    """Creates the backend of one subtask; see :class:`KeyedStateBackend` for the arguments."""
 
     def __call__(
         self,
@@ -396,7 +384,7 @@ class KeyedStateBackendFactory(Protocol):
 
 
 def check_use(descriptor: StateDescriptor, namespaced: bool, kind: str, was: bool) -> None:
-    """Raises StateError: the state is of that other kind."""
+    """Raise StateError if the state exists as another kind or with other namespacing."""
     if kind != descriptor.kind or was != namespaced:
         raise StateError(
             f"state {descriptor.name!r} is {'per-window ' if was else ''}{kind} state here and "

@@ -1,4 +1,4 @@
-"""Which backend keeps keyed state: decided here and nowhere else."""
+"""Chooses the backend of keyed state; no other module makes this choice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flinkray.state.heap import HeapKeyedStateBackend
 DEFAULT: KeyedStateBackendFactory = HeapKeyedStateBackend
 
 IN_MEMORY = {STATE_BACKEND.key: "hashmap"}
-"""Options of who needs no other backend, whatever is set."""
+"""Options for callers that always use the in-memory backend."""
 
 STATE_KEYS = frozenset(
     key
@@ -32,11 +32,11 @@ STATE_KEYS = frozenset(
     )
     for key in (option.key, *option.aliases)
 )
-"""The keys of the options that decide it."""
+"""Keys of the options that determine the backend."""
 
 
 def backend_factory(configuration: Configuration) -> KeyedStateBackendFactory:
-    """What makes the backends of a task."""
+    """Return the factory for the backends of a task."""
     if configuration.get(STATE_BACKEND) == "hashmap":
         return HeapKeyedStateBackend
     directories = configuration.get(ROCKSDB_LOCALDIR)

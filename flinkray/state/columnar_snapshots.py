@@ -1,7 +1,7 @@
-"""Columnar tables in snapshots.
+"""Snapshots of columnar tables.
 
-What a table has of a key group is a run of frames, each with a record batch: a restore goes through
-them in order.  Batches need not have the same columns.
+The data of a table for one key group is a sequence of frames, each with a record batch. A restore
+reads them in order. Batches may have different columns.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ Groups = npt.NDArray[np.int32]
 
 
 class ColumnarCapture(ABC):
-    """A point in time of a columnar table that is not written yet."""
+    """A capture of a columnar table that is not written yet."""
 
     @abstractmethod
     def write(self, assign: KeyGroupAssigner) -> ColumnarSnapshot:
-        """From any thread."""
+        """Write the capture; may be called from any thread."""
 
 
 class ColumnarFrame(NamedTuple):
-    """A part of a key group."""
+    """A part of the data of one key group."""
 
     batch: pa.RecordBatch
-    """Where there are namespaces, they are its first column."""
+    """The rows; in a namespaced table, the first column has the namespaces."""
     keys: Sequence[Any] | None
-    """That the table itself knows; None: they are in the batch."""
+    """Keys of the rows, if the table keeps them outside of the batch; else None."""
 
     @property
     def namespaces(self) -> npt.NDArray[np.int64]:
-        """The first column."""
+        """The first column, which has the namespaces."""
         found: npt.NDArray[np.int64] = self.batch.column(0).to_numpy()
         return found
 
     def write(self, encoder: ValueEncoder) -> bytes:
-        """As it is stored."""
+        """Return the frame in its stored form."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.batch.schema) as stream:
             stream.write_batch(self.batch)
@@ -63,10 +63,8 @@ class ColumnarFrame(NamedTuple):
 
 
 def read_frames(name: str, data: bytes) -> Iterator[ColumnarFrame]:
-    """
-    Raises:
-        StateMigrationError: keys are of classes that have changed.
-    """
+    """Yield the stored frames of a key group.
+    Raises StateMigrationError if the keys are of classes that have changed."""
     try:
         for keys, stream in unpack(data):
             batch = pa.ipc.open_stream(stream).read_next_batch()
@@ -77,7 +75,7 @@ def read_frames(name: str, data: bytes) -> Iterator[ColumnarFrame]:
 
 
 def by_group(groups: Groups, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each key group, in their order."""
+    """Yield the rows of each key group, in their order."""
     if not batch.num_rows:
         return
     order = np.argsort(groups, kind="stable")
@@ -92,7 +90,6 @@ def by_group(groups: Groups, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Re
 
 
 def _with_own_entries(column: pa.Array) -> pa.Array:
-    """A dictionary without the entries that only others of its batch use."""
     kind = column.type
     if not pa.types.is_dictionary(kind):
         return column
@@ -103,7 +100,10 @@ def _with_own_entries(column: pa.Array) -> pa.Array:
 
 
 def as_few(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order; neighbours with the same columns are put together."""
+    """Yield the rows of *batches*, in the same order, in fewer batches.
+
+    Adjacent batches with the same columns are combined.
+    """
     for _, same in groupby(batches, lambda batch: batch.schema):
         run = list(same)
         if len(run) == 1:
@@ -114,23 +114,24 @@ def as_few(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 class _Part(NamedTuple):
     removed: int | None
-    """Up to this namespace, what the parts before have is gone."""
+    """Everything up to this namespace in earlier parts is removed."""
     payload: bytes
 
 
 class RestoredColumns:
-    """What was stored of a columnar table that nobody has asked for yet."""
+    """The stored data of a columnar table that is not in use yet."""
 
     def __init__(self, name: str, kind: str, namespaced: bool) -> None:
         self.kind = kind
         self.namespaced = namespaced
         self.name = name
         self._groups: dict[int, list[_Part]] = {}
-        """By key group, oldest first."""
+        """Parts by key group, oldest first."""
         self._pickled: set[str] = set()
 
     def add(self, snapshot: ColumnarSnapshot, theirs: KeyGroupRange, own: KeyGroupRange) -> None:
-        """Take over what is in *own* of the state of *theirs*, after what was added before."""
+        """Add a snapshot of the key groups *theirs*, restricted to the key groups *own*.
+        Its frames follow those of the snapshots added before."""
         if (snapshot.kind, snapshot.namespaced) != (self.kind, self.namespaced):
             raise self.unlike(snapshot.kind, snapshot.namespaced)
         self._pickled.update(snapshot.pickled)
@@ -144,7 +145,7 @@ class RestoredColumns:
                 self._groups.setdefault(group, []).append(_Part(None, payload))
 
     def unlike(self, kind: str, namespaced: bool) -> StateError:
-        """It was stored otherwise than it is asked for."""
+        """Return an error: the state is requested as another kind than it was stored."""
         was, now = (
             f"{'per-window ' if windows else ''}{of}"
             for of, windows in ((self.kind, self.namespaced), (kind, namespaced))
@@ -152,7 +153,7 @@ class RestoredColumns:
         return StateError(f"state {self.name!r} was stored as {was} and is asked for as {now}")
 
     def frames(self) -> dict[int, list[ColumnarFrame]]:
-        """By key group; what comes later counts."""
+        """Return the frames by key group; later frames override earlier ones."""
         return {group: self._frames_of(parts) for group, parts in self._groups.items()}
 
     def _frames_of(self, parts: list[_Part]) -> list[ColumnarFrame]:
@@ -176,7 +177,7 @@ class RestoredColumns:
         return frame._replace(batch=frame.batch.filter(left))
 
     def snapshot(self) -> ColumnarSnapshot:
-        """As it was stored."""
+        """Return the data as a snapshot, in its stored form."""
         encoder = ValueEncoder()
         groups = {
             group: b"".join(frame.write(encoder) for frame in frames)

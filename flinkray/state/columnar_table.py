@@ -1,11 +1,9 @@
-"""Keyed state in arrays: a number for each key and name, at the key's place, its *slot*.
+"""Keyed state in arrays: each key has a number for each name, at an index called the *slot*.
 
-Slots are given in the order in which keys first come.  Where numbers belong to a namespace (a
-window, or a part of one), each namespace has arrays of its own, and goes as a whole.  Keys that are
-in no namespace any more are forgotten when they are most of those that are known: then the others
-get new slots.
-
-What is kept of a point in time is a record batch for each key group, with a column for each name.
+Keys get slots in the order in which they first occur. If numbers belong to a namespace (a window or
+part of a window), each namespace has its own arrays and is removed as a whole. When most of the
+known keys are in no namespace any more, these keys are forgotten and the other keys get new slots.
+A snapshot is a record batch for each key group, with a column for each name.
 """
 
 from __future__ import annotations
@@ -34,22 +32,22 @@ from flinkray.state.snapshots import ColumnarSnapshot
 from flinkray.state.value_encoding import ValueEncoder
 
 NUMBERS = "numbers"
-"""The kind of snapshots."""
+"""Kind of these tables in snapshots."""
 
 Numbers = npt.NDArray[Any]
 Places = npt.NDArray[np.intp]
 
 _PREFIX = "state."
-"""Of the columns."""
+"""Prefix of the columns in snapshots that hold numbers."""
 
 _FIRST_CAPACITY = 1024
 _FORGET_FROM = 4096
-"""Known keys; of fewer none are forgotten."""
+"""Number of known keys from which on unused keys are forgotten."""
 _ONLY = 0
-"""The namespace of tables that have none."""
+"""The namespace of tables without namespaces."""
 
 _ABSENT = -1
-"""The mark of a slot that is not in a namespace."""
+"""Mark of a slot that does not belong to the namespace."""
 
 
 @dataclass(frozen=True)
@@ -59,47 +57,43 @@ class _Column:
 
 
 class NamespaceArrays:
-    """The numbers of one namespace.
-
-    Args:
-        first_mark: what slots have that nobody has touched.
-    """
+    """The numbers of one namespace; *first_mark* marks slots that were never touched."""
 
     def __init__(self, table: ColumnarTable, capacity: int, first_mark: int = _ABSENT) -> None:
         self._table = table
         self._first_mark = first_mark
         self._marks = np.full(capacity, first_mark, np.int64)
-        """By slot: how many captures there had been when it was changed last."""
+        """By slot: number of captures before the slot's last change."""
         self._arrays: dict[str, Numbers] = {}
         self._known: dict[str, npt.NDArray[np.bool_]] = {}
-        """Of restored columns that nobody has asked for yet: which slots have a number."""
+        """For restored columns that are not in use yet: whether each slot has a number."""
 
     def values(self, name: str) -> Numbers:
-        """By slot, of all keys that there are; a view, to be read and written until more keys
-        come."""
+        """Return all numbers by slot: a view that may be read and written until keys are added."""
         size = len(self._table)
         if size > len(self._marks):
             self._grow(size)
         return self._arrays[name][:size]
 
     def first_values(self, name: str) -> Numbers:
-        """The same, to be read, without those of the last keys if none of them is here."""
+        """Return the numbers for reading only.
+        The array may be shorter: the last keys are missing if none of them is in this namespace."""
         return self._arrays[name][: len(self._table)]
 
     def touch(self, slots: npt.NDArray[Any]) -> None:
-        """Their numbers are there, and are changed."""
+        """Mark the slots as present and changed."""
         size = len(self._table)
         if size > len(self._marks):
             self._grow(size)
         self._marks[slots] = self._table.log.number
 
     def present(self) -> npt.NDArray[np.bool_]:
-        """Which of the first slots are here."""
+        """Return which of the first slots belong to this namespace, as booleans."""
         here: npt.NDArray[np.bool_] = self._marks[: len(self._table)] != _ABSENT
         return here
 
     def convert(self, name: str, column: _Column) -> None:
-        """Have a column, with the numbers that were there as its type has them."""
+        """Add a column, or change the type of a column; existing numbers are converted."""
         array: Numbers = np.full(len(self._marks), column.default, column.kind)
         before, known = self._arrays.get(name), self._known.pop(name, None)
         if before is not None:
@@ -112,11 +106,8 @@ class NamespaceArrays:
     def restore(
         self, slots: Slots, numbers: Mapping[str, pa.Array], kinds: Mapping[str, Any]
     ) -> None:
-        """Take over columns, before they are asked for.
-
-        Args:
-            kinds: the types of these columns in all that is restored.
-        """
+        """Take over restored columns, before the program requests them.
+        *kinds*: types of these columns over all restored frames."""
         self.touch(slots)
         for name, column in numbers.items():
             if name not in self._arrays:
@@ -134,7 +125,7 @@ class NamespaceArrays:
             self._known[name] = _grown(known, needed, False)
 
     def keep(self, slots: Places) -> None:
-        """These slots, in this order, and no others."""
+        """Keep only these slots, in this order."""
         if len(self._table) > len(self._marks):
             self._grow(len(self._table))
         self._marks = self._marks[slots]
@@ -142,7 +133,7 @@ class NamespaceArrays:
         self._known = {name: known[slots] for name, known in self._known.items()}
 
     def capture(self, namespace: int, begin: int | None) -> _Captured:
-        """What is there, or has changed since then."""
+        """Capture the present numbers, or only those changed since *begin*."""
         if self._first_mark != _ABSENT and len(self._table) > len(self._marks):
             self._grow(len(self._table))
         marks = self._marks[: len(self._table)]
@@ -156,27 +147,25 @@ class NamespaceArrays:
 
 
 class _Captured(NamedTuple):
-    """Of one namespace."""
-
     namespace: int
     slots: Places
     arrays: Mapping[str, Numbers]
     missing: Mapping[str, npt.NDArray[np.bool_]]
-    """Of some names: which of the slots have no number."""
+    """By name, for columns with gaps: whether each slot has no number."""
 
 
 @dataclass(frozen=True)
 class NumbersCapture(ColumnarCapture):
-    """A point in time that is not written yet."""
+    """A capture of the table that is not written yet."""
 
     namespaced: bool
     whole: bool
     removed: int | None
     parts: Sequence[_Captured]
     slots: Places
-    """Of all of them, in order."""
+    """Slots of all parts, in order, without duplicates."""
     keys: Sequence[Any]
-    """Of those slots."""
+    """Keys of these slots."""
 
     def write(self, assign: KeyGroupAssigner) -> ColumnarSnapshot:
         encoder = ValueEncoder()
@@ -207,7 +196,7 @@ class NumbersCapture(ColumnarCapture):
         )
 
     def _batch(self, places: Places) -> pa.RecordBatch:
-        """The places of the keys, namespaces if there are any, and the numbers."""
+        """Return a batch with key index, namespace (if there are any) and numbers per row."""
         columns = {"": pa.array(places)}
         sizes = [len(part.slots) for part in self.parts]
         if self.namespaced:
@@ -228,23 +217,21 @@ class NumbersCapture(ColumnarCapture):
 
 
 _NAMESPACE, _KEY = "namespace", "key"
-"""Columns of what is stored: the second one has the places of the keys in their list, where keys
+"""Columns in snapshots.
+In a namespaced table, ``key`` has the index of the row's key in the list of keys, as a key can
 occur in several namespaces."""
 
 
 class ColumnarTable:
-    """See the module.
-
-    Args:
-        namespaced: numbers belong to namespaces, which are integers.
-    """
+    """Keyed numbers in arrays; see the module's docstring.
+    *namespaced*: whether numbers belong to namespaces, which are integers."""
 
     def __init__(self, namespaced: bool = False) -> None:
         self.namespaced = namespaced
         self._numbers = KeyNumbers()
         self._columns: dict[str, _Column] = {}
         self._stored: dict[str, np.dtype[Any]] = {}
-        """Types of restored columns that nobody has asked for yet."""
+        """Types of restored columns that are not in use yet."""
         self._namespaces: dict[int, NamespaceArrays] = {}
         self.log = CaptureLog()
         self._only = self._add_only()
@@ -259,48 +246,48 @@ class ColumnarTable:
         return only
 
     def __len__(self) -> int:
-        """Keys."""
+        """Number of keys."""
         return len(self._numbers)
 
     @property
     def keys(self) -> list[Any]:
-        """By slot."""
+        """Keys by slot."""
         return self._numbers.keys
 
     # --- slots --------------------------------------------------------------------------------
 
     def slots_of_column(self, keys: pa.Array) -> Slots:
-        """The slot of every row, new keys included; where there are no namespaces, what is there
-        counts as changed."""
+        """Return the slot of each row's key; new keys get slots.
+        In a table without namespaces, these slots are marked as changed."""
         slots = self._numbers.slots_of(keys)
         self.touch(slots)
         return slots
 
     def known_slots_of_column(self, keys: pa.Array) -> Slots:
-        """The same of keys that are there, for who changes nothing."""
+        """Return the slot of each row's key without marking changes, for callers that only read."""
         return self._numbers.slots_of(keys)
 
     def slots_of(self, keys: Iterable[Any]) -> Slots:
-        """As :meth:`slots_of_column`, for keys that are no column."""
+        """Return the slots of keys that are not a column, as :meth:`slots_of_column` does."""
         slots = np.fromiter(map(self._numbers.slot_of, keys), np.int32)
         self.touch(slots)
         return slots
 
     def touch(self, slots: Slots) -> None:
-        """Where there are no namespaces: their numbers are changed."""
-        if self.log.number and not self.namespaced:  # before, everything is in the first capture
+        """Mark slots as changed, in a table without namespaces."""
+        if self.log.number and not self.namespaced:  # the first capture has everything
             self._only.touch(slots)
 
     # --- namespaces ---------------------------------------------------------------------------
 
     @property
     def namespaces(self) -> Mapping[int, NamespaceArrays]:
-        """Those that there are."""
+        """The present namespaces with their numbers."""
         return self._namespaces
 
     def in_namespace(self, namespace: int) -> NamespaceArrays:
-        """Its numbers, made at their first use.  Who changes any says so
-        (:meth:`NamespaceArrays.touch`)."""
+        """Return the numbers of a namespace, which is created at its first use.
+        A caller that changes numbers must call :meth:`NamespaceArrays.touch`."""
         arrays = self._namespaces.get(namespace)
         if arrays is None:
             arrays = NamespaceArrays(self, len(self))
@@ -310,7 +297,7 @@ class ColumnarTable:
         return arrays
 
     def remove_up_to(self, namespace: int) -> None:
-        """Forget the namespaces up to that one.  Slots may be others afterwards."""
+        """Remove the namespaces up to *namespace*. Keys may get other slots."""
         gone = [each for each in self._namespaces if each <= namespace]
         for each in gone:
             del self._namespaces[each]
@@ -320,13 +307,14 @@ class ColumnarTable:
             self._forget_keys()
 
     def clear(self) -> None:
-        """Where there are no namespaces: forget everything, but for what columns there are."""
+        """Remove all keys and numbers of a table without namespaces; the columns remain."""
         self._numbers = KeyNumbers()
         self._only = self._add_only()
         self.log.remove(_ONLY)
 
     def _forget_keys(self) -> None:
-        """To be done when their number has doubled: it costs no more than giving them slots."""
+        """Forget keys that are in no namespace, if they are at least half of all keys.
+        Called when the number of keys has doubled, so it costs no more than assigning the slots."""
         present = np.zeros(len(self), np.bool_)
         for arrays in self._namespaces.values():
             here = arrays.present()
@@ -343,16 +331,16 @@ class ColumnarTable:
     # --- columns ------------------------------------------------------------------------------
 
     def kind_of(self, name: str) -> np.dtype[Any] | None:
-        """The type of a column, be it one that was restored; None: there is none."""
+        """Return the type of a column, also of a restored one; None if there is none."""
         column = self._columns.get(name)
         return self._stored.get(name) if column is None else column.kind
 
     def default_of(self, name: str) -> Any:
-        """Of new keys."""
+        """Return the number that new keys get in a column."""
         return self._columns[name].default if name in self._columns else 0
 
     def column(self, name: str, kind: Any, default: Any = 0) -> None:
-        """Let each key have a number of that name.
+        """Add a column, in which each key has a number.
 
         Raises:
             StateError: the name is in use for another type.
@@ -375,11 +363,13 @@ class ColumnarTable:
     def wide_column(
         self, name: str, kind: np.dtype[Any], default_of: Callable[[np.dtype[Any]], Any]
     ) -> np.dtype[Any]:
-        """The same, of a type that holds what numbers of the type hold that the column had or was
-        stored with; NumPy knows it.
+        """Add a column, or widen its type so that it can hold its present numbers, too.
+
+        Returns the column's type, as NumPy's promotion rules determine it from the present or
+        stored type and *kind*.
 
         Args:
-            default_of: by type.
+            default_of: returns the default for a type.
         """
         known = self.kind_of(name)
         wide = kind if known is None else np.promote_types(known, kind)
@@ -394,14 +384,16 @@ class ColumnarTable:
             arrays.convert(name, column)
 
     def values(self, name: str) -> Numbers:
-        """Where there are no namespaces: see :meth:`NamespaceArrays.values`."""
+        """Return the numbers of a column by slot, in a table without namespaces.
+        See :meth:`NamespaceArrays.values`."""
         return self._only.values(name)
 
     # --- snapshots ----------------------------------------------------------------------------
 
     def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> NumbersCapture:
-        """This point in time, or what has changed since an earlier one; what changes afterwards is
-        not in it.  See :meth:`KeyedStateBackend.capture`."""
+        """Capture the present numbers, or the changes since an earlier capture.
+        Later changes do not affect the capture. The arguments are those of
+        :meth:`KeyedStateBackend.capture`."""
         begin = self.log.begin(since)
         parts = [arrays.capture(each, begin) for each, arrays in self._namespaces.items()]
         found = _together([part.slots for part in parts])
@@ -419,14 +411,14 @@ class ColumnarTable:
         return capture
 
     def restore(self, restored: RestoredColumns, assign: KeyGroupAssigner) -> None:
-        """Take over what was stored, before any column is asked for.
+        """Take over stored data, before any column is requested.
 
         Args:
-            assign: says the key groups of the keys now.
+            assign: returns the present key groups of keys.
 
         Raises:
-            StateError: columns have been asked for, what was stored is of another kind, or its keys
-                are in other key groups now.
+            StateError: columns were requested before, the stored data is of another kind, or its
+                keys are in other key groups now.
         """
         if self._columns:
             raise StateError("a table is restored before its columns are used, not afterwards")
@@ -479,7 +471,7 @@ def _grown(array: Numbers, needed: int, default: Any) -> Numbers:
 
 
 class ColumnarArrayState(ArrayState):
-    """See :class:`ArrayState`."""
+    """An :class:`ArrayState` whose numbers are in a :class:`ColumnarTable`."""
 
     def __init__(self, table: ColumnarTable, name: str) -> None:
         self._table = table

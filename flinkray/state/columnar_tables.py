@@ -1,4 +1,4 @@
-"""The columnar tables of a backend: in memory, with whatever backend."""
+"""The columnar tables of a backend; they are in memory with every backend."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ ColumnarT = TypeVar("ColumnarT", ColumnarTable, RowTable)
 
 
 class ColumnarTables:
-    """By name, those that were restored and not asked for yet included."""
+    """Columnar tables by name, including restored tables that are not in use yet."""
 
     def __init__(self) -> None:
         self._tables: dict[str, ColumnarTable | RowTable] = {}
         self.restored: dict[str, RestoredColumns] = {}
 
     def __bool__(self) -> bool:
-        """Whether any was asked for."""
+        """Return whether a table is in use."""
         return bool(self._tables)
 
     def columns(
         self, name: str, namespaced: bool, assign: KeyGroupAssigner, known: Iterable[int]
     ) -> ColumnarTable:
-        """*known*: captures that others may begin at.
+        """Return the table of numbers with that name; it is created at its first use.
 
-        Raises:
-            StateError: the state is of another kind, or was stored for keys of other key groups.
+        *known*: ids of captures to which later captures can refer. Raises StateError if the state
+        is of another kind, or was stored for keys of other key groups.
         """
         table = self._tables.get(name)
         if table is None:
@@ -48,7 +48,7 @@ class ColumnarTables:
         assign: KeyGroupAssigner,
         known: Iterable[int],
     ) -> RowTable:
-        """The same of rows."""
+        """Return the table of rows with that name; it is created at its first use."""
         table = self._tables.get(name)
         if table is None:
             table = RowTable(namespaced, keys_of, assign)
@@ -63,7 +63,7 @@ class ColumnarTables:
         if restored is not None:
             table.restore(restored, assign)
             del self.restored[name]
-        for checkpoint_id in known:  # what was restored was in those captures
+        for checkpoint_id in known:  # these captures contain the restored data
             table.log.captured(checkpoint_id)
         self._tables[name] = table
         return table
@@ -71,7 +71,8 @@ class ColumnarTables:
     def restore(
         self, columns: Mapping[str, ColumnarSnapshot], theirs: KeyGroupRange, own: KeyGroupRange
     ) -> None:
-        """Take over what is in *own* of the state of *theirs*, after what was added before."""
+        """Add snapshots of the key groups *theirs*, restricted to the key groups *own*.
+        Their frames follow those of the snapshots added before."""
         for name, snapshot in columns.items():
             known = self.restored.setdefault(
                 name, RestoredColumns(name, snapshot.kind, snapshot.namespaced)
@@ -79,5 +80,5 @@ class ColumnarTables:
             known.add(snapshot, theirs, own)
 
     def capture(self, checkpoint_id: int | None, since: int | None) -> dict[str, ColumnarCapture]:
-        """See :meth:`KeyedStateBackend.capture`."""
+        """Capture all tables; the arguments are those of :meth:`KeyedStateBackend.capture`."""
         return {name: table.capture(checkpoint_id, since) for name, table in self._tables.items()}

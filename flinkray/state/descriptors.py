@@ -1,4 +1,4 @@
-"""State descriptors: what a function asks its runtime context for."""
+"""State descriptors, with which a function requests state from its runtime context."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ V = TypeVar("V")
 
 
 class StateDescriptor:
-    """Name, kind and types of a state.  Two descriptors of one name in one operator mean the same
-    state and must be of one kind."""
+    """Name, kind and types of a state.
+    Descriptors with the same name in one operator mean one state and must be of the same kind."""
 
     kind: ClassVar[str]
 
     def __init__(self, name: str, type_info: Any = None) -> None:
         if not isinstance(name, str) or not name:
             raise StateError(f"a state needs a name, got {name!r}")
-        # One name, one object: tables are looked up by it.
+        # Interned, because tables are looked up by name.
         self.name = sys.intern(name)
         self.type_info = type_info
         self._ttl_config: StateTtlConfig | None = None
@@ -35,7 +35,7 @@ class StateDescriptor:
         return self.name
 
     def enable_time_to_live(self, ttl_config: StateTtlConfig) -> None:
-        """Let values of this state expire."""
+        """Make values of this state expire."""
         self._ttl_config = ttl_config
 
     @property
@@ -44,12 +44,8 @@ class StateDescriptor:
         return config if config is not None and config.is_enabled() else None
 
     def set_queryable(self, queryable_state_name: str) -> None:
-        """Let keyed state be queried from outside, under a name that no other state of the job has
-        (see docs/queryable-state.md).
-
-        Raises:
-            StateError: it has such a name already, or this is none.
-        """
+        """Make keyed state queryable; the name is unique in the job (docs/queryable-state.md).
+        Raises StateError if the state is queryable already, or the name is not a non-empty str."""
         if not isinstance(queryable_state_name, str) or not queryable_state_name:
             raise StateError(
                 f"state {self.name!r} is queried under a name, got {queryable_state_name!r}"
@@ -61,11 +57,11 @@ class StateDescriptor:
         self._queryable_name = queryable_state_name
 
     def is_queryable(self) -> bool:
-        """Whether it has a name to be queried under."""
+        """Return whether the state is queryable."""
         return self._queryable_name is not None
 
     def get_queryable_state_name(self) -> str | None:
-        """That name."""
+        """Return the name under which the state is queried; None if it is not queryable."""
         return self._queryable_name
 
     def __repr__(self) -> str:
@@ -73,7 +69,7 @@ class StateDescriptor:
 
 
 class ValueStateDescriptor(StateDescriptor, Generic[T]):
-    """One value per key; *default_value* is what is read where nothing is stored."""
+    """A state with one value per key. *default_value* is read if nothing is stored."""
 
     kind = "value"
 
@@ -83,7 +79,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
 
 
 class ListStateDescriptor(StateDescriptor, Generic[T]):
-    """A list per key, or a list of an operator's subtask."""
+    """A state with one list per key, or an operator state with one list per subtask."""
 
     kind = "list"
 
@@ -92,7 +88,7 @@ class ListStateDescriptor(StateDescriptor, Generic[T]):
 
 
 class MapStateDescriptor(StateDescriptor, Generic[K, V]):
-    """A map per key, or a broadcast state."""
+    """A state with one map per key, or a broadcast state."""
 
     kind = "map"
 
@@ -101,7 +97,8 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
 
 
 class ReducingStateDescriptor(StateDescriptor, Generic[T]):
-    """A value that *reduce_function* (a function or a ReduceFunction) makes of all added ones."""
+    """A state with one value per key, which a reduce function combines from all added values.
+    *reduce_function* is a function or a ReduceFunction."""
 
     kind = "reducing"
 
@@ -116,7 +113,7 @@ class ReducingStateDescriptor(StateDescriptor, Generic[T]):
         self.reduce_function = reduce_function
 
     def get_reduce_function(self) -> Any:
-        """What the state was described with."""
+        """Return the reduce function as it was given."""
         return self.reduce_function
 
     @property
@@ -126,7 +123,7 @@ class ReducingStateDescriptor(StateDescriptor, Generic[T]):
 
 
 class AggregatingStateDescriptor(StateDescriptor, Generic[T]):
-    """The result of an AggregateFunction over all added values."""
+    """A state with the result of an AggregateFunction over all added values."""
 
     kind = "aggregating"
 
@@ -145,16 +142,16 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T]):
         self.agg_function = agg_function
 
     def get_agg_function(self) -> Any:
-        """What the state was described with."""
+        """Return the aggregate function as it was given."""
         return self.agg_function
 
 
 class ArrayStateDescriptor:
-    """A number for each key, kept in an array.
+    """A state with one number per key, kept in an array.
 
     Args:
-        dtype: NumPy's type of the numbers.
-        default_value: of keys that have just come.
+        dtype: NumPy type of the numbers.
+        default_value: number of a key that is new.
     """
 
     def __init__(self, name: str, dtype: Any, default_value: Any = 0) -> None:

@@ -1,4 +1,4 @@
-"""What can be wrong with the use of state."""
+"""Errors in the use of state."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from flinkray.core.errors import FlinkRayError
 
 
 class StateError(FlinkRayError):
-    """State was used in a way it does not allow; the text names the state and the way out."""
+    """State was used in a way that is not allowed; the text names the state and a solution."""
 
 
 class StateMigrationError(StateError):
-    """Stored state does not fit what is asked for; the text says why, and what would fit."""
+    """Stored state does not match the requested state; the text says why, and what would match."""

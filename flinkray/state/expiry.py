@@ -1,7 +1,7 @@
-"""When what is in a table expires, and the removal of what nobody reads any more.
+"""Expiry of the contents of tables, and removal of expired contents that are not accessed.
 
-What is stored is ``(value, renewed)``, the second being processing time in milliseconds; in lists
-and maps each element or entry has its own.
+Tables store ``(value, renewed)``, where *renewed* is processing time in milliseconds. In lists and
+maps each element or entry has its own time.
 """
 
 from __future__ import annotations
@@ -14,18 +14,14 @@ from flinkray.state.table import MISSING, ListTable, MapTable, StateTable, Value
 from flinkray.state.ttl import StateTtlConfig, StateVisibility, UpdateType
 
 PORTION = 1000
-"""Values that are looked at in one go."""
+"""Number of values that are examined at once."""
 MOST = 10_000
-"""The same where the program asks for more: a millisecond or two."""
+"""Largest number of values examined at once if the program asks for more: a millisecond or two."""
 
 
 class Expiry:
-    """Of one table.
-
-    Args:
-        now: processing time in milliseconds.
-        clean: looks for expired values, so many of them.
-    """
+    """Expiry of the contents of one table; *now* returns processing time in milliseconds.
+    *clean* examines the given number of values and removes expired ones."""
 
     def __init__(
         self,
@@ -41,14 +37,14 @@ class Expiry:
         self.in_background = search is not None
         self._per_access = 0 if search is None else search.cleanup_size
         self.per_record = self._per_access if search is not None and search.for_every_record else 0
-        """Values to be looked at for each record."""
+        """Number of values to examine for each record."""
         self._due = 0
         self._clean = clean
         self._renew_on_read = config.update_type is UpdateType.OnReadAndWrite
         self._show_expired = config.state_visibility is StateVisibility.ReturnExpiredIfNotCleanedUp
 
     def accessed(self) -> None:
-        """Each access has a part in the search for expired values, which is done in portions."""
+        """Count an access; after enough accesses, examine a portion of values for expired ones."""
         self._due += self._per_access
         if self._due >= PORTION:
             portion, self._due = min(self._due, MOST), 0
@@ -57,11 +53,12 @@ class Expiry:
     # --- what handles read --------------------------------------------------------------------
 
     def value(self, table: ValueTable, place: Any, to_change: bool = False) -> Any:
-        """The value, or MISSING.  An expired one is removed by this, and given for the last time
-        if it may be seen.
+        """Return the value of a place, or MISSING.
+
+        An expired value is removed; it is returned for the last time if expired values are visible.
 
         Args:
-            to_change: it may be changed in place.
+            to_change: whether the caller may change the value in place.
         """
         self.accessed()
         entry = table.get_to_change(place, MISSING) if to_change else table.get(place, MISSING)
@@ -77,7 +74,8 @@ class Expiry:
         return value
 
     def elements(self, table: ListTable, place: Any) -> list[Any]:
-        """Of a list, in the same way."""
+        """Return the elements of a list.
+        Expired elements are removed; they are returned once more if expired values are visible."""
         self.accessed()
         entries = table.get(place)
         if not entries:
@@ -92,7 +90,8 @@ class Expiry:
         return seen
 
     def entry(self, table: MapTable, place: Any, key: Any) -> Any:
-        """Of a map, in the same way."""
+        """Return the value of a map's entry, or MISSING.
+        An expired entry is removed; it is returned once more if expired values are visible."""
         entry = table.get(place, key, MISSING)
         if entry is MISSING:
             return MISSING
@@ -105,11 +104,11 @@ class Expiry:
             table.put(place, key, (value, now))
         return value
 
-    # --- what nobody reads --------------------------------------------------------------------
+    # --- contents that nobody reads ---------------------------------------------------------------
 
     def clean(self, now: Callable[[], int]) -> Iterator[None]:
-        """Look at everything that is in the table now, and yield after each value; the table may
-        be changed meanwhile."""
+        """Examine all contents of the table and remove expired ones; yields after each value.
+        The table may be changed between two yields."""
         table = self.table
         if isinstance(table, ValueTable):
             return self._clean_values(table, now)
@@ -149,11 +148,11 @@ class Expiry:
 
 
 def visible(contents: Any, kind: str, config: StateTtlConfig, now: int) -> Any:
-    """What a reader sees who changes nothing: contents without times, and MISSING where nothing is
-    left.
+    """Return contents without renewal times and without expired parts, as a query sees them.
+    Returns MISSING if nothing is left.
 
     Args:
-        kind: of the state's descriptor.
+        kind: kind of the state's descriptor.
         now: processing time in milliseconds.
     """
     show_expired = config.state_visibility is StateVisibility.ReturnExpiredIfNotCleanedUp
@@ -170,7 +169,7 @@ def visible(contents: Any, kind: str, config: StateTtlConfig, now: int) -> Any:
 def without_expired(
     table: StateTable, places: Sequence[Any], contents: Sequence[Any], limit: int
 ) -> tuple[list[Any], list[Any]]:
-    """Places and their contents, of which those that were renewed up to then have expired."""
+    """Return (places, contents) without contents last renewed at *limit* or before."""
     living: list[tuple[Any, Any]] = []
     for place, held in zip(places, contents, strict=True):
         kept = _without_expired(table, held, limit)
@@ -180,7 +179,7 @@ def without_expired(
 
 
 def _without_expired(table: StateTable, contents: Any, limit: int) -> Any:
-    """None: all of it has expired."""
+    """Return the contents without expired parts; None if all parts have expired."""
     if isinstance(table, ValueTable):
         return contents if contents[1] > limit else None
     kept: Any

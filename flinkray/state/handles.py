@@ -1,8 +1,7 @@
-"""The handles of keyed state: a table, and where to find the current key.
+"""Handles of keyed state: each refers to a table and to the context with the current key.
 
-They are between user code and a table: what comes in and what goes out is copied if it can be
-changed, so that nobody changes state but by a handle.  They are on the path of every record, hence
-the flat attribute access and no helper functions.
+Handles copy mutable values on the way in and out, so that state changes only through a handle. They
+are called for every record, so they use flat attribute access and no helper functions.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from flinkray.state.table import MISSING, ListTable, MapTable, ValueTable
 
 
 class TableValueState(ValueState[Any]):
-    """See :class:`ValueState`."""
+    """A :class:`ValueState` in a table."""
 
     __slots__ = ("_context", "_default", "_table")
 
@@ -54,7 +53,7 @@ class TableValueState(ValueState[Any]):
 
 
 class TableListState(ListState[Any]):
-    """See :class:`ListState`."""
+    """A :class:`ListState` in a table."""
 
     __slots__ = ("_context", "_table")
 
@@ -83,14 +82,14 @@ class TableListState(ListState[Any]):
 
 
 def owned_list(values: Iterable[Any]) -> list[Any]:
-    """A list that its reader may change, and so the elements."""
+    """Return a list that the caller may change, with copies of mutable elements."""
     copied = list(values)
     owned: list[Any] = own_all(copied)  # type: ignore[assignment]
     return owned
 
 
 def without_none(values: Iterable[Any] | None) -> list[Any]:
-    """A list of elements; StateError if it is none, or one of them is."""
+    """Return the values as a list. Raises StateError if *values* or an element is None."""
     if values is None:
         raise StateError("None is no list; use clear() to empty a list state")
     result = list(values)
@@ -100,7 +99,7 @@ def without_none(values: Iterable[Any] | None) -> list[Any]:
 
 
 class TableReducingState(ReducingState[Any]):
-    """See :class:`ReducingState`."""
+    """A :class:`ReducingState` in a table."""
 
     __slots__ = ("_context", "_reduce", "_table")
 
@@ -128,7 +127,7 @@ class TableReducingState(ReducingState[Any]):
 
 
 class TableAggregatingState(AggregatingState[Any, Any]):
-    """See :class:`AggregatingState`; the accumulator is what is stored."""
+    """An :class:`AggregatingState` in a table, which stores the accumulator."""
 
     __slots__ = ("_add", "_context", "_create", "_result", "_table")
 
@@ -158,7 +157,7 @@ class TableAggregatingState(AggregatingState[Any, Any]):
 
 
 class MapIterator(Iterator[Any]):
-    """Goes through a map as it was when the iterator was made."""
+    """Iterates over a copy of a map, made when the iterator was created."""
 
     def __init__(
         self, entries: Iterable[tuple[Any, Any]], remove: Callable[[Any], None], what: str
@@ -177,11 +176,8 @@ class MapIterator(Iterator[Any]):
         return key if self._what == "keys" else (key, own(value))
 
     def remove(self) -> None:
-        """Remove the pair that was returned last.
-
-        Raises:
-            StateError: nothing was returned yet, or it was removed already.
-        """
+        """Remove the entry that was returned last.
+        Raises StateError if nothing was returned yet, or the entry was removed already."""
         if self._current is MISSING:
             raise StateError("remove() goes with one call of next() before it")
         self._remove(self._current)
@@ -189,7 +185,7 @@ class MapIterator(Iterator[Any]):
 
 
 class MapHandle(MapState[Any, Any]):
-    """What all handles of map state have in common."""
+    """Common parts of all handles of map state."""
 
     __slots__ = ("_context", "_table")
 
@@ -199,7 +195,7 @@ class MapHandle(MapState[Any, Any]):
 
     @abstractmethod
     def _live(self) -> Iterable[tuple[Any, Any]]:
-        """The entries that there are now."""
+        """Return the present entries."""
 
     def remove(self, key: Any) -> None:
         self._table.remove_entry(self._context.key, as_key(key))
@@ -222,7 +218,7 @@ class MapHandle(MapState[Any, Any]):
 
 
 class TableMapState(MapHandle):
-    """See :class:`MapState`."""
+    """A :class:`MapState` in a table."""
 
     __slots__ = ()
 
@@ -249,5 +245,5 @@ class TableMapState(MapHandle):
 
 
 def own_entries(entries: dict[Any, Any]) -> dict[Any, Any]:
-    """A dictionary with its own keys and values."""
+    """Return a copy of the dictionary whose keys and values nobody else can change."""
     return {own_key(key): own(value) for key, value in entries.items()}

@@ -1,6 +1,7 @@
-"""Keyed state on the heap: a dictionary for each table.
+"""Keyed state on the heap: each table is a dictionary.
 
-Key groups cost nothing while records flow; entries are sorted into them when a snapshot is written.
+Key groups cost nothing while records are processed; entries are sorted into key groups when a
+    snapshot is written.
 """
 
 from __future__ import annotations
@@ -58,19 +59,19 @@ _SHAPES: dict[str, type[HeapTable]] = {
     "list": HeapListTable,
     "map": HeapMapTable,
 }
-"""By the descriptor's kind."""
+"""Table classes, by the descriptor's kind."""
 
 _MOST_KNOWN = 1000
-"""Captures that others may begin at."""
+"""Largest number of captures to which later captures can refer."""
 
 
 _Groups = dict[int, list[Payload]]
-"""Key group -> frames, oldest first."""
+"""Frames by key group, oldest first."""
 
 
 @dataclass
 class _Restored:
-    """A table that nobody has asked for yet."""
+    """A restored table that is not in use yet."""
 
     kind: str
     namespaced: bool
@@ -80,7 +81,7 @@ class _Restored:
     def read(
         self, name: str, serializer: StateSerializer, assign: KeyGroupAssigner
     ) -> dict[Any, Any]:
-        """Contents by place.  Raises StateMigrationError."""
+        """Return the contents by place. Raises StateMigrationError."""
         for snapshot in self.serializers:
             serializer.check(snapshot)
         entries: dict[Any, Any] = {}
@@ -91,18 +92,19 @@ class _Restored:
                 for place in as_places(frame.removed_keys, frame.removed_namespaces):
                     entries.pop(place, None)
                 places = as_places(frame.keys, frame.namespaces)
-                # A dictionary makes room for another at once, which saves a quarter of the time.
+                # ``|=`` with a dictionary reserves space at once, which saves a quarter of the
+                # time.
                 entries |= dict(zip(places, frame.contents, strict=True))
         return entries
 
     def snapshot(self) -> TableSnapshot:
-        """As it was stored."""
+        """Return the table as a snapshot, in its stored form."""
         groups, serializer = _joined(self.groups), merged(self.serializers)
         return TableSnapshot(self.kind, self.namespaced, True, groups, serializer)
 
 
 class HeapKeyedStateBackend(KeyedStateBackend):
-    """See the module."""
+    """A backend that keeps keyed state in dictionaries; see the module's docstring."""
 
     def __init__(
         self,
@@ -118,7 +120,8 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         self._restored: dict[str, _Restored] = {}
         self._columnar = ColumnarTables()
         self._known: deque[int] | None = None
-        """Captures since the oldest that another may begin at; None: changes are not noted yet."""
+        """Ids of the captures since the oldest to which a later capture can refer.
+        None: changes are not noted yet."""
 
     def table(self, descriptor: StateDescriptor, namespaced: bool = False) -> HeapTable:
         table = self._tables.get(descriptor.name)
@@ -135,7 +138,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             entries = restored.read(descriptor.name, StateSerializer(descriptor), assign)
             del self._restored[descriptor.name]
         table = _SHAPES[descriptor.kind](descriptor, namespaced, entries)
-        if self._known is not None:  # what was restored was in those captures
+        if self._known is not None:  # these captures contain the restored data
             table.begin(self._known)
         self._tables[descriptor.name] = table
         return table
@@ -177,7 +180,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         queues = {name: queue.capture() for name, queue in self._queues.items()}
         columns = self._columnar.capture(checkpoint_id, since)
         if not (columns or self._restored or self._columnar.restored):
-            # Whatever there is may be wanted as a whole: then what was there before is not needed.
+            # If every table is captured as a whole, the capture needs no earlier snapshot.
             is_whole = is_whole or all(of_table.places is None for _, of_table in tables)
         return HeapCapture(
             is_whole,
@@ -227,7 +230,8 @@ class HeapKeyedStateBackend(KeyedStateBackend):
                         queue.add(timestamp, as_key(key), namespace)
 
     def _own_bodies(self, snapshot: SnapshotStream) -> dict[Section, _Groups]:
-        """As they were read, and not joined: they may be all that is in memory."""
+        """Return the payloads of this subtask's key groups.
+        They are not joined, since a joined copy may not fit into memory."""
         bodies: dict[Section, _Groups] = defaultdict(dict)
         for group, section, payload in snapshot.bodies():
             if group in self.key_groups:

@@ -1,8 +1,8 @@
-"""Writes what tables and timers on the heap held at a moment, while these go on changing.
+"""Writes the contents of tables and timers on the heap as of a moment, while they change.
 
-The interpreter's lock is what a writer and its task contend for.  So entries become columns a
-portion at a time, in one call of Arrow's each (:mod:`flinkray.state.value_columns`); what puts them
-in the order of their key groups is Arrow's and NumPy's, without the lock.
+A writer and its task compete for the interpreter's lock. So entries become columns one portion at a
+time, with one call of Arrow for each column (:mod:`flinkray.state.value_columns`). Sorting by key
+group is done by Arrow and NumPy without the lock.
 """
 
 from __future__ import annotations
@@ -34,24 +34,21 @@ from flinkray.state.thread_turns import short_turns
 from flinkray.state.value_columns import TupleColumn, column_of, concatenated, divisible
 
 MOST_IN_CHUNK = 1 << 19
-"""Entries that are put in order at once."""
+"""Number of entries that are sorted at once."""
 
 Captured = tuple[HeapTable, TableCapture]
 
 
 class PassedOnTable(Protocol):
-    """A table that was restored, and that nobody has asked for."""
+    """A restored table that is not in use; snapshots pass it on as it was stored."""
 
     def snapshot(self) -> TableSnapshot: ...
 
 
 class HeapCapture(StateCapture):
-    """See :class:`StateCapture`.
-
-    Args:
-        moment: processing time of it, in milliseconds.
-        restored, restored_columns: what nobody has asked for yet; it is passed on as it was stored.
-    """
+    """A :class:`StateCapture` of a :class:`HeapKeyedStateBackend`.
+    *moment*: processing time of the capture, in milliseconds; *restored*, *restored_columns*:
+    tables that are not in use yet; the snapshot contains them in their stored form."""
 
     def __init__(
         self,
@@ -140,13 +137,13 @@ class _Chunk(NamedTuple):
     """Entries in the order of their key groups."""
 
     entries: TupleColumn
-    """Keys, namespaces if there are any, and contents unless the entries are gone."""
+    """Keys, namespaces if there are any, and contents unless the entries were removed."""
     groups: dict[int, tuple[int, int]]
-    """Key group -> begin and end of its entries."""
+    """(begin, end) of the entries of each key group."""
 
 
 class _TableWriter:
-    """Of one table: puts its entries in order at once, and serialises them by key group."""
+    """Writes one table: sorts all entries first, and then serialises them by key group."""
 
     def __init__(
         self, table: HeapTable, capture: TableCapture, assign: KeyGroupAssigner, moment: int
@@ -157,7 +154,7 @@ class _TableWriter:
         self._writer: StateFrameWriter = table.serializer.writer()
         self._chunks: list[_Chunk] = []
         self._limit: int | None = None
-        """What was renewed up to then is left out."""
+        """Values last renewed at this time or before are left out. None: nothing expires."""
         config = table.descriptor.ttl_config
         if config is not None and config.cleanup_strategies.in_full_snapshot():
             self._limit = moment - config.ttl
@@ -166,7 +163,7 @@ class _TableWriter:
             capture.done = True  # nothing is left that the task could change
 
     def groups(self) -> Iterator[int]:
-        """Those that there is something of, perhaps several times."""
+        """Yield the key groups that have entries; a key group may occur several times."""
         return chain.from_iterable(chunk.groups for chunk in self._chunks)
 
     def frames(self, group: int) -> Iterator[bytes]:
@@ -182,7 +179,7 @@ class _TableWriter:
                     yield self._writer.write(nothing, (), places)
 
     def form(self) -> TableForm:
-        """When all frames are written."""
+        """Return the table's form; call this after all frames are written."""
         kind, namespaced = self._table.descriptor.kind, self._table.namespaced
         return TableForm(kind, namespaced, self._is_whole, self._writer.snapshot())
 
@@ -192,7 +189,7 @@ class _TableWriter:
         for places, contents in capture.portions(removed):
             if self._limit is not None:
                 living = without_expired(self._table, places, contents, self._limit)
-                if not self._is_whole:  # nor is what an earlier snapshot has of them to be seen
+                if not self._is_whole:  # remove what earlier snapshots have
                     removed += set(places).difference(living[0])
                 places, contents = living
             if not places:

@@ -1,10 +1,8 @@
 """State tables and timers in dictionaries.
 
-Until the first point in time is captured, nothing is noted: the hot methods of value tables are
-those of the dictionary then.  From then on a table knows the places that were changed since the
-last capture.  The first change of each saves what captures that are not written yet want of it, so
-that capturing itself takes no time: lists and maps are copied before they are changed in place,
-values are kept for the captures as they are.
+Until the first capture no changes are noted: value tables then use the dictionary's own methods.
+After it, the first change of each place saves the old contents for captures that are not written
+yet, so making a capture takes no time. Lists and maps are copied before they are changed in place.
 """
 
 from __future__ import annotations
@@ -22,42 +20,44 @@ from flinkray.state.table import MISSING, ListTable, MapTable, PointReader, Stat
 from flinkray.state.timer_queue import TimerQueue
 
 _FEW = 1000
-"""Changes that are remembered in any case; of more than a table has places, nothing is."""
+"""Number of changes that are always remembered; more are dropped if they outnumber the places."""
 _LOOKED_UP = 1 << 14
-"""Places that are looked up at once: other threads stand still meanwhile."""
+"""Number of places looked up at once; other threads wait during the look-up."""
 _PORTION = 1 << 16
-"""Places that are told of at once.  Others stand still for some 3 ms while they become a column,
-and each time that they do not, whoever writes waits for a turn."""
+"""Number of places passed on at once; other threads wait about 3 ms while these become a column.
+With smaller portions, the writer waits for the interpreter's lock more often."""
 _MOST_COPIED = 1 << 22
-"""Places of a table that is copied at once instead: about 25 ns each, where to look up each of them
-would take ten times as long."""
+"""Largest table that is copied at once.
+
+This takes about 25 ns per place, and looking up each place ten times as long.
+"""
 
 
 _SHORTEST_REST, _LONGEST_REST = 2, 16
-"""Captures in a row before which nothing is noted."""
+"""Shortest and longest rest: number of consecutive captures before which nothing is noted."""
 _MOST_LOOKED_AT = 256
-"""Places that are compared at the end of a rest."""
+"""Number of places that are compared at the end of a rest."""
 _MOST_AT_REST = 1 << 19
-"""Places of a table that is copied while its task waits: about 25 ns each."""
+"""Largest table that is copied while its task waits: takes about 25 ns per place."""
 
 
 class Changes(NamedTuple):
-    """What a capture holds."""
+    """The contents of a capture."""
 
     places: list[Any]
     contents: list[Any]
-    """Of these places."""
+    """Contents of these places."""
     removed: list[Any]
-    """Places that hold nothing any more, if only changes are wanted."""
+    """Places that are empty now; only if the capture has changes."""
 
 
 class TableCapture:
-    """What a table held at a moment.
+    """The contents of a table at one moment.
 
     Args:
-        entries: the table's own, which goes on changing.
-        places: those that had changed since the capture before; None: all are wanted.
-        is_copy: the entries are the capture's, and stay as they are.
+        entries: the table's own dictionary, which continues to change.
+        places: the places changed since the previous capture; None: all places are wanted.
+        is_copy: whether *entries* belongs to the capture and does not change.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class TableCapture:
         self._is_copy = is_copy
         self.places = places
         self.before: dict[Any, Any] = {}
-        """What there was at places that have changed since; MISSING for nothing."""
+        """Old contents of places that have changed since the capture; MISSING for empty places."""
         self.done = False
 
     def read(self) -> Changes:
-        """From any thread, and while the table changes."""
+        """Return the contents; may be called from any thread, and while the table changes."""
         removed: list[Any] = []
         portions = list(self.portions(removed))
         places = chain.from_iterable(places for places, _ in portions)
@@ -79,8 +79,8 @@ class TableCapture:
         return Changes(list(places), list(contents), removed)
 
     def portions(self, removed: list[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
-        """The same: some thousand places at a time with what they hold.  Those that hold nothing
-        any more are added to *removed* before the first."""
+        """Yield (places, contents) in portions of some thousand places.
+        Places that are empty now are added to *removed* before the first portion."""
         if self.places is None and len(self._entries) <= _MOST_COPIED:
             entries = self._entries if self._is_copy else self._copy()
             places, contents = iter(entries), iter(entries.values())
@@ -99,7 +99,7 @@ class TableCapture:
         for begin in range(0, len(places), _LOOKED_UP):
             portion = places[begin : begin + _LOOKED_UP]
             contents += map(self._entries.get, portion, repeat(MISSING))
-        # After that: a change is noted here before it is made there.
+        # Read ``before`` last: a change is noted in it before it is made in the table.
         before = self.before.copy()
         if self.places is not None:
             return _changes(places, list(map(before.get, places, contents)) if before else contents)
@@ -115,7 +115,7 @@ class TableCapture:
 
     def _copy(self) -> dict[Any, Any]:
         entries = self._entries.copy()
-        before = self.before.copy()  # after that, as above
+        before = self.before.copy()  # last, as above
         entries.update(before)
         for place in [place for place, found in before.items() if found is MISSING]:
             del entries[place]
@@ -132,30 +132,31 @@ def _changes(places: list[Any], contents: list[Any]) -> Changes:
 
 
 class _Tracked:
-    """Knows what was changed since the last capture.
+    """A dictionary that knows its changes since the last capture.
 
     Args:
-        entries: by place.
+        entries: contents by place.
     """
 
     def __init__(self, entries: dict[Any, Any]) -> None:
         self._entries = entries
         self._changed: set[Any] | None = None
-        """Since the last capture; None: there was none."""
+        """Places changed since the last capture; None: there was no capture."""
         self._fresh: set[Any] = set()
-        """Those of them that held nothing at the last capture."""
+        """The changed places that were empty at the last capture."""
         self._past: list[tuple[int | None, set[Any]]] = []
-        """Captures since the oldest that another may begin at, by rising ids, each with what was
-        changed between the one before it and itself."""
+        """Captures since the oldest to which another can refer, by rising ids.
+        Each is (id, places changed between the previous capture and this one)."""
         self._captures: list[TableCapture] = []
 
     def begin(self, known: Iterable[int]) -> None:
-        """Note changes from now on: nothing has changed since these captures."""
+        """Note changes from now on. Nothing has changed since the captures *known*."""
         self._past = [(checkpoint_id, set()) for checkpoint_id in known]
         self._changed = set()
 
     def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> TableCapture:
-        """This moment; it takes no time.  See :meth:`KeyedStateBackend.capture`."""
+        """Capture this moment; takes no time.
+        The arguments are those of :meth:`KeyedStateBackend.capture`."""
         changed = set() if self._changed is None else self._changed
         capture = TableCapture(self._entries, self._changed_since(since, changed))
         if checkpoint_id is not None or self._past:
@@ -168,7 +169,8 @@ class _Tracked:
         return capture
 
     def _changed_since(self, since: int | None, changed: set[Any]) -> set[Any] | None:
-        """Where; *changed*: since the last capture.  None: that is not known."""
+        """Return the places changed since the capture *since*; None if not known.
+        *changed*: places changed since the last capture."""
         ids = [checkpoint_id for checkpoint_id, _ in self._past]
         if since is None or since not in ids:
             return None
@@ -177,7 +179,7 @@ class _Tracked:
         return changed.union(*(places for _, places in self._past)) if self._past[1:] else changed
 
     def _first_change(self, place: Any) -> None:
-        """Of a place since the last capture; to be called before it is made."""
+        """Note the first change of a place since the last capture; call this before the change."""
         assert self._changed is not None
         self._changed.add(place)
         if place not in self._entries:
@@ -186,12 +188,10 @@ class _Tracked:
             self._save(place, self._entries.get(place, MISSING))
 
     def _save(self, place: Any, contents: Any) -> None:
-        """For captures that are not written yet."""
         for capture in self._captures:
             capture.before.setdefault(place, contents)
 
     def _is_captured(self) -> bool:
-        """Whether there are captures that are not written yet."""
         for capture in self._captures:
             if capture.done:
                 self._captures = [other for other in self._captures if not other.done]
@@ -199,12 +199,12 @@ class _Tracked:
         return bool(self._captures)
 
     def _remove(self, place: Any) -> Any:
-        """What was there, or MISSING."""
+        """Remove the contents of a place and return them; MISSING if it was empty."""
         changed = self._changed
         if changed is not None and place in self._entries:
             if place not in changed:
                 self._first_change(place)
-            elif place in self._fresh:  # came and went: the next capture need not know
+            elif place in self._fresh:  # added and removed: the next capture need not know
                 self._fresh.discard(place)
                 changed.discard(place)
         return self._entries.pop(place, MISSING)
@@ -218,7 +218,7 @@ class _Tracked:
 
 
 class HeapTable(_Tracked, StateTable):
-    """What the shapes have in common."""
+    """Common parts of the tables of all shapes."""
 
     def __init__(
         self, descriptor: StateDescriptor, namespaced: bool, entries: dict[Any, Any]
@@ -226,9 +226,9 @@ class HeapTable(_Tracked, StateTable):
         _Tracked.__init__(self, entries)
         StateTable.__init__(self, descriptor, namespaced)
         self._is_shared = False
-        """Whether other threads read it: what can be changed is then copied before it is changed in
-        place, each time.  A mark that readers set would come too late for a change that has begun,
-        and nobody may wait for a function of the user's."""
+        """Whether other threads read the table.
+        Then mutable contents are copied before each change in place. A mark set by readers would
+        come too late for a change that has begun, and readers cannot wait for a user function."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -256,19 +256,19 @@ class HeapTable(_Tracked, StateTable):
         return self._read
 
     def _read(self, places: Sequence[Any]) -> list[Any]:
-        """A look into a dictionary is one step for other threads, and so is copying what is found:
-        what is in it is not changed any more."""
+        """Return the contents of places.
+        Looking up a dictionary, and copying the result, are each one step for other threads, since
+        the values inside are not changed any more."""
         return list(map(self._entries.get, places, repeat(MISSING)))
 
 
 class HeapValueTable(HeapTable, ValueTable):
-    """See the module.
+    """A table with one value per place.
 
-    Where most places change between two captures, it is not worth knowing which: to note it takes
-    a tenth of a keyed program's time, and the changes are as long as everything is.  Such a table
-    rests: it notes nothing and is captured as a whole, by a copy, for some captures.  Then it looks
-    again: it rests on if most of some places hold another object than at the capture before, and
-    otherwise notes changes until the next capture.
+    If most places change between two captures, noting the changes takes a tenth of a program's
+    time, and they are as large as the table. Such a table rests: for some captures it notes nothing
+    and is captured as a whole, by a copy. At the end of a rest, it compares some places with the
+    previous capture. If most hold another object, it rests again; otherwise it notes changes.
     """
 
     def __init__(
@@ -276,14 +276,14 @@ class HeapValueTable(HeapTable, ValueTable):
     ) -> None:
         super().__init__(descriptor, namespaced, entries)
         self.handles: list[HeapValueState] = []
-        """Those that write past the methods below."""
+        """Handles that write to the dictionary directly, without the methods below."""
         self._has_mutable = False
-        """Whether what it holds is changed in place."""
+        """Whether the table holds values that are changed in place."""
         self._rest = 0
-        """Captures until changes are noted again, which now they are not; 0: they are."""
+        """Number of captures until changes are noted again; 0: changes are being noted."""
         self._next_rest = _SHORTEST_REST
         self._looked_at: list[tuple[Any, Any]] = []
-        """What some places held at the last capture but one of a rest."""
+        """(place, value) of some places at the last but one capture of a rest."""
         self._write_directly()
         self.__dict__["get_to_change"] = entries.get
 
@@ -307,17 +307,15 @@ class HeapValueTable(HeapTable, ValueTable):
         return TableCapture(self._entries.copy(), places, is_copy=True)
 
     def _some(self) -> list[tuple[Any, Any]]:
-        """Places from everywhere in the table, with what they hold."""
+        """Return (place, value) of places spread over the whole table."""
         step = len(self._entries) // _MOST_LOOKED_AT + 1
         return list(islice(self._entries.items(), None, None, step))
 
     def _most_changed(self) -> bool:
-        """Of the places that were looked at."""
         found = [self._entries.get(place, MISSING) is not it for place, it in self._looked_at]
         return 2 * sum(found) > len(found)
 
     def _may_rest(self, checkpoint_id: int | None) -> bool:
-        """From a capture to the next one."""
         number, changed = len(self._entries), self._changed
         if changed is not None and 2 * len(changed) <= number:
             self._next_rest = _SHORTEST_REST
@@ -337,7 +335,7 @@ class HeapValueTable(HeapTable, ValueTable):
             handle.follow()
 
     def _write_directly(self) -> None:
-        """In place of the methods below, while there is nothing to note."""
+        """While no changes are noted, replace the methods below by those of the dictionary."""
         self.__dict__.update(
             get=self._entries.get, put=self._entries.__setitem__, put_all=self._entries.update
         )
@@ -358,10 +356,10 @@ class HeapValueTable(HeapTable, ValueTable):
         if type(value) in IMMUTABLE:
             return value
         self._has_mutable = True
-        if self._is_shared:  # what is kept is not what is changed, for captures neither
+        if self._is_shared:  # neither readers nor captures see the change
             return own(value)
         if self._changed is None:
-            value = self._entries[place] = own(value)  # it rests, for the last time
+            value = self._entries[place] = own(value)  # the table rests for the last time
             return value
         if place not in self._changed:
             self._first_change(place)
@@ -389,8 +387,9 @@ class HeapValueTable(HeapTable, ValueTable):
 
 
 class HeapValueState(TableValueState):
-    """The most common handle.  Of two values in turn the second mostly has the type of the first,
-    and goes straight into the dictionary."""
+    """The handle of a value state on the heap; used while the table notes no changes.
+    Consecutive values mostly have the same type, so an immutable value with the type of the
+    previous one is written directly to the dictionary."""
 
     __slots__ = ("_changed", "_entries", "_first_change", "_heap", "_noted", "_read", "_written")
 
@@ -399,14 +398,14 @@ class HeapValueState(TableValueState):
         self._heap = table
         self._entries = table._entries
         self._changed: set[Any] = set()
-        """The table's, where changes are noted."""
+        """The table's set of changed places, while changes are noted."""
         self._first_change = table._first_change
         self._read: type | None = None
-        """A type whose values are read as they are."""
+        """A type whose values are returned without a copy."""
         self._written: type | None = None
-        """A type whose values are written as they are; None where changes are noted."""
+        """A type whose values are stored without a copy; None while changes are noted."""
         self._noted: type | None = None
-        """Likewise; None where they are not."""
+        """A type whose values are stored without a copy; None while changes are not noted."""
         table.handles.append(self)
         self.follow()
 
@@ -428,19 +427,20 @@ class HeapValueState(TableValueState):
             self._written = type(value)
 
     def follow(self) -> None:
-        """The table notes changes from now on, or notes them in another set, or does not."""
+        """Adapt to the table when it begins or stops to note changes, or has a new set of notes."""
         changed = self._heap._changed
         self._changed = set() if changed is None else changed
         kind = HeapValueState if changed is None else NotingHeapValueState
         if type(self) is not kind:
-            # Whoever has kept the other class's method comes by it to the table.
+            # A caller that has kept a method of the other class then goes through the table.
             self._written = self._noted = None
             self.__class__ = kind
 
 
 class NotingHeapValueState(HeapValueState):
-    """The same handle where changes are noted: to ask for each value whether they are takes as long
-    as to write it."""
+    """The handle of a value state on the heap while the table notes changes.
+    It is a class of its own, because a check for each value whether changes are noted takes as
+    long as writing the value."""
 
     __slots__ = ()
 
@@ -457,7 +457,7 @@ class NotingHeapValueState(HeapValueState):
 
 
 class HeapListTable(HeapTable, ListTable):
-    """See the module."""
+    """A table with one list per place, in a dictionary."""
 
     def get(self, place: Any) -> Sequence[Any]:
         values: Sequence[Any] = self._entries.get(place, ())
@@ -518,11 +518,11 @@ _EMPTY: dict[Any, Any] = {}
 
 
 class HeapMapTable(HeapTable, MapTable):
-    """See the module."""
+    """A table with one map per place, in a dictionary."""
 
     _has_slow_keys = False
-    """Whether there may be keys of entries whose equality is code in Python: while it runs, other
-    threads would see that some of many entries are put and others are not."""
+    """Whether comparing keys of entries may run Python code.
+    Other threads could then see some of many new entries and not others."""
 
     def get(self, place: Any, key: Any, default: Any = None) -> Any:
         entries = self._entries.get(place)
@@ -609,8 +609,8 @@ class HeapMapTable(HeapTable, MapTable):
 
 
 class HeapTimerQueue(_Tracked, TimerQueue):
-    """Timers of one moment are kept in one dictionary, so that a heap operation is paid per moment
-    and not per timer."""
+    """A timer queue in memory.
+    Timers of one time are in one dictionary, so a heap operation is needed only for each time."""
 
     def __init__(self) -> None:
         super().__init__({})
@@ -652,11 +652,11 @@ class HeapTimerQueue(_Tracked, TimerQueue):
         return True
 
     def has(self, timestamp: int, timer: tuple[Any, Any]) -> bool:
-        """Whether there is that timer."""
+        """Return whether that timer exists."""
         return timer in self._entries.get(timestamp, ())
 
     def times(self) -> list[int]:
-        """Those that have timers, in no order."""
+        """Return the times that have timers, in no particular order."""
         return [timestamp for timestamp, bucket in self._entries.items() if bucket]
 
     def _save(self, place: Any, contents: Any) -> None:

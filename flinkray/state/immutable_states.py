@@ -1,4 +1,4 @@
-"""What a query answers: the state of one key as it was at a moment, which nobody can change."""
+"""Results of queries: the state of one key at a moment, which cannot be changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flinkray.state.interfaces import (
 
 
 class ReadOnlyStateError(StateError):
-    """The answer of a query is a copy: the state itself is changed by the job alone."""
+    """A query's result is a copy that cannot be changed; only the job changes the state itself."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(
@@ -35,14 +35,14 @@ class ReadOnlyStateError(StateError):
 
 
 class ImmutableState(State):
-    """What all answers have in common."""
+    """Common parts of all query results."""
 
     def clear(self) -> NoReturn:
         raise ReadOnlyStateError
 
 
 class ImmutableValueState(ImmutableState, ValueState[Any]):
-    """See :class:`ValueState`."""
+    """The :class:`ValueState` that a query returns."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -72,12 +72,13 @@ class _ImmutableAppending(ImmutableState):
 
 
 class ImmutableReducingState(_ImmutableAppending, ReducingState[Any]):
-    """See :class:`ReducingState`."""
+    """The :class:`ReducingState` that a query returns."""
 
 
 class ImmutableAggregatingState(_ImmutableAppending, AggregatingState[Any, Any]):
-    """See :class:`AggregatingState`.  What is stored is an accumulator; the result comes from the
-    descriptor's function, or is the accumulator if there is no descriptor."""
+    """The :class:`AggregatingState` that a query returns.
+    The stored value is an accumulator. The result comes from the descriptor's function, or is the
+    accumulator if there is no descriptor."""
 
     def __init__(self, accumulator: Any, function: Any = None) -> None:
         super().__init__(accumulator)
@@ -89,7 +90,7 @@ class ImmutableAggregatingState(_ImmutableAppending, AggregatingState[Any, Any])
 
 
 class ImmutableListState(ImmutableState, ListState[Any]):
-    """See :class:`ListState`."""
+    """The :class:`ListState` that a query returns."""
 
     def __init__(self, values: list[Any]) -> None:
         self._values = values
@@ -111,7 +112,7 @@ class ImmutableListState(ImmutableState, ListState[Any]):
 
 
 class ImmutableMapState(ImmutableState, MapState[Any, Any]):
-    """See :class:`MapState`."""
+    """The :class:`MapState` that a query returns."""
 
     def __init__(self, entries: dict[Any, Any]) -> None:
         self._entries = entries
@@ -148,7 +149,7 @@ class ImmutableMapState(ImmutableState, MapState[Any, Any]):
 
 
 def immutable_state(kind: str, contents: Any, descriptor: StateDescriptor | None) -> Any:
-    """What a query has found, as a state of its kind."""
+    """Return the contents that a query found, as a state of that kind."""
     if kind == ValueStateDescriptor.kind:
         return ImmutableValueState(contents)
     if kind == "list":

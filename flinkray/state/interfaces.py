@@ -1,7 +1,7 @@
 """The state handles that user functions hold.
 
-A handle is always about one key: that of the record or timer which is being processed.  State
-changes only through handles: values that can be changed are copied on their way in and out.
+A handle is always about one key: that of the record or timer being processed. State changes only
+through handles: mutable values are copied on the way in and out.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ OUT = TypeVar("OUT")
 
 
 class State(ABC):
-    """One named state of one key."""
+    """A named state of the current key."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Remove what is stored for the current key."""
+        """Remove the contents of the current key."""
 
 
 class ValueState(State, Generic[T]):
@@ -32,7 +32,7 @@ class ValueState(State, Generic[T]):
 
     @abstractmethod
     def value(self) -> T | None:
-        """The value, or the descriptor's default (None) where there is none."""
+        """Return the value; if there is none, the descriptor's default (None unless set)."""
 
     @abstractmethod
     def update(self, value: T | None) -> None:
@@ -44,7 +44,7 @@ class AppendingState(State, Generic[IN, OUT]):
 
     @abstractmethod
     def get(self) -> OUT:
-        """What the elements amount to."""
+        """Return the combined result of all added elements."""
 
     @abstractmethod
     def add(self, value: IN) -> None:
@@ -52,11 +52,11 @@ class AppendingState(State, Generic[IN, OUT]):
 
 
 class MergingState(AppendingState[IN, OUT]):
-    """Appending state of which several can become one (sessions that merge)."""
+    """Appending state that is merged when windows merge, such as session windows."""
 
 
 class ReducingState(MergingState[T, "T | None"], Generic[T]):
-    """One value per key that a reduce function makes of all added ones; None while empty."""
+    """One value per key, combined from all added values by a reduce function. None while empty."""
 
 
 class AggregatingState(MergingState[IN, "OUT | None"], Generic[IN, OUT]):
@@ -64,15 +64,15 @@ class AggregatingState(MergingState[IN, "OUT | None"], Generic[IN, OUT]):
 
 
 class ListState(MergingState[T, Iterable[T]], Generic[T]):
-    """A list per key; empty (not None) where nothing was added."""
+    """A list per key; an empty list (not None) if nothing was added."""
 
     @abstractmethod
     def add_all(self, values: Iterable[T]) -> None:
-        """Add several elements, none of them None."""
+        """Add several elements, none of which may be None."""
 
     @abstractmethod
     def update(self, values: Iterable[T]) -> None:
-        """Replace the list; an empty one removes it."""
+        """Replace the list; an empty list removes the state."""
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.get())
@@ -83,7 +83,7 @@ class MapState(State, Generic[K, V]):
 
     @abstractmethod
     def get(self, key: K) -> V | None:
-        """The value of *key*, or None."""
+        """Return the value of *key*, or None."""
 
     @abstractmethod
     def put(self, key: K, value: V) -> None:
@@ -95,27 +95,27 @@ class MapState(State, Generic[K, V]):
 
     @abstractmethod
     def remove(self, key: K) -> None:
-        """Remove *key* if it is there."""
+        """Remove the entry of *key*, if it exists."""
 
     @abstractmethod
     def contains(self, key: K) -> bool:
-        """Whether *key* has a value."""
+        """Return whether *key* has a value."""
 
     @abstractmethod
     def items(self) -> Iterable[tuple[K, V]]:
-        """Pairs in the order of insertion; the map may be changed while they are gone through."""
+        """Return pairs in the order of insertion; the map may be changed during the iteration."""
 
     @abstractmethod
     def keys(self) -> Iterable[K]:
-        """As :meth:`items`."""
+        """Return keys in the order of insertion; the map may be changed during the iteration."""
 
     @abstractmethod
     def values(self) -> Iterable[V]:
-        """As :meth:`items`."""
+        """Return values in the order of insertion; the map may be changed during the iteration."""
 
     @abstractmethod
     def is_empty(self) -> bool:
-        """Whether there is no pair."""
+        """Return whether the map is empty."""
 
     def __getitem__(self, key: K) -> V | None:
         return self.get(key)
@@ -134,42 +134,41 @@ class MapState(State, Generic[K, V]):
 
 
 class ArrayState(ABC):
-    """A number for each key, in an array: for functions that are given whole batches."""
+    """A number for each key, in an array, for functions that process whole batches."""
 
     @property
     @abstractmethod
     def values(self) -> npt.NDArray[Any]:
-        """One number for each key that has come, by slot.  It is read and written in place, and
-        good for the batch that is processed: there is another one when more keys have come.  Write
-        only to the slots of that batch."""
+        """The numbers of all keys so far, by slot, read and written in place.
+        The array is valid for the current batch only. Write only to the slots of that batch."""
 
 
 class ReadOnlyBroadcastState(State, Generic[K, V]):
-    """Broadcast state as the side that is not broadcast sees it."""
+    """Broadcast state as seen by the side that is not broadcast: it can only be read."""
 
     @abstractmethod
     def get(self, key: K) -> V | None:
-        """The value of *key*, or None."""
+        """Return the value of *key*, or None."""
 
     @abstractmethod
     def contains(self, key: K) -> bool:
-        """Whether *key* has a value."""
+        """Return whether *key* has a value."""
 
     @abstractmethod
     def items(self) -> Iterable[tuple[K, V]]:
-        """Pairs in the order of insertion."""
+        """Return pairs in the order of insertion."""
 
     @abstractmethod
     def keys(self) -> Iterable[K]:
-        """As :meth:`items`."""
+        """Return keys in the order of insertion."""
 
     @abstractmethod
     def values(self) -> Iterable[V]:
-        """As :meth:`items`."""
+        """Return values in the order of insertion."""
 
     @abstractmethod
     def is_empty(self) -> bool:
-        """Whether there is no pair."""
+        """Return whether the map is empty."""
 
     def __getitem__(self, key: K) -> V | None:
         return self.get(key)
@@ -182,7 +181,7 @@ class ReadOnlyBroadcastState(State, Generic[K, V]):
 
 
 class BroadcastState(ReadOnlyBroadcastState[K, V]):
-    """A map that every subtask holds whole and that broadcast elements change in all alike."""
+    """A map that every subtask holds as a whole; broadcast elements change all copies equally."""
 
     @abstractmethod
     def put(self, key: K, value: V) -> None:
@@ -194,7 +193,7 @@ class BroadcastState(ReadOnlyBroadcastState[K, V]):
 
     @abstractmethod
     def remove(self, key: K) -> None:
-        """Remove *key* if it is there."""
+        """Remove the entry of *key*, if it exists."""
 
     def __setitem__(self, key: K, value: V) -> None:
         self.put(key, value)

@@ -1,4 +1,4 @@
-"""Which key state and timers are about at the moment."""
+"""The current key of state and timers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flinkray.state.errors import StateError
 
 
 class _NoKey:
-    """Refuses every look into a table, or into timers, by having no hash."""
+    """Stands for "no key"; has no hash, so every access to a table or timers with it fails."""
 
     __slots__ = ()
 
@@ -24,7 +24,7 @@ NO_KEY: Any = _NoKey()
 
 
 class KeyContext:
-    """The key that state is about now; for state of windows the pair of key and window."""
+    """Holds the current key (*key*); for state of windows, the pair (key, window)."""
 
     __slots__ = ("key",)
 

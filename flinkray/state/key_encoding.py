@@ -1,15 +1,15 @@
-"""What a key is: one canonical encoding, which says which keys are equal.
+"""The canonical encoding of keys, which determines which keys are equal.
 
-Two keys are equal if Python says so, in one process; the encoding carries that to every other
-process, Python version and hash seed, and to disk.  So ``1``, ``1.0``, ``True``, ``Decimal(1)`` and
-``numpy.int64(1)`` are one key, as they are one key of a dictionary, and so are two texts of the
-same letters, two instants that differ in their zones only, and two objects of a dataclass with
-equal fields.  NaN is one key, as in Flink, though it does not equal itself.
+Two keys are equal if Python says so within one process. The encoding carries this equality to every
+other process, Python version and hash seed, and to disk. So ``1``, ``1.0``, ``True``,
+``Decimal(1)`` and ``numpy.int64(1)`` are one key, as they are in a dictionary. The same holds for
+two texts with the same letters, two instants that differ only in their time zones, and two objects
+of a dataclass with equal fields. NaN is one key, as in Flink, though it does not equal itself.
 
-The bytes of integers sort as the integers do, and so do those of texts, bytes and tuples of these.
+Encoded integers sort as the integers do, and so do encoded texts, bytes and tuples of these.
 
-What has no equality of its own, or may be changed while state is kept for it, is no key
-(:class:`UnsupportedKeyError`): lists, dictionaries, sets, arrays, objects without ``__eq__``.
+A value without an equality of its own, or one that may change while state is kept for it, is not a
+key (:class:`UnsupportedKeyError`): lists, dictionaries, sets, arrays, objects without ``__eq__``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import pyarrow as pa
 from flinkray.state.errors import StateError
 
 MOST_NESTED = 64
-"""Levels of a key within a key; what is deeper refers to itself, more likely than not."""
+"""Deepest nesting of a key; a value nested more deeply probably refers to itself."""
 
 _NONE, _INTEGER, _FLOAT, _RATIONAL, _COMPLEX, _NAN = 0x01, 0x10, 0x11, 0x12, 0x13, 0x14
 _TEXT, _BYTES, _TUPLE, _SET = 0x20, 0x21, 0x30, 0x31
@@ -41,12 +41,12 @@ _DATE, _TIME, _DATETIME, _INSTANT, _DURATION, _NO_TIME = 0x40, 0x41, 0x42, 0x43,
 _UUID, _ENUM, _NAME, _OBJECT, _LIST, _MAP = 0x50, 0x51, 0x52, 0x60, 0x61, 0x62
 
 _END = 0x00
-"""After the parts of what has any number of them; less than what any part begins with."""
+"""Ends a sequence of parts; lower than the first byte of any part."""
 _ESCAPED_ZERO = b"\x00\xff"
 _ZERO_SIZE = 0x8000
 _MOST_BYTES = 0x7FFF
 _MOST_DIGITS = 5_000
-"""Before or behind the point of a decimal."""
+"""Largest number of digits before or after the decimal point."""
 _SIGN = 1 << 63
 _ALL_BITS = (1 << 64) - 1
 
@@ -64,11 +64,11 @@ _NANOSECONDS = {
     "W": 604_800_000_000_000,
 }
 _DAY = 86_400_000_000
-"""Microseconds."""
+"""Length of a day in microseconds."""
 
 
 class UnsupportedKeyError(StateError):
-    """A value cannot be a key; the text says of which type it is, why, and what to do."""
+    """A value cannot be a key; the text gives its type, the reason, and a solution."""
 
     def __init__(self, key: object, reason: str) -> None:
         kind = type(key)
@@ -77,14 +77,14 @@ class UnsupportedKeyError(StateError):
 
 
 class _Encoding(bytearray):
-    """What was written so far."""
+    """The bytes written so far."""
 
     has_written_equality = False
-    """Whether somebody has written the equality of a part, so that it may be another one."""
+    """Whether a part has a user-written equality, so that equal keys may differ in encoding."""
 
 
 class NaN(float):
-    """The NaN that is kept in keys: it equals every other one, and can be found."""
+    """The NaN that is stored in keys: it equals every other NaN, and dictionaries find it."""
 
     __slots__ = ()
 
@@ -102,17 +102,14 @@ NAN = NaN("nan")
 
 
 def encode_key(key: Any) -> bytes:
-    """The canonical encoding.
-
-    Raises:
-        UnsupportedKeyError: there is none.
-    """
+    """Return the canonical encoding. Raises UnsupportedKeyError if the value cannot be a key."""
     return encode_to_check(key)[0]
 
 
 def encode_to_check(key: Any) -> tuple[bytes, bool]:
-    """The encoding, and whether equal keys may have another one all the same, because somebody has
-    written the equality of a class in the key.  Raises UnsupportedKeyError."""
+    """Return (encoding, whether equal keys may have other encodings).
+    The second is True if a class in the key has an ``__eq__`` written by a user. Raises
+    UnsupportedKeyError if the value cannot be a key."""
     out = _Encoding()
     try:
         _encode(key, out, 0)
@@ -141,7 +138,8 @@ def _encode_integer(key: int, out: _Encoding, depth: int) -> None:
     size = (key.bit_length() + 7) // 8
     if size > _MOST_BYTES:
         raise UnsupportedKeyError(key, f"it has {size} bytes, more than {_MOST_BYTES}")
-    # The size comes first, turned round below zero, so that greater numbers have greater bytes.
+    # The size comes first, inverted for negative numbers, so that greater numbers have greater
+    # bytes.
     if key >= 0:
         out += struct.pack(">BH", _INTEGER, _ZERO_SIZE + size)
         out += key.to_bytes(size, "big")
@@ -297,7 +295,7 @@ def _encode_name(key: Any, out: _Encoding, depth: int) -> None:
 
 
 def _encode_path(key: PurePosixPath, out: _Encoding, depth: int) -> None:
-    """By its parts: what paths are rebuilt from, and where their class lies, differs by version."""
+    """Encode a path by its parts. Its class and pickled form differ between Python versions."""
     out.append(_OBJECT)
     out.append(_NAME)
     _encode_text("pathlib", out, depth)
@@ -347,7 +345,7 @@ def _encode_arrow(key: pa.Scalar, out: _Encoding, depth: int) -> None:
 
 
 def compared_fields(kind: type) -> list[str] | None:
-    """The fields that the equality of a class was made from; None if it was not."""
+    """Return the fields from which the class's equality was generated; None if it was not."""
     if dataclasses.is_dataclass(kind):
         fields = [field.name for field in dataclasses.fields(kind) if field.compare]
         twin: Any = dataclasses.make_dataclass("Twin", fields).__eq__
@@ -389,7 +387,8 @@ def _encode_pydantic(key: Any, out: _Encoding, depth: int) -> None:
 
 
 def _encode_object(key: Any, out: _Encoding, depth: int) -> None:
-    """By what it is rebuilt from, as pickle does, but without its memory of shared parts."""
+    """Encode an object by the parts from which pickle rebuilds it.
+    Unlike pickle, this keeps no memo of shared parts."""
     require_equality(key)
     out.has_written_equality = True
     try:
@@ -412,7 +411,8 @@ def _encode_object(key: Any, out: _Encoding, depth: int) -> None:
 
 
 def _encode_part_of_object(part: Any, out: _Encoding, depth: int) -> None:
-    """What an object consists of may be such that it could not be a key itself."""
+    """Encode a part of an object.
+    Parts may have types that cannot be keys themselves, such as lists."""
     kind = type(part)
     if kind is dict:
         encoded = []
@@ -497,10 +497,10 @@ _EXACT: dict[type, Encoder] = {
     np.ndarray: _refuse,
     memoryview: lambda key, out, depth: _encode_bytes(bytes(key), out, depth),
 }
-"""By type; what inherits the equality of one of them comes under it."""
+"""Encoders by type; also used for subclasses that inherit the type's equality."""
 
 _FOUND: dict[type, Encoder] = {}
-"""Of classes, once they were met."""
+"""Encoders of other classes, added when a class is first met."""
 
 
 def _encoder_of(key: Any) -> Encoder:
@@ -538,24 +538,23 @@ def _find_encoder(key: Any, kind: type) -> Encoder:
 
 
 def is_number_or_text(encoded: bytes) -> bool:
-    """Whether a key of another type with this encoding equals a Python number or text."""
+    """Return whether the encoding is that of a Python number or text."""
     return encoded[0] in (_INTEGER, _FLOAT, _NAN, _TEXT)
 
 
 class EqualityChecks:
-    """Finds keys that Python calls equal and that consist of different parts, of a bounded number
-    of those that were seen."""
+    """Finds keys that are equal in Python but differ in encoding, among keys seen before.
+
+    The number of remembered keys is bounded.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._encodings: dict[Any, bytes] = {}
 
     def has_to_look_at(self, key: Any) -> bool:
-        """Whether the key is one of those for which that is possible.
-
-        Raises:
-            UnsupportedKeyError: an earlier key equals it and has another encoding.
-        """
+        """Return whether a key equal to this one may have another encoding.
+        Raises UnsupportedKeyError if an earlier equal key has another encoding."""
         encoded, is_possible = encode_to_check(key)
         if is_possible:
             known = self._encodings.get(key)
@@ -577,11 +576,8 @@ class EqualityChecks:
 
 
 def decode_key(encoded: bytes) -> Any:
-    """A key that equals the one that was encoded: ``1`` for ``True`` or ``1.0``, a time in UTC.
-
-    Raises:
-        ValueError: these are not the bytes of one key, or of one of a class.
-    """
+    """Return a key equal to the encoded one, such as ``1`` for ``True``; a time is in UTC.
+    Raises ValueError if the bytes are not one key, or the key is an object of a class."""
     key, end = decode_first_key(encoded, 0)
     if end != len(encoded):
         raise ValueError(f"{len(encoded) - end} bytes follow the encoded key")
@@ -589,11 +585,8 @@ def decode_key(encoded: bytes) -> Any:
 
 
 def decode_first_key(encoded: bytes, at: int) -> tuple[Any, int]:
-    """The key whose encoding begins there, and where that ends.
-
-    Raises:
-        ValueError: these are not the bytes of a key, or are those of one of a class.
-    """
+    """Return (the key whose encoding begins at *at*, the position after the encoding).
+    Raises ValueError if the bytes are not a key, or the key is an object of a class."""
     try:
         return _decode(encoded, at)
     except (IndexError, struct.error, UnicodeDecodeError, ZeroDivisionError) as error:
@@ -686,7 +679,7 @@ def _decode_instant(data: bytes, at: int) -> tuple[Any, int]:
 
 
 def _time_of(nanos: int, zero: Any, kind: pa.DataType) -> Any:
-    """As Python's value if it has one, else as Arrow's: of equal times one equal value."""
+    """Return Python's type if it can hold the value, else Arrow's; so equal times are equal."""
     try:
         if nanos % 1000 == 0:
             return zero + _MICROSECOND * (nanos // 1000)
@@ -698,7 +691,7 @@ def _time_of(nanos: int, zero: Any, kind: pa.DataType) -> Any:
 def _decode_time(data: bytes, at: int) -> tuple[datetime.time, int]:
     micros, at = _decode(data, at)
     is_aware, at = _decode(data, at)
-    local = min(max(micros, 0), _DAY - 1)  # an aware time may be of another day in UTC
+    local = min(max(micros, 0), _DAY - 1)  # an aware time may be on another day in UTC
     moment = (_EPOCH + _MICROSECOND * local).time()
     if not is_aware:
         return moment, at
@@ -716,7 +709,7 @@ def _decode_uuid(data: bytes, at: int) -> tuple[uuid.UUID, int]:
 
 
 NO_TIME = np.datetime64("NaT", "ns")
-"""The one object that is kept for NumPy's and pandas' NaT, which do not equal themselves."""
+"""The single object that stands for NumPy's and pandas' NaT, which do not equal themselves."""
 
 _DECODERS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {
     _NONE: lambda data, at: (None, at),

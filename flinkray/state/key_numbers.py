@@ -1,8 +1,8 @@
-"""Gives every key of a stream a small number, so that state can be arrays.
+"""Numbers the keys of a stream, so that state can be kept in arrays.
 
-Numbers ("slots") are given in the order in which keys first come.  Integer keys within a dense
-range are looked up in an array; others are encoded by Arrow batch by batch, and only the distinct
-keys of a batch are looked up in a dictionary.
+The numbers ("slots") are given in the order in which keys first occur. Integer keys within a dense
+range are looked up in an array. Other keys are dictionary-encoded by Arrow for each batch, and only
+the distinct keys of a batch are looked up in a dictionary.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from flinkray.state.key_values import are_plain, as_key
 Slots = npt.NDArray[np.int32]
 
 DENSE_RANGE = 1 << 22
-"""Integer keys within a range of so many values are looked up in an array (16 MB)."""
+"""Largest range of integer keys that is looked up in an array (16 MB)."""
 
 
 class KeyNumbers:
-    """Keys and their slots."""
+    """The known keys and their slots."""
 
     def __init__(self) -> None:
         self.keys: list[Any] = []
-        """Key by slot."""
+        """Keys by slot."""
         self._slot_of: dict[Any, int] = {}
         self._dense: Slots | None = None
         self._dense_base = 0
@@ -38,7 +38,7 @@ class KeyNumbers:
         return len(self.keys)
 
     def slots_of(self, column: pa.Array) -> Slots:
-        """The slot of every row, new keys included."""
+        """Return the slot of each row's key; new keys get slots."""
         self.key_type = column.type
         if pa.types.is_integer(column.type) and column.null_count == 0 and len(column):
             values = column.to_numpy(zero_copy_only=False)
@@ -48,7 +48,8 @@ class KeyNumbers:
         return self._encoded_slots(column)
 
     def slot_of(self, key: Any) -> int:
-        """The slot of one key; NaN is one, as in Flink.  Raises UnsupportedKeyError."""
+        """Return the slot of a key; a new key gets a slot.
+        NaN is one key, as in Flink. Raises UnsupportedKeyError."""
         key = as_key(key)
         slot = self._slot_of.get(key)
         if slot is None:
@@ -64,24 +65,24 @@ class KeyNumbers:
         dense, base = self._dense, self._dense_base
         assert dense is not None
         if base and (base < 0 or values.dtype != np.uint64):
-            # A narrow type may not hold the difference, nor the base.
+            # A narrow type may be unable to hold the difference or the base.
             values = values.astype(np.int64, copy=False)
         places = values - base if base else values
-        if places.dtype == np.uint64:  # which NumPy 1 does not take
+        if places.dtype == np.uint64:  # NumPy 1 does not accept uint64 here
             places = places.astype(np.intp)
         slots: Slots = dense.take(places)  # as dense[places], in half the time
         if slots.min() < 0:
             missing = values[slots < 0]
             _, first = np.unique(missing, return_index=True)
             fresh = missing[np.sort(first)]
-            # Some may be known: they came when the array did not reach as far.
+            # Some may be known from before, when the array did not cover them.
             found = [self.slot_of(key) for key in fresh.tolist()]
             dense[fresh - base] = found
             slots = dense.take(places)
         return slots
 
     def _make_room(self, low: int, high: int) -> bool:
-        """Whether the array covers that range, after it has grown if it may."""
+        """Extend the array to cover the range, if allowed; return whether it covers the range."""
         dense = self._dense
         if dense is None:
             if high - low >= DENSE_RANGE:
@@ -112,7 +113,7 @@ class KeyNumbers:
         distinct, indices = encoded.dictionary, encoded.indices.to_numpy(zero_copy_only=False)
         slots: Slots = np.full(len(distinct), -1, np.int32)
         is_used: Any = slice(None)
-        if encoded is column:  # what no row has is no key that has come
+        if encoded is column:  # an entry that no row uses is not a new key
             is_used = np.zeros(len(distinct), np.bool_)
             is_used[indices] = True
             distinct = distinct.filter(pa.array(is_used))
@@ -123,7 +124,7 @@ class KeyNumbers:
         return of_rows
 
     def _slots_of_distinct(self, keys: list[Any]) -> Iterable[int]:
-        """Mostly they are known: then one look in the dictionary is all that a key costs."""
+        """Return the slots of distinct keys; most are known, and cost one dictionary lookup."""
         if are_plain(keys):
             known = list(map(self._slot_of.get, keys))
             if None not in known:

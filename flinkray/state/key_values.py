@@ -1,8 +1,7 @@
-"""Keys as state keeps them: values that a dictionary finds again.
+"""Keys in the form in which state keeps them, so that dictionaries find them again.
 
-A dictionary agrees with :mod:`flinkray.state.key_encoding` about nearly all keys.  It does not know
-that NaN is one key, nor what NumPy's and Arrow's scalars equal, and would find a mutable key only
-until that is changed.
+Dictionaries agree with :mod:`flinkray.state.key_encoding` for nearly all keys, except NaN and
+scalars of NumPy and Arrow. A dictionary would not find a mutable key after a change.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ _PLAIN = frozenset(
     {type(None), bool, int, str, bytes, NaN}
     | {datetime.date, datetime.time, datetime.timedelta, uuid.UUID, fractions.Fraction}
 )
-"""Types whose values are keys as they are."""
+"""Types whose values are keys without conversion."""
 
 
 def are_plain(values: Sequence[Any]) -> bool:
-    """Whether they are keys as they are, so that nobody has to look at each."""
+    """Return whether all values are keys without conversion, so that none needs to be checked."""
     kinds = set(map(type, values))
     return kinds <= _PLAIN or (
         kinds == {tuple} and set(map(type, chain.from_iterable(values))) <= _PLAIN
@@ -53,11 +52,8 @@ def are_plain(values: Sequence[Any]) -> bool:
 
 
 def as_key(value: Any) -> Any:
-    """The key that a user's function gave, as it is kept.
-
-    Raises:
-        UnsupportedKeyError: it cannot be a key.
-    """
+    """Return a user's key in the form in which state keeps it.
+    Raises UnsupportedKeyError if the value cannot be a key."""
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -71,11 +67,11 @@ def as_key(value: Any) -> Any:
 
 
 def own_key(value: Any) -> Any:
-    """The same, a copy if somebody could still change it: what state, timers and the choice of a
-    subtask go by.  Whom it is shown is given another one (:func:`flinkray.core.values.own`).
+    """Return the key in the form in which state keeps it, as a copy if others could change it.
 
-    Raises:
-        UnsupportedKeyError: it cannot be a key.
+    State, timers and the choice of a subtask use this key. User code that is shown the key gets
+    another copy (:func:`flinkray.core.values.own`).
+    Raises UnsupportedKeyError if the value cannot be a key.
     """
     kept = as_key(value)
     kind = type(kept)
@@ -83,7 +79,7 @@ def own_key(value: Any) -> Any:
 
 
 def can_change(keys: Sequence[Any]) -> bool:
-    """Whether there may be some among them that somebody could change."""
+    """Return whether some of the keys may be changeable by others."""
     kinds = set(map(type, keys))
     return not (
         kinds <= IMMUTABLE
@@ -92,7 +88,7 @@ def can_change(keys: Sequence[Any]) -> bool:
 
 
 def as_places(keys: list[Any], namespaces: list[Any] | None) -> Iterable[Any]:
-    """With keys that a dictionary finds: those that were stored are other objects."""
+    """Return the places of stored keys and namespaces, with keys that a dictionary finds."""
     found = keys if are_plain(keys) else list(map(as_key, keys))
     return found if namespaces is None else zip(found, namespaces, strict=True)
 
@@ -117,12 +113,13 @@ def _keep_datetime(value: datetime.datetime) -> Any:
         return value
     if value.utcoffset() == value.replace(fold=1 - value.fold).utcoffset():
         return value
-    # Where clocks are put back or forward, Python compares what they show.
+    # When clocks are changed, Python compares local times.
     return value.astimezone(datetime.timezone.utc)
 
 
 def _keep_decoded(value: Any) -> Any:
-    """Times of other libraries, which Python's may equal without having their hash."""
+    """Return a time of another library in the form that its encoding is decoded to.
+    The time can equal a Python time without having the same hash."""
     return decode_key(encode_key(value))
 
 
@@ -148,7 +145,6 @@ def _keep_memory(value: memoryview) -> bytes:
 
 
 def _keep_tuple(value: Any) -> Any:
-    """A tuple, named or not, or a set."""
     kept = [as_key(part) for part in value]
     if all(one is other for one, other in zip(kept, value, strict=True)):
         return value
@@ -169,7 +165,7 @@ def _keeper_of_fields(names: Sequence[str], keep_part: Keep) -> Keep:
             if kept is not part:
                 if result is value:
                     result = copy.copy(value)
-                object.__setattr__(result, name, kept)  # a frozen class has no other way
+                object.__setattr__(result, name, kept)  # frozen classes need this
         return result
 
     return keep
@@ -183,7 +179,6 @@ def _keep_pydantic(value: Any) -> Any:
 
 
 def _keep_copy(value: Any) -> Any:
-    """What may change, and knows how to be a key all the same."""
     return value.__key_copy__(own_key)
 
 
@@ -245,7 +240,7 @@ _KEEPERS: dict[type, Keep] = {
     frozenset: _keep_tuple,
     memoryview: _keep_memory,
 }
-"""By type; those of other types are found once."""
+"""Converters by type; converters of other types are added at first use."""
 
 _OWNED: set[type] = set()
-"""Those whose keepers give what nobody else can change."""
+"""Types whose converters return values that nobody else can change."""

@@ -1,13 +1,12 @@
-"""Key groups: which subtask a key belongs to, the same in every process and on every path.
+"""Key groups: the subtask that a key belongs to is the same in every process and on every path.
 
 ``key_group = murmur(hash(key)) % max_parallelism`` with Flink's own murmur and Java's hash codes
-(MathUtils, KeyGroupRangeAssignment).  Python's ``hash`` is never used: it is randomised for text.
+(MathUtils, KeyGroupRangeAssignment). Python's ``hash`` is randomised for texts, and never used.
 
-Equal keys have one group (:mod:`flinkray.state.key_encoding` says which are equal).  So an integer
-hashes as a Java ``long``, whatever the width of its column, and ``1.0`` and ``True`` hash as ``1``
-does.  Texts and other floats hash as in Java, everything else by its encoding.  Where the type of
-the keys was declared, all of them are of that type, and hash as Java's values of it: see
-:class:`KeyKind`.
+Equal keys have the same group (:mod:`flinkray.state.key_encoding` defines which keys are equal). So
+an integer hashes as a Java ``long``, whatever the width of its column, and ``1.0`` and ``True``
+hash as ``1`` does. Texts and other floats hash as in Java, all other keys by their encoding. Keys
+with a declared type all hash as Java's values of that type: see :class:`KeyKind`.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def _signed(value: int) -> int:
 
 
 def hash_long(value: int) -> int:
-    """``Long.hashCode``: upper and lower half, exclusive or."""
+    """``Long.hashCode``: exclusive or of the upper and the lower half."""
     value &= 0xFFFF_FFFF_FFFF_FFFF
     return _signed(value ^ (value >> 32))
 
@@ -62,14 +61,14 @@ def hash_text(value: str) -> int:
 
 
 def hash_double(value: float) -> int:
-    """``Double.hashCode``; of one zero and one NaN."""
+    """``Double.hashCode``; both zeros have one hash, and so have all NaNs."""
     if value != value:
         return hash_long(0x7FF8_0000_0000_0000)
     return hash_long(struct.unpack(">q", struct.pack(">d", value or 0.0))[0])
 
 
 def hash_float(value: float) -> int:
-    """``Float.hashCode``: the 32 bits."""
+    """``Float.hashCode``: the 32 bits of the number."""
     if value != value:
         return 0x7FC0_0000
     bits: int = struct.unpack(">i", struct.pack(">f", value or 0.0))[0]
@@ -104,16 +103,12 @@ _EXACT: dict[type, Callable[[Any], int]] = {
 }
 
 KeyHash = Callable[[Any], int]
-"""Of a key, signed, 32 bits."""
+"""Computes the hash of a key: signed, 32 bits."""
 
 
 def stable_hash(key: Any) -> int:
-    """A signed 32-bit hash that is the same in every process and Python version, and the same for
-    equal keys.
-
-    Raises:
-        UnsupportedKeyError: it cannot be a key.
-    """
+    """Return a signed 32-bit hash, which is equal for equal keys, in every process and version.
+    Raises UnsupportedKeyError if the value cannot be a key."""
     known = _EXACT.get(type(key))
     if known is not None:
         return known(key)
@@ -127,7 +122,7 @@ def stable_hash(key: Any) -> int:
 
 
 def murmur(code: int) -> int:
-    """Flink's ``MathUtils.murmurHash`` of a signed 32-bit hash: not negative."""
+    """Return Flink's ``MathUtils.murmurHash`` of a signed 32-bit hash; never negative."""
     code = (code * 0xCC9E2D51) & _MASK
     code = ((code << 15) | (code >> 17)) & _MASK
     code = (code * 0x1B873593) & _MASK
@@ -149,17 +144,18 @@ def murmur(code: int) -> int:
 
 @dataclass(frozen=True)
 class KeyKind:
-    """A type that Flink's key groups are defined for, and how a key becomes a value of it."""
+    """A key type for which Flink defines key groups, with the conversion of keys to that type."""
 
     name: str
     type: type
     arrow: pa.DataType
     hash_of: KeyHash
     convert: Callable[[Any], Any]
-    """Raises ValueError, TypeError or OverflowError for what is no such value."""
+    """Converts a key; raises ValueError, TypeError or OverflowError if the key does not fit."""
 
     def value_of(self, key: Any) -> Any:
-        """Raises UnsupportedKeyError: the key is no value of the type."""
+        """Return the key converted to the type.
+        Raises UnsupportedKeyError if the key does not fit."""
         try:
             value = self.convert(key)
         except (ValueError, TypeError, OverflowError) as error:
@@ -217,13 +213,13 @@ KEY_KINDS = {
         KeyKind("STRING", str, pa.large_string(), hash_text, _text),
     )
 }
-"""By the name of the type in ``Types``."""
+"""Key types, by their names in ``Types``."""
 
 _NAMES_BY_HASH = {kind.hash_of: name for name, kind in KEY_KINDS.items()}
 
 
 def key_type_of(hash_of: KeyHash) -> str | None:
-    """The name of the widest type whose keys have that hash; None: any key has it."""
+    """Return the name of the widest type whose keys have that hash; None: keys of any type."""
     return _NAMES_BY_HASH.get(hash_of)
 
 
@@ -240,7 +236,7 @@ Int32s = npt.NDArray[np.int32]
 
 
 def murmur_array(codes: npt.NDArray[Any]) -> Int32s:
-    """:func:`murmur` of many hashes."""
+    """Return :func:`murmur` of each hash."""
     code = codes.astype(np.int32, copy=False).view(np.uint32)
     code = code * np.uint32(0xCC9E2D51)
     code = (code << np.uint32(15)) | (code >> np.uint32(17))
@@ -260,7 +256,7 @@ def murmur_array(codes: npt.NDArray[Any]) -> Int32s:
 
 
 def is_plain_integer(keys: pa.Array) -> bool:
-    """Whether the keys are integers that fit into a ``long``, without nulls."""
+    """Return whether the keys are integers that fit into a ``long``, without nulls."""
     kind = keys.type
     return pa.types.is_integer(kind) and keys.null_count == 0 and not pa.types.is_uint64(kind)
 
@@ -272,13 +268,13 @@ def _hash_integers(keys: npt.NDArray[Any]) -> Int32s:
 
 
 def key_groups_of_integers(keys: npt.NDArray[Any], max_parallelism: int) -> Int32s:
-    """The key group of each integer; see :func:`is_plain_integer`."""
+    """Return the key group of each integer; see :func:`is_plain_integer`."""
     groups: Int32s = murmur_array(_hash_integers(keys)) % np.int32(max_parallelism)
     return groups
 
 
 def hash_array(keys: pa.Array, hash_of: KeyHash = stable_hash) -> Int32s:
-    """The hash of every value of a column, nulls included."""
+    """Return the hash of every value of a column, nulls included."""
     kind = keys.type
     if pa.types.is_dictionary(kind):
         hashes = np.append(hash_array(keys.dictionary, hash_of), np.int32(hash_of(None)))
@@ -298,11 +294,12 @@ def hash_array(keys: pa.Array, hash_of: KeyHash = stable_hash) -> Int32s:
 
 
 _FEW = 32
-"""Texts that are hashed faster one by one."""
+"""Number of texts below which hashing one by one is faster."""
 
 
 def _hash_texts(keys: pa.Array) -> Int32s | None:
-    """:func:`hash_text` of many, letter by letter of all; None if they are not all ASCII texts."""
+    """Return :func:`hash_text` of each text, computed letter by letter for all texts at once.
+    None if they are few, or not all ASCII texts."""
     kind, number = keys.type, len(keys)
     is_large = pa.types.is_large_string(kind)
     if number < _FEW or keys.null_count or not (is_large or pa.types.is_string(kind)):
@@ -333,7 +330,8 @@ def _hash_texts(keys: pa.Array) -> Int32s | None:
 
 
 def _hash_of_one_length(letters: npt.NDArray[np.uint8]) -> Int32s:
-    """Of texts in rows: in a few calls, since NumPy lets go of the interpreter's lock in each."""
+    """Return the hashes of texts of one length, given as rows of letters.
+    Few NumPy calls are made, since each releases the interpreter's lock."""
     weights = np.ones(letters.shape[1], np.uint32)
     weights[:-1] = np.multiply.accumulate(np.full(len(weights) - 1, 31, np.uint32))[::-1]
     parts = range(0, len(letters), _PORTION)
@@ -345,18 +343,18 @@ def _hash_of_one_length(letters: npt.NDArray[np.uint8]) -> Int32s:
 def key_groups_of_array(
     keys: pa.Array, max_parallelism: int, hash_of: KeyHash = stable_hash
 ) -> Int32s:
-    """The key group of every value of a column."""
+    """Return the key group of every value of a column."""
     groups: Int32s = murmur_array(hash_array(keys, hash_of)) % np.int32(max_parallelism)
     return groups
 
 
 _PORTION = 1 << 16
-"""Keys that become a column at once."""
+"""Number of keys that are converted to a column at once."""
 _COLUMNS = {str: pa.large_string(), int: pa.int64()}
 
 
 class KeyGroupAssigner:
-    """Remembers the key groups of keys it has seen, a bounded number of them."""
+    """Computes key groups, and remembers those of a bounded number of keys."""
 
     __slots__ = ("_checks", "_known", "_limit", "hash_of", "max_parallelism")
 
@@ -370,7 +368,7 @@ class KeyGroupAssigner:
         self._limit = limit
 
     def __call__(self, key: Any) -> int:
-        """Raises UnsupportedKeyError: it equals another one, and their encodings differ."""
+        """Return a key's group. Raises UnsupportedKeyError if an equal key has another encoding."""
         group = self._known.get(key)
         if group is None:
             group = murmur(self.hash_of(key)) % self.max_parallelism
@@ -381,8 +379,8 @@ class KeyGroupAssigner:
         return group
 
     def of_all(self, keys: Sequence[Any]) -> Int32s:
-        """The same of each of these, which differ; texts and integers by the column, and without
-        remembering them."""
+        """Return the key groups of keys that are all different.
+        Texts and integers are converted to columns, and their groups are not remembered."""
         parts = range(0, len(keys), _PORTION)
         found = [self._of_portion(keys[begin : begin + _PORTION]) for begin in parts]
         return np.concatenate(found) if found else np.empty(0, np.int32)
@@ -399,7 +397,7 @@ class KeyGroupAssigner:
         return np.fromiter(map(self, keys), np.int32, len(keys))
 
     def of_array(self, keys: pa.Array) -> Int32s:
-        """The same of texts, or of integers of 64 bits."""
+        """Return the key groups of a column of texts or of 64-bit integers."""
         is_text = self.hash_of in (stable_hash, hash_text)
         hashes = _hash_texts(keys) if is_text else None
         if hashes is None:
@@ -408,13 +406,13 @@ class KeyGroupAssigner:
         return groups
 
     def of_column(self, keys: ValueColumn) -> Int32s:
-        """The same, whatever they are."""
+        """Return the key groups of a column of any keys."""
         if isinstance(keys, ArrayColumn) and keys.array.type in _COLUMNS.values():
             return self.of_array(keys.array)
         return self.of_all(values_of(keys))
 
     def remembers(self, key: Any) -> bool:
-        """Whether the same is said of *key* without looking at it again."""
+        """Return whether the key group of *key* is remembered."""
         return key in self._known
 
 

@@ -1,7 +1,6 @@
-"""The queryable states of one process: which there are, and who is told of them.
+"""The queryable states of one process, and the listeners that are notified of them.
 
-Tasks register what their operators make queryable, from their own threads.  Whoever answers queries
-finds a state by its id, in another thread.
+Tasks register their states, in their own threads; the query server finds them by id, in another.
 """
 
 from __future__ import annotations
@@ -25,16 +24,13 @@ from flinkray.state.kv_state_serializer import NO_NAMESPACE, KvStateSerializer
 from flinkray.state.table import MISSING, PointReader, StateTable
 
 ALL_JOBS = JobID(bytes(JobID.SIZE))
-"""Flink's default job id: whoever listens under it hears of all jobs, and the others of none."""
+"""Flink's default job id: a listener with this id is notified of all jobs, instead of others."""
 
 
 class KvStateEntry:
-    """A queryable state of one attempt, as other threads read it.
-
-    Args:
-        read: see :meth:`flinkray.state.table.StateTable.point_reader`.
-        now: processing time in milliseconds, from any thread.
-    """
+    """A queryable state of one attempt, for reading by other threads.
+    *read*: see :meth:`flinkray.state.table.StateTable.point_reader`; *now*: returns processing time
+    in milliseconds, on any thread."""
 
     def __init__(
         self,
@@ -51,17 +47,19 @@ class KvStateEntry:
         self._now = now
         self._serializer = KvStateSerializer(descriptor)
         self._serializers: dict[int, KvStateSerializer] = {}
-        """By thread."""
+        """Serializers by thread."""
         self._lock = threading.Lock()
-        """Held while the state is read: when it has been closed, nobody reads it any more."""
+        """Held while the state is read, so that nobody reads the state after :meth:`close`."""
         self._is_closed = False
 
     def read(self, keys: Sequence[Any], namespace: Any = NO_NAMESPACE) -> list[Any]:
-        """What is stored for each key, and MISSING where nothing is; default values do not count.
+        """Return the contents of each key; MISSING if nothing is stored.
+
+        Default values do not count.
 
         Raises:
-            MalformedKvStateError: the state has no namespaces and is asked for one, or the other
-                way round.
+            MalformedKvStateError: a namespace is given but the state has none, or the other way
+                round.
             UnknownKvStateIdError: the task has ended.
         """
         if (namespace is NO_NAMESPACE) is self._namespaced:
@@ -80,7 +78,7 @@ class KvStateEntry:
         return [it if it is MISSING else visible(it, kind, config, now) for it in found]
 
     def serializer(self) -> KvStateSerializer:
-        """This thread's own."""
+        """Return the serializer of this thread."""
         thread = threading.get_ident()
         serializer = self._serializers.get(thread)
         if serializer is None:
@@ -89,48 +87,48 @@ class KvStateEntry:
 
     @property
     def number_of_serializers(self) -> int:
-        """How many threads have one."""
+        """Number of threads that have a serializer."""
         return len(self._serializers)
 
     def close(self) -> None:
-        """When this returns, nobody reads the state any more."""
+        """Close the state. After the return, nobody reads it any more."""
         with self._lock:
             self._is_closed = True
         self._serializers.clear()
 
 
 class KvStateRegistryListener(ABC):
-    """Is told of the queryable states of a job, by the threads of its tasks."""
+    """Is notified of the queryable states of a job, by the threads of its tasks."""
 
     @abstractmethod
     def kv_state_registered(self, registration: KvStateRegistration) -> None:
-        """From now on it can be queried."""
+        """Called when a state can be queried."""
 
     @abstractmethod
     def kv_state_unregistered(self, registration: KvStateRegistration) -> None:
-        """It cannot any more."""
+        """Called when a state cannot be queried any more."""
 
 
 class KvStateRegistry:
-    """See the module; from any thread."""
+    """Holds the queryable states of this process; may be used from any thread."""
 
     def __init__(self) -> None:
         self._entries: dict[KvStateID, KvStateEntry] = {}
         self._listeners: dict[JobID, KvStateRegistryListener] = {}
 
     def register_listener(self, job_id: JobID, listener: KvStateRegistryListener) -> None:
-        """In place of the one that the job had, if it had one; see ALL_JOBS."""
+        """Set the listener of a job; it replaces the job's earlier listener. See ALL_JOBS."""
         self._listeners[job_id] = listener
 
     def unregister_listener(self, job_id: JobID) -> None:
-        """Idempotent."""
+        """Remove the listener of a job, if there is one."""
         self._listeners.pop(job_id, None)
 
     def _listener(self, job_id: JobID) -> KvStateRegistryListener | None:
         return self._listeners.get(ALL_JOBS) or self._listeners.get(job_id)
 
     def register(self, entry: KvStateEntry) -> None:
-        """From now on it is found."""
+        """Make a state available for queries, and notify the listener."""
         registration = entry.registration
         self._entries[registration.kv_state_id] = entry
         listener = self._listener(registration.job_id)
@@ -138,7 +136,8 @@ class KvStateRegistry:
             listener.kv_state_registered(registration)
 
     def unregister(self, kv_state_id: KvStateID) -> None:
-        """Idempotent; when this returns, nobody reads it any more."""
+        """Remove a state, if it is registered, and notify the listener.
+        After the return, nobody reads the state any more."""
         entry = self._entries.pop(kv_state_id, None)
         if entry is None:
             return
@@ -148,7 +147,7 @@ class KvStateRegistry:
             listener.kv_state_unregistered(entry.registration)
 
     def get(self, kv_state_id: KvStateID) -> KvStateEntry:
-        """Raises UnknownKvStateIdError: it is not here (any more)."""
+        """Return a registered state. Raises UnknownKvStateIdError if it is not here (any more)."""
         entry = self._entries.get(kv_state_id)
         if entry is None:
             raise UnknownKvStateIdError(kv_state_id)
@@ -160,12 +159,12 @@ class KvStateRegistry:
     def task_registry(
         self, job_id: JobID, attempt_id: ExecutionAttemptID, server_address: str
     ) -> TaskKvStateRegistry:
-        """For one attempt."""
+        """Return the registry of one attempt."""
         return TaskKvStateRegistry(self, job_id, attempt_id, server_address)
 
 
 class TaskKvStateRegistry:
-    """What an attempt has registered; in its thread."""
+    """Registers the queryable states of one attempt; used in the attempt's thread."""
 
     def __init__(
         self,
@@ -187,7 +186,7 @@ class TaskKvStateRegistry:
         descriptor: StateDescriptor,
         table: StateTable,
     ) -> None:
-        """An operator's backend has a queryable state."""
+        """Register a queryable state of an operator's backend."""
         name = descriptor.get_queryable_state_name()
         assert name is not None
         registration = KvStateRegistration(
@@ -209,6 +208,6 @@ class TaskKvStateRegistry:
         )
 
     def unregister_all(self) -> None:
-        """Before the state is given up.  Idempotent."""
+        """Remove all states of the attempt, before they are discarded. May be called again."""
         while self._registered:
             self._registry.unregister(self._registered.pop())

@@ -1,8 +1,7 @@
-"""What travels when keyed state is queried: keys and a namespace there, what is stored back.
+"""Serializes queries of keyed state (keys and a namespace) and their results (contents).
 
-Both are written as snapshots have them (:mod:`flinkray.state.value_encoding`): many at once are a
-column.  A request that has been changed on its way, or is something else, is an error of that
-request.
+Both have the format of snapshots (:mod:`flinkray.state.value_encoding`): many values are a column.
+If a request was damaged on its way, or is something else, only that request fails.
 """
 
 from __future__ import annotations
@@ -24,30 +23,27 @@ from flinkray.state.value_encoding import (
 )
 
 NO_NAMESPACE: Any = None
-"""Of state that belongs to keys alone."""
+"""The namespace of state that has no namespaces."""
 
 
 def serialize_keys_and_namespace(keys: Sequence[Any], namespace: Any = NO_NAMESPACE) -> bytes:
-    """Raises StateError: one of them cannot be sent."""
+    """Return the keys and the namespace as bytes. Raises StateError if one cannot be sent."""
     encoder = ValueEncoder()
     namespaces = [] if namespace is NO_NAMESPACE else [namespace]
     return pack([encoder.encode(keys), encoder.encode(namespaces)])
 
 
 def deserialize_keys_and_namespace(data: bytes) -> tuple[list[Any], Any]:
-    """Keys that a table finds.
-
-    Raises:
-        MalformedKvStateError: the bytes are cut short, too long, or something else.
-        StateMigrationError: they are of a class that is not here, or is another one.
-    """
+    """Return (keys in the form in which tables keep them, namespace).
+    Raises MalformedKvStateError for bytes that are cut short, too long or of another format,
+    StateMigrationError if a class of the values does not exist here, or is another one."""
     decoder = ValueDecoder(exactly=True)
     try:
         [(keys, namespaces)] = unpack(data)
         found, [*namespace] = decoder.decode(keys), decoder.decode(namespaces)
         if len(namespace) > 1:
             raise ValueError(f"{len(namespace)} namespaces")
-        hash(tuple(namespace))  # what cannot be hashed is no namespace
+        hash(tuple(namespace))  # a value that cannot be hashed is not a namespace
         return [as_key(key) for key in found], namespace[0] if namespace else NO_NAMESPACE
     except StateMigrationError:
         raise
@@ -58,11 +54,12 @@ def deserialize_keys_and_namespace(data: bytes) -> tuple[list[Any], Any]:
 
 
 class KvStateSerializer:
-    """Of what is stored in one state.  Not to be used by two threads at once: what has been written
-    is remembered.
+    """Serializes the contents of one state.
+
+    It remembers what was written, so two threads must not use it at once.
 
     Args:
-        descriptor: as the reader, or the writer, has it; None: a reader that declares nothing.
+        descriptor: descriptor of the reader or the writer; None: a reader without a declared type.
     """
 
     def __init__(self, descriptor: StateDescriptor | None) -> None:
@@ -71,37 +68,28 @@ class KvStateSerializer:
         self._writer: StateFrameWriter | None = None
 
     def copy(self) -> KvStateSerializer:
-        """Another one, for another thread."""
+        """Return another serializer of the state, for another thread."""
         return KvStateSerializer(self._descriptor)
 
     def serialize(self, contents: Sequence[Any]) -> bytes:
-        """What is at some places: values, lists or dictionaries.
-
-        Raises:
-            StateError: a value cannot be sent.
-        """
+        """Return a value, list or dictionary for each key as bytes.
+        Raises StateError if a value cannot be sent."""
         if self._writer is None:
             self._writer = self._serializer.writer()
         return self._writer.write_column(contents)
 
     def deserialize(self, data: bytes) -> list[Any]:
-        """What was serialized.
-
-        Raises:
-            MalformedKvStateError: the bytes are cut short, too long, or something else.
-            StateMigrationError: it is not of the type that the descriptor declares.
-        """
+        """Return the contents given to :meth:`serialize`.
+        Raises MalformedKvStateError for bytes that are cut short, too long or of another format,
+        StateMigrationError if the contents are not of the type that the descriptor declares."""
         try:
             return self._serializer.read_column(data)
         except UnreadableValuesError as error:
             raise MalformedKvStateError(f"{len(data)} bytes are no answer: {error}") from error
 
     def deserialize_one(self, data: bytes) -> Any:
-        """The contents of one place.  No bytes are an empty list or map, as with Flink.
-
-        Raises:
-            MalformedKvStateError, StateMigrationError: see :meth:`deserialize`.
-        """
+        """Return the state of one key. Empty bytes are an empty list or map, as with Flink.
+        Raises the errors of :meth:`deserialize`."""
         kind = None if self._descriptor is None else self._descriptor.kind
         if not data and kind in ("list", "map"):
             return [] if kind == "list" else {}

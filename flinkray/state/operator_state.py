@@ -19,11 +19,11 @@ from flinkray.state.stored_forms import SerializerSnapshot
 from flinkray.state.table import MapTable, StateTable
 
 _ALL = None
-"""The place of what belongs to no key."""
+"""The place of state that belongs to no key."""
 
 
 class HeapBroadcastState(BroadcastState[Any, Any]):
-    """See :class:`BroadcastState`."""
+    """A :class:`BroadcastState` in a table on the heap."""
 
     __slots__ = ("_name", "_read_only", "_table")
 
@@ -33,7 +33,7 @@ class HeapBroadcastState(BroadcastState[Any, Any]):
         self._read_only = read_only
 
     def read_only(self) -> HeapBroadcastState:
-        """The same state; changing it through this handle is an error."""
+        """Return a read-only handle of the same state."""
         return HeapBroadcastState(self._name, self._table, True)
 
     def _check_writable(self) -> None:
@@ -80,22 +80,23 @@ class HeapBroadcastState(BroadcastState[Any, Any]):
 
 @dataclass(frozen=True)
 class OperatorStateSnapshot:
-    """What one state held."""
+    """The contents of one state in a snapshot."""
 
     mode: str
     elements: tuple[bytes, ...]
-    """Each by itself (:mod:`flinkray.state.serializers`): an element of a list, or an entry."""
+    """The elements of a list, or the entries of a map, each encoded by itself.
+    See :mod:`flinkray.state.serializers`."""
     serializer: SerializerSnapshot
 
 
 @dataclass(frozen=True)
 class OperatorSnapshot:
-    """A point in time, by name."""
+    """The operator state of one subtask at a moment, by name of the state."""
 
     states: Mapping[str, OperatorStateSnapshot]
 
     def without_elements_of(self, names: Collection[str]) -> OperatorSnapshot:
-        """For subtasks that are not to have what these states hold: their names only."""
+        """Return a copy without contents of these states, for subtasks that must not get them."""
         return OperatorSnapshot(
             {
                 name: replace(state, elements=()) if name in names else state
@@ -105,13 +106,10 @@ class OperatorSnapshot:
 
 
 class OperatorCapture:
-    """A point in time that is not written yet; the task goes on meanwhile.
+    """A capture of operator state that is not written yet; the task continues to change its state.
 
-    Nothing is copied for it but the list or map that is changed next, once.
-
-    Args:
-        states: name -> (mode, table, captured table).
-        restored: those that nobody has asked for yet, as they were stored.
+    A list or map is copied, once, only if it is changed after the capture. *states*: name -> (mode,
+    table, captured table); *restored*: states not in use yet, in their stored form.
     """
 
     def __init__(
@@ -123,7 +121,7 @@ class OperatorCapture:
         self._restored = restored
 
     def write(self) -> OperatorSnapshot:
-        """Serialise it; from any thread, once."""
+        """Serialise the capture; from any thread, once."""
         try:
             written = {name: _written(*state) for name, state in self._states.items()}
             return OperatorSnapshot(written | dict(self._restored))
@@ -131,7 +129,7 @@ class OperatorCapture:
             self.release()
 
     def release(self) -> None:
-        """Nobody is going to write it."""
+        """Release the capture without writing it."""
         for _, _, capture in self._states.values():
             capture.done = True
 
@@ -150,8 +148,8 @@ def _written(mode: str, table: StateTable, capture: TableCapture) -> OperatorSta
 class OperatorStateBackend:
     """The operator state of one subtask.
 
-    Modes are ``list`` (elements are divided among subtasks when the parallelism changes),
-    ``union`` (every subtask is given all) and ``broadcast``.
+    The modes are ``list`` (elements are divided among subtasks when the parallelism changes),
+    ``union`` (every subtask gets all elements) and ``broadcast``.
     """
 
     def __init__(self) -> None:
@@ -159,18 +157,21 @@ class OperatorStateBackend:
         self._lists: dict[str, tuple[str, HeapListTable]] = {}
         self._broadcast: dict[str, HeapMapTable] = {}
         self._restored: dict[str, OperatorStateSnapshot] = {}
-        """Those that nobody has asked for yet."""
+        """Restored states that are not in use yet."""
 
     def list_state(self, descriptor: ListStateDescriptor[Any]) -> ListState[Any]:
-        """Raises StateMigrationError: what is stored cannot be read as this state."""
+        """Return a list state.
+        Raises StateMigrationError if the stored state cannot be read as this state."""
         return TableListState(self._list(descriptor, "list"), self._context)
 
     def union_list_state(self, descriptor: ListStateDescriptor[Any]) -> ListState[Any]:
-        """Raises StateMigrationError: what is stored cannot be read as this state."""
+        """Return a union list state.
+        Raises StateMigrationError if the stored state cannot be read as this state."""
         return TableListState(self._list(descriptor, "union"), self._context)
 
     def broadcast_state(self, descriptor: MapStateDescriptor[Any, Any]) -> HeapBroadcastState:
-        """Raises StateMigrationError: what is stored cannot be read as this state."""
+        """Return a broadcast state.
+        Raises StateMigrationError if the stored state cannot be read as this state."""
         return HeapBroadcastState(descriptor.name, self._map(descriptor))
 
     def _list(self, descriptor: ListStateDescriptor[Any], mode: str) -> HeapListTable:
@@ -220,8 +221,8 @@ class OperatorStateBackend:
         return list(self._modes())
 
     def capture(self) -> OperatorCapture | None:
-        """This point in time, to be written later, also by another thread; None where there is
-        nothing at all."""
+        """Capture the state at this moment; it is written later, also by another thread.
+        None if there is no state."""
         if not self._lists and not self._broadcast and not self._restored:
             return None
         states: dict[str, tuple[str, StateTable, TableCapture]] = {
@@ -232,16 +233,15 @@ class OperatorStateBackend:
         return OperatorCapture(states, dict(self._restored))
 
     def snapshot(self) -> OperatorSnapshot | None:
-        """This point in time, written at once; None where there is nothing at all."""
+        """Capture and write the state at once. None if there is no state."""
         capture = self.capture()
         return None if capture is None else capture.write()
 
     def restore(self, snapshots: Iterable[OperatorSnapshot]) -> None:
-        """Append the list elements of each, and take over the broadcast entries.  They are read
-        when their state is asked for; at once if it was already.
+        """Append the list elements of each snapshot, and take over the broadcast entries.
 
-        Raises:
-            StateMigrationError: a state that was asked for already cannot be read.
+        They are read when their state is requested, or at once if it is in use.
+        Raises StateMigrationError if a state that is in use cannot be read.
         """
         for snapshot in snapshots:
             for name, state in snapshot.states.items():

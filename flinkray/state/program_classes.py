@@ -1,11 +1,10 @@
-"""The classes that travel with a job's functions, found by name.
+"""Finds the classes that travel with a job's functions, by name.
 
-Classes of the program itself and of the user's own modules are pickled by value: each submission
-of a program makes classes of its own from them.  What an earlier submission has stored is to be
-values of the present one's classes, or keys would not equal those that the functions make.  So the
-code of each chain brings the job's classes along, with the names that they have in the program.
-
-They are of the whole process: a process of tasks is of one job.
+Classes of the program itself and of the user's own modules are pickled by value, so each submission
+of a program creates its own classes. Values that an earlier submission stored must become values of
+the present submission's classes; otherwise keys would not equal the keys that the functions make.
+So the code of each chain includes the job's classes, with their names in the program. The classes
+are registered for the whole process, which is fine because a task process serves one job.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from typing import Any, ClassVar
 from cloudpickle import cloudpickle
 
 Classes = Mapping[str, type]
-"""By ``module:qualified name``, as the program has it."""
+"""Classes by ``module:qualified name``, as named in the program."""
 
 _lock = threading.RLock()
 _latest: bytes | None = None
-"""What was brought last; it goes before what was brought before."""
+"""The classes brought last, pickled; they take precedence over earlier ones."""
 _waiting: list[tuple[bytes, Callable[[bytes], Classes]]] = []
-"""Pickled classes that nobody has asked for yet."""
+"""Pickled classes that are not loaded yet."""
 _by_name: dict[str, type] = {}
 _names: dict[type, str] = {}
 _made: set[str] = set()
-"""What cloudpickle tracks classes by that were made from state."""
+"""cloudpickle's tracker ids of the classes that were made from stored state."""
 
 
 def bring_classes(pickled: bytes, load: Callable[[bytes], Classes]) -> None:
-    """Those of a job whose code runs in this process; they are loaded when one is looked for."""
+    """Register the classes of a job; they are loaded when a class is looked up."""
     global _latest
     with _lock:
         if pickled != _latest:
@@ -55,18 +54,16 @@ def _load() -> None:
 
 
 def name_of(kind: type) -> str:
-    """What the program calls it.  A class that was rebuilt has lost what it was nested in."""
+    """Return the name of a class in the program.
+    It is the name with which the job's classes came, since a class rebuilt by pickle does not
+    know the class it was nested in; for other classes it is ``module:qualified name``."""
     if _waiting:
         _load()
     return _names.get(kind) or f"{kind.__module__}:{kind.__qualname__}"
 
 
 def class_named(name: str) -> Any:
-    """The job's class of that name, or what is imported under it.
-
-    Raises:
-        ImportError, AttributeError: there is none.
-    """
+    """Return the job's class of that name, or import it. Raises ImportError or AttributeError."""
     if _waiting:
         _load()
     known = _by_name.get(name)
@@ -80,7 +77,7 @@ def class_named(name: str) -> Any:
 
 
 def _present(module: str, name: str) -> type | None:
-    """The only class of the job that has this name in its module, be it nested or not."""
+    """Return the job's only class with this name in the module, nested or not; else None."""
     if _waiting:
         _load()
     known = {
@@ -92,13 +89,12 @@ def _present(module: str, name: str) -> type | None:
 
 
 def unpickled(data: bytes) -> tuple[Any, list[type]]:
-    """What was pickled, with the job's classes in place of those that were pickled by value; and
-    the classes that it has not, and that were made from what was pickled.
+    """Unpickle a value, with the job's classes in place of classes that were pickled by value.
 
-    Raises:
-        Exception: what unpickling raises.
+    Returns (the value, the classes that the job does not have and that were made from the pickle).
+    Raises any error of unpickling.
     """
-    if b"_make_skeleton_" not in data:  # there is no class in it
+    if b"_make_skeleton_" not in data:  # it contains no class
         return pickle.loads(data), []
     unpickler: _Unpickler | _UnpicklerOfLostSlots = _Unpickler(io.BytesIO(data))
     try:
@@ -111,8 +107,6 @@ def unpickled(data: bytes) -> tuple[Any, list[type]]:
 
 
 class _Classes:
-    """What both unpicklers have in common."""
-
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)  # type: ignore[call-arg]
         self.made: list[type] = []
@@ -139,7 +133,7 @@ class _Classes:
 
     def _taken(self, module: str, name: str, tracked_as: str, make: Any, made_of: Any) -> Any:
         is_tracked = tracked_as in cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
-        if is_tracked and tracked_as not in _made:  # of this submission
+        if is_tracked and tracked_as not in _made:  # a class of this submission
             return make(*made_of)
         found = _present(module, name)
         if found is None:
@@ -159,8 +153,8 @@ class _Unpickler(_Classes, pickle.Unpickler):
 
 
 class _UnpicklerOfLostSlots(_Classes, pickle._Unpickler):
-    """For what was stored when classes with slots were rebuilt without: their objects had a
-    dictionary, too."""
+    """Reads values stored when classes with slots were rebuilt without slots.
+    The objects of such classes had a ``__dict__``, too."""
 
     stack: list[Any]
 
@@ -178,5 +172,5 @@ class _UnpicklerOfLostSlots(_Classes, pickle._Unpickler):
 
 
 def is_job() -> bool:
-    """Whether the code of a job runs in this process."""
+    """Return whether the code of a job runs in this process."""
     return _latest is not None

@@ -1,7 +1,7 @@
-"""Keyed state in rows: record batches as they came, with columns of any types.
+"""Keyed state in rows: record batches as they arrived, with columns of any types.
 
-Rows are added and, where they belong to namespaces (windows), go with these.  Which key a row has
-is asked for only when a snapshot is written.  Batches need not have the same columns.
+Rows are added. Rows that belong to namespaces (windows) are removed with these. The keys of rows
+are only determined when a snapshot is written. Batches may have different columns.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from flinkray.state.snapshots import ColumnarSnapshot
 from flinkray.state.value_encoding import ValueEncoder
 
 ROWS = "rows"
-"""The kind of snapshots."""
+"""Kind of these tables in snapshots."""
 
 Namespaces = npt.NDArray[np.int64]
 KeysOf = Callable[[pa.RecordBatch], pa.Array]
-"""Finds the column of keys; from any thread."""
+"""Returns the column of keys of a batch; called from any thread."""
 
 
 class Rows(NamedTuple):
-    """A batch, and where its rows belong."""
+    """A batch, and the namespace of each row."""
 
     batch: pa.RecordBatch
     namespaces: Namespaces | None
@@ -54,9 +54,9 @@ class Rows(NamedTuple):
 class _Part:
     rows: Rows
     groups: Groups | None
-    """Key groups of the rows; None: their keys are a column."""
+    """Key groups of the rows; None if the keys are a column of the batch."""
     number: int
-    """How many captures there had been when it came."""
+    """Number of captures before the rows were added."""
 
     def take(self, places: npt.NDArray[np.intp]) -> _Part:
         groups = None if self.groups is None else self.groups[places]
@@ -65,7 +65,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class RowsCapture(ColumnarCapture):
-    """A point in time that is not written yet."""
+    """A capture of the table that is not written yet."""
 
     namespaced: bool
     whole: bool
@@ -104,12 +104,12 @@ class RowsCapture(ColumnarCapture):
 
 
 class RowTable:
-    """See the module.
+    """Keyed state in rows; see the module's docstring.
 
     Args:
-        namespaced: rows belong to namespaces, which are integers.
-        keys_of: says which column the keys are; None: they come with the rows.
-        assign: says the key groups of those.
+        namespaced: whether rows belong to namespaces, which are integers.
+        keys_of: returns the column of keys; None: keys are given with the rows.
+        assign: returns the key groups of keys that are given with the rows.
     """
 
     def __init__(
@@ -123,11 +123,11 @@ class RowTable:
         self.keys_of = keys_of
         self._parts: list[_Part] = []
         self._one: pa.RecordBatch | None = None
-        """All rows, if nothing has changed since they were put together."""
+        """All rows in one batch, if nothing has changed since it was made."""
         self.log = CaptureLog()
 
     def __iter__(self) -> Iterator[Rows]:
-        """Everything, in the order in which it came."""
+        """Iterate over all rows, in the order in which they were added."""
         return (part.rows for part in self._parts)
 
     def append(
@@ -136,12 +136,9 @@ class RowTable:
         namespaces: Namespaces | None = None,
         keys: Sequence[Any] | None = None,
     ) -> None:
-        """Keep rows.
-
-        Args:
-            namespaces: of each, where there are any.
-            keys: of each, where they are no column.
-        """
+        """Add rows.
+        *namespaces*: the namespace of each row, in a namespaced table; *keys*: the key of each row,
+        if the keys are not a column."""
         groups = None
         if keys is not None:
             assert self._assign is not None
@@ -150,23 +147,23 @@ class RowTable:
         self._one = None
 
     def as_one(self) -> pa.RecordBatch:
-        """All rows; there are some, and they have the same columns and no namespaces."""
+        """Return all rows as one batch. There must be rows, no namespaces, and equal columns."""
         if self._one is None:
             (self._one,) = as_few(part.rows.batch for part in self._parts)
             parts, begin, oldest = [], 0, self.log.oldest
-            # What is in all captures that others may begin at need not be told apart.
+            # Parts that are in all captures to which later ones can refer need not be kept apart.
             for number, same in groupby(
                 self._parts, lambda part: part.number if part.number >= oldest else 0
             ):
                 size = sum(part.rows.batch.num_rows for part in same)
-                rows = Rows(self._one.slice(begin, size), None)  # not a second time in memory
+                rows = Rows(self._one.slice(begin, size), None)  # shares the batch's memory
                 parts.append(_Part(rows, None, number))
                 begin += size
             self._parts = parts
         return self._one
 
     def convert(self, change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
-        """Have the same rows with columns of other types."""
+        """Convert all rows to columns of other types."""
         self._one = None
         self._parts = [
             replace(part, rows=part.rows._replace(batch=change(part.rows.batch)))
@@ -174,7 +171,7 @@ class RowTable:
         ]
 
     def take_up_to(self, namespace: int) -> list[Rows]:
-        """Remove the rows of the namespaces up to that one, and give them to the caller."""
+        """Remove the rows of the namespaces up to *namespace*, and return them."""
         taken: list[Rows] = []
         kept: list[_Part] = []
         for part in self._parts:
@@ -195,7 +192,7 @@ class RowTable:
         return taken
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all rows."""
         assert not self.namespaced
         self._parts, self._one = [], None
         self.log.remove(0)
@@ -203,8 +200,8 @@ class RowTable:
     # --- snapshots ----------------------------------------------------------------------------
 
     def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> RowsCapture:
-        """This point in time, or what has changed since an earlier one.  See
-        :meth:`KeyedStateBackend.capture`."""
+        """Capture the present rows, or the changes since an earlier capture.
+        The arguments are those of :meth:`KeyedStateBackend.capture`."""
         begin = self.log.begin(since)
         parts = [part for part in self._parts if begin is None or part.number >= begin]
         removed = self.log.removed(begin)
@@ -212,14 +209,14 @@ class RowTable:
         return RowsCapture(self.namespaced, begin is None, removed, parts, self.keys_of)
 
     def restore(self, restored: RestoredColumns, assign: KeyGroupAssigner) -> None:
-        """Take over what was stored.
+        """Take over stored rows.
 
         Args:
-            assign: says the key groups of the keys now.
+            assign: returns the present key groups of keys.
 
         Raises:
-            StateError: it is of another kind, there are rows, or keys that are a column are in
-                other key groups now.
+            StateError: the stored state is of another kind, the table has rows already, or keys in
+                a column are in other key groups now.
         """
         if self._parts:
             raise StateError("a table is restored before it has rows, not afterwards")
@@ -237,7 +234,8 @@ class RowTable:
             self._take_over(frames, group)
 
     def _check(self, of: str, batch: pa.RecordBatch, group: int, assign: KeyGroupAssigner) -> None:
-        """Raises StateMigrationError: the key of a row is in another key group now."""
+        """Check the key groups of a batch.
+        Raises StateMigrationError if a key is in another group now."""
         assert self.keys_of is not None
         try:
             keys = self.keys_of(batch).unique()

@@ -1,10 +1,9 @@
-"""What is in a state, as bytes that say themselves how they are to be read.
+"""Serializers of state: bytes that contain the information needed to read them.
 
-What is written together is a *frame*: how the state was declared, and columns of values
-(:mod:`flinkray.state.value_encoding`).  Frames that follow each other are read one after the other.
-
-When a state is asked for, what is stored of it is held against what is asked for: it is read as it
-is, or migrated (fields of rows, dataclasses and named tuples that came and went), or refused.
+A *frame* holds what is written together: the declaration of the state, and columns of values
+(:mod:`flinkray.state.value_encoding`). Consecutive frames are read one after the other. A state
+whose stored and requested declarations differ is migrated (fields of rows, dataclasses and named
+tuples that were added or removed), or refused.
 """
 
 from __future__ import annotations
@@ -41,46 +40,46 @@ VERSION = 1
 
 
 class Frame(NamedTuple):
-    """What was written at once, of a part of a table."""
+    """A part of a table that was written at once."""
 
     keys: list[Any]
     namespaces: list[Any] | None
     contents: list[Any]
-    """For each of these keys."""
+    """The contents of each of the keys."""
     removed_keys: list[Any]
     removed_namespaces: list[Any] | None
 
 
 class StateSerializer:
-    """Of one state, as its descriptor has it now."""
+    """Serializer of one state, as its descriptor declares it now."""
 
     def __init__(self, descriptor: StateDescriptor) -> None:
         self._name = descriptor.name
         expires = descriptor.ttl_config is not None
         self._declared: str | None = _declaration(descriptor, expires)
         self._changes: dict[str | None, TypeChange | None] = {}
-        """By how the state was declared."""
+        """Changes to be made when reading, by the stored declaration."""
 
     @classmethod
     def as_stored(cls, name: str, stored_as: SerializerSnapshot) -> StateSerializer:
-        """Of a state that nobody declares."""
+        """Return a serializer for a state without a descriptor, from its stored declaration."""
         serializer = cls(StateDescriptor(name))
         serializer._declared = stored_as.declared
         return serializer
 
     @classmethod
     def without_times(cls, descriptor: StateDescriptor) -> StateSerializer:
-        """Of what readers see of a state, be it with time to live or not."""
+        """Return a serializer for contents as readers see them, without times of time to live."""
         serializer = cls(descriptor)
         serializer._declared = _declaration(descriptor, expires=False)
         return serializer
 
     def writer(self) -> StateFrameWriter:
-        """For one snapshot."""
+        """Return a writer for one snapshot."""
         return StateFrameWriter(self._declared)
 
     def check(self, stored_as: SerializerSnapshot) -> None:
-        """Raises StateMigrationError: what was written so cannot be read as this state."""
+        """Raise StateMigrationError if state in that form cannot be read as this state."""
         if stored_as.name != NAME or stored_as.version > VERSION:
             raise self._error(
                 f"it was stored by the serializer {stored_as.name} version {stored_as.version}, "
@@ -94,10 +93,10 @@ class StateSerializer:
             raise self._error(str(error)) from error
 
     def read(self, data: bytes | memoryview) -> Iterator[Frame]:
-        """The frames of a part of a table.
+        """Yield the frames of a part of a table.
 
         Raises:
-            StateMigrationError: they cannot be read as this state.
+            StateMigrationError: the frames cannot be read as this state.
         """
         try:
             yield from self._read(data)
@@ -116,11 +115,8 @@ class StateSerializer:
             )
 
     def read_elements(self, elements: Iterable[bytes]) -> list[tuple[Any, ...]]:
-        """What :meth:`StateFrameWriter.write_element` was given, each time.
-
-        Raises:
-            StateMigrationError: they cannot be read as this state.
-        """
+        """Return what was given to each :meth:`StateFrameWriter.write_element`.
+        Raises StateMigrationError if the elements cannot be read as this state."""
         read: list[tuple[Any, ...]] = []
         try:
             for element in elements:
@@ -133,12 +129,9 @@ class StateSerializer:
         return read
 
     def read_column(self, data: bytes) -> list[Any]:
-        """What :meth:`StateFrameWriter.write_column` was given.
-
-        Raises:
-            StateMigrationError: it cannot be read as this state.
-            UnreadableValuesError: it is something else.
-        """
+        """Return the contents given to :meth:`StateFrameWriter.write_column`.
+        Raises StateMigrationError if they cannot be read as this state, UnreadableValuesError for
+        bytes of another format."""
         try:
             [(declared, column)] = unpack(data)
         except (ValueError, TypeError) as error:
@@ -152,7 +145,10 @@ class StateSerializer:
         return ValueDecoder(self._change_from(declared))
 
     def _decoders(self, declared: str | None, number: int) -> list[ValueDecoder]:
-        """Of the one part of an element, or of key and value of an entry."""
+        """Return decoders for the parts of an element.
+
+        One for an element of a list, two for an entry's key and value.
+        """
         change = self._change_from(declared)
         if isinstance(change, EntryChange):
             return [ValueDecoder(change.key), ValueDecoder(change.value)]
@@ -170,7 +166,7 @@ class StateSerializer:
 Values = Sequence[Any] | ValueColumn
 
 Places = tuple[Values, Values | None]
-"""Keys and, where state belongs to windows, the namespace of each."""
+"""(keys, namespaces). The namespaces are None unless the state belongs to windows."""
 
 
 class StateFrameWriter:
@@ -182,7 +178,7 @@ class StateFrameWriter:
         self._values = ValueEncoder()
 
     def write(self, places: Places, contents: Values, removed: Places) -> bytes:
-        """Places with what they hold, and places that hold nothing any more."""
+        """Return a frame with places and their contents, and with places that are empty now."""
         return pack(
             [
                 self._declared,
@@ -200,22 +196,22 @@ class StateFrameWriter:
         ]
 
     def write_element(self, *parts: Any) -> bytes:
-        """An element of a list, or key and value of an entry."""
+        """Return an element of a list, or the key and value of an entry, as bytes."""
         return pack([self._declared, *(self._values.encode([part]) for part in parts)])
 
     def write_column(self, contents: Sequence[Any]) -> bytes:
-        """What is at some places."""
+        """Return the contents of several places as bytes."""
         return pack([self._declared, self._values.encode(contents)])
 
     def snapshot(self) -> SerializerSnapshot:
-        """Of what was written so far."""
+        """Return the description of everything that was written so far."""
         pickled = sorted(self._keys.pickled | self._values.pickled)
         keys, values = tuple(self._keys.forms), tuple(self._values.forms)
         return SerializerSnapshot(NAME, VERSION, self._declared, keys, values, tuple(pickled))
 
 
 def merged(snapshots: Sequence[SerializerSnapshot]) -> SerializerSnapshot:
-    """Of what several have written, one frame after the other."""
+    """Combine the descriptions of several writers whose frames follow each other."""
     last = snapshots[-1]
     return SerializerSnapshot(
         last.name,
@@ -228,7 +224,7 @@ def merged(snapshots: Sequence[SerializerSnapshot]) -> SerializerSnapshot:
 
 
 def check_keys(name: str, stored_as: SerializerSnapshot) -> None:
-    """Raises StateMigrationError: the keys of a state are of classes that have changed."""
+    """Check the keys of a state. Raises StateMigrationError if their classes have changed."""
     try:
         check_unchanged(stored_as.keys)
     except StateMigrationError as error:
@@ -238,8 +234,8 @@ def check_keys(name: str, stored_as: SerializerSnapshot) -> None:
 def check_key_groups(
     of: str, keys: Sequence[Any] | pa.Array, key_group: int, assign: KeyGroupAssigner
 ) -> None:
-    """Raises StateMigrationError: keys that were stored in a key group are in another one, where
-    nobody would find what they have."""
+    """Check that stored keys are still in the same key group.
+    Raises StateMigrationError if not, since nobody would find their contents."""
     try:
         if isinstance(keys, pa.Array):
             groups = key_groups_of_array(keys, assign.max_parallelism, assign.hash_of)
@@ -261,7 +257,7 @@ def check_key_groups(
 
 
 def of_another_key_type(of: str, error: Exception) -> StateMigrationError:
-    """Keys cannot be of the type that is declared now."""
+    """Return an error: keys do not fit the type that is declared now."""
     return StateMigrationError(
         f"{of} was stored for keys that are not of the key_type of key_by: {error}; give key_by "
         "the key_type that it had"
@@ -272,14 +268,14 @@ def of_another_key_type(of: str, error: Exception) -> StateMigrationError:
 
 
 def write_timers(timers: Sequence[tuple[int, Any, Any]]) -> bytes:
-    """Timers of one key group."""
+    """Return the timers of one key group as bytes."""
     encoder = ValueEncoder()
     columns = [[timer[place] for timer in timers] for place in range(3)]
     return pack([encoder.encode(column) for column in columns])
 
 
 def read_timers(queue: str, data: bytes | memoryview) -> list[tuple[int, Any, Any]]:
-    """Raises StateMigrationError: their keys are of classes that have changed."""
+    """Return stored timers. Raises StateMigrationError if classes of their keys have changed."""
     decoder, timers = ValueDecoder(exactly=True), []
     try:
         for columns in unpack(data):
@@ -297,12 +293,12 @@ def _declaration(descriptor: StateDescriptor, expires: bool) -> str:
 
 
 def expires(stored_as: SerializerSnapshot) -> bool:
-    """Whether each value has the time at which it was renewed beside it."""
+    """Return whether each stored value comes with the time of its last renewal."""
     return bool(json.loads(stored_as.declared or "{}").get("expires", False))
 
 
 def _described(type_info: Any) -> Any:
-    """In a form that can be compared and stored; None: nothing is said."""
+    """Return a type in a form that can be compared and stored; None if no type is declared."""
     if type_info is None or getattr(type_info, "is_any", False):
         return None
     if isinstance(type_info, tuple):
@@ -318,11 +314,8 @@ def _described(type_info: Any) -> Any:
 
 
 def _migration(was: str | None, now: str | None) -> TypeChange | None:
-    """Which rows get other fields, and where in the type; None: none do.
-
-    Raises:
-        StateMigrationError: the types do not fit.
-    """
+    """Return how rows in the stored type change, and where in the type; None if none change.
+    Raises StateMigrationError if the types do not match."""
     try:
         before, after = json.loads(was or "{}"), json.loads(now or "{}")
         expired = before.get("expires", False)
@@ -354,7 +347,7 @@ def _change(was: Any, now: Any) -> TypeChange | None:
 
 
 def _row_change(was: list[Any], now: list[Any]) -> RowChange:
-    """Fields are known by their names, but for those of a type that has none."""
+    """Match the fields by name, or by position if only one of the types has names."""
     before, after = [name for name, _ in was], [name for name, _ in now]
     if _has_names(before) == _has_names(after):
         places = [before.index(name) if name in before else None for name in after]

@@ -1,4 +1,4 @@
-"""Points in time of keyed state: while they are taken, and as they are written."""
+"""Captures of keyed state while they are taken, and snapshots as they are written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Payload = bytes | memoryview
 
 
 class SectionKind(Enum):
-    """What a part of keyed state is."""
+    """The kinds of parts of keyed state."""
 
     TABLE = "table"
     TIMERS = "timers"
@@ -23,118 +23,118 @@ class SectionKind(Enum):
 
 
 class Section(NamedTuple):
-    """A table, a queue of timers or a columnar table, of one operator's subtask."""
+    """A part of the state of one subtask: a table, a timer queue or a columnar table."""
 
     kind: SectionKind
     name: str
 
 
 class SnapshotBody(NamedTuple):
-    """What a section has of a key group, or a part of it: the parts follow each other."""
+    """The data of a section for a key group, or a part of this data; parts come in order."""
 
     key_group: int
     section: Section
     payload: Payload
-    """Frames: :mod:`flinkray.state.serializers`, :mod:`flinkray.state.columnar_snapshots`."""
+    """Frames; see :mod:`flinkray.state.serializers`, :mod:`flinkray.state.columnar_snapshots`."""
 
 
 class TableForm(NamedTuple):
-    """A table of a snapshot, without what is in it."""
+    """Description of a table in a snapshot, without its contents."""
 
     kind: str
     namespaced: bool
     whole: bool
-    """Everything; else what changed since the snapshot before."""
+    """Whether the snapshot has all contents, or only the changes since the previous snapshot."""
     serializer: SerializerSnapshot
-    """Of its frames."""
+    """How the frames were written."""
 
 
 class ColumnarForm(NamedTuple):
-    """The same of a columnar table."""
+    """Description of a columnar table in a snapshot, without its contents."""
 
     kind: str
     namespaced: bool
     whole: bool
-    """Everything; else what changed since the snapshot before."""
+    """Whether the snapshot has all contents, or only the changes since the previous snapshot."""
     removed: int | None
-    """What the snapshots before have of namespaces up to this one is gone (where there are no
-    namespaces, everything), before what this one has comes."""
+    """Up to this namespace (without namespaces: all), contents of earlier snapshots are removed.
+    They are removed before this snapshot is applied; None: nothing is removed."""
     pickled: tuple[str, ...] = ()
-    """Types of keys that nothing but pickle covers."""
+    """Types in the keys that were pickled."""
 
 
 class SnapshotContents(NamedTuple):
-    """Which sections there are."""
+    """The sections of a snapshot."""
 
     tables: Mapping[str, TableForm]
     timers: tuple[str, ...]
-    """Queues: a snapshot has always all of their timers."""
+    """Names of timer queues; a snapshot always has all timers of a queue."""
     columns: Mapping[str, ColumnarForm]
 
     @property
     def sections(self) -> Iterator[Section]:
-        """In their order."""
+        """Yield the sections in their order."""
         yield from (Section(SectionKind.TABLE, name) for name in self.tables)
         yield from (Section(SectionKind.TIMERS, name) for name in self.timers)
         yield from (Section(SectionKind.COLUMNS, name) for name in self.columns)
 
 
 class SnapshotStream(ABC):
-    """A point in time of the keyed state of one subtask, one key group after the other, so that it
-    need not be in memory at once."""
+    """A snapshot of the keyed state of one subtask, read one key group after another.
+    So the whole state need not fit into memory."""
 
     key_groups: KeyGroupRange
-    """Those that the subtask had."""
+    """The key groups of the subtask."""
 
     @abstractmethod
     def bodies(self) -> Iterator[SnapshotBody]:
-        """By rising key groups; once.  Whoever stops before the end closes the iterator.
+        """Yield the bodies by rising key groups; once.
 
-        Raises:
-            FlinkRayError: it cannot be read, or not be serialised.
+        A caller that stops early closes the iterator.
+        Raises FlinkRayError if the state cannot be read or serialised.
         """
 
     @abstractmethod
     def contents(self) -> SnapshotContents:
-        """Known when there are no more bodies."""
+        """Return the description of the contents; call this after the last body."""
 
 
 class TableSnapshot(NamedTuple):
-    """What one table held, or what had changed in it."""
+    """The contents of a table, or its changes."""
 
     kind: str
     namespaced: bool
     whole: bool
-    """Everything; else what changed since the snapshot before."""
+    """Whether the snapshot has all contents, or only the changes since the previous snapshot."""
     groups: Mapping[int, bytes]
-    """Key group -> frames (:mod:`flinkray.state.serializers`)."""
+    """Frames by key group (:mod:`flinkray.state.serializers`)."""
     serializer: SerializerSnapshot
-    """Of these frames."""
+    """How the frames were written."""
 
 
 class ColumnarSnapshot(NamedTuple):
-    """The same of a columnar table; see :class:`ColumnarForm`."""
+    """The contents of a columnar table, or its changes; see :class:`ColumnarForm`."""
 
     kind: str
     namespaced: bool
     whole: bool
     removed: int | None
     groups: Mapping[int, bytes]
-    """Key group -> frames (:mod:`flinkray.state.columnar_snapshots`)."""
+    """Frames by key group (:mod:`flinkray.state.columnar_snapshots`)."""
     pickled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class KeyedSnapshot(SnapshotStream):
-    """A point in time of the keyed state of one subtask, in memory."""
+    """A snapshot of the keyed state of one subtask, in memory."""
 
     key_groups: KeyGroupRange
-    """Those that the subtask had."""
+    """The key groups of the subtask."""
     tables: Mapping[str, TableSnapshot]
     timers: Mapping[str, Mapping[int, bytes]] = field(default_factory=dict)
-    """Queue -> key group -> its timers, always all of them."""
+    """Timers by queue and key group; always all timers."""
     columns: Mapping[str, ColumnarSnapshot] = field(default_factory=dict)
-    """By name."""
+    """Columnar tables by name."""
 
     def bodies(self) -> Iterator[SnapshotBody]:
         groups = [
@@ -166,7 +166,7 @@ class KeyedSnapshot(SnapshotStream):
 
 
 def collected(stream: SnapshotStream) -> KeyedSnapshot:
-    """A snapshot in memory.  Raises what the stream does."""
+    """Read a stream into memory. Raises the errors of the stream."""
     if isinstance(stream, KeyedSnapshot):
         return stream
     found: dict[Section, dict[int, list[Payload]]] = {}
@@ -206,12 +206,10 @@ def collected(stream: SnapshotStream) -> KeyedSnapshot:
 
 
 class StateCapture(ABC):
-    """A point in time that is not written yet; the task goes on meanwhile.
+    """A capture of keyed state that is not written yet; the task continues to change its state.
 
-    It costs memory for what changes after it, until it is written or released.
-
-    Args:
-        is_whole: everything is in it; else what had changed since the capture that was named.
+    Until the capture is written or released, it needs memory for the changes made after it.
+    *is_whole*: whether it has the whole state, or only the changes since an earlier capture.
     """
 
     def __init__(self, is_whole: bool) -> None:
@@ -219,10 +217,11 @@ class StateCapture(ABC):
 
     @abstractmethod
     def stream(self) -> SnapshotStream:
-        """Serialise it; from any thread, once.  It is released when its bodies end."""
+        """Return a stream that serialises the capture; from any thread, once.
+        The capture is released when the bodies end."""
 
     def write(self) -> KeyedSnapshot:
-        """The same, in memory."""
+        """Serialise the capture into memory."""
         try:
             return collected(self.stream())
         finally:
@@ -230,4 +229,4 @@ class StateCapture(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Nobody is going to write it; from any thread."""
+        """Release the capture without writing it; may be called from any thread."""

@@ -1,4 +1,4 @@
-"""How a state was written: messages, for which no NumPy or Arrow is loaded."""
+"""Messages that describe how a state was written; they need no NumPy or Arrow."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from flinkray.core.schema import stored
 @stored("state.RecordForm")
 @message
 class RecordForm:
-    """A class as it was when values of it were stored."""
+    """The name and fields of a class when its values were stored."""
 
     name: str
-    """``module:qualified name``, or the name that it was registered under."""
+    """``module:qualified name``, or the name under which the class was registered."""
     fields: tuple[str, ...]
 
 
 @stored("state.SerializerSnapshot")
 @message
 class SerializerSnapshot:
-    """How a state was written: what a reader has to know of it before it reads."""
+    """How a state was written: the information that a reader needs before reading."""
 
     name: str
     version: int
     declared: str | None
-    """Type and time to live of its descriptor, as JSON."""
+    """Type and time to live of the state's descriptor, as JSON."""
     keys: tuple[RecordForm, ...] = ()
-    """Classes with fields that are in keys and namespaces."""
+    """Classes with fields that occur in keys and namespaces."""
     values: tuple[RecordForm, ...] = ()
-    """And in values."""
+    """Classes with fields that occur in values."""
     pickled: tuple[str, ...] = ()
-    """Types that nothing but pickle covers: they cannot be migrated."""
+    """Types that were pickled, and so cannot be migrated."""

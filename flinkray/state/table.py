@@ -1,12 +1,12 @@
-"""State tables: what every backend offers, in three shapes.
+"""State tables: the interface of all backends, in three shapes.
 
-A table is a named state of one operator's subtask.  What it holds for one key is at a *place*: the
-key, or, where state belongs to windows, the pair of key and namespace.
+A table is a named state of one subtask. The contents of one key are at a *place*: the key, or, if
+state belongs to windows, the pair of key and namespace.
 
-Values belong to the table from when they are put in, and what is read still belongs to it: whoever
-lets user code see a value copies it (the handles do).  Only what comes from ``get_to_change`` and
-``take`` may be changed in place.  A table's methods may be looked up once before a loop, but not be
-kept across a snapshot.
+Values belong to the table after they are put in, and values that are read still belong to the
+table. Code that passes values to user code must copy them (the handles do). Only values from
+``get_to_change`` and ``take`` may be changed in place. A table's methods may be looked up once
+before a loop, but must not be kept across a snapshot.
 """
 
 from __future__ import annotations
@@ -24,19 +24,15 @@ class _Missing:
 
 
 MISSING: Any = _Missing()
-"""Stands for no value where None could be one."""
+"""Stands for "no value" where None could be a value."""
 
 
 PointReader = Callable[[Sequence[Any]], list[Any]]
-"""What there is at places: a value, a list, or a dictionary; MISSING where there is nothing."""
+"""Returns the contents of places: a value, a list or a dictionary each, or MISSING."""
 
 
 class StateTable(ABC):
-    """What the shapes have in common.
-
-    Args:
-        namespaced: places are pairs of key and namespace.
-    """
+    """Common parts of the tables of all shapes; with *namespaced*, places are (key, namespace)."""
 
     def __init__(self, descriptor: StateDescriptor, namespaced: bool = False) -> None:
         self.descriptor = descriptor
@@ -45,61 +41,58 @@ class StateTable(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Places that hold something."""
+        """Return the number of places that have contents."""
 
     def estimated_size(self) -> int:
-        """About how many these are, where counting them takes time."""
+        """Return the approximate number of places that have contents, if counting is slow."""
         return len(self)
 
     @abstractmethod
     def __contains__(self, place: Any) -> bool:
-        """Whether there is something."""
+        """Return whether the place has contents."""
 
     @abstractmethod
     def places(self) -> Iterator[Any]:
-        """Those that hold something now; the table may be changed meanwhile."""
+        """Return the places that have contents now; the table may change during the iteration."""
 
     @abstractmethod
     def entries(self) -> Iterator[tuple[Any, Any]]:
-        """Places and what they hold, not to be changed; the table may be changed meanwhile, and
-        what is given may be what there was a moment ago."""
+        """Yield (place, contents); the contents must not be changed.
+        The table may change during the iteration; the contents may be slightly out of date."""
 
     @abstractmethod
     def remove(self, place: Any) -> None:
-        """Whatever is there."""
+        """Remove the contents of a place, if there are any."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Remove everything."""
+        """Remove all contents."""
 
     @abstractmethod
     def point_reader(self) -> PointReader:
-        """From now on other threads may read, while the task's thread goes on; the table may become
-        slower by that.  To be called by the task's thread, before the table is used.
+        """Return a function with which other threads read, while the task's thread continues.
 
-        What is read of one place is what was there at one moment, and stays so: nobody changes it
-        any more.  Of several places, moments may differ.  Whoever changes what ``get_to_change``
-        gave must put it back, and readers see it from then on.
-
-        Raises:
-            StateError: the backend cannot do that.
+        The task's thread calls this before the table is used; the table may become slower. The
+        contents of each place are those of one moment, which may differ between places, and are
+        not changed any more. A caller of ``get_to_change`` must put the changed value back; readers
+        see it from then on. Raises StateError if the backend does not support this.
         """
 
 
 class ValueTable(StateTable):
-    """One value at a place."""
+    """A table with one value per place."""
 
     @abstractmethod
     def get(self, place: Any, default: Any = None) -> Any:
-        """The value, not to be changed."""
+        """Return the value, which must not be changed."""
 
     @abstractmethod
     def get_to_change(self, place: Any, default: Any = None) -> Any:
-        """The value, for whoever may change it in place; it counts as changed if it can be."""
+        """Return the value, which may be changed in place; a mutable value counts as changed."""
 
     @abstractmethod
     def take(self, place: Any, default: Any = None) -> Any:
-        """Remove the value, and give it to the caller for good."""
+        """Remove the value and return it; it belongs to the caller then."""
 
     @abstractmethod
     def put(self, place: Any, value: Any) -> None:
@@ -107,23 +100,23 @@ class ValueTable(StateTable):
 
     @abstractmethod
     def put_all(self, values: Mapping[Any, Any]) -> None:
-        """Replace many, by place."""
+        """Replace the values of many places."""
 
 
 class ListTable(StateTable):
-    """A list at a place; none is empty."""
+    """A table with one list per place; a place with an empty list counts as empty."""
 
     @abstractmethod
     def get(self, place: Any) -> Sequence[Any]:
-        """The elements, as long as the place is not changed."""
+        """Return the elements; valid until the place is changed."""
 
     @abstractmethod
     def take(self, place: Any) -> Sequence[Any]:
-        """Remove the list, and give its elements to the caller for good."""
+        """Remove the list and return its elements; they belong to the caller then."""
 
     @abstractmethod
     def append(self, place: Any, value: Any) -> bool:
-        """Add an element; whether it is the first one."""
+        """Add an element. Returns whether it is the first one."""
 
     @abstractmethod
     def extend(self, place: Any, values: Iterable[Any]) -> None:
@@ -135,32 +128,33 @@ class ListTable(StateTable):
 
 
 class MapTable(StateTable):
-    """Entries at a place, in the order of insertion; no map is empty."""
+    """A table with one map per place, in the order of insertion.
+    A place with an empty map counts as empty."""
 
     @abstractmethod
     def get(self, place: Any, key: Any, default: Any = None) -> Any:
-        """The value of an entry, not to be changed."""
+        """Return the value of an entry, which must not be changed."""
 
     @abstractmethod
     def get_to_change(self, place: Any, key: Any, default: Any = None) -> Any:
-        """The value, for whoever may change it in place; it counts as changed if it can be."""
+        """Return the value, which may be changed in place; a mutable value counts as changed."""
 
     @abstractmethod
     def contains(self, place: Any, key: Any) -> bool:
-        """Whether there is such an entry."""
+        """Return whether the entry exists."""
 
     @abstractmethod
     def items(self, place: Any) -> Iterable[tuple[Any, Any]]:
-        """Keys and values, as long as the place is not changed."""
+        """Return keys and values; valid until the place is changed."""
 
     @abstractmethod
     def put(self, place: Any, key: Any, value: Any) -> None:
-        """Replace an entry."""
+        """Set the value of an entry."""
 
     @abstractmethod
     def put_all(self, place: Any, entries: Mapping[Any, Any]) -> None:
-        """Replace many entries."""
+        """Set the values of many entries."""
 
     @abstractmethod
     def remove_entry(self, place: Any, key: Any) -> None:
-        """If it is there."""
+        """Remove an entry, if it exists."""

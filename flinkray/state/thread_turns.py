@@ -1,4 +1,4 @@
-"""How often threads of this process take turns."""
+"""Controls how often the threads of this process take turns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SHORT_TURN = 0.0005
-"""Seconds."""
+"""Length of a short turn in seconds."""
 
 _lock = threading.Lock()
 _waiting = 0
@@ -16,8 +16,8 @@ _usual = 0.0
 
 
 def shorten_turns(seconds: float) -> None:
-    """For good: threads that wait for the interpreter's lock wait for that long at most, before the
-    one that has it is asked to let it go.  It is Python's own 5 ms at first."""
+    """Permanently limit how long threads wait for the interpreter's lock.
+    After that time, the holder of the lock is asked to release it. Python's default is 5 ms."""
     global _usual
     with _lock:
         if _waiting:
@@ -27,10 +27,9 @@ def shorten_turns(seconds: float) -> None:
 
 @contextmanager
 def short_turns() -> Iterator[None]:
-    """Have threads that wait for the interpreter's lock wait for half a millisecond, not for five.
+    """While active, threads wait half a millisecond for the interpreter's lock instead of five.
 
-    For what lets go of the lock very often, beside a thread that never does: each time it would
-    wait for so long until it has the lock again.
+    This is for code that releases the lock very often, beside a thread that never does.
     """
     global _waiting, _usual
     with _lock:

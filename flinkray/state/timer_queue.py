@@ -1,4 +1,4 @@
-"""Timers of an operator by time: part of its keyed state."""
+"""The interface of an operator's timers, ordered by time, which are part of its keyed state."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any
 
 
 class TimerQueue(ABC):
-    """Timers, unique per time, key and namespace.  Those of one time are in the order of their
-    registration."""
+    """Timers, unique per time, key and namespace.
+    Timers of the same time are in the order of registration."""
 
     @abstractmethod
     def add(self, timestamp: int, key: Any, namespace: Any) -> bool:
-        """Whether it was not there before."""
+        """Add a timer. Returns False if it exists already."""
 
     @abstractmethod
     def discard(self, timestamp: int, key: Any, namespace: Any) -> None:
-        """Remove a timer if it is there."""
+        """Remove a timer, if it exists."""
 
     @abstractmethod
     def first(self) -> int | None:
-        """The earliest time that has a timer."""
+        """Return the earliest time of a timer; None if there are no timers."""
 
     @abstractmethod
     def at(self, timestamp: int, most: int | None = None) -> list[tuple[Any, Any]]:
-        """Key and namespace of the first timers of that time, all if *most* is None.  They stay
-        until :meth:`claim` takes each: one that fires may delete the next."""
+        """Return (key, namespace) of the first *most* timers of that time; None: all of them.
+        They stay until :meth:`claim` takes each, since a timer that fires may delete the next."""
 
     @abstractmethod
     def claim(self, timestamp: int, timer: tuple[Any, Any]) -> bool:
-        """Take a timer out; False where it is not there any more."""
+        """Remove a timer. Returns False if it does not exist any more."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Timers."""
+        """Return the number of timers."""
 
     @abstractmethod
     def items(self) -> Iterable[tuple[int, Any, Any]]:
-        """All, as long as none is changed."""
+        """Yield all timers; valid until a timer is added or removed."""

@@ -1,4 +1,4 @@
-"""Time to live: when a stored value counts as expired."""
+"""Time to live: determines when a stored value is expired."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class UpdateType(Enum):
-    """What renews a value."""
+    """Which accesses renew a value."""
 
     Disabled = 0
     OnCreateAndWrite = 1
@@ -21,52 +21,53 @@ class UpdateType(Enum):
 
 
 class StateVisibility(Enum):
-    """Whether an expired value that is still there may be seen."""
+    """Whether an expired value may be seen while it still exists."""
 
     ReturnExpiredIfNotCleanedUp = 0
     NeverReturnExpired = 1
 
 
 class TtlTimeCharacteristic(Enum):
-    """Time to live counts processing time only."""
+    """The time that counts for time to live: only processing time."""
 
     ProcessingTime = 0
 
 
 @dataclass(frozen=True)
 class IncrementalCleanupStrategy:
-    """How expired values are looked for while state is in use."""
+    """How expired values are searched for while state is in use."""
 
     cleanup_size: int
     for_every_record: bool
 
     def get_cleanup_size(self) -> int:
-        """Values that are looked at for each access to the state."""
+        """Return the number of values that are examined for each access to the state."""
         return self.cleanup_size
 
     def run_cleanup_for_every_record(self) -> bool:
-        """Whether as many are looked at for each record as well."""
+        """Return whether :meth:`get_cleanup_size` values are examined for each record, too."""
         return self.for_every_record
 
 
 @dataclass(frozen=True)
 class RocksdbCompactFilterCleanupStrategy:
-    """Kept for PyFlink's programs: expired values are looked for as with other backends."""
+    """Accepted for PyFlink programs, without effect: expired values are removed as with any
+    other backend."""
 
     query_time_after_num_entries: int
     periodic_compaction_time: Duration | None = None
 
     def get_query_time_after_num_entries(self) -> int:
-        """After how many entries the time is read again."""
+        """Return the number of entries after which the time is read again."""
         return self.query_time_after_num_entries
 
     def get_periodic_compaction_time(self) -> Duration:
-        """How old files become before they are compacted; 30 days by default."""
+        """Return the age at which old files are compacted; 30 days by default."""
         return self.periodic_compaction_time or Duration.of_days(30)
 
 
 class _Strategies:
-    """PyFlink's programs write ``StateTtlConfig.CleanupStrategies.IncrementalCleanupStrategy``."""
+    """Holds the strategies under PyFlink's names, such as ``StateTtlConfig.CleanupStrategies``."""
 
     IncrementalCleanupStrategy = IncrementalCleanupStrategy
     RocksdbCompactFilterCleanupStrategy = RocksdbCompactFilterCleanupStrategy
@@ -74,10 +75,8 @@ class _Strategies:
 
 @dataclass(frozen=True)
 class CleanupStrategies(_Strategies):
-    """Where expired values are removed besides on access.
-
-    What is set has an effect even if cleanup in the background is disabled.
-    """
+    """The occasions on which expired values are removed, in addition to access.
+    A strategy that was set has an effect even if cleanup in the background is disabled."""
 
     full_snapshot: bool = False
     background: bool = True
@@ -85,22 +84,24 @@ class CleanupStrategies(_Strategies):
     rocksdb: RocksdbCompactFilterCleanupStrategy | None = None
 
     def in_full_snapshot(self) -> bool:
-        """Whether snapshots leave out what is expired."""
+        """Return whether snapshots leave out expired values."""
         return self.full_snapshot
 
     def is_cleanup_in_background(self) -> bool:
-        """False if it was disabled."""
+        """Return whether cleanup in the background is enabled."""
         return self.background
 
     def get_incremental_cleanup_strategy(self) -> IncrementalCleanupStrategy | None:
-        """What was set, or five values for each access in the background."""
+        """Return the strategy that was set; by default five values for each access.
+        None if none was set and cleanup in the background is disabled."""
         default = IncrementalCleanupStrategy(5, False) if self.background else None
         return self.incremental or default
 
     def get_rocksdb_compact_filter_cleanup_strategy(
         self,
     ) -> RocksdbCompactFilterCleanupStrategy | None:
-        """What was set, or 1,000 entries in the background."""
+        """Return the strategy that was set; by default one with 1,000 entries.
+        None if none was set and cleanup in the background is disabled."""
         default = RocksdbCompactFilterCleanupStrategy(1000) if self.background else None
         return self.rocksdb or default
 
@@ -148,15 +149,15 @@ class StateTtlConfigBuilder:
         return self.set_ttl_time_characteristic(TtlTimeCharacteristic.ProcessingTime)
 
     def cleanup_full_snapshot(self) -> StateTtlConfigBuilder:
-        """Leave what is expired out of snapshots."""
+        """Leave expired values out of snapshots."""
         self._full_snapshot = True
         return self
 
     def cleanup_incrementally(
         self, cleanup_size: int, run_cleanup_for_every_record: bool
     ) -> StateTtlConfigBuilder:
-        """How many values are looked at for each access to the state, and whether for each record
-        as well.  Time alone has them looked at, too."""
+        """Set how many values are examined for each access to the state, or also for each record.
+        Values are examined as time passes, too."""
         if cleanup_size < 0:
             raise ValueError(f"cleanup_size must not be negative, got {cleanup_size}")
         self._incremental = IncrementalCleanupStrategy(cleanup_size, run_cleanup_for_every_record)
@@ -167,23 +168,19 @@ class StateTtlConfigBuilder:
         query_time_after_num_entries: int,
         periodic_compaction_time: Duration | None = None,
     ) -> StateTtlConfigBuilder:
-        """Accepted for PyFlink's programs: without effect."""
+        """Accepted for PyFlink programs; has no effect."""
         self._rocksdb = RocksdbCompactFilterCleanupStrategy(
             query_time_after_num_entries, periodic_compaction_time
         )
         return self
 
     def disable_cleanup_in_background(self) -> StateTtlConfigBuilder:
-        """Remove what is expired on access only, unless :meth:`cleanup_incrementally` is called."""
+        """Remove expired values on access only, unless :meth:`cleanup_incrementally` is called."""
         self._background = False
         return self
 
     def set_ttl(self, ttl: Time | Duration | timedelta | int) -> StateTtlConfigBuilder:
-        """Another time to live.
-
-        Raises:
-            ValueError: it is not positive.
-        """
+        """Set the time to live. Raises ValueError if the time is not positive."""
         self._ttl = milliseconds(ttl)
         if self._ttl <= 0:
             raise ValueError(f"time to live must be positive, got {self._ttl} ms")
@@ -201,7 +198,7 @@ class StateTtlConfigBuilder:
 
 
 class _Names:
-    """PyFlink's programs write ``StateTtlConfig.UpdateType``."""
+    """Makes names like ``StateTtlConfig.UpdateType`` work, as in PyFlink."""
 
     UpdateType = UpdateType
     StateVisibility = StateVisibility
@@ -214,12 +211,13 @@ class _Names:
 class StateTtlConfig(_Names):
     """How long values live; made by :meth:`new_builder`.
 
-    Expired values are removed when they are accessed; those that nobody accesses are looked for in
-    the background.  Values of list state expire one by one, and so do the entries of map state.
+    Expired values are removed when they are accessed. Expired values that are not accessed are
+    searched for in the background. Elements of list state expire one by one, and so do entries of
+    map state.
     """
 
     ttl: int
-    """Milliseconds; a value expires ``ttl`` after it was last renewed."""
+    """Time to live in milliseconds; a value expires this long after its last renewal."""
     update_type: UpdateType = UpdateType.OnCreateAndWrite
     state_visibility: StateVisibility = StateVisibility.NeverReturnExpired
     ttl_time_characteristic: TtlTimeCharacteristic = TtlTimeCharacteristic.ProcessingTime
@@ -227,29 +225,29 @@ class StateTtlConfig(_Names):
 
     @staticmethod
     def new_builder(ttl: Time | Duration | timedelta | int) -> StateTtlConfigBuilder:
-        """Start a configuration with that time to live."""
+        """Return a builder of a configuration with that time to live."""
         return StateTtlConfigBuilder(ttl)
 
     def get_ttl(self) -> Time:
-        """How long values live."""
+        """Return the time to live."""
         return Time(self.ttl)
 
     def get_update_type(self) -> UpdateType:
-        """What renews a value."""
+        """Return which accesses renew a value."""
         return self.update_type
 
     def get_state_visibility(self) -> StateVisibility:
-        """Whether expired values may be seen."""
+        """Return whether expired values may be seen."""
         return self.state_visibility
 
     def get_ttl_time_characteristic(self) -> TtlTimeCharacteristic:
-        """Always processing time."""
+        """Return the time characteristic, which is always processing time."""
         return self.ttl_time_characteristic
 
     def get_cleanup_strategies(self) -> CleanupStrategies:
-        """Where expired values are removed besides on access."""
+        """Return where expired values are removed, in addition to removal on access."""
         return self.cleanup_strategies
 
     def is_enabled(self) -> bool:
-        """False where nothing expires."""
+        """Return whether values expire."""
         return self.update_type is not UpdateType.Disabled

@@ -1,4 +1,4 @@
-"""Handles of state with a time to live; see :mod:`flinkray.state.expiry` for what is stored."""
+"""Handles of state with a time to live; :mod:`flinkray.state.expiry` describes the stored form."""
 
 from __future__ import annotations
 

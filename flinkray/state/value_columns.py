@@ -1,8 +1,8 @@
-"""Many values as a column that is put in order, and divided, without a call per value.
+"""Columns of many values, which are sorted and divided without a call per value.
 
-A column is made from a few thousand values at once, holding the interpreter's lock; what is done to
-it then is Arrow's and NumPy's, which let other threads go on.  Texts, bytes and numbers are arrays,
-tuples a column for each part; all else stays an array of objects.
+A column is made from a few thousand values at once, while holding the interpreter's lock. Further
+operations are done by Arrow and NumPy, which let other threads run. Texts, bytes and numbers are
+arrays. Tuples are a column for each part. All other values are an array of objects.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ _ARRAYS: dict[type, pa.DataType] = {
     float: pa.float64(),
 }
 _MOST_NESTED = 4
-"""Levels of tuples that are divided into columns."""
+"""Number of levels of nested tuples that are divided into columns."""
 
 
 class ValueColumn(ABC):
-    """Values, in an order."""
+    """A column of values."""
 
     @property
     @abstractmethod
     def shape(self) -> Hashable:
-        """Columns of one shape can be put together."""
+        """The shape; columns of equal shape can be concatenated."""
 
     has_objects = False
-    """Whether there are values in it that may be changed."""
+    """Whether the column has values that may be mutable."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def take(self, order: Order) -> ValueColumn:
-        """The values at these places."""
+        """Return the values at these indices."""
 
     @abstractmethod
     def slice(self, begin: int, end: int) -> ValueColumn:
-        """A part, which shares memory with the whole."""
+        """Return a part of the column, which shares memory with the whole."""
 
 
 class ArrayColumn(ValueColumn):
@@ -74,7 +74,7 @@ class ArrayColumn(ValueColumn):
 
 
 class EncodedColumn(ValueColumn):
-    """An array that is as it is stored."""
+    """An array in its stored form."""
 
     def __init__(self, array: EncodedArray, begin: int, end: int) -> None:
         self._array = array
@@ -99,7 +99,7 @@ class EncodedColumn(ValueColumn):
 
 
 class TupleColumn(ValueColumn):
-    """Tuples of one length; the parts of each are in columns."""
+    """Tuples of one length; there is a column for each part."""
 
     def __init__(self, number: int, parts: Sequence[ValueColumn]) -> None:
         self._number = number
@@ -143,7 +143,8 @@ class ObjectColumn(ValueColumn):
 
 
 def column_of(values: Sequence[Any], depth: int = 0) -> ValueColumn:
-    """Of not too many values: others stand still meanwhile (0.1 us for a text)."""
+    """Return a column of the values.
+    Give only some thousand values, since other threads wait during the call (0.1 us for a text)."""
     kinds = set(map(type, values))
     if len(kinds) == 1:
         (kind,) = kinds
@@ -167,7 +168,7 @@ def _array_of(kind: type, values: Sequence[Any]) -> pa.Array | None:
 
 
 def concatenated(columns: Sequence[ValueColumn]) -> ValueColumn:
-    """Of columns that have one shape."""
+    """Concatenate columns of one shape."""
     first = columns[0]
     if len(columns) == 1:
         return first
@@ -180,7 +181,7 @@ def concatenated(columns: Sequence[ValueColumn]) -> ValueColumn:
 
 
 def divisible(column: ValueColumn) -> ValueColumn:
-    """The same values in the same order, to be stored in parts."""
+    """Convert a column to its stored form, so that it can be stored in parts."""
     if isinstance(column, ArrayColumn):
         return EncodedColumn(EncodedArray(column.array), 0, len(column))
     if isinstance(column, TupleColumn):
@@ -189,7 +190,7 @@ def divisible(column: ValueColumn) -> ValueColumn:
 
 
 def values_of(column: ValueColumn) -> list[Any]:
-    """What it was made from."""
+    """Return the values of a column."""
     if isinstance(column, ArrayColumn):
         values: list[Any] = column.array.to_pylist()
         return values

@@ -1,16 +1,14 @@
-"""Values of state as bytes: many at once, in columns, as msgpack.
+"""Encodes the values of state as bytes: many at once, in columns, as msgpack.
 
-Values of one type are one column: of numbers and texts a list, which msgpack writes without a call
-per value, or an array, where they come as one (:mod:`flinkray.state.value_columns`); of tuples,
-rows and dataclasses a column for each part; of lists and dictionaries their lengths and one column
-of everything that is in them.  Values of several types are a column for each of these.  What
-nothing here covers is pickled, and the names of its types are told.
+Values of one type are one column. For numbers and texts, the column is a list, which msgpack writes
+without a call per value, or an array if they come as one (:mod:`flinkray.state.value_columns`). For
+tuples, rows and dataclasses, there is a column for each part. For lists and dictionaries, there are
+their lengths and one column with all their contents. Values of several types are one column for
+each type. All other values are pickled, and the names of their types are recorded.
 
-Rows, dataclasses, named tuples and enumerations are stored by the name of their class and the names
-of their fields.  Their classes may have other fields when they are read: what is stored of fields
-that are gone is left out, and new ones get their defaults.
-
-Values are stored, not objects: what occurs twice in a value is two equal objects when it is read.
+Rows, dataclasses, named tuples and enumerations are stored by the names of their class and fields.
+When values are read, fields that the class lost are dropped, and new fields get their defaults. An
+object that occurs twice in a value is read as two equal objects.
 """
 
 from __future__ import annotations
@@ -51,65 +49,60 @@ from flinkray.state.value_columns import (
 
 T = TypeVar("T")
 Node = list[Any]
-"""A column: what kind of column it is, and what that kind needs."""
+"""A column: the kind of column, and the data that the kind needs."""
 
 _PLAIN, _UNION, _SCALARS, _TUPLES, _SEQUENCES, _MAPS, _RECORDS, _PICKLED, _ARRAY = range(9)
 
 _PLAIN_TYPES = frozenset({type(None), bool, int, float, str, bytes})
 _MOST_NESTED = 48
-"""Levels of a value within a value; what is deeper is pickled (msgpack has a limit, too)."""
+"""Deepest nesting of values; more deeply nested values are pickled (msgpack has a limit, too)."""
 
 _LARGE_INTEGER = 1
-"""Code of msgpack's extension type."""
+"""Code of msgpack's extension type for integers of more than 64 bits."""
 
 
 class _NotCoveredError(Exception):
-    """These values are no column of their type."""
+    """The values cannot be stored as a column of their type."""
 
 
 # --- classes with fields ----------------------------------------------------------------------
 
 
 class RecordType(ABC):
-    """How values of a class are stored by their fields."""
+    """Stores the values of a class by their fields."""
 
     @abstractmethod
     def form_of(self, value: Any) -> RecordForm:
-        """As its class, or the value itself, has it."""
+        """Return the name and fields of a value, as defined by its class or by the value itself."""
 
     @abstractmethod
     def columns(self, form: RecordForm, values: Sequence[Any]) -> list[Sequence[Any]]:
-        """Of values of one form: a column for each field."""
+        """Return a column for each field, of values that have the same form."""
 
     @abstractmethod
     def change(self, form: RecordForm) -> str | None:
-        """What is different now, where that can be migrated; None if nothing is.
-
-        Raises:
-            StateMigrationError: values of that form cannot be read any more.
-        """
+        """Return a text on what has changed since the form was stored; None if nothing has.
+        Raises StateMigrationError if values of that form cannot be read any more."""
 
     @abstractmethod
     def values(self, form: RecordForm, columns: list[list[Any]], number: int) -> list[Any]:
-        """The reverse of :meth:`columns`, with the fields of today."""
+        """Return the values from their columns, with today's fields; inverse of :meth:`columns`."""
 
 
 _registered: dict[str, RecordType] = {}
-"""By the names that forms have."""
+"""Record types by the names in stored forms."""
 _record_types: dict[type, RecordType | None] = {}
-"""By class, as found; None: it is none."""
+"""Record types by class, as found so far; None: the class has none."""
 
 
 def register_record_type(kind: type, record_type: RecordType, *names: str) -> None:
-    """Store the values of a class under names that stay when the class is moved."""
+    """Store the values of a class under *names*, which stay the same when the class is moved."""
     _record_types[kind] = record_type
     for name in names:
         _registered[name] = record_type
 
 
 class _FixedFields(RecordType):
-    """A class of which all values have the same fields."""
-
     def __init__(self, kind: type, fields: tuple[str, ...]) -> None:
         self._kind = kind
         self._form = RecordForm(name_of(kind), fields)
@@ -160,7 +153,7 @@ class _Dataclass(_FixedFields):
         if self._has_attributes:
             known = self._fields.keys()
             if not all(value.__dict__.keys() <= known for value in values):
-                raise _NotCoveredError  # there is more than its fields
+                raise _NotCoveredError  # there are attributes other than the fields
         try:
             return [[getattr(value, name) for value in values] for name in form.fields]
         except AttributeError as error:  # a field that was never set
@@ -221,7 +214,7 @@ class _Enumeration(RecordType):
     def columns(self, form: RecordForm, values: Sequence[Any]) -> list[Sequence[Any]]:
         names = [value.name for value in values]
         members = self._kind.__members__
-        if not all(name in members for name in names):  # several flags
+        if not all(name in members for name in names):  # a combination of flags
             raise _NotCoveredError
         return [names]
 
@@ -263,7 +256,8 @@ def _find_record_type(kind: Any) -> RecordType | None:
 
 
 def _is_found_by_name(kind: type) -> bool:
-    """By another process, or another submission of the program: a class of a function is not."""
+    """Return whether another process or submission finds the class by its name.
+    Classes defined in functions are not found."""
     name = name_of(kind)
     if "<locals>" in name:
         return False
@@ -277,7 +271,7 @@ _HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getn
 
 
 def _says_how(kind: type) -> bool:
-    """Whether somebody has written how its values are pickled."""
+    """Return whether the class defines how its values are pickled."""
     return any(
         hook in base.__dict__ and getattr(base.__dict__[hook], "__module__", "") != "dataclasses"
         for base in kind.__mro__
@@ -295,7 +289,7 @@ def _slots_of(kind: type) -> set[str]:
 
 
 def _is_of_object(kind: type) -> bool:
-    """Whether it has no other data than attributes, as a subclass of dict has."""
+    """Return whether values of the class have attributes only; a dict also has entries."""
     try:
         object.__new__(kind)
     except TypeError:
@@ -304,11 +298,8 @@ def _is_of_object(kind: type) -> bool:
 
 
 def record_type_named(name: str) -> RecordType:
-    """That of a stored form.
-
-    Raises:
-        StateMigrationError: there is no such class any more, or it has no fields.
-    """
+    """Return the record type of a stored form.
+    Raises StateMigrationError if the class does not exist any more, or has no fields now."""
     found = _registered.get(name)
     if found is None:
         try:
@@ -329,7 +320,7 @@ def record_type_named(name: str) -> RecordType:
 # --- values that are made of others -----------------------------------------------------------
 
 _Scalar = tuple[str, Callable[[Any], Any], Callable[[Any], Any]]
-"""Name, what a value is stored as, and the reverse."""
+"""(name, function from value to stored value, inverse function)."""
 
 
 def _zone_key(zone: zoneinfo.ZoneInfo) -> str:
@@ -461,20 +452,17 @@ _MAPS_BY_NAME: dict[str, Callable[[Any], Any]] = {
 
 
 class ValueEncoder:
-    """Writes columns of values, and remembers of which types they were."""
+    """Writes columns of values, and records the types of the values."""
 
     def __init__(self) -> None:
         self.forms: dict[RecordForm, int] = {}
-        """Of all columns so far, numbered."""
+        """Forms in all columns so far, numbered."""
         self.pickled: set[str] = set()
-        """Types that nothing but pickle covers."""
+        """Types that were pickled."""
 
     def encode(self, values: Sequence[Any] | ValueColumn) -> list[Any]:
-        """A column, with the forms in it, for :func:`pack`.
-
-        Raises:
-            StateError: a value cannot be stored at all.
-        """
+        """Return a column with its forms, for :func:`pack`.
+        Raises StateError if a value cannot be stored at all."""
         column = _Column()
         node = column.encode(values, 0)
         for form in column.forms:
@@ -484,7 +472,7 @@ class ValueEncoder:
 
 
 def pack(columns: Any) -> bytes:
-    """What :meth:`ValueEncoder.encode` gave, in lists, with None between."""
+    """Return lists of :meth:`ValueEncoder.encode` results (and None) as bytes."""
     packed: bytes = msgpack.packb(columns, default=_pack_integer, unicode_errors="surrogatepass")
     return packed
 
@@ -497,7 +485,7 @@ def _pack_integer(value: Any) -> msgpack.ExtType:
 
 
 class _Column:
-    """Writes one column; the forms of its records are numbered in it."""
+    """Writes one column, with a numbered list of the forms of its records."""
 
     def __init__(self) -> None:
         self.forms: dict[RecordForm, int] = {}
@@ -613,20 +601,19 @@ class _Column:
 
 @dataclasses.dataclass(frozen=True)
 class RowChange:
-    """Rows at one place of a declared type get other fields.
-
-    Rows with names are known by the names, in any order; rows by position have the declared order.
+    """A change of the fields of rows, at one place of a declared type.
+    Fields with names are matched by name, in any order; fields by position have the declared order.
     """
 
     was: tuple[str, ...]
     now: tuple[str, ...]
     places: tuple[int | None, ...]
-    """For each field of now its place among those that were; None: it is new."""
+    """For each present field its position among the earlier fields; None if the field is new."""
     fields: tuple[TypeChange | None, ...]
-    """For each field that was: what changes in its values."""
+    """For each earlier field the change in its values."""
 
     def fits(self, form: RecordForm) -> bool:
-        """Whether rows of that form are such as were declared."""
+        """Return whether rows of that form match the earlier declaration."""
         shown = [name for name in form.fields if not name.startswith(HIDDEN)]
         if form.name == ROWS_BY_POSITION:
             return len(shown) == len(self.was)
@@ -635,45 +622,36 @@ class RowChange:
 
 @dataclasses.dataclass(frozen=True)
 class EntryChange:
-    """What changes in the keys, and in the values, of a state that is a map."""
+    """Changes of the keys and of the values of a map state."""
 
     key: TypeChange | None
     value: TypeChange | None
 
 
 TypeChange = RowChange | EntryChange
-"""Between how the type of values was declared and how it is declared now."""
+"""The difference between the stored and the present declaration of a type."""
 
 NAMED_ROWS, ROWS_BY_POSITION = "Row", "Row by position"
 """Names of forms whose fields are declared with the state."""
 HIDDEN = "$"
-"""What names of fields begin with that belong to the form and not to its declaration; they come
-last."""
+"""Prefix of field names that belong to the form and not to its declaration; they come last."""
 
 
 class UnreadableValuesError(StateError):
-    """Bytes are not what :func:`pack` gave."""
+    """Bytes are not an output of :func:`pack`."""
 
 
 class ValueDecoder:
-    """Reads columns.
-
-    Args:
-        change: what is declared in another way now.
-        exactly: what would have to be migrated is an error.
-    """
+    """Reads columns. *change*: the change from the stored to the present declaration.
+    *exactly*: whether a value that would have to be migrated raises an error."""
 
     def __init__(self, change: TypeChange | None = None, exactly: bool = False) -> None:
         self._change = change
         self._exactly = exactly
 
     def decode(self, column: Any) -> list[Any]:
-        """The values of an encoded column.
-
-        Raises:
-            StateMigrationError: they are of classes that cannot be read any more.
-            UnreadableValuesError: it is no column.
-        """
+        """Return the values of an encoded column. Raises StateMigrationError if classes cannot
+        be read any more, UnreadableValuesError if the data is not a column."""
         try:
             forms = [RecordForm(name, tuple(fields)) for name, *fields in column[0]]
             if self._exactly:
@@ -725,7 +703,7 @@ class ValueDecoder:
         _, which, number, nodes = node
         form = forms[which]
         if not isinstance(change, RowChange) or not change.fits(form):
-            # what is in other rows than were declared is not known
+            # the contents of rows other than the declared ones are unknown
             below = None if form.name in (NAMED_ROWS, ROWS_BY_POSITION) else change
             columns = [self._decode(it, forms, below, as_keys) for it in nodes]
             return record_type_named(form.name).values(form, columns, number)
@@ -765,7 +743,8 @@ def _unpickled(data: bytes, as_keys: bool) -> list[Any]:
 
 
 def _equals_as_builtin(kind: type) -> bool:
-    """Whether values of two classes that are made of the same code are equal all the same."""
+    """Return whether the class has the equality of a builtin type.
+    Then values of two classes made from the same code can still be equal."""
     return any(
         "__eq__" in base.__dict__ and base is not object and base.__module__ == "builtins"
         for base in kind.__mro__
@@ -774,7 +753,7 @@ def _equals_as_builtin(kind: type) -> bool:
 
 
 def check_unchanged(forms: Iterable[RecordForm]) -> None:
-    """Raises StateMigrationError: values of one of the forms would have to be migrated."""
+    """Raise StateMigrationError if values of one of the forms would have to be migrated."""
     for form in forms:
         change = record_type_named(form.name).change(form)
         if change is not None:
@@ -785,10 +764,10 @@ def check_unchanged(forms: Iterable[RecordForm]) -> None:
 
 
 def unpack(data: bytes | memoryview) -> Iterator[Any]:
-    """What was packed, one after the other.
+    """Yield the packed lists, one after another.
 
     Raises:
-        UnreadableValuesError: it was not.
+        UnreadableValuesError: the bytes are not an output of :func:`pack`.
     """
     while data:
         try:

@@ -26,37 +26,39 @@ from flinkray.state.snapshots import TableSnapshot, collected
 
 
 class StateNotFoundError(FlinkRayError):
-    """A checkpoint has no such operator or state; the text names those that it has."""
+    """A checkpoint has no such operator or state; the text names the existing ones."""
 
 
 class KeyedEntry(NamedTuple):
-    """What one key has in one namespace."""
+    """The contents of one key in one namespace."""
 
     key: Any
     namespace: Any
-    """The window, in state of windows; None elsewhere."""
+    """The window, in state of windows; None otherwise."""
     value: Any
-    """A list in list state, a dictionary in map state, the accumulator in aggregating state."""
+    """The value. A list in list state, a dict in map state, the accumulator in aggregating
+    state.
+    """
 
 
 class StoredTimer(NamedTuple):
     """A timer that has not fired."""
 
     timestamp: int
-    """Milliseconds."""
+    """Time at which the timer fires, in milliseconds."""
     key: Any
     namespace: Any
 
 
 class SavepointReader:
-    """A checkpoint or savepoint, by its directory or its metadata file.
+    """Reads a checkpoint or savepoint, given by its directory or its metadata file.
 
     Operators are named by their uid, or by their id (32 hexadecimal digits), which ``flinkray
-    checkpoint show`` tells.  Values of the program's own classes need these to be importable.
+    checkpoint show`` prints. To read values of the program's own classes, these must be importable.
 
     Raises:
-        CheckpointStorageError: it is none, or cannot be read; the text names the file.  All methods
-            raise it, as they read files.
+        CheckpointStorageError: there is no checkpoint, or it cannot be read; the text names the
+            file. All methods raise this error, since they read files.
     """
 
     def __init__(self, location: str) -> None:
@@ -70,13 +72,13 @@ class SavepointReader:
 
     @property
     def operators(self) -> list[str]:
-        """Their uids, or ids where they have none, in the order of the job."""
+        """Uids of the operators, or ids of operators without uid, in the order of the job."""
         return [operator.uid or operator.operator_id for operator in self._metadata.operators]
 
     # --- keyed state ------------------------------------------------------------------------------
 
     def keyed_states(self, operator: str) -> dict[str, str]:
-        """Names of an operator's keyed states, and of what kind each is."""
+        """Return the names of an operator's keyed states, with the kind of each."""
         found: dict[str, str] = {}
         for handle in self._keyed_handles(self._operator(operator)):
             for part in handle.parts:
@@ -86,12 +88,13 @@ class SavepointReader:
         return found
 
     def keyed_entries(self, operator: str, state: str) -> Iterator[KeyedEntry]:
-        """The entries of a keyed state, as Python values, in no certain order; of state with a
-        time to live, expired ones that are still there, too.
+        """Yield the entries of a keyed state as Python values, in no particular order.
+
+        Of state with a time to live, expired entries that still exist are included.
 
         Raises:
-            StateNotFoundError: there is no such operator or state.
-            StateMigrationError: values are of classes that are not here, or have changed.
+            StateNotFoundError: the operator or the state does not exist.
+            StateMigrationError: classes of the values cannot be imported, or have changed.
         """
         found = self._operator(operator)
         names = self.keyed_states(operator)
@@ -105,16 +108,17 @@ class SavepointReader:
             yield from _entries_of(state, tables)
 
     def keyed_state(self, operator: str, state: str) -> pa.Table:
-        """The same as a table of ``key``, ``namespace`` (in state of windows) and ``value``.
+        """Read a keyed state as a table.
 
-        Lists are lists, and maps lists of ``key`` and ``value``; dataclasses and named tuples are
-        structs.
+        It has the columns ``key``, ``namespace`` (in state of windows) and ``value``.
+
+        Lists are lists, and maps are lists of ``key`` and ``value``. Dataclasses and named tuples
+        are structs.
 
         Raises:
             StateNotFoundError: as :meth:`keyed_entries`.
-            StateMigrationError: likewise.
-            pyarrow.ArrowException: there is no column of such values; :meth:`keyed_entries` gives
-                them.
+            StateMigrationError: as :meth:`keyed_entries`.
+            pyarrow.ArrowException: no column can hold the values; use :meth:`keyed_entries`.
         """
         entries = list(self.keyed_entries(operator, state))
         columns = {"key": _column(entry.key for entry in entries)}
@@ -124,8 +128,10 @@ class SavepointReader:
         return pa.table(columns)
 
     def timers(self, operator: str) -> dict[str, list[StoredTimer]]:
-        """The timers of an operator, by time, under the names of their queues: ``event-time`` and
-        ``processing-time``."""
+        """Return the timers of an operator, sorted by time, for each of its queues.
+
+        The queues are ``event-time`` and ``processing-time``.
+        """
         found: dict[str, list[StoredTimer]] = {}
         for snapshots in self._keyed_snapshots(self._operator(operator)):
             if not snapshots:
@@ -139,7 +145,10 @@ class SavepointReader:
     # --- operator state ---------------------------------------------------------------------------
 
     def operator_states(self, operator: str) -> dict[str, str]:
-        """Names of an operator's states that belong to no key: list, union or broadcast."""
+        """Return the names of an operator's non-keyed states.
+
+        Each has its kind: list, union or broadcast.
+        """
         return {
             named.name: named.mode.value
             for subtask in self._operator(operator).subtasks
@@ -148,11 +157,11 @@ class SavepointReader:
         }
 
     def list_state(self, operator: str, state: str) -> list[Any]:
-        """The elements of a list or union state, of all subtasks.
+        """Return the elements of a list or union state, of all subtasks.
 
         Raises:
-            StateNotFoundError: there is no such operator or state.
-            StateMigrationError: elements are of classes that are not here, or have changed.
+            StateNotFoundError: the operator or the state does not exist.
+            StateMigrationError: classes of the elements cannot be imported, or have changed.
         """
         return [
             element
@@ -161,18 +170,18 @@ class SavepointReader:
         ]
 
     def broadcast_state(self, operator: str, state: str) -> dict[Any, Any]:
-        """What a broadcast state has, the same in all subtasks.
+        """Return the entries of a broadcast state, which are the same in all subtasks.
 
         Raises:
-            StateNotFoundError: there is no such operator or state.
-            StateMigrationError: keys or values are of classes that are not here, or have changed.
+            StateNotFoundError: the operator or the state does not exist.
+            StateMigrationError: classes of keys or values cannot be imported, or have changed.
         """
         return dict(next(iter(self._elements(operator, state, ("broadcast",))), ()))
 
     def _elements(
         self, operator: str, state: str, kinds: tuple[str, ...]
     ) -> Iterator[list[tuple[Any, ...]]]:
-        """Of each subtask."""
+        """Yield the elements of an operator state, one list for each subtask."""
         found = self._operator(operator)
         names = {n: kind for n, kind in self.operator_states(operator).items() if kind in kinds}
         if state not in names:
@@ -200,14 +209,14 @@ class SavepointReader:
             yield from subtask.state.keyed_state
 
     def _keyed_snapshots(self, operator: CheckpointedOperator) -> Iterator[list[KeyedSnapshot]]:
-        """Of each subtask: a whole one, and the changes after it."""
+        """Yield the keyed snapshots of each subtask: a whole snapshot, and the changes after it."""
         everything = KeyGroupRange(0, operator.max_parallelism - 1)
         for handle in self._keyed_handles(operator):
             yield [collected(stored) for stored in read_keyed_state((handle,), everything)]
 
 
 def _entries_of(name: str, tables: list[TableSnapshot]) -> Iterator[KeyedEntry]:
-    """Of one subtask: a whole snapshot, and the changes after it."""
+    """Yield the entries of a state of one subtask, from a whole snapshot and later changes."""
     entries: dict[Any, KeyedEntry] = {}
     for table in tables:
         serializer = StateSerializer.as_stored(name, table.serializer)
@@ -237,7 +246,7 @@ def _places(keys: list[Any], namespaces: list[Any] | None) -> Iterable[_Place]:
 
 
 def _without_times(kind: str, contents: Any) -> Any:
-    """Each value has the time beside it at which it was renewed."""
+    """Remove the times: each stored value comes with the time of its last renewal."""
     if kind == "list":
         return [value for value, _ in contents]
     if kind == "map":
@@ -258,8 +267,9 @@ def _no_state(
 
 
 def _column(values: Iterable[Any]) -> pa.Array:
-    """Raises pyarrow.ArrowInvalid: there is none of such values, or they could not be told apart in
-    it."""
+    """Return the values as an Arrow array.
+    Raises pyarrow.ArrowInvalid if Arrow has no such column, or would mix up values of different
+    types."""
     plain = list(map(_plain, values))
     _check_kinds(plain)
     try:
@@ -269,8 +279,10 @@ def _column(values: Iterable[Any]) -> pa.Array:
 
 
 def _check_kinds(values: list[Any]) -> None:
-    """Arrow makes bytes of texts among bytes, days of times among days, and tuples as long as the
-    longest."""
+    """Refuse mixtures that Arrow would convert silently.
+
+    These are texts with bytes, dates with times, and tuples of different lengths.
+    """
     kinds = {_kind(value) for value in values if isinstance(value, _MIXED)}
     for alike in _ALIKE:
         if len(alike & kinds) > 1:
@@ -302,7 +314,7 @@ def _kind(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As Arrow takes it."""
+    """Convert a value to a form that Arrow accepts."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -1,4 +1,4 @@
-"""Writes a savepoint from data: a job that starts from it has that state at its beginning.
+"""Writes a savepoint from data, so that a job can start with that state.
 
 After Flink's ``SavepointWriter``.
 """
@@ -39,6 +39,7 @@ from flinkray.checkpoint.storage import (
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID
 from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.private_files import GROUP, OWNER, permitted
 from flinkray.state import (
     HeapKeyedStateBackend,
     ListStateDescriptor,
@@ -55,23 +56,23 @@ DEFAULT_MAX_PARALLELISM = 128
 
 
 class BootstrapError(FlinkRayError):
-    """There can be no such savepoint; the text says what is wrong with it."""
+    """The savepoint cannot be written; the text says why."""
 
 
 class _Operator:
     def __init__(self) -> None:
         self.keys: Keys | None = None
         self.keyed: HeapKeyedStateBackend | None = None
-        """None: it has no keyed state."""
+        """The keyed state of the operator; None if there is none."""
         self.operator = OperatorStateBackend()
 
 
 class SavepointWriter:
-    """A new savepoint.  Its state is in memory until it is written.
+    """A new savepoint. Its state is in memory until it is written.
 
     Args:
-        max_parallelism: number of key groups of its operators; the job that is started must have
-            the same.
+        max_parallelism: number of key groups of the operators; the job that starts from the
+            savepoint must have the same.
 
     All methods but :meth:`write` return the writer itself.
     """
@@ -89,18 +90,18 @@ class SavepointWriter:
         entries: pa.Table | Iterable[tuple[Any, Any]],
         key_type: TypeInformation | None = None,
     ) -> SavepointWriter:
-        """What each key has in a state of values, lists or maps, of the operator with that uid.
+        """Add keyed state (value, list or map state) to the operator with that uid.
 
         Args:
-            entries: pairs of a key and what it has (a value, a list or a dictionary), or a table
-                of ``key`` and ``value``.  What another savepoint has is given as it is by
-                :meth:`SavepointReader.keyed_entries`; a table has no tuples, rows, sets and
-                objects.
-            key_type: that of ``key_by`` in the job; None: it has none.
+            entries: pairs of a key and its contents (a value, a list or a dictionary), or a table
+                of ``key`` and ``value``. Entries of another savepoint can be passed as
+                :meth:`SavepointReader.keyed_entries` returns them. A table cannot hold tuples,
+                rows, sets and objects.
+            key_type: the type given to ``key_by`` in the job; None if none is given there.
 
         Raises:
-            BootstrapError: a key has nothing, there can be no such state, a table has structs, or
-                another state of the operator has keys of another type.
+            BootstrapError: a key has no value, the kind of state cannot be written, a table has
+                structs, or another state of the operator has keys of another type.
             UnsupportedKeyError: a key is not of the declared type.
         """
         keys = Keys(lambda key: key, key_type)
@@ -119,21 +120,21 @@ class SavepointWriter:
     def with_list_state(
         self, uid: str, descriptor: ListStateDescriptor[Any], elements: Iterable[Any]
     ) -> SavepointWriter:
-        """The elements that the subtasks of an operator divide among them."""
+        """Add list state to an operator; its subtasks divide the elements among them."""
         self._operator(uid).operator.list_state(descriptor).add_all(elements)
         return self
 
     def with_union_list_state(
         self, uid: str, descriptor: ListStateDescriptor[Any], elements: Iterable[Any]
     ) -> SavepointWriter:
-        """The elements that each subtask of an operator gets."""
+        """Add union list state to an operator; each subtask gets all elements."""
         self._operator(uid).operator.union_list_state(descriptor).add_all(elements)
         return self
 
     def with_broadcast_state(
         self, uid: str, descriptor: MapStateDescriptor[Any, Any], entries: Mapping[Any, Any]
     ) -> SavepointWriter:
-        """The entries that each subtask of an operator has."""
+        """Add broadcast state to an operator; each subtask gets all entries."""
         self._operator(uid).operator.broadcast_state(descriptor).put_all(dict(entries))
         return self
 
@@ -160,21 +161,31 @@ class SavepointWriter:
             )
         return operator.keyed
 
-    def write(self, directory: str) -> str:
-        """Write it into a new directory below that one; where it is, for ``--from-savepoint``.
+    def write(self, directory: str, permissions: str | None = None) -> str:
+        """Write the savepoint into a new directory below *directory*.
+
+        Returns the savepoint's location, for ``--from-savepoint``.
+
+        Args:
+            permissions: who may read the savepoint, as in ``storage.permissions``: ``owner`` or
+                ``group``. None: as in the cluster that this process is connected to, else
+                ``owner``.
 
         Raises:
-            BootstrapError: nothing was put into it.
-            CheckpointStorageError: it cannot be written; the text names the file.  What was written
-                of it is removed.
+            BootstrapError: the savepoint has no state, or *permissions* is invalid.
+            CheckpointStorageError: the savepoint cannot be written; the text names the file. Files
+                written so far are removed.
         """
         if not self._operators:
             raise BootstrapError("a savepoint without any state is of no use: put some into it")
+        if permissions not in (None, OWNER, GROUP):
+            raise BootstrapError(f"permissions are {OWNER} or {GROUP}, got {permissions!r}")
         job_id = JobID.generate()
         location = savepoint_directory(directory, job_id)
         is_complete = False
         try:
-            self._write(location, job_id)
+            with permitted(permissions):
+                self._write(location, job_id)
             is_complete = True
         finally:
             if not is_complete:
@@ -258,7 +269,10 @@ def _pairs(
 
 
 def _parts_of_map(data_type: pa.DataType) -> Iterable[pa.DataType]:
-    """Of its keys and values, if it is a list of such entries."""
+    """Return the types of a map's keys and values.
+
+    If the type is no list of such entries, return the type itself.
+    """
     if pa.types.is_list(data_type) and pa.types.is_struct(data_type.value_type):
         return [field.type for field in data_type.value_type]
     return [data_type]

@@ -1,6 +1,6 @@
-"""Streams: what runs inside a task, and a runner for whole programs in one process.
+"""Streams: everything that runs inside a task, and a runner for whole programs in one process.
 
-Batches flow through chains of operators (:mod:`operator`, :mod:`operators`, :mod:`windowing`);
-tasks (:mod:`task`) connect chains by channels; :mod:`local_job` runs all tasks of a program in one
-thread.  Needs no Ray.
+Batches flow through chains of operators (:mod:`operators`, :mod:`columnar`, :mod:`windowing`).
+Channels (:mod:`channels`, :mod:`network`) connect the tasks (:mod:`task`) that run the chains.
+:mod:`local` runs all tasks of a program in one thread, without Ray.
 """

@@ -1,4 +1,4 @@
-"""Channels between tasks, the writer in front of them and the gate behind them."""
+"""Channels between tasks, the writers in front of them and the gates behind them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Protocol
 
 from flinkray.streaming.records.elements import (
     ACTIVE,
+    END_OF_DATA,
     END_OF_INPUT,
     IDLE,
     Barrier,
@@ -25,41 +26,48 @@ from flinkray.streaming.records.sizes import bytes_of
 from flinkray.streaming.time.time_service import ProcessingTimeService
 
 COALESCE_BELOW = 512
-"""Blocks smaller than this wait for others to the same channel before they are sent."""
+"""Blocks with fewer records than this wait for other blocks of the same channel."""
 
 SEND_FROM = 1 << 18
-"""Bytes; blocks that are larger do not."""
+"""Bytes. Blocks of at least this size do not wait."""
 
 
 class Channel(Protocol):
-    """The way from one subtask to another: ordered, with room for a bounded number of elements."""
+    """An ordered way from one subtask to another, with room for a bounded number of elements."""
 
     def put(self, element: Element) -> None:
-        """Send; allowed beyond the room there is, but writers ask :meth:`has_room` first."""
+        """Send an element. Allowed without room, but writers ask :meth:`has_room` first."""
 
     def put_first(self, barrier: Barrier) -> object:
-        """Send it before all that waits."""
+        """Send a barrier before all elements that wait in the channel."""
 
     def has_room(self) -> bool:
-        """Whether the receiver keeps up."""
+        """Whether the channel has room for another element. False: the receiver is too slow."""
+
+    @property
+    def is_processed(self) -> bool:
+        """Whether the receiver has processed all data."""
 
 
 class MemoryChannel:
     """A channel inside one process and thread.
 
     Args:
-        capacity: elements that may wait.
-        most_bytes: of the batches among them, about.
+        capacity: most elements that may wait.
+        most_bytes: about the most bytes of the waiting batches.
     """
 
-    __slots__ = ("_bytes", "_capacity", "_most_bytes", "_sizes", "elements", "overtaken")
+    __slots__ = (
+        "_bytes", "_capacity", "_most_bytes", "_sizes", "elements", "is_processed", "overtaken",
+    )  # fmt: skip
 
     def __init__(self, capacity: int = 16, most_bytes: int = 1 << 25) -> None:
         self._capacity = capacity
         self._most_bytes = most_bytes
         self.elements: deque[Element] = deque()
         self.overtaken: Sequence[Element] = ()
-        """What waited when the barrier that overtook it was put in."""
+        """Elements that waited when a barrier overtook them."""
+        self.is_processed = False
         self._sizes: deque[int] = deque()
         self._bytes = 0
 
@@ -70,13 +78,13 @@ class MemoryChannel:
         self._bytes += size
 
     def put_first(self, barrier: Barrier) -> None:
-        """Before all that waits."""
+        """Put a barrier before all elements that wait."""
         self.overtaken = tuple(self.elements)
         self.elements.appendleft(barrier)
         self._sizes.appendleft(0)
 
     def take(self) -> Element:
-        """The next element; there is one."""
+        """Remove and return the next element; there must be one."""
         self._bytes -= self._sizes.popleft()
         return self.elements.popleft()
 
@@ -87,12 +95,13 @@ class MemoryChannel:
 class RecordWriter:
     """Divides batches among the channels of one edge.
 
-    Small blocks are put together per channel, so that a wide fan-out does not make tiny batches;
-    whatever must keep its place among the records sends them off first.
+    Small blocks for a channel are combined, so that a wide fan-out does not make tiny batches. They
+    are sent before any element that must keep its place among the records.
 
     Args:
-        buffer_timeout: milliseconds after which they are sent in any case; 0: records are not put
-            together, -1: until there are enough, None: until nothing more comes at the moment.
+        buffer_timeout: milliseconds after which waiting blocks are sent in any case. 0: blocks are
+            not combined. -1: blocks wait until there are enough records. None: blocks also stop
+            waiting when the task has no next record at the moment.
         time_service: fires the time-out.
     """
 
@@ -145,7 +154,8 @@ class RecordWriter:
         self._to_all(IDLE if idle else ACTIVE)
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None:
-        """What it overtakes in memory, its receivers find there."""
+        """Send a barrier to all channels. *settled* is called at once, without elements: the
+        receivers find the elements that the barrier overtakes in their channels."""
         if barrier.unaligned:
             self.flush()
             for channel in self.channels:
@@ -156,6 +166,13 @@ class RecordWriter:
 
     def cancelled_barrier(self, checkpoint_id: int) -> None:
         self._to_all(CancelledBarrier(checkpoint_id))
+
+    def end_of_data(self) -> None:
+        self._to_all(END_OF_DATA)
+
+    def is_processed(self) -> bool:
+        """Whether all receivers have processed all data."""
+        return all(channel.is_processed for channel in self.channels)
 
     def end_of_input(self) -> None:
         self._to_all(END_OF_INPUT)
@@ -176,13 +193,12 @@ class RecordWriter:
         self.flush()
 
     def flush_when_idle(self) -> None:
-        """Nothing more comes at the moment: send what waits, unless it is to wait until there is
-        more of it."""
+        """Send waiting blocks unless *buffer_timeout* is -1. Called when no record is available."""
         if self._timeout is None or self._timeout >= 0:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send all waiting blocks."""
         if self._any_waiting:
             for channel in range(len(self.channels)):
                 self._send(channel)
@@ -198,8 +214,10 @@ class RecordWriter:
 
 
 def _one_block_each(blocks: list[Block]) -> Iterable[Block]:
-    """The blocks put together, those with timestamps and those without, which the inputs of a union
-    may bring, apart: in the order in which they came."""
+    """Combine blocks in the order in which they came.
+
+    Blocks with timestamps and blocks without stay apart; a union may bring both.
+    """
     if len(blocks) == 1:
         return blocks
     runs = groupby(blocks, lambda block: block.timestamps is None)
@@ -220,11 +238,12 @@ def _one_block(blocks: list[Block]) -> Block:
 
 
 class InputGate:
-    """The channels of one input, read in turn, save those that are blocked."""
+    """The channels of one input, which are read in turn unless they are blocked."""
 
     def __init__(self, channels: Sequence[MemoryChannel]) -> None:
         self.channels = list(channels)
         self._open = [True] * len(self.channels)
+        self._has_data = list(self._open)
         self._blocked = [False] * len(self.channels)
         self._next = 0
 
@@ -233,7 +252,7 @@ class InputGate:
         return not any(self._open)
 
     def poll(self) -> tuple[int, Element] | None:
-        """The next element and its channel; None where there is none at the moment."""
+        """Remove and return (channel, next element); None if there is none at the moment."""
         count = len(self.channels)
         for step in range(count):
             channel = (self._next + step) % count
@@ -245,29 +264,41 @@ class InputGate:
                 return channel, self.channels[channel].take()
         return None
 
+    @property
+    def data_has_ended(self) -> bool:
+        """Whether the data of all channels has ended. Only barriers may follow."""
+        return not any(self._has_data)
+
+    def end_data(self, channel: int) -> None:
+        """Tell the sender that all data of the channel was processed."""
+        self._has_data[channel] = False
+        self.channels[channel].is_processed = True
+
     def end(self, channel: int) -> None:
-        """The channel is closed."""
-        self._open[channel] = False
+        """Close the channel."""
+        self._open[channel] = self._has_data[channel] = False
 
     def block(self, channel: int) -> None:
-        """Read nothing from it until all are resumed."""
+        """Read nothing from the channel until :meth:`resume_all`."""
         self._blocked[channel] = True
 
     def resume_all(self) -> None:
-        """Read from all channels."""
+        """Unblock all channels."""
         self._blocked = [False] * len(self.channels)
 
     def poll_overtaking(self) -> tuple[int, Barrier] | None:
-        """A barrier that has overtaken what waits in its channel, and its channel.  In memory it is
-        polled as the next element of its channel."""
+        """(channel, barrier) of a barrier that has overtaken elements. Always None.
+
+        In memory such a barrier is polled as the next element of its channel.
+        """
         return None
 
     def in_flight(self, channel: int) -> Sequence[InFlight]:
-        """What the barrier that was polled last has overtaken in its channel."""
+        """The elements of a channel that the barrier polled last has overtaken."""
         return self.channels[channel].overtaken
 
     def is_ending(self) -> bool:
-        """Nothing more comes than what is there: the end of every open channel, too, waits."""
+        """Whether the last waiting element of each open channel is the end of its input."""
         return all(
             not is_open or (channel.elements and isinstance(channel.elements[-1], EndOfInput))
             for channel, is_open in zip(self.channels, self._open, strict=True)

@@ -1,4 +1,4 @@
-"""Failures of user code: which function, which record, where the record came from."""
+"""Errors of user code: the function, the record, and where the record came from."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from flinkray.core.errors import FlinkRayError
 
 _OURS = ("flinkray.streaming", "flinkray.state", "flinkray.datastream", "flinkray.actors")
 _LEADING = (*_OURS, "flinkray.rpc", "asyncio", "concurrent.futures")
-"""Modules by whose frames enumerators are reached, too."""
+"""Modules whose frames come before user code in a traceback, in tasks and in enumerators."""
 _PICKLERS = (cloud_pickle.__name__, "cloudpickle", "pickle")
 
 
 Reading = tuple[Any, Any]
-"""A block, and the iterator over its values by which it is gone through."""
+"""(block, iterator by which its values are read)"""
 
 
 def reading_at(block: Any, place: int) -> Reading:
-    """As of one who has come to the record at that place."""
+    """A :data:`Reading` that has come to the record at *place*."""
     records = iter(list(block.values))
     for _ in range(place + 1):
         next(records)
@@ -30,11 +30,28 @@ def reading_at(block: Any, place: int) -> Reading:
 
 
 class StreamError(FlinkRayError):
-    """A stream program that cannot run as it is written; the text says what to change."""
+    """A stream program cannot run as it is written. The text says what to change."""
+
+
+class UnavailableError(StreamError):
+    """Another system (a broker, a server, a disk) does not answer now. The text names it."""
+
+    retryable = True
+
+
+class FileNotReadyError(StreamError):
+    """A file or folder is missing, or a file is not complete. The text names it.
+
+    It may still be written, or its folder may not be mounted yet. The job is restarted, and fails
+    if further attempts end with this error (``restart-strategy.patience-with-files``).
+    """
+
+    retryable = True
+    is_counted = True
 
 
 def no_timestamps(who_needs_them: str) -> StreamError:
-    """What to say of records without timestamps, where *who_needs_them* completes "which"."""
+    """The error for records without timestamps; *who_needs_them* completes "which ..."."""
     return StreamError(
         f"the records have no timestamps, which {who_needs_them}: call "
         "assign_timestamps_and_watermarks before, and let map_batches functions keep the column "
@@ -45,10 +62,12 @@ def no_timestamps(who_needs_them: str) -> StreamError:
 class OperatorError(FlinkRayError):
     """A function of the user, or an operator, failed on a record.
 
-    The message has the user's traceback first, then operator and subtask, the record, and its
-    origin; where there was no record, the timer or window that was due.  ``__cause__`` is the error
-    itself.
+    The message has the user's traceback, then operator and subtask, the record, and its origin. If
+    there was no record, it names the timer or window that was due. ``__cause__`` is the original
+    error.
     """
+
+    only_says_where = True
 
     def __init__(
         self,
@@ -82,7 +101,7 @@ class OperatorError(FlinkRayError):
 
 
 def text_of(record: object) -> str:
-    """A record for error messages; its class's ``__repr__`` must not hide what has happened."""
+    """A record as text for error messages. A failing ``__repr__`` hides no original error."""
     try:
         return sendable(str.__str__(repr(record))[:300])
     except BaseException as error:  # noqa: BLE001 - whatever the record's class raised
@@ -90,9 +109,9 @@ def text_of(record: object) -> str:
 
 
 class UnpicklableRecordsError(FlinkRayError):
-    """Records without an Arrow schema must be picklable to leave their process, and one is not.
+    """A record without an Arrow schema must leave its process, and cannot be pickled.
 
-    ``__cause__`` is what pickling it has raised.
+    ``__cause__`` is the error that pickling raised.
     """
 
     def __init__(
@@ -108,7 +127,7 @@ class UnpicklableRecordsError(FlinkRayError):
         self.record = record
         self.origin = origin
         self.operator = operator
-        """That has put it out; empty: not known."""
+        """The operator that has put the record out; empty if unknown."""
         self.subtask = subtask
 
     def __str__(self) -> str:
@@ -119,8 +138,10 @@ class UnpicklableRecordsError(FlinkRayError):
 
 
 class UnreadableRecordsError(FlinkRayError):
-    """Records have come from another process and cannot be unpickled here: their class has raised
-    something, or is missing.  ``__cause__`` is that."""
+    """Records from another process cannot be unpickled here: their class fails or is missing.
+
+    ``__cause__`` is the error that unpickling raised.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -136,8 +157,11 @@ class UnreadableRecordsError(FlinkRayError):
 def unpicklable(
     values: Sequence[Any], error: Exception, origin: object = None, operator: str = "", of: str = ""
 ) -> UnpicklableRecordsError:
-    """What to say of values that cannot be pickled together: the first one that cannot be is told.
-    *of*: the operator's subtask."""
+    """The error for values that cannot be pickled together. It names the first bad value.
+
+    Args:
+        of: the operator's subtask.
+    """
     source = "" if origin is None else str(origin)
     for value in values:
         try:
@@ -149,7 +173,7 @@ def unpicklable(
 
 
 class _Scene:
-    """Who failed on what, as far as the frames that were seen tell."""
+    """The operator that failed and its record, as found in the frames of the traceback."""
 
     def __init__(self, task_name: str) -> None:
         self.operator = self.subtask = task_name
@@ -160,7 +184,7 @@ class _Scene:
         self.record = self.origin = self.occasion = ""
 
     def enter(self, frame: FrameType) -> None:
-        """The next frame of the package, nearer to the failure."""
+        """Take note of the next frame of flinkray, nearer to the failure."""
         owner = _owner(frame)
         context: Any = getattr(owner, "context", None)
         name = getattr(context, "name", None)
@@ -188,23 +212,23 @@ class _Scene:
 
 
 def _owner(frame: FrameType) -> Any:
-    """The object whose method runs there."""
+    """The object whose method runs in the frame: the first argument. None without arguments."""
     code = frame.f_code
     return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
 
 
 def _is_exhausted(records: Any) -> bool:
-    """An iterator that has said that there is nothing more lets go of what it went through."""
+    """Whether a list iterator is exhausted. An exhausted iterator has lost its list."""
     rebuilt = records.__reduce__()
     return len(rebuilt) > 1 and not rebuilt[1][0] and records.__length_hint__() == 0
 
 
 def operator_error(error: BaseException, task_name: str) -> OperatorError:
-    """What happened, read from the traceback: nothing has to be noted for each record.
+    """The error with operator and record, found from the traceback: no record needs extra work.
 
-    The operators of a chain are those whose methods run.  What has a ``reading`` notes there which
-    block it goes through, and the iterator that it does so with: how far that came tells the
-    record.  An operator's ``describe_occasion`` tells of timers and windows.
+    The frames show the methods of operators that run. An object with a ``reading`` keeps the block
+    and the iterator over its values; the iterator's place tells the record. ``describe_occasion``
+    of an operator tells about timers and windows.
     """
     scene = _Scene(task_name)
     step = error.__traceback__
@@ -221,7 +245,10 @@ def operator_error(error: BaseException, task_name: str) -> OperatorError:
 
 
 def _not_sent(error: UnpicklableRecordsError, scene: _Scene) -> OperatorError:
-    """Batches are sent together and later: the frames tell of others."""
+    """The error for a record that cannot be pickled.
+
+    Batches are sent together and later, so the frames belong to other records.
+    """
     story = "".join(traceback.format_exception_only(type(error), error))
     cause = error.__cause__
     frames = None if cause is None else user_frames(cause, (*_LEADING, *_PICKLERS))
@@ -242,8 +269,11 @@ def _is_ours(step: TracebackType, modules: tuple[str, ...] = _OURS) -> bool:
 
 
 def user_frames(error: BaseException, leading: tuple[str, ...] = _LEADING) -> TracebackType | None:
-    """Those of its traceback, without the package's that lead to the user's.  Where there is none
-    of the user: none of an error of the package, which says what to change; else all."""
+    """The part of the traceback from the first frame of the user, without flinkray's frames before.
+
+    If no frame is the user's: None for an error of flinkray, whose text says what to change. For
+    other errors the whole traceback.
+    """
     step = error.__traceback__
     while step is not None and _is_ours(step, leading):
         step = step.tb_next

@@ -1,4 +1,4 @@
-"""Files that the state of operators refers to."""
+"""Files that belong to the state of operators."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StateFile:
-    """A file that operator state refers to; a savepoint has a copy of it."""
+    """A file that operator state refers to. A savepoint has a copy of the file."""
 
     name: str
-    """By which the operator knows it."""
+    """The name by which the operator knows the file."""
     pieces: Callable[[], Iterator[bytes]]
-    """Its bytes."""
+    """Returns an iterator over the bytes of the file, in pieces."""

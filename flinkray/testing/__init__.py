@@ -1,5 +1,8 @@
-"""For tests of what runs on flinkray, users' and our own.  Importing it does not import Ray: whole
-clusters and the simulation are loaded when they are used."""
+"""Test support for programs on flinkray, and for flinkray itself.
+
+Importing this package does not import Ray: whole clusters and the simulation are loaded when they
+are used.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests ask any cluster for."""
+"""The operations that tests need on any kind of cluster."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _SLOT = ResourceProfile(1, 2**30)
 
 
 class ClusterUnderTest(ABC):
-    """A cluster and a client of it."""
+    """A cluster under test, together with a client of the cluster."""
 
     @abstractmethod
     async def dispatcher(self) -> DispatcherGateway:
-        """The present Dispatcher."""
+        """Return a gateway to the current Dispatcher."""
 
     async def submit(self, job: JobGraph) -> JobID:
         await (await self.dispatcher()).submit_job(job)
         return job.job_id
 
     async def result(self, job_id: JobID) -> JobResult:
-        """Returns when the job has ended."""
+        """Wait until the job has ended; return its result."""
         return await (await self.dispatcher()).request_job_result(job_id)
 
     async def details(self, job_id: JobID) -> JobDetails:
@@ -50,7 +50,7 @@ def scripted_job(
     name: str = "scripted",
     restart_strategy: RestartStrategy | None = None,
 ) -> JobGraph:
-    """A job of one Spark vertex whose driver follows a script, attempt by attempt."""
+    """Return a job of one Spark vertex whose driver follows a script, attempt by attempt."""
     vertex = JobVertex(
         JobVertexID.generate(), name, parallelism, profile, Invokable(SPARK, script(*attempts))
     )

@@ -1,4 +1,4 @@
-"""Workers on a LocalNetwork: what Ray is to a real cluster, for tests of the control plane."""
+"""Workers on a LocalNetwork, in place of Ray, for tests of the control plane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flinkray.testing.worker_nodes_driver import WorkerNodesDriver
 
 
 class LocalWorkers(WorkerNodes):
-    """Those of a LocalNetwork."""
+    """Worker nodes of a LocalNetwork."""
 
     def __init__(self, network: LocalNetwork, *nodes: ResourceProfile) -> None:
         super().__init__(*nodes)
@@ -23,17 +23,17 @@ class LocalWorkers(WorkerNodes):
         self.start_delay = 0.0
         """Seconds that a TaskExecutor takes to start."""
         self.factory = TASK_EXECUTOR_FACTORY
-        """Of the TaskExecutors' processes."""
+        """The path of the factory of the TaskExecutors' processes."""
         network.belongings[LocalWorkers] = self
 
     @classmethod
     def of(cls, network: LocalNetwork) -> LocalWorkers:
-        """The workers of a network.  Raises KeyError when there are none."""
+        """Return the workers of a network. Raises KeyError: the network has none."""
         workers: LocalWorkers = network.belongings[LocalWorkers]
         return workers
 
     async def removed(self, group_id: WorkerGroupId) -> None:
-        """Return when a group that exists is removed."""
+        """Wait until an existing worker group is removed."""
         record = self.groups[group_id]
         while group_id in self.groups:
             changed = asyncio.Event()
@@ -63,7 +63,7 @@ class LocalResourceManagerDriver(WorkerNodesDriver):
         number_of_slots: int,
     ) -> None:
         await asyncio.sleep(self._local.start_delay)
-        self._task_executor_factory = self._local.factory  # which a test may have changed
+        self._task_executor_factory = self._local.factory  # a test may have changed it
         await super().start_task_executor(resource_id, group, bundle_index, number_of_slots)
 
 

@@ -1,4 +1,4 @@
-"""A clock that moves only when it is told to, or when a program waits."""
+"""A clock that moves only when a test advances it, or when a program waits on it."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ import threading
 
 
 class ManualClock:
-    """A :class:`flinkray.core.clock.Clock`.  Whoever waits moves it: no real time passes."""
+    """A :class:`flinkray.core.clock.Clock`; a waiting program moves it, and no real time passes."""
 
     def __init__(self, epoch: float = 0.0) -> None:
-        """*epoch*: the wall clock at the beginning, where the monotonic clock is at zero."""
+        """*epoch* is the wall-clock time in seconds at the start, when ``monotonic`` is zero."""
         self._now = 0.0
         self._epoch = epoch
         self.waits: list[float] = []
-        """How long programs waited, one after the other."""
+        """How many seconds programs have waited, one entry per wait."""
 
     def time(self) -> float:
-        """The wall clock, in seconds."""
+        """Return the wall-clock time in seconds."""
         return self._epoch + self._now
 
     def monotonic(self) -> float:
-        """Seconds since the clock was made."""
+        """Return the seconds since the clock was made."""
         return self._now
 
     def advance(self, seconds: float) -> None:
         """Let this many seconds pass.
 
         Raises:
-            ValueError: they are fewer than 0.
+            ValueError: *seconds* is below 0.
         """
         if seconds < 0:
             raise ValueError(f"time does not go back, and so not on by {seconds:g} s")
         self._now += seconds
 
     def set_wall_clock(self, time: float) -> None:
-        """Somebody corrects the clock: the monotonic one stays as it is."""
+        """Correct the wall clock to *time* in seconds; the monotonic clock stays as it is."""
         self._epoch = time - self._now
 
     def set_milliseconds(self, milliseconds: int) -> None:
-        """Jump to that time of the wall clock."""
+        """Jump to this wall-clock time."""
         self._now = milliseconds / 1000 - self._epoch
 
     def wait(self, seconds: float, woken: threading.Event) -> None:
-        """Let the time pass at once that a program waits, unless it has been woken."""
+        """Let the waiting time pass at once, unless the program has been woken."""
         if not woken.is_set():
             self.waits.append(seconds)
             # A little more, so that rounding to milliseconds cannot leave the deadline ahead.

@@ -1,8 +1,7 @@
-"""A whole cluster in one process: real masters and TaskExecutors on pretended nodes.
+"""A whole cluster in one process: real masters and TaskExecutors on simulated nodes.
 
-The endpoints are those of a real cluster and talk through the wire format; instead of Ray there are
-a LocalNetwork and LocalWorkers, instead of Spark drivers those that follow a script
-(:mod:`flinkray.testing.scripted_spark_driver`).
+The wire format is real. A LocalNetwork and LocalWorkers replace Ray, and scripted drivers replace
+Spark drivers (:mod:`flinkray.testing.scripted_spark_driver`).
 """
 
 from __future__ import annotations
@@ -52,13 +51,13 @@ async def create_local_job_master(
 
 
 class MiniCluster(ClusterUnderTest):
-    """An async context manager: entered, the cluster runs on the present event loop."""
+    """An async context manager; inside it, the cluster runs on the current event loop."""
 
     masters: ClassVar[dict[str, str]] = {
         "ResourceManager": "flinkray.testing.local_workers:create_local_resource_manager",
         "Dispatcher": f"{__name__}:create_local_dispatcher",
     }
-    """Their factories."""
+    """The factory of each master."""
 
     def __init__(
         self,
@@ -66,7 +65,10 @@ class MiniCluster(ClusterUnderTest):
         *nodes: ResourceProfile,
         configuration: Mapping[str, str] | None = None,
     ) -> None:
-        """*nodes* defaults to one of 4 CPU and 8 GiB.  *storage_dir* is the cluster's own."""
+        """*nodes* defaults to one node of 4 CPU and 8 GiB.
+
+        No other cluster may use *storage_dir*.
+        """
         self.network = LocalNetwork()
         self.workers = LocalWorkers(self.network, *(nodes or (_NODE,)))
         self._arguments = ClusterArguments("local", dict(configuration or {}), storage_dir)
@@ -89,21 +91,21 @@ class MiniCluster(ClusterUnderTest):
         await self.network.close()
 
     async def dispatcher(self) -> DispatcherGateway:
-        """The present Dispatcher."""
+        """Return a gateway to the current Dispatcher."""
         token = DispatcherId.of(LeaderSessionID.standalone())
         return await self.client.connect(DISPATCHER_ADDRESS, DispatcherGateway, token)
 
     def processes(self, kind: str = "") -> list[str]:
-        """Names of the processes of a kind that are up, in order of their start."""
+        """Return the running processes whose names begin with *kind*, in order of their start."""
         return [name for name in self.network.services if name.startswith(kind)]
 
     def crash(self, kind: str) -> str:
-        """End the first process of a kind as by SIGKILL; returns its name."""
+        """Crash the first process of a kind, as by SIGKILL; return its name."""
         name = self.processes(kind)[0]
         self.network.crash(name)
         return name
 
     def crash_all(self, kind: str) -> None:
-        """End all processes of a kind as by SIGKILL."""
+        """Crash all processes of a kind, as by SIGKILL."""
         for name in self.processes(kind):
             self.network.crash(name)

@@ -1,4 +1,4 @@
-"""Runs one stream operator by itself: give it records and time, look at what it puts out."""
+"""Runs one stream operator by itself: a test feeds records and time, and reads the output."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from flinkray.testing.manual_clock import ManualClock
 
 
 class Record(NamedTuple):
-    """A record that an operator put out."""
+    """A record in the output of an operator."""
 
     value: Any
     timestamp: int | None = None
 
 
 class _Recorder:
-    """Takes everything down, record by record."""
+    """Records everything that it receives, record by record."""
 
     def __init__(self) -> None:
         self.elements: list[Any] = []
@@ -53,22 +53,23 @@ class _Recorder:
 
 
 LONGEST_WAIT = 60.0
-"""Seconds that an operator may wait for another thread."""
+"""The longest time in seconds that an operator may wait for another thread."""
 
 
 class OperatorHarness:
     """One subtask of an operator, on a manual clock that starts at 0.
 
     Args:
-        keyed: whether it has keyed state.
-        side_outputs: ids of the tags whose output is to be taken down.
-        restore: a snapshot to begin with, or those of several subtasks.
-        checkpoint_id: by which captures name what is restored, if it is this subtask's own.
+        keyed: whether the operator has keyed state.
+        side_outputs: ids of the tags whose output is recorded.
+        restore: a snapshot to begin with, or the snapshots of several subtasks.
+        checkpoint_id: the id of the restored checkpoint, by which later captures refer to restored
+            state, if it is this subtask's own.
         **context: further fields of its OperatorContext, such as ``max_parallelism``.
     """
 
     make_keyed_state: ClassVar[KeyedStateBackendFactory] = backends.DEFAULT
-    """Of every harness; tests may set another one."""
+    """Factory of the keyed state backend of every harness; tests may set another one."""
 
     def __init__(
         self,
@@ -110,11 +111,11 @@ class OperatorHarness:
                 operator.restore(states, checkpoint_id)
             operator.open()
         except BaseException:
-            operator.close()  # as its task does
+            operator.close()  # as the operator's task does
             raise
 
     def process(self, *values: Any, at: Sequence[int] | int | None = None, on: int = 0) -> None:
-        """Give values in one block; *at* are their timestamps, *on* is the input."""
+        """Feed values in one block; *at* are their timestamps, *on* is the input."""
         times = [at] * len(values) if isinstance(at, int) else at
         self.operator.inputs()[on].process_block(Block(list(values), times))
 
@@ -128,7 +129,7 @@ class OperatorHarness:
         self.operator.inputs()[on].process_status(idle)
 
     def processing_time(self, milliseconds: int) -> None:
-        """Move the clock there, and fire what is due."""
+        """Set the clock to this processing time, and fire the due timers."""
         self.clock.set_milliseconds(milliseconds)
         self.time_service.fire_due()
 
@@ -144,14 +145,14 @@ class OperatorHarness:
             self.operator.keyed_state.close()
 
     def run_mail(self) -> None:
-        """What the operator's other threads want done in the task's."""
+        """Run in this thread the callbacks that the operator's other threads have posted."""
         while self._mail:
             self._mail.popleft()()
         while self._turn.has_unfinished:
             self._turn.go_on()
 
     def wait_for(self, elements: int) -> list[Any]:
-        """The output, once there is so much of it: other threads bring it."""
+        """Wait until other threads have produced this many elements; return the output."""
 
         def is_there() -> bool:
             self.run_mail()
@@ -170,25 +171,25 @@ class OperatorHarness:
                 raise AssertionError(f"nothing has come for {LONGEST_WAIT:g} s")
 
     def output(self) -> list[Any]:
-        """What came out since the last call: Record, Watermark and WatermarkStatus in order."""
+        """Return the output since the last call: Record, Watermark and WatermarkStatus in order."""
         taken, self._main.elements = self._main.elements, []
         return taken
 
     def values(self) -> list[Any]:
-        """The values alone."""
+        """Return the values of the records since the last call."""
         return [element.value for element in self.output() if isinstance(element, Record)]
 
     def records(self) -> list[tuple[Any, int | None]]:
-        """Values with timestamps."""
+        """Return the values with timestamps since the last call."""
         return [tuple(e) for e in self.output() if isinstance(e, Record)]
 
     def batches(self) -> list[Block | Columns]:
-        """The batches as they came, since the last call."""
+        """Return the output batches since the last call, unchanged."""
         taken, self._main.batches = self._main.batches, []
         return taken
 
     def side(self, tag_id: str) -> list[Any]:
-        """The values of a side output since the last call."""
+        """Return the values of a side output since the last call."""
         recorder = self._side[tag_id]
         taken, recorder.elements = recorder.elements, []
         return [element.value for element in taken if isinstance(element, Record)]

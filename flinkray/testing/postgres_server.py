@@ -1,4 +1,4 @@
-"""PostgreSQL's real server, on a socket of its own, for as long as tests need it."""
+"""Runs a real PostgreSQL server on its own Unix socket, for tests."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import psycopg
 from flinkray.testing.waiting import wait_until
 
 LONGEST_START = 60.0
-"""Seconds."""
+"""The longest time that the server may take to start, in seconds."""
 
 
 def binaries() -> Path | None:
-    """Where the newest of Debian's versions is, or that of the PATH; None: there is none."""
+    """Return the folder of Debian's newest PostgreSQL, else of the PATH's; None: not installed."""
     versions = sorted(
         Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3])
     )
@@ -32,7 +32,7 @@ def binaries() -> Path | None:
 
 
 def why_not() -> str:
-    """Why the server cannot run here; empty: it can."""
+    """Return why the server cannot run here; empty: it can."""
     if binaries() is None:
         return "PostgreSQL's server is not installed (Debian's package postgresql)"
     if os.geteuid() == 0 and (shutil.which("setpriv") is None or _user() is None):
@@ -50,18 +50,20 @@ def _user() -> pwd.struct_passwd | None:
 
 
 class PostgresServerError(Exception):
-    """It does not start; the text is what it has said."""
+    """The server does not start; the text is the output of the server."""
 
 
 class PostgresServer:
-    """Not durable: the machine does not fail while tests run.
+    """A PostgreSQL server for tests; not durable, as the machine does not fail during tests.
 
     Raises:
-        PostgresServerError: its data cannot be made.
+        PostgresServerError: the data directory cannot be made.
     """
 
     def __init__(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="fr-pg-", dir="/tmp"))  # sockets: short paths
+        self.directory = Path(
+            tempfile.mkdtemp(prefix="fr-pg-", dir="/tmp")
+        )  # short, for socket paths
         self._prefix: list[str] = []
         if os.geteuid() == 0:
             user = _user()
@@ -104,10 +106,10 @@ class PostgresServer:
         return f"host={self.directory} user=flinkray dbname=postgres"
 
     def start(self) -> None:
-        """Returns when it can be used.
+        """Start the server, and wait until it can be used.
 
         Raises:
-            PostgresServerError: it cannot.
+            PostgresServerError: the server does not answer in time.
         """
         options = ["-c", "listen_addresses=", "-c", "fsync=off", "-c", "log_min_messages=panic"]
         with (self.directory / "log").open("ab") as output:
@@ -116,7 +118,7 @@ class PostgresServer:
                 stdout=output,
                 stderr=output,
                 cwd=self.directory,
-                start_new_session=True,  # Ctrl-C is for who uses it, and then closes it
+                start_new_session=True,  # Ctrl-C goes to the user, who then closes it
             )
         try:
             wait_until(self._is_there, LONGEST_START, "PostgreSQL")
@@ -132,25 +134,21 @@ class PostgresServer:
         return True
 
     def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
-        """SIGQUIT: at once, as after a failure of the machine; SIGINT: in order."""
+        """Stop the server; SIGQUIT: at once, as after a machine failure; SIGINT: in order."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(how)
             process.wait(60)
 
     def close(self) -> None:
-        """End it, and leave nothing."""
+        """Stop the server, and delete its directory."""
         self.stop(signal.SIGINT)
         shutil.rmtree(self.directory)
 
 
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
-    """One that can be used.
-
-    Raises:
-        PostgresServerError: it does not start.
-    """
+    """Yield a running server, and close it. Raises PostgresServerError: it does not start."""
     server = PostgresServer()
     try:
         server.start()

@@ -1,4 +1,4 @@
-"""Harnesses for process functions: a function by itself, on keys and time that the test decides."""
+"""Harnesses for process functions, with keys and time under the control of the test."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from flinkray.testing.operator_harness import OperatorHarness
 class ProcessFunctionTestHarnesses:
     """Makes a harness for a process function, as Flink's class of this name does.
 
-    All take *side_outputs*, the tags that :meth:`OperatorHarness.side` is asked for.  Functions of
-    keyed streams take *restore*, what :meth:`OperatorHarness.snapshot` of an earlier harness gave.
+    All methods take *side_outputs*, the tags for :meth:`OperatorHarness.side`. Methods for keyed
+    streams take *restore*, a :meth:`OperatorHarness.snapshot` of an earlier harness.
 
     >>> from flinkray.datastream import KeyedProcessFunction
     >>> class Reminder(KeyedProcessFunction):
@@ -45,7 +45,7 @@ class ProcessFunctionTestHarnesses:
     def for_process_function(
         function: ProcessFunction[Any, Any], side_outputs: Sequence[OutputTag[Any]] = ()
     ) -> OperatorHarness:
-        """Raises TypeError: *function* is of another class."""
+        """Make a harness. Raises TypeError: *function* is of another class."""
         expect_kind(function, ProcessFunction, "a ProcessFunction is needed")
         return OperatorHarness(ProcessOperator(function), side_outputs=_ids(side_outputs))
 
@@ -56,9 +56,10 @@ class ProcessFunctionTestHarnesses:
         side_outputs: Sequence[OutputTag[Any]] = (),
         restore: OperatorState | None = None,
     ) -> OperatorHarness:
-        """
+        """Make a harness for a function on a keyed stream.
+
         Args:
-            key_selector: as ``key_by`` takes it.
+            key_selector: a key selector, as for ``key_by``.
 
         Raises:
             TypeError: *function* is of another class.
@@ -71,7 +72,7 @@ class ProcessFunctionTestHarnesses:
     def for_co_process_function(
         function: CoProcessFunction[Any, Any, Any], side_outputs: Sequence[OutputTag[Any]] = ()
     ) -> OperatorHarness:
-        """``process(…, on=1)`` gives the second input records.
+        """Make a harness; ``process(…, on=1)`` feeds the second input.
 
         Raises:
             TypeError: *function* is of another class.
@@ -87,7 +88,7 @@ class ProcessFunctionTestHarnesses:
         side_outputs: Sequence[OutputTag[Any]] = (),
         restore: OperatorState | None = None,
     ) -> OperatorHarness:
-        """``process(…, on=1)`` gives the second input records.
+        """Make a harness; ``process(…, on=1)`` feeds the second input.
 
         Raises:
             TypeError: *function* is of another class.

@@ -1,4 +1,4 @@
-"""Options and reports of ``@simulate`` tests; pytest loads it where flinkray is installed."""
+"""Options and reports of ``@simulate`` tests; pytest loads this if flinkray is installed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def seed_choice(config: pytest.Config) -> SeedChoice:
-    """What the command line says; the defaults where this plugin is not loaded."""
+    """Return the seeds that the command line chooses; defaults if this plugin is not loaded."""
     from flinkray.testing.simulation.seed_runner import SeedChoice
 
     return SeedChoice(
@@ -70,7 +70,7 @@ def seed_choice(config: pytest.Config) -> SeedChoice:
 
 
 def show_progress(config: pytest.Config, line: str) -> None:
-    """Write a line to the terminal, whatever is captured."""
+    """Write a line to the terminal, even while output is captured."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     capture: Any = config.pluginmanager.get_plugin("capturemanager")
     if reporter is None:
@@ -94,7 +94,7 @@ def write_report(config: pytest.Config, run: SeedsRun) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, Any, None]:
-    """Show the stories of failed seeds, and how to replay them."""
+    """Add to a report the stories of failed seeds, and how to replay them."""
     outcome = yield
     run = getattr(call.excinfo.value, "seeds_run", None) if call.excinfo is not None else None
     for failure in () if run is None else run.failures:

@@ -1,7 +1,8 @@
 """A Spark driver that follows a script instead of running Spark.
 
-For tests of the control plane on a local or simulated RPC service: the job's code is the script,
-JSON of a list of attempts, each a list of steps; the last attempt's steps serve all later ones.
+For tests of the control plane on a local or simulated RPC service. The job's code is the script:
+a JSON list of attempts, each a list of steps. The last attempt's steps also serve all later
+attempts.
 
 =====================  =========================================================================
 ``register``           all executors are registered
@@ -16,8 +17,8 @@ JSON of a list of attempts, each a list of steps; the last attempt's steps serve
 ``wait``               nothing more happens until the driver is stopped
 =====================  =========================================================================
 
-A stage that takes the epochs of a stream has no script: its function is called as Spark's driver
-would call it, with an Arrow table in place of a DataFrame, and returns one if a stream reads it.
+A stage that takes the epochs of a stream has no script: its function gets an Arrow table in place
+of a DataFrame, and returns an Arrow table if a stream reads the stage.
 """
 
 from __future__ import annotations
@@ -54,30 +55,31 @@ from flinkray.spark.inputs import missing_of
 from flinkray.spark.leader import LedDriver, job_master_of
 from flinkray.spark.micro_batches import EpochsToBatches, gone_through_before
 from flinkray.spark.result import input_failure, system_failure, user_failure
-from flinkray.spark.user_code import fetch_code, load_function
+from flinkray.spark.stage_code import fetch_code
+from flinkray.user_code import load_function
 
 SCRIPTED_SPARK_DRIVER = "flinkray.testing.scripted_spark_driver:create_scripted_spark_driver"
 
 ROWS = pa.schema([("row", pa.string())])
-"""The columns of what scripts read and write."""
+"""The columns of the rows that scripts read and write."""
 
 
 def script(*attempts: Sequence[str]) -> bytes:
-    """The code of a job: the steps of its first, second, … attempt."""
+    """Return the code of a job: the steps of its first, second, … attempt."""
     return json.dumps(attempts).encode()
 
 
 async def create_scripted_spark_driver(
     rpc_service: RpcService, descriptor: SparkStageDescriptor
 ) -> ScriptedSparkDriver:
-    """Factory, in place of the real driver's."""
+    """Create the driver; the factory that replaces the factory of the real driver."""
     code = await fetch_code(rpc_service, descriptor)
     await job_master_of(rpc_service, descriptor)
     return ScriptedSparkDriver(rpc_service, descriptor, code)
 
 
 class ScriptedSparkDriver(LedDriver):
-    """See the module's docstring."""
+    """The driver of a Spark stage that runs the stage's function without Spark."""
 
     def __init__(
         self,
@@ -203,7 +205,7 @@ class ScriptedSparkDriver(LedDriver):
 
 
 class _TablesToBatches(EpochsToBatches):
-    """Of Arrow tables instead of DataFrames."""
+    """Hands over epochs to a function that returns Arrow tables instead of DataFrames."""
 
     def take(self, returned: object, epoch: Epoch) -> None:
         assert isinstance(returned, pa.Table)

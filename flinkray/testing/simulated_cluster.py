@@ -1,7 +1,7 @@
-"""A whole cluster in a simulation: real masters and TaskExecutors, each in a process of its own.
+"""A whole cluster in a simulation: real masters and TaskExecutors, each in its own process.
 
 The endpoints are those of a real cluster; their processes, nodes, network and storage are simulated
-(:mod:`flinkray.testing.simulation`), and so is what Ray does for a ResourceManager.  Spark drivers
+(:mod:`flinkray.testing.simulation`), and so is Ray's work for a ResourceManager. Spark drivers
 follow a script (:mod:`flinkray.testing.scripted_spark_driver`).
 """
 
@@ -35,16 +35,16 @@ _NODE = ResourceProfile(4, 8 * 2**30)
 
 
 class SimulatedCluster(ClusterUnderTest):
-    """The scenario is its client, and must run in a process of the simulation.
+    """A simulated cluster; the scenario is its client, and must run in a simulated process.
 
-    The masters are placed anywhere, workers by the room that their nodes have.
+    Masters run on any node; workers run on nodes with enough room.
     """
 
     masters: ClassVar[dict[str, str]] = {
         "Dispatcher": MiniCluster.masters["Dispatcher"],
         "ResourceManager": f"{__name__}:create_simulated_resource_manager",
     }
-    """Their factories."""
+    """The factory of each master."""
 
     def __init__(
         self,
@@ -53,8 +53,10 @@ class SimulatedCluster(ClusterUnderTest):
         configuration: Mapping[str, str] | None = None,
         storage_dir: str = "simulated://shared/cluster",
     ) -> None:
-        """*nodes*: what the simulation's nodes have for workers, each 4 CPU and 8 GiB if none is
-        named; nodes that are missing are added."""
+        """*nodes* are the resources for workers on each node of the simulation.
+
+        By default each node has 4 CPU and 8 GiB. Missing nodes are added to the simulation.
+        """
         self.simulation = simulation
         self.network = simulation.network
         self.workers = SimulatedWorkers(simulation, *(nodes or [_NODE] * len(simulation.nodes)))
@@ -64,13 +66,15 @@ class SimulatedCluster(ClusterUnderTest):
 
     @classmethod
     def current(cls) -> SimulatedCluster:
-        """That of the process that runs.  Raises KeyError when its simulation has none."""
+        """Return the cluster of the running process's simulation. Raises KeyError: no cluster."""
         cluster: SimulatedCluster = Simulation.current().belongings[SimulatedCluster]
         return cluster
 
     async def start(self, within: float = 60.0) -> None:
-        """Start the masters; tried again, at most for *within* virtual seconds, when faults hinder
-        it."""
+        """Start the masters.
+
+        If faults prevent the start, the start is tried again, for at most *within* virtual seconds.
+        """
         self.client: SimulatedRpcService = self.simulation.service("client")
         for kind, factory in self.masters.items():
             await self._start_master(
@@ -80,7 +84,6 @@ class SimulatedCluster(ClusterUnderTest):
         self._services = ClusterServices.create(self.client, self.arguments)
 
     async def _start_master(self, spec: EndpointSpec, within: float) -> str:
-        """Returns its address."""
 
         async def start() -> str:
             return await self.client.spawn(spec)
@@ -94,23 +97,26 @@ class SimulatedCluster(ClusterUnderTest):
         return await self._services.connect_to_dispatcher()
 
     def processes(self, kind: str = "") -> list[str]:
-        """Names of the processes of a kind that live, in order of their start; without our own."""
+        """Return the names of the living processes of a kind, in order of their start.
+
+        The scenario's own process is left out.
+        """
         return [process.name for process in self.simulation.processes(kind)]
 
     def crash(self, kind: str) -> str:
-        """End the first process of a kind as by SIGKILL; returns its name."""
+        """Crash the first process of a kind, as by SIGKILL; return its name."""
         name = self.processes(kind)[0]
         self.simulation.crash(name)
         return name
 
     def leftovers_of(self, job_id: JobID) -> list[str]:
-        """Processes and worker groups that the job has now."""
+        """Return the processes and worker groups that the job still has."""
         groups = [g.group.name for g in self.workers.groups.values() if g.group.is_own_of(job_id)]
         return [name for name in self.processes() if job_id.hex() in name] + groups
 
 
 class SimulatedWorkers(WorkerNodes):
-    """Those of a simulation; they come and go with its nodes."""
+    """The worker nodes of a simulation; they come and go with the simulated nodes."""
 
     def __init__(self, simulation: Simulation, *nodes: ResourceProfile) -> None:
         super().__init__()
@@ -138,7 +144,7 @@ class SimulatedWorkers(WorkerNodes):
     def _node_changed(self, node: Node) -> None:
         if node.is_up:
             self.node_back(node.name)
-        else:  # which is found out after a while
+        else:  # the loss is noticed after a while
             delay = self._simulation.durations.draw("node_death_noticed")
             self._simulation.scheduler.at(
                 self._simulation.now + delay, lambda: self._node_is_missed(node)
@@ -151,7 +157,7 @@ class SimulatedWorkers(WorkerNodes):
 
 
 class SimulatedResourceManagerDriver(WorkerNodesDriver):
-    """What it asks for takes a while, before and after it has happened."""
+    """Drives simulated workers; its requests take time, before and after they take effect."""
 
     def __init__(self, rpc_service: SimulatedRpcService, cluster: ClusterArguments) -> None:
         simulated = SimulatedCluster.current()
@@ -179,7 +185,7 @@ async def create_simulated_resource_manager(
 
 
 class SimulatedTask(TaskRunner):
-    """Holds a slot until it is cancelled; cleaning up takes a while."""
+    """A task that holds a slot until it is cancelled; cleaning up takes a while."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -209,5 +215,5 @@ async def create_simulated_task_executor(
 
 
 def simulated_host(process: SimulatedProcess) -> TaskExecutorHost:
-    """Where a simulated process runs; its number is its pid."""
+    """Return the host of a simulated process; the process's number serves as its pid."""
     return TaskExecutorHost(NodeAddress(process.node, "127.0.0.1"), process.number, None)

@@ -1,4 +1,4 @@
-"""Stream tasks of a simulated cluster: the same tasks, in threads that a seed lets go on."""
+"""The stream tasks of a simulated cluster: real tasks, in threads that take turns by the seed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from flinkray.testing.simulation.seeds import stream
 from flinkray.testing.simulation.step_threads import StepSignal, StepThread, StepThreads
 
 _GIVES_WAY = 0.2
-"""Share of a task's steps before which others have their turns."""
+"""The fraction of a task's steps before which other threads get a turn."""
 
 
 class SimulatedClock:
-    """Of a process's threads."""
+    """The virtual clock for the threads of a process."""
 
     def __init__(self, service: SimulatedRpcService) -> None:
         self.time = service.clock.time
@@ -36,7 +36,7 @@ class SimulatedClock:
 
 
 class SteppedCode:
-    """A function in a thread of a simulated process."""
+    """A function that runs in a thread of a simulated process."""
 
     def __init__(
         self, process: SimulatedProcess, threads: StepThreads, function: Callable[[], object]
@@ -46,7 +46,7 @@ class SteppedCode:
         threads.begin(self._run)
 
     def interrupt(self) -> None:
-        """It waits for nothing that a cancellation does not end."""
+        """Do nothing: a cancellation already ends each wait of the function."""
 
     def _run(self) -> None:
         failure: CodeFailure | None = None
@@ -61,7 +61,7 @@ class SteppedCode:
 
 
 class SimulatedTaskRuntime(TaskRuntime):
-    """Of one simulated task process."""
+    """The task runtime of one simulated task process."""
 
     def __init__(self, service: SimulatedRpcService) -> None:
         self.clock = SimulatedClock(service)
@@ -102,7 +102,7 @@ class SimulatedTaskRuntime(TaskRuntime):
         )
 
     def abandon(self, work: Callable[[], None]) -> None:
-        """A process that has ended does nothing any more, and its connections are broken."""
+        """Do nothing: the threads of an ended process do not run; its connections are broken."""
 
     def close(self) -> None:
         self._is_closed = True

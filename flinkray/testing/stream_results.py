@@ -1,4 +1,4 @@
-"""A sink that keeps what it is given, for tests of stream programs."""
+"""A sink that keeps its input, for tests of stream programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DataStreamTestSinkFunction(SinkFunction[Any]):
     """
 
     shared = True
-    """All subtasks of a program in this process use the one object."""
+    """All subtasks of a program in this process use the same object."""
 
     def __init__(self) -> None:
         self._results: list[Any] = []
@@ -30,7 +30,10 @@ class DataStreamTestSinkFunction(SinkFunction[Any]):
         self._text = stringifier(None)
 
     def set_input_type(self, type_info: TypeInformation | None) -> None:
-        """By ``add_sink``: the declared type of the stream, in whose notation the texts are."""
+        """Set the declared type of the stream, which decides the text form.
+
+        Called by ``add_sink``.
+        """
         self._text = stringifier(type_info)
 
     def invoke(self, value: Any) -> None:
@@ -38,11 +41,12 @@ class DataStreamTestSinkFunction(SinkFunction[Any]):
             self._results.append(value)
 
     def get_results(self, is_python_object: bool = False, stringify: bool = True) -> list[Any]:
-        """What came since the last call.
+        """Return the values that came since the last call.
 
         Args:
-            is_python_object: as Python shows values; else in Java's notation (``+I[a, 1]``).
-            stringify: as texts; of Python objects, False gives the values themselves.
+            is_python_object: format values as Python does; False: in Java's notation (``+I[a,
+                1]``).
+            stringify: return texts; False, for Python objects: return the values themselves.
         """
         with self._lock:
             results, self._results = self._results, []
@@ -51,5 +55,5 @@ class DataStreamTestSinkFunction(SinkFunction[Any]):
         return [self._text(value) for value in results]
 
     def clear(self) -> None:
-        """Forget what came."""
+        """Drop the values that came so far."""
         self.get_results()

@@ -1,4 +1,4 @@
-"""Test doubles of gateways: they answer as they were told and remember what they were asked.
+"""Test doubles of gateways: they give the answers that a test has set, and record the calls.
 
 After Flink's ``Testing…Gateway`` builders, but one class for all gateways::
 
@@ -38,7 +38,7 @@ Method = Callable[..., Coroutine[Any, Any, R]]
 
 
 class UnexpectedCallError(FlinkRayError):
-    """A test double was asked what no test has told it to answer."""
+    """A test double got a call for which the test has given no answer."""
 
 
 class Call(NamedTuple):
@@ -46,11 +46,11 @@ class Call(NamedTuple):
 
     method: str
     arguments: tuple[Any, ...]
-    """In the order of the method's parameters, defaults included."""
+    """The arguments in the order of the method's parameters, defaults included."""
 
 
 class MethodDouble(Generic[G, R]):
-    """One method of a double; each way to answer returns the double."""
+    """Sets the answer of one method of a double; each method here returns the double."""
 
     def __init__(
         self, set_answer: Callable[[Callable[..., R | Awaitable[R]]], TestingGateway[G]]
@@ -58,12 +58,12 @@ class MethodDouble(Generic[G, R]):
         self._set_answer = set_answer
 
     def returning(self, result: R, *further: R) -> TestingGateway[G]:
-        """Answer with *result*, then with each of the *further* ones; the last one repeats."""
+        """Answer with *result*, then with each of *further*; the last one repeats."""
         results = [result, *further]
         return self._set_answer(lambda *_, **__: results.pop(0) if results[1:] else results[0])
 
     def calling(self, function: Callable[..., R | Awaitable[R]]) -> TestingGateway[G]:
-        """Answer with what *function*, plain or async, returns for the call's arguments."""
+        """Answer with the result of *function*, plain or async, for the call's arguments."""
         return self._set_answer(function)
 
     def raising(self, error: Exception) -> TestingGateway[G]:
@@ -76,20 +76,20 @@ class MethodDouble(Generic[G, R]):
 
 
 class TestingGateway(Generic[G]):
-    """A double of a gateway class.
+    """A test double of a gateway class.
 
-    Until it is told otherwise, an ask fails with UnexpectedCallError and a tell (``@oneway``) is
-    taken: see :meth:`lenient`.  Answers may be changed at any time.
+    Until the test sets an answer, an ask fails with UnexpectedCallError and a tell (``@oneway``) is
+    accepted; see :meth:`lenient`. Answers may be changed at any time.
     """
 
     __test__ = False  # for pytest
 
     def __init__(self, gateway: type[G], fencing_token: FencingToken | None = None) -> None:
-        """*fencing_token* is what a fenced gateway shows, and has to have to be started."""
+        """*fencing_token* is the token of a fenced gateway, which needs a token to be started."""
         self.gateway_class = gateway
         self.fencing_token = fencing_token
         self.calls: list[Call] = []
-        """All so far, in their order."""
+        """All calls so far, in order."""
         self._methods = gateway_methods(gateway)
         self._answers: dict[str, Callable[..., Any]] = {}
         self._is_lenient = False
@@ -106,7 +106,7 @@ class TestingGateway(Generic[G]):
     # --- what it answers --------------------------------------------------------------------------
 
     def on(self, method: Method[R]) -> MethodDouble[G, R]:
-        """To say what *method*, of the gateway's class, answers from now on.
+        """Return an object to set the answer of *method*, a method of the gateway's class.
 
         Raises:
             TypeError: the gateway has no such method.
@@ -122,18 +122,18 @@ class TestingGateway(Generic[G]):
         return MethodDouble(set_answer)
 
     def lenient(self) -> Self:
-        """Answer None where nothing else was said."""
+        """Answer None to all calls without another answer; return the double."""
         self._is_lenient = True
         return self
 
     # --- what it was asked ------------------------------------------------------------------------
 
     def calls_of(self, method: Method[Any]) -> list[tuple[Any, ...]]:
-        """The arguments of all calls of a method."""
+        """Return the arguments of all calls of a method."""
         return [call.arguments for call in self.calls if call.method == method.__name__]
 
     async def wait_for(self, method: Method[Any], count: int = 1) -> tuple[Any, ...]:
-        """The arguments of the *count*-th call of a method, when it is there."""
+        """Wait for the *count*-th call of a method, and return its arguments."""
         while len(calls := self.calls_of(method)) < count:
             self._changed.clear()
             await self._changed.wait()
@@ -142,16 +142,16 @@ class TestingGateway(Generic[G]):
     # --- as an endpoint ---------------------------------------------------------------------------
 
     def start(self, rpc_service: RpcService, endpoint_id: str) -> Self:
-        """Be an endpoint too, at that service under that id.
+        """Start the double as an endpoint of *rpc_service* with that id; return the double.
 
         Raises:
-            TypeError: a fenced gateway, and no token was given.
+            TypeError: the gateway is fenced, and the double has no token.
         """
         self.create_endpoint(rpc_service, endpoint_id).start()
         return self
 
     def create_endpoint(self, rpc_service: RpcService, endpoint_id: str) -> RpcEndpoint:
-        """The same, for a factory, whose caller starts it."""
+        """Create the endpoint for a factory, whose caller starts the endpoint."""
         base: type[RpcEndpoint] = RpcEndpoint
         arguments: tuple[Any, ...] = (rpc_service, endpoint_id)
         if issubclass(self.gateway_class, FencedRpcGateway):
@@ -165,14 +165,14 @@ class TestingGateway(Generic[G]):
 
     @property
     def endpoint(self) -> RpcEndpoint:
-        """Raises RuntimeError before :meth:`start`."""
+        """The endpoint of the double. Raises RuntimeError before :meth:`start`."""
         if self._endpoint is None:
             raise RuntimeError(f"the double of {self.gateway_class.__name__} was not started")
         return self._endpoint
 
     @property
     def address(self) -> str:
-        """The endpoint's, or one where nobody is."""
+        """The address of the endpoint, or an address without an endpoint before :meth:`start`."""
         if self._endpoint is None:
             return f"nowhere/{self.gateway_class.__name__}"
         return self._endpoint.address

@@ -1,4 +1,4 @@
-"""A MiniCluster in a thread of its own, with the client that programs use."""
+"""A MiniCluster in its own thread, with the client that programs use."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from flinkray.testing.mini_cluster import MiniCluster
 
 
 class ThreadedCluster:
-    """Its masters, TaskExecutors and task processes are pretended processes on one event loop; the
-    threads of its stream tasks and the sockets between them are real."""
+    """A cluster of simulated processes on one event loop, with real task threads and sockets.
+
+    The masters, TaskExecutors and task processes are simulated; the threads of the stream tasks and
+    the sockets between them are real.
+    """
 
     def __init__(self, mini: MiniCluster, loop: LoopThread, client: ClusterClient) -> None:
         self.mini = mini
@@ -26,7 +29,7 @@ class ThreadedCluster:
         self._loop = loop
 
     def crash(self, kind: str) -> str:
-        """End the first process of a kind as by SIGKILL; returns its name."""
+        """Crash the first process of a kind, as by SIGKILL; return its name."""
 
         async def crash() -> str:
             return self.mini.crash(kind)
@@ -34,7 +37,7 @@ class ThreadedCluster:
         return self._loop.run(crash())
 
     def crash_together(self, *kinds: str) -> None:
-        """End the first process of each kind, before any other notices."""
+        """Crash the first process of each kind, before any other process notices."""
 
         async def crash() -> None:
             for kind in kinds:
@@ -43,7 +46,7 @@ class ThreadedCluster:
         self._loop.run(crash())
 
     def crash_all(self, kind: str) -> None:
-        """End all processes of a kind as by SIGKILL."""
+        """Crash all processes of a kind, as by SIGKILL."""
 
         async def crash() -> None:
             self.mini.crash_all(kind)
@@ -55,7 +58,10 @@ class ThreadedCluster:
 def threaded_cluster(
     storage_dir: str, *nodes: ResourceProfile, configuration: Mapping[str, str] | None = None
 ) -> Iterator[ThreadedCluster]:
-    """See :class:`MiniCluster` for the arguments."""
+    """Run a MiniCluster and its client in a thread.
+
+    The arguments are those of :class:`MiniCluster`.
+    """
     loop = LoopThread("mini cluster")
     try:
         mini, client = loop.run(_start(loop, storage_dir, nodes, configuration))

@@ -1,6 +1,6 @@
-"""Virtual time for one program: waiting costs nothing, and a wait for nothing is an error.
+"""Virtual time for one program: waiting takes no real time, and waiting in vain is an error.
 
-The loop is a process of the simulation (:mod:`flinkray.testing.simulation`), the only one there is.
+The loop is the only process of a simulation (:mod:`flinkray.testing.simulation`).
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ P = ParamSpec("P")
 
 
 LIMIT = 3600.0
-"""Virtual seconds after which a program is taken to wait for something that never comes."""
+"""Virtual seconds after which a program counts as waiting in vain."""
 
 
 def run_on_virtual_time(main: Coroutine[Any, Any, T], limit: float = LIMIT) -> T:
-    """``asyncio.run`` on virtual time, which begins at 0.  *limit* in virtual seconds.
+    """Run *main* as ``asyncio.run`` does, on virtual time from 0; return its result.
 
-    Work for an executor, whichever it is, takes no time.
-    What runs when *main* is done is dropped as it is: nothing of it runs again.
+    *limit* is in virtual seconds. Work in any executor takes no time. Tasks that still run when
+    *main* is done are dropped: nothing of them runs again.
 
     Raises:
-        NothingWillHappenError: *main* waits for what nobody will do, or for longer than *limit*.
+        NothingWillHappenError: *main* waits for an event that cannot happen, or beyond *limit*.
         ForbiddenInSimulationError: a thread, a socket, a real sleep or a process was asked for.
-        Exception: what *main* raised, or an error that nobody awaits.
+        Exception: the exception of *main*, or an error that nobody awaits.
     """
     __tracebackhide__ = True
     scheduler = Scheduler(stream(0, "schedule"), limit=limit)
@@ -49,7 +49,7 @@ def run_on_virtual_time(main: Coroutine[Any, Any, T], limit: float = LIMIT) -> T
 def on_virtual_time(
     test: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, T]:
-    """Make a test of an ``async def``: :func:`run_on_virtual_time`."""
+    """Make a test of an ``async def``, which runs with :func:`run_on_virtual_time`."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -60,7 +60,7 @@ def on_virtual_time(
 
 
 def block_for(seconds: float) -> None:
-    """Stand still for so long: as a callback does that blocks, or a process that is stopped."""
+    """Let virtual time pass as in a callback that blocks, or in a stopped process."""
     process = asyncio.get_running_loop()
     if not isinstance(process, SimulatedProcess):
         raise RuntimeError("only on virtual time can one stand still at no cost")

@@ -1,4 +1,4 @@
-"""Waiting for what another process does, where nothing tells when it is done."""
+"""Waits for the work of another process, if nothing reports when it is done."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _INTERVAL = 0.05
 
 
 def wait_until(condition: Callable[[], T | None], timeout: float, what: str) -> T:
-    """Ask *condition* again and again until it is true; returns what it returned.
+    """Call *condition* again and again until it is true; return its result.
 
     Args:
         timeout: seconds.
         what: completes "waited 10 s for …".
 
     Raises:
-        AssertionError: it was not true in time.
+        AssertionError: *condition* was not true in time.
     """
     __tracebackhide__ = True
     deadline = time.monotonic() + timeout
@@ -39,13 +39,18 @@ def wait_until(condition: Callable[[], T | None], timeout: float, what: str) -> 
         pause.wait(_INTERVAL)
 
 
-# Overloads: of a union of the two, type checkers do not find what an async function returns.
+# Overloads, because type checkers do not infer the result of an async function from a union of the
+# two.
 @overload
 async def eventually(condition: Callable[[], Awaitable[T]], timeout: float, what: str) -> T: ...
 @overload
 async def eventually(condition: Callable[[], T], timeout: float, what: str) -> T: ...
 async def eventually(condition: Callable[[], Awaitable[T] | T], timeout: float, what: str) -> T:
-    """:func:`wait_until` for the loop; *condition* may be async.  FlinkRayErrors mean not yet."""
+    """Call *condition* on the event loop until it is true; return its result.
+
+    *condition* may be async. A FlinkRayError means not yet. Raises AssertionError after *timeout*
+    seconds.
+    """
     __tracebackhide__ = True
     loop = asyncio.get_running_loop()
     complaint = f"waited {timeout:g} s for {what}"
@@ -60,7 +65,10 @@ async def ask_again(
     retry_on: Errors,
     complaint: str,
 ) -> T:
-    """What both kinds of ``eventually`` do, by the seconds of *clock*."""
+    """Call *condition* until it is true, measuring *timeout* with *clock*.
+
+    Used by ``eventually``.
+    """
     __tracebackhide__ = True
     give_up = clock() + timeout
     while True:
@@ -75,12 +83,12 @@ async def ask_again(
                 return result
             seen = result
         if clock() >= give_up:
-            # Its cause is what the question met, with its traceback; not how often it was asked.
+            # The cause is the last error of the condition, with its traceback.
             cause = seen if isinstance(seen, BaseException) else None
             raise AssertionError(f"{complaint}; last seen: {_shown(seen)}") from cause
         await asyncio.sleep(pause)
 
 
 def _shown(seen: object) -> str:
-    """Of an error what it says, which names what is wrong; of another value how it looks."""
+    """Return a seen value as text: an error's message, or the representation of another value."""
     return f"{type(seen).__name__}: {seen}" if isinstance(seen, BaseException) else repr(seen)

@@ -1,7 +1,6 @@
-"""Pretended nodes and the worker groups on them: what Ray's placement groups are to a cluster.
+"""Simulated nodes and their worker groups, which replace Ray's placement groups.
 
-Plain books without any event loop: who waits is called back, and brings the call into the process
-in which it waits.
+The classes need no event loop: a waiting process registers a callback, which wakes that process.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from flinkray.scheduler.resources.shortages import ClusterResources
 
 @dataclass(eq=False)
 class WorkerNode:
-    """A pretended node."""
+    """A simulated node."""
 
     node_id: str
     total: ResourceProfile
@@ -36,32 +35,32 @@ class WorkerNode:
 
 @dataclass(eq=False)
 class GroupRecord:
-    """A worker group that exists."""
+    """An existing worker group."""
 
     group: WorkerGroupHandle
     nodes: list[WorkerNode | None]
-    """Of each bundle; None: it is not placed."""
+    """The node of each bundle; None: the bundle is not placed."""
     listeners: list[Callable[[], None]] = field(default_factory=list)
     """Called once, when the group is placed (again) or removed."""
     starts: dict[ResourceID, int] = field(default_factory=dict)
-    """TaskExecutors that were started in it, and their bundles."""
+    """The TaskExecutors that were started in the group, with their bundles."""
 
     @property
     def is_placed(self) -> bool:
         return None not in self.nodes
 
     def wake(self) -> None:
-        """Something has changed for those who wait."""
+        """Call the waiting listeners, as something has changed."""
         listeners, self.listeners = self.listeners, []
         for listener in listeners:
             listener()
 
 
 class WorkerNodes(ABC):
-    """Nodes and the worker groups on them; outlives any ResourceManager, as Ray does.
+    """Nodes and the worker groups on them; they outlive any ResourceManager, as in Ray.
 
-    A group is placed as a whole as soon as there is room, the oldest first; bundles that lost their
-    node are placed anew.  ``starts`` lists the TaskExecutors that were started, in their order.
+    A group is placed as a whole as soon as there is room, the oldest group first; bundles that lost
+    their node are placed anew. ``starts`` lists the started TaskExecutors in order.
     """
 
     def __init__(self, *nodes: ResourceProfile) -> None:
@@ -70,25 +69,25 @@ class WorkerNodes(ABC):
         self.created_groups: list[WorkerGroupHandle] = []
         self.starts: list[ResourceID] = []
         self.lists = 0
-        """How often it was looked which TaskExecutors there are."""
+        """How often the TaskExecutors were listed."""
         self._next_start = 0
         self.refusal: str | None = None
-        """Set: no group can be created, for this reason."""
+        """Why no group can be created; None: groups can be created."""
         self._waiting: dict[WorkerGroupId, GroupRecord] = {}
-        """Those that are not placed, oldest first."""
+        """The groups that are not placed, oldest first."""
 
     @abstractmethod
     def _is_alive(self, process_name: str) -> bool:
-        """Whether a process exists, be it that it starts."""
+        """Return whether a process exists, even if it is still starting."""
 
     @abstractmethod
     def _end_processes(self, record: GroupRecord) -> None:
-        """End all that were placed in a group, for good."""
+        """End all processes that were placed in a group, for good."""
 
     # --- nodes ------------------------------------------------------------------------------------
 
     def add_node(self, total: ResourceProfile) -> WorkerNode:
-        """A node joins; groups that waited for it are placed."""
+        """Add a node; groups that waited for room are placed."""
         node = WorkerNode(self._new_node_id(), total)
         self.nodes.append(node)
         self.place()
@@ -98,7 +97,7 @@ class WorkerNodes(ABC):
         return f"node-{len(self.nodes)}"
 
     def node_lost(self, node_id: str) -> None:
-        """Its bundles have no node any more, and are placed where there is room."""
+        """Take a node away; its bundles are placed on other nodes when there is room."""
         for node in self.nodes:
             if node.node_id == node_id and node.is_up:
                 node.is_up, node.used = False, ResourceProfile(0.0)
@@ -109,7 +108,7 @@ class WorkerNodes(ABC):
                 self.place()
 
     def node_back(self, node_id: str) -> None:
-        """It is there again, with nothing on it."""
+        """Bring a node back, with nothing on it."""
         for node in self.nodes:
             if node.node_id == node_id and not node.is_up:
                 node.is_up = True
@@ -117,7 +116,7 @@ class WorkerNodes(ABC):
 
     @property
     def resources(self) -> ClusterResources:
-        """Of the nodes that are up."""
+        """The resources of the nodes that are up."""
         up = [node for node in self.nodes if node.is_up]
         zero = ResourceProfile(0.0)
         return ClusterResources(
@@ -129,7 +128,7 @@ class WorkerNodes(ABC):
     # --- groups -----------------------------------------------------------------------------------
 
     def create(self, request: WorkerGroupRequest) -> WorkerGroupHandle:
-        """Raises WorkerGroupStartError when groups are refused."""
+        """Create a group and place it if there is room. Raises WorkerGroupStartError: refused."""
         if self.refusal is not None:
             raise WorkerGroupStartError(self.refusal)
         number = len(self.created_groups)
@@ -154,7 +153,7 @@ class WorkerNodes(ABC):
                 record.wake()
 
     def remove(self, group_id: WorkerGroupId) -> None:
-        """Remove a group, and the processes in it die; fine when there is none."""
+        """Remove a group; the processes in it die. No error if there is no such group."""
         record = self.groups.pop(group_id, None)
         if record is None:
             return
@@ -167,29 +166,29 @@ class WorkerNodes(ABC):
         self.place()
 
     def next_start(self) -> int:
-        """A number for a TaskExecutor that is going to be started."""
+        """Return a number for a TaskExecutor that is going to be started."""
         self._next_start += 1
         return self._next_start - 1
 
     def started(self, group_id: WorkerGroupId, bundle_index: int, resource_id: ResourceID) -> None:
-        """A TaskExecutor is being started in a bundle."""
+        """Note that a TaskExecutor is being started in a bundle."""
         self.starts.append(resource_id)
         record = self.groups.get(group_id)
         if record is not None:
             record.starts[resource_id] = bundle_index
 
     def occupied(self, group_id: WorkerGroupId) -> dict[int, ResourceID]:
-        """The bundles that hold a TaskExecutor."""
+        """Return the bundles with a living TaskExecutor."""
         record = self.groups.get(group_id)
         starts = {} if record is None else record.starts
         return {index: name for name, index in starts.items() if self._is_alive(name)}
 
     def node_of(self, group_id: WorkerGroupId, bundle_index: int) -> WorkerNode | None:
-        """None: the bundle is not placed now.  Raises KeyError when there is no such group."""
+        """Return the node of a bundle; None: not placed now. Raises KeyError: no such group."""
         return self.groups[group_id].nodes[max(0, bundle_index)]
 
     def _reserve(self, record: GroupRecord) -> bool:
-        """All bundles that have no node, or none."""
+        """Reserve room for all bundles without a node, or for none; return whether it worked."""
         chosen: list[tuple[int, WorkerNode]] = []
         bundles = record.group.bundles
         for index, bundle in enumerate(bundles):

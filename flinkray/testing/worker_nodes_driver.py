@@ -1,4 +1,4 @@
-"""A ResourceManager's driver on pretended nodes."""
+"""A ResourceManager's driver on simulated nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flinkray.testing.worker_nodes import WorkerNodes
 class WorkerNodesDriver(ResourceManagerDriver):
     """Drives WorkerNodes from the process of *rpc_service*.
 
-    A subclass may let each thing take a while, before and after it has happened.
+    A subclass may let each request take time, before and after it takes effect.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class WorkerNodesDriver(ResourceManagerDriver):
         self._task_executor_factory = task_executor_factory
 
     async def _take_time(self) -> None:
-        """Before and after what is asked for."""
+        """Let time pass before and after a request; takes no time here."""
 
     def _waker(self, changed: asyncio.Future[None]) -> Callable[[], None]:
-        """What completes a future of this process when it is called, by whomever."""
+        """Return a function that completes a future of this process; any process may call it."""
 
         def wake() -> None:
             if not changed.done():

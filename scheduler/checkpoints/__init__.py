@@ -1,4 +1,4 @@
-"""Checkpoints: the decisions of the coordinator, and who is given which state at a restore."""
+"""Checkpoints: the coordinator's decisions, and the assignment of state to tasks at a restore."""
 
 __all__ = [
     "actions",

@@ -1,4 +1,4 @@
-"""Checkpoints that were given up, as long as tasks may still write for them."""
+"""Aborted checkpoints for which tasks may still write files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class _Aborted:
 
 
 class AbortedCheckpoints:
-    """The directory of a checkpoint is deleted when its last task has answered or has ended."""
+    """Decides when the directory of an aborted checkpoint can be deleted.
+    A directory can be deleted when each task of the checkpoint has answered or has ended."""
 
     def __init__(self) -> None:
         self._aborted: dict[int, _Aborted] = {}
@@ -23,31 +24,31 @@ class AbortedCheckpoints:
     def add(
         self, checkpoint_id: int, directory: str, awaited: Iterable[ExecutionAttemptID]
     ) -> list[str]:
-        """One more; the directories that can be deleted."""
+        """Add an aborted checkpoint.  Returns the directories that can be deleted now."""
         self._aborted[checkpoint_id] = _Aborted(directory, set(awaited))
         return self._unused((checkpoint_id,))
 
     def awaits(self, checkpoint_id: int, attempt_id: ExecutionAttemptID) -> bool:
-        """Whether that task may still write for that checkpoint."""
+        """Whether the task may still write files for the checkpoint."""
         aborted = self._aborted.get(checkpoint_id)
         return aborted is not None and attempt_id in aborted.awaited
 
     def answered(self, checkpoint_id: int, attempt_id: ExecutionAttemptID) -> list[str]:
-        """A task writes nothing more for a checkpoint."""
+        """Note that a task writes nothing more.  Returns the directories to delete."""
         if not self.awaits(checkpoint_id, attempt_id):
             return []
         self._aborted[checkpoint_id].awaited.remove(attempt_id)
         return self._unused((checkpoint_id,))
 
     def ended(self, attempts: Iterable[ExecutionAttemptID]) -> list[str]:
-        """Tasks write nothing more at all."""
+        """Note that these tasks have ended.  Returns the directories that can be deleted now."""
         attempts = frozenset(attempts)
         for aborted in self._aborted.values():
             aborted.awaited -= attempts
         return self._unused(tuple(self._aborted))
 
     def job_ended(self) -> list[str]:
-        """No task of the job runs any more."""
+        """Note that no task of the job runs any more.  Returns all remaining directories."""
         directories = [aborted.directory for aborted in self._aborted.values()]
         self._aborted.clear()
         return directories

@@ -1,4 +1,4 @@
-"""What the CheckpointCoordinator asks the JobMaster to do."""
+"""Actions that the CheckpointCoordinator asks the JobMaster to carry out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flinkray.scheduler.shared.states import JobStatus
 
 
 class CheckpointTimerPurpose(Enum):
-    """What is to be done when a timer's time has come."""
+    """What the coordinator does when a timer fires."""
 
     TRIGGER = "trigger"
     EXPIRY = "expiry"
@@ -25,11 +25,11 @@ class CheckpointTimerPurpose(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTimerKey:
-    """Which of its timers the coordinator has started."""
+    """Identifies a timer that the coordinator has started."""
 
     purpose: CheckpointTimerPurpose
     number: int
-    """Tells a timer from an earlier one that is not waited for any more."""
+    """Distinguishes the timer from earlier timers that the coordinator ignores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +42,31 @@ class StartCheckpointTimer:
 
 @dataclass(frozen=True, slots=True)
 class PrepareCheckpoint:
-    """Take an id from the HA services' counter and say in which directory tasks write; then
-    ``prepared``, or ``preparation_failed``."""
+    """Get a checkpoint id from the HA services' counter, and choose a directory for the state.
+    Then call ``prepared`` or ``preparation_failed``."""
 
     number: int
-    """Of the attempt to take one: no other has it."""
+    """Number of this attempt to take a checkpoint.  Unique within the coordinator."""
     properties: CheckpointProperties
     directory: str | None
-    """Of a savepoint; None: it is a checkpoint."""
+    """Target directory of a savepoint; None for a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCoordinators:
-    """Have the coordinators of these operators snapshot their state, which is a cut; then
-    ``coordinator_acknowledged`` or ``coordinator_declined`` for each."""
+    """Ask the coordinators of these operators to snapshot their state.
+    Each snapshot makes a cut between the events before and after the checkpoint.  Then call
+    ``coordinator_acknowledged`` or ``coordinator_declined`` for each coordinator."""
 
     checkpoint_id: int
     operators: tuple[str, ...]
     directory: str
-    """Where they write."""
+    """Directory to which the coordinators write their state."""
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerMasterHooks:
-    """Call these hooks; then ``master_state_taken`` or ``master_hook_failed`` for each."""
+    """Call these hooks, then ``master_state_taken`` or ``master_hook_failed`` for each."""
 
     checkpoint_id: int
     timestamp: int
@@ -74,8 +75,8 @@ class TriggerMasterHooks:
 
 @dataclass(frozen=True, slots=True)
 class TriggerTasks:
-    """Tell these tasks to send barriers, in one message for each TaskExecutor.  What barriers carry
-    is the same for all tasks.  When a TaskExecutor cannot be told: ``declined`` for its tasks."""
+    """Tell these tasks to start the checkpoint and send barriers; one message per TaskExecutor.
+    If a TaskExecutor cannot be reached, call ``declined`` for its tasks."""
 
     checkpoint_id: int
     timestamp: int
@@ -83,20 +84,24 @@ class TriggerTasks:
     directory: str
     attempts: tuple[ExecutionAttemptID, ...]
     latest_completed: int | None
-    """Each task knows it to be complete before it takes its snapshot, whatever it has been told of
-    by then: it refers to no files that only earlier ones have."""
-    is_whole: bool
-    """Tasks refer to no files of other checkpoints.  (Keyed state of a savepoint is in its
-    directory; that of a checkpoint is always where later ones can share it, also if it is whole.)
+    """Id of the latest complete checkpoint; None if there is none.
+    Each task learns of this checkpoint before it takes its snapshot, even if the task missed
+    earlier notifications.  So the snapshot refers to no files that only earlier checkpoints have.
     """
+    is_whole: bool
+    """Whether tasks must not refer to files of other checkpoints.
+    Keyed state of a savepoint is written to the savepoint's directory.  Keyed state of a checkpoint
+    is always written where later checkpoints can share it, even if the checkpoint is whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
-    """Write the metadata, with flinkray's version in it, and then the pointer in the HA services if
-    *properties* say that it is recovered from.  Then ``checkpoint_stored``; or
-    ``checkpoint_not_stored``, when it is certain that no JobMaster will ever recover it.  As long
-    as neither is certain, try again."""
+    """Write the checkpoint's metadata, which includes flinkray's version.
+    If *properties* say that the job recovers from the checkpoint, then also write the pointer in
+    the HA services.  Afterwards call ``checkpoint_stored``; or call ``checkpoint_not_stored`` if it
+    is certain that no JobMaster will ever recover the checkpoint.  Retry as long as neither is
+    certain.
+    """
 
     metadata: CheckpointMetadata
     properties: CheckpointProperties
@@ -105,89 +110,91 @@ class StoreCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class NotifyCheckpointComplete:
-    """Tell these tasks and coordinators, which commit."""
+    """Tell these tasks and coordinators that the checkpoint is complete; they commit."""
 
     checkpoint_id: int
     timestamp: int
     attempts: tuple[ExecutionAttemptID, ...]
     coordinators: tuple[str, ...]
     subsumed_id: int | None
-    """The latest of the checkpoints that are not retained any more."""
+    """Id of the latest checkpoint that is no longer retained; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyCheckpointAborted:
-    """Tell these tasks and coordinators, which give it up.  A task that has answered nothing
-    declines when nothing of it writes for this checkpoint any more."""
+    """Tell these tasks and coordinators to abort the checkpoint.
+    A task that has not answered declines as soon as it writes nothing more for this checkpoint."""
 
     checkpoint_id: int
     latest_completed: int | None
-    """It is complete, whether they were told or not."""
+    """Id of the latest complete checkpoint, whether or not the tasks were notified of it.
+    None if there is none."""
     attempts: tuple[ExecutionAttemptID, ...]
     coordinators: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DiscardFiles:
-    """Delete state that belongs to no checkpoint; whether that succeeds changes nothing."""
+    """Delete state files that belong to no checkpoint.  A failed deletion has no consequences."""
 
     files: tuple[FileState, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DiscardDirectory:
-    """Delete the directory of a checkpoint that was not taken: nobody writes to it any more."""
+    """Delete the directory of a checkpoint that was not taken.  No task writes to it any more."""
 
     directory: str
 
 
 @dataclass(frozen=True, slots=True)
 class DiscardCheckpoint:
-    """Remove the pointer to a checkpoint, then delete its metadata and the directory of that.  If
-    another JobMaster has taken over, delete nothing."""
+    """Remove the pointer to a checkpoint, then delete the metadata and its directory.
+    If another JobMaster has taken over, delete nothing."""
 
     checkpoint: CompletedCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetCheckpoint:
-    """Remove the pointer to a checkpoint; what it consists of stays."""
+    """Remove the pointer to a checkpoint, and keep its files."""
 
     checkpoint: CompletedCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
 class AddRestoredSavepoint:
-    """Store a pointer to the savepoint that the job starts from, and let ids go on after its."""
+    """Store a pointer to the savepoint that the job starts from.
+    Later checkpoints get higher ids than the savepoint."""
 
     checkpoint: CompletedCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
 class CloseCheckpointStores:
-    """The job is over for this JobMaster; with a status that is final for good, pointers and the
-    count of ids are forgotten."""
+    """Close the checkpoint stores, because the job is over for this JobMaster.
+    If *status* is globally terminal, also remove the pointers and the id counter."""
 
     status: JobStatus
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFinished:
-    """Answer a request: where the snapshot is, or what went wrong.  Who stops a job with a
-    savepoint is answered when the job has ended, or goes on in spite of it."""
+    """Answer a user's request: the snapshot's directory, or the error.
+    A stop with a savepoint is answered when the job has ended, or goes on in spite of it."""
 
     request_id: int
     path: str | None
-    """Of the directory."""
+    """Directory of the snapshot; None if there was an error."""
     checkpoint_id: int | None
     error: CheckpointError | None = None
     without_uid: tuple[str, ...] = ()
-    """Names of operators with state whose author has set no uid."""
+    """Names of operators that have state but no uid set by the program's author."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointsFailJob:
-    """The job fails as a whole, and is restarted if its strategy allows."""
+    """Fail the whole job.  The job restarts if its restart strategy allows it."""
 
     error: CheckpointError
     text: str
@@ -195,38 +202,40 @@ class CheckpointsFailJob:
 
 @dataclass(frozen=True, slots=True)
 class ReadyToRestore:
-    """What ``prepare_restore`` was called for may go on: no checkpoint can become complete any more
-    that was begun before."""
+    """Continue with the restore for which ``prepare_restore`` was called.
+    No checkpoint that began before can become complete any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreCoordinators:
-    """Give the coordinators of operators their state; None: they begin anew."""
+    """Restore the coordinators of operators.
+    Each coordinator gets its state from *states*; with None the coordinator starts without state.
+    """
 
     checkpoint_id: int | None
     states: Mapping[str, StateLocation | None]
     restores: int
-    """How often the job's coordinators have been restored, this time included."""
+    """How often the job's coordinators have been restored, including this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResetCoordinatorSubtasks:
-    """Tell the coordinators of operators which of their subtasks go back to a checkpoint: what was
-    given to them after it goes back, too."""
+    """Tell the operators' coordinators which of their subtasks go back to a checkpoint.
+    What these subtasks got after the checkpoint returns to the coordinators."""
 
     checkpoint_id: int | None
-    """None: to their beginning."""
+    """Id of the checkpoint; None if the subtasks restart without state."""
     subtasks: Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class InitializeMasterHooks:
-    """Call ``initialize`` of all hooks, once."""
+    """Call ``initialize`` of all master hooks, once."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreMasterHooks:
-    """Call ``restore_checkpoint`` of each hook, with its state or None."""
+    """Call ``restore_checkpoint`` of each master hook, with the hook's state or None."""
 
     checkpoint_id: int
     states: Mapping[str, bytes | None]
@@ -234,12 +243,12 @@ class RestoreMasterHooks:
 
 @dataclass(frozen=True, slots=True)
 class ResetMasterHooks:
-    """Call ``reset`` of all hooks: there is no checkpoint to restore."""
+    """Call ``reset`` of all master hooks, because there is no checkpoint to restore."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseMasterHooks:
-    """Call ``close`` of all hooks."""
+    """Call ``close`` of all master hooks."""
 
 
 CheckpointAction = (

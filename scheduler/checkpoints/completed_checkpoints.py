@@ -1,4 +1,4 @@
-"""The checkpoints that a job can go on from."""
+"""The completed checkpoints from which a job can be restored."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flinkray.scheduler.shared.states import JobStatus
 
 @dataclass(frozen=True, slots=True)
 class CompletedCheckpoint:
-    """Everything of it is durable."""
+    """A checkpoint whose state and metadata are durable."""
 
     metadata: CheckpointMetadata
     properties: CheckpointProperties
     path: str
-    """Of its metadata."""
+    """Path of the metadata."""
 
     @property
     def checkpoint_id(self) -> int:
@@ -26,7 +26,8 @@ class CompletedCheckpoint:
 
 
 class CompletedCheckpoints:
-    """The newest few.  The one with the highest id is the one to go on from."""
+    """The retained checkpoints: the newest *max_retained* ones.
+    A restore uses the checkpoint with the highest id."""
 
     def __init__(self, max_retained: int) -> None:
         self._max_retained = max_retained
@@ -34,7 +35,7 @@ class CompletedCheckpoints:
 
     @property
     def retained(self) -> tuple[CompletedCheckpoint, ...]:
-        """By rising id."""
+        """The retained checkpoints, in ascending order of their ids."""
         return tuple(self._retained)
 
     @property
@@ -42,22 +43,23 @@ class CompletedCheckpoints:
         return self._retained[-1] if self._retained else None
 
     def find(self, checkpoint_id: int) -> CompletedCheckpoint | None:
-        """None: it is not retained."""
+        """The retained checkpoint with this id; None if it is not retained."""
         return next((c for c in self._retained if c.checkpoint_id == checkpoint_id), None)
 
     def recover(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
-        """What an earlier JobMaster has left, in any order; nothing is cleaned up (CP-28)."""
+        """Retain an earlier JobMaster's checkpoints, given in any order; delete none (CP-28)."""
         self._retained = sorted(checkpoints, key=lambda each: each.checkpoint_id)
 
     def add(self, checkpoint: CompletedCheckpoint) -> tuple[CompletedCheckpoint, ...]:
-        """Those that are subsumed by it, and so are not retained any more."""
+        """Retain a checkpoint.  Returns the subsumed checkpoints, which are no longer retained."""
         insort(self._retained, checkpoint, key=lambda each: each.checkpoint_id)
         surplus = max(len(self._retained) - self._max_retained, 0)
         subsumed, self._retained = self._retained[:surplus], self._retained[surplus:]
         return tuple(subsumed)
 
     def job_ended(self, status: JobStatus) -> tuple[CompletedCheckpoint, ...]:
-        """Those that go with the job; the others stay where they are."""
+        """Stop retaining the checkpoints that are discarded when the job ends with *status*.
+        Returns these checkpoints; the others stay retained."""
         retained, self._retained = self._retained, []
         for checkpoint in retained:
             if not checkpoint.properties.is_discarded_at(status):

@@ -1,5 +1,6 @@
-"""The decisions about a job's checkpoints: when one is taken, who takes part, whether it is
-complete, what is kept, and what the job goes on from."""
+"""The CheckpointCoordinator: it makes all decisions about a job's checkpoints.
+It decides when a checkpoint is taken, which tasks take part, whether the checkpoint is complete,
+which checkpoints are kept, and from which checkpoint the job is restored."""
 
 from __future__ import annotations
 
@@ -84,8 +85,8 @@ from flinkray.scheduler.reports.spans import SpanBook
 from flinkray.scheduler.shared.states import JobStatus
 
 MOST_GIVEN_UP = 64
-"""Checkpoints of an earlier JobMaster that tasks are told to give up: there are no more that may
-be under way."""
+"""Number of an earlier JobMaster's last checkpoints that tasks are told to abort.
+No more than this number can be in progress at a time."""
 
 Actions = list[CheckpointAction]
 Reason = CheckpointFailureReason
@@ -103,23 +104,21 @@ class _Preparation:
 
 @dataclass(frozen=True, slots=True)
 class _AwaitedRestore:
-    """Tasks are going to be restarted."""
+    """A restart of tasks that waits until no checkpoint can become complete any more."""
 
     cause: str
     is_global: bool
 
 
 class CheckpointCoordinator:
-    """Events in, actions out, in the order in which they are to be carried out.
+    """Takes events and returns actions, in the order in which they must be carried out.
+    ``now`` is in monotonic seconds.  No event raises an error: an event that is late, repeated,
+    unknown or from an earlier attempt changes nothing, except that its state is discarded (CP-05).
 
-    ``now`` is in monotonic seconds.  No event raises: what is late, repeated, of an earlier attempt
-    or not known changes nothing, or leads to the discarding of what came with it (CP-05).
-
-    One checkpoint is *triggered* at a time: it gets its id, then operator coordinators are asked,
-    then master hooks, then tasks.  So many may be *pending* as the configuration allows.  One is
-    *stored* at a time, in the order in which they were fully acknowledged.  One that is being
-    stored cannot be aborted any more: it may be durable already, and then a JobMaster that recovers
-    takes it.  So tasks are restored only when it is known what has become of it.
+    One checkpoint is *triggered* at a time: it gets its id, then the operator coordinators, the
+    master hooks and the tasks are asked, in this order.  One checkpoint is *stored* at a time, in
+    the order of full acknowledgement, and cannot be aborted: it may be durable already, and then a
+    recovering JobMaster uses it.  So tasks are restored only when it is stored or has failed.
     """
 
     def __init__(
@@ -134,9 +133,9 @@ class CheckpointCoordinator:
         spans: SpanBook | None = None,
         allow_non_restored_state: bool = False,
     ) -> None:
-        """*topology*: the job as it is executed now.  *coordinators*: the operators that have one.
+        """*coordinators*: ids of the operators that have a coordinator.
         *epoch_offset*: ``clock.time() - clock.monotonic()``.  *random*: numbers in [0, 1).
-        *spans*: is told of each checkpoint that is over."""
+        *spans* receives a span for each checkpoint that is over."""
         self._job_id = job_id
         self._configuration = configuration
         self._topology = topology
@@ -158,20 +157,24 @@ class CheckpointCoordinator:
         self._statistics = CheckpointStatsTracker(spans)
         self._requests = 0
         self._numbers = 0
-        """Of attempts to take one."""
+        """Number of the latest attempt to take a checkpoint."""
         self._preparing: _Preparation | None = None
         self._given_up: set[int] = set()
-        """Numbers of those that were given up while they were prepared."""
+        """Numbers of attempts that failed during the preparation, and may still get an id."""
         self._triggering: PendingCheckpoint | None = None
-        """It has an id, and tasks have not been told yet."""
+        """The checkpoint that has an id but whose tasks are not triggered yet; None if none."""
         self._pending: dict[int, PendingCheckpoint] = {}
         self._to_store: deque[PendingCheckpoint] = deque()
         self._storing: PendingCheckpoint | None = None
         self._last_id = 0
+        self._first_own_id: int | None = None
+        """Id of the first checkpoint that this JobMaster began; None if it began none yet.
+        Earlier JobMasters began the checkpoints with lower ids."""
         self._last_timestamp = 0
         self._stop = StopWithSavepoint(job_id)
         self._must_be_whole = False
-        """The files that tasks were restored from are not this job's."""
+        """Whether checkpoints must share no files, because tasks were restored from a savepoint.
+        The savepoint's files do not belong to this job."""
         self._restore_awaited: _AwaitedRestore | None = None
         self._end: JobStatus | None = None
 
@@ -184,8 +187,8 @@ class CheckpointCoordinator:
 
     @property
     def requested_under_way(self) -> frozenset[int]:
-        """Which of those are being taken, by the number of the attempt, that a user has asked for:
-        if they were given up now, that would be an error for the user."""
+        """Numbers of the checkpoints and savepoints in progress that users asked for.
+        To abort them now would be an error for the users."""
         begun: list[_Preparation | PendingCheckpoint] = [*self._pending.values()]
         if self._preparing is not None:
             begun.append(self._preparing)
@@ -193,22 +196,22 @@ class CheckpointCoordinator:
 
     @property
     def latest(self) -> CompletedCheckpoint | None:
-        """The one that the job would go on from."""
+        """The checkpoint that a restore would use; None if there is none."""
         return self._kept.latest
 
     @property
     def retained(self) -> tuple[CompletedCheckpoint, ...]:
-        """By rising id."""
+        """The retained checkpoints, in ascending order of their ids."""
         return self._kept.retained
 
     @property
     def pending_ids(self) -> tuple[int, ...]:
-        """Of the checkpoints that are being taken."""
+        """Ids of the checkpoints in progress."""
         return tuple(self._pending)
 
     @property
     def is_storing(self) -> bool:
-        """Whether a checkpoint may be durable, or not."""
+        """Whether a checkpoint is being stored, so that it may be durable or not."""
         return self._storing is not None
 
     @property
@@ -217,21 +220,18 @@ class CheckpointCoordinator:
         return self._restores.of_coordinators
 
     def overview(self) -> CheckpointsOverview:
-        """What people are told."""
+        """The checkpoint statistics that users see."""
         return self._statistics.overview(list(self._pending.values()))
 
     # --- the job ----------------------------------------------------------------------------------
 
     def register_master_hook(self, hook_id: str) -> bool:
-        """Whether there was none of that id (CP-30).
-
-        Raises:
-            ValueError: the id is empty.
-        """
+        """Register a master hook.  Returns False if the id was registered already (CP-30)."""
         return self._hooks.register(hook_id)
 
     def job_status_changed(self, status: JobStatus, now: float) -> Actions:
-        """Checkpoints are taken while it is RUNNING; with a terminal status it is over."""
+        """Start periodic checkpoints when the job is RUNNING; with a terminal status, shut down.
+        With any other status, periodic checkpoints stop."""
         if status.is_terminal:
             return self.shutdown(status, now)
         if status is JobStatus.RUNNING:
@@ -239,7 +239,7 @@ class CheckpointCoordinator:
         return self.stop_scheduler(now)
 
     def start_scheduler(self, now: float) -> Actions:
-        """Periodic checkpoints are taken from now on; again: nothing changes."""
+        """Start periodic checkpoints.  A second call changes nothing."""
         if self._end is not None:
             return []
         actions: Actions = []
@@ -252,13 +252,13 @@ class CheckpointCoordinator:
         return actions
 
     def stop_scheduler(self, now: float) -> Actions:
-        """No periodic ones any more, and what is not complete is given up; users' requests are
-        served all the same (CP-11)."""
+        """Stop periodic checkpoints and abort the incomplete ones.
+        Users' later requests are still served (CP-11)."""
         self._periodic.stop()
         return self._abort_all(Reason.CHECKPOINT_COORDINATOR_SUSPEND, "", now)
 
     def shutdown(self, status: JobStatus, now: float) -> Actions:
-        """The job is over for this JobMaster (CP-33)."""
+        """Abort and clean up, because the job is over for this JobMaster (CP-33)."""
         if self._end is not None:
             return []
         self._end = status
@@ -282,14 +282,15 @@ class CheckpointCoordinator:
         now: float,
         directory: str | None = None,
     ) -> Actions:
-        """A user wants a savepoint in that directory, or (None) a checkpoint of the job;
-        SnapshotFinished says what became of it."""
+        """Handle a user's request for a savepoint, or for a checkpoint if *properties* is None.
+        *directory* is the target directory of a savepoint.  A SnapshotFinished with *request_id*
+        answers the request."""
         if properties is None:
             properties = checkpoint_of(self._configuration)
         return self._request(properties, now, request_id, directory)
 
     def timer(self, key: CheckpointTimerKey, now: float) -> Actions:
-        """The delay of a StartCheckpointTimer is over."""
+        """Handle a StartCheckpointTimer whose delay is over."""
         if key.purpose is CheckpointTimerPurpose.EXPIRY:
             return self._expire(key.number, now)
         if key.purpose is CheckpointTimerPurpose.FINAL:
@@ -298,10 +299,13 @@ class CheckpointCoordinator:
         if delay is None:
             return []
         actions: Actions = [self._trigger_timer(delay)]
+        if self._periodic.are_missing and (self._preparing or self._triggering):
+            return actions
         return actions + self._request(checkpoint_of(self._configuration), now)
 
     def awaited(self, message: AwaitCheckpoint) -> Actions:
-        """A task ends with the next checkpoint: it is not to wait until a periodic one is due."""
+        """Note that a task waits for the next checkpoint in order to end.
+        A timer is started, so that the task does not wait for the next periodic checkpoint."""
         if self._end is None and self._final.add(message.attempt_id, message.after):
             return [self._final_timer(FIRST_DELAY)]
         return []
@@ -317,6 +321,10 @@ class CheckpointCoordinator:
         if self._preparing is None and self._final.are_missing(self._pending):
             actions += self._request(checkpoint_of(self._configuration), now)
         return actions
+
+    def _catch_up(self, now: float) -> Actions:
+        delay = self._periodic.catch_up(now)
+        return [] if delay is None else [self._trigger_timer(delay)]
 
     def _trigger_timer(self, delay: float) -> StartCheckpointTimer:
         key = CheckpointTimerKey(CheckpointTimerPurpose.TRIGGER, self._periodic.number)
@@ -340,7 +348,7 @@ class CheckpointCoordinator:
         return actions + self._begin_next(now)
 
     def _begin_next(self, now: float) -> Actions:
-        """Begin what is to be begun now; what cannot be is refused, and the next is looked at."""
+        """Begin the waiting requests that can begin now. Requests that cannot begin are refused."""
         actions: Actions = []
         while self._may_begin:
             chosen = self._decider.next(
@@ -404,18 +412,20 @@ class CheckpointCoordinator:
     # --- triggering -------------------------------------------------------------------------------
 
     def prepared(self, number: int, checkpoint_id: int, directory: str, now: float) -> Actions:
-        """A PrepareCheckpoint is carried out."""
+        """Handle a PrepareCheckpoint that was carried out."""
         preparing = self._preparing
         if preparing is None or preparing.number != number:
             is_late = number in self._given_up
             self._given_up.discard(number)
             return [DiscardDirectory(directory)] if is_late else []
         if checkpoint_id <= self._last_id:
-            # its directory may be that of another checkpoint
+            # The directory may belong to another checkpoint.
             cause = f"the counter gave the id {checkpoint_id} after {self._last_id}"
             return self.preparation_failed(number, cause, now)
         self._preparing = None
         self._last_id = checkpoint_id
+        if self._first_own_id is None:
+            self._first_own_id = checkpoint_id
         timestamp = round((preparing.begun_at + self._epoch_offset) * 1000)
         self._last_timestamp = max(self._last_timestamp, timestamp)
         pending = PendingCheckpoint(
@@ -436,15 +446,15 @@ class CheckpointCoordinator:
         return self._call_hooks(pending, now)
 
     def preparation_failed(self, number: int, cause: str, now: float) -> Actions:
-        """There is no id, or no directory."""
+        """Handle a PrepareCheckpoint that failed to get an id or a directory."""
         self._given_up.discard(number)
         if self._preparing is None or self._preparing.number != number:
             return []
-        actions = self._end_preparation(Reason.TRIGGER_CHECKPOINT_FAILURE, cause)
+        actions = self._end_preparation(Reason.IO_EXCEPTION, cause)
         return actions + self._begin_next(now)
 
     def _give_up_preparation(self, reason: Reason, cause: str) -> Actions:
-        """Its id and directory may still come."""
+        """Fail the checkpoint that is being prepared.  Its id and directory may still arrive."""
         if self._preparing is not None:
             self._given_up.add(self._preparing.number)
         return self._end_preparation(reason, cause)
@@ -465,13 +475,13 @@ class CheckpointCoordinator:
     def coordinator_acknowledged(
         self, checkpoint_id: int, operator_id: str, state: StateLocation | None, now: float
     ) -> Actions:
-        """The coordinator of an operator has made its cut; None: it has no state."""
+        """Handle a coordinator's snapshot.  *state* is None if the coordinator has no state."""
         pending = self._pending.get(checkpoint_id)
         answer = Acknowledgement.OVER
         if pending is not None:
             answer = pending.acknowledge_coordinator(operator_id, state)
         if pending is None or answer is not Acknowledgement.SUCCESS:
-            is_kept = self._kept.needs(checkpoint_id) or answer is Acknowledgement.DUPLICATE
+            is_kept = self._may_be_complete(checkpoint_id) or answer is Acknowledgement.DUPLICATE
             return [] if is_kept or state is None else self._kept.discard_state((state,))
         return self._call_hooks(pending, now) if pending.are_coordinators_acknowledged else []
 
@@ -484,13 +494,16 @@ class CheckpointCoordinator:
         *,
         is_lost: bool = False,
     ) -> Actions:
-        """The coordinator of an operator cannot make its cut.  *is_lost*: it is there no more."""
+        """Handle a coordinator that cannot take its snapshot.
+        *is_lost*: the coordinator no longer exists."""
         pending = self._triggering
         if pending is None or pending.checkpoint_id != checkpoint_id:
             return []
-        cause = f"the coordinator of operator {operator_id}: {cause}"
-        reason = Reason.COORDINATOR_LOST if is_lost else Reason.TRIGGER_CHECKPOINT_FAILURE
-        return self._abort_and_go_on(pending, reason, cause, now)
+        cause = f"the coordinator of {pending.plan.operator(operator_id)}: {cause}"
+        if not is_lost:
+            return self._abort_and_go_on(pending, Reason.TRIGGER_CHECKPOINT_FAILURE, cause, now)
+        actions = self._abort_and_go_on(pending, Reason.COORDINATOR_LOST, cause, now)
+        return actions + self._catch_up(now)
 
     def _call_hooks(self, pending: PendingCheckpoint, now: float) -> Actions:
         if not pending.hook_ids:
@@ -501,7 +514,7 @@ class CheckpointCoordinator:
     def master_state_taken(
         self, checkpoint_id: int, hook_id: str, data: bytes | None, now: float
     ) -> Actions:
-        """A master hook has been called; None: it has no state."""
+        """Handle the result of a master hook.  *data* is None if the hook has no state."""
         pending = self._triggering
         if (
             pending is None
@@ -516,7 +529,7 @@ class CheckpointCoordinator:
     def master_hook_failed(
         self, checkpoint_id: int, hook_id: str, cause: str, now: float
     ) -> Actions:
-        """It raised, or what it gave cannot be stored (CP-31)."""
+        """Handle a master hook that raised an error or whose state cannot be stored (CP-31)."""
         pending = self._triggering
         if pending is None or pending.checkpoint_id != checkpoint_id:
             return []
@@ -537,12 +550,16 @@ class CheckpointCoordinator:
             None if self.latest is None else self.latest.checkpoint_id,
             properties.is_savepoint or not is_incremental,
         )
-        return [trigger, *self._begin_next(now)]
+        actions: Actions = [trigger]
+        delay = self._periodic.triggered()
+        if delay is not None:
+            actions.append(self._trigger_timer(delay))
+        return actions + self._begin_next(now)
 
     # --- answers of tasks -------------------------------------------------------------------------
 
     def acknowledged(self, message: AcknowledgeCheckpoint, now: float) -> Actions:
-        """A task has written its state."""
+        """Handle the acknowledgement of a task, which has written its state."""
         if message.job_id != self._job_id:
             return []
         pending = self._pending.get(message.checkpoint_id)
@@ -556,7 +573,8 @@ class CheckpointCoordinator:
         if message.state is not None:
             operator = pending.unknown_operator(message.attempt_id, message.state)
             if operator is not None:
-                text = f"{message.attempt_id} has state of an operator that is not its: {operator}"
+                task = pending.plan.task(message.attempt_id)
+                text = f"{task} has state of an operator that is not its: {operator}"
                 return self._abort_and_go_on(pending, Reason.CHECKPOINT_DECLINED, text, now)
         if not pending.is_fully_acknowledged:
             return []
@@ -568,22 +586,26 @@ class CheckpointCoordinator:
         return self._store_next()
 
     def _late(self, message: AcknowledgeCheckpoint) -> Actions:
-        """Of a checkpoint that is over, or was never begun by this JobMaster.
-
-        What a complete one consists of stays.  So does what may be a savepoint's: an earlier
-        JobMaster may have completed that, and it is its user's.
+        """Handle a late acknowledgement: the checkpoint is over, or not begun by this JobMaster.
+        The acknowledgement may repeat one that an earlier JobMaster has received.  So the state of
+        a savepoint that this JobMaster did not begin stays: the savepoint may be complete, and
+        belongs to its user.  State of a complete checkpoint stays, too.
         """
         checkpoint_id = message.checkpoint_id
-        if self._aborted.awaits(checkpoint_id, message.attempt_id):
-            directories = self._aborted.answered(checkpoint_id, message.attempt_id)
-            actions = self._kept.discard_state(_locations(message.state))
-            return actions + list(map(DiscardDirectory, directories))
-        if message.is_savepoint:
-            return []
-        return self._kept.discard_late_state(checkpoint_id, _locations(message.state))
+        actions: Actions = []
+        if not (message.is_savepoint and self._may_be_complete(checkpoint_id)):
+            actions = self._kept.discard_late_state(checkpoint_id, _locations(message.state))
+        directories = self._aborted.answered(checkpoint_id, message.attempt_id)
+        return actions + list(map(DiscardDirectory, directories))
+
+    def _may_be_complete(self, checkpoint_id: int) -> bool:
+        """Whether the checkpoint is complete and needed, or was begun by another JobMaster."""
+        first = self._first_own_id
+        is_own = first is not None and first <= checkpoint_id <= self._last_id
+        return not is_own or self._kept.needs(checkpoint_id)
 
     def declined(self, message: DeclineCheckpoint, now: float) -> Actions:
-        """A task takes no part; nothing of it writes for this checkpoint any more."""
+        """Handle a task that declines a checkpoint."""
         if message.job_id != self._job_id:
             return []
         checkpoint_id, attempt_id = message.checkpoint_id, message.attempt_id
@@ -594,16 +616,17 @@ class CheckpointCoordinator:
             and pending.phase is not PendingPhase.STORING
             and attempt_id in pending.plan.running
         ):
-            cause = f"{attempt_id}: {message.text or message.reason.value}"
+            cause = f"{pending.plan.task(attempt_id)}: {message.text or message.reason.value}"
             actions += self._abort(pending, message.reason, cause, now)
-        directories = self._aborted.answered(checkpoint_id, attempt_id)
-        actions += map(DiscardDirectory, directories)
+        if not message.may_write:
+            directories = self._aborted.answered(checkpoint_id, attempt_id)
+            actions += map(DiscardDirectory, directories)
         return actions + self._begin_next(now)
 
     def tasks_ended(
         self, attempts: Iterable[ExecutionAttemptID], *, is_finished: bool, now: float
     ) -> Actions:
-        """Attempts are over, and answer nothing any more."""
+        """Handle task attempts that have ended and will not answer any more."""
         attempts = frozenset(attempts)
         self._final.ended(attempts)
         reason = Reason.CHECKPOINT_DECLINED_TASK_CLOSING if is_finished else Reason.TASK_FAILURE
@@ -611,11 +634,11 @@ class CheckpointCoordinator:
         if self._preparing is not None:
             gone = next((a for a in self._preparing.plan.running if a in attempts), None)
             if gone is not None:
-                actions += self._give_up_preparation(reason, str(gone))
+                actions += self._give_up_preparation(reason, self._preparing.plan.task(gone))
         for pending in tuple(self._pending.values()):
             missing = next((a for a in pending.awaited_tasks() if a in attempts), None)
             if missing is not None:
-                actions += self._abort(pending, reason, str(missing), now)
+                actions += self._abort(pending, reason, pending.plan.task(missing), now)
         actions += map(DiscardDirectory, self._aborted.ended(attempts))
         return actions + self._begin_next(now)
 
@@ -628,7 +651,7 @@ class CheckpointCoordinator:
         return [StoreCheckpoint(pending.finalize(), pending.properties, pending.directory)]
 
     def checkpoint_stored(self, stored: StoreCheckpoint, path: str, now: float) -> Actions:
-        """A StoreCheckpoint is carried out; *path* is that of the metadata."""
+        """Handle a StoreCheckpoint that was carried out.  *path* is the path of the metadata."""
         pending = self._take_stored(stored)
         if pending is None:
             return []
@@ -665,7 +688,6 @@ class CheckpointCoordinator:
     def _add_completed(
         self, pending: PendingCheckpoint, checkpoint: CompletedCheckpoint, now: float
     ) -> Actions:
-        """The job goes on from it from now on; tasks commit."""
         checkpoint_id = checkpoint.checkpoint_id
         subsumed = self._kept.add(checkpoint)
         self._final.completed(checkpoint_id)
@@ -692,7 +714,7 @@ class CheckpointCoordinator:
         return actions
 
     def checkpoint_not_stored(self, stored: StoreCheckpoint, cause: str, now: float) -> Actions:
-        """It is certain that nobody will ever recover it."""
+        """Handle a StoreCheckpoint that failed: no JobMaster will ever recover the checkpoint."""
         pending = self._take_stored(stored)
         if pending is None:
             return []
@@ -724,7 +746,7 @@ class CheckpointCoordinator:
         return self._abort_and_go_on(pending, Reason.CHECKPOINT_EXPIRED, cause, now)
 
     def _abort_all(self, reason: Reason, cause: str, now: float) -> Actions:
-        """But for one that may be durable."""
+        """Abort all checkpoints, except a checkpoint that is being stored and may be durable."""
         actions = self._give_up_preparation(reason, cause)
         for pending in tuple(self._pending.values()):
             if pending.phase is not PendingPhase.STORING:
@@ -787,7 +809,7 @@ class CheckpointCoordinator:
     # --- restore ----------------------------------------------------------------------------------
 
     def recovered(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
-        """What an earlier JobMaster has left; before anything else (CP-28)."""
+        """Load the checkpoints that an earlier JobMaster left (CP-28), before any event."""
         self._kept.recover(checkpoints)
         for checkpoint in self._kept.retained:
             self._last_id = max(self._last_id, checkpoint.checkpoint_id)
@@ -800,22 +822,22 @@ class CheckpointCoordinator:
         running: Sequence[ExecutionAttemptID],
         now: float,
     ) -> Actions:
-        """Tasks go on with another JobMaster, in place of a first ``restore`` (and after
-        ``recovered``).
-
-        They are told that the last complete checkpoint is, as the last JobMaster may not have come
-        to that, and that nobody completes those that it has begun.
+        """Adopt tasks that keep running while this JobMaster takes over from an earlier one.
+        Call this after ``recovered``, in place of the first ``restore``.  The tasks are told that
+        the last complete checkpoint is complete and that begun ones are aborted, in case the
+        earlier JobMaster did not tell them.  The next checkpoint begins at once.
 
         Args:
             restores: how often the operators' coordinators have been restored.
-            begun: the checkpoints after the last complete one that have an id, with the directory
-                of each.
-            running: the attempts that go on.
+            begun: checkpoints after the last complete one that have an id, with their directories.
+            running: the attempts that keep running.
         """
         self._restores.of_coordinators = restores
         latest = self.latest
         actions: Actions = []
         if latest is not None:
+            begun_at = latest.metadata.timestamp / 1000 - self._epoch_offset
+            self._periodic.checkpoint_over(min(begun_at, now))
             self._must_be_whole |= latest.properties.is_savepoint
             if not latest.properties.is_savepoint:
                 actions.append(
@@ -827,12 +849,12 @@ class CheckpointCoordinator:
                         None,
                     )
                 )
-        return actions + self._give_up_begun(begun, running)
+        return actions + self._give_up_begun(begun, running) + self._catch_up(now)
 
     def _give_up_begun(
         self, begun: Mapping[int, str], running: Sequence[ExecutionAttemptID]
     ) -> Actions:
-        """Of an earlier JobMaster, which may have told tasks to take them."""
+        """Abort the checkpoints that an earlier JobMaster began and may have told tasks to take."""
         latest_id = None if self.latest is None else self.latest.checkpoint_id
         actions: Actions = []
         for checkpoint_id in sorted(begun)[-MOST_GIVEN_UP:]:
@@ -851,11 +873,8 @@ class CheckpointCoordinator:
     def start_from_savepoint(
         self, savepoint: CompletedCheckpoint, vertices: Sequence[RestoredVertex]
     ) -> Actions:
-        """The job starts from it, unless there are checkpoints of its own (JM-09).
-
-        Raises:
-            StateRestoreError: the job does not fit the savepoint.
-        """
+        """Start the job from a savepoint, unless the job has checkpoints of its own (JM-09).
+        Raises StateRestoreError if the job does not fit the savepoint."""
         if self.latest is not None:
             return []
         self._restores.check(savepoint, vertices)
@@ -863,19 +882,21 @@ class CheckpointCoordinator:
         return [AddRestoredSavepoint(savepoint)]
 
     def prepare_restore(self, cause: str, now: float, *, is_global: bool) -> Actions:
-        """Tasks are going to be restarted: what is not complete is given up.  ReadyToRestore says
-        when ``restore`` can be called.
+        """Prepare a restart of tasks: abort the incomplete checkpoints.
+        ReadyToRestore says when ``restore`` can be called.
 
-        *is_global*: all tasks are.  They must be if the job was to be stopped with a savepoint that
-        is complete: those that have ended with it would not go on.
+        *is_global*: all tasks restart.  All tasks must restart if the savepoint that the job was to
+        be stopped with is complete, because the tasks that ended with the savepoint would not go
+        on.
         """
         actions = self._abort_all(Reason.JOB_FAILOVER_REGION, cause, now)
         self._restore_awaited = _AwaitedRestore(cause, is_global)
         return [*actions, *self._not_stopped(), *self._ready_to_restore()]
 
     def _not_stopped(self) -> Actions:
-        """Of a job that does not finish with the savepoint that it was to be stopped with: tasks
-        are going to be restarted from that, as one may have failed while it was being stored."""
+        """Answer the user whose job does not stop with its completed savepoint.
+        The tasks are going to be restarted from the savepoint, for example because a task failed
+        while the savepoint was being stored."""
         awaited = self._restore_awaited
         if awaited is None:
             return []
@@ -899,14 +920,11 @@ class CheckpointCoordinator:
         is_global: bool,
         is_required: bool = False,
     ) -> Restored:
-        """What new attempts of these subtasks begin with.  *is_global*: coordinators and master
-        hooks go back, too; otherwise coordinators are told which of their subtasks do.
-
-        Raises:
-            StateRestoreError: the job does not fit the checkpoint; or there is none and one
-                *is_required* (CP-34).
-            IllegalTransitionError: a checkpoint may become complete that was begun before.
-        """
+        """The state with which new attempts of these subtasks start.
+        *is_global*: coordinators and master hooks are restored, too; otherwise coordinators are
+        told which of their subtasks are reset.  Raises StateRestoreError if the job does not fit
+        the checkpoint, or there is none and one *is_required* (CP-34); IllegalTransitionError while
+        a checkpoint that began before may become complete."""
         if self._storing is not None:
             raise IllegalTransitionError(
                 f"job {self._job_id} cannot be restored: it is not known yet whether checkpoint "

@@ -1,4 +1,4 @@
-"""Why a checkpoint fails, and why a job cannot be restored."""
+"""Reasons why a checkpoint fails, and errors of a restore."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from flinkray.core.message import register
 
 
 class StateRestoreError(JobError):
-    """A job does not fit what it is to be restored from.  The text names the operator and the way
-    out; nothing was restored."""
+    """A job does not fit the checkpoint or savepoint that it is to be restored from.
+    The text names the operator and a solution.  Nothing was restored."""
 
 
 @register
 class CheckpointFailureReason(Enum):
-    """Flink's names; the values are for people."""
+    """Why a checkpoint failed.  The names are Flink's; the values are texts for users."""
 
     TOO_MANY_CHECKPOINT_REQUESTS = "too many requests for checkpoints are waiting"
     MINIMUM_TIME_BETWEEN_CHECKPOINTS = "the pause after the checkpoint before it is not over"
     NOT_ALL_REQUIRED_TASKS_RUNNING = "not all required tasks are running"
     TRIGGER_CHECKPOINT_FAILURE = "it could not be triggered"
+    IO_EXCEPTION = "it got no id or no directory"
     CHECKPOINT_EXPIRED = "it expired before it was complete"
     CHECKPOINT_SUBSUMED = "a later checkpoint was complete before it"
     CHECKPOINT_DECLINED = "a task declined it"
@@ -37,18 +38,19 @@ class CheckpointFailureReason(Enum):
     CHECKPOINT_COORDINATOR_SHUTDOWN = "the job has ended"
     JOB_NOT_STOPPED = "the job did not finish with it"
     COORDINATOR_LOST = "the coordinator of an operator was lost while it made its cut"
-    """Not Flink's, where the job restarts then."""
+    """Flink has no such reason; in Flink the job restarts in this case."""
 
     @property
     def counts_as_failure(self) -> bool:
-        """Whether it is one of the failures of which a job tolerates so many in a row; the others
-        come with restarts, with requests, and with tasks that end."""
+        """Whether this failure counts against the tolerable failures in a row, as in Flink.
+        The other reasons come from restarts, requests, tasks that end, and master hooks or operator
+        coordinators that cannot begin."""
         return self in _COUNTED
 
 
 _COUNTED = frozenset(
     {
-        CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE,
+        CheckpointFailureReason.IO_EXCEPTION,
         CheckpointFailureReason.CHECKPOINT_EXPIRED,
         CheckpointFailureReason.CHECKPOINT_DECLINED,
         CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
@@ -67,7 +69,7 @@ class CheckpointError(JobError):
         checkpoint_id: int | None = None,
         cause: str = "",
     ) -> None:
-        """*checkpoint_id* is None if it had none yet."""
+        """*checkpoint_id* is None if the checkpoint had no id yet."""
         which = "a checkpoint" if checkpoint_id is None else f"checkpoint {checkpoint_id}"
         super().__init__(job_id, f"{which} failed: {reason.value}{cause and f': {cause}'}")
         self.args = (job_id, reason, checkpoint_id, cause)
@@ -77,11 +79,11 @@ class CheckpointError(JobError):
 
 
 class StopWithSavepointError(CheckpointError):
-    """The savepoint that a job was to be stopped with is complete, and the job did not finish."""
+    """The job did not finish, although the savepoint it was to be stopped with is complete."""
 
     def __init__(self, job_id: JobID, checkpoint_id: int | None, path: str, cause: str) -> None:
         text = f"{cause}; the savepoint is complete: {path}"
         super().__init__(job_id, CheckpointFailureReason.JOB_NOT_STOPPED, checkpoint_id, text)
         self.args = (job_id, checkpoint_id, path, cause)
         self.path = path
-        """Of the savepoint."""
+        """Path of the savepoint."""

@@ -1,4 +1,4 @@
-"""When checkpoints that fail, fail the job."""
+"""Decides when failed checkpoints make the job fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WITH_A_RESTART = frozenset(
 
 
 class CheckpointFailureManager:
-    """Counts failures since the last checkpoint that was complete."""
+    """Counts the failures since the last completed checkpoint."""
 
     def __init__(self, tolerated: int) -> None:
         self._tolerated = tolerated
@@ -24,7 +24,7 @@ class CheckpointFailureManager:
         self._last_completed = 0
 
     def completed(self, checkpoint_id: int) -> None:
-        """Checkpoints can be taken."""
+        """Reset the count of failures."""
         self._failures = 0
         self._last_completed = max(self._last_completed, checkpoint_id)
 
@@ -36,11 +36,14 @@ class CheckpointFailureManager:
         *,
         is_triggered: bool,
     ) -> str | None:
-        """Why the job is to fail, too; None: it goes on.  To be told once of each checkpoint.
+        """Count a failed checkpoint.
+        Returns the reason to fail the job, or None if the job goes on.  Call this once per failed
+        checkpoint.
 
-        *is_triggered*: tasks were told to take it.  After a synchronous savepoint they do not go
-        on, be it complete or not: they must be restarted (CP-20), if they are not anyway.  Other
-        savepoints are their users' business.
+        *is_triggered*: tasks were told to take the checkpoint.  After a synchronous savepoint the
+        tasks do not go on, whether or not the savepoint is complete; so they must be restarted
+        (CP-20), unless the reason restarts them anyway.  Failures of other savepoints only concern
+        their users.
         """
         if properties.is_savepoint:
             if properties.is_synchronous and is_triggered and reason not in _WITH_A_RESTART:

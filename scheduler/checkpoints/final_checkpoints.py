@@ -1,5 +1,5 @@
-"""Tasks that end with a checkpoint: their input has ended, and what they have is committed with
-it."""
+"""Final checkpoints, for tasks whose input has ended.
+Such a task waits for a checkpoint that commits its results."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from collections.abc import Collection, Iterable
 from flinkray.core.ids import ExecutionAttemptID
 
 FIRST_DELAY = 0.02
-"""Seconds after the first of them has told: those that end with it are covered as well."""
+"""Seconds from the first waiting task to the checkpoint, which then covers later tasks as well."""
 NEXT_DELAY = 0.5
-"""Seconds until it is looked again whether one is under way: it may have failed, or not have been
-begun because other tasks were not running yet."""
+"""Seconds between checks whether a suitable checkpoint is in progress.
+The earlier checkpoint may have failed, or could not begin because other tasks were not running."""
 
 
 class FinalCheckpoints:
-    """Who waits for one, so that nobody waits for the next periodic one, or for ever."""
+    """Keeps the tasks that wait for a final checkpoint.
+    It makes sure that no task waits for the next periodic checkpoint, or forever."""
 
     def __init__(self) -> None:
         self._waiting: dict[ExecutionAttemptID, int] = {}
-        """Attempt -> the latest checkpoint that does not cover its end."""
+        """Attempt -> id of the latest checkpoint that does not cover the attempt's end."""
         self.number = 0
-        """Of the timer that is waited for."""
+        """Number of the current timer."""
         self._has_timer = False
 
     def add(self, attempt_id: ExecutionAttemptID, after: int) -> bool:
-        """It waits for one later than *after*.  Whether a timer is to be started, of the number."""
+        """Note that the attempt waits for a checkpoint with an id above *after*.
+        Returns whether a timer with the current *number* must be started."""
         self._waiting[attempt_id] = after
         return self._start_timer()
 
@@ -37,14 +39,14 @@ class FinalCheckpoints:
         return True
 
     def fired(self, number: int) -> bool:
-        """The timer of that number.  Whether somebody waits, and another timer is to be started."""
+        """Handle a timer.  Returns whether tasks still wait and need the next timer."""
         if number != self.number or not self._has_timer:
             return False
         self._has_timer = False
         return bool(self._waiting) and self._start_timer()
 
     def completed(self, checkpoint_id: int) -> None:
-        """Whoever is covered by it waits no longer."""
+        """Forget the tasks whose end this checkpoint covers."""
         self._waiting = {a: after for a, after in self._waiting.items() if after >= checkpoint_id}
 
     def ended(self, attempts: Iterable[ExecutionAttemptID]) -> None:
@@ -52,6 +54,6 @@ class FinalCheckpoints:
             self._waiting.pop(attempt_id, None)
 
     def are_missing(self, pending: Collection[int]) -> bool:
-        """Whether somebody waits whom none of these checkpoints, which are under way, covers."""
+        """Whether a task waits whose end none of the *pending* checkpoints covers."""
         latest = max(pending, default=0)
         return any(after >= latest for after in self._waiting.values())

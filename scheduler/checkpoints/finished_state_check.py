@@ -1,7 +1,6 @@
-"""Whether a changed job can go on from a checkpoint in which some of its operators are finished.
-
-What is finished is not executed again: it passes nothing on.  (Flink's VertexFinishedStateChecker.)
-"""
+"""Checks whether a changed job can be restored from a checkpoint with finished operators.
+Finished operators are not executed again, so they forward nothing.  (Flink's
+VertexFinishedStateChecker.)"""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from flinkray.scheduler.graph.job_graph import DistributionPattern
 
 
 class FinishedState(IntEnum):
-    """How much of an operator, or of a vertex, was finished."""
+    """How many subtasks of an operator or a vertex were finished: none, some or all."""
 
     NONE = 0
     PARTLY = 1
@@ -24,7 +23,7 @@ class FinishedState(IntEnum):
 
 
 OperatorsOfVertices = Mapping[JobVertexID, tuple[CheckpointedOperator | None, ...]]
-"""What is known of each operator of a vertex, in its order; None: nothing, it is new."""
+"""State of each operator of a vertex, in the vertex's order; None for a new operator."""
 
 
 def check_finished_state(
@@ -33,8 +32,8 @@ def check_finished_state(
     """How much of each vertex was finished.
 
     Raises:
-        StateRestoreError: finished operators are chained to others; or a vertex that is finished
-            reads one that is not, whose records would be lost.
+        StateRestoreError: finished operators are chained to others; or a finished vertex reads an
+            unfinished vertex, whose records would be lost.
     """
     vertices = tuple(vertices)
     states = {vertex.vertex_id: _state_of(job_id, vertex, found) for vertex in vertices}
@@ -45,7 +44,7 @@ def check_finished_state(
             of_producer = states[producer]
             is_lost = state is FinishedState.FULLY and of_producer is not FinishedState.FULLY
             if state is FinishedState.PARTLY:
-                # Each of its subtasks reads all of an all-to-all producer, and some of a pointwise.
+                # A subtask reads all of an all-to-all producer, and a part of a pointwise one.
                 is_pointwise = pattern is DistributionPattern.POINTWISE
                 least = FinishedState.PARTLY if is_pointwise else FinishedState.FULLY
                 is_lost = of_producer < least

@@ -1,4 +1,4 @@
-"""Which complete checkpoints are kept, and which state nobody needs any more."""
+"""Decides which complete checkpoints are kept, and which state can be deleted."""
 
 from __future__ import annotations
 
@@ -23,56 +23,56 @@ Actions = list[CheckpointAction]
 
 
 class KeptCheckpoints:
-    """Those of one job, with the files that they share.  What is to be discarded is returned.
-
-    *pending*: the checkpoints that are being taken at that moment.  A file that only they may refer
-    to stays until :meth:`pending_over` has been called for each of them.
-    """
+    """The completed checkpoints of one job, with the files that the checkpoints share.
+    *pending*: ids of checkpoints in progress.  A file that only these may refer to stays until
+    :meth:`pending_over` has been called for each of them."""
 
     def __init__(self, max_retained: int) -> None:
         self._completed = CompletedCheckpoints(max_retained)
         self._registry = SharedStateRegistry()
         self._savepoints: set[int] = set()
-        """Those that were completed, and are their users'."""
+        """Ids of completed savepoints, which belong to their users."""
 
     @property
     def latest(self) -> CompletedCheckpoint | None:
-        """The one that the job would go on from."""
+        """The checkpoint that a restore would use; None if there is none."""
         return self._completed.latest
 
     @property
     def retained(self) -> tuple[CompletedCheckpoint, ...]:
-        """By rising id."""
+        """The retained checkpoints, in ascending order of their ids."""
         return self._completed.retained
 
     def needs(self, checkpoint_id: int) -> bool:
-        """Whether it is complete, and retained or a user's."""
+        """Whether this is a complete checkpoint that is retained, or a complete savepoint."""
         is_retained = self._completed.find(checkpoint_id) is not None
         return is_retained or checkpoint_id in self._savepoints
 
     def shares(self, file: FileState) -> bool:
-        """Whether a retained checkpoint refers to it, or one that is being taken may."""
+        """Whether a retained checkpoint refers to the file, or a pending checkpoint may do so."""
         return self._registry.knows(file.path)
 
-    # --- complete ones ----------------------------------------------------------------------------
+    # --- completed checkpoints --------------------------------------------------------------------
 
     def recover(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
-        """What an earlier JobMaster has left, or the savepoint that the job starts from (CP-28)."""
+        """Retain an earlier JobMaster's checkpoints, or the savepoint to start from (CP-28)."""
         self._completed.recover(checkpoints)
         for checkpoint in self._completed.retained:
             self._register(checkpoint)
 
     def add_savepoint(self, checkpoint_id: int) -> None:
-        """It is complete, and its user's."""
+        """Note that a savepoint is complete.  The savepoint belongs to its user."""
         self._savepoints.add(checkpoint_id)
 
     def add(self, checkpoint: CompletedCheckpoint) -> tuple[CompletedCheckpoint, ...]:
-        """It is complete.  Those that it subsumes, and that are to be :meth:`let_go`."""
+        """Retain a completed checkpoint.
+        Returns the subsumed checkpoints, which the caller must pass to :meth:`let_go`."""
         self._register(checkpoint)
         return self._completed.add(checkpoint)
 
     def let_go(self, subsumed: Iterable[CompletedCheckpoint], pending: Collection[int]) -> Actions:
-        """They are retained no more; savepoints stay their users'."""
+        """Discard the subsumed checkpoints.
+        Savepoints are only forgotten: their users keep the files."""
         actions: Actions = []
         for checkpoint in subsumed:
             if checkpoint.properties.is_discarded_when_subsumed:
@@ -83,15 +83,16 @@ class KeptCheckpoints:
         return actions
 
     def job_ended(self, status: JobStatus, pending: Collection[int]) -> Actions:
-        """Some go with it."""
+        """Discard the checkpoints that are not kept when the job ends with *status*."""
         actions: Actions = []
         for checkpoint in self._completed.job_ended(status):
             actions += self._discard(checkpoint, pending)
         return actions
 
     def add_after_the_end(self, checkpoint: CompletedCheckpoint, status: JobStatus) -> Actions:
-        """One that was being stored when the job ended, so that no other one is pending: it is
-        treated as those that were complete."""
+        """Add a checkpoint that was being stored when the job ended.
+        The checkpoint is treated like the ones completed before the end.  No other checkpoint is
+        pending at that time."""
         self._register(checkpoint)
         actions = self.pending_over(checkpoint.checkpoint_id)
         if checkpoint.properties.is_discarded_at(status):
@@ -109,15 +110,15 @@ class KeptCheckpoints:
         unused = self._registry.unregister(checkpoint.checkpoint_id, pending)
         return [DiscardCheckpoint(checkpoint), *_discard_files(unused)]
 
-    # --- others -----------------------------------------------------------------------------------
+    # --- pending checkpoints and received state ---------------------------------------------------
 
     def pending_over(self, checkpoint_id: int) -> Actions:
-        """A pending one was aborted, or is complete and added."""
+        """Note that a pending checkpoint was aborted, or was completed and added."""
         return _discard_files(self._registry.pending_over(checkpoint_id))
 
     def discard_state(self, locations: Iterable[StateLocation]) -> Actions:
-        """What was received for a checkpoint that is not complete; what it shares with complete
-        ones stays."""
+        """Delete state received for an incomplete checkpoint.
+        Files shared with complete checkpoints stay."""
         return _discard_files(
             at
             for at in dict.fromkeys(locations)
@@ -125,8 +126,8 @@ class KeptCheckpoints:
         )
 
     def discard_late_state(self, checkpoint_id: int, locations: Iterable[StateLocation]) -> Actions:
-        """What was received for a checkpoint that is over; what a complete one consists of
-        stays."""
+        """Delete state received for a checkpoint that is over.
+        Files of a complete checkpoint stay."""
         retained = self._completed.find(checkpoint_id)
         used = set() if retained is None else set(state_locations(retained.metadata))
         return self.discard_state(at for at in locations if at not in used)

@@ -1,4 +1,4 @@
-"""Master hooks: what is called beside the JobMaster with each checkpoint, and at each restore."""
+"""Master hooks, which are called at each checkpoint and at each restore."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flinkray.scheduler.checkpoints.errors import StateRestoreError
 
 
 class MasterHooks:
-    """The hooks of a job, by their ids."""
+    """The ids of a job's master hooks."""
 
     def __init__(self) -> None:
         self._hook_ids: dict[str, None] = {}
@@ -18,11 +18,11 @@ class MasterHooks:
 
     @property
     def hook_ids(self) -> tuple[str, ...]:
-        """In the order in which they were registered."""
+        """Ids of the hooks, in the order of registration."""
         return tuple(self._hook_ids)
 
     def register(self, hook_id: str) -> bool:
-        """Whether there was none of that id.
+        """Register a hook.  Returns False if the id was registered already.
 
         Raises:
             ValueError: the id is empty.
@@ -37,10 +37,11 @@ class MasterHooks:
     def states_to_restore(
         self, job_id: JobID, states: Iterable[MasterState], *, allow_non_restored_state: bool
     ) -> dict[str, bytes | None]:
-        """What each hook is to be restored with.
+        """The state that each hook is restored with; None for a hook without state.
 
         Raises:
-            StateRestoreError: there is state of a hook that the job does not have.
+            StateRestoreError: there is state of a hook that the job does not have, and
+                *allow_non_restored_state* is False.
         """
         found = {state.hook_id: state.data for state in states}
         unknown = [hook_id for hook_id in found if hook_id not in self._hook_ids]

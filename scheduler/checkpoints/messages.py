@@ -1,4 +1,4 @@
-"""What tasks are told of checkpoints, and what they answer."""
+"""Messages to tasks about checkpoints, and the answers of the tasks."""
 
 from __future__ import annotations
 
@@ -12,40 +12,41 @@ from flinkray.scheduler.checkpoints.properties import CheckpointProperties
 
 @message
 class TriggerCheckpoint:
-    """To those tasks that nothing sends barriers to: begin.  All of it is in the barriers, too."""
+    """Order to begin a checkpoint, for tasks that receive no barriers.
+    Barriers carry the same information."""
 
     checkpoint_id: int
     timestamp: int
     """Milliseconds since 1970."""
     properties: CheckpointProperties
     directory: str
-    """Where state is written; what later checkpoints may share goes beside it (see
-    :func:`flinkray.checkpoint.storage.state_writer`)."""
+    """Directory of the state.  State that later checkpoints may share is beside it
+    (see :func:`flinkray.checkpoint.storage.state_writer`)."""
     latest_completed: int
-    """Id of the latest complete checkpoint; 0: there is none.  State is shared with no earlier
-    one."""
+    """Id of the latest complete checkpoint; 0 if there is none.
+    The task refers to no files that only earlier checkpoints have."""
     is_whole: bool
-    """State is shared with no other checkpoint."""
+    """Whether the task shares no state with other checkpoints."""
     is_unaligned: bool = False
     alignment_timeout: float | None = None
-    """Seconds after which an aligned one goes on as an unaligned one; None: never."""
+    """Seconds after which an aligned checkpoint continues unaligned; None means never."""
 
 
 @message
 class CheckpointCompleted:
-    """To all tasks that took part: commit."""
+    """Order to commit, for all tasks that took part in the checkpoint."""
 
     checkpoint_id: int
 
 
 @message
 class CheckpointAborted:
-    """To all tasks of it: give it up.  One that has answered nothing declines when nothing of it
-    writes for it any more."""
+    """Order to abort the checkpoint, for all tasks that take part.
+    A task that has not answered declines as soon as it writes nothing more for the checkpoint."""
 
     checkpoint_id: int
     latest_completed: int
-    """Complete, whether the tasks were told or not; 0: there is none."""
+    """Id of the latest complete checkpoint, whether or not the tasks were notified; 0 if none."""
 
 
 CheckpointOrder = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted
@@ -53,53 +54,57 @@ CheckpointOrder = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted
 
 @message
 class PickledState:
-    """A state with values that are pickled, since nothing else covers their types."""
+    """A state whose values are pickled, because no other serializer covers their types."""
 
     operator_id: str
     name: str
     types: tuple[str, ...]
-    """Module and qualified name."""
+    """Module and qualified name of each type."""
 
 
 @message
 class AcknowledgeCheckpoint:
-    """A task has written its state for a checkpoint, and keeps nothing of it for itself."""
+    """A task has written its state for a checkpoint; the task keeps no part of the state."""
 
     job_id: JobID
     checkpoint_id: int
     attempt_id: ExecutionAttemptID
     state: TaskState | None
-    """None: it has none."""
+    """Handles of the written state; None if the task has no state."""
     is_savepoint: bool = False
-    """What becomes of the state of a checkpoint that the coordinator does not know: that of a
-    savepoint is its user's."""
+    """Whether the checkpoint is a savepoint.
+    If the coordinator does not know the checkpoint, then the state of a savepoint stays, because
+    the savepoint belongs to its user."""
     pickled: tuple[PickledState, ...] = ()
 
 
 @message
 class DeclineCheckpoint:
-    """A task takes no part in a checkpoint, or not to its end; nothing of it writes any more."""
+    """A task does not take part in a checkpoint, or does not complete its part."""
 
     job_id: JobID
     checkpoint_id: int
     attempt_id: ExecutionAttemptID
     reason: CheckpointFailureReason
     text: str = ""
+    may_write: bool = False
+    """Whether the task may still write, because it is unknown whether the task was told to begin.
+    The checkpoint's files are not deleted before the task has answered or ended.  False: the task
+    writes nothing more for the checkpoint."""
 
     def __post_init__(self) -> None:
-        """User code's texts may be of any length, or none that can be sent."""
+        """Make the text sendable, because texts from user code may be too long or unencodable."""
         object.__setattr__(self, "text", sendable(self.text))
 
 
 @message
 class AwaitCheckpoint:
-    """The input of a task has ended, and the task ends when a checkpoint later than *after* is
-    complete."""
+    """A task whose input has ended waits for a checkpoint later than *after*, and then ends."""
 
     job_id: JobID
     attempt_id: ExecutionAttemptID
     after: int
-    """Id; 0: any."""
+    """Id of a checkpoint; 0 means that any checkpoint suffices."""
 
 
 CheckpointAnswer = AcknowledgeCheckpoint | DeclineCheckpoint | AwaitCheckpoint

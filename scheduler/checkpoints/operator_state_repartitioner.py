@@ -1,7 +1,7 @@
-"""Operator state: which elements the new subtasks of an operator are given.
-
-It is arithmetic on handles; nothing is read.  (Flink's RoundRobinOperatorStateRepartitioner, with
-states in the order of their names, so that a restore can be repeated.)
+"""Distributes operator state among the new subtasks of an operator.
+The module computes with handles only and reads no state.  (Flink's
+RoundRobinOperatorStateRepartitioner, with states in the order of their names, so that a restore can
+be repeated.)
 """
 
 from __future__ import annotations
@@ -17,16 +17,13 @@ from flinkray.checkpoint.handles import (
 )
 
 HandlesOfSubtasks = Sequence[tuple[OperatorStateHandle, ...]]
-"""By index of the subtask."""
+"""Handles by index of the subtask."""
 
 
 def repartition(old: HandlesOfSubtasks, parallelism: int) -> list[tuple[OperatorStateHandle, ...]]:
-    """What each of so many new subtasks is given of what the old ones have written.
-
-    Each subtask is given handles, and states in them, in the order of the old subtasks, so that all
-    have the elements of a union state in one and the same order.  With as many subtasks as before
-    each is given what it had, but for union states.
-    """
+    """Distribute the operator state of the old subtasks among *parallelism* new subtasks.
+    Handles keep their order, so that all new subtasks have a union state in the same order.  With
+    unchanged parallelism each subtask gets the state it had, except for union states."""
     is_rescaled = len(old) != parallelism
     chunks = _chunks_of_lists(old, parallelism) if is_rescaled else {}
     copies = _broadcast_copies(old, parallelism)
@@ -53,27 +50,28 @@ def repartition(old: HandlesOfSubtasks, parallelism: int) -> list[tuple[Operator
 
 
 class _Chunks:
-    """All elements of one list state, cut into contiguous chunks of nearly one size."""
+    """All elements of one list state, cut into contiguous chunks of nearly equal size."""
 
     def __init__(self, elements: int, parallelism: int, start: int) -> None:
-        """*start*: the subtask that is given the first chunk."""
+        """*start*: index of the subtask that gets the first chunk."""
         self._base, self._larger = divmod(elements, parallelism)
         self._parallelism = parallelism
         self._start = start
         self._chunk = 0
         self._room = self._size(0)
-        """How many more elements the present chunk takes."""
+        """How many more elements fit into the current chunk."""
 
     @property
     def next_start(self) -> int:
-        """Where another state begins: after the subtasks that were given one element more."""
+        """Subtask that gets the first chunk of the next state.
+        Subtasks that got one element more come before this subtask."""
         return (self._start + self._larger) % self._parallelism
 
     def _size(self, chunk: int) -> int:
         return self._base + (chunk < self._larger)
 
     def next(self, offsets: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Who is given which of the elements that follow."""
+        """Yield (subtask, offsets) for the next elements."""
         taken = 0
         while taken < len(offsets):
             while not self._room:
@@ -100,8 +98,9 @@ def _chunks_of_lists(old: HandlesOfSubtasks, parallelism: int) -> dict[str, _Chu
 def _broadcast_copies(
     old: HandlesOfSubtasks, parallelism: int
 ) -> dict[tuple[str, int, StateLocation], list[int]]:
-    """Who is given the copy of a state that an old subtask has written: each new one is given one,
-    its own if there are as many subtasks as before and it had one."""
+    """Which new subtasks get the copy of a broadcast state that an old subtask has written.
+    Each new subtask gets one copy: its own copy, if the parallelism is unchanged and it had one.
+    Returns (state name, old subtask, location) -> new subtasks."""
     holders: dict[str, dict[int, StateLocation]] = defaultdict(dict)
     copies: dict[tuple[str, int, StateLocation], list[int]] = {}
     for subtask, handle, state in _states(old, OperatorStateMode.BROADCAST):

@@ -1,4 +1,4 @@
-"""What a checkpoint says of its operators, without reading their state."""
+"""Questions about a checkpoint's operators that need only the metadata, not the state."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from flinkray.scheduler.graph.vertex_operator import VertexOperator
 
 
 def has_state(operator: CheckpointedOperator) -> bool:
-    """Of itself, or of its coordinator."""
+    """Whether the operator or its coordinator has state."""
     return operator.coordinator is not None or any(not s.state.is_empty for s in operator.subtasks)
 
 
 def has_keyed_state(operator: CheckpointedOperator) -> bool:
-    """Then its max parallelism is that of whoever goes on from it."""
+    """Whether the operator has keyed state.
+    If so, a job that is restored from the state must use the operator's max parallelism."""
     return any(subtask.state.keyed_state for subtask in operator.subtasks)
 
 
 def operators_by_own_id(metadata: CheckpointMetadata) -> dict[str, CheckpointedOperator]:
-    """As :func:`states_of` looks for them."""
+    """The checkpoint's operators by their ids, as :func:`states_of` expects them."""
     return {operator.operator_id: operator for operator in metadata.operators}
 
 
 def states_of(
     operators: Iterable[VertexOperator], states: Mapping[str, CheckpointedOperator]
 ) -> tuple[CheckpointedOperator | None, ...]:
-    """What there is of each: by the id that the author has set, if there is state of that, else by
-    the other."""
+    """The checkpointed state of each operator; None if there is none.
+    An operator's uid hash set by the author is looked up first, then the generated id."""
     return tuple(
         states.get(operator.uid_hash or operator.operator_id, states.get(operator.operator_id))
         for operator in operators
@@ -40,7 +41,7 @@ def states_of(
 def key_groups_of(
     metadata: CheckpointMetadata, vertices: Iterable[JobVertex]
 ) -> dict[JobVertexID, int]:
-    """Of the vertices that have keyed state there: into how many parts it is divided."""
+    """Number of key groups (max parallelism) of each vertex with keyed state in the checkpoint."""
     states = operators_by_own_id(metadata)
     found = {}
     for vertex in vertices:
@@ -52,8 +53,8 @@ def key_groups_of(
 
 
 def has_data_in_flight(metadata: CheckpointMetadata) -> bool:
-    """Whether it has records that were between operators: it can go on with the same parallelism
-    only."""
+    """Whether the checkpoint has in-flight records.
+    Such a checkpoint can be restored with the same parallelism only."""
     return any(
         subtask.state.input_channels or subtask.state.result_subpartitions
         for operator in metadata.operators
@@ -62,14 +63,15 @@ def has_data_in_flight(metadata: CheckpointMetadata) -> bool:
 
 
 def operators_without_uid(metadata: CheckpointMetadata) -> tuple[str, ...]:
-    """The names of those with state whose author has set no uid: they are known by their place in
-    the program, so that another version of it may not find their state (SA-13)."""
+    """Names of operators that have state but no uid.
+    Such operators are identified by their place in the program, so another version of the program
+    may not find their state (SA-13)."""
     without = (o.name for o in metadata.operators if o.uid is None and has_state(o))
     return tuple(dict.fromkeys(without))
 
 
 def shared_files(metadata: CheckpointMetadata) -> list[FileState]:
-    """The files of a checkpoint that later ones may refer to."""
+    """The files of a checkpoint that later checkpoints may share."""
     return [
         file
         for operator in metadata.operators
@@ -79,7 +81,7 @@ def shared_files(metadata: CheckpointMetadata) -> list[FileState]:
 
 
 def state_locations(metadata: CheckpointMetadata) -> list[StateLocation]:
-    """Where all of a checkpoint's state is."""
+    """The locations of all state of a checkpoint."""
     locations: list[StateLocation] = []
     for operator in metadata.operators:
         if operator.coordinator is not None:

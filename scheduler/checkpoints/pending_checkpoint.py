@@ -1,4 +1,4 @@
-"""A checkpoint that is being taken: who has acknowledged it, and with what."""
+"""A pending checkpoint: a checkpoint in progress, with the acknowledgements received so far."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from flinkray.scheduler.checkpoints.request_decider import CheckpointRequest
 
 
 class PendingPhase(Enum):
-    """How far it is.  Operator coordinators go before master hooks, and both before tasks."""
+    """Phase of a pending checkpoint.
+    Operator coordinators are asked first, then master hooks, then tasks."""
 
     COORDINATORS = "coordinators"
     MASTER_HOOKS = "master hooks"
@@ -34,18 +35,19 @@ class PendingPhase(Enum):
 
 
 class Acknowledgement(Enum):
-    """What an acknowledgement meant."""
+    """Result of processing an acknowledgement."""
 
     SUCCESS = "success"
     DUPLICATE = "duplicate"
     UNKNOWN = "unknown"
-    """It is of somebody who is not waited for."""
+    """The sender does not take part in the checkpoint."""
     OVER = "over"
-    """The checkpoint is over."""
+    """The checkpoint was aborted."""
 
 
 class PendingCheckpoint:
-    """It is complete when all tasks, operator coordinators and master hooks have acknowledged."""
+    """A checkpoint that waits for acknowledgements.
+    It is complete when all tasks, operator coordinators and master hooks have acknowledged."""
 
     def __init__(
         self,
@@ -61,7 +63,8 @@ class PendingCheckpoint:
         coordinators: tuple[str, ...],
         hook_ids: tuple[str, ...],
     ) -> None:
-        """*number*: of the attempt to take it; *coordinators*: by the operators' ids."""
+        """*number*: number of the attempt to take a checkpoint.  *coordinators*: ids of the
+        operators with a coordinator."""
         self._job_id = job_id
         self.checkpoint_id = checkpoint_id
         self.request = request
@@ -125,7 +128,7 @@ class PendingCheckpoint:
 
     @property
     def is_fully_acknowledged(self) -> bool:
-        """By tasks, operator coordinators and master hooks (CP-26)."""
+        """Whether all tasks, operator coordinators and master hooks have acknowledged (CP-26)."""
         return (
             self.are_coordinators_acknowledged
             and self.are_master_states_acknowledged
@@ -134,20 +137,20 @@ class PendingCheckpoint:
 
     @property
     def is_triggered(self) -> bool:
-        """Whether tasks were told."""
+        """Whether the tasks have been triggered."""
         return self.phase in (PendingPhase.TASKS, PendingPhase.STORING)
 
     @property
     def number_acknowledged(self) -> int:
-        """Tasks."""
+        """How many tasks have acknowledged."""
         return len(self._tasks)
 
     def awaited_tasks(self) -> list[ExecutionAttemptID]:
-        """Those that have not acknowledged."""
+        """Task attempts that have not acknowledged yet."""
         return [attempt for attempt in self.plan.running if attempt not in self._tasks]
 
     def unknown_operator(self, attempt_id: ExecutionAttemptID, state: TaskState) -> str | None:
-        """An operator that the task has state of and should not have."""
+        """Id of an operator in *state* that the task does not run; None if there is none."""
         vertex, _ = self.plan.running[attempt_id]
         known = {operator.operator_id for operator in self.plan.vertices[vertex].operators}
         return next((each for each in state.operators if each not in known), None)
@@ -155,8 +158,8 @@ class PendingCheckpoint:
     # --- the end ----------------------------------------------------------------------------------
 
     def abort(self) -> list[StateLocation]:
-        """Give it up: the state that was received, which is to be discarded; a second time nothing
-        (CP-24)."""
+        """Abort the checkpoint.  Returns the received state, which the caller must discard.
+        A second call returns nothing (CP-24)."""
         if self.phase is PendingPhase.OVER:
             return []
         self.phase = PendingPhase.OVER
@@ -167,8 +170,8 @@ class PendingCheckpoint:
         return locations
 
     def lost_by_finished_tasks(self) -> str | None:
-        """Why it cannot be complete although all have acknowledged: a union state whose elements of
-        finished subtasks would be missing, though all are to see them."""
+        """Why the fully acknowledged checkpoint still cannot be completed; None if it can.
+        Union state of finished subtasks, whose elements all subtasks must see, would be missing."""
         for attempt, state in self._tasks.items():
             vertex = self.plan.vertices[self.plan.running[attempt][0]]
             if state is None or not vertex.finished:
@@ -183,10 +186,10 @@ class PendingCheckpoint:
         return None
 
     def finalize(self) -> CheckpointMetadata:
-        """What is to be stored.
+        """The metadata to be stored.
 
         Raises:
-            IllegalTransitionError: somebody has not acknowledged, or it is over.
+            IllegalTransitionError: acknowledgements are missing, or the checkpoint was aborted.
         """
         if self.phase is PendingPhase.OVER or not self.is_fully_acknowledged:
             raise IllegalTransitionError(
@@ -265,5 +268,5 @@ def _has_union_state(state: OperatorSubtaskState) -> bool:
 
 
 def locations_of(state: TaskState) -> list[StateLocation]:
-    """Of all of a task's state."""
+    """Locations of all state of a task."""
     return [location for each in state.operators.values() for location in each.locations()]

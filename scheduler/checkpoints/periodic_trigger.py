@@ -1,4 +1,4 @@
-"""When the next periodic checkpoint is due."""
+"""The timer of periodic checkpoints."""
 
 from __future__ import annotations
 
@@ -6,49 +6,75 @@ from collections.abc import Callable
 
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 
+CATCH_UP_PAUSE = 0.5
+"""Seconds between attempts, while checkpoints are missing and none could be triggered."""
+
 
 class PeriodicTrigger:
-    """A timer, one after the other.  A timer is known by a number; of an earlier number it is
-    late."""
+    """Decides when the next periodic checkpoint is due, with one timer at a time (*number*).
+    While checkpoints are missing, the next checkpoint is due at once, and is tried again every
+    :data:`CATCH_UP_PAUSE` seconds until tasks are triggered, because sinks wait for it to commit.
+    """
 
     def __init__(self, configuration: CheckpointConfiguration, random: Callable[[], float]) -> None:
-        """*random*: numbers in [0, 1), so that jobs that start together do not trigger together."""
+        """*random*: returns numbers in [0, 1).
+        They let jobs that start together trigger at different times."""
         self._period = configuration.period
         self._pause = configuration.pause
         self._random = random
         self._last_over: float | None = None
         self.is_running = False
+        self.are_missing = False
+        """Whether checkpoints are missing because they could not be taken for a while."""
         self.number = 0
-        """Of the timer that is waited for."""
+        """Number of the current timer."""
 
     def start(self) -> float | None:
-        """The delay of the first timer, between the pause and the period (CP-10); None: there is
-        none."""
+        """Start.  Returns the delay of the first timer, between the pause and the period (CP-10).
+        None if checkpoints are not periodic, or were started before."""
         if self._period is None or self.is_running:
             return None
         self.is_running = True
         return self._next(self._pause + self._random() * (self._period - self._pause))
 
+    def catch_up(self, now: float) -> float | None:
+        """Note that checkpoints could not be taken.
+        Returns the delay of a timer that replaces the current one; None if periodic checkpoints are
+        stopped."""
+        if not self.is_running:
+            return None
+        self.are_missing = True
+        return self.put_off(now)
+
+    def triggered(self) -> float | None:
+        """Note that tasks are triggered.
+        Returns the delay of a timer that replaces the current one; None if the current timer stays.
+        """
+        if not self.are_missing or self._period is None:
+            return None
+        self.are_missing = False
+        return self._next(self._period) if self.is_running else None
+
     def stop(self) -> None:
-        self.is_running = False
+        self.is_running = self.are_missing = False
         self.number += 1
 
     def fired(self, number: int) -> float | None:
-        """The delay of the timer after this one; None: it was late."""
+        """Handle a timer.  Returns the delay of the next timer; None if this timer was late."""
         if number != self.number or not self.is_running or self._period is None:
             return None
-        return self._next(self._period)
+        return self._next(min(self._period, CATCH_UP_PAUSE) if self.are_missing else self._period)
 
     def put_off(self, now: float) -> float:
-        """The delay of a timer in place of the next one: until the pause is over."""
+        """Replace the current timer.  Returns the new timer's delay: the remaining pause."""
         return self._next(self.remaining_pause(now))
 
     def checkpoint_over(self, now: float) -> None:
-        """One is complete: the pause begins (CP-09)."""
+        """Note that a checkpoint is complete, so that the pause begins (CP-09)."""
         self._last_over = now
 
     def remaining_pause(self, now: float) -> float:
-        """Seconds; 0: it is over."""
+        """Remaining seconds of the pause; 0 if the pause is over."""
         if self._last_over is None:
             return 0.0
         return max(self._last_over + self._pause - now, 0.0)

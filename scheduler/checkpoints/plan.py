@@ -1,4 +1,4 @@
-"""Which tasks take part in a checkpoint, and how."""
+"""The checkpoint plan: which tasks take part in a checkpoint, and how."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from flinkray.scheduler.shared.states import ExecutionState
 
 
 class VertexInput(Protocol):
-    """A vertex reads another one."""
+    """An input of a vertex: the vertex reads another vertex."""
 
     @property
     def producer(self) -> int:
-        """Its number among the vertices."""
+        """Index of the producing vertex among the vertices of the topology."""
 
     def producers_of(self, subtask_index: int) -> range:
-        """The producer's subtasks that a subtask reads."""
+        """Indices of the producer's subtasks that the subtask reads."""
 
 
 class CheckpointedVertex(Protocol):
-    """What a plan has to know of a job vertex in execution."""
+    """What a checkpoint plan needs to know about a job vertex in execution."""
 
     @property
     def vertex_id(self) -> JobVertexID: ...
@@ -47,33 +47,33 @@ class CheckpointedVertex(Protocol):
 
     @property
     def edges(self) -> tuple[CheckpointedEdge, ...]:
-        """The inputs, as data in flight is known by them."""
+        """The edges from the vertices that this vertex reads, as checkpoints describe edges."""
 
     @property
     def hands_over_to(self) -> Collection[str]:
-        """Vertices without state, by their ids, that work on with what this one has given them."""
+        """Ids of vertices without state that process what this vertex hands over to them."""
 
     @property
     def brings_back_of(self) -> str | None:
-        """Such a vertex, of which this one reads what comes of that."""
+        """Id of the vertex without state whose results this vertex reads; None if there is none."""
 
     def attempt(self, subtask_index: int) -> ExecutionAttemptID:
-        """The current one."""
+        """Id of the subtask's current attempt."""
 
     def state(self, subtask_index: int) -> ExecutionState:
-        """Of the current attempt."""
+        """State of the subtask's current attempt."""
 
 
 class CheckpointedTopology(Protocol):
-    """What a plan has to know of an execution graph."""
+    """What a checkpoint plan needs to know about an execution graph."""
 
     @property
     def vertices(self) -> Sequence[CheckpointedVertex]:
-        """Each after those that it reads."""
+        """The vertices in topological order."""
 
     @property
     def unfinished(self) -> Collection[str]:
-        """Vertices without state that have not finished, by their ids."""
+        """Ids of vertices without state that have not finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,37 +86,53 @@ class PlannedVertex:
     max_parallelism: int
     operators: tuple[VertexOperator, ...]
     finished: frozenset[int]
-    """Subtasks that have nothing to do any more, and take no part."""
+    """Indices of finished subtasks, which take no part in the checkpoint."""
     edges: tuple[CheckpointedEdge, ...]
-    """By which it reads others."""
+    """The edges from the vertices that this vertex reads."""
 
 
 Place = tuple[int, int]
-"""Number of the vertex, index of the subtask."""
+"""(index of the vertex, index of the subtask)"""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlan:
-    """Attempts are named in the order of vertices and subtasks."""
+    """The tasks that take part in a checkpoint, ordered by vertices and subtasks."""
 
     vertices: tuple[PlannedVertex, ...]
     to_trigger: tuple[ExecutionAttemptID, ...]
-    """Those that nothing sends barriers to: sources, or what reads finished tasks only."""
+    """Tasks that receive no barriers: sources, and tasks all of whose producers have finished."""
     running: Mapping[ExecutionAttemptID, Place]
-    """All others get barriers.  Each of these is waited for, and told what becomes of it."""
+    """All tasks that take part; those not in ``to_trigger`` receive barriers.
+    The coordinator waits for each of these tasks, and tells each whether the checkpoint is
+    completed or aborted."""
+
+    def task(self, attempt: ExecutionAttemptID) -> str:
+        """Text that describes a running task, for users."""
+        number, subtask = self.running[attempt]
+        vertex = self.vertices[number]
+        return f"{vertex.name} ({subtask + 1}/{vertex.parallelism}), attempt {attempt}"
+
+    def operator(self, operator_id: str) -> str:
+        """Text that describes an operator, for users; only the id if the plan lacks it."""
+        operators = (operator for vertex in self.vertices for operator in vertex.operators)
+        found = next((it for it in operators if it.operator_id == operator_id), None)
+        return f"operator {operator_id}" if found is None else f"operator {found} ({operator_id})"
 
 
 class TasksMissingError(FlinkRayError):
-    """There can be no checkpoint now; the text says because of which task."""
+    """No checkpoint can be taken now.  The text says which task is the reason."""
 
     retryable = True
 
 
 def calculate_plan(topology: CheckpointedTopology, *, allows_finished: bool) -> CheckpointPlan:
-    """
+    """Decide which tasks take part in a checkpoint that begins now.
+    *allows_finished*: checkpoints are possible although some tasks have finished.
+
     Raises:
-        TasksMissingError: a task does not run (yet, or any more); *allows_finished*: and has not
-            finished either.
+        TasksMissingError: all tasks have finished; or a task does not run, and has not finished or
+            *allows_finished* is False.
     """
     planned: list[PlannedVertex] = []
     to_trigger: list[ExecutionAttemptID] = []
@@ -155,11 +171,8 @@ def calculate_plan(topology: CheckpointedTopology, *, allows_finished: bool) -> 
 
 
 def check_all_is_held(topology: CheckpointedTopology) -> None:
-    """Somebody's state has what is on its way through vertices that have none.
-
-    Raises:
-        TasksMissingError: who has handed it over has finished, and they have not.
-    """
+    """Check that a task's state covers all records in transit through vertices without state.
+    Raises TasksMissingError if a task has finished, and vertices still process its records."""
     given = {
         taker: vertex.name
         for vertex in topology.vertices
@@ -180,12 +193,9 @@ def check_all_is_held(topology: CheckpointedTopology) -> None:
 
 
 def check_queries_are_held(topology: CheckpointedTopology) -> None:
-    """Of what a vertex without state makes by itself, the first task that reads it gives savepoints
-    the rest of the state.
-
-    Raises:
-        TasksMissingError: that one has finished, and others have not.
-    """
+    """Check that a savepoint would contain the state of queries in vertices without state.
+    The first task that reads the query's results adds the query's state to savepoints.
+    Raises TasksMissingError if this task has finished, and other tasks of the vertex have not."""
     given = {taker for vertex in topology.vertices for taker in vertex.hands_over_to}
     for vertex in topology.vertices:
         finished = [_has_finished(vertex, subtask) for subtask in range(vertex.parallelism)]

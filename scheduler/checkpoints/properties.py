@@ -1,4 +1,4 @@
-"""What kind of snapshot is taken, and what becomes of it."""
+"""Properties of checkpoints and savepoints: their kind, and when they are discarded."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _DISCARDED_AT = {
 
 @message
 class CheckpointProperties:
-    """A checkpoint, a savepoint, or the synchronous savepoint that a job is stopped with."""
+    """Properties of a checkpoint, a savepoint, or the synchronous savepoint that stops a job."""
 
     kind: SnapshotKind
     is_forced: bool = False
-    """It is taken at once, however many others are being taken."""
+    """Whether the snapshot begins at once, even if others are in progress."""
     is_synchronous: bool = False
-    """Tasks do not go on after it: it ends the job."""
+    """Whether the tasks end after the snapshot, which then ends the job."""
     is_drain: bool = False
-    """Event time ends before it, so that all windows and timers fire."""
+    """Whether event time ends before the snapshot, so that all windows and timers fire."""
     retention: CheckpointRetentionPolicy = CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION
 
     def __post_init__(self) -> None:
@@ -46,8 +46,9 @@ class CheckpointProperties:
 
     @property
     def is_recovered_from(self) -> bool:
-        """Whether tasks commit with it, and the job goes on from it after a failure.  A savepoint
-        is its user's, who may remove it at any time; one that ends the job commits, too."""
+        """Whether tasks commit at this snapshot, and the job recovers from it after a failure.
+        False for savepoints that do not end the job, because their users may remove them at any
+        time."""
         return not self.is_savepoint or self.is_synchronous
 
     @property
@@ -55,21 +56,22 @@ class CheckpointProperties:
         return not self.is_savepoint
 
     def is_discarded_at(self, status: JobStatus) -> bool:
-        """Whether it goes with a job that ends so.  Nothing goes with a suspended job: its next
-        JobMaster goes on from there."""
+        """Whether the snapshot is discarded when the job ends with *status*.
+        No snapshot is discarded when the job is suspended, because the next JobMaster recovers from
+        it."""
         return not self.is_savepoint and status in _DISCARDED_AT[self.retention]
 
 
 def checkpoint_of(configuration: CheckpointConfiguration) -> CheckpointProperties:
-    """A checkpoint of a job that is configured so."""
+    """Properties of a checkpoint of a job with this configuration."""
     return CheckpointProperties(SnapshotKind.CHECKPOINT, retention=configuration.retention)
 
 
 def savepoint(*, is_forced: bool = True) -> CheckpointProperties:
-    """A savepoint that is taken while the job goes on."""
+    """Properties of a savepoint that is taken while the job goes on."""
     return CheckpointProperties(SnapshotKind.SAVEPOINT, is_forced)
 
 
 def synchronous_savepoint(*, is_drain: bool, is_forced: bool = True) -> CheckpointProperties:
-    """A savepoint that the job is stopped with."""
+    """Properties of a savepoint that the job is stopped with."""
     return CheckpointProperties(SnapshotKind.SAVEPOINT, is_forced, True, is_drain)

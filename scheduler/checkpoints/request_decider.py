@@ -1,4 +1,4 @@
-"""Which requested checkpoint is taken next."""
+"""The queue of requested checkpoints, and the decision which request is next."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties
 
 MOST_QUEUED = 1000
-"""Requests; as Flink."""
+"""Longest queue, in requests; as in Flink."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
-    """Somebody wants a checkpoint or a savepoint."""
+    """A request for a checkpoint or a savepoint."""
 
     number: int
-    """Grows from request to request."""
+    """Ascending number of the request."""
     properties: CheckpointProperties
     request_id: int | None = None
-    """Of a user's: to tell what became of it.  None: it is periodic."""
+    """Id of a user's request, used for the answer; None for a periodic checkpoint."""
     directory: str | None = None
-    """Of a savepoint; None: it is a checkpoint."""
+    """Target directory of a savepoint; None for a checkpoint."""
 
     @property
     def is_periodic(self) -> bool:
@@ -29,7 +29,8 @@ class CheckpointRequest:
 
     @property
     def rank(self) -> tuple[bool, bool, bool, int]:
-        """The lowest goes first: users' before periodic ones, savepoints before checkpoints."""
+        """Sort key; the request with the lowest rank goes first.
+        Users' requests go before periodic ones, and savepoints before checkpoints."""
         properties = self.properties
         return (
             self.is_periodic,
@@ -41,13 +42,14 @@ class CheckpointRequest:
 
 @dataclass(frozen=True, slots=True)
 class TooEarly:
-    """The first in the queue was periodic, and the pause before it is not over: it is dropped."""
+    """A periodic request was dropped, because the pause is not over.
+    The request was the first in the queue."""
 
     request: CheckpointRequest
 
 
 class CheckpointRequestDecider:
-    """The requests that wait, and which of them is next (CP-16, CP-17)."""
+    """The waiting requests, and the decision which is next (CP-16, CP-17)."""
 
     def __init__(self, max_concurrent: int, most_queued: int = MOST_QUEUED) -> None:
         self._max_concurrent = max_concurrent
@@ -58,10 +60,8 @@ class CheckpointRequestDecider:
         return len(self._queued)
 
     def add(self, request: CheckpointRequest) -> CheckpointRequest | None:
-        """It waits; the one that there is no room for, which has the lowest rank.
-
-        Of periodic ones a single one waits: what was put off is not made up for.
-        """
+        """Queue a request.  Returns the dropped request, which has the lowest priority, or None.
+        At most one periodic request waits: missed periodic checkpoints are not made up for."""
         if request.is_periodic and self._queued and self._queued[-1].is_periodic:
             return request
         insort(self._queued, request, key=lambda each: each.rank)
@@ -70,8 +70,9 @@ class CheckpointRequestDecider:
     def next(
         self, *, number_of_pending: int, is_pause_over: bool
     ) -> CheckpointRequest | TooEarly | None:
-        """The one to be begun, taken out of the queue; None: none now.  Not to be asked while one
-        is being triggered."""
+        """Take the next request out of the queue; None if no request can begin now.
+        TooEarly means that a periodic request was dropped.  Do not call this while a checkpoint is
+        being triggered."""
         if not self._queued:
             return None
         first = self._queued[0]
@@ -83,6 +84,6 @@ class CheckpointRequestDecider:
         return self._queued.pop(0)
 
     def drain(self) -> list[CheckpointRequest]:
-        """All that wait; none does any more."""
+        """Empty the queue.  Returns all waiting requests."""
         queued, self._queued = self._queued, []
         return queued

@@ -1,4 +1,4 @@
-"""What of a job has to be known to give it state back: its vertices and their operators."""
+"""What a restore needs to know about a job: its vertices and their operators."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from flinkray.scheduler.graph.vertex_operator import VertexOperator
 
 @dataclass(frozen=True, slots=True)
 class RestoredVertex:
-    """A job vertex as it is going to be executed."""
+    """A job vertex as the restored job will execute it."""
 
     vertex_id: JobVertexID
     name: str
     parallelism: int
     max_parallelism: int
     is_max_parallelism_configured: bool
-    """False: it was derived from the parallelism, and may become that of the state."""
+    """Whether the max parallelism is configured; if not, that of restored state replaces it."""
     operators: tuple[VertexOperator, ...]
     inputs: tuple[tuple[JobVertexID, DistributionPattern], ...] = field(default=())
-    """The vertices that it reads, and how."""
+    """The vertices that this vertex reads, with the distribution pattern of each."""
     edges: tuple[CheckpointedEdge, ...] = ()
-    """The same, as data in flight is known by them."""
+    """The edges from the vertices that this vertex reads, as checkpoints describe edges."""
 
 
 def check_operator_ids(job_id: JobID, vertices: Iterable[RestoredVertex]) -> None:
-    """Each operator of a job has an id of its own.
+    """Check that each operator of a job has its own id.
 
     Raises:
-        StateRestoreError: two of them have the same.
+        StateRestoreError: two operators have the same id.
     """
     known: dict[str, VertexOperator] = {}
     for operator in _operators(vertices):
@@ -49,7 +49,7 @@ def check_operator_ids(job_id: JobID, vertices: Iterable[RestoredVertex]) -> Non
 
 
 def operators_by_id(vertices: Sequence[RestoredVertex]) -> dict[str, VertexOperator]:
-    """By each id under which the state of an operator may be found."""
+    """Operators by every id under which their state may be found."""
     found: dict[str, VertexOperator] = {}
     for operator in _operators(vertices):
         found[operator.operator_id] = operator

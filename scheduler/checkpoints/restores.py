@@ -1,4 +1,4 @@
-"""What tasks, operator coordinators and master hooks go on from, restore after restore."""
+"""Restores: what tasks, operator coordinators and master hooks start from."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from flinkray.scheduler.checkpoints.state_assignment import StateAssignment
 
 Actions = list[CheckpointAction]
 Task = tuple[JobVertexID, int]
-"""Vertex and subtask."""
+"""(vertex, index of the subtask)"""
 
 NO_CHECKPOINTS_LEFT = "there is no checkpoint to restore from"
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What tasks begin with."""
+    """The state with which tasks start."""
 
     checkpoint_id: int | None
-    """None: nothing; there is no checkpoint."""
+    """Id of the restored checkpoint; None if there is none and tasks start without state."""
     tasks: dict[Task, TaskState]
-    """Those that are not in it have no state."""
+    """State of tasks; a task that is missing here has no state."""
     max_parallelism: dict[JobVertexID, int]
-    """Of vertices: the one that their state has."""
+    """Max parallelism of the state, by vertex."""
     actions: Actions
 
 
 class Restores:
-    """Of one job.
+    """The restores of one job.
 
     Args:
-        coordinators: the operators that have one.
+        coordinators: ids of the operators that have a coordinator.
     """
 
     def __init__(
@@ -62,9 +62,10 @@ class Restores:
         """How often the operators' coordinators were restored."""
 
     def check(self, savepoint: CompletedCheckpoint, vertices: Sequence[RestoredVertex]) -> None:
-        """
+        """Check that the job fits the savepoint.
+
         Raises:
-            StateRestoreError: the job does not fit it.
+            StateRestoreError: the job does not fit the savepoint.
         """
         self._assign(savepoint, vertices)
 
@@ -76,14 +77,9 @@ class Restores:
         *,
         is_global: bool,
     ) -> Restored:
-        """What new attempts of these tasks begin with, from that checkpoint or (None) anew.
-
-        *is_global*: coordinators and master hooks go back, too; otherwise coordinators are told
-        which of their subtasks do.
-
-        Raises:
-            StateRestoreError: the job does not fit the checkpoint.
-        """
+        """The state of new attempts of these tasks; none if *latest* is None.
+        *is_global*: coordinators and master hooks are restored, too; otherwise coordinators learn
+        which subtasks are reset.  Raises StateRestoreError if the job does not fit *latest*."""
         if latest is None:
             return Restored(None, {}, {}, self._begin_anew(vertices, tasks, is_global=is_global))
         assignment = self._assign(latest, vertices)

@@ -1,9 +1,8 @@
-"""Files that several checkpoints share: how long each is needed.
-
-A task refers to files of checkpoints that it knows to be complete, and to those that it writes.
-Which is the latest complete one, each trigger says.  So a checkpoint that is triggered after a
-later one was complete does not refer to what only the earlier one had; one that was triggered
-before may, and its acknowledgements are not known yet.
+"""Files that several checkpoints share, and how long each file is needed.
+In a checkpoint, a task refers to files that it writes, and to files of the latest complete
+checkpoint, which the trigger names.  So checkpoints that are triggered after a checkpoint was
+subsumed do not refer to its files.  Checkpoints in progress at that time may refer to them, so the
+files are deleted only when these checkpoints are over.
 """
 
 from __future__ import annotations
@@ -14,26 +13,28 @@ from flinkray.checkpoint.handles import FileState
 
 
 class SharedStateRegistry:
-    """Files by their paths."""
+    """The shared files, by their paths."""
 
     def __init__(self) -> None:
         self._users: dict[str, set[int]] = {}
-        """Path -> the retained checkpoints that refer to it."""
+        """Path -> ids of the retained checkpoints that refer to the file."""
         self._used: dict[int, dict[str, FileState]] = {}
-        """The reverse."""
+        """Id of a retained checkpoint -> files that it refers to, by path."""
         self._awaiting: dict[str, tuple[FileState, set[int]]] = {}
-        """What nobody refers to, with the pending checkpoints that still might."""
+        """Path -> (file, ids of pending checkpoints that may use the file).
+        No retained checkpoint uses the file."""
         self._foreign: set[str] = set()
 
     def knows(self, path: str) -> bool:
-        """Whether it must not be deleted now."""
+        """Whether the file must not be deleted now."""
         return path in self._users or path in self._awaiting or path in self._foreign
 
     def register(
         self, checkpoint_id: int, files: Iterable[FileState], *, is_foreign: bool = False
     ) -> None:
-        """A checkpoint is retained.  *is_foreign*: its files are somebody else's (a savepoint's),
-        and never deleted here."""
+        """Register the files of a retained checkpoint.
+        *is_foreign*: the files belong to somebody else (a savepoint's user), and are never deleted
+        here."""
         used = {file.path: file for file in files}
         self._used[checkpoint_id] = used
         for path in used:
@@ -43,8 +44,8 @@ class SharedStateRegistry:
             self._foreign.update(used)
 
     def unregister(self, checkpoint_id: int, pending: Iterable[int]) -> list[FileState]:
-        """A checkpoint is not retained any more, while *pending* ones are being taken: what can be
-        deleted at once."""
+        """Unregister a checkpoint that is no longer retained.  Returns the files to delete now.
+        *pending*: ids of the checkpoints in progress, which may still refer to the files."""
         pending = set(pending)
         unused: list[FileState] = []
         for path, file in self._used.pop(checkpoint_id, {}).items():
@@ -62,7 +63,7 @@ class SharedStateRegistry:
         return unused
 
     def pending_over(self, checkpoint_id: int) -> list[FileState]:
-        """A pending checkpoint was aborted, or is registered by now: what can be deleted."""
+        """Note that a pending checkpoint is over.  Returns the files to delete now."""
         unused: list[FileState] = []
         for path, (file, pending) in tuple(self._awaiting.items()):
             pending.discard(checkpoint_id)

@@ -1,8 +1,6 @@
-"""Who is given which state of a checkpoint, with the same or another parallelism.
-
-Operators are found by their ids.  Nothing is read: what a subtask is given are the handles of what
-it has to read, and of these the key groups and elements that are its.
-"""
+"""Assigns the state of a checkpoint to subtasks, with the same or another parallelism.
+Operators are found by their ids.  No state is read: a subtask gets the handles that it must read,
+restricted to the key groups and elements of the subtask."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ from flinkray.scheduler.checkpoints.restored_vertices import (
 from flinkray.scheduler.graph.vertex_operator import VertexOperator, operator_text
 
 _NAMED = 5
-"""So many operators an error names, at most."""
+"""Largest number of operators that an error text names."""
 
 
 class StateAssignment:
@@ -57,12 +55,12 @@ class StateAssignment:
         *,
         allow_non_restored_state: bool = False,
     ) -> None:
-        """*vertices*: all of the job.
+        """*vertices*: all vertices of the job.
 
         Raises:
             StateRestoreError: there is state that no operator of the job has; the max parallelism
-                of an operator with keyed state does not fit it; data in flight cannot be rescaled,
-                or has lost its way; or the job was changed around what is finished.
+                of an operator with keyed state does not fit; in-flight data cannot be rescaled, or
+                its edge no longer exists; or the job was changed around finished operators.
         """
         self._job_id = job_id
         self._states = operators_by_own_id(metadata)
@@ -70,19 +68,20 @@ class StateAssignment:
         self._vertices = {vertex.vertex_id: vertex for vertex in vertices}
         self._found = {v.vertex_id: states_of(v.operators, self._states) for v in vertices}
         self.not_restored = self._check_all_is_restored(vertices, allow_non_restored_state)
-        """What there is of operators that the job does not have."""
+        """State of operators that the job does not have."""
         self.max_parallelism = {v.vertex_id: self._max_parallelism(v) for v in vertices}
-        """Of each vertex: the one that its state has, if it was not configured."""
+        """Max parallelism of each vertex.
+        The max parallelism of the state, if none was configured."""
         self._finished = check_finished_state(job_id, vertices, self._found)
         self._check_data_in_flight(vertices)
         self._check_edges(metadata.edges, vertices)
         self._divided: dict[str, list[OperatorSubtaskState]] = {}
-        """Operator id in the job -> states by subtask; made when they are asked for."""
+        """Operator id in the job -> states by subtask; computed on demand."""
 
     # --- questions --------------------------------------------------------------------------------
 
     def of_subtask(self, vertex_id: JobVertexID, subtask_index: int) -> TaskState | None:
-        """What a task is restored from; None: it has no state, and is not finished (CP-35)."""
+        """State with which a task starts; None if it has none and is not finished (CP-35)."""
         if self._finished[vertex_id] is FinishedState.FULLY:
             return TaskState({}, is_finished=True)
         vertex = self._vertices[vertex_id]
@@ -98,13 +97,13 @@ class StateAssignment:
         return TaskState(operators) if operators else None
 
     def coordinators(self) -> Iterator[tuple[str, StateLocation]]:
-        """The states of operators' coordinators, by the operators' ids in the job."""
+        """(operator id in the job, state) of each operator coordinator with state."""
         for vertex_id, vertex in self._vertices.items():
             for operator, found in zip(vertex.operators, self._found[vertex_id], strict=True):
                 if found is not None and found.coordinator is not None:
                     yield operator.operator_id, found.coordinator
 
-    # --- which state is whose ---------------------------------------------------------------------
+    # --- assignment of state ----------------------------------------------------------------------
 
     def _check_all_is_restored(
         self, vertices: Sequence[RestoredVertex], allow_non_restored_state: bool
@@ -155,8 +154,9 @@ class StateAssignment:
         return wanted
 
     def _check_data_in_flight(self, vertices: Sequence[RestoredVertex]) -> None:
-        """It is known by the numbers of its channels, which are others with another parallelism of
-        either end (SA-12)."""
+        """Check that no edge with in-flight data is rescaled.
+        Channel numbers identify in-flight data, and change with the parallelism of either end
+        (SA-12)."""
         for vertex in vertices:
             for producer_id, _ in vertex.inputs:
                 producer = self._vertices[producer_id]
@@ -175,8 +175,9 @@ class StateAssignment:
     def _check_edges(
         self, with_data: Iterable[CheckpointedEdge], vertices: Sequence[RestoredVertex]
     ) -> None:
-        """Data in flight is known by numbers of inputs and results, which must mean the same edges
-        as they did."""
+        """Check that the edges with in-flight data exist unchanged in the job.
+        Numbers of inputs and results identify in-flight data, and must mean the same edges as
+        before."""
         known = operators_by_id(vertices)
         edges = {edge for vertex in vertices for edge in vertex.edges}
 
@@ -185,7 +186,7 @@ class StateAssignment:
 
         for edge in with_data:
             if edge.writer not in known and edge.reader not in known:
-                continue  # it is dropped with their state
+                continue  # dropped with the state of the operators
             wanted = replace(
                 edge,
                 writer=today(edge.writer),
@@ -214,7 +215,7 @@ class StateAssignment:
             if operator is not None:
                 yield from operator.subtasks
 
-    # --- the parts --------------------------------------------------------------------------------
+    # --- division of state ------------------------------------------------------------------------
 
     def _divide(
         self, vertex: RestoredVertex, found: CheckpointedOperator
@@ -234,7 +235,7 @@ class StateAssignment:
             found.max_parallelism,
             parallelism,
         )
-        files = tuple(file for state in old for file in state.files)  # whoever needs one reads it
+        files = tuple(file for state in old for file in state.files)  # subtasks read what they need
         return [
             OperatorSubtaskState(*handles, files=files)
             for handles in zip(operator_state, keyed_state, strict=True)
@@ -244,7 +245,7 @@ class StateAssignment:
 def divide_keyed_state(
     handles: Iterable[KeyedStateHandle], max_parallelism: int, parallelism: int
 ) -> list[tuple[KeyedStateHandle, ...]]:
-    """Of each handle, each new subtask is given the key groups that are its (SA-10)."""
+    """Give each new subtask the part of each handle with the subtask's key groups (SA-10)."""
     given: list[list[KeyedStateHandle]] = [[] for _ in range(parallelism)]
     for handle in handles:
         if handle.key_groups.is_empty:

@@ -1,4 +1,4 @@
-"""What is counted of a job's checkpoints, for people."""
+"""Statistics of a job's checkpoints, for users."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from flinkray.scheduler.reports.checkpoint_statistics import (
 from flinkray.scheduler.reports.spans import SpanBook, checkpoint_span
 
 HISTORY = 10
-"""Checkpoints that are over and still shown; as Flink's ``web.checkpoints.history``."""
+"""Number of ended checkpoints that are shown; as Flink's ``web.checkpoints.history``."""
 _LONGEST = 1024
-"""Bytes of a failure's text, as so many of them travel together."""
+"""Longest failure text in bytes, because many such texts are sent together."""
 
 
 class CheckpointStatsTracker:
-    """Counts, and the newest few."""
+    """Counts of checkpoints, and statistics of the newest ones."""
 
     def __init__(self, spans: SpanBook | None = None) -> None:
-        """*spans*: is told of each that is over and had an id."""
+        """*spans*: receives a span for each checkpoint that has an id and is over."""
         self._spans = SpanBook() if spans is None else spans
         self._completed = self._failed = self._restored = 0
         self._latest_completed: CheckpointStatistics | None = None
@@ -45,7 +45,7 @@ class CheckpointStatsTracker:
         kept: KeptCheckpoints,
         now: float,
     ) -> None:
-        """Before it is kept itself."""
+        """Count a completed checkpoint.  Call this before *kept* knows the checkpoint."""
         locations = state_locations(checkpoint.metadata)
         sizes = {location: location.size for location in locations}
         old = sum(s for at, s in sizes.items() if isinstance(at, FileState) and kept.shares(at))
@@ -60,7 +60,7 @@ class CheckpointStatsTracker:
         self._over(statistics)
 
     def discarded(self, checkpoint_id: int) -> None:
-        """It is not where it was written any more."""
+        """Note that a checkpoint is being deleted: its statistics no longer show a path."""
         latest = self._latest_completed
         if latest is not None and latest.checkpoint_id == checkpoint_id:
             self._latest_completed = replace(latest, path=None)
@@ -73,7 +73,7 @@ class CheckpointStatsTracker:
         )
 
     def failed(self, pending: PendingCheckpoint, failure: str, now: float) -> None:
-        """It had an id; what fails before that is only counted."""
+        """Count a failed checkpoint that had an id. Use :meth:`failed_without_id` for others."""
         self._failed += 1
         statistics = _statistics(
             pending, CheckpointStatus.FAILED, now, failure=sendable(failure, _LONGEST)

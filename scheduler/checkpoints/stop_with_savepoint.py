@@ -1,4 +1,4 @@
-"""A job that is stopped with a savepoint: from the savepoint's beginning to the job's end."""
+"""Stopping a job with a savepoint, from the savepoint's beginning to the job's end."""
 
 from __future__ import annotations
 
@@ -11,37 +11,40 @@ from flinkray.scheduler.shared.states import JobStatus
 
 
 class StopWithSavepoint:
-    """Who has asked is answered when the job has finished; or when it is certain that it does not
-    finish because of this savepoint, which is then complete nevertheless."""
+    """The savepoint that a job is stopped with, and the pending answer to its user.
+    The user is answered when the job has finished, or when it is certain that the job does not
+    finish with this savepoint, although the savepoint is complete."""
 
     def __init__(self, job_id: JobID) -> None:
         self._job_id = job_id
         self.is_under_way = False
-        """Tasks do not go on after it, so that nothing else can be taken."""
+        """Whether the savepoint is in progress, so that no other checkpoint can be taken.
+        The tasks do not go on after the savepoint."""
         self._answer: SnapshotFinished | None = None
-        """To be given when the job has finished: the savepoint is complete."""
+        """Answer for the user once the job has finished; None before the savepoint is complete."""
 
     def begin(self) -> None:
-        """Such a savepoint is going to be taken."""
+        """Note that the savepoint begins."""
         self.is_under_way = True
 
     def over(self) -> None:
-        """It is given up, or tasks go on from it."""
+        """Note that the savepoint was aborted, or that tasks are restarted from it."""
         self.is_under_way = False
 
     def completed(self, answer: SnapshotFinished) -> None:
-        """Its tasks are told to end; *answer* is for when they all have."""
+        """Note that the savepoint is complete; *answer* is given when all tasks have ended."""
         self._answer = answer
 
     def job_ended(self, status: JobStatus) -> list[SnapshotFinished]:
-        """The answer, if there is somebody to be answered."""
+        """The answer to the user, if the user still waits for it."""
         if status is not JobStatus.FINISHED:
             return self.failed(f"the job is {status.name}")
         answer, self._answer = self._answer, None
         return [] if answer is None else [answer]
 
     def failed(self, cause: str) -> list[SnapshotFinished]:
-        """The same, when the job does not finish because of the savepoint."""
+        """Answer that the savepoint is complete, but the job does not finish with it.
+        Returns nothing if no user waits for the answer."""
         answer, self._answer = self._answer, None
         if answer is None or answer.path is None:
             return []

@@ -1,3 +1,3 @@
-"""The life of an elastic job, which runs with the slots that are available."""
+"""The elastic (adaptive) scheduler of jobs, which run with the available slots."""
 
 __all__ = ["elastic_job_scheduler", "parallelism", "scaling"]

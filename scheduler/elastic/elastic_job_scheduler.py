@@ -1,4 +1,4 @@
-"""The life of an elastic job, which runs with what slots there are."""
+"""The scheduler of an elastic job, which runs with the available slots."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from flinkray.scheduler.elastic.scaling import (
     WaitFor,
 )
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.execution.repeated_errors import DEFAULT_LIMITS, RepetitionLimits
 from flinkray.scheduler.graph.job_graph import (
     JobGraph,
     ParallelismBounds,
@@ -62,17 +63,15 @@ class SlotsCounted(Transition):
 
 @dataclass(frozen=True, slots=True)
 class BoundsChanged(Transition):
-    """The job's vertices have other bounds."""
+    """The parallelism bounds of the job's vertices have changed."""
 
     job_graph: JobGraph
 
 
 @dataclass(frozen=True, slots=True)
 class ExecuteWith(Transition):
-    """Nothing runs: build the execution graph with that parallelism and run it.
-
-    All that concerns the graph before is applied by then.
-    """
+    """Build the execution graph with this parallelism and run it.
+    No task runs, and all transitions of the previous graph have been applied."""
 
     parallelism: Parallelism
     reason: str
@@ -80,11 +79,8 @@ class ExecuteWith(Transition):
 
 
 class ElasticJobScheduler(JobScheduler):
-    """Declares all slots that the job would like to have, and executes it with those that come.
-
-    Each change of the parallelism builds an execution graph of its own.
-    Every failure restarts the whole job: with the slots that there are by then.
-    """
+    """Declares all slots that the job would like to have, and runs the job with the slots it gets.
+    Each other parallelism has a new execution graph; every failure restarts the whole job."""
 
     wants_all_slots = True
 
@@ -95,12 +91,15 @@ class ElasticJobScheduler(JobScheduler):
         *,
         new_graph_id: Callable[[], ExecutionGraphID],
         default_restart_strategy: RestartStrategy,
+        same_error: RepetitionLimits = DEFAULT_LIMITS,
         epoch_offset: float,
         now: float,
         random: Callable[[], float] = lambda: 0.5,
         scaling: ScalingSettings | None = None,
     ) -> None:
-        """As of :class:`~flinkray.scheduler.job.job_scheduler.JobScheduler`."""
+        """*scaling*: timeouts; None means the defaults.
+        The other parameters are those of
+        :class:`~flinkray.scheduler.job.job_scheduler.JobScheduler`."""
         self._scaling = ElasticScaling(
             job_graph,
             scaling,
@@ -110,12 +109,13 @@ class ElasticJobScheduler(JobScheduler):
         )
         self._is_executing = False
         self._used: Counter[ResourceProfile] = Counter()
-        """Slots that are requested, and so need not be declared."""
+        """Slots that have been requested and so need not be declared."""
         super().__init__(
             replace(job_graph, restart_all=True),
             job_master_address,
             new_graph_id=new_graph_id,
             default_restart_strategy=default_restart_strategy,
+            same_error=same_error,
             epoch_offset=epoch_offset,
             now=now,
             random=random,
@@ -136,10 +136,10 @@ class ElasticJobScheduler(JobScheduler):
     def slots_changed(
         self, slots: tuple[AllocatedSlot, ...], now: float
     ) -> list[JobSchedulerAction]:
-        """All slots the pool holds now; those that run something are told of by ``slot_events``.
-
-        Those count, too, that are told before the job starts: a JobMaster that has taken over finds
-        them in the pool, and may not be told again.
+        """Handle a change of the slots that the pool holds for the job.
+        ``slot_events`` reports changes of slots in which tasks run.  Slots reported before the job
+        starts count, too: after a take-over the pool already has them, and may not report them
+        again.
         """
         if self._job.is_ending:
             return []
@@ -147,12 +147,12 @@ class ElasticJobScheduler(JobScheduler):
         return self._work_on("slots_changed", now, SlotsCounted(profiles))
 
     def resize(self, bounds: Sequence[ParallelismBounds], now: float) -> list[JobSchedulerAction]:
-        """Other bounds for some vertices; the same ones change nothing.
+        """Change the parallelism bounds of some vertices.  Equal bounds change nothing.
 
         Raises:
             JobStateError: see :func:`~flinkray.scheduler.elastic.parallelism.with_bounds`.  Bounds
-                that are too high for the state, and not for the graph, may have been accepted while
-                nobody knew the state: no more is made of them than is possible.
+                that are too high for the state, but not for the graph, are accepted if the state
+                was not known yet; then the parallelism is limited to what the state allows.
         """
         most = {
             vertex.vertex_id: max(vertex.key_groups, self.max_parallelism[vertex.vertex_id])
@@ -186,7 +186,7 @@ class ElasticJobScheduler(JobScheduler):
     # transitions
 
     def _begin(self, transition: t.BeginExecution, now: float) -> Steps:
-        """The execution begins when there are slots."""
+        """Start the job's coordinators and declare the slots; tasks begin when slots arrive."""
         steps: list[Step] = [*self._job.change(JobStatus.RUNNING, now), t.StartJobCoordinators()]
         return [*steps, *self._declare(), *self._scale(self._scaling.start(now))]
 
@@ -206,13 +206,13 @@ class ElasticJobScheduler(JobScheduler):
         return [*self._declare(is_total=True), *self._scale(actions)]
 
     def _snapshot_is_over(self, transition: t.SnapshotIsOver, now: float) -> Steps:
-        """What was put off meanwhile is decided; where all is restarted, that decides."""
+        """Decide about scaling that waited for the snapshot, unless the job is restarting."""
         if self._job.is_ending or self.status is not JobStatus.RUNNING:
             return ()
         return self._scale(self._scaling.snapshot_is_over(now))
 
     def _restart_due(self, transition: t.RestartDue, now: float) -> Steps:
-        """In place of a restart of what ran: the job goes on with what there is by now."""
+        """Go on with the slots available now, instead of a restart with the same graph."""
         if self._failover.take_due(transition.generation) is None:
             return ()
         self._is_executing = False
@@ -220,12 +220,12 @@ class ElasticJobScheduler(JobScheduler):
         return [*self._declare(), *self._scale(self._scaling.nothing_runs(now))]
 
     def _noted_graph(self, notes: JobNotes, now: float) -> ExecutionGraph:
-        """With the parallelisms that the notes say; what it never deployed has numbers as high as
-        the others.
+        """Build the execution graph with the parallelisms from the notes.
+        Subtasks that were never deployed get attempt numbers as high as the others.
 
         Raises:
-            CannotTakeOverError: also where all would have to be restarted though nothing need have
-                failed.
+            CannotTakeOverError: nothing was deployed yet; the sources were restored since the
+                notes were stored; or the bounds no longer allow the noted parallelisms.
         """
         order = topological_order(self._job_graph)
         ids = (vertex.vertex_id for vertex in order)
@@ -234,7 +234,7 @@ class ElasticJobScheduler(JobScheduler):
             raise CannotTakeOverError("it was not executed yet")
         place = notes.source_coordinator
         if place is not None and place.restores not in (None, notes.restores):
-            raise CannotTakeOverError(  # to be scaled restores them, too, and is no failure
+            raise CannotTakeOverError(  # scaling restores the sources, too, and is no failure
                 f"its sources were restored {place.restores} times, and its tasks "
                 f"{notes.restores} times"
             )
@@ -250,7 +250,7 @@ class ElasticJobScheduler(JobScheduler):
             raise CannotTakeOverError(f"its bounds are others by now: {error}") from error
 
     def _adopted(self, now: float) -> Steps:
-        """It is executed with the parallelism that it has, until there is a reason for another."""
+        """Keep the adopted parallelism until there is a reason for another one."""
         self._is_executing = True
         self._used = Counter(group.profile for group in self._region_slots.groups)
         parallelism = {v.vertex.vertex_id: v.parallelism for v in self._graph.vertices}
@@ -287,10 +287,8 @@ class ElasticJobScheduler(JobScheduler):
     # decisions
 
     def _declare(self, is_total: bool = False) -> Steps:
-        """All that the job would like, less what it is about to request.
-
-        *is_total*: it has requested that already, and what is declared takes its place.
-        """
+        """Declare all slots that the job would like, minus the slots that it is about to request.
+        *is_total*: the job has made its requests already, and the declaration replaces them."""
         wanted: Counter[ResourceProfile] = Counter()
         for requirement in desired_slots(within(self._job_graph, self._checkpoints.key_groups)):
             wanted[requirement.profile] += requirement.count
@@ -304,7 +302,6 @@ class ElasticJobScheduler(JobScheduler):
         return (SetRequirements(declared),)
 
     def _scale(self, actions: Sequence[ScalingAction]) -> Steps:
-        """What ElasticScaling decides, as transitions of the job."""
         steps: list[Step] = []
         for action in actions:
             match action:
@@ -325,12 +322,13 @@ def new_job_scheduler(
     *,
     new_graph_id: Callable[[], ExecutionGraphID],
     default_restart_strategy: RestartStrategy,
+    same_error: RepetitionLimits = DEFAULT_LIMITS,
     epoch_offset: float,
     now: float,
     random: Callable[[], float] = lambda: 0.5,
     scaling: ScalingSettings | None = None,
 ) -> JobScheduler:
-    """The scheduler of the job's mode; *scaling* is for elastic jobs."""
+    """The scheduler for the job's scheduler mode.  *scaling* is for elastic jobs only."""
     kind: Callable[..., JobScheduler] = JobScheduler
     if job_graph.scheduler_mode is SchedulerMode.ADAPTIVE:
         kind = partial(ElasticJobScheduler, scaling=scaling)
@@ -339,6 +337,7 @@ def new_job_scheduler(
         job_master_address,
         new_graph_id=new_graph_id,
         default_restart_strategy=default_restart_strategy,
+        same_error=same_error,
         epoch_offset=epoch_offset,
         now=now,
         random=random,

@@ -1,4 +1,4 @@
-"""With which parallelism a job can run in the slots that there are."""
+"""Computes the parallelism with which a job can run in the available slots."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ NOT_KNOWN: Parallelism = {}
 
 @dataclass(frozen=True, slots=True)
 class SharingGroupBounds:
-    """How many slots a slot-sharing group needs and can use: as many as its widest vertex has
-    subtasks."""
+    """How many slots a slot-sharing group needs (*lower*) and can use (*upper*).
+    A group needs as many slots as its widest vertex has subtasks."""
 
     name: str
     profile: ResourceProfile
@@ -39,7 +39,7 @@ class SharingGroupBounds:
 
 
 def sharing_group_bounds(job_graph: JobGraph) -> tuple[SharingGroupBounds, ...]:
-    """Of all groups, in the order of their first vertices."""
+    """Bounds of all slot-sharing groups, in the order of their first vertices."""
     bounds: dict[str, SharingGroupBounds] = {}
     for vertex in job_graph.vertices:
         name = vertex.slot_sharing_group
@@ -54,7 +54,7 @@ def sharing_group_bounds(job_graph: JobGraph) -> tuple[SharingGroupBounds, ...]:
 
 
 def parallelism_bounds(job_graph: JobGraph) -> tuple[ParallelismBounds, ...]:
-    """Of all vertices of an elastic job; of another job none."""
+    """Parallelism bounds of all vertices of an elastic job; empty for other jobs."""
     if job_graph.scheduler_mode is not SchedulerMode.ADAPTIVE:
         return ()
     return tuple(
@@ -67,7 +67,7 @@ def bounds_for(
     bounds: Sequence[ParallelismBounds],
     others: ParallelismRange | None,
 ) -> tuple[ParallelismBounds, ...]:
-    """With *others* for the vertices that are not named and can have more than one subtask."""
+    """*bounds*, plus the range *others* for the unnamed vertices that can have several subtasks."""
     if others is None:
         return tuple(bounds)
     named = {one.vertex_id for one in bounds}
@@ -85,13 +85,8 @@ def with_bounds(
     max_parallelism: Parallelism = NOT_KNOWN,
 ) -> JobGraph:
     """The graph of an elastic job with other bounds for some of its vertices (DI-20).
-
-    Args:
-        max_parallelism: of vertices whose state may have others than the graph says.
-
-    Raises:
-        JobStateError: they are not possible; the text says why.
-    """
+    *max_parallelism*: number of key groups of vertices with state; others have that of the graph.
+    Raises JobStateError if the bounds are not possible; the text says why."""
     job_id = job_graph.job_id
     if job_graph.scheduler_mode is not SchedulerMode.ADAPTIVE:
         text = f"its parallelism is fixed: submit it with {SCHEDULER.key}=adaptive"
@@ -128,7 +123,8 @@ def _too_much(vertex: JobVertex, bounds: ParallelismBounds, most: int) -> str:
 
 
 def _with_bounds(vertex: JobVertex, bounds: ParallelismBounds, most: int) -> JobVertex:
-    """With the same max parallelism, so that state stays where it is."""
+    """The vertex with other bounds.
+    The max parallelism is unchanged, so that keys keep their key groups."""
     is_derived_so = vertex.max_parallelism or default_max_parallelism(bounds.upper) == most
     return replace(
         vertex,
@@ -139,8 +135,9 @@ def _with_bounds(vertex: JobVertex, bounds: ParallelismBounds, most: int) -> Job
 
 
 def within(job_graph: JobGraph, max_parallelism: Parallelism) -> JobGraph:
-    """With lower bounds for vertices that have fewer key groups than they may have subtasks: their
-    state cannot be divided among more.  Vertices of a co-location group remain alike."""
+    """The graph with upper bounds lowered to the number of key groups of the state.
+    State cannot be divided among more subtasks than it has key groups.  The vertices of a
+    co-location group get the same upper bound."""
     uppers = {
         vertex.vertex_id: min(
             vertex.parallelism, max_parallelism.get(vertex.vertex_id, vertex.parallelism)
@@ -167,17 +164,14 @@ def _co_located(job_graph: JobGraph) -> Iterable[list[JobVertexID]]:
 
 
 def desired_slots(job_graph: JobGraph) -> tuple[ResourceRequirement, ...]:
-    """What the job would like to have."""
+    """The slots that the job would like to have."""
     return tuple(ResourceRequirement(b.profile, b.upper) for b in sharing_group_bounds(job_graph))
 
 
 def parallelism_for(job_graph: JobGraph, slots: Sequence[ResourceProfile]) -> Parallelism | None:
-    """Each vertex with as many subtasks as its group has slots, within its bounds; None: the slots
-    do not suffice for the lower bounds.
-
-    First each group gets what it must have; what is left goes to the groups in turn, one slot
-    at a time to the one with the smallest part of what it can use, so that no group starves.
-    """
+    """Parallelism of each vertex: the number of slots of its group, within the vertex's bounds.
+    None: the slots do not suffice for the lower bounds.  The remaining slots go one at a time to
+    the group with the smallest share of what it can use."""
     bounds = sharing_group_bounds(job_graph)
     counts = [group.lower for group in bounds]
     supply = sorted(Counter(slots).items(), key=lambda item: size_of(item[0]))
@@ -204,8 +198,9 @@ def _suffices(
     bounds: Sequence[SharingGroupBounds],
     counts: Sequence[int],
 ) -> bool:
-    """Whether the largest profiles, then the smaller ones, find the smallest slots that hold them
-    (as :func:`flinkray.scheduler.shared.requirement_matching.missing_slots`, by numbers)."""
+    """Whether the slots suffice, when large requirements are matched before small ones.
+    Each requirement takes the smallest slot that fits it (as
+    :func:`flinkray.scheduler.shared.requirement_matching.missing_slots`, but by counts)."""
     left = [count for _, count in supply]
     order = sorted(range(len(bounds)), key=lambda i: size_of(bounds[i].profile), reverse=True)
     for index in order:

@@ -1,8 +1,7 @@
-"""When an elastic job starts, and with which parallelism it goes on as slots come and go.
-
-As Flink's adaptive scheduler: it waits until all that it would like is there, or, with less, until
-nothing has changed for a while; it takes more when more has come, but not too often; and after a
-loss it goes on with what there is.
+"""Decides when an elastic job starts, and when its parallelism changes as slots come and go.
+As Flink's adaptive scheduler: the job waits until all desired slots are there, or, with fewer,
+until the slots have not changed for a while.  The job scales up when more slots have come, but not
+too often.  After a loss the job goes on with the remaining slots.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from flinkray.scheduler.shared.story import Story
 
 @dataclass(frozen=True, slots=True)
 class ScalingSettings:
-    """All in seconds; the defaults are those of Flink's ``jobmanager.adaptive-scheduler.*``."""
+    """Timeouts in seconds; defaults as Flink's ``jobmanager.adaptive-scheduler.*``."""
 
     resource_wait_timeout: float = 300.0
-    """So long the job waits for the slots that it must have, then it fails."""
+    """Time to wait for the slots that the job must have; then the job fails."""
     resource_stabilization_timeout: float = 10.0
-    """So long the slots must have been the same before the job starts with less than it wants."""
+    """Time that the slots must be unchanged before the job starts with fewer than it wants."""
     scaling_interval_min: float = 30.0
-    """So long it runs at least before it is restarted in order to be larger."""
+    """Minimum time that the job runs before it is restarted in order to scale up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +44,8 @@ class WaitFor:
 @dataclass(frozen=True, slots=True)
 class Execute:
     """Build the execution graph with this parallelism and run it.
-
-    Also after the first time: what runs then must be stopped first.  The new graph gets the state
-    of the latest checkpoint.
-    """
+    If the job runs already, it must be stopped first.  The new graph starts with the state of the
+    latest checkpoint."""
 
     parallelism: Parallelism
     reason: str
@@ -56,7 +53,7 @@ class Execute:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The slots that the job must have did not come in time."""
+    """Fail the job, because the slots that it must have did not come in time."""
 
     reason: str
 
@@ -72,7 +69,7 @@ class _State(Enum):
 
 
 class ElasticScaling:
-    """Events in, actions out; ``now`` is in monotonic seconds."""
+    """Takes events and returns actions; ``now`` is in monotonic seconds."""
 
     def __init__(
         self,
@@ -83,12 +80,16 @@ class ElasticScaling:
         snapshots: Callable[[], frozenset[int]] = frozenset,
         key_groups: Callable[[], Parallelism] = lambda: NOT_KNOWN,
     ) -> None:
-        """*is_stopping*: whether the job is being stopped with a savepoint.  What runs then is left
-        alone: another parallelism would restart it in place of the stop.  *snapshots*: the numbers
-        of those under way that users have asked for.  What runs then is left alone until they are
-        over, as a restart would give them up; those that begin meanwhile do not count.
-        *key_groups*: of the vertices with keyed state in what the job goes on from; they have no
-        more subtasks."""
+        """
+        Args:
+            is_stopping: whether the job is being stopped with a savepoint.  The job is not scaled
+                then, because a restart would prevent the stop.
+            snapshots: numbers of the snapshots in progress that users asked for.  Scaling waits
+                until these are over, because a restart would abort them; snapshots that begin later
+                do not count.
+            key_groups: number of key groups of the vertices with keyed state, in the checkpoint
+                that a restore would use.  The vertices get no more subtasks than that.
+        """
         self._bounds = job_graph
         self._snapshots = snapshots
         self._key_groups = key_groups
@@ -97,32 +98,33 @@ class ElasticScaling:
         self._state = _State.NEW
         self._slots: tuple[ResourceProfile, ...] = ()
         self._changed_at: float
-        """When the slots were others last, or the job began."""
+        """When the slots last changed, or when the job began."""
         self._waiting_since: float
         self._executing_since: float
         self._parallelism: Parallelism | None = None
         self._awaited: frozenset[int] | None = None
-        """The snapshots that another parallelism waits for; None: there is no reason for one."""
+        """Snapshots that must be over before the job is scaled.
+        None: there is no reason to scale."""
         self._generation = 0
         self._deadline: float | None = None
-        """For when the last timer was asked for; None: it was over."""
+        """When the last requested timer is due; None: it has fired."""
         self._story = Story(f"the scaling of job {job_graph.job_id}")
 
     @property
     def parallelism(self) -> Parallelism | None:
-        """With which the job is executed; None: it waits."""
+        """The parallelism with which the job is executed; None while the job waits."""
         return self._parallelism if self._state is _State.EXECUTING else None
 
     # events
 
     def start(self, now: float) -> list[ScalingAction]:
-        """The job begins; once."""
+        """Start the job.  Call this once."""
         self._state = _State.WAITING
         self._waiting_since = self._changed_at = now
         return self._decide(now)
 
     def take_over(self, parallelism: Parallelism, now: float) -> list[ScalingAction]:
-        """In place of :meth:`start`: it is executed with that, since an earlier JobMaster."""
+        """Adopt a job that an earlier JobMaster started.  Call this in place of :meth:`start`."""
         self._state = _State.EXECUTING
         self._parallelism = dict(parallelism)
         self._waiting_since = self._changed_at = self._executing_since = now
@@ -130,10 +132,8 @@ class ElasticScaling:
         return self._decide(now)
 
     def slots_changed(self, slots: Sequence[ResourceProfile], now: float) -> list[ScalingAction]:
-        """All slots that the job has, used or not.
-
-        When used ones are gone, tell :meth:`nothing_runs` too, after this.
-        """
+        """Handle a change of the slots.  *slots*: all slots that the job has, used or not.
+        If used slots are gone, call :meth:`nothing_runs` after this."""
         if sorted(map(str, slots)) == sorted(map(str, self._slots)):
             return []
         self._slots = tuple(slots)
@@ -142,15 +142,16 @@ class ElasticScaling:
         return self._decide(now)
 
     def resize(self, job_graph: JobGraph, now: float) -> list[ScalingAction]:
-        """The bounds are others.  What runs with more than it may is made smaller at once; to grow
-        waits as ever, and what runs with less than it must runs on until there is more."""
+        """Handle new bounds.
+        If the job exceeds its upper bounds, it is made smaller at once.  Scaling up waits as usual.
+        A job below its lower bounds runs on until there are more slots."""
         self._bounds = job_graph
         self._story.add(now, "other bounds")
         return self._decide(now)
 
     def nothing_runs(self, now: float) -> list[ScalingAction]:
-        """After a failure and its delay, or in order to be scaled: the job goes on with what there
-        is by now, at once when that is all that it had, wants, or was to be scaled to."""
+        """Handle that no task runs any more, after a failure and its delay, or for scaling.
+        The job starts at once if the slots allow the desired, previous or planned parallelism."""
         if self._state is not _State.EXECUTING:
             return []
         self._state = _State.WAITING
@@ -159,25 +160,25 @@ class ElasticScaling:
         return self._decide(now)
 
     def timer(self, generation: int, now: float) -> list[ScalingAction]:
-        """The delay of a WaitFor is over."""
+        """Handle a WaitFor whose delay is over."""
         if generation != self._generation:
             return []
         self._deadline = None
         return self._decide(now)
 
     def snapshot_is_over(self, now: float) -> list[ScalingAction]:
-        """The job was being stopped with a savepoint and goes on, or a snapshot is over that a user
-        had asked for: slots and bounds may have become others meanwhile."""
+        """Decide anew: the job was not stopped with its savepoint, or a user's snapshot is over.
+        Slots and bounds may have changed since the last decision."""
         return self._decide(now)
 
     def end(self, now: float) -> list[ScalingAction]:
-        """The job has ended, or is going to: nothing is decided any more."""
+        """Make no further decisions, because the job has ended or is going to end."""
         self._state = _State.ENDED
         self._story.add(now, "ended")
         return []
 
     def story(self) -> str:
-        """What has happened, a line per event."""
+        """History of the scaling, one line per event."""
         return str(self._story)
 
     # decisions
@@ -217,7 +218,8 @@ class ElasticScaling:
     def _decide_executing(
         self, possible: Parallelism | None, desired: Parallelism, now: float
     ) -> list[ScalingAction]:
-        """Fewer slots matter only once what runs in them has failed."""
+        """Scale a running job up, or down to lower bounds.  Lost slots have an effect only when
+        their tasks have failed."""
         assert self._parallelism is not None
         is_too_much = any(self._parallelism[v] > upper for v, upper in desired.items())
         if possible is not None and is_too_much:
@@ -236,7 +238,7 @@ class ElasticScaling:
     def _execute_again(
         self, parallelism: Parallelism, reason: str, now: float
     ) -> list[ScalingAction]:
-        """When the snapshots are over that were under way as there was a reason first."""
+        """Scale now, or after users' snapshots that were in progress when scaling was first due."""
         under_way = self._snapshots()
         if self._awaited is None and under_way:
             self._story.add(now, f"waits for {len(under_way)} snapshots: {reason}")
@@ -261,5 +263,4 @@ class ElasticScaling:
 
 
 def _is_more(parallelism: Parallelism, than: Parallelism) -> bool:
-    """No vertex has less, and one has more: a restart must be worth it."""
     return parallelism != than and all(parallelism[v] >= number for v, number in than.items())

@@ -7,6 +7,7 @@ __all__ = [
     "partition_tracker",
     "pending_restarts",
     "regions",
+    "repeated_errors",
     "restart_strategy",
     "scheduling_strategy",
 ]

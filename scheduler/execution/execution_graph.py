@@ -1,4 +1,4 @@
-"""Job vertices, their subtasks, the attempts to execute these, and what they exchange."""
+"""The execution graph: job vertices, subtasks, execution attempts and intermediate results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from flinkray.scheduler.shared.story import Story
 from flinkray.scheduler.shared.tasks import RestoredTask
 
 PRIOR_ATTEMPTS_KEPT = 16
-"""Of each subtask, as Flink's ``jobmanager.execution.attempts-history-size``."""
+"""Number of earlier attempts kept per subtask (``jobmanager.execution.attempts-history-size``)."""
 
 _LEGAL: dict[ExecutionState, tuple[ExecutionState, ...]] = {
     ExecutionState.CREATED: (
@@ -78,21 +78,18 @@ def location_text(slot: AllocatedSlot) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProcessOfTask:
-    """What runs a task, where its vertex's coordinator knows it."""
+    """The process that runs a task, as the coordinator of the task's vertex knows it."""
 
     name: str
-    """Under which the coordinator knows it: a Spark executor's id."""
+    """The coordinator's name for the process: the id of the Spark executor."""
     actor_id: str
-    """Ray's, hex."""
+    """Ray's actor id, in hexadecimal."""
     pid: int
 
 
 class Execution:
-    """States with their times and causes, the slot, and the cause of a failure.
-
-    Times are monotonic seconds.  There may be tens of thousands of these: what can be derived is
-    not kept.
-    """
+    """One attempt to execute a subtask; times are monotonic seconds.
+    A job may have tens of thousands of attempts: attributes that can be derived are not stored."""
 
     __slots__ = (
         "_created_at",
@@ -116,9 +113,9 @@ class Execution:
         self.slot: AllocatedSlot | None = None
         self.failure: Failure | None = None
         self.restored: RestoredTask | None = None
-        """What the task is to be restored from; dropped once it is deployed (EX-07)."""
+        """State that the task starts with; None after the deployment (EX-07)."""
         self.io_metrics: IOMetrics | None = None
-        """Since it has ended."""
+        """I/O metrics of the ended attempt; None until the attempt has ended."""
         self.process: ProcessOfTask | None = None
 
     def __str__(self) -> str:
@@ -137,7 +134,7 @@ class Execution:
 
     @property
     def entered(self) -> dict[ExecutionState, float]:
-        """When each state was entered."""
+        """State -> monotonic seconds when the attempt entered the state."""
         later = {state: at for state, at, _ in self._transitions}
         return {ExecutionState.CREATED: self._created_at, **later}
 
@@ -147,7 +144,7 @@ class Execution:
 
     @property
     def story(self) -> Story:
-        """What has happened to it and why, a line per transition."""
+        """History of the attempt, one line per transition with its cause."""
         story = Story(f"attempt {self.attempt_id} of {self.task_name}")
         before = ExecutionState.CREATED
         for state, at, cause in self._transitions:
@@ -157,25 +154,24 @@ class Execution:
         return story
 
     def illegal(self, wanted: str) -> IllegalTransitionError:
-        """The error for what this attempt cannot do; it carries the story."""
+        """The error for an action that this attempt cannot do.  The text contains the story."""
         return self.story.illegal(wanted)
 
     def schedule(self, now: float) -> bool:
-        """It waits for its slot; False: it was canceled before, which is nobody's fault (EX-05)."""
+        """Wait for a slot.  Returns False if the attempt was canceled before (EX-05)."""
         if self.state is ExecutionState.CANCELED:
             return False
         self._enter(ExecutionState.SCHEDULED, now)
         return True
 
     def deploy(self, slot: AllocatedSlot, now: float) -> None:
-        """It is sent to its slot; raises IllegalTransitionError when that was done before
-        (EX-01)."""
+        """Enter DEPLOYING.  Raises IllegalTransitionError if the attempt was deployed (EX-01)."""
         self._enter(ExecutionState.DEPLOYING, now, f"in {location_text(slot)}")
         self.slot = slot
 
     def adopt(self, slot: AllocatedSlot, state: ExecutionState, since: float) -> None:
-        """An earlier JobMaster has deployed it there *since* then, and it is in that state by
-        now."""
+        """Adopt an attempt that an earlier JobMaster has deployed in *slot* at time *since*.
+        *state* is the attempt's current state."""
         self._created_at = since
         self.schedule(since)
         self.deploy(slot, since)
@@ -185,23 +181,21 @@ class Execution:
             self.run(since)
 
     def initialize(self, now: float) -> None:
-        """Its TaskExecutor restores its state."""
+        """Enter INITIALIZING: the TaskExecutor restores the task's state."""
         self._enter(ExecutionState.INITIALIZING, now)
 
     def run(self, now: float) -> None:
-        """It runs."""
+        """Enter RUNNING."""
         self._enter(ExecutionState.RUNNING, now)
 
     def finish(self, now: float) -> None:
-        """It is done."""
+        """Enter FINISHED."""
         self._enter(ExecutionState.FINISHED, now)
 
     def begin_cancel(self, now: float) -> bool:
-        """Whether someone must be told to cancel it and will confirm.
-
-        Before it is deployed there is nobody to tell, it is CANCELED at once (EX-03); a second
-        time, and when it has ended, nothing changes (EX-04).
-        """
+        """Begin to cancel.  Returns whether the TaskExecutor must cancel the task and report.
+        An attempt that is not deployed yet is CANCELED at once (EX-03).  A second call changes
+        nothing, and a call after the attempt has ended changes nothing (EX-04)."""
         if self.state.is_terminal or self.state is ExecutionState.CANCELING:
             return False
         is_deployed = self.slot is not None
@@ -211,11 +205,8 @@ class Execution:
         return is_deployed
 
     def end(self, failure: Failure, now: float) -> bool:
-        """It ended otherwise than by finishing; whether that is a failure.
-
-        What is being cancelled ends as CANCELED, whatever ended it (EX-05); what has ended already
-        stays as it is.
-        """
+        """End the attempt without finishing, if it runs.  Returns whether the end is a failure.
+        An attempt that is being canceled ends as CANCELED, whatever the cause (EX-05)."""
         if self.state.is_terminal:
             return False
         if self.state is ExecutionState.CANCELING:
@@ -236,11 +227,9 @@ class Execution:
 
 
 class PartitionGroup:
-    """Partitions of a result that are read together, by the same consumers.
-
-    Flink's ConsumedPartitionGroup and ConsumerVertexGroup in one: every consumer of the group reads
-    all of its partitions, and nothing else of the edge.
-    """
+    """Partitions of a result that the same consumers read together.
+    Corresponds to Flink's ConsumedPartitionGroup and ConsumerVertexGroup together: every consumer
+    of the group reads all partitions of the group, and no other partitions of the edge."""
 
     __slots__ = ("consumers", "edge", "index", "partitions", "readers", "unfinished", "version")
 
@@ -248,24 +237,24 @@ class PartitionGroup:
         self.edge = edge
         self.index = index
         self.partitions = partitions
-        """Indices of producing subtasks."""
+        """Indices of the producing subtasks."""
         self.consumers = consumers
-        """Indices of consuming subtasks."""
+        """Indices of the consuming subtasks."""
         self.unfinished = len(partitions)
-        """How many of its partitions are not finished."""
+        """Number of partitions in the group that are not finished."""
         self.readers = 0
-        """How many regions that read it are not finished; counted by the PartitionTracker."""
+        """Number of unfinished regions that read the group; the PartitionTracker maintains it."""
         self.version = 0
-        """Grows when a producer is executed anew."""
+        """Increases each time a producer of the group is executed again."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether a blocking consumer may begin."""
+        """Whether all partitions are finished, so that a blocking consumer may begin."""
         return self.unfinished == 0
 
     @property
     def producer_ordinals(self) -> range:
-        """Execution vertices, as numbered by the execution graph."""
+        """Ordinals of the producing execution vertices in the execution graph."""
         first = self.edge.result.producer.first
         return range(first + self.partitions.start, first + self.partitions.stop)
 
@@ -276,7 +265,8 @@ class PartitionGroup:
 
 
 class ResultEdge:
-    """A vertex reads a result: the groups into which the distribution pattern divides that."""
+    """An edge from a result to a consuming vertex, divided into partition groups.
+    The distribution pattern decides how the edge is divided."""
 
     __slots__ = ("consumer", "groups", "index", "pattern", "result")
 
@@ -288,7 +278,7 @@ class ResultEdge:
         pattern: DistributionPattern,
     ) -> None:
         self.index = index
-        """Among all edges of the graph."""
+        """Index among all edges of the graph."""
         self.result = result
         self.consumer = consumer
         self.pattern = pattern
@@ -304,7 +294,7 @@ class ResultEdge:
         ]
 
     def group_of_partition(self, partition: int) -> PartitionGroup:
-        """The group that a partition is in."""
+        """The group that contains the partition."""
         return self.groups[
             distribution.group_of_partition(
                 self.pattern, self.result.producer.parallelism, self.consumer.parallelism, partition
@@ -312,7 +302,7 @@ class ResultEdge:
         ]
 
     def group_of_consumer(self, subtask_index: int) -> PartitionGroup:
-        """The group that a subtask of the consumer reads."""
+        """The group that the consumer's subtask reads."""
         return self.groups[
             distribution.group_of_consumer(
                 self.pattern,
@@ -323,7 +313,7 @@ class ResultEdge:
         ]
 
     def subpartition_of(self, subtask_index: int) -> int:
-        """Which subpartition of each partition a subtask of the consumer reads."""
+        """Index of the subpartition that the consumer's subtask reads of each partition."""
         return distribution.subpartition_of(
             self.pattern,
             self.result.producer.parallelism,
@@ -333,12 +323,9 @@ class ResultEdge:
 
 
 class IntermediateResult:
-    """A data set in execution: partition i is produced by subtask i.
-
-    Of a partition is known whether it is *finished* and whether it is *gone* (released, or lost
-    with its TaskExecutor); for pipelined results the latter has no meaning, they are never read
-    twice.
-    """
+    """An intermediate result in execution: subtask i produces partition i.
+    A partition can be *finished*, and it can be *gone* (released, or lost with its TaskExecutor).
+    For pipelined results *gone* has no meaning, because they are never read twice."""
 
     __slots__ = ("_finished", "_gone", "data_set_id", "edges", "medium", "producer", "result_type")
 
@@ -350,12 +337,12 @@ class IntermediateResult:
         medium: ResultMedium = ResultMedium.CHANNELS,
     ) -> None:
         self.data_set_id = data_set_id
-        """None: there is no data, one vertex just runs after another (Spark stages)."""
+        """Id of the data set; None if there is no data and the edge only orders Spark stages."""
         self.result_type = result_type
         self.producer = producer
         self.medium = medium
         self.edges: list[ResultEdge] = []
-        """Who reads it."""
+        """The edges to the consumers of the result."""
         self._finished = bytearray(producer.parallelism)
         self._gone = bytearray(producer.parallelism)
 
@@ -365,24 +352,25 @@ class IntermediateResult:
 
     @property
     def is_stored(self) -> bool:
-        """Whether it lies in the cluster's storage: the death of a TaskExecutor takes nothing of
-        it, and it stays until the job ends."""
+        """Whether the result is in the cluster's storage.
+        Such a result survives the loss of a TaskExecutor, and stays until the job ends."""
         return self.medium is ResultMedium.FILES
 
     def is_finished(self, partition: int) -> bool:
-        """Whether all of it was produced."""
+        """Whether the partition was produced completely."""
         return bool(self._finished[partition])
 
     def is_there(self, partition: int) -> bool:
-        """Whether it was produced and is not gone."""
+        """Whether the partition was produced and is not gone."""
         return bool(self._finished[partition]) and not self._gone[partition]
 
     def is_available(self, partition: int) -> bool:
-        """Whether it is not gone: it is there, or will be once its producer has finished."""
+        """Whether the partition is not gone.
+        It exists, or will exist when its producer has finished."""
         return not self._gone[partition]
 
     def finish(self, partition: int) -> list[PartitionGroup]:
-        """It is produced; the groups that are finished by it."""
+        """Mark the partition as finished.  Returns the groups that are now finished."""
         if self._finished[partition]:
             return []
         self._finished[partition] = True
@@ -395,14 +383,14 @@ class IntermediateResult:
         return done
 
     def lose(self, partition: int) -> bool:
-        """It is gone; whether it was there until now."""
+        """Mark the partition as gone.  Returns whether the partition existed until now."""
         was_there = self.is_there(partition)
         if self._finished[partition]:
             self._gone[partition] = True
         return was_there
 
     def reset(self, partition: int) -> list[PartitionGroup]:
-        """It is going to be produced anew; the groups that were finished and are no more."""
+        """Prepare to produce the partition again.  Returns the groups no longer finished."""
         self._gone[partition] = False
         undone = []
         for edge in self.edges:
@@ -417,7 +405,7 @@ class IntermediateResult:
 
 
 class ExecutionVertex:
-    """A subtask and its attempts."""
+    """A subtask with its execution attempts."""
 
     __slots__ = ("_vertex_id", "current", "job_vertex", "ordinal", "prior", "subtask_index")
 
@@ -427,11 +415,11 @@ class ExecutionVertex:
         self.job_vertex = job_vertex
         self.subtask_index = subtask_index
         self.ordinal = job_vertex.first + subtask_index
-        """Its number in the graph: vertices in topological order, then subtasks."""
+        """Number of the subtask in the graph: vertices in topological order, then subtasks."""
         self._vertex_id: ExecutionVertexID | None = None
         self.current = Execution(self, attempt_number, now)
         self.prior: tuple[Execution, ...] = ()
-        """Attempts before the current one, oldest first, the newest few."""
+        """The latest earlier attempts, oldest first; at most ``PRIOR_ATTEMPTS_KEPT``."""
 
     def __str__(self) -> str:
         return self.task_name
@@ -450,17 +438,14 @@ class ExecutionVertex:
         return f"{job_vertex.vertex.name} ({self.subtask_index + 1}/{job_vertex.parallelism})"
 
     def go_on_from(self, attempt_number: int, now: float) -> None:
-        """The first attempt that this graph knows of has that number: others were before it.
-
-        Raises:
-            IllegalTransitionError: the present one has begun.
-        """
+        """Replace the first attempt by one with this number, because earlier attempts existed.
+        Raises IllegalTransitionError if the current attempt has begun."""
         if self.current.state is not ExecutionState.CREATED or self.prior:
             raise self.current.illegal("be replaced: it has begun")
         self.current = Execution(self, attempt_number, now)
 
     def reset_for_new_execution(self, now: float) -> Execution:
-        """The next attempt becomes the current one.
+        """Create the next attempt and make it the current attempt.
 
         Raises:
             IllegalTransitionError: the current attempt has not ended.
@@ -476,7 +461,7 @@ class ExecutionVertex:
 
 
 class ExecutionJobVertex:
-    """A job vertex: its subtasks in order, its results and inputs."""
+    """A job vertex in execution: its subtasks in order, its results and its inputs."""
 
     __slots__ = (
         "_finished",
@@ -507,22 +492,22 @@ class ExecutionJobVertex:
     ) -> None:
         self.graph_id = graph_id
         self.index = index
-        """Among the job vertices, in topological order."""
+        """Index among the job vertices, in topological order."""
         self.first = first
-        """The ordinal of its first subtask."""
+        """Ordinal of the first subtask."""
         self.vertex = vertex
         self.parallelism = parallelism
-        """How many subtasks there are: with elastic jobs less than the vertex wants."""
+        """Number of subtasks; in an elastic job it may be lower than the vertex wants."""
         self.max_parallelism = vertex.key_groups
         self.coordinator_attempt = 0
-        """Of a coordinated vertex: the attempt of its coordinator that its subtasks belong to."""
+        """For a coordinated vertex: attempt number of the coordinator of its subtasks."""
         self.coordinator_is_there = False
-        """Of a coordinated vertex: its coordinator has begun and has not ended, so that processes
-        may be in the slots of its subtasks."""
+        """For a coordinated vertex: whether its coordinator has begun and not ended.
+        During this time the slots of the subtasks may contain processes."""
         self._unended = self.parallelism
         self._finished = 0
         self.changes = 0
-        """How often a subtask has entered a state."""
+        """How often any subtask has entered a state."""
         self.subtasks = tuple(ExecutionVertex(self, i, attempt, now) for i in range(parallelism))
         self.results = [
             IntermediateResult(data_set.data_set_id, data_set.result_type, self, data_set.medium)
@@ -532,19 +517,19 @@ class ExecutionJobVertex:
 
     @property
     def is_coordinated(self) -> bool:
-        """Whether its subtasks are started and ended by a coordinator of the vertex, as those of
-        Spark stages are: they run when the coordinator says so, fail together, and are finished
-        when the coordinator has finished."""
+        """Whether a coordinator of the vertex starts and ends the subtasks, as for Spark stages.
+        The subtasks run when the coordinator reports so, fail together, and are finished when the
+        coordinator has finished."""
         return self.vertex.invokable.kind in COORDINATED_KINDS
 
     @property
     def ordinals(self) -> range:
-        """Of its subtasks."""
+        """Ordinals of the subtasks."""
         return range(self.first, self.first + self.parallelism)
 
     @property
     def executions(self) -> tuple[Execution, ...]:
-        """The current attempts, by subtask."""
+        """The current attempts, ordered by subtask."""
         return tuple(subtask.current for subtask in self.subtasks)
 
     @property
@@ -558,7 +543,8 @@ class ExecutionJobVertex:
         return self._finished == self.parallelism
 
     def find(self, attempt_id: ExecutionAttemptID) -> Execution | None:
-        """The current attempt of that id; None: it is of another vertex or not current (EX-11)."""
+        """The current attempt with this id.
+        None if the id belongs to another vertex, or the attempt is not current (EX-11)."""
         index = attempt_id.vertex.subtask_index
         if attempt_id.vertex.job_vertex_id != self.vertex.vertex_id or not (
             0 <= index < len(self.subtasks)
@@ -568,22 +554,19 @@ class ExecutionJobVertex:
         return current if current.attempt_number == attempt_id.attempt_number else None
 
     def execution_ended(self, state: ExecutionState) -> None:
-        """Told by the current attempts."""
+        """Count the end of a current attempt; the attempts call this."""
         self._unended -= 1
         self._finished += state is ExecutionState.FINISHED
 
     def execution_reset(self, state: ExecutionState) -> None:
-        """The ended attempt of a subtask is followed by another."""
+        """Count that a new attempt follows the ended attempt of a subtask."""
         self._unended += 1
         self._finished -= state is ExecutionState.FINISHED
 
 
 class ExecutionGraph:
     """All vertices of a job, in topological order, and the edges between them.
-
-    Execution vertices are numbered through (*ordinals*), so that what is computed over all of them
-    works on integers.
-    """
+    Execution vertices have consecutive numbers (*ordinals*), so that computations use integers."""
 
     def __init__(
         self,
@@ -594,18 +577,18 @@ class ExecutionGraph:
         parallelism: Mapping[JobVertexID, int] | None = None,
         first_attempt: int = 0,
     ) -> None:
-        """*parallelism*: of elastic vertices, in place of what they want.  *first_attempt*: number
-        of the first attempts, when the job was executed before with another parallelism."""
+        """*parallelism*: parallelism of elastic vertices, in place of that in the job graph.
+        *first_attempt*: number of the first attempts, after executions with another parallelism."""
         self.job_graph = job_graph
         self.graph_id = graph_id
-        """In the ids of all its attempts and partitions: no other graph of the job has it."""
+        """Id that all attempts and partitions of the graph contain; unique within the job."""
         self._parallelism = parallelism or {}
         self._first_attempt = first_attempt
         self.restores = 0
         """How often the coordinators of the job's operators have been restored."""
         self.vertices: list[ExecutionJobVertex] = []
         self.subtasks: list[ExecutionVertex] = []
-        """By ordinal."""
+        """All subtasks; the index is the ordinal."""
         self.edges: list[ResultEdge] = []
         self._by_id: dict[JobVertexID, ExecutionJobVertex] = {}
         self._results: dict[IntermediateDataSetID, IntermediateResult] = {}
@@ -613,13 +596,9 @@ class ExecutionGraph:
         self._run_coordinated_vertices_one_after_another()
 
     def attach(self, vertices: Iterable[JobVertex], now: float) -> None:
-        """Add vertices, each after those that it reads (EG-01).
-
-        Raises:
-            JobSubmissionError: a vertex is there already, or one that it reads is not; or it has
-                more subtasks than its max parallelism allows (EG-02).  Nothing of that vertex is
-                attached; those before it are.
-        """
+        """Add vertices; each vertex must come after the vertices that it reads (EG-01).
+        Raises JobSubmissionError if a vertex is attached already, reads an unattached one, or has
+        more subtasks than its max parallelism (EG-02).  The vertices before it stay attached."""
         for vertex in vertices:
             if vertex.vertex_id in self._by_id:
                 raise self._refusal(f"vertex {vertex.name!r} is attached already")
@@ -665,7 +644,8 @@ class ExecutionGraph:
         consumer.inputs.append(edge)
 
     def _run_coordinated_vertices_one_after_another(self) -> None:
-        """Those that share slots use them whole: each begins when the one before it is finished, as
+        """Order coordinated vertices that share slots one after the other.
+        Each such vertex uses the whole slots.  It begins when the previous vertex is finished, as
         if it read a blocking result."""
         sharing: dict[str, ExecutionJobVertex] = {}
         for vertex in self.vertices:
@@ -691,15 +671,16 @@ class ExecutionGraph:
         return all(vertex.is_finished for vertex in self.vertices)
 
     def vertex(self, vertex_id: JobVertexID) -> ExecutionJobVertex | None:
-        """The job vertex of that id."""
+        """The job vertex with this id; None if the graph has none."""
         return self._by_id.get(vertex_id)
 
     def result(self, data_set_id: IntermediateDataSetID) -> IntermediateResult | None:
-        """The result of that id."""
+        """The result with this id; None if the graph has none."""
         return self._results.get(data_set_id)
 
     def partition_missing(self, missing: ResultPartitionID) -> None:
-        """Somebody could not read it: if that is how its producer left it, it is gone (FO-04)."""
+        """Mark a partition as gone that a consumer could not read (FO-04).
+        Nothing changes if the producer has been executed again since."""
         result = self.result(missing.data_set_id)
         if missing.graph_id != self.graph_id or result is None or result.is_pipelined:
             return
@@ -709,7 +690,8 @@ class ExecutionGraph:
                 result.lose(missing.partition)
 
     def find(self, attempt_id: ExecutionAttemptID) -> Execution | None:
-        """The current attempt of that id; None for those of other graphs, too."""
+        """The current attempt with this id.
+        None if the attempt is not current or belongs to another graph."""
         if attempt_id.graph_id != self.graph_id:
             return None
         vertex = self._by_id.get(attempt_id.vertex.job_vertex_id)

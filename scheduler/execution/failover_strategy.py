@@ -1,4 +1,4 @@
-"""Which regions must be executed anew after a failure."""
+"""Failover strategies: which regions are restarted after a failure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flinkray.scheduler.shared.states import ExecutionState
 
 
 class FailoverStrategy(ABC):
-    """Stateless; vertices are ordinals of the graph."""
+    """Decides which regions to restart.  Stateless; vertices are ordinals of the graph."""
 
     def __init__(self, graph: ExecutionGraph, regions: PipelinedRegions) -> None:
         self._graph = graph
@@ -19,14 +19,13 @@ class FailoverStrategy(ABC):
 
     @abstractmethod
     def regions_to_restart(self, failed: Iterable[int]) -> list[int]:
-        """Indices, ascending, of the regions to restart when vertices have failed.
-
-        Partitions that a failed vertex could not read must have been marked as gone before.
-        """
+        """Indices of the regions to restart when these vertices have failed, in ascending order.
+        Mark partitions that a failed vertex could not read as gone before the call."""
 
     def tasks_to_restart(self, failed: Iterable[int]) -> list[int]:
-        """The vertices of these regions, ascending, but for those that are still CREATED: there is
-        nothing to restart yet (FO-06)."""
+        """Ordinals of the vertices to restart, in ascending order.
+        Vertices that are still CREATED are left out, because there is nothing to restart yet
+        (FO-06)."""
         subtasks = self._graph.subtasks
         return sorted(
             ordinal
@@ -37,19 +36,19 @@ class FailoverStrategy(ABC):
 
 
 class RestartAllFailoverStrategy(FailoverStrategy):
-    """Every failure restarts everything."""
+    """Restarts all regions after every failure."""
 
     def regions_to_restart(self, failed: Iterable[int]) -> list[int]:
         return list(range(len(self._regions.regions)))
 
 
 class RestartPipelinedRegionFailoverStrategy(FailoverStrategy):
-    """The region that failed; with each region those that produce what it needs and what is gone
-    (FO-04, FO-05); with each region all that read its results, which may differ the next time
-    (FO-03).  The default.
+    """Restarts the failed regions, and the regions that depend on the restart.  The default.
+    With each region it restarts the producers of input partitions that are gone (FO-04, FO-05), and
+    all readers of the region's results, because the results may differ the next time (FO-03).
 
-    Takes time in proportion to the vertices and groups concerned: a group is looked at once,
-    however many regions have to do with it.
+    The time is proportional to the concerned vertices and groups: each group is visited once, no
+    matter how many regions read or produce it.
     """
 
     def regions_to_restart(self, failed: Iterable[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""An execution graph as clients see it."""
+"""Converts an execution graph to the form that clients see."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from flinkray.scheduler.shared.states import ExecutionState
 NO_METRICS: Mapping[ExecutionAttemptID, IOMetrics] = MappingProxyType({})
 
 PRIORS_SHOWN = 100_000
-"""Earlier attempts of one vertex that clients see, so that a message can hold them: of each subtask
-the newest few."""
+"""Largest number of earlier attempts per vertex that clients see, so that they fit a message.
+The newest attempts of each subtask are shown."""
 
 
 def vertex_info(
@@ -30,8 +30,9 @@ def vertex_info(
     progress: SparkProgress | None,
     running: Mapping[ExecutionAttemptID, IOMetrics] = NO_METRICS,
 ) -> VertexInfo:
-    """A vertex now; *epoch_offset* turns monotonic seconds into seconds since the epoch.
-    *running*: what is known of tasks that have not ended."""
+    """Information about a vertex's current state.
+    *epoch_offset* converts monotonic seconds to seconds since the epoch.  *running*: I/O metrics of
+    tasks that have not ended."""
     vertex = job_vertex.vertex
     executions = tuple(
         _execution_info(execution, epoch_offset, running) for execution in job_vertex.executions
@@ -69,7 +70,7 @@ def vertex_info(
 def vertex_progress(
     job_vertex: ExecutionJobVertex, progress: SparkProgress | None
 ) -> VertexProgress:
-    """How far a vertex is now."""
+    """The current progress of a vertex."""
     name, tasks = job_vertex.vertex.name, task_counts((job_vertex,))
     shown = VertexProgress(name, job_vertex.parallelism, tasks, job_vertex.is_coordinated)
     if progress is None:
@@ -83,7 +84,7 @@ def vertex_progress(
 
 
 def places_of_streams(vertices: Iterable[ExecutionJobVertex]) -> tuple[ResourceID, ...]:
-    """The TaskExecutors of stream tasks that may run now."""
+    """The TaskExecutors of stream tasks that may be running now."""
     places = {
         execution.slot.location.resource_id: None
         for vertex in vertices
@@ -95,7 +96,7 @@ def places_of_streams(vertices: Iterable[ExecutionJobVertex]) -> tuple[ResourceI
 
 
 def task_counts(vertices: Iterable[ExecutionJobVertex]) -> dict[str, int]:
-    """ExecutionState name -> how many current attempts are in it."""
+    """Name of an ExecutionState -> number of current attempts in the state."""
     states = Counter(subtask.current.state for vertex in vertices for subtask in vertex.subtasks)
     return {state.name: number for state, number in states.items()}
 

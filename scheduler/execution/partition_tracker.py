@@ -1,4 +1,4 @@
-"""Blocking partitions: where they are, and when nobody needs them any more (EX-14)."""
+"""Blocking partitions: where they are, and when they can be released (EX-14)."""
 
 from __future__ import annotations
 
@@ -15,38 +15,37 @@ from flinkray.scheduler.execution.regions import PipelinedRegions, blocking_grou
 from flinkray.scheduler.shared.slots import WorkerLocation
 
 PlacedPartition = tuple[WorkerLocation, ResultPartitionID]
-"""A partition, and where it is."""
+"""(location of a partition, id of the partition)"""
 
 
 class PartitionTracker:
-    """Knows the finished blocking partitions that TaskExecutors keep, and which of them can be
-    released, because every region that reads them is finished.
+    """Tracks finished blocking partitions on TaskExecutors, and decides when to release them.
+    A partition can be released when every region that reads the partition is finished.  Persistent
+    partitions are kept until the job ends; if the job finishes, the cluster takes them over
+    (TM-28).  TaskExecutors do not keep stored partitions; these stay until the job ends.
 
-    Persistent ones are kept until the job ends; if it finishes, they are the cluster's (TM-28).
-    Stored ones are not kept by TaskExecutors, and stay until the job ends.
-
-    A region that is restarted reads its inputs again: those that were released by then are gone,
-    and the same failover has them produced again.
+    A restarted region reads its inputs again.  Inputs that were released before are gone, and the
+    same failover produces them again.
     """
 
     def __init__(self, graph: ExecutionGraph, regions: PipelinedRegions) -> None:
         self._graph = graph
         self._regions = regions
         self._tracked: dict[ResourceID, dict[int, None]] = {}
-        """TaskExecutor -> ordinals of the finished subtasks whose partitions are there."""
+        """TaskExecutor -> ordinals of finished subtasks whose partitions are there."""
         for group in blocking_groups(graph):
             group.readers = len(regions.readers(group))
 
     def finished(self, vertex: ExecutionVertex) -> None:
-        """A subtask has finished; its blocking partitions stay where it ran."""
+        """Track the blocking partitions of a finished subtask, which stay where the subtask ran."""
         execution = vertex.current
         if execution.slot is not None and _blocking_results(vertex):
             where = execution.slot.location.resource_id
             self._tracked.setdefault(where, {})[vertex.ordinal] = None
 
     def disown(self, execution: Execution) -> list[PlacedPartition]:
-        """An attempt counts as ended otherwise than by finishing, and may have finished or may do
-        so yet: what it leaves is nobody's, and is to be released."""
+        """The partitions to release of an attempt that is treated as failed.
+        The attempt may have finished or may still finish; nobody uses its partitions."""
         if execution.slot is None:
             return []
         vertex = execution.vertex
@@ -63,7 +62,8 @@ class PartitionTracker:
         return partitions
 
     def region_finished(self, index: int) -> list[PlacedPartition]:
-        """All of a region is finished: what only it still had to read is to be released."""
+        """Note that a region is finished.  Returns the partitions that no unfinished region reads.
+        The caller must release these partitions."""
         released: list[PlacedPartition] = []
         for group in self._regions.regions[index].reads:
             group.readers -= 1
@@ -78,13 +78,13 @@ class PartitionTracker:
         return released
 
     def region_unfinished(self, index: int) -> None:
-        """A finished region is going to run again."""
+        """Note that a finished region is going to run again."""
         for group in self._regions.regions[index].reads:
             group.readers += 1
 
     def reset(self, vertex: ExecutionVertex) -> list[PlacedPartition]:
-        """The subtask is going to be executed again: what it produced is of no use and is to be
-        released."""
+        """Forget the partitions of a subtask that is going to be executed again.
+        Returns the partitions to release."""
         released: list[PlacedPartition] = []
         for result in _blocking_results(vertex):
             released += self._hand_over(result, vertex.subtask_index)
@@ -92,7 +92,9 @@ class PartitionTracker:
         return released
 
     def task_executor_lost(self, resource_id: ResourceID) -> list[ExecutionVertex]:
-        """Its partitions are lost; the producers of those that a region still has to read."""
+        """Mark the partitions on a lost TaskExecutor as gone.
+        Returns the producers of partitions that are persistent or that a region still has to read.
+        """
         needed = []
         for ordinal in self._tracked.pop(resource_id, {}):
             vertex = self._graph.subtasks[ordinal]
@@ -110,8 +112,8 @@ class PartitionTracker:
     def let_go_of_all(
         self, *, is_finished: bool
     ) -> tuple[list[PlacedPartition], list[PlacedPartition]]:
-        """The job has ended: what is to be released, and what is to be promoted (what is
-        persistent, if the job has finished)."""
+        """Give up all partitions, because the job has ended.
+        Returns (partitions to release, persistent partitions to promote if *is_finished*)."""
         released: list[PlacedPartition] = []
         promoted: list[PlacedPartition] = []
         for tracked in tuple(self._tracked.values()):
@@ -125,11 +127,11 @@ class PartitionTracker:
         return released, promoted
 
     def holds_partitions_on(self, resource_id: ResourceID) -> bool:
-        """Whether finished partitions are kept there (JM-15)."""
+        """Whether finished partitions are kept on this TaskExecutor (JM-15)."""
         return bool(self._tracked.get(resource_id))
 
     def _hand_over(self, result: IntermediateResult, partition: int) -> Iterable[PlacedPartition]:
-        """It is not the job's any more; empty if it was not before."""
+        """Stop tracking the partition and return it; empty if the partition was not there."""
         if not result.lose(partition):
             return ()
         assert result.data_set_id is not None
@@ -153,7 +155,6 @@ class PartitionTracker:
 
 
 def _blocking_results(vertex: ExecutionVertex) -> list[IntermediateResult]:
-    """Those that its TaskExecutor keeps."""
     return [
         result
         for result in vertex.job_vertex.results

@@ -1,4 +1,4 @@
-"""Regions that wait for their restart: until nothing of them runs and the delay is over."""
+"""Regions that wait for their restart, until none of their tasks runs and the delay is over."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class PendingRestart:
-    """Regions that one failure, or several at the same time, restart together."""
+    """A restart of regions that failed together, by one or several failures."""
 
     __slots__ = ("delay_is_over", "generation", "is_global", "regions", "unended")
 
@@ -15,7 +15,7 @@ class PendingRestart:
         self.is_global = is_global
         self.regions: dict[int, None] = {}
         self.unended = 0
-        """Regions of which something still runs."""
+        """Number of regions in which something still runs."""
         self.delay_is_over = False
 
     @property
@@ -24,11 +24,9 @@ class PendingRestart:
 
 
 class PendingRestarts:
-    """A region waits for one restart at most: that of its last failure.
-
-    A later failure takes regions over from an earlier restart, which then does not concern them
-    any more: what was decided for an older version of a vertex has no effect (EX-15).
-    """
+    """All pending restarts.  A region waits for at most one restart: that of its last failure.
+    A later failure takes over regions from an earlier restart, and the earlier restart no longer
+    restarts them: decisions for older versions of a vertex have no effect (EX-15)."""
 
     def __init__(self) -> None:
         self._by_generation: dict[int, PendingRestart] = {}
@@ -43,10 +41,11 @@ class PendingRestarts:
     def add(
         self, generation: int, regions: Iterable[int], unended: set[int], *, is_global: bool
     ) -> tuple[PendingRestart, list[PendingRestart]]:
-        """*unended*: those of the regions of which something still runs.
+        """Add a restart of these regions.  Returns the restart and the earlier restarts due now.
+        *unended*: regions in which something still runs.
 
-        The second of what is returned are earlier restarts that are due now: what they still waited
-        for are regions that this one has taken over.
+        The earlier restarts are due because they only waited for regions that the new restart has
+        taken over.
         """
         restart = PendingRestart(generation, is_global)
         earlier: dict[int, PendingRestart] = {}
@@ -68,29 +67,30 @@ class PendingRestarts:
         return restart, due
 
     def delay_is_over(self, generation: int) -> PendingRestart | None:
-        """The restart whose delay that was, if there is still one."""
+        """Note that the delay of a restart is over.
+        Returns the restart; None if it no longer exists."""
         restart = self._by_generation.get(generation)
         if restart is not None:
             restart.delay_is_over = True
         return restart
 
     def due(self) -> list[PendingRestart]:
-        """Those that nothing runs of any more, and whose delay is over."""
+        """The restarts whose delay is over and whose regions run nothing any more."""
         return [restart for restart in self._by_generation.values() if restart.is_due]
 
     def find(self, generation: int) -> PendingRestart | None:
-        """The restart of that generation, if there is still one."""
+        """The restart of this generation; None if it no longer exists."""
         return self._by_generation.get(generation)
 
     def region_ended(self, index: int) -> PendingRestart | None:
-        """Nothing of a region runs any more; the restart that it waits for."""
+        """Note that nothing of the region runs.  Returns the restart that it waits for, or None."""
         restart = self._of_region.get(index)
         if restart is not None:
             restart.unended -= 1
         return restart
 
     def take(self, restart: PendingRestart) -> list[int]:
-        """It is carried out; its regions, which it has no more."""
+        """Remove a restart that is carried out now.  Returns its regions."""
         del self._by_generation[restart.generation]
         indices = sorted(restart.regions)
         restart.regions.clear()
@@ -99,6 +99,6 @@ class PendingRestarts:
         return indices
 
     def clear(self) -> None:
-        """There will be no restarts any more."""
+        """Forget all restarts."""
         self._by_generation.clear()
         self._of_region.clear()

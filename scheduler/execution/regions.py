@@ -1,8 +1,5 @@
-"""Pipelined regions: the vertices that must run at the same time, and so fail together.
-
-A pipelined edge joins what it connects, a blocking one cuts; regions that wait for each other in
-a circle are one (FO-01, FO-02).
-"""
+"""Pipelined regions: sets of vertices that must run at the same time, and so fail together.
+Pipelined edges join vertices to a region; cyclic regions are merged (FO-01, FO-02)."""
 
 from __future__ import annotations
 
@@ -12,35 +9,33 @@ from flinkray.scheduler.execution.execution_graph import ExecutionGraph, Partiti
 
 
 class PipelinedRegion:
-    """Execution vertices by ordinal, and the groups of blocking partitions at its rim."""
+    """Execution vertices of a region, and the groups of blocking partitions at its border."""
 
     __slots__ = ("index", "inputs", "outputs", "reads", "vertices")
 
     def __init__(self, index: int) -> None:
         self.index = index
-        """Regions are numbered in topological order."""
+        """Index of the region; regions are numbered in topological order."""
         self.vertices: list[int] = []
-        """Ordinals, ascending."""
+        """Ordinals of the region's vertices, ascending."""
         self.inputs: list[PartitionGroup] = []
-        """What it reads of other regions."""
+        """Groups that the region reads from other regions."""
         self.outputs: list[PartitionGroup] = []
-        """What other regions read of it."""
+        """Groups of this region that other regions read."""
         self.reads: list[PartitionGroup] = []
-        """The inputs, and what it reads of its own."""
+        """All groups that the region reads: ``inputs`` and groups of its own."""
 
 
 class PipelinedRegions:
-    """All regions of a graph.  Takes time and space in proportion to vertices and groups.
-
-    A region that reads a group produces all of the group's partitions or none of them: it need
-    never wait for a part of a group.
-    """
+    """All regions of a graph.  Time and space are proportional to vertices and groups.
+    A region that reads a group produces all partitions of the group or none, so that a region never
+    waits for a part of a group."""
 
     def __init__(self, graph: ExecutionGraph) -> None:
         self.of = _regions_of(graph)
-        """Ordinal -> index of its region."""
+        """Ordinal of a vertex -> index of its region."""
         self.regions = [PipelinedRegion(index) for index in range(max(self.of, default=-1) + 1)]
-        """In topological order."""
+        """The regions in topological order."""
         for ordinal, index in enumerate(self.of):
             self.regions[index].vertices.append(ordinal)
         for group in blocking_groups(graph):
@@ -54,15 +49,15 @@ class PipelinedRegions:
                     self.regions[index].outputs.append(group)
 
     def producers(self, group: PartitionGroup) -> list[int]:
-        """The regions that produce a group's partitions, each once."""
+        """Indices of the regions that produce the group's partitions, without duplicates."""
         return _distinct(self.of, group.producer_ordinals)
 
     def readers(self, group: PartitionGroup) -> list[int]:
-        """The regions that read a group, each once."""
+        """Indices of the regions that read the group, without duplicates."""
         return _distinct(self.of, group.consumer_ordinals)
 
     def consumers(self, group: PartitionGroup) -> list[int]:
-        """Those of the readers that do not produce it themselves."""
+        """Indices of the regions that read the group and do not produce it."""
         producers = set(self.producers(group))
         return [index for index in self.readers(group) if index not in producers]
 
@@ -72,7 +67,7 @@ def _distinct(regions: list[int], ordinals: range) -> list[int]:
 
 
 def _regions_of(graph: ExecutionGraph) -> list[int]:
-    """Ordinal -> region, in topological order."""
+    """Ordinal -> region, numbered in topological order."""
     joined = _join_pipelined(graph)
     while True:
         regions = _components_in_order(graph, joined)
@@ -82,8 +77,9 @@ def _regions_of(graph: ExecutionGraph) -> list[int]:
 
 
 def _join_torn_groups(graph: ExecutionGraph, regions: list[int]) -> list[int]:
-    """A region that produces a part of a group that it reads would wait for itself: it is joined
-    with those that produce the rest.  (Pointwise edges of odd ratios can do that.)"""
+    """Merge regions that produce parts of a group that one of them reads.
+    Otherwise this region would wait for itself.  (Pointwise edges of uneven parallelism can cause
+    this.)"""
     parent = list(range(max(regions, default=-1) + 1))
 
     def find(node: int) -> int:
@@ -111,7 +107,7 @@ def blocking_groups(graph: ExecutionGraph) -> Iterator[PartitionGroup]:
 
 
 def _join_pipelined(graph: ExecutionGraph) -> list[int]:
-    """Union-find: per ordinal the smallest ordinal that pipelined edges join it with."""
+    """Smallest ordinal that pipelined edges join each ordinal with (union-find)."""
     parent = list(range(len(graph.subtasks)))
 
     def find(node: int) -> int:
@@ -129,7 +125,7 @@ def _join_pipelined(graph: ExecutionGraph) -> list[int]:
         return root
 
     for vertex in graph.vertices:
-        if vertex.is_coordinated:  # its subtasks live and die together
+        if vertex.is_coordinated:  # its subtasks start and end together
             join(vertex.ordinals, find(vertex.first))
     for edge in graph.edges:
         if edge.result.is_pipelined:
@@ -140,11 +136,8 @@ def _join_pipelined(graph: ExecutionGraph) -> list[int]:
 
 
 def _components_in_order(graph: ExecutionGraph, joined: list[int]) -> list[int]:
-    """Per ordinal the number of its region: circles merged, numbered in topological order.
-
-    Tarjan's algorithm without recursion, over regions *and* groups as nodes, so that a group of n
-    producers and m consumers has n + m arcs and not n x m.
-    """
+    """Ordinal -> number of its region, with cycles merged, in topological order.
+    Tarjan's algorithm over regions *and* groups as nodes: n + m arcs per group instead of n x m."""
     number = {root: i for i, root in enumerate(dict.fromkeys(joined))}
     region_of = [number[root] for root in joined]
     groups = list(blocking_groups(graph))
@@ -158,14 +151,14 @@ def _components_in_order(graph: ExecutionGraph, joined: list[int]) -> list[int]:
             successors[region].append(node)
         successors[node] = list(dict.fromkeys(region_of[consumers.start : consumers.stop]))
     component = _tarjan(successors)
-    # Components come out in reverse topological order; those of groups alone are left out.
+    # Components come in reverse topological order; components that are only groups are left out.
     wanted = sorted({component[node] for node in range(first_group)}, reverse=True)
     order = {c: i for i, c in enumerate(wanted)}
     return [order[component[region]] for region in region_of]
 
 
 def _tarjan(successors: list[list[int]]) -> list[int]:
-    """The strongly connected component of each node, numbered in reverse topological order."""
+    """Strongly connected component of each node, numbered in reverse topological order."""
     unseen = -1
     index = [unseen] * len(successors)
     low = [0] * len(successors)

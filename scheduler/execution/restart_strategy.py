@@ -1,4 +1,4 @@
-"""Restart strategies: whether a job may be restarted after a failure, and after what delay."""
+"""Restart strategies: whether a job may restart after a failure, and after which delay."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from flinkray.core.errors import IllegalTransitionError
+from flinkray.core.job_options import ENDLESS
 from flinkray.scheduler.graph.job_graph import (
     ExponentialDelayRestart,
     FailureRateRestart,
@@ -17,19 +18,22 @@ from flinkray.scheduler.graph.job_graph import (
 
 
 class RestartBackoffTimeStrategy(ABC):
-    """Is told of every failure and then asked; asking changes nothing (FO-08).
+    """Decides about restarts.
+    Call ``notify_failure`` for every failure, then the other methods, which change nothing (FO-08).
+    Times are monotonic seconds."""
 
-    Times are monotonic seconds.
-    """
+    is_endless = False
+    """Whether the strategy allows any number of restarts."""
 
     @abstractmethod
     def notify_failure(self, now: float) -> bool:
-        """A failure; False: it is one with an earlier one whose restart is still to come, and costs
-        no further attempt."""
+        """Count a failure.
+        Returns False if the failure belongs to an earlier failure whose restart is still pending;
+        then it costs no further restart."""
 
     @abstractmethod
     def can_restart(self) -> bool:
-        """Whether the failure notified last may be answered with a restart."""
+        """Whether a restart is allowed after the last failure."""
 
     @abstractmethod
     def backoff_time(self, now: float) -> float:
@@ -51,6 +55,7 @@ class _FixedDelay(RestartBackoffTimeStrategy):
     def __init__(self, settings: FixedDelayRestart) -> None:
         self._settings = settings
         self._failures = 0
+        self.is_endless = settings.attempts >= ENDLESS
 
     def notify_failure(self, now: float) -> bool:
         self._failures += 1
@@ -82,14 +87,15 @@ class _FailureRate(RestartBackoffTimeStrategy):
 
 
 class _ExponentialDelay(RestartBackoffTimeStrategy):
-    """Whole milliseconds, truncated, as in Flink's strategy of the same name."""
+    """Delays in whole milliseconds, truncated, as in Flink's strategy of the same name."""
 
     def __init__(self, settings: ExponentialDelayRestart, random: Callable[[], float]) -> None:
         self._settings = settings
+        self.is_endless = settings.attempts is None
         self._random = random
         self._failures = 0
         self._restart_at: float | None = None
-        """When the restart after the last failure is due, or was."""
+        """Monotonic seconds when the restart after the last failure is or was due; None before."""
 
     def notify_failure(self, now: float) -> bool:
         if self._restart_at is not None:
@@ -115,7 +121,7 @@ class _ExponentialDelay(RestartBackoffTimeStrategy):
         limit = settings.max_backoff * 1000
         base = settings.initial_backoff * 1000
         for _ in range(self._failures - 1):
-            # Far above the limit nothing changes any more; growing on would overflow.
+            # Far above the limit the base no longer matters; growing further would overflow.
             base = min(base * settings.backoff_multiplier, limit * 1e6)
         offset = int(base * settings.jitter_factor)
         jitter = int(self._random() * (2 * offset + 1)) - offset
@@ -125,7 +131,7 @@ class _ExponentialDelay(RestartBackoffTimeStrategy):
 def new_restart_strategy(
     settings: RestartStrategy, random: Callable[[], float] = lambda: 0.5
 ) -> RestartBackoffTimeStrategy:
-    """The strategy that the settings describe; *random* gives numbers in [0, 1), for jitter."""
+    """The restart strategy for these settings.  *random* returns numbers in [0, 1), for jitter."""
     if isinstance(settings, NoRestart):
         return _NoRestart()
     if isinstance(settings, FixedDelayRestart):

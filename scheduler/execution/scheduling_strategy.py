@@ -1,4 +1,4 @@
-"""When which regions are scheduled."""
+"""Scheduling strategies: when each region is scheduled."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from flinkray.scheduler.graph.job_graph import JobGraph, JobType
 
 
 class SchedulingStrategy(ABC):
-    """Regions are indices; what is returned is to be scheduled now, in that order."""
+    """Decides which regions to schedule.
+    Methods return the indices of the regions to schedule now, in this order."""
 
     def __init__(self, regions: PipelinedRegions) -> None:
         self._regions = regions
 
     @abstractmethod
     def start(self) -> list[int]:
-        """The job begins."""
+        """The regions to schedule when the job begins."""
 
     @abstractmethod
     def restart(self, regions: Iterable[int]) -> list[int]:
-        """These were reset, with their results, and are to run again when they can."""
+        """The regions to schedule now, out of these regions that were reset."""
 
     @abstractmethod
     def groups_finished(self, groups: Iterable[PartitionGroup]) -> list[int]:
-        """All partitions of these groups are finished; who runs already is to be skipped."""
+        """The regions to schedule now that all partitions of these groups are finished.
+        The caller must skip regions that run already."""
 
     @abstractmethod
     def groups_unfinished(self, groups: Iterable[PartitionGroup]) -> None:
-        """Partitions of these groups, which were finished, are to be produced again."""
+        """Note that partitions of these groups, which were finished, will be produced again."""
 
 
 class EagerSchedulingStrategy(SchedulingStrategy):
-    """All at once: for streams, where everything runs at the same time."""
+    """Schedules all regions at once, for streaming jobs."""
 
     def start(self) -> list[int]:
         return list(range(len(self._regions.regions)))
@@ -50,12 +52,12 @@ class EagerSchedulingStrategy(SchedulingStrategy):
 
 
 class PipelinedRegionSchedulingStrategy(SchedulingStrategy):
-    """A region when all blocking partitions that it reads are finished."""
+    """Schedules a region when all blocking partitions that it reads are finished."""
 
     def __init__(self, regions: PipelinedRegions) -> None:
         super().__init__(regions)
         self._unfinished = [len(region.inputs) for region in regions.regions]
-        """Region -> how many of its input groups are not finished."""
+        """Region -> number of its input groups that are not finished."""
 
     def start(self) -> list[int]:
         return self.restart(range(len(self._unfinished)))
@@ -79,7 +81,7 @@ class PipelinedRegionSchedulingStrategy(SchedulingStrategy):
 
 
 def new_scheduling_strategy(job_graph: JobGraph, regions: PipelinedRegions) -> SchedulingStrategy:
-    """The strategy for a job of its type."""
+    """The scheduling strategy for the job's type."""
     if job_graph.job_type is JobType.STREAMING and not job_graph.has_coordinated_vertices:
         return EagerSchedulingStrategy(regions)
     return PipelinedRegionSchedulingStrategy(regions)

@@ -1,4 +1,4 @@
-"""The job graph: what a user submits, and what follows from it alone."""
+"""The job graph that a user submits, and functions that only need the job graph."""
 
 __all__ = [
     "checkpoint_configuration",

@@ -1,4 +1,4 @@
-"""When and how a job's checkpoints are taken."""
+"""Configuration of a job's checkpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flinkray.core.message import message, register
 from flinkray.core.schema import stored
 
 LONGEST_PAUSE = 365 * 24 * 3600.0
-"""Seconds: Flink's bound of ``min_pause``."""
+"""Upper bound of ``min_pause`` in seconds, as in Flink."""
 
 
 @stored("CheckpointRetentionPolicy")
@@ -25,31 +25,31 @@ class CheckpointRetentionPolicy(Enum):
     NEVER_RETAIN_AFTER_TERMINATION = "never"
     RETAIN_ON_FAILURE = "on-failure"
     RETAIN_ON_CANCELLATION = "on-cancellation"
-    """And on a failure."""
+    """Checkpoints stay if the job was canceled or has failed."""
 
 
 @stored("CheckpointConfiguration")
 @message
 class CheckpointConfiguration:
-    """Times are in seconds."""
+    """Configuration of a job's checkpoints.  Times are in seconds."""
 
     interval: float | None = None
-    """None: checkpoints are taken on request only."""
+    """Seconds between periodic checkpoints; None: checkpoints are taken on request only."""
     timeout: float = 600.0
     min_pause: float = 0.0
-    """From the end of one to the beginning of the next."""
+    """Minimum seconds from the completion of a checkpoint to the next periodic checkpoint."""
     max_concurrent: int = 1
     max_retained: int = 1
     tolerable_failures: int = 0
-    """So many in a row the job survives; -1: any number."""
+    """Number of failed checkpoints in a row that the job survives; -1 means any number."""
     retention: CheckpointRetentionPolicy = CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION
     is_exactly_once: bool = True
     is_unaligned: bool = False
     alignment_timeout: float = 0.0
-    """Unaligned checkpoints begin aligned, and have so much time for it."""
+    """Seconds for which unaligned checkpoints try to align first; 0: they begin unaligned."""
     is_incremental: bool = True
     allows_finished_tasks: bool = True
-    """Checkpoints go on when some tasks have come to the end of their data."""
+    """Whether checkpoints are taken after some tasks have reached the end of their data."""
 
     def __post_init__(self) -> None:
         if self.interval is not None and self.interval <= 0:
@@ -65,17 +65,17 @@ class CheckpointConfiguration:
 
     @property
     def tolerated(self) -> int:
-        """How many failures in a row do not fail the job."""
+        """How many failed checkpoints in a row do not fail the job."""
         return job_options.ENDLESS if self.tolerable_failures == -1 else self.tolerable_failures
 
     @property
     def pause(self) -> float:
-        """The pause, which is bounded."""
+        """``min_pause``, limited to ``LONGEST_PAUSE``."""
         return min(self.min_pause, LONGEST_PAUSE)
 
     @property
     def period(self) -> float | None:
-        """From one periodic request to the next: not shorter than the pause."""
+        """Seconds between periodic requests, at least the pause; None: no periodic checkpoints."""
         return None if self.interval is None else max(self.interval, self.pause)
 
 
@@ -99,13 +99,14 @@ _OF_OPTIONS: tuple[tuple[ConfigOption[Any], str, Callable[[Any], Any]], ...] = (
     (job_options.CHECKPOINTING_INCREMENTAL, "is_incremental", bool),
     (job_options.CHECKPOINTING_AFTER_TASKS_FINISH, "allows_finished_tasks", bool),
 )
-"""Option, field, and how the one becomes the other."""
+"""(option, field of CheckpointConfiguration, conversion from the option to the field)"""
 
 
 def checkpoints_of(
     configuration: Configuration, others: CheckpointConfiguration | None = None
 ) -> CheckpointConfiguration:
-    """What the options say.  *others*: what holds where they are not set; None: their defaults."""
+    """The checkpoint configuration that the options describe.
+    *others*: values of options that are not set; None means their defaults."""
     changes = {
         field: convert(configuration.get(option))
         for option, field, convert in _OF_OPTIONS
@@ -113,5 +114,5 @@ def checkpoints_of(
     }
     others = others or CheckpointConfiguration()
     if not changes.get("is_exactly_once", others.is_exactly_once):
-        changes["is_unaligned"] = False  # as Flink: it means nothing then
+        changes["is_unaligned"] = False  # as in Flink: no effect in this case
     return replace(others, **changes)

@@ -4,15 +4,12 @@ With S producers (partitions) and T consumers:
 
 * ALL_TO_ALL: every consumer reads every partition; consumer i reads subpartition i of each.
 * POINTWISE, S >= T: consumer i reads partitions [i*S//T, (i+1)*S//T), which have one subpartition.
-* POINTWISE, S < T: consumer i reads partition i*S//T; that partition has as many subpartitions as
-  consumers, and its k-th consumer reads the k-th.
+* POINTWISE, S < T: consumer i reads partition i*S//T; the partition has one subpartition per
+  consumer, and its k-th consumer reads the k-th.
 
-This is the integer form of Flink's VertexInputInfoComputationUtils (since 1.14); earlier versions
-rounded floats, and differ for some pairs of S and T.
-
-In each pattern the partitions and consumers of an edge fall apart into *groups*: every consumer of
-a group reads every partition of it and nothing else of the edge.  So an edge is held as its groups,
-each of them two ranges, and never as S x T pairs.
+This is the integer form of Flink's VertexInputInfoComputationUtils (since 1.14).  The partitions
+and consumers of an edge are divided into *groups*: every consumer of a group reads every partition
+of the group and no others of the edge.  A group is stored as two ranges.
 """
 
 from __future__ import annotations
@@ -23,14 +20,14 @@ ALL_TO_ALL = DistributionPattern.ALL_TO_ALL
 
 
 def number_of_groups(pattern: DistributionPattern, producers: int, consumers: int) -> int:
-    """How many groups an edge has."""
+    """Number of groups of an edge."""
     return 1 if pattern is ALL_TO_ALL else min(producers, consumers)
 
 
 def group_of_consumer(
     pattern: DistributionPattern, producers: int, consumers: int, consumer: int
 ) -> int:
-    """The group that a consumer reads."""
+    """Index of the group that the consumer reads."""
     if pattern is ALL_TO_ALL:
         return 0
     return consumer if producers >= consumers else consumer * producers // consumers
@@ -39,7 +36,7 @@ def group_of_consumer(
 def group_of_partition(
     pattern: DistributionPattern, producers: int, consumers: int, partition: int
 ) -> int:
-    """The group that a partition is in."""
+    """Index of the group that contains the partition."""
     if pattern is ALL_TO_ALL:
         return 0
     if producers < consumers:
@@ -50,7 +47,7 @@ def group_of_partition(
 def partitions_of_group(
     pattern: DistributionPattern, producers: int, consumers: int, group: int
 ) -> range:
-    """The partitions of a group."""
+    """Partitions of the group."""
     if pattern is ALL_TO_ALL:
         return range(producers)
     if producers < consumers:
@@ -61,7 +58,7 @@ def partitions_of_group(
 def consumers_of_group(
     pattern: DistributionPattern, producers: int, consumers: int, group: int
 ) -> range:
-    """The consumers of a group."""
+    """Consumers of the group."""
     if pattern is ALL_TO_ALL:
         return range(consumers)
     if producers >= consumers:
@@ -73,7 +70,7 @@ def consumers_of_group(
 def number_of_subpartitions(
     pattern: DistributionPattern, producers: int, consumers: int, partition: int
 ) -> int:
-    """Into how many parts a partition is divided: one for each of its consumers."""
+    """Number of subpartitions of a partition: one for each of its consumers."""
     group = group_of_partition(pattern, producers, consumers, partition)
     return len(consumers_of_group(pattern, producers, consumers, group))
 
@@ -81,6 +78,6 @@ def number_of_subpartitions(
 def subpartition_of(
     pattern: DistributionPattern, producers: int, consumers: int, consumer: int
 ) -> int:
-    """Which subpartition a consumer reads, the same of every partition that it reads."""
+    """Subpartition that the consumer reads; the same index in every partition that it reads."""
     group = group_of_consumer(pattern, producers, consumers, consumer)
     return consumer - consumers_of_group(pattern, producers, consumers, group).start

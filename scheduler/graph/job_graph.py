@@ -1,4 +1,4 @@
-"""The job graph: what a user submits.  User code is in it as opaque bytes."""
+"""The job graph that a user submits.  It contains user code as opaque bytes."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ class FixedDelayRestart:
 @stored("FailureRateRestart")
 @message
 class FailureRateRestart:
-    """Restarts, each after ``delay`` seconds, as long as no more than so many failures fall into an
-    interval of so many seconds."""
+    """Restarts after ``delay`` seconds, unless failures become too frequent.
+    The job fails after more than ``max_failures_per_interval`` failures within ``interval``
+    seconds."""
 
     max_failures_per_interval: int
     interval: float = 60.0
@@ -55,17 +56,17 @@ class FailureRateRestart:
 @stored("ExponentialDelayRestart")
 @message
 class ExponentialDelayRestart:
-    """Restarts after delays that grow from failure to failure; all durations in seconds."""
+    """Restarts after delays that grow from failure to failure.  All durations are in seconds."""
 
     initial_backoff: float = 1.0
     max_backoff: float = 60.0
     backoff_multiplier: float = 1.5
     reset_backoff_threshold: float = 3600.0
-    """So long after the last restart without a failure, the delay is the initial one again."""
+    """Time without failures after which the initial delay applies again."""
     jitter_factor: float = 0.1
-    """Part of the delay by which it may be longer or shorter, at random."""
+    """Part of the delay by which the delay is randomly longer or shorter."""
     attempts: int | None = None
-    """At most so many restarts; None: without end."""
+    """Largest number of restarts; None means no limit."""
 
     def __post_init__(self) -> None:
         if not 0 < self.initial_backoff <= self.max_backoff:
@@ -84,12 +85,9 @@ RestartStrategy = NoRestart | FixedDelayRestart | FailureRateRestart | Exponenti
 @stored("Invokable")
 @message
 class Invokable:
-    """What the subtasks of a vertex run.
-
-    ``kind`` says which runtime runs it (``"spark"``); ``code`` is the user's function, pickled, and
-    is unpickled only by the process that runs it, or the key of a blob with that function;
-    ``configuration`` is the runtime's.
-    """
+    """The code that the subtasks of a vertex run in the runtime ``kind`` (``"spark"``).
+    ``code`` is the user's pickled function, or the key of its blob; only the process that runs the
+    function unpickles it.  ``configuration`` is for the runtime."""
 
     kind: str
     code: bytes | BlobKey
@@ -100,29 +98,29 @@ SPARK = "spark"
 """``Invokable.kind`` of a Spark stage."""
 
 SPARK_SESSION = "flinkray.session"
-"""In the configuration of a Spark invokable: the name of the session whose guest the stage is.  Its
-executors are the session's, and its one slot need not have a CPU."""
+"""Configuration key of a Spark invokable: the name of the session that runs the stage as a guest.
+The executors belong to the session, and the stage's single slot need not have a CPU."""
 
 EPOCHS_OF = "epochs-of"
-"""In the configuration of a stream invokable with committers of epochs: the Spark vertices that
-take those, by their ids between spaces."""
+"""Configuration key of a stream invokable that commits epochs.
+Its value lists the ids of the Spark vertices that take the epochs, separated by spaces."""
 
 BATCHES_OF = "batches-of"
-"""In the configuration of a stream invokable with a source of micro-batches: the Spark vertex that
-publishes those."""
+"""Configuration key of a stream invokable with a source of micro-batches.
+Its value is the id of the Spark vertex that publishes the micro-batches."""
 
 PYTHON = "python"
-"""``Invokable.kind`` of tasks that run a Python function in their slot's task process."""
+"""``Invokable.kind`` of tasks that run a Python function in the task process of their slot."""
 
 STREAM = "stream"
-"""``Invokable.kind`` of tasks that run a chain of stream operators there."""
+"""``Invokable.kind`` of tasks that run a chain of stream operators in a task process."""
 
 TASK_PROCESS_KINDS = frozenset({PYTHON, STREAM})
-"""Kinds that task processes run."""
+"""Kinds that run in task processes."""
 
 COORDINATED_KINDS = frozenset({SPARK})
-"""Kinds whose subtasks a coordinator of the vertex starts and ends, in slots that are the bundles
-of one worker group."""
+"""Kinds whose subtasks are started and ended by a coordinator of the vertex.
+Their slots are the bundles of one worker group."""
 
 DEFAULT_SLOT_SHARING_GROUP = "default"
 
@@ -130,8 +128,8 @@ DEFAULT_SLOT_SHARING_GROUP = "default"
 @stored("JobType")
 @register
 class JobType(Enum):
-    """STREAMING: all tasks run at the same time.  BATCH: a region of pipelined tasks runs when the
-    blocking results that it reads are finished."""
+    """STREAMING: all tasks run at the same time.
+    BATCH: a region of pipelined tasks runs when the blocking results that it reads are finished."""
 
     STREAMING = "STREAMING"
     BATCH = "BATCH"
@@ -140,8 +138,10 @@ class JobType(Enum):
 @stored("SchedulerMode")
 @register
 class SchedulerMode(Enum):
-    """DEFAULT: the job runs with its vertices' parallelism or not at all.  ADAPTIVE: with what the
-    slots allow between each vertex's ``min_parallelism`` and ``parallelism``."""
+    """How the scheduler treats the parallelism of the job's vertices.
+    DEFAULT: the job runs with exactly the vertices' parallelism.  ADAPTIVE: the job runs with the
+    parallelism that the slots allow, between each vertex's ``min_parallelism`` and ``parallelism``.
+    """
 
     DEFAULT = "DEFAULT"
     ADAPTIVE = "ADAPTIVE"
@@ -150,9 +150,11 @@ class SchedulerMode(Enum):
 @stored("ResultPartitionType")
 @register
 class ResultPartitionType(Enum):
-    """How a result is handed on: while it is produced (PIPELINED; PIPELINED_BOUNDED with bounded
-    buffers), or when it is finished (BLOCKING, which can be read more than once).  What a finished
-    job leaves BLOCKING_PERSISTENT outlives it, until the cluster is told to release it."""
+    """When and how long consumers can read a result.
+    PIPELINED: while the result is produced; PIPELINED_BOUNDED: as PIPELINED, with bounded buffers.
+    BLOCKING: when the result is finished; it can be read more than once.  BLOCKING_PERSISTENT: as
+    BLOCKING, and the result of a finished job is kept until the cluster is told to release it.
+    """
 
     PIPELINED = "PIPELINED"
     PIPELINED_BOUNDED = "PIPELINED_BOUNDED"
@@ -166,16 +168,16 @@ class ResultPartitionType(Enum):
 
     @property
     def is_persistent(self) -> bool:
-        """Whether it is the cluster's when the job has finished."""
+        """Whether the cluster takes over the result when the job has finished."""
         return self is ResultPartitionType.BLOCKING_PERSISTENT
 
 
 @stored("ResultMedium")
 @register
 class ResultMedium(Enum):
-    """Where a result is.  CHANNELS: in the processes that produce it, which hand it on.  FILES:
-    Parquet files in the cluster's storage; they outlive the processes, and Spark can read and write
-    them."""
+    """Storage of a result.
+    CHANNELS: in the producing processes, which send the result.  FILES: in Parquet files in the
+    cluster's storage, which outlive the processes and which Spark can read and write."""
 
     CHANNELS = "CHANNELS"
     FILES = "FILES"
@@ -191,14 +193,14 @@ class DistributionPattern(Enum):
 
 
 def _in_channels(values: dict[str, Any]) -> dict[str, Any]:
-    """Version 1 knew no other medium."""
+    """Migrate version 1, which knew no medium but CHANNELS."""
     return {**values, "medium": ResultMedium.CHANNELS}
 
 
 @stored("IntermediateDataSet", version=2, migrations={1: _in_channels})
 @message
 class IntermediateDataSet:
-    """A result of a vertex; subtask i produces its partition i."""
+    """A result of a vertex; subtask i produces partition i."""
 
     data_set_id: IntermediateDataSetID
     result_type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED
@@ -208,28 +210,27 @@ class IntermediateDataSet:
 @stored("JobEdge", version=2, migrations={1: with_defaults})
 @message
 class JobEdge:
-    """A vertex reads a data set of another one."""
+    """An edge: a vertex reads a data set of another vertex."""
 
     source: IntermediateDataSetID
     pattern: DistributionPattern
     ship_strategy: str = ""
-    """For people (``HASH``, ``REBALANCE``, ...); empty: the pattern's name."""
+    """Shown to users (``HASH``, ``REBALANCE``, ...); if empty, the pattern's name is shown."""
     operator_id: str = ""
-    """Of the chained operator whose output it is; empty: it is not known."""
+    """Id of the chained operator that produces the data; empty if unknown."""
     output_tag: str | None = None
-    """Of a side output."""
+    """Tag of a side output; None for the main output."""
     input_index: int = 0
-    """Which input of the reading operator it feeds."""
+    """Index of the reading operator's input that the edge feeds."""
 
 
 @stored("MasterFormat")
 @message
 class MasterFormat:
-    """Work for a vertex that is done once per job, outside its tasks.
-
-    Before the job is scheduled the code is asked to prepare and to divide the input into splits
-    (an input format), and after all tasks are finished to commit (an output format).  It is user
-    code: the JobMaster has it run in a process of its own.
+    """Work for a vertex that is done once per job, outside the tasks.
+    Before the job is scheduled, an input format prepares and divides the input into splits.  After
+    all tasks are finished, an output format commits.  The code is user code: the JobMaster runs it
+    in a separate process.
     """
 
     code: bytes
@@ -240,37 +241,38 @@ class MasterFormat:
 @stored("JobVertex", version=4, migrations=dict.fromkeys((1, 2, 3), with_defaults))
 @message
 class JobVertex:
-    """Chained operators: ``parallelism`` subtasks, each in a slot of ``slot_profile``."""
+    """Chained operators, with ``parallelism`` subtasks, each in a slot of ``slot_profile``."""
 
     vertex_id: JobVertexID
     name: str
     parallelism: int
     slot_profile: ResourceProfile
-    """Of the slots of its slot-sharing group: the same for all vertices of the group."""
+    """Profile of the slots of the slot-sharing group; equal for all vertices of the group."""
     invokable: Invokable
     max_parallelism: int | None = None
-    """Number of key groups, as somebody has set it; None: it is derived, and may become that of
-    the state which the job is restored from."""
+    """Configured number of key groups.
+    None: the number is derived from the parallelism, or taken from the restored state."""
     min_parallelism: int = 1
-    """With fewer subtasks an adaptive job does not run; ``parallelism`` is the upper bound."""
+    """Lower bound of the parallelism in an adaptive job; ``parallelism`` is the upper bound."""
     slot_sharing_group: str = DEFAULT_SLOT_SHARING_GROUP
     co_location_group: str | None = None
-    """Subtask i of each vertex of the group runs in one and the same slot."""
+    """Subtasks of the group's vertices with the same index share a slot; None: no group."""
     results: tuple[IntermediateDataSet, ...] = ()
     inputs: tuple[JobEdge, ...] = ()
     master_format: MasterFormat | None = None
     operators: tuple[VertexOperator, ...] = ()
-    """Of a chain of stream operators, the head first: whose state checkpoints have."""
+    """Operators of a chain of stream operators, head first; checkpoints contain their state."""
     non_parallel: bool = False
-    """It can have one subtask only, whatever parallelism others have."""
+    """Whether the vertex can have only one subtask, whatever the parallelism of other vertices."""
     derived_max_parallelism: int | None = None
-    """Of an elastic job that was resized: where none is set, and the parallelism would give another
-    one by now; so that state stays where it is."""
+    """Max parallelism of a rescaled elastic job that has none configured.
+    Set if the new parallelism would derive another number, so that state keeps its key groups;
+    otherwise None."""
 
     @property
     def key_groups(self) -> int:
-        """As far as the graph says: the state that the job is restored from may have others, unless
-        the max parallelism is set."""
+        """Number of key groups according to the graph.
+        Unless the max parallelism is configured, a restored state may have another number."""
         return (
             self.max_parallelism
             or self.derived_max_parallelism
@@ -281,7 +283,7 @@ class JobVertex:
 @stored("ParallelismBounds")
 @message
 class ParallelismBounds:
-    """With how few, and with how many subtasks an elastic job's vertex runs."""
+    """Lower and upper bound of the parallelism of one vertex in an elastic job."""
 
     vertex_id: JobVertexID
     lower: int
@@ -290,41 +292,42 @@ class ParallelismBounds:
 
 @message
 class ParallelismRange:
-    """The same, whatever the vertex."""
+    """Lower and upper bound of the parallelism, not tied to a vertex."""
 
     lower: int
     upper: int
 
 
 def _same_use(name: str) -> str:
-    """Version 1 knew no archives."""
+    """Migrate version 1, which knew no archives."""
     return name
 
 
 @stored("JobFileUse", version=2, migrations={1: _same_use})
 @register
 class JobFileUse(Enum):
-    """What a file is for that travels with a job."""
+    """Purpose of a file that is shipped with a job."""
 
     IMPORT = "import"
-    """User code imports from it."""
+    """User code imports from the file."""
     CACHE = "cache"
-    """User code asks for it by its name."""
+    """User code gets the file by its name."""
     ARCHIVE = "archive"
-    """The same, and it is unpacked, under its name, in the working directory of tasks."""
+    """User code gets the archive by its name.
+    The archive is also unpacked in the tasks' working directory, under its name."""
 
 
 @stored("JobFile")
 @message
 class JobFile:
-    """A file or directory of the client that the job's tasks have a copy of."""
+    """A file or directory of the client that each task of the job can access as a copy."""
 
     name: str
-    """Under which it is asked for; of what is imported, the file's own; of an archive, a relative
-    path."""
+    """Name under which user code gets the file.
+    For imports the file's own name; for an archive a relative path."""
     use: JobFileUse
     content: bytes | BlobKey
-    """Of a directory: a zip archive of what is in it."""
+    """Content of the file; for a directory a zip archive of its content."""
     is_directory: bool = False
     is_executable: bool = False
 
@@ -332,14 +335,14 @@ class JobFile:
 @stored("AttachedClient")
 @message
 class AttachedClient:
-    """A client that its job ends with: the job is cancelled when nothing is heard of it."""
+    """A client that the job depends on: the job is canceled when the client's heartbeats stop."""
 
     name: str
-    """For people: which process, and where."""
+    """Process and host of the client, for users."""
     heartbeat_timeout: float
-    """Seconds of silence after which it is lost."""
+    """Seconds without a heartbeat after which the client counts as lost."""
     reason: str
-    """Why the job ends with it, for people."""
+    """Why the job ends with the client, for users."""
 
     def __post_init__(self) -> None:
         if not self.heartbeat_timeout > 0:
@@ -347,7 +350,7 @@ class AttachedClient:
 
 
 def _without_configuration(values: dict[str, Any]) -> dict[str, Any]:
-    """Version 1: the cluster's options held for all jobs."""
+    """Migrate version 1, in which the cluster's options applied to all jobs."""
     return {**values, "configuration": {}}
 
 
@@ -360,32 +363,32 @@ class JobGraph:
     name: str
     vertices: tuple[JobVertex, ...]
     restart_strategy: RestartStrategy | None = None
-    """None: what the configuration says (``restart-strategy.type``)."""
+    """Restart strategy of the job; None: the option ``restart-strategy.type`` decides."""
     job_type: JobType = JobType.STREAMING
     scheduler_mode: SchedulerMode = SchedulerMode.DEFAULT
     restart_all: bool = False
-    """True: any failure restarts the whole job, not only the regions that it concerns."""
+    """Whether any failure restarts the whole job, not only the regions concerned."""
     files: tuple[JobFile, ...] = ()
     client: AttachedClient | None = None
-    """None: the job goes on without any."""
+    """Client that the job ends with; None: the job does not depend on a client."""
     configuration: dict[str, str] = field(default_factory=dict)
-    """Options of :mod:`flinkray.core.job_options`, over those of the cluster."""
+    """Options of :mod:`flinkray.core.job_options`, which override those of the cluster."""
     checkpoints: CheckpointConfiguration | None = None
-    """None: no checkpoints are taken, and no savepoints."""
+    """Configuration of checkpoints; None: neither checkpoints nor savepoints are taken."""
 
     @property
     def blobs(self) -> tuple[BlobKey, ...]:
-        """What the graph refers to; the blobs' owner is the job."""
+        """Keys of the blobs that the graph refers to; the job owns these blobs."""
         codes = [vertex.invokable.code for vertex in self.vertices]
         codes += [file.content for file in self.files]
         return tuple(dict.fromkeys(code for code in codes if isinstance(code, BlobKey)))
 
     @property
     def has_coordinated_vertices(self) -> bool:
-        """Whether any of its vertices is run by a coordinator (Spark stages)."""
+        """Whether a coordinator runs any of the vertices (Spark stages)."""
         return any(vertex.invokable.kind in COORDINATED_KINDS for vertex in self.vertices)
 
     @property
     def has_stream_sources(self) -> bool:
-        """Whether any of its vertices is a source of streams, which has an enumerator."""
+        """Whether any of the vertices is a streaming source, which has an enumerator."""
         return any(v.invokable.kind == STREAM and not v.inputs for v in self.vertices)

@@ -1,5 +1,5 @@
-"""What cannot run is refused before anything is started, with one sentence that says how to mend
-it; and the order in which vertices depend on each other."""
+"""Validation of job graphs before anything is started, and their topological order.
+An error is one sentence that says what is wrong and how to mend it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from flinkray.scheduler.graph.job_graph import (
 
 
 def validate(job_graph: JobGraph) -> None:
-    """Refuse a job that could never run.
+    """Check that the job can run.
 
     Raises:
-        JobSubmissionError: the first thing that is wrong, and how to mend it.
+        JobSubmissionError: the first problem found, and how to mend it.
     """
     problem = _problem_of(job_graph)
     if problem is not None:
@@ -40,10 +40,11 @@ def validate(job_graph: JobGraph) -> None:
 
 
 def topological_order(job_graph: JobGraph) -> tuple[JobVertex, ...]:
-    """The vertices, each after all that it reads; otherwise in the graph's own order.
+    """The vertices in topological order: each after all vertices that it reads.
+    Otherwise the vertices keep the order of the graph.
 
     Raises:
-        JobSubmissionError: a data set is read that no vertex produces, or vertices read each other.
+        JobSubmissionError: a vertex reads a data set that no vertex produces, or there is a cycle.
     """
     producers = {
         result.data_set_id: vertex.vertex_id
@@ -180,7 +181,7 @@ def _problem_of_vertex(vertex: JobVertex) -> str | None:
 
 
 def _problem_of_files(job_graph: JobGraph) -> str | None:
-    """What a Spark stage reads and writes are files, which are there when they are finished."""
+    """The first problem with results and inputs of Spark stages, which must be files; or None."""
     results = {r.data_set_id: r for vertex in job_graph.vertices for r in vertex.results}
     of_spark = {
         result.data_set_id

@@ -1,4 +1,4 @@
-"""The operators that are chained into a job vertex, as their state knows them."""
+"""The operators that are chained into a job vertex, with the ids that identify their state."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ class VertexOperator:
     """An operator that is chained into a vertex."""
 
     operator_id: str
-    """Made of the uid, or, without one, of the operator's place in the program."""
+    """Id derived from the uid or, without a uid, from the operator's place in the program."""
     name: str
     uid: str | None = None
-    """As the program's author has set it."""
+    """The uid that the program's author has set; None if not set."""
     uid_hash: str | None = None
-    """An id that the author has set: state is looked for under it before it is under the other."""
+    """Id that the author has set, or None; a restore looks for state under this id first."""
 
     def __str__(self) -> str:
         return operator_text(self.name, self.uid)
 
 
 def operator_text(name: str, uid: str | None) -> str:
-    """An operator, for people."""
+    """Name and uid of an operator, for users."""
     return f"{name!r} (uid {uid!r})" if uid is not None else f"{name!r} (without a uid)"

@@ -1,4 +1,4 @@
-"""An execution graph, as the CheckpointCoordinator and the assignment of state look at it."""
+"""Adapts an execution graph for the CheckpointCoordinator and the state assignment."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from flinkray.scheduler.shared.states import ExecutionState
 
 
 class ExecutedInput:
-    """A vertex reads another one."""
+    """An input of a vertex: the vertex reads another vertex."""
 
     __slots__ = ("_edge", "producer")
 
     def __init__(self, edge: ResultEdge, producer: int) -> None:
         self._edge = edge
         self.producer = producer
-        """Its number among the vertices."""
+        """Number of the producing vertex among the vertices of the CheckpointedGraph."""
 
     def producers_of(self, subtask_index: int) -> range:
-        """The producer's subtasks that a subtask reads."""
+        """Indices of the producer's subtasks that the subtask reads."""
         return self._edge.group_of_consumer(subtask_index).partitions
 
 
 class ExecutedVertex:
-    """A job vertex, with its current attempts."""
+    """A job vertex with its current attempts."""
 
     __slots__ = ("_vertex", "inputs")
 
     def __init__(self, vertex: ExecutionJobVertex, numbers: Mapping[int, int]) -> None:
-        """*numbers*: of vertices, by their index in the graph."""
+        """*numbers*: index of a vertex in the graph -> its number in the CheckpointedGraph."""
         self._vertex = vertex
         self.inputs = [
             ExecutedInput(edge, numbers[edge.result.producer.index]) for edge in vertex.inputs
@@ -66,29 +66,29 @@ class ExecutedVertex:
 
     @property
     def edges(self) -> tuple[CheckpointedEdge, ...]:
-        """The inputs, as data in flight is known by them."""
+        """The edges from the vertices that this vertex reads, as checkpoints describe edges."""
         return tuple(_edges(self._vertex))
 
     @property
     def hands_over_to(self) -> Collection[str]:
-        """Spark vertices that take epochs of it."""
+        """Ids of the Spark vertices that take epochs of this vertex."""
         return self._vertex.vertex.invokable.configuration.get(EPOCHS_OF, "").split()
 
     @property
     def brings_back_of(self) -> str | None:
-        """A Spark vertex whose micro-batches it reads."""
+        """Id of the Spark vertex whose micro-batches this vertex reads; None if there is none."""
         return self._vertex.vertex.invokable.configuration.get(BATCHES_OF)
 
     def attempt(self, subtask_index: int) -> ExecutionAttemptID:
-        """The current one."""
+        """Id of the subtask's current attempt."""
         return self._vertex.subtasks[subtask_index].current.attempt_id
 
     def state(self, subtask_index: int) -> ExecutionState:
-        """Of the current attempt."""
+        """State of the subtask's current attempt."""
         return self._vertex.subtasks[subtask_index].current.state
 
     def restored(self, *, is_max_parallelism_configured: bool) -> RestoredVertex:
-        """What has to be known of it to give it state back."""
+        """What a restore needs to know about the vertex."""
         return RestoredVertex(
             self.vertex_id,
             self.name,
@@ -121,13 +121,14 @@ def _edges(reader: ExecutionJobVertex) -> Iterator[CheckpointedEdge]:
 
 
 class CheckpointedGraph:
-    """An execution graph without its coordinated vertices: a Spark stage has no state of a stream,
-    and checkpoints are taken before it begins, while it runs and when it is finished."""
+    """An execution graph without its coordinated vertices.
+    A Spark stage has no streaming state.  Checkpoints are taken before it begins, while it runs and
+    after it is finished."""
 
     def __init__(
         self, graph: ExecutionGraph, with_own_max_parallelism: Collection[JobVertexID]
     ) -> None:
-        """*with_own_max_parallelism*: the vertices whose max parallelism somebody has set."""
+        """*with_own_max_parallelism*: the vertices whose max parallelism is configured."""
         taking_part = [vertex for vertex in graph.vertices if not vertex.is_coordinated]
         numbers = {vertex.index: number for number, vertex in enumerate(taking_part)}
         self.vertices = [ExecutedVertex(vertex, numbers) for vertex in taking_part]
@@ -141,7 +142,7 @@ class CheckpointedGraph:
 
     @property
     def unfinished(self) -> list[str]:
-        """Spark vertices that have not finished."""
+        """Ids of the Spark vertices that have not finished."""
         return [
             str(vertex.vertex.vertex_id)
             for vertex in self._coordinated
@@ -160,13 +161,13 @@ class CheckpointedGraph:
     def attempt_numbers(
         self, operator_id: str, subtasks: tuple[int, ...]
     ) -> tuple[tuple[int, int], ...]:
-        """Subtasks of an operator, each with the number of its current attempt."""
+        """(subtask index, number of its current attempt) for these subtasks of an operator."""
         of_vertex = self._by_operator[operator_id].subtasks
         return tuple((index, of_vertex[index].current.attempt_number) for index in subtasks)
 
 
 def coordinated_operators(job_graph: JobGraph) -> tuple[str, ...]:
-    """The sources of streams, each with an enumerator."""
+    """Ids of the streaming sources, each of which has an enumerator."""
     return tuple(
         vertex.operators[0].operator_id
         for vertex in job_graph.vertices

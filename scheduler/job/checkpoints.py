@@ -1,5 +1,6 @@
-"""The checkpoints of a job that runs: what the CheckpointCoordinator has to know of the job, and
-what becomes of its decisions."""
+"""The checkpoints of a running job.
+The module gives the CheckpointCoordinator what it needs to know about the job, and turns its
+decisions into steps of the job."""
 
 from __future__ import annotations
 
@@ -32,6 +33,7 @@ from flinkray.scheduler.checkpoints.messages import (
     CheckpointCompleted,
     CheckpointOrder,
     DeclineCheckpoint,
+    PickledState,
     TriggerCheckpoint,
 )
 from flinkray.scheduler.checkpoints.operators_with_state import (
@@ -42,13 +44,13 @@ from flinkray.scheduler.checkpoints.operators_with_state import (
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionJobVertex
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.graph.job_graph import JobGraph, SchedulerMode
+from flinkray.scheduler.graph.vertex_operator import VertexOperator
 from flinkray.scheduler.job.checkpointed_graph import CheckpointedGraph, coordinated_operators
 from flinkray.scheduler.job.job_scheduler_actions import (
     OrderCheckpoint,
     OrderCoordinators,
     ResetSubtasks,
 )
-from flinkray.scheduler.job.pickled_states import PickledStates
 from flinkray.scheduler.job.transition_loop import Step, Steps
 from flinkray.scheduler.job.transitions import (
     AttemptsOver,
@@ -82,39 +84,60 @@ from flinkray.scheduler.shared.tasks import RestoredTask
 
 
 class NoCheckpoints:
-    """Of a job that takes none: what is restarted begins anew."""
+    """The checkpoints of a job that takes none.  A restarted task starts without state."""
 
     takes_any = False
 
     def __init__(self, job_graph: JobGraph) -> None:
         self._job_graph = job_graph
 
-    # --- what the job knows -----------------------------------------------------------------------
+    # --- questions of the job ---------------------------------------------------------------------
 
     def execute(self, graph: ExecutionGraph) -> None:
-        """The job is executed by this graph from now on."""
+        """Use this execution graph from now on."""
 
     def recovered(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
-        """What an earlier JobMaster has left."""
+        """Load the checkpoints that an earlier JobMaster left."""
 
     def overview(self) -> CheckpointsOverview | None:
-        """What people are told; None: there is nothing to tell."""
+        """The checkpoint statistics that users see; None if the job takes no checkpoints."""
+        return None
+
+    @property
+    def are_periodic(self) -> bool:
+        """Whether the job takes periodic checkpoints."""
+        return False
+
+    @property
+    def last_triggered_at(self) -> float | None:
+        """Seconds since the epoch when the job's last complete checkpoint was triggered.
+        None if the job has no checkpoint of its own."""
         return None
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What users should mend."""
+        """Warnings about problems that users should fix."""
         return ()
 
     @property
     def has_completed(self) -> bool:
-        """Whether the job has run far enough to have a checkpoint of its own."""
+        """Whether the job has a complete checkpoint of its own."""
         return False
 
     @property
+    def latest_completed(self) -> int:
+        """Id of the job's last complete checkpoint; 0 if there is none."""
+        return 0
+
+    @property
+    def completed(self) -> int:
+        """Number of checkpoints that were completed under this JobMaster."""
+        return 0
+
+    @property
     def savepoint_in_use(self) -> str | None:
-        """The metadata of the savepoint that the job would go on from after a failure; None: it has
-        a checkpoint of its own, or would begin anew."""
+        """Path of the metadata of the savepoint that a restart would use.
+        None if the job has a checkpoint of its own, or would restart without state."""
         return None
 
     @property
@@ -124,18 +147,19 @@ class NoCheckpoints:
 
     @property
     def requested_under_way(self) -> frozenset[int]:
-        """Which of the savepoints and checkpoints that users have asked for are being taken."""
+        """Numbers of the savepoints and checkpoints in progress that users asked for."""
         return frozenset()
 
     @property
     def key_groups(self) -> Mapping[JobVertexID, int]:
-        """Of the vertices with keyed state in what the job would go on from: how many this has."""
+        """Number of key groups of the vertices with keyed state.
+        The numbers are those of the checkpoint that a restore would use."""
         return {}
 
     # --- transitions ------------------------------------------------------------------------------
 
     def told(self, transition: CheckpointEvent, now: float) -> Steps:
-        """What became of what was asked for."""
+        """Handle the result of an action that the checkpoints asked for."""
         if not isinstance(transition, SnapshotRequested):
             return ()
         reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
@@ -145,42 +169,39 @@ class NoCheckpoints:
         return (SnapshotFinished(transition.request_id, None, None, error),)
 
     def savepoint_given(self, transition: SavepointGiven, now: float) -> Steps:
-        """The job is to start from it."""
+        """Start the job from a savepoint."""
         text = "the job takes no checkpoints, and so cannot start from a savepoint"
         return (GlobalFailure(Failure(text, suppress_restarts=True)),)
 
     def adopted(self, transition: CheckpointsAdopted, now: float) -> Steps:
-        """An earlier JobMaster has taken some."""
+        """Adopt checkpoints that an earlier JobMaster has taken."""
         return ()
 
     def status_entered(self, transition: StatusEntered, now: float) -> Steps:
-        """The job's status is another one."""
+        """Handle a new status of the job."""
         return ()
 
     def cancel_everything(self, transition: CancelEverything, now: float) -> Steps:
-        """The job's end is decided."""
+        """Handle that the end of the job has been decided."""
         return ()
 
     def attempts_over(self, transition: AttemptsOver, now: float) -> Steps:
-        """Attempts have ended."""
+        """Handle attempts that have ended."""
         return ()
 
     def prepare_restore(self, transition: PrepareRestore, now: float) -> Steps:
-        """Tasks are going to be restarted."""
+        """Prepare a restart of tasks."""
         return (RestorePossible(),)
 
     def restore(self, transition: RestoreState, now: float) -> Steps:
-        """Give new attempts the state that they begin with."""
+        """Set the state with which new attempts start."""
         return transition.then
 
 
 class Checkpoints(NoCheckpoints):
-    """Of a job that takes them, by a CheckpointCoordinator.
-
-    Before the first deployments, and after each failure, tasks get the state of the latest
-    checkpoint that is complete.  After a failure of the whole job the coordinators of operators go
-    back with them: by the first restart that follows, and once.
-    """
+    """The checkpoints of a job that takes them, with a CheckpointCoordinator.
+    New attempts get the state of the latest complete checkpoint.  After a failure of the whole job,
+    the first restart also restores the operators' coordinators."""
 
     takes_any = True
 
@@ -193,7 +214,7 @@ class Checkpoints(NoCheckpoints):
         random: Callable[[], float],
         spans: SpanBook,
     ) -> None:
-        """*epoch_offset*, *random* and *spans*: as of the CheckpointCoordinator."""
+        """*epoch_offset*, *random* and *spans*: as in the CheckpointCoordinator."""
         super().__init__(job_graph)
         self._configuration = configuration
         self._with_own_max_parallelism = frozenset(
@@ -214,36 +235,54 @@ class Checkpoints(NoCheckpoints):
         self._graph: ExecutionGraph
         self._topology: CheckpointedGraph
         self._is_begun = False
-        """Whether tasks may have worked since the job was, or could have been, restored."""
+        """Whether tasks may have run since the job was, or could have been, restored."""
         self._is_next_global = True
-        """Whether the coordinators of operators go back with the next tasks."""
+        """Whether the next restore of tasks also restores the operators' coordinators."""
         self._were_requested: frozenset[int] = frozenset()
-        """What users had asked for, and was under way, when the coordinator was told last."""
+        """Numbers of users' snapshots that were in progress after the coordinator's last event."""
         self._latest_looked_at: CompletedCheckpoint | None = None
         self._key_groups: dict[JobVertexID, int] = {}
-        """Of that checkpoint."""
+        """Number of key groups by vertex in ``_latest_looked_at``."""
         self._pickled_states = PickledStates(job_graph)
         self._without_uid: tuple[str, ...] = ()
-        """Names of operators with state in the last savepoint."""
+        """Names of the operators with state but without uid in the last savepoint."""
 
-    # --- what the job knows -----------------------------------------------------------------------
+    # --- questions of the job ---------------------------------------------------------------------
 
     def execute(self, graph: ExecutionGraph) -> None:
-        """The job is executed by this graph from now on."""
+        """Use this execution graph from now on."""
         self._graph = graph
         self._topology = CheckpointedGraph(graph, self._with_own_max_parallelism)
 
     def recovered(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
-        """What an earlier JobMaster has left; before the job is started."""
+        """Load the checkpoints that an earlier JobMaster left.  Call this before the job starts."""
         self._coordinator.recovered(checkpoints)
 
     def overview(self) -> CheckpointsOverview | None:
-        """What people are told."""
+        """The checkpoint statistics that users see."""
         return self._coordinator.overview()
 
     @property
+    def completed(self) -> int:
+        return self._coordinator.overview().completed
+
+    @property
+    def are_periodic(self) -> bool:
+        """Whether the job takes periodic checkpoints."""
+        return self._configuration.interval is not None
+
+    @property
+    def last_triggered_at(self) -> float | None:
+        """Seconds since the epoch when the job's last complete checkpoint was triggered.
+        None if there is none; the savepoint that the job was started from does not count."""
+        latest = self._coordinator.latest
+        if latest is None or latest.properties.is_savepoint:
+            return None
+        return latest.metadata.timestamp / 1000
+
+    @property
     def warnings(self) -> tuple[str, ...]:
-        """What users should mend."""
+        """Warnings about pickled states and about operators without uid."""
         if not self._without_uid:
             return self._pickled_states.warnings
         names = ", ".join(map(repr, self._without_uid))
@@ -276,17 +315,23 @@ class Checkpoints(NoCheckpoints):
         return latest is not None and not latest.properties.is_savepoint
 
     @property
+    def latest_completed(self) -> int:
+        latest = self._coordinator.latest
+        return latest.checkpoint_id if latest is not None and self.has_completed else 0
+
+    @property
     def savepoint_in_use(self) -> str | None:
         latest = self._coordinator.latest
         return latest.path if latest is not None and latest.properties.is_savepoint else None
 
     @property
     def _goes_on_from_another_job(self) -> bool:
-        """What a job was to be stopped with, and was not, is a savepoint of its own."""
+        """Whether the job would restart from another job's checkpoint or savepoint.
+        A savepoint that the job was to be stopped with, but was not, belongs to the job itself."""
         latest = self._coordinator.latest
         return latest is not None and latest.metadata.job_id != self._job_graph.job_id
 
-    # --- what became of what was asked for --------------------------------------------------------
+    # --- results of requested actions -------------------------------------------------------------
 
     def told(self, transition: CheckpointEvent, now: float) -> Steps:
         return self._steps(self._told(transition, now))
@@ -327,7 +372,7 @@ class Checkpoints(NoCheckpoints):
             case SnapshotRequested(request_id, properties, directory):
                 return coordinator.request(request_id, properties, now, directory)
 
-    # --- what happens to the job ------------------------------------------------------------------
+    # --- events of the job ------------------------------------------------------------------------
 
     def savepoint_given(self, transition: SavepointGiven, now: float) -> Steps:
         vertices = self._topology.restored_vertices()
@@ -340,8 +385,9 @@ class Checkpoints(NoCheckpoints):
             return _not_restored(error)
 
     def _check_can_be_rescaled(self, given: CompletedCheckpoint) -> None:
-        """An elastic job has another parallelism as soon as a slot is lost or comes: it would fail
-        for good by then, if it did not do so at once."""
+        """Check that an elastic job does not start from a checkpoint with in-flight data.
+        The parallelism of an elastic job changes when slots come or go.  The job would then fail
+        for good, so it fails at once instead."""
         is_elastic = self._job_graph.scheduler_mode is SchedulerMode.ADAPTIVE
         if is_elastic and not self.has_completed and has_data_in_flight(given.metadata):
             raise StateRestoreError(
@@ -353,8 +399,7 @@ class Checkpoints(NoCheckpoints):
             )
 
     def adopted(self, transition: CheckpointsAdopted, now: float) -> Steps:
-        """Its tasks go on; those that are deployed next begin as those that are deployed after a
-        failure."""
+        """Adopt the running tasks.  Tasks deployed later get the state of the latest checkpoint."""
         self._is_begun, self._is_next_global = True, False
         running = [
             subtask.current.attempt_id
@@ -373,7 +418,7 @@ class Checkpoints(NoCheckpoints):
         return self._steps(self._coordinator.stop_scheduler(now))
 
     def attempts_over(self, transition: AttemptsOver, now: float) -> Steps:
-        """They answer nothing any more."""
+        """Tell the coordinator which attempts have ended and will not answer any more."""
         steps: list[Step] = []
         for is_finished in (True, False):
             ended = [
@@ -389,14 +434,14 @@ class Checkpoints(NoCheckpoints):
     # --- restore ----------------------------------------------------------------------------------
 
     def prepare_restore(self, transition: PrepareRestore, now: float) -> Steps:
-        """What is not complete is given up; RestorePossible says when tasks can be restored."""
+        """Abort incomplete checkpoints.  RestorePossible says when tasks can be restored."""
         self._is_next_global |= transition.is_global
         is_global, cause = transition.is_global, transition.cause
         actions = self._coordinator.prepare_restore(cause, now, is_global=is_global)
         return self._steps(actions)
 
     def restore(self, transition: RestoreState, now: float) -> Steps:
-        """Give new attempts the state that they begin with."""
+        """Set the state with which new attempts start."""
         is_first, self._is_begun = not self._is_begun, True
         is_global = self._is_next_global or transition.is_all
         self._is_next_global = False
@@ -429,7 +474,6 @@ class Checkpoints(NoCheckpoints):
     def _apply_max_parallelism(
         self, of_state: Mapping[JobVertexID, int]
     ) -> tuple[ExecutionJobVertex, ...]:
-        """Those that have another one by that."""
         changed = []
         for vertex in self._graph.vertices:
             wanted = of_state.get(vertex.vertex.vertex_id, vertex.max_parallelism)
@@ -438,10 +482,9 @@ class Checkpoints(NoCheckpoints):
                 changed.append(vertex)
         return tuple(changed)
 
-    # --- what the coordinator decides -------------------------------------------------------------
+    # --- decisions of the coordinator -------------------------------------------------------------
 
     def _steps(self, actions: Iterable[CheckpointAction]) -> list[Step]:
-        """The same in terms of the job."""
         steps = [step for action in actions for step in self._step(action)]
         requested, self._were_requested = self._were_requested, self.requested_under_way
         if requested - self._were_requested:
@@ -477,7 +520,8 @@ class Checkpoints(NoCheckpoints):
         return (action,)
 
     def _trigger(self, action: TriggerTasks) -> TriggerCheckpoint:
-        """A savepoint overtakes nothing, so that it can be restored with another parallelism."""
+        """The order to begin a checkpoint.
+        Savepoints stay aligned, so that they can be restored with another parallelism."""
         configuration = self._configuration
         may_overtake = configuration.is_unaligned and not action.properties.is_savepoint
         timeout = configuration.alignment_timeout if may_overtake else 0.0
@@ -493,7 +537,7 @@ class Checkpoints(NoCheckpoints):
         )
 
     def _orders(self, attempts: Iterable[ExecutionAttemptID], order: CheckpointOrder) -> list[Step]:
-        """One for each TaskExecutor; attempts that have ended need not be told."""
+        """One order per TaskExecutor.  Attempts that have ended are left out."""
         by_location: dict[WorkerLocation, list[ExecutionAttemptID]] = {}
         for attempt_id in attempts:
             execution = self._graph.find(attempt_id)
@@ -512,16 +556,49 @@ def _order_coordinators(
 
 
 def _not_restored(error: StateRestoreError) -> Steps:
-    """It would be the same again: neither the job nor the checkpoint would be another."""
+    """Fail the job for good: the same restore would fail again."""
     return (GlobalFailure(Failure(error.text, suppress_restarts=True)),)
 
 
 def checkpoints_of_job(
     job_graph: JobGraph, *, epoch_offset: float, random: Callable[[], float], spans: SpanBook
 ) -> NoCheckpoints:
-    """As the job wants them; *spans* is told of each that is over."""
+    """The configured checkpoints.  *spans* receives a span for each checkpoint that is over."""
     if job_graph.checkpoints is None:
         return NoCheckpoints(job_graph)
     return Checkpoints(
         job_graph, job_graph.checkpoints, epoch_offset=epoch_offset, random=random, spans=spans
     )
+
+
+_MOST = 20
+"""Largest number of warnings that are kept.  Each warning is about one state of an operator."""
+
+
+class PickledStates:
+    """The pickled states that tasks of a job have reported, each once."""
+
+    def __init__(self, job_graph: JobGraph) -> None:
+        self._operators: dict[str, VertexOperator] = {
+            operator.operator_id: operator
+            for vertex in job_graph.vertices
+            for operator in vertex.operators
+        }
+        self._warnings: dict[tuple[str, str], str] = {}
+
+    def add(self, states: Iterable[PickledState]) -> None:
+        """Add the pickled states that a task has reported, perhaps repeatedly."""
+        for state in states:
+            place = state.operator_id, state.name
+            if place not in self._warnings and len(self._warnings) < _MOST:
+                operator = self._operators.get(state.operator_id, state.operator_id)
+                self._warnings[place] = (
+                    f"state {state.name!r} of operator {operator} has values of "
+                    f"{', '.join(state.types)}, which are pickled: a program whose class has "
+                    "changed may be unable to read them; use a dataclass, a named tuple or a Row"
+                )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings for users, in the order in which the states were reported."""
+        return tuple(self._warnings.values())

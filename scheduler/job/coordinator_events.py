@@ -1,8 +1,7 @@
-"""What operator coordinators are called, are asked for, and tell their JobMaster.
-
-Scheduler, JobMaster and the coordinators' processes speak of a coordinator by its
-:class:`CoordinatorID`.  Each message that a coordinator tells is one of the types here; what it
-means is decided by :mod:`flinkray.scheduler.job.operator_coordinators`.
+"""Messages between a JobMaster and its operator coordinators.
+Scheduler, JobMaster and the coordinators' processes identify a coordinator by its
+:class:`CoordinatorID`.  Each message from a coordinator has one of the types in this module;
+:mod:`flinkray.scheduler.job.operator_coordinators` decides what it leads to.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from flinkray.core.ids import (
     ResultPartitionID,
 )
 from flinkray.core.message import message, register
+from flinkray.core.outlook import ProgramError
 from flinkray.scheduler.graph.job_graph import DistributionPattern, MasterFormat
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.spark_reports import (
@@ -29,24 +29,24 @@ from flinkray.scheduler.shared.tasks import PartitionLocations
 
 @register
 class CoordinatorKind(Enum):
-    """What a coordinator does, and for what it does it."""
+    """Kinds of operator coordinators."""
 
     SPARK_DRIVER = "spark-driver"
-    """Runs one attempt of a Spark vertex; belongs to the region of that vertex."""
+    """Runs one attempt of a Spark vertex; belongs to the region of this vertex."""
     SOURCE_ENUMERATORS = "source-enumerators"
-    """Divides what the job's sources read; belongs to the job."""
+    """Divides the input of the job's sources into splits; belongs to the job."""
     MASTER_FORMATS = "master-formats"
     """Prepares and commits for input and output formats; belongs to the job."""
 
 
 @message
 class CoordinatorID:
-    """One attempt of one coordinator.  Attempts are counted from 0, on from those that an earlier
-    JobMaster has noted."""
+    """Id of one attempt of one coordinator.
+    Attempt numbers start at 0 and continue after those that an earlier JobMaster has noted."""
 
     kind: CoordinatorKind
     vertex_id: JobVertexID | None
-    """None: the coordinator belongs to the job."""
+    """Vertex of the coordinator; None if the coordinator belongs to the job."""
     attempt_number: int
 
     def __str__(self) -> str:
@@ -57,10 +57,9 @@ class CoordinatorID:
 @message
 class CoordinatorInput:
     """A finished result that a coordinated vertex reads.
-
-    *locations* says where each partition is and which attempt has produced it.  A result that the
-    producer's coordinator has written (a Spark stage's Parquet files) is known by
-    ``locations.coordinator_attempt``.
+    *locations* says where each partition is and which attempt has produced the partition.  If the
+    producer's coordinator has written the result (a Spark stage's Parquet files), then
+    ``locations.coordinator_attempt`` identifies the result.
     """
 
     data_set_id: IntermediateDataSetID
@@ -84,23 +83,27 @@ class CoordinatorResult:
 
 @message
 class CoordinatorFailure:
-    """The user's code in it, or the coordinator itself, has failed; its process may still live."""
+    """The coordinator or the user's code in it has failed; its process may still be alive."""
 
     error_type: str
     text: str
-    """One line for people."""
+    """One line for users."""
     traceback: str = ""
     is_user_error: bool = False
-    """True: the user's code raised or returned the wrong thing.  A restart would not help if the
-    same code fails again, but it counts as any failure for the restart strategy."""
+    """Whether the user's code raised an error or returned a wrong value.
+    A restart does not help if the same code fails again, but the failure counts like any other for
+    the restart strategy."""
     suppress_restarts: bool = False
-    """True: the same would happen again whatever the restart strategy (the function returned the
-    wrong type, cannot be rebuilt on the cluster); the job fails at once."""
+    """Whether the job fails at once, whatever the restart strategy.
+    Set if a restart would fail in the same way (for example, the function returned the wrong type,
+    or cannot be rebuilt on the cluster)."""
     missing_partitions: tuple[ResultPartitionID, ...] = ()
-    """What was to be read and is not there (any more)."""
+    """Partitions that the coordinator was to read and that do not exist (any more)."""
+    program_error: ProgramError | None = None
+    """Identifies the error, to find out whether the next attempt ends with the same error."""
 
     def __post_init__(self) -> None:
-        """User code's texts may be of any length, or none that can be sent."""
+        """Make the texts sendable, because texts from user code may be too long or unencodable."""
         for name in ("error_type", "text", "traceback"):
             object.__setattr__(self, name, sendable(getattr(self, name)))
 
@@ -110,11 +113,11 @@ class CoordinatorFailure:
 
 @message
 class SparkExecutors:
-    """The executors that are registered with Spark now (the whole list)."""
+    """All executors that are registered with Spark now."""
 
     registered: tuple[SparkExecutorInfo, ...]
     missing: tuple[int, ...] = ()
-    """Subtasks whose executors were registered once, and are not now."""
+    """Subtasks whose executors were registered before and are not registered now."""
 
 
 # --- master formats -------------------------------------------------------------------------------
@@ -122,7 +125,7 @@ class SparkExecutors:
 
 @message
 class InitializeFormat:
-    """Asked of the coordinator: have a vertex's format prepare and make its splits."""
+    """Request to the coordinator: let a vertex's format prepare and make its input splits."""
 
     vertex_id: JobVertexID
     master_format: MasterFormat
@@ -131,13 +134,13 @@ class InitializeFormat:
 
 @message
 class FinalizeFormat:
-    """Asked of the coordinator: all tasks are finished, have a vertex's format commit."""
+    """Request to the coordinator: let a vertex's format commit, because all tasks are finished."""
 
     vertex_id: JobVertexID
     master_format: MasterFormat
     parallelism: int
     generation: int
-    """To be told with the answer: what was asked before a restart is not waited for any more."""
+    """Returned with the answer, so that answers to requests before a restart are ignored."""
 
 
 FormatRequest = InitializeFormat | FinalizeFormat
@@ -145,7 +148,7 @@ FormatRequest = InitializeFormat | FinalizeFormat
 
 @message
 class FormatInitialized:
-    """An InitializeFormat is carried out."""
+    """Answer to an InitializeFormat that was carried out."""
 
     vertex_id: JobVertexID
     splits: tuple[InputSplit, ...]
@@ -153,7 +156,7 @@ class FormatInitialized:
 
 @message
 class FormatFinalized:
-    """A FinalizeFormat is carried out."""
+    """Answer to a FinalizeFormat that was carried out."""
 
     vertex_id: JobVertexID
     generation: int
@@ -161,12 +164,15 @@ class FormatFinalized:
 
 @message
 class FormatFailed:
-    """What the user's format raised; *generation* is 0 for an InitializeFormat."""
+    """Error that the user's format raised; *generation* is 0 for an InitializeFormat."""
 
     vertex_id: JobVertexID
     generation: int
     text: str
     traceback: str | None = None
+    suppress_restarts: bool = False
+    program_error: ProgramError | None = None
+    """``suppress_restarts`` and ``program_error`` are as in :class:`CoordinatorFailure`."""
 
 
 CoordinatorEvent = (

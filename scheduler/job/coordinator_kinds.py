@@ -1,4 +1,4 @@
-"""Which operator coordinators a job has: what its vertices are decides on their kinds."""
+"""Decides which operator coordinators a job has, depending on its vertices."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorEvent,
+    CoordinatorFailure,
+    CoordinatorKind,
+)
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.operator_coordinators import JobCoordinator, RegionCoordinator
-from flinkray.scheduler.job.source_enumerators import SourceEnumerators
 from flinkray.scheduler.job.spark_driver import SparkDriverCoordinator
+from flinkray.scheduler.job.transition_loop import Steps
+from flinkray.scheduler.job.transitions import GlobalFailure
+from flinkray.scheduler.shared.failure import Failure
 
 
 def coordinators_of_regions(
@@ -19,11 +26,11 @@ def coordinators_of_regions(
     record: JobRecord,
     restarts: PendingRestarts,
 ) -> tuple[RegionCoordinator, ...]:
-    """One for each coordinated vertex.
+    """One coordinator for each coordinated vertex.
 
     Raises:
-        JobSubmissionError: a Spark stage would be in a region with other vertices, though it begins
-            when all that it reads is finished.
+        JobSubmissionError: a Spark stage would share a region with other vertices, although it can
+            only begin when all its inputs are finished.
     """
     drivers = []
     for vertex in graph.vertices:
@@ -42,5 +49,40 @@ def coordinators_of_regions(
 
 
 def coordinators_of_job(job_graph: JobGraph, record: JobRecord) -> tuple[JobCoordinator, ...]:
-    """Those that belong to the job as a whole, besides its formats."""
+    """The coordinators that belong to the whole job, except the one of its formats."""
     return (SourceEnumerators(record),) if job_graph.has_stream_sources else ()
+
+
+class SourceEnumerators(JobCoordinator):
+    """One process for the enumerators of all sources.
+    If no other process knows how far the sources have been read, the loss of this process is a
+    failure of the whole job, and the restart starts the next attempt.  Otherwise the next attempt
+    starts at once.
+    """
+
+    tasks_wait = True
+
+    def __init__(self, record: JobRecord) -> None:
+        super().__init__(CoordinatorKind.SOURCE_ENUMERATORS, "the coordinator of the job's sources")
+        self._record = record
+
+    def job_begins(self, now: float) -> Steps:
+        return self.ensure(now)
+
+    def _on_lost(self, cause: str, now: float) -> Steps:
+        return self._failed(Failure(f"the coordinator of the job's sources died: {cause}"))
+
+    def _on_told(self, event: CoordinatorEvent, now: float) -> Steps:
+        match event:
+            case CoordinatorFailure(text=text, traceback=traceback):
+                failure = Failure(
+                    text,
+                    traceback or None,
+                    event.suppress_restarts,
+                    program_error=event.program_error,
+                )
+                return [*self.stop(now), *self._failed(failure)]
+        return ()
+
+    def _failed(self, failure: Failure) -> Steps:
+        return () if self._record.is_ending else (GlobalFailure(failure),)

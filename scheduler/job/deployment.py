@@ -1,4 +1,4 @@
-"""Deployments, cancellations and releases in bulk: one message per TaskExecutor."""
+"""Collects deployments, cancellations and releases: one message per TaskExecutor."""
 
 from __future__ import annotations
 
@@ -60,16 +60,15 @@ BulkAction = CancelTasks | ReleasePartitions | PromotePartitions | DeployTasks
 
 
 class Deployments:
-    """Collects what an event leads to, and knows which shared parts each TaskExecutor has.
-
-    Keys of shared parts: 0 is the job's, then one per vertex, then one per group of partitions.
-    """
+    """Collects the messages that an event leads to, and tracks the shared parts sent before.
+    A shared part is sent once to each TaskExecutor.  Keys of shared parts: 0 is the job's, then one
+    per vertex, then one per group of partitions."""
 
     def __init__(
         self, graph: ExecutionGraph, *, epoch_offset: float, first_version: int = 0
     ) -> None:
-        """*epoch_offset*: as of the JobScheduler.  *first_version*: of all parts; no earlier
-        JobMaster has given such a high one."""
+        """*epoch_offset*: as in the JobScheduler.  *first_version*: first version of all parts.
+        No earlier JobMaster has used such a high version."""
         self._graph = graph
         self._epoch_offset = epoch_offset
         self._first_version = first_version
@@ -78,17 +77,17 @@ class Deployments:
         self._vertices = [self._vertex_part(vertex, first_version) for vertex in graph.vertices]
         key = 1 + len(graph.vertices)
         self._first_key: list[int] = []
-        """Edge -> the key of its first group."""
+        """Edge -> key of the edge's first group."""
         for edge in graph.edges:
             self._first_key.append(key)
             key += len(edge.groups)
         self._groups: dict[int, SharedPart] = {}
         self._known: dict[ResourceID, tuple[WorkerLocation, dict[int, int]]] = {}
-        """TaskExecutor -> keys and versions of the parts that it was sent."""
+        """TaskExecutor -> (its location, key -> version of the parts that it was sent)."""
         self._deploy: dict[ResourceID, list[Execution]] = {}
         self._cancel: dict[ResourceID, tuple[WorkerLocation, list[ExecutionAttemptID]]] = {}
         self._cancel_again: dict[ResourceID, tuple[WorkerLocation, list[ExecutionAttemptID]]] = {}
-        """What is deployed by the same event."""
+        """Cancellations of attempts that the same event deploys."""
         self._release: dict[ResourceID, tuple[WorkerLocation, list[ResultPartitionID]]] = {}
         self._promote: dict[ResourceID, tuple[WorkerLocation, list[ResultPartitionID]]] = {}
 
@@ -97,7 +96,7 @@ class Deployments:
         return SharedPart(1 + vertex.index, version, _vertex_information(vertex))
 
     def max_parallelism_changed(self, transition: MaxParallelismChanged, now: float) -> Steps:
-        """Whoever runs these vertices, or sends records to them, has to know."""
+        """Update the shared parts of these vertices and of their producers."""
         changed = {vertex.index: vertex for vertex in transition.vertices}
         for vertex in transition.vertices:
             changed.update((e.result.producer.index, e.result.producer) for e in vertex.inputs)
@@ -107,14 +106,14 @@ class Deployments:
         return ()
 
     def deploy(self, transition: SendDeployments, now: float) -> Steps:
-        """The attempts have their slots."""
+        """Collect deployments of attempts that have their slots."""
         for execution in transition.executions:
             resource_id = _slot_of(execution).location.resource_id
             self._deploy.setdefault(resource_id, []).append(execution)
         return ()
 
     def cancel(self, transition: SendCancellations, now: float) -> Steps:
-        """The attempts were deployed, if by the same event, they are cancelled after that."""
+        """Collect cancellations.  An attempt deployed by the same event is canceled after that."""
         for execution in transition.executions:
             location = _slot_of(execution).location
             is_just_deployed = execution in self._deploy.get(location.resource_id, ())
@@ -124,13 +123,13 @@ class Deployments:
         return ()
 
     def release(self, transition: SendReleases, now: float) -> Steps:
-        """The partitions are not needed any more."""
+        """Collect releases of partitions that are no longer needed."""
         for location, partition in transition.partitions:
             self._release.setdefault(location.resource_id, (location, []))[1].append(partition)
         return ()
 
     def promote(self, transition: SendPromotions, now: float) -> Steps:
-        """The partitions are the cluster's from now on."""
+        """Collect promotions of partitions that the cluster takes over."""
         for location, partition in transition.partitions:
             self._promote.setdefault(location.resource_id, (location, []))[1].append(partition)
         return ()
@@ -140,21 +139,21 @@ class Deployments:
         return ()
 
     def deployments_failed(self, transition: DeploymentsFailed, now: float) -> Steps:
-        """What was shared in the message has not come either."""
+        """Forget what the TaskExecutor was sent: the shared parts in the message got lost, too."""
         self.forget(transition.resource_id)
         return ()
 
     def forget(self, resource_id: ResourceID) -> None:
-        """The TaskExecutor is gone, or may not have got what it was sent."""
+        """Forget the parts sent to a TaskExecutor that is gone or may not have received them."""
         self._known.pop(resource_id, None)
 
     @property
     def task_executors(self) -> tuple[ResourceID, ...]:
-        """Those that keep what they were sent."""
+        """The TaskExecutors that have received shared parts."""
         return tuple(self._known)
 
     def take(self) -> list[BulkAction]:
-        """All that was collected since the last time."""
+        """Return and remove all collected actions, in the order of execution."""
         actions: list[BulkAction] = []
         for location, attempts in self._cancel.values():
             actions.append(CancelTasks(location, tuple(attempts)))
@@ -228,7 +227,7 @@ class Deployments:
 
 
 def partition_locations(graph: ExecutionGraph, group: PartitionGroup) -> PartitionLocations:
-    """Where the partitions of a group are, and which attempts have produced them."""
+    """Locations of a group's partitions, with the attempts that have produced them."""
     ordinals = group.producer_ordinals
     places: dict[ResourceID, int] = {}
     locations: list[WorkerLocation] = []

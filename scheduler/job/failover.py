@@ -1,9 +1,11 @@
-"""What becomes of a job of which something has failed: which regions are restarted, and when."""
+"""Failover: which regions of a job are restarted after a failure, and when."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from flinkray.core.job_options import RESTART_ATTEMPTS_WITH_SAME_ERROR
 from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGraph
 from flinkray.scheduler.execution.failover_strategy import (
     RestartAllFailoverStrategy,
@@ -11,10 +13,17 @@ from flinkray.scheduler.execution.failover_strategy import (
 )
 from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
+from flinkray.scheduler.execution.repeated_errors import RepeatedErrors
 from flinkray.scheduler.execution.restart_strategy import RestartBackoffTimeStrategy
+from flinkray.scheduler.job.checkpoints import NoCheckpoints
 from flinkray.scheduler.job.job_execution import JobExecution
 from flinkray.scheduler.job.job_record import JobRecord
-from flinkray.scheduler.job.job_scheduler_actions import StartTimer, TimerKey, TimerPurpose
+from flinkray.scheduler.job.job_scheduler_actions import (
+    JobRestarts,
+    StartTimer,
+    TimerKey,
+    TimerPurpose,
+)
 from flinkray.scheduler.job.transition_loop import Step, Steps
 from flinkray.scheduler.job.transitions import (
     CancelEverything,
@@ -35,37 +44,36 @@ from flinkray.scheduler.job.transitions import (
     SubtasksFailed,
 )
 from flinkray.scheduler.shared.failure import Failure
-from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 
 
 class _Noted:
-    """All that has failed by one event."""
+    """All failures that one event has caused."""
 
     def __init__(self) -> None:
         self.failures: list[Failure] = []
-        """In the order in which they were noted; each may be the one that all are told by."""
+        """Failures in the order in which they were noted; each may become the root cause."""
         self.concurrent: list[Failure] = []
-        """What ended with a cause while it was being cancelled: never a failure of its own."""
+        """Errors of attempts that were being canceled; they do not count as failures."""
         self.failed: list[int] = []
-        """Ordinals of the subtasks that the failures concern."""
+        """Ordinals of the failed subtasks."""
+        self.first_failed: dict[int, int] = {}
+        """Index in ``failures`` -> ordinal of one of the failure's subtasks."""
         self.lost: list[tuple[Execution, str]] = []
-        """Producers of lost results, with the cause."""
+        """(producer of lost results, cause)"""
         self.is_global = False
 
     @property
     def root(self) -> Failure:
-        """The first, but one after which no restart is allowed goes before all others."""
+        """The first failure; a failure that allows no restart takes precedence."""
         first = self.failures[0]
         return next((f for f in self.failures if f.is_unrecoverable), first)
 
 
 class Failover:
-    """Notes what fails by an event, and decides when all of it is known: one event is one failure,
-    and costs one restart, however many tasks and results it took.
-
-    A region that waits for its restart waits until nothing of it runs, the delay is over, and it
-    is known which checkpoint is the latest.
-    """
+    """Notes the failures of an event, and decides about them when all are known.
+    One event counts as one failure and costs one restart.  A region restarts when none of its tasks
+    runs, the delay is over, and the latest checkpoint is known."""
 
     def __init__(
         self,
@@ -75,6 +83,8 @@ class Failover:
         restarts: PendingRestarts,
         execution: JobExecution,
         restart_strategy: RestartBackoffTimeStrategy,
+        repeated_errors: RepeatedErrors,
+        checkpoints: NoCheckpoints,
         *,
         first_generation: int = 0,
     ) -> None:
@@ -84,6 +94,8 @@ class Failover:
         self._restarts = restarts
         self._execution = execution
         self._restart_strategy = restart_strategy
+        self._repeated_errors = repeated_errors
+        self._checkpoints = checkpoints
         strategy = (
             RestartAllFailoverStrategy
             if graph.job_graph.restart_all
@@ -93,18 +105,20 @@ class Failover:
         self._generation = first_generation
         self._noted = _Noted()
         self._is_new_attempt = False
-        """Whether the failure that is decided upon is one more for the restart strategy."""
+        """Whether the current failure counts as one more restart for the restart strategy."""
         self._is_restore_possible = True
 
     def next_generation(self) -> int:
-        """For a timer: old ones are known as such by it."""
+        """A new generation for a timer, which tells the timer from older ones."""
         self._generation += 1
         return self._generation
 
-    # --- what has failed --------------------------------------------------------------------------
+    # --- failures ---------------------------------------------------------------------------------
 
     def subtasks_failed(self, transition: SubtasksFailed, now: float) -> Steps:
         for ordinals, failure in transition.failures:
+            if ordinals:
+                self._noted.first_failed[len(self._noted.failures)] = ordinals[0]
             self._noted.failed += ordinals
             self._noted.failures.append(failure)
         self._noted.concurrent += transition.concurrent
@@ -122,7 +136,7 @@ class Failover:
     # --- the decision -----------------------------------------------------------------------------
 
     def decide(self, transition: DecideFailover, now: float) -> Steps:
-        """Restart what the failure concerns, or fail the job."""
+        """Restart the regions that the failures concern, or fail the job."""
         noted, self._noted = self._noted, _Noted()
         self._add_lost_results(noted)
         if not noted.failures:
@@ -137,18 +151,26 @@ class Failover:
                 return (FailJob(root, tuple(concurrent)),)
             self._add_to_history(root, concurrent, now, is_new=True)
             return ()
+        repeated = self._repeated(noted, now)
+        if repeated is not None and not root.is_unrecoverable:
+            last, attempts = repeated
+            others = [f for f in (*noted.failures, *noted.concurrent) if f is not last]
+            return (FailJob(_given_up(last, attempts), tuple(others)),)
         if not self._may_restart(root, now):
             return (FailJob(root, tuple(concurrent)),)
+        steps: list[Step] = []
         if self._is_new_attempt:
-            self._record.restarts += 1
+            cause = self._record.count_restart(root)
+            delay = self._restart_strategy.backoff_time(now)
+            steps.append(JobRestarts(self._record.restarts, cause, delay))
         self._add_to_history(root, concurrent, now, is_new=self._is_new_attempt)
-        steps: list[Step] = [PrepareRestore(root.text, noted.is_global)]
+        steps.append(PrepareRestore(root.text, noted.is_global))
         if self._record.status is JobStatus.RUNNING:
             steps += self._record.change(JobStatus.RESTARTING, now, root.text)
         return [*steps, *self._restart_later(noted, now)]
 
     def _add_lost_results(self, noted: _Noted) -> None:
-        """Results whose producers are going to run again anyhow are not missed."""
+        """Add lost results to the failures, unless their producers will run again anyway."""
         of = self._regions.of
         lost = [e for e in noted.lost if of[e[0].vertex.ordinal] not in self._restarts]
         if not lost:
@@ -159,6 +181,24 @@ class Failover:
             more = f" and {len(others)} more tasks" if others else ""
             text = f"the results of {first.task_name}{more} were lost: {cause}"
             noted.failures.append(Failure(text, task=first.task_name))
+
+    def _repeated(self, noted: _Noted, now: float) -> tuple[Failure, int] | None:
+        """First failure whose error has ended enough attempts, with their number, or None."""
+        repeated = None
+        for place, failure in enumerate(noted.failures):
+            if failure.program_error is None:
+                continue
+            vertex, begun = "", None
+            if place in noted.first_failed:
+                subtask = self._graph.subtasks[noted.first_failed[place]]
+                vertex = subtask.job_vertex.vertex.vertex_id.hex()
+                begun = subtask.current.entered.get(ExecutionState.DEPLOYING)
+            if self._repeated_errors.notify_failure(
+                failure.program_error, vertex, begun, self._checkpoints.completed, now
+            ):
+                attempts = self._repeated_errors.attempts(failure.program_error, vertex)
+                repeated = repeated or (failure, attempts)
+        return repeated
 
     def _may_restart(self, failure: Failure, now: float) -> bool:
         if failure.is_unrecoverable:
@@ -190,14 +230,14 @@ class Failover:
     def _stop(
         self, indices: tuple[int, ...], generation: int, *, is_global: bool
     ) -> Sequence[Step]:
-        """From now on these regions wait for their restart."""
+        """Let these regions wait for their restart, and cancel their tasks."""
         unended = self._execution.active_regions(indices)
         _, due = self._restarts.add(generation, indices, unended, is_global=is_global)
         steps: list[Step] = [ResultsTakenBack(indices), CancelRegions(indices, keep_created=True)]
         return [*steps, *(RestartDue(earlier.generation) for earlier in due)]
 
     def stop_everything(self, transition: StopEverything, now: float) -> Steps:
-        """Restart all as soon as nothing runs any more, though nothing has failed."""
+        """Restart all regions as soon as nothing runs any more, although nothing has failed."""
         steps: list[Step] = [PrepareRestore(transition.cause, is_global=True)]
         if self._record.status is JobStatus.RUNNING:
             steps += self._record.change(JobStatus.RESTARTING, now, transition.cause)
@@ -207,7 +247,7 @@ class Failover:
         return [*steps, RestartDelayOver(generation)]
 
     def cancel_everything(self, transition: CancelEverything, now: float) -> Steps:
-        """The job's end is decided."""
+        """Cancel all regions and forget restarts, because the job's end is decided."""
         self._restarts.clear()
         indices = tuple(self._execution.all_regions)
         return (CancelRegions(indices, keep_created=False), NothingRuns())
@@ -215,12 +255,12 @@ class Failover:
     # --- restarts ---------------------------------------------------------------------------------
 
     def delay_is_over(self, transition: RestartDelayOver, now: float) -> Steps:
-        """A timer's time has come."""
+        """Handle a restart delay that is over."""
         restart = self._restarts.delay_is_over(transition.generation)
         return () if restart is None else (RestartDue(restart.generation),)
 
     def regions_over(self, transition: RegionsOver, now: float) -> Steps:
-        """Nothing of these regions runs any more."""
+        """Handle regions in which nothing runs any more."""
         due: dict[int, None] = {}
         for index in transition.regions:
             restart = self._restarts.region_ended(index)
@@ -229,7 +269,7 @@ class Failover:
         return [RestartDue(generation) for generation in due]
 
     def restore_awaited(self, transition: PrepareRestore, now: float) -> Steps:
-        """Nothing is restarted until that is possible."""
+        """Restart nothing until a restore is possible."""
         self._is_restore_possible = False
         return ()
 
@@ -238,12 +278,12 @@ class Failover:
         return [RestartDue(restart.generation) for restart in self._restarts.due()]
 
     def restart(self, transition: RestartDue, now: float) -> Steps:
-        """Reset the regions, unless a later failure has taken them all over by now."""
+        """Reset the regions, unless a later failure has taken over all of them."""
         taken = self.take_due(transition.generation)
         return () if taken is None else (taken,)
 
     def take_due(self, generation: int) -> ResetRegions | None:
-        """The restart that is to be carried out now; None: it is not due, or not any more."""
+        """The restart to be carried out now; None if it is not due, or no longer exists."""
         restart = self._restarts.find(generation)
         if restart is None or not restart.is_due or self._record.is_ending:
             return None
@@ -254,3 +294,13 @@ class Failover:
         subtasks, regions = self._graph.subtasks, self._regions.regions
         vertices = tuple(subtasks[ordinal] for i in indices for ordinal in regions[i].vertices)
         return ResetRegions(indices, is_global, vertices)
+
+
+def _given_up(failure: Failure, attempts: int) -> Failure:
+    """The failure, with a text that says why the job is not restarted."""
+    return replace(
+        failure,
+        text=f"{failure.text}\nThe job is not restarted any more: {attempts} attempts have ended "
+        "with this error, without a completed checkpoint between them "
+        f"({RESTART_ATTEMPTS_WITH_SAME_ERROR.key}).",
+    )

@@ -1,4 +1,4 @@
-"""Input splits: handed out as tasks ask for them."""
+"""Input splits, which are assigned when tasks ask for them."""
 
 from __future__ import annotations
 
@@ -9,33 +9,29 @@ from flinkray.core.message import message
 
 @message
 class InputSplit:
-    """A part of a vertex's input; ``data`` is the format's own, unpickled by its tasks only."""
+    """A part of a vertex's input; only the vertex's tasks unpickle ``data``."""
 
     number: int
     data: bytes
     hosts: tuple[str, ...] = ()
-    """Nodes on which reading it is cheap."""
+    """Nodes on which the split can be read cheaply."""
 
 
 class InputSplitAssigner:
-    """Gives each split to one subtask, and again when that subtask is executed again (JM-12).
-
-    A subtask is given splits of its own host first, in the order of the splits.
-    """
+    """Assigns each split to one subtask, and again if the subtask is executed again (JM-12).
+    A subtask first gets the splits on its own host, in the order of the splits."""
 
     def __init__(self, splits: Sequence[InputSplit]) -> None:
         self._all = tuple(splits)
         self._free: dict[int, InputSplit] = {}
         self._by_host: dict[str, dict[int, InputSplit]] = {}
         self._given: dict[int, list[InputSplit]] = {}
-        """Subtask -> what its present attempt was given."""
+        """Subtask -> splits assigned to its current attempt."""
         self.reset()
 
     def next_split(self, subtask_index: int, number: int, host: str = "") -> InputSplit | None:
-        """The *number*-th split, from 0, for a subtask on that node; None: there are no more.
-
-        One that was given already is given again: its answer may have been lost.
-        """
+        """The *number*-th split, from 0, for a subtask on the node *host*; None if none is left.
+        A number that was assigned before gets the same split again."""
         given = self._given.setdefault(subtask_index, [])
         if number < len(given):
             return given[number]
@@ -50,11 +46,11 @@ class InputSplitAssigner:
         return split
 
     def return_splits(self, subtask_index: int) -> None:
-        """The subtask is going to be executed again, after a local failover."""
+        """Take back the splits of a subtask that is executed again after a local failover."""
         self._add(self._given.pop(subtask_index, ()))
 
     def reset(self) -> None:
-        """Everything is going to be executed again, after a global failover."""
+        """Take back all splits, because everything is executed again after a global failover."""
         self._free.clear()
         self._by_host.clear()
         self._given.clear()

@@ -1,4 +1,4 @@
-"""A job's regions in execution: what is scheduled, deployed, cancelled, finished and reset."""
+"""Executes a job's regions: schedules, deploys, cancels, finishes and resets them."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class _RegionRun:
 
     def __init__(self) -> None:
         self.active = 0
-        """Attempts from SCHEDULED until they are over, and coordinators that are there."""
+        """Number of attempts from SCHEDULED until their end, and of running coordinators."""
         self.finished = 0
-        """Subtasks whose results are finished."""
+        """Number of subtasks whose results are finished."""
         self.is_begun = False
-        """Whether it was scheduled, and so must be restarted when it fails."""
+        """Whether the region was scheduled, and so must be restarted when it fails."""
 
 
 class JobExecution:
-    """Applies what concerns the regions of an execution graph, and counts what runs of them."""
+    """Applies transitions of an execution graph's regions, and counts what runs in each region."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class JobExecution:
         record: JobRecord,
         restarts: PendingRestarts,
     ) -> None:
-        """*restarts*: the regions that wait for their restart are not scheduled."""
+        """*restarts*: regions that wait for their restart, which are not scheduled."""
         self._graph = graph
         self._regions = regions
         self._record = record
@@ -75,15 +75,15 @@ class JobExecution:
 
     @property
     def anything_runs(self) -> bool:
-        """Whether anything of any region has begun and is not over."""
+        """Whether any region has an attempt or coordinator that has begun and not ended."""
         return self._active > 0
 
     def active_regions(self, indices: Iterable[int]) -> set[int]:
-        """Those of these regions of which something runs."""
+        """The regions among *indices* in which something runs."""
         return {index for index in indices if self._runs[index].active}
 
     def begun_regions(self, indices: Iterable[int]) -> tuple[int, ...]:
-        """Those of these regions that were scheduled since their last restart."""
+        """The regions among *indices* that were scheduled since their last restart."""
         return tuple(index for index in indices if self._runs[index].is_begun)
 
     @property
@@ -95,15 +95,14 @@ class JobExecution:
         subtasks = self._graph.subtasks
         return [subtasks[ordinal].current for ordinal in self._regions.regions[index].vertices]
 
-    # --- what begins ------------------------------------------------------------------------------
+    # --- starts -----------------------------------------------------------------------------------
 
     def start_scheduling(self, transition: StartScheduling, now: float) -> Steps:
-        """Schedule what can run from the start."""
+        """Schedule the regions that can run from the start."""
         return (ScheduleRegions(tuple(self._strategy.start())),)
 
     def schedule(self, transition: ScheduleRegions, now: float) -> Steps:
-        """Regions that run, have run, have failed just now, or wait for their restart are left as
-        they are."""
+        """Schedule these regions, except those that have begun or wait for their restart."""
         scheduled = []
         for index in transition.regions:
             run = self._runs[index]
@@ -117,14 +116,14 @@ class JobExecution:
         return (RequestSlots(tuple(scheduled)),) if scheduled else ()
 
     def deploy(self, transition: DeployRegion, now: float) -> Steps:
-        """A region has its slots."""
+        """Deploy the attempts of a region, which has its slots."""
         executions = self.executions_of(transition.region)
         for execution, slot in zip(executions, transition.slots, strict=True):
             execution.deploy(slot, now)
         return (SendDeployments(executions),)
 
     def attempts_adopted(self, transition: AttemptsAdopted, now: float) -> Steps:
-        """Their regions have begun."""
+        """Adopt attempts of an earlier JobMaster; their regions have begun."""
         for execution, slot, state, since in transition.running:
             self._adopt(execution, slot, state, since)
         for execution, slot, since in transition.ended:
@@ -153,10 +152,10 @@ class JobExecution:
         self._runs[index].active += number
         self._active += number
 
-    # --- what ends --------------------------------------------------------------------------------
+    # --- ends -------------------------------------------------------------------------------------
 
     def attempts_failed(self, transition: AttemptsFailed, now: float) -> Steps:
-        """Attempts ended otherwise than by finishing; those that had ended before are ignored."""
+        """Handle attempts that ended without finishing; earlier ended attempts are ignored."""
         failures: list[tuple[Sequence[int], Failure]] = []
         concurrent = []
         over = []
@@ -177,12 +176,12 @@ class JobExecution:
         return steps
 
     def attempts_over(self, transition: AttemptsOver, now: float) -> Steps:
-        """They do not run any more."""
+        """Count attempts that do not run any more."""
         of = self._regions.of
         return self._ended(of[execution.vertex.ordinal] for execution in transition.executions)
 
     def coordinator_ended(self, transition: CoordinatorEnded, now: float) -> Steps:
-        """One coordinator of a region does not run any more."""
+        """Count a coordinator of a region that does not run any more."""
         return self._ended((transition.region,))
 
     def _ended(self, indices: Iterable[int]) -> Steps:
@@ -203,7 +202,7 @@ class JobExecution:
         return steps
 
     def cancel(self, transition: CancelRegions, now: float) -> Steps:
-        """Attempts that were sent out are told to end; the others have ended at once."""
+        """Cancel regions: deployed attempts are told to end; the others end at once."""
         told: list[Execution] = []
         over: list[Execution] = []
         keep = ExecutionState.CREATED if transition.keep_created else None
@@ -226,7 +225,7 @@ class JobExecution:
     # --- results ----------------------------------------------------------------------------------
 
     def results_finished(self, transition: ResultsFinished, now: float) -> Steps:
-        """Regions whose inputs are complete by that are scheduled."""
+        """Mark results as finished, and schedule the regions whose inputs are now complete."""
         groups = []
         finished = []
         for execution in transition.executions:
@@ -248,7 +247,7 @@ class JobExecution:
         return steps
 
     def take_back_results(self, transition: ResultsTakenBack, now: float) -> Steps:
-        """None of them is finished any more."""
+        """Mark all results of these regions as unfinished."""
         unfinished = []
         undone = []
         for index in transition.regions:
@@ -265,14 +264,14 @@ class JobExecution:
     # --- restarts ---------------------------------------------------------------------------------
 
     def reset(self, transition: ResetRegions, now: float) -> Steps:
-        """New attempts, which get their state before they are scheduled (EX-16)."""
+        """Create new attempts, which get their state before they are scheduled (EX-16)."""
         for vertex in transition.vertices:
             if vertex.current.state is not ExecutionState.CREATED:
                 vertex.reset_for_new_execution(now)
         return (RestoreState(transition.vertices, (RegionsRestored(transition.regions),)),)
 
     def restored(self, transition: RegionsRestored, now: float) -> Steps:
-        """They are scheduled, as far as their inputs are there."""
+        """Schedule restored regions whose inputs are finished."""
         indices = transition.regions
         for index in indices:
             self._runs[index].is_begun = False

@@ -1,4 +1,4 @@
-"""What the next JobMaster must know of the attempts of this one, kept up to date."""
+"""Notes about attempts that the next JobMaster needs in order to take over the job."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ from flinkray.scheduler.shared.tasks import pack_array, unpack_numbers
 
 class JobNotebook:
     """The notes of one execution graph.
-
-    They change when attempts are deployed, and when they are given up: then the next JobMaster need
-    not take them for lost, and restart them once more.
+    The notes change when attempts are deployed, and when new attempts replace them.  So the next
+    JobMaster does not count replaced attempts as lost, and does not restart them again.
     """
 
     def __init__(self, graph: ExecutionGraph, record: JobRecord, *, takeovers: int = 0) -> None:
-        """*takeovers*: by how many JobMasters the graph was taken over."""
+        """*takeovers*: how many JobMasters have taken over the graph."""
         self._graph = graph
         self._record = record
         self._takeovers = takeovers
@@ -44,7 +43,7 @@ class JobNotebook:
         self.source_coordinator: SourceCoordinatorPlace | None = None
 
     def adopt(self, notes: JobNotes) -> None:
-        """What an earlier JobMaster has noted goes on to count, and is noted again."""
+        """Continue the notes of an earlier JobMaster, and note them again."""
         self._attempts = unpack_numbers(notes.attempts)
         self._noted_before = notes.task_executors
         self.source_coordinator_is_at(notes.source_coordinator)
@@ -54,7 +53,7 @@ class JobNotebook:
         self._is_new = True
 
     def deployed(self, transition: SendDeployments, now: float) -> Steps:
-        """To be noted before they are sent."""
+        """Note deployments.  The notes must be stored before the deployments are sent."""
         attempts = self._attempts
         for execution in transition.executions:
             attempts[execution.vertex.ordinal] = execution.attempt_number + 1
@@ -62,7 +61,7 @@ class JobNotebook:
         return ()
 
     def regions_reset(self, transition: ResetRegions, now: float) -> Steps:
-        """After their subtasks have new attempts."""
+        """Note the new attempts of reset subtasks."""
         attempts = self._attempts
         for vertex in transition.vertices:
             if attempts[vertex.ordinal]:
@@ -71,28 +70,29 @@ class JobNotebook:
         return ()
 
     def everything_stopped(self, transition: StopEverything, now: float) -> Steps:
-        """That what runs ends is no failure, though the next JobMaster should find it so."""
+        """Note that the job is being scaled, so that the end of its tasks is no failure.
+        The next JobMaster may find the tasks ended."""
         self._is_new = self._is_being_scaled = True
         return ()
 
     def coordinator_told(self, transition: CoordinatorTold, now: float) -> Steps:
-        """It may be the job's result."""
+        """Note an event of a coordinator if the event is the job's result."""
         self._is_new |= isinstance(transition.event, SparkResult)
         return ()
 
     def to_be_noted(self) -> None:
-        """Whatever has changed."""
+        """Request that the notes are stored again, whether or not they have changed."""
         self._is_new = True
 
     def take(self) -> JobNotes | None:
-        """What is to be noted since the last time; None: nothing."""
+        """The notes, if they must be stored again; None if they have not changed."""
         if not self._is_new:
             return None
         self._is_new = False
         return self.notes()
 
     def notes(self) -> JobNotes:
-        """All of them, as they are now."""
+        """All notes in their current state."""
         graph = self._graph
         return JobNotes(
             graph.graph_id,
@@ -119,10 +119,10 @@ class JobNotebook:
         )
 
     def _task_executors(self) -> Iterable[WorkerLocation]:
-        """Other jobs are deployed in many parts, and would note them all with each.
-
-        Until something has a slot, those that an earlier JobMaster has noted: it may have been
-        about to deploy what is noted.
+        """The TaskExecutors that run attempts; empty for a job without streaming sources.
+        Other jobs are deployed in many steps, and each step would note all TaskExecutors again.
+        Until an attempt has a slot, the result is what an earlier JobMaster has noted, because it
+        may have been about to deploy there.
         """
         if not self._graph.job_graph.has_stream_sources:
             return ()

@@ -1,4 +1,4 @@
-"""How long a job takes to begin, to restart, to be rescaled and to be taken over."""
+"""Measures how long a job takes to begin, restart, rescale and be taken over."""
 
 from __future__ import annotations
 
@@ -36,24 +36,23 @@ class _Phase:
 
 
 class JobPhases:
-    """Looks on; nothing depends on it.
-
-    A job is in one phase at a time, or in none.  What fails while a job begins ends that phase;
-    what fails while it restarts makes that phase longer.
-    """
+    """Observes a job and records its phases as spans; nothing depends on it.
+    A job is in one phase at a time, or in none.  A failure while the job begins ends that phase; a
+    failure while the job restarts makes that phase longer."""
 
     def __init__(self, record: JobRecord, book: SpanBook) -> None:
         self._record = record
         self._book = book
         self._phase: _Phase | None = None
         self._is_adopted = False
-        """Whether the job is about to be RUNNING because it did so before."""
+        """Whether the next RUNNING status only continues the work of an earlier JobMaster."""
         self._executions_of: Callable[[int], Iterable[Execution]]
         self._awaited: dict[ExecutionVertexID, ExecutionAttemptID] = {}
-        """Attempts that are to run before the phase is over."""
+        """Attempts that must run before the phase is over, by subtask."""
 
     def execute(self, executions_of: Callable[[int], Iterable[Execution]]) -> None:
-        """From now on it is about another execution graph, of whose regions these are."""
+        """Observe another execution graph from now on.
+        *executions_of* returns the current attempts of a region of the graph."""
         self._executions_of = executions_of
         self._awaited.clear()
 
@@ -64,7 +63,7 @@ class JobPhases:
             case JobStatus.RUNNING if self._is_adopted:
                 self._is_adopted = False
             case JobStatus.RUNNING if not self._is_restarting:
-                self._end_phase(now, self._cause)  # a take-over of nothing
+                self._end_phase(now, self._cause)  # a take-over without running tasks
                 self._phase = _Phase(JOB_INITIALIZATION, now)
             case JobStatus.RESTARTING if not self._is_restarting:
                 cause = self._cause
@@ -77,14 +76,14 @@ class JobPhases:
         return ()
 
     def stop_everything(self, transition: StopEverything, now: float) -> Steps:
-        """Before the status that follows from it is entered."""
+        """Begin the phase RESCALE.  Called before the status that follows is entered."""
         if not self._is_restarting:
             self._end_phase(now, brief(transition.cause))
             self._phase = _Phase(RESCALE, now, cause=brief(transition.cause))
         return ()
 
     def taken_over(self, transition: TakeOverJob, now: float) -> Steps:
-        """Before the status that follows from it is entered."""
+        """End the phase TAKE_OVER.  Called before the status that follows is entered."""
         if self._phase is not None:
             self._phase.attributes["summary"] = brief(transition.plan.summary)
         self._end_phase(now)
@@ -92,7 +91,7 @@ class JobPhases:
         return ()
 
     def scheduled(self, transition: ScheduleRegions, now: float) -> Steps:
-        """After they were."""
+        """Await the attempts of these regions.  Called after the regions were scheduled."""
         if self._phase is not None:
             for index in transition.regions:
                 for execution in self._executions_of(index):
@@ -102,7 +101,7 @@ class JobPhases:
         return ()
 
     def tasks_reported(self, transition: TasksReported, now: float) -> Steps:
-        """Until the last one runs, or has run."""
+        """End the phase when the last awaited attempt runs or has run."""
         if not self._awaited:
             return ()
         for state in transition.states:
@@ -113,6 +112,11 @@ class JobPhases:
         if not self._awaited and self._record.status is JobStatus.RUNNING:
             self._end_phase(now)
         return ()
+
+    @property
+    def down_since(self) -> float:
+        """Monotonic seconds when a part failed that does not run again yet; 0 if none is down."""
+        return self._phase.begin if self._phase is not None and self._is_in(FAILOVER) else 0.0
 
     @property
     def _is_restarting(self) -> bool:

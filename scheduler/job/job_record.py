@@ -1,11 +1,12 @@
-"""What a JobMaster knows of its job as a whole: status, failures, and how it ended."""
+"""What a JobMaster knows of its job as a whole: status, failures, and the result."""
 
 from __future__ import annotations
+
+from collections import deque
 
 from flinkray.core.ids import WorkerGroupId
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job.job_scheduler_actions import JobStatusChanged
-from flinkray.scheduler.job.job_status_machine import JobStatusMachine
 from flinkray.scheduler.job.transition_loop import Step
 from flinkray.scheduler.job.transitions import StatusEntered
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
@@ -16,15 +17,21 @@ from flinkray.scheduler.reports.job_info import (
     JobOverview,
     JobResult,
     VertexInfo,
+    one_line_of,
 )
 from flinkray.scheduler.reports.json_plan import json_plan
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.spark_reports import SparkResult
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.shared.story import Story
+
+_CAUSES_KEPT = 16
+"""Number of restart causes that are kept, equal to the entries in the exceptions history."""
 
 
 class JobRecord:
-    """Times that go in are monotonic seconds, those that come out seconds since the epoch."""
+    """Status, failures and result of a job.
+    Times in parameters are monotonic seconds; returned times are seconds since the epoch."""
 
     def __init__(self, job_graph: JobGraph, epoch_offset: float, now: float) -> None:
         self._job_graph = job_graph
@@ -34,17 +41,19 @@ class JobRecord:
         self._machine = JobStatusMachine(f"job {job_graph.job_id} ({job_graph.name})", now)
         self._history = ExceptionHistory()
         self.restarts = 0
-        """Of the job, or of regions of it, under its earlier JobMasters, too."""
+        """Restarts of the job or of its regions, including those under earlier JobMasters."""
+        self.restart_causes: deque[str] = deque(maxlen=_CAUSES_KEPT)
+        """Causes of the last restarts, each in one line with its task."""
         self.failovers = 0
-        """How many JobMasters have died before."""
+        """How many JobMasters of the job have died."""
         self.failure: Failure | None = None
-        """Why the job is FAILING."""
+        """Why the job is FAILING; None if it is not."""
         self.suspension: str | None = None
-        """Why this JobMaster is giving the job up."""
+        """Why this JobMaster suspends the job; None if it does not."""
         self.result: SparkResult | None = None
 
     def follow(self, *, restarts: int, failovers: int) -> None:
-        """Count on from what was counted under earlier JobMasters."""
+        """Continue the counts of earlier JobMasters."""
         self.restarts, self.failovers = restarts, failovers
 
     @property
@@ -53,19 +62,19 @@ class JobRecord:
 
     @property
     def has_begun(self) -> bool:
-        """Whether this JobMaster executes it, or has."""
+        """Whether this JobMaster executes the job or has executed it."""
         early = (JobStatus.INITIALIZING, JobStatus.CREATED, JobStatus.RECONCILING)
         return self.status not in early
 
     @property
     def is_ending(self) -> bool:
-        """Whether its end is decided, whatever fails yet."""
+        """Whether the job's end is decided, so that further failures change nothing."""
         ending = (JobStatus.FAILING, JobStatus.CANCELLING)
         return self.status.is_terminal or self.status in ending or self.suspension is not None
 
     @property
     def decided_end(self) -> JobStatus | None:
-        """With which status it ends as soon as nothing runs any more; None: it goes on."""
+        """Status with which the job ends when nothing runs any more; None if the job goes on."""
         if self.suspension is not None:
             return JobStatus.SUSPENDED
         ends = {JobStatus.FAILING: JobStatus.FAILED, JobStatus.CANCELLING: JobStatus.CANCELED}
@@ -76,29 +85,43 @@ class JobRecord:
         return str(self._machine.story)
 
     def enter(self, status: JobStatus, now: float, cause: str = "") -> None:
-        """Take a transition; raises IllegalTransitionError."""
+        """Enter a status.
+
+        Raises:
+            IllegalTransitionError: the current status does not allow it.
+        """
         self._machine.enter(status, now, cause)
 
     def change(self, status: JobStatus, now: float, cause: str = "") -> list[Step]:
-        """The same, with what tells who listens, here and elsewhere."""
+        """Enter a status.  Returns the steps that notify listeners inside and outside the job.
+
+        Raises:
+            IllegalTransitionError: the current status does not allow it.
+        """
         self.enter(status, now, cause)
         return [JobStatusChanged(status), StatusEntered(status)]
 
     def since(self, time: float, now: float) -> float:
-        """What another JobMaster calls *time*, in seconds since the epoch (0: it is not known), and
-        is not to come here."""
+        """Convert another JobMaster's *time* from seconds since the epoch to monotonic seconds.
+        At most *now*; also *now* if *time* is 0, which means unknown."""
         return min(time - self.epoch_offset, now) if time else now
 
     def runs_since(self, time: float, now: float) -> None:
-        """It has been RUNNING since then under another JobMaster."""
+        """Note that the job has been RUNNING since *time* under another JobMaster."""
         self._machine.entered[JobStatus.RUNNING] = self.since(time, now)
 
     @property
     def running_since(self) -> float:
-        """In seconds since the epoch; 0: it is not running."""
+        """Seconds since the epoch when the job became RUNNING; 0 if it is not running."""
         if self.status is not JobStatus.RUNNING:
             return 0.0
         return self._machine.entered[JobStatus.RUNNING] + self.epoch_offset
+
+    @property
+    def began_at(self) -> float:
+        """Seconds since the epoch when the job began, under this JobMaster or an earlier one."""
+        began = self._started_at + self.epoch_offset
+        return min(began, self.running_since or began)
 
     def fail(self, failure: Failure, now: float) -> list[Step]:
         """Enter FAILING."""
@@ -106,16 +129,23 @@ class JobRecord:
         self.failure = failure
         return self.change(JobStatus.FAILING, now, failure.text)
 
+    def count_restart(self, failure: Failure) -> str:
+        """Count a restart.  Returns the cause in one line, with the task."""
+        self.restarts += 1
+        cause = one_line_of(failure.text, failure.task)
+        self.restart_causes.append(cause)
+        return cause
+
     def suspend(self, reason: str, now: float) -> None:
         self.suspension = reason
         self._machine.story.add(now, f"is to be suspended: {reason}")
 
     def add_failure(self, failure: Failure, now: float) -> None:
-        """Into the exceptions history."""
+        """Add a failure to the exceptions history."""
         self._history.add(failure, now + self.epoch_offset)
 
     def add_concurrent_failure(self, failure: Failure, now: float) -> None:
-        """Into the exceptions history, to the last failure."""
+        """Add a concurrent failure to the last failure in the exceptions history."""
         self._history.add_concurrent(failure, now + self.epoch_offset)
 
     @property
@@ -131,7 +161,7 @@ class JobRecord:
         warnings: tuple[str, ...],
         checkpoints: CheckpointsOverview | None,
     ) -> JobDetails:
-        """The job as clients see it."""
+        """The details of the job that clients see."""
         times = {s.name: at + self.epoch_offset for s, at in self._machine.entered.items()}
         return JobDetails(
             job_id=self._job_graph.job_id,
@@ -152,7 +182,7 @@ class JobRecord:
         )
 
     def overview(self, tasks: dict[str, int]) -> JobOverview:
-        """The same in a few numbers; *tasks*: how many are in which state."""
+        """A short overview of the job.  *tasks*: number of tasks by state."""
         ended = self._machine.entered[self.status] if self.status.is_terminal else None
         return JobOverview(
             self._job_graph.job_id,
@@ -166,11 +196,11 @@ class JobRecord:
 
     @property
     def last_modified(self) -> float:
-        """When its status changed last."""
+        """Monotonic seconds when the job's status last changed."""
         return max(self._machine.entered.values())
 
     def job_result(self, now: float) -> JobResult:
-        """How the job ended.  A cancelled job's result is without any failure (JM-22)."""
+        """The job's result.  The result of a canceled job contains no failure (JM-22)."""
         failure = self.failure if self.status is JobStatus.FAILED else None
         result = self.result if self.status is JobStatus.FINISHED else None
         return JobResult(
@@ -184,3 +214,44 @@ class JobRecord:
             num_rows=None if result is None else result.num_rows,
             schema_json=None if result is None else result.schema_json,
         )
+
+
+_ANY_END = (JobStatus.FAILING, JobStatus.CANCELLING, JobStatus.SUSPENDED)
+
+_LEGAL: dict[JobStatus, tuple[JobStatus, ...]] = {
+    JobStatus.INITIALIZING: (JobStatus.CREATED, *_ANY_END),
+    JobStatus.CREATED: (JobStatus.RECONCILING, JobStatus.RUNNING, *_ANY_END),
+    JobStatus.RECONCILING: (JobStatus.RUNNING, *_ANY_END),
+    JobStatus.RUNNING: (JobStatus.RESTARTING, JobStatus.FINISHED, *_ANY_END),
+    JobStatus.RESTARTING: (JobStatus.RUNNING, *_ANY_END),
+    JobStatus.FAILING: (JobStatus.FAILED, JobStatus.CANCELLING, JobStatus.SUSPENDED),
+    JobStatus.CANCELLING: (JobStatus.CANCELED, JobStatus.FAILING, JobStatus.SUSPENDED),
+    JobStatus.FAILED: (),
+    JobStatus.CANCELED: (),
+    JobStatus.FINISHED: (),
+    JobStatus.SUSPENDED: (),
+}
+
+
+class JobStatusMachine:
+    """Holds the job's status.  Times are monotonic seconds."""
+
+    def __init__(self, subject: str, now: float) -> None:
+        self.status = JobStatus.INITIALIZING
+        self.entered = {JobStatus.INITIALIZING: now}
+        """Status -> time when the status was last entered."""
+        self.story = Story(subject, limit=200)
+
+    def enter(self, status: JobStatus, now: float, cause: str = "") -> None:
+        """Enter a status.
+
+        Raises:
+            IllegalTransitionError: the current status does not allow it; the text contains the
+                story.
+        """
+        if status not in _LEGAL[self.status]:
+            raise self.story.illegal(f"go from {self.status.name} to {status.name}")
+        text = f"{self.status.name} -> {status.name}"
+        self.story.add(now, f"{text}: {cause}" if cause else text)
+        self.status = status
+        self.entered[status] = now

@@ -38,6 +38,11 @@ from flinkray.scheduler.execution.job_archive import (
 from flinkray.scheduler.execution.partition_tracker import PartitionTracker
 from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
+from flinkray.scheduler.execution.repeated_errors import (
+    DEFAULT_LIMITS,
+    RepeatedErrors,
+    RepetitionLimits,
+)
 from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, RestartStrategy
 from flinkray.scheduler.graph.validation import validate
@@ -58,6 +63,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     AdoptSlots,
     CancelTasks,
     JobEnded,
+    JobRestarts,
     JobSchedulerAction,
     ReleasePartitions,
     TimerKey,
@@ -75,6 +81,7 @@ from flinkray.scheduler.job.take_over import (
     TakeOver,
     failure_of_contradicting,
     failure_of_missing,
+    latest_attempt,
     strays_only,
     why_not,
 )
@@ -113,17 +120,16 @@ NOTHING_BEGUN: Mapping[int, str] = {}
 
 class JobScheduler:
     """Runs a job in slots of the SlotPool.
-
-    Events in, actions out, in the order in which they are to be carried out.  ``now`` is in
-    monotonic seconds.  Events of an earlier attempt or generation, and all events after JobEnded,
-    change nothing.
+    Takes events and returns actions, in the order in which they must be carried out.  ``now`` is in
+    monotonic seconds.  Events of an earlier attempt or generation change nothing, nor do events
+    after JobEnded.
 
     Each event enters a :class:`~flinkray.scheduler.job.transition_loop.TransitionLoop`;
-    :meth:`_wire` says which decision object applies which transition.
+    :meth:`_wire` registers which decision object applies which transition.
     """
 
     wants_all_slots = False
-    """Whether :meth:`slots_changed` is to be told."""
+    """Whether :meth:`slots_changed` must be called."""
 
     def __init__(
         self,
@@ -132,17 +138,21 @@ class JobScheduler:
         *,
         new_graph_id: Callable[[], ExecutionGraphID],
         default_restart_strategy: RestartStrategy,
+        same_error: RepetitionLimits = DEFAULT_LIMITS,
         epoch_offset: float,
         now: float,
         random: Callable[[], float] = lambda: 0.5,
     ) -> None:
-        """*new_graph_id*: another one with each call, for the execution graphs of the job.
-        *epoch_offset*: ``clock.time() - clock.monotonic()``, for the timestamps that people see.
-        *random*: numbers in [0, 1), for the jitter of delays.
+        """
+        Args:
+            new_graph_id: returns a new id at each call, for the execution graphs of the job.
+            epoch_offset: ``clock.time() - clock.monotonic()``, for the timestamps that users see.
+            random: returns numbers in [0, 1), for the jitter of delays.
+            same_error: limits for restart strategies that have no limit of their own.
 
         Raises:
             JobSubmissionError: the graph cannot run (see
-            :mod:`flinkray.scheduler.graph.validation`).
+                :mod:`flinkray.scheduler.graph.validation`).
         """
         validate(job_graph)
         self._job_graph = job_graph
@@ -153,6 +163,9 @@ class JobScheduler:
         self._restart_strategy = new_restart_strategy(
             job_graph.restart_strategy or default_restart_strategy, random
         )
+        if not self._restart_strategy.is_endless:
+            same_error = same_error._replace(attempts=0)
+        self._repeated_errors = RepeatedErrors(same_error)
         self._spans = SpanBook()
         self._phases = JobPhases(self._job, self._spans)
         self._checkpoints = checkpoints_of_job(
@@ -174,10 +187,15 @@ class JobScheduler:
         regions: PipelinedRegions | None = None,
         slots: RegionSlots | None = None,
     ) -> None:
-        """The decision objects that work on an execution graph.  *first_generation* and
-        *requests_made* are of those of the job's execution graph before.  *takeovers*: by how many
-        JobMasters this one was taken over.  *regions* and *slots*: those of the graph, if they are
-        there."""
+        """Build the decision objects that work on an execution graph.
+
+        Args:
+            first_generation: timer generation to continue, from the job's previous graph.
+            requests_made: number of slot requests made for the job's previous graph.
+            takeovers: how many JobMasters have taken over this graph.
+            regions: regions of the graph; None: they are computed.
+            slots: slots of the graph's regions; None: they are created.
+        """
         self._graph = graph
         self._checkpoints.execute(graph)
         self._outbox.open(graph, self._job, takeovers=takeovers)
@@ -200,6 +218,8 @@ class JobScheduler:
             restarts,
             self._execution,
             self._restart_strategy,
+            self._repeated_errors,
+            self._checkpoints,
             first_generation=first_generation,
         )
         self._results = Results(graph, regions, self._tracker)
@@ -210,13 +230,12 @@ class JobScheduler:
         self._wire()
 
     def _wire(self) -> None:
-        """Who applies which transition."""
         execution, failover, region_slots = self._execution, self._failover, self._region_slots
         coordinators, results, reports = self._coordinators, self._results, self._reports
         checkpoints, phases = self._checkpoints, self._phases
         bulk, notebook = self._outbox.bulk, self._outbox.notebook
         wire = self._loop.wire
-        # what others report
+        # reports
         wire(t.SlotsTold, region_slots.slots_told)
         wire(t.SlotFailed, region_slots.slot_failed)
         wire(
@@ -259,6 +278,8 @@ class JobScheduler:
         wire(t.ScheduleRegions, execution.schedule, phases.scheduled)
         wire(t.RequestSlots, region_slots.request)
         wire(t.RequestSlotsAgain, region_slots.request_again)
+        wire(t.RegionsReady, coordinators.regions_ready)
+        wire(t.UseSlots, region_slots.use)
         wire(t.DeployRegion, coordinators.region_deployed, execution.deploy)
         wire(t.CancelRegions, region_slots.cancel, coordinators.regions_cancelled, execution.cancel)
         wire(t.CoordinatorsBegan, execution.coordinators_began)
@@ -316,7 +337,6 @@ class JobScheduler:
         wire(t.TellEnd, self._tell_end)
 
     def _work_on(self, event: str, now: float, *steps: Step) -> list[JobSchedulerAction]:
-        """The actions that an event leads to."""
         if not self.status.is_terminal:
             self._loop.run(event, now, steps)
         return self._outbox.take()
@@ -324,13 +344,13 @@ class JobScheduler:
     # --- orders -----------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[JobSchedulerAction]:
-        """Begin; once."""
+        """Start the job.  Call this once."""
         if self._job.is_ending:
             return []
         return self._work_on("start", now, t.StartJob())
 
     def reconcile(self, now: float) -> list[JobSchedulerAction]:
-        """Reports are waited for; ``take_over`` follows."""
+        """Enter RECONCILING to wait for reports; :meth:`take_over` follows."""
         if self.status is not JobStatus.CREATED:
             return []
         return self._work_on("reconcile", now, t.AwaitReports())
@@ -343,26 +363,25 @@ class JobScheduler:
         now: float,
         begun_checkpoints: Mapping[int, str] = NOTHING_BEGUN,
         coordinated: Collection[JobVertexID] = (),
+        *,
+        is_copy: bool = False,
     ) -> list[JobSchedulerAction]:
-        """In place of ``start``: go on with what runs of an earlier JobMaster's work.
-
-        What was deployed and is missing, or contradicts the notes, fails as by one event.  If
-        nothing can go on (:func:`~flinkray.scheduler.job.take_over.why_not`), all that is reported
-        is cancelled, and the job begins from its last checkpoint in another execution graph; the
-        exceptions history says why.  Without notes and reports this is ``start``.
+        """Take over running tasks from an earlier JobMaster.  Call this in place of ``start``.
+        Deployed attempts that are missing or contradict the notes fail together, as one event.  If
+        no task can keep running (:class:`~flinkray.scheduler.job.take_over.CannotTakeOverError`),
+        all are canceled, and the job begins from its last checkpoint with a new execution graph.
+        AdoptSlots is the first action.
 
         Args:
-            notes: the last ones; None: there are none.  ``source_coordinator`` is None unless it
-                can be reached, and is this JobMaster's by now.
-            finished: what was noted of attempts that have finished.
-            reports: of all TaskExecutors that are registered, each once; their cut is the moment
-                of their registration.
-            begun_checkpoints: ids after the last recovered checkpoint that were given, with the
-                directory that each has as a checkpoint of the job.
-            coordinated: vertices whose coordinators are there, in the attempts of the notes, and
-                this JobMaster's by now.  What those were told goes on to be told after this.
-
-        AdoptSlots comes first; NoteJob and NoteFinished are told to this JobMaster's own SlotPool.
+            notes: the last notes; None if there are none.  Their ``source_coordinator`` must be
+                None unless it can be reached and already obeys this JobMaster.
+            reports: one report per registered TaskExecutor, as of its registration.
+            begun_checkpoints: ids that were issued after the last recovered checkpoint, each with
+                its directory as a checkpoint of the job.
+            coordinated: vertices whose coordinators exist in the attempts of the notes and already
+                obey this JobMaster.  Further events of these coordinators follow after this call.
+            is_copy: only a TaskExecutor has the notes, and a later JobMaster may have had newer
+                notes.  All noted attempts must be present, and in the last complete checkpoint.
         """
         if self._job.is_ending:
             return []
@@ -371,10 +390,11 @@ class JobScheduler:
             self._job.follow(restarts=notes.restarts, failovers=notes.failovers + 1)
         try:
             step = self._take_over_or_raise(
-                notes, finished, reports, now, begun_checkpoints, coordinated
+                notes, finished, reports, now, begun_checkpoints, coordinated, is_copy=is_copy
             )
         except CannotTakeOverError as error:
-            return self._begin_anew(str(error), notes, reports, now)
+            has_run = self._checkpoints.has_completed or bool(begun_checkpoints)
+            return self._begin_anew(str(error), notes, reports, now, has_run=has_run)
         return self._work_on("take_over", now, step)
 
     def _take_over_or_raise(
@@ -385,6 +405,8 @@ class JobScheduler:
         now: float,
         begun_checkpoints: Mapping[int, str],
         coordinated: Collection[JobVertexID],
+        *,
+        is_copy: bool,
     ) -> t.TakeOverJob:
         obstacle = why_not(self._job_graph, notes)
         if notes is None or obstacle is not None:
@@ -394,6 +416,8 @@ class JobScheduler:
         slots = RegionSlots(graph, regions)
         take_over = TakeOver(graph, notes, regions, slots.groups, coordinated)
         plan = take_over.plan(finished, reports)
+        if is_copy:
+            take_over.refuse_doubts(plan, self._checkpoints.latest_completed)
         for vertex in graph.vertices:
             at_work = plan.max_parallelism.get(vertex.vertex.vertex_id)
             vertex.max_parallelism = at_work or vertex.max_parallelism
@@ -406,10 +430,10 @@ class JobScheduler:
         return t.TakeOverJob(plan, notes, begun_checkpoints, coordinated)
 
     def _noted_graph(self, notes: JobNotes, now: float) -> ExecutionGraph:
-        """The execution graph of the notes.
+        """The execution graph that the notes describe.
 
         Raises:
-            CannotTakeOverError: the job has none like that.
+            CannotTakeOverError: the job graph does not fit the notes.
         """
         graph = ExecutionGraph(self._job_graph, notes.graph_id, now)
         if tuple(vertex.parallelism for vertex in graph.vertices) != notes.parallelisms:
@@ -422,13 +446,25 @@ class JobScheduler:
         notes: JobNotes | None,
         reports: tuple[TaskExecutorReport, ...],
         now: float,
+        *,
+        has_run: bool,
     ) -> list[JobSchedulerAction]:
-        """Nothing goes on; what is still there ends."""
+        """Start the job from its last checkpoint, and end everything that still runs.
+        If anything was deployed before, this counts as a restart, and attempt numbers grow."""
         strays = strays_only(reports)
         steps: list[Step] = [AdoptSlots(())] if reports else []
-        if notes is not None or strays.running or self._checkpoints.has_completed:
-            text = f"The JobMaster was lost, and the job begins from its last checkpoint: {why}"
-            self._job.add_failure(Failure(text), now)
+        latest = latest_attempt(notes, reports)
+        text = f"The JobMaster was lost, and the job begins from its last checkpoint: {why}"
+        failure = Failure(text)
+        if latest is None and has_run:
+            latest = 0
+        if latest is not None and not (notes is not None and notes.is_being_scaled):
+            cause = self._job.count_restart(failure)
+            steps.append(JobRestarts(self._job.restarts, cause, 0.0))
+            for subtask in self._graph.subtasks:
+                subtask.go_on_from(latest + 1, now)
+        if notes is not None or strays.running or has_run:
+            self._job.add_failure(failure, now)
         if notes is not None:
             self._outbox.notebook.to_be_noted()
             self._coordinators.count_on(notes.coordinators)
@@ -441,35 +477,35 @@ class JobScheduler:
     def source_coordinator_is_at(
         self, place: SourceCoordinatorPlace, now: float
     ) -> list[JobSchedulerAction]:
-        """The coordinator of the job's sources was started there: it is noted.  To be told before
-        ``coordinator_started``, and not of one that was taken over."""
+        """Note the place at which the coordinator of the job's sources was started.
+        Call this before ``coordinator_started``, and not for a coordinator that was taken over."""
         self._outbox.notebook.source_coordinator_is_at(place)
         return self._work_on("source_coordinator_is_at", now)
 
     def cancel(self, now: float) -> list[JobSchedulerAction]:
-        """Cancel the job; a second time is fine, also after its end."""
+        """Cancel the job.  A second call and a call after the job's end change nothing."""
         is_failing = self.status is JobStatus.FAILING and self._job.suspension is None
         if self._job.is_ending and not is_failing:
             return []
         return self._work_on("cancel", now, t.CancelJob())
 
     def suspend(self, reason: str, now: float) -> list[JobSchedulerAction]:
-        """End this JobMaster's work on the job, whose result is SUSPENDED (EX-08)."""
+        """Stop this JobMaster's work on the job; the job's result is SUSPENDED (EX-08)."""
         if self.status.is_terminal or self._job.suspension is not None:
             return []
         return self._work_on("suspend", now, t.SuspendJob(reason))
 
     def global_failure(self, cause: Failure, now: float) -> list[JobSchedulerAction]:
-        """Something failed that concerns the whole job."""
+        """Handle a failure that concerns the whole job."""
         if self._job.suspension is not None:
             return []
         return self._work_on("global_failure", now, t.GlobalFailure(cause))
 
     def resize(self, bounds: Sequence[ParallelismBounds], now: float) -> list[JobSchedulerAction]:
-        """Other bounds for some vertices.
+        """Change the parallelism bounds of some vertices.
 
         Raises:
-            JobStateError: the job is not elastic, or cannot have them.
+            JobStateError: the job is not elastic, or the bounds are not possible.
         """
         raise JobStateError(self.job_id, "its parallelism is fixed")
 
@@ -477,29 +513,29 @@ class JobScheduler:
 
     @property
     def takes_checkpoints(self) -> bool:
-        """Whether it may: of a job that may not, no savepoints can be had either."""
+        """Whether the job may take checkpoints; if not, it cannot take savepoints either."""
         return self._checkpoints.takes_any
 
     def checkpoints_recovered(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
-        """What an earlier JobMaster has left, in any order; before the job is started."""
+        """Load checkpoints of an earlier JobMaster, in any order.  Call this before the start."""
         self._checkpoints.recovered(checkpoints)
 
     def start_from_savepoint(
         self, savepoint: CompletedCheckpoint, now: float
     ) -> list[JobSchedulerAction]:
-        """Before the job is started, and after ``checkpoints_recovered``: checkpoints of the job
-        itself go before it (JM-09).  If the job does not fit it, the job fails."""
+        """Start from this savepoint, unless the job has checkpoints of its own (JM-09).
+        Call this after ``checkpoints_recovered`` and before the start.  A misfit fails the job."""
         return self._work_on("start_from_savepoint", now, t.SavepointGiven(savepoint))
 
     @property
     def savepoint_in_use(self) -> str | None:
-        """The metadata of the savepoint that the job would go on from after a failure; None: it has
-        a checkpoint of its own, or would begin anew."""
+        """Path of the metadata of the savepoint that a restart would use.
+        None if the job has a checkpoint of its own, or would restart without state."""
         return self._checkpoints.savepoint_in_use
 
     def checkpoint_told(self, event: t.CheckpointEvent, now: float) -> list[JobSchedulerAction]:
-        """What became of what was asked for; after the job's end, too, since what is being stored
-        then is treated as the others were."""
+        """Handle the result of a checkpoint action.
+        Call this after the job's end, too, because a checkpoint may still be being stored then."""
         self._loop.run("checkpoint_told", now, (event,))
         return self._outbox.take()
 
@@ -508,44 +544,43 @@ class JobScheduler:
     def coordinator_started(
         self, coordinator: CoordinatorID, now: float
     ) -> list[JobSchedulerAction]:
-        """Its process is there."""
+        """Handle that the coordinator's process has started."""
         return self._work_on("coordinator_started", now, t.CoordinatorStarted(coordinator))
 
     def coordinator_stopped(
         self, coordinator: CoordinatorID, now: float
     ) -> list[JobSchedulerAction]:
-        """A StopCoordinator is carried out."""
+        """Handle a StopCoordinator that was carried out."""
         return self._work_on("coordinator_stopped", now, t.CoordinatorGone(coordinator, "it ended"))
 
     def coordinator_lost(
         self, coordinator: CoordinatorID, cause: str, now: float, *, goes_on: bool = False
     ) -> list[JobSchedulerAction]:
-        """It died, or could not be started; its process is there no more."""
+        """Handle that a coordinator died or could not be started.  Its process no longer exists.
+        *goes_on*: another attempt can take its place without a failure."""
         gone = t.CoordinatorGone(coordinator, cause, goes_on)
         return self._work_on("coordinator_lost", now, gone)
 
     def coordinator_told(
         self, coordinator: CoordinatorID, event: CoordinatorEvent, now: float
     ) -> list[JobSchedulerAction]:
-        """It has something to say: see :mod:`flinkray.scheduler.job.coordinator_events`."""
+        """Handle an event of a coordinator.
+        See :mod:`flinkray.scheduler.job.coordinator_events`."""
         return self._work_on("coordinator_told", now, t.CoordinatorTold(coordinator, event))
 
     def request_next_input_split(
         self, attempt_id: ExecutionAttemptID, number: int, host: str = ""
     ) -> InputSplit | None:
-        """The *number*-th input of a task, from 0; None: there is no more.  What was given once for
-        a number is given again (JM-12).
-
-        Raises:
-            AttemptDisposedError: as :meth:`check_current`.
-        """
+        """The *number*-th input split of a task, from 0; None if there are no more (JM-12).
+        Repeated calls return the same split.  Raises AttemptDisposedError, as check_current."""
         return self._formats.next_split(self._current(attempt_id).vertex, number, host)
 
     def check_current(self, attempt_id: ExecutionAttemptID) -> None:
-        """Nothing happens for what an earlier attempt asks, or one of another execution graph.
+        """Check that a request comes from a current attempt of the current execution graph.
 
         Raises:
-            AttemptDisposedError: it is not the current one of its subtask, or has ended.
+            AttemptDisposedError: the attempt is not the current attempt of its subtask, or has
+                ended.
         """
         self._current(attempt_id)
 
@@ -558,41 +593,43 @@ class JobScheduler:
     # --- slots ------------------------------------------------------------------------------------
 
     def slot_events(self, events: Iterable[SlotEvent], now: float) -> list[JobSchedulerAction]:
-        """What the SlotPool says, in its order."""
+        """Handle events of the SlotPool, in their order."""
         return self._work_on("slot_events", now, t.SlotsTold(tuple(events)))
 
     def slots_changed(
         self, slots: tuple[AllocatedSlot, ...], now: float
     ) -> list[JobSchedulerAction]:
-        """All slots the pool holds now, requested or not (see :attr:`wants_all_slots`)."""
+        """Handle a change of the pool's slots.
+        *slots*: all slots that the pool holds, requested or not (see :attr:`wants_all_slots`)."""
         return []
 
     def slot_failed(
         self, allocation_id: AllocationID, cause: str, now: float
     ) -> list[JobSchedulerAction]:
-        """A slot is lost, with its cause (send it before the pool's word that says so)."""
+        """Handle a lost slot.  Call this before the SlotPool's event reports the same loss."""
         return self._work_on("slot_failed", now, t.SlotFailed(allocation_id, cause))
 
     def task_executor_lost(
         self, resource_id: ResourceID, cause: str, now: float
     ) -> list[JobSchedulerAction]:
-        """All slots and partitions on that TaskExecutor are lost (send it before the pool's word
-        that says so)."""
+        """Handle a lost TaskExecutor with all its slots and partitions.
+        Call this before the SlotPool's event reports the same loss."""
         return self._work_on("task_executor_lost", now, t.TaskExecutorLost(resource_id, cause))
 
     def task_executor_registered(self, resource_id: ResourceID) -> None:
-        """It has connected (again), and may not know what it was sent before."""
+        """Note that a TaskExecutor has connected and may not know what it was sent before."""
         self._outbox.bulk.forget(resource_id)
 
     def task_executor_let_go(self, resource_id: ResourceID) -> None:
-        """The job needs nothing of it any more: it forgets what it was sent (JM-15)."""
+        """Note that the job needs nothing of a TaskExecutor any more (JM-15).
+        The TaskExecutor then forgets what it was sent."""
         self._outbox.bulk.forget(resource_id)
 
     def resources_short(
         self, shortages: tuple[ResourceShortage, ...], now: float
     ) -> list[JobSchedulerAction]:
-        """Why slots are missing now (the whole list).  The SlotPool hears it, too, and fails the
-        requests that cannot be fulfilled."""
+        """Note why slots are missing; *shortages* is the complete list.
+        The SlotPool gets the list, too, and fails requests that cannot be fulfilled."""
         return self._work_on("resources_short", now, t.ResourcesShort(shortages))
 
     # --- tasks ------------------------------------------------------------------------------------
@@ -600,10 +637,8 @@ class JobScheduler:
     def tasks_reported(
         self, reports: Iterable[TaskExecutionState | CheckpointAnswer], now: float
     ) -> list[JobSchedulerAction]:
-        """Reports of TaskExecutors, in their order; failures among them are one failure.
-
-        After the job's end, too, what tasks have left is released.
-        """
+        """Handle reports of TaskExecutors, in their order.  Failures among them are one failure.
+        After the job's end, partitions that tasks have left are still released."""
         steps: list[Step] = []
         for are_states, alike in groupby(reports, lambda r: isinstance(r, TaskExecutionState)):
             kind = t.TasksReported if are_states else t.CheckpointAnswered
@@ -618,15 +653,15 @@ class JobScheduler:
         cause: str,
         now: float,
     ) -> list[JobSchedulerAction]:
-        """A DeployTasks to that TaskExecutor could not be carried out, for these attempts, whether
-        they are current or not: what was shared in it has not come either (EX-02)."""
+        """Handle a DeployTasks that failed, for these current or earlier attempts (EX-02).
+        The TaskExecutor has not received the shared parts in the message either."""
         failed = t.DeploymentsFailed(resource_id, tuple(attempts), cause)
         return self._work_on("deployments_failed", now, failed)
 
     def cancellations_failed(
         self, attempts: Iterable[ExecutionAttemptID], cause: str, now: float
     ) -> list[JobSchedulerAction]:
-        """A CancelTasks could not be carried out: its attempts count as canceled (EX-04)."""
+        """Handle a CancelTasks that failed.  Its attempts count as canceled (EX-04)."""
         failed = t.CancellationsFailed(tuple(attempts), cause)
         return self._work_on("cancellations_failed", now, failed)
 
@@ -635,32 +670,32 @@ class JobScheduler:
     def kv_states_registered(
         self, registrations: Sequence[KvStateRegistration], now: float
     ) -> list[JobSchedulerAction]:
-        """Attempts hold states that can be queried (QS-01); those that are refused
-        (see :attr:`kv_states`) change nothing, but a name of another operator fails the job
-        (QS-02)."""
+        """Register queryable states of attempts (QS-01).
+        Refused registrations (see :attr:`kv_states`) change nothing, except that the name of
+        another operator's state fails the job (QS-02)."""
         registered = t.KvStatesRegistered(tuple(registrations))
         return self._work_on("kv_states_registered", now, registered)
 
     def kv_states_unregistered(
         self, registrations: Sequence[KvStateRegistration], now: float
     ) -> list[JobSchedulerAction]:
-        """They do not hold them any more."""
+        """Unregister queryable states that the attempts no longer hold."""
         unregistered = t.KvStatesUnregistered(tuple(registrations))
         return self._work_on("kv_states_unregistered", now, unregistered)
 
     @property
     def kv_states(self) -> KvStateLocationRegistry:
-        """Where queryable states are: for questions only."""
+        """The locations of queryable states.  Use this object for queries only."""
         return self._kv_states
 
     # --- time -------------------------------------------------------------------------------------
 
     def timer(self, key: TimerKey, now: float) -> list[JobSchedulerAction]:
-        """The delay of a StartTimer is over."""
+        """Handle a StartTimer whose delay is over."""
         transition = _AT_ITS_TIME[key.purpose](key.generation)
         return self._work_on(f"timer: {key.purpose.value}", now, transition)
 
-    # --- questions: of what is decided, and of other processes ------------------------------------
+    # --- questions of the scheduler and of other processes ----------------------------------------
 
     @property
     def job_id(self) -> JobID:
@@ -668,27 +703,26 @@ class JobScheduler:
 
     @property
     def graph_id(self) -> ExecutionGraphID:
-        """Of the present execution graph; an elastic job has one after the other."""
+        """Id of the current execution graph; an elastic job has several, one after the other."""
         return self._graph.graph_id
 
     @property
     def status(self) -> JobStatus:
-        """The job's status."""
+        """Current status of the job."""
         return self._job.status
 
     @property
     def max_parallelism(self) -> Mapping[JobVertexID, int]:
-        """Of all vertices, as the state says that the job would go on from, or else as they are
-        executed."""
+        """Max parallelism of all vertices: from the state to restore, or else from the graph."""
         known = {v.vertex.vertex_id: v.max_parallelism for v in self._graph.vertices}
         return {**known, **self._checkpoints.key_groups}
 
     def partition_state(self, partition: ResultPartitionID) -> ExecutionState:
-        """The state of a partition's producer (JM-13).
+        """State of the attempt that produces the partition (JM-13).
 
         Raises:
             ValueError: the job has no such partition.
-            PartitionProducerDisposedError: it is of an attempt that is not the current one.
+            PartitionProducerDisposedError: the partition belongs to an attempt that is not current.
         """
         result = self._graph.result(partition.data_set_id)
         if result is None or not 0 <= partition.partition < result.producer.parallelism:
@@ -702,26 +736,27 @@ class JobScheduler:
         return current.state
 
     def holds_partitions_on(self, resource_id: ResourceID) -> bool:
-        """Whether a TaskExecutor keeps finished partitions of the job (JM-15)."""
+        """Whether the TaskExecutor keeps finished partitions of the job (JM-15)."""
         return self._tracker.holds_partitions_on(resource_id)
 
     def take_spans(self) -> list[Span]:
-        """What has taken its time and ended, since the last time."""
+        """Return and remove the spans that have ended since the last call."""
         return self._spans.take()
 
     def story(self) -> str:
-        """What has happened to the job: its statuses, and the transitions that came last."""
+        """History of the job: its statuses, and the last transitions."""
         return f"{self._job.story}\n{self._loop.story()}"
 
     @property
     def transcript(self) -> tuple[Applied, ...]:
-        """The transitions that came last, oldest first."""
+        """The last applied transitions, oldest first."""
         return self._loop.transcript
 
     # --- questions of clients ---------------------------------------------------------------------
 
     def details(self, running: Mapping[ExecutionAttemptID, IOMetrics] = NO_METRICS) -> JobDetails:
-        """All that a client may want to know; *running*: what TaskExecutors say of stream tasks."""
+        """All details of the job for clients.
+        *running*: I/O metrics of running stream tasks from the TaskExecutors."""
         vertices = tuple(
             vertex_info(vertex, self._job.epoch_offset, progress, running)
             for vertex, progress in self._with_progress()
@@ -735,11 +770,11 @@ class JobScheduler:
         )
 
     def places_of_streams(self) -> tuple[ResourceID, ...]:
-        """The TaskExecutors of stream tasks that may run: to be asked before :meth:`details`."""
+        """TaskExecutors of running stream tasks, to ask for metrics before :meth:`details`."""
         return places_of_streams(self._graph.vertices)
 
     def progress(self) -> JobProgress:
-        """How far the job is."""
+        """Progress of the job."""
         checkpoints = self._checkpoints.overview()
         return JobProgress(
             self._graph.job_graph.job_id,
@@ -752,12 +787,31 @@ class JobScheduler:
             None if checkpoints is None else checkpoints.completed,
             0 if checkpoints is None else checkpoints.failed,
             self._job.failovers,
+            tuple(self._job.restart_causes),
         )
 
     @property
     def running_since(self) -> float:
-        """In seconds since the epoch, under whichever JobMaster; 0: the job is not RUNNING."""
+        """Seconds since the epoch when the job became RUNNING, under this or an earlier JobMaster.
+        0 if the job is not RUNNING."""
         return self._job.running_since
+
+    @property
+    def down_since(self) -> float:
+        """Seconds since the epoch when a part of the job failed that does not run again yet.
+        0 if nothing is down."""
+        since = self._phases.down_since
+        return since + self._job.epoch_offset if since else 0.0
+
+    @property
+    def checkpointed_at(self) -> float | None:
+        """Seconds since the epoch when the checkpoint that a restart would use was triggered.
+        The time when the job began, if it has no checkpoint of its own.  None if the job takes no
+        periodic checkpoints."""
+        if not self._checkpoints.are_periodic:
+            return None
+        began = self._job.began_at
+        return began if (at := self._checkpoints.last_triggered_at) is None else at
 
     @property
     def restarts(self) -> int:
@@ -766,20 +820,21 @@ class JobScheduler:
 
     @property
     def checkpoints(self) -> CheckpointsOverview | None:
-        """Those so far; None: the job takes none."""
+        """Statistics of the checkpoints; None if the job takes none."""
         return self._checkpoints.overview()
 
     def exceptions(self) -> tuple[ExceptionEntry, ...]:
-        """The job's failures so far, oldest first."""
+        """The failures of the job, oldest first."""
         return self._job.exceptions
 
     def overview(self) -> JobOverview:
-        """The same in a few numbers."""
+        """A short overview of the job."""
         return self._job.overview(task_counts(self._graph.vertices))
 
     @property
     def overview_state(self) -> Hashable:
-        """Another one whenever :meth:`overview` is; to be had without a look at each task."""
+        """A value that changes whenever :meth:`overview` changes.
+        It is computed without visiting each task."""
         changes = sum(vertex.changes for vertex in self._graph.vertices)
         return self.status, self._job.last_modified, self.graph_id, changes
 
@@ -802,8 +857,8 @@ class JobScheduler:
         return self._job.change(JobStatus.RECONCILING, now, "TaskExecutors are to report")
 
     def _adopt(self, transition: t.TakeOverJob, now: float) -> Steps:
-        """As if all that was deployed had been deployed by this JobMaster, and all that happened
-        since then happened next."""
+        """Adopt all attempts as if this JobMaster had deployed them.
+        Later events, such as ends of attempts, are then applied as if they happened next."""
         plan, notes, subtasks = transition.plan, transition.notes, self._graph.subtasks
         since = partial(self._job.since, now=now)
         adopted = t.AttemptsAdopted(
@@ -856,7 +911,7 @@ class JobScheduler:
         steps += _without(plan.strays)
         cause = "it did not report to the next JobMaster"
         steps += [t.TaskExecutorLost(resource_id, cause) for resource_id in plan.lost]
-        if failed:  # not before: their regions would be scheduled as if they had not begun
+        if failed:  # only now: StartScheduling must not schedule their regions
             steps.append(t.TasksReported(failed))
         if plan.missing:
             ends = [
@@ -874,7 +929,6 @@ class JobScheduler:
         return [*steps, *self._adopted(now), t.NothingRuns()]
 
     def _adopted(self, now: float) -> Steps:
-        """The execution graph of an earlier JobMaster is this one's."""
         return ()
 
     def _start(self, transition: t.StartJob, now: float) -> Steps:
@@ -926,7 +980,6 @@ class JobScheduler:
 
 
 def _without(strays: Strays) -> Iterator[Step]:
-    """What nobody adopts ends."""
     for location, attempts in strays.running.items():
         yield CancelTasks(location, tuple(attempts))
     for location, partitions in strays.partitions.items():

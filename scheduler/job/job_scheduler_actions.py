@@ -1,4 +1,4 @@
-"""What the JobScheduler asks the JobMaster to do."""
+"""Actions that the JobScheduler asks the JobMaster to carry out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from flinkray.scheduler.slots.slot_requests import (
 
 
 class TimerPurpose(Enum):
-    """What is to be done when a timer's time has come."""
+    """What the scheduler does when a timer fires."""
 
     RESTART = "restart"
     SCALING = "scaling"
@@ -42,11 +42,11 @@ class TimerPurpose(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TimerKey:
-    """Which of its timers the scheduler has started."""
+    """Identifies a timer that the scheduler has started."""
 
     purpose: TimerPurpose
     generation: int
-    """Tells a timer from an earlier one that is not waited for any more."""
+    """Distinguishes the timer from earlier timers that the scheduler ignores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +66,28 @@ class SetRequirements:
 
 @dataclass(frozen=True, slots=True)
 class NoteJob:
-    """Have the SlotPool keep these notes for the next JobMaster, in place of all before.  The
-    DeployTasks that follow in the same list, and in later ones, are carried out when it has
-    acknowledged them; all else need not wait."""
+    """Let the SlotPool keep these notes for the next JobMaster, in place of all earlier notes.
+    Later DeployTasks must wait until the SlotPool has acknowledged the notes; others need not."""
 
     notes: JobNotes
 
 
 @dataclass(frozen=True, slots=True)
 class NoteFinished:
-    """Have the SlotPool keep that these have finished, each in place of earlier attempts of its
-    subtask.  Nothing waits for it."""
+    """Let the SlotPool keep notes about finished tasks.  Nothing waits for it.
+    Each note replaces notes about earlier attempts of the same subtask."""
 
     tasks: tuple[FinishedTask, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptSlots:
-    """Of a take-over, before all else that concerns slots: the job has these slots of its last
-    JobMaster, some of them in use.  The SlotLedger is told (``adopted``), and the SlotPool is
-    started from it; no offer and no request is needed for them.
+    """At a take-over: adopt these slots of the job's last JobMaster, some of them in use.
+    This is the first action that concerns slots.  Call ``adopted`` of the SlotLedger, and start the
+    SlotPool with these slots, without offers and requests.
 
-    A reported slot that is not among them is vacated by its TaskExecutor, which offers it when it
-    is clean.  So it is with all of them when nothing goes on.
+    The TaskExecutor vacates each reported slot that is missing here, and offers the slot when it is
+    empty.  If no task keeps running, ``slots`` is empty, and this applies to all reported slots.
     """
 
     slots: tuple[RestoredSlot, ...]
@@ -96,8 +95,8 @@ class AdoptSlots:
 
 @dataclass(frozen=True, slots=True)
 class DeployTasks:
-    """Send a TaskExecutor all that it has to begin, in one message; when that fails:
-    ``deployments_failed``.  Each attempt is deployed once."""
+    """Send a TaskExecutor all deployments in one message; each attempt is deployed once.
+    If the message fails, call ``deployments_failed``."""
 
     location: WorkerLocation
     deployments: TaskDeployments
@@ -105,8 +104,8 @@ class DeployTasks:
 
 @dataclass(frozen=True, slots=True)
 class CancelTasks:
-    """Tell a TaskExecutor to cancel tasks, in one message; it reports the state of each.  When the
-    call fails: ``cancellations_failed``."""
+    """Tell a TaskExecutor to cancel tasks, in one message; it reports the state of each task.
+    If the message fails, call ``cancellations_failed``."""
 
     location: WorkerLocation
     attempts: tuple[ExecutionAttemptID, ...]
@@ -114,7 +113,7 @@ class CancelTasks:
 
 @dataclass(frozen=True, slots=True)
 class ReleasePartitions:
-    """Tell a TaskExecutor that it need not keep these; whether that succeeds changes nothing."""
+    """Tell a TaskExecutor to release partitions.  A failure has no consequences."""
 
     location: WorkerLocation
     partitions: tuple[ResultPartitionID, ...]
@@ -122,8 +121,8 @@ class ReleasePartitions:
 
 @dataclass(frozen=True, slots=True)
 class PromotePartitions:
-    """Tell a TaskExecutor that these are the cluster's from now on, before the job's end is told.
-    If that fails they are lost, as with a TaskExecutor that dies a moment later."""
+    """Tell a TaskExecutor that the cluster takes over these partitions.
+    Do this before the job's end is announced.  If this fails, the partitions are lost."""
 
     location: WorkerLocation
     partitions: tuple[ResultPartitionID, ...]
@@ -131,41 +130,54 @@ class PromotePartitions:
 
 @dataclass(frozen=True, slots=True)
 class JobStatusChanged:
-    """The job's status is another one now; for those who listen."""
+    """Tell listeners the new status of the job."""
 
     status: JobStatus
 
 
 @dataclass(frozen=True, slots=True)
+class JobRestarts:
+    """Log that the job, or some of its regions, will be restarted."""
+
+    number: int
+    """Number of this restart of the job."""
+    cause: str
+    """Cause in one line, with the task."""
+    delay: float
+    """Minimum seconds until the restart."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartCoordinator:
-    """Start the process of a coordinator; then ``coordinator_started``, or ``coordinator_lost``
-    when it cannot be started or has died."""
+    """Start the process of a coordinator.
+    Then call ``coordinator_started``; or ``coordinator_lost`` if it cannot be started or has died.
+    """
 
     coordinator: CoordinatorID
     slots: tuple[AllocatedSlot, ...] = ()
-    """Of the subtasks of its vertex, in their order (which is that of the bundles); none for a
-    coordinator of the job."""
+    """Slots of the vertex's subtasks, in their order, which is the order of the bundles.
+    Empty for a coordinator of the job."""
     inputs: tuple[CoordinatorInput, ...] = ()
-    """What its vertex reads, in the order of the vertex's inputs."""
+    """Results that the vertex reads, in the order of the vertex's inputs."""
     results: tuple[CoordinatorResult, ...] = ()
-    """What it is to write, in the order of the vertex's results."""
+    """Results that the coordinator writes, in the order of the vertex's results."""
     restores: int = 0
-    """How often sources had been restored by then, as tasks know it that are deployed then."""
+    """How often the sources have been restored; tasks deployed now get this number, too."""
     graph_id: ExecutionGraphID | None = None
-    """Of those tasks; None for a coordinator of the job."""
+    """Execution graph of the coordinator's tasks; None for a coordinator of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopCoordinator:
-    """Stop a coordinator, also one that is still starting, and call ``coordinator_stopped`` when
-    its process is gone."""
+    """Stop a coordinator, even if it is still starting.
+    Call ``coordinator_stopped`` when its process has ended."""
 
     coordinator: CoordinatorID
 
 
 @dataclass(frozen=True, slots=True)
 class AskCoordinator:
-    """Ask the running coordinator of formats for something; ``coordinator_told`` has its answer."""
+    """Send a request to the coordinator of formats; ``coordinator_told`` brings the answer."""
 
     coordinator: CoordinatorID
     request: FormatRequest
@@ -173,8 +185,9 @@ class AskCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class OrderCheckpoint:
-    """Tell tasks on one TaskExecutor, in one message.  If a TriggerCheckpoint cannot be told, they
-    have declined.  Other orders are repeated until they are told, or the TaskExecutor is lost."""
+    """Send an order to tasks on one TaskExecutor, in one message.
+    If a TriggerCheckpoint cannot be sent, the tasks count as having declined.  Other orders are
+    repeated until they are sent, or the TaskExecutor is lost."""
 
     location: WorkerLocation
     attempts: tuple[ExecutionAttemptID, ...]
@@ -183,8 +196,8 @@ class OrderCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class OrderCoordinators:
-    """Tell the coordinators of these operators, which take orders in the order of these actions,
-    whatever they are."""
+    """Send an order to the coordinators of these operators.
+    A coordinator receives orders in the order of the actions, whatever the kind of order."""
 
     operators: tuple[str, ...]
     order: CheckpointCompleted | CheckpointAborted
@@ -192,18 +205,18 @@ class OrderCoordinators:
 
 @dataclass(frozen=True, slots=True)
 class ResetSubtasks:
-    """Tell the coordinators of operators which of their subtasks go back to a checkpoint: what was
-    given to their earlier attempts after it goes back, too."""
+    """Tell the operators' coordinators which of their subtasks go back to a checkpoint.
+    What earlier attempts got after the checkpoint returns to the coordinators."""
 
     checkpoint_id: int
-    """0: to their beginning."""
+    """Id of the checkpoint; 0 if the subtasks restart without state."""
     subtasks: Mapping[str, tuple[tuple[int, int], ...]]
-    """Operator id -> subtask indices, each with the number of the attempt that begins there."""
+    """Operator id -> (subtask index, number of the attempt that starts from the checkpoint)."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """The last action: nothing of the job runs any more."""
+    """The job has ended and nothing of it runs any more.  This is the last action."""
 
     result: JobResult
     details: JobDetails
@@ -211,6 +224,7 @@ class JobEnded:
 
 JobSchedulerAction = (
     SetRequirements
+    | JobRestarts
     | AdoptSlots
     | NoteJob
     | NoteFinished

@@ -1,9 +1,7 @@
-"""Where the queryable states of a job are: what its attempts have registered.
-
-A registration is good as long as its attempt is the current one of its subtask and has not ended.
-So nothing that an earlier attempt says late, or one of another JobMaster's execution graph, is
-taken for what is there now; and what an attempt has registered goes with it, whether it says so or
-dies.
+"""Locations of a job's queryable states, as registered by its attempts.
+A registration is valid while its attempt is the current attempt of its subtask and has not ended.
+So late messages of earlier attempts, or of another JobMaster's execution graph, are ignored; and
+registrations end with their attempt, whether it unregisters them or dies.
 """
 
 from __future__ import annotations
@@ -34,17 +32,15 @@ from flinkray.scheduler.shared.failure import Failure
 
 @dataclass
 class _State:
-    """A name, and who has registered it for which key groups."""
-
     vertex_id: JobVertexID
     operator_id: str
     key_groups: int
     held: dict[int, KvStateRegistration] = field(default_factory=dict)
-    """By their first key group."""
+    """Registrations by their first key group."""
 
 
 class KvStateLocationRegistry:
-    """Of one execution graph.  A name is that of one operator of the job."""
+    """The registered states of one execution graph; a name belongs to one operator."""
 
     def __init__(self, graph: ExecutionGraph) -> None:
         self._graph = graph
@@ -54,11 +50,9 @@ class KvStateLocationRegistry:
     # --- questions --------------------------------------------------------------------------------
 
     def location(self, job_id: JobID, name: str) -> KvStateLocation:
-        """
-        Raises:
-            KvStateJobNotFoundError: that is another job.
-            UnknownKvStateLocationError: nobody has registered the name, or nobody has it now.
-        """
+        """Location of the state with this name.
+        Raises KvStateJobNotFoundError for another job, and UnknownKvStateLocationError if no
+        attempt has the name now."""
         if job_id != self._job_id:
             raise KvStateJobNotFoundError(job_id)
         state = self._states.get(name)
@@ -75,11 +69,10 @@ class KvStateLocationRegistry:
         )
 
     def refusal(self, registration: KvStateRegistration) -> FlinkRayError | ValueError | None:
-        """Why :meth:`registered` does not take it; None: it does.
-
-        A KvStateNameClashError: the job fails by it.  Of another job, a KvStateJobNotFoundError; of
-        a vertex, or key groups, that there are not, a ValueError; an AttemptDisposedError if its
-        attempt is not the current one of its subtask, or has ended.
+        """The error for which :meth:`registered` refuses a registration; None if it is accepted.
+        KvStateNameClashError: another operator uses the name, and the job fails.
+        KvStateJobNotFoundError: another job.  ValueError: unknown vertex or key groups.
+        AttemptDisposedError: the attempt is not the current attempt of its subtask, or has ended.
         """
         if registration.job_id != self._job_id:
             return KvStateJobNotFoundError(registration.job_id)
@@ -103,8 +96,9 @@ class KvStateLocationRegistry:
     def refusal_to_unregister(
         self, registration: KvStateRegistration
     ) -> FlinkRayError | ValueError | None:
-        """Why :meth:`unregistered` changes nothing by it, if that is the caller's fault: the job is
-        another one, or nobody, or another operator, has registered the name."""
+        """The error for which :meth:`unregistered` ignores a registration; None if there is none.
+        The reason is another job, a name that is not registered or belongs to another operator, or
+        key groups that are not registered."""
         if registration.job_id != self._job_id:
             return KvStateJobNotFoundError(registration.job_id)
         state = self._states.get(registration.name)
@@ -118,13 +112,24 @@ class KvStateLocationRegistry:
                 f"Another operator ({_operator_of(state)}) registered the KvState under "
                 f"'{registration.name}'."
             )
+        first, last = registration.key_groups
+        held = sum(
+            1 + min(r.last_key_group, last) - max(r.first_key_group, first)
+            for r in _held(state)
+            if not r.key_groups.intersection(registration.key_groups).is_empty
+        )
+        if held < 1 + last - first:
+            return ValueError(
+                f"Key groups {registration.key_groups} of '{registration.name}' are not "
+                "registered, or not all of them. Probably registration/unregistration race."
+            )
         return None
 
     # --- transitions ------------------------------------------------------------------------------
 
     def registered(self, transition: KvStatesRegistered, now: float) -> Steps:
-        """Those that :meth:`refusal` has nothing against.  A vertex with a second operator of a
-        name fails for good."""
+        """Store the registrations that :meth:`refusal` accepts.
+        A vertex whose state name belongs to another operator fails for good."""
         steps: list[SubtasksFailed] = []
         for registration in transition.registrations:
             refusal = self.refusal(registration)
@@ -135,7 +140,7 @@ class KvStateLocationRegistry:
         return steps
 
     def _put(self, registration: KvStateRegistration) -> None:
-        """In place of what overlaps with it, of an attempt before."""
+        """Store a registration in place of overlapping ones of an earlier attempt."""
         state = self._states.get(registration.name)
         if state is None:
             vertex = self._graph.vertex(registration.vertex_id)
@@ -158,7 +163,7 @@ class KvStateLocationRegistry:
         return SubtasksFailed(((tuple(subtask.ordinal for subtask in subtasks), failure),))
 
     def unregistered(self, transition: KvStatesUnregistered, now: float) -> Steps:
-        """Only what is held by these very registrations."""
+        """Remove exactly these registrations, and none that have replaced them."""
         for registration in transition.registrations:
             state = self._states.get(registration.name)
             if state is not None:
@@ -167,7 +172,7 @@ class KvStateLocationRegistry:
         return ()
 
     def attempts_over(self, transition: AttemptsOver, now: float) -> Steps:
-        """Whatever they have registered goes with them."""
+        """Remove all registrations of the ended attempts."""
         if self._states:
             ended = {execution.attempt_id for execution in transition.executions}
             for name, state in tuple(self._states.items()):

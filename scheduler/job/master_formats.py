@@ -1,8 +1,6 @@
-"""Input and output formats: what is done for a vertex once per job, outside its tasks.
-
-User code never runs where decisions are made: that it is to run, and that it has run, are actions
-and events of a coordinator.
-"""
+"""Input and output formats: work for a vertex that is done once per job, outside the tasks.
+User code never runs in the JobMaster.  A coordinator runs the code: the JobMaster sends requests to
+the coordinator, and each answer is an event."""
 
 from __future__ import annotations
 
@@ -41,19 +39,17 @@ from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import JobStatus
 
 _PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Seconds from the loss of a process that initialises to the start of the next one, for each loss
-after which there is one.  What lasts for half a minute does not meet all of them."""
+"""Seconds from each loss of the initialising process to the start of the next process.
+There are as many restarts as entries.  Together they outlast a problem of half a minute."""
 
 _INITIALISATION = 0
-"""The generation of initialisations; those of finalisations follow."""
+"""Generation of initialisations; finalisations have higher generations."""
 
 
 class MasterFormats(JobCoordinator):
-    """Initialisation before the job is scheduled, input splits while it runs, and finalisation when
-    all of it is finished: once per vertex, and never for a job that fails (EG-11).
-
-    Its process is there while something is asked of it, and until the job ends.
-    """
+    """Initialises formats, assigns input splits, and finalises formats.
+    Formats are initialised and finalised once per vertex; a failing job finalises none (EG-11). The
+    process starts when a request needs it, and stays until the job ends."""
 
     def __init__(self, job_graph: JobGraph, record: JobRecord) -> None:
         super().__init__(CoordinatorKind.MASTER_FORMATS, "the process of the job's formats")
@@ -64,21 +60,21 @@ class MasterFormats(JobCoordinator):
             if vertex.master_format is not None
         }
         self._pending: dict[JobVertexID, FormatRequest] = {}
-        """What was asked, or is to be asked, of each vertex's format."""
+        """The request that each vertex's format still has to answer."""
         self._generation = 0
         self._splits: dict[JobVertexID, InputSplitAssigner] = {}
         self._losses = 0
-        """Of processes that were to initialise something."""
+        """Number of processes that were lost during the initialisation."""
 
-    # --- what the job wants -----------------------------------------------------------------------
+    # --- requirements of the job ------------------------------------------------------------------
 
     @property
     def is_working(self) -> bool:
-        """Whether a format is waited for."""
+        """Whether a format has not answered yet."""
         return bool(self._pending)
 
     def initialize(self, now: float) -> Steps:
-        """Ask for all initialisations, if there are any."""
+        """Request all initialisations, if there are any."""
         for vertex_id, vertex in self._vertices.items():
             assert vertex.master_format is not None
             self._pending[vertex_id] = InitializeFormat(
@@ -87,7 +83,7 @@ class MasterFormats(JobCoordinator):
         return self._ask(now)
 
     def finalize(self, now: float) -> Steps:
-        """Ask for all finalisations, if there are any."""
+        """Request all finalisations, if there are any."""
         self._generation += 1
         self._pending.clear()
         for vertex_id, vertex in self._vertices.items():
@@ -104,7 +100,7 @@ class MasterFormats(JobCoordinator):
         return self._on_running(now) if self.state is CoordinatorState.RUNNING else self.ensure(now)
 
     def regions_reset(self, transition: ResetRegions, now: float) -> Steps:
-        """Their splits are handed out again (JM-12), and nobody waits for a finalisation."""
+        """Take back the splits of reset subtasks (JM-12), and drop pending finalisations."""
         self._pending.clear()
         if transition.is_global:
             self.reset_splits()
@@ -116,23 +112,26 @@ class MasterFormats(JobCoordinator):
         return ()
 
     def reset_splits(self) -> None:
-        """All of the job is going to be executed again."""
+        """Take back all splits, because the whole job will be executed again."""
         for assigner in self._splits.values():
             assigner.reset()
 
     def next_split(self, vertex: ExecutionVertex, number: int, host: str) -> InputSplit | None:
-        """The *number*-th input of a subtask."""
+        """The *number*-th input split of a subtask; None if there are no more."""
         assigner = self._splits.get(vertex.job_vertex.vertex.vertex_id)
         return None if assigner is None else assigner.next_split(vertex.subtask_index, number, host)
 
-    # --- its process ------------------------------------------------------------------------------
+    # --- the process ------------------------------------------------------------------------------
 
     def _on_running(self, now: float) -> Steps:
         return [AskCoordinator(self.coordinator_id, r) for r in self._pending.values()]
 
     def _on_lost(self, cause: str, now: float) -> Steps:
-        """Without anything to do it is not missed: it is started again when something is.  Before
-        the job is scheduled nothing would have to be restarted for it: another one is asked."""
+        """Handle the loss of the process.
+        Without pending requests the loss is ignored; the next request starts a new process.  During
+        the initialisation a new process gets the requests, because no task has to be restarted.
+        Otherwise the job fails.
+        """
         if not self._pending:
             return ()
         is_initializing = all(self._generation_of(v) == _INITIALISATION for v in self._pending)
@@ -147,7 +146,7 @@ class MasterFormats(JobCoordinator):
         return () if self._record.is_ending else (GlobalFailure(failure),)
 
     def pause_over(self, transition: FormatsPauseOver, now: float) -> Steps:
-        """The next process may be started."""
+        """Start the next process after the pause."""
         is_late = transition.loss != self._losses or self._record.is_ending
         return () if is_late or not self._pending else self.ensure(now)
 
@@ -182,17 +181,22 @@ class MasterFormats(JobCoordinator):
         return (EndJob(JobStatus.FINISHED),) if is_running and not self._pending else ()
 
     def _failed(self, event: FormatFailed, now: float) -> Steps:
-        """Its process is not used again: the user's code may have left anything in it."""
+        """Fail the job, and stop the process, because user code may have left it in any state."""
         if self._generation_of(event.vertex_id) != event.generation:
             return ()
         self._pending.clear()
         steps = self.stop(now)
         if self._record.is_ending:
             return steps
-        return [*steps, GlobalFailure(Failure(event.text, event.traceback))]
+        failure = Failure(
+            event.text,
+            event.traceback,
+            event.suppress_restarts,
+            program_error=event.program_error,
+        )
+        return [*steps, GlobalFailure(failure)]
 
     def _generation_of(self, vertex_id: JobVertexID) -> int | None:
-        """Of what is waited for; None: nothing."""
         match self._pending.get(vertex_id):
             case FinalizeFormat(generation=generation):
                 return generation

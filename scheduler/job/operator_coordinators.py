@@ -1,11 +1,10 @@
-"""The operator coordinators of a job: user code of its vertices that runs beside the JobMaster.
+"""The operator coordinators of a job: user code of vertices that runs beside the JobMaster.
+Each coordinator runs in its own process, in numbered attempts, one at a time.
+:class:`OperatorCoordinator` has the states and decides which events count, for all kinds.  A
+subclass for each kind decides what follows from a start, a loss and an event.
 
-Each runs in a process of its own, in numbered attempts, one at a time.  What its states are and
-which of its events count is the same for all kinds (:class:`OperatorCoordinator`); what a kind adds
-is what follows from its start, its loss, and what it tells.
-
-Checkpoints will ask coordinators as they ask tasks: a coordinator is known by kind, vertex and
-attempt, and what an attempt is to begin with is to be decided where it is started.
+A kind, a vertex and an attempt number identify a coordinator, so that checkpoints can treat
+coordinators like tasks.  The caller of a start decides with which state the attempt begins.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from enum import Enum
+from typing import ClassVar
 
 from flinkray.core.ids import ExecutionGraphID, JobVertexID, WorkerGroupId
 from flinkray.scheduler.job.coordinator_events import (
@@ -31,8 +31,10 @@ from flinkray.scheduler.job.transitions import (
     CoordinatorStarted,
     CoordinatorTold,
     DeployRegion,
+    RegionsReady,
     ResetRegions,
     StartJobCoordinators,
+    UseSlots,
 )
 from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.spark_reports import SparkProgress
@@ -41,7 +43,7 @@ from flinkray.scheduler.shared.taking_over import CoordinatorAttempt
 
 
 class CoordinatorState(Enum):
-    """NONE: no process of its is there (any more)."""
+    """State of a coordinator.  NONE: the coordinator has no process."""
 
     NONE = "none"
     STARTING = "starting"
@@ -62,10 +64,10 @@ _LEGAL = {
 
 
 class OperatorCoordinator(ABC):
-    """One coordinator: its attempts, one after another.  Times are monotonic seconds."""
+    """One coordinator with its consecutive attempts.  Times are monotonic seconds."""
 
     def __init__(self, kind: CoordinatorKind, vertex_id: JobVertexID | None, name: str) -> None:
-        """*name*: for people."""
+        """*name*: text that describes the coordinator, for users."""
         self.kind = kind
         self.vertex_id = vertex_id
         self.state = CoordinatorState.NONE
@@ -74,12 +76,12 @@ class OperatorCoordinator(ABC):
 
     @property
     def coordinator_id(self) -> CoordinatorID:
-        """Of the attempt that is there, or was there last."""
+        """Id of the current attempt, or of the last attempt."""
         return CoordinatorID(self.kind, self.vertex_id, self.attempt_number)
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it is there, or coming, and not being stopped."""
+        """Whether the coordinator runs or is starting, and is not being stopped."""
         return self.state in (CoordinatorState.STARTING, CoordinatorState.RUNNING)
 
     # --- orders -----------------------------------------------------------------------------------
@@ -93,36 +95,37 @@ class OperatorCoordinator(ABC):
         restores: int = 0,
         graph_id: ExecutionGraphID | None = None,
     ) -> Steps:
-        """Begin the next attempt; raises IllegalTransitionError when one is there."""
+        """Start the next attempt.  Raises IllegalTransitionError if an attempt exists already."""
         self.attempt_number += 1
         self._enter(CoordinatorState.STARTING, now)
         return (StartCoordinator(self.coordinator_id, slots, inputs, results, restores, graph_id),)
 
     def adopt(self, attempt_number: int, now: float) -> None:
-        """That attempt, which an earlier JobMaster has started, is there and runs."""
+        """Adopt a running attempt that an earlier JobMaster has started."""
         self.attempt_number = attempt_number
         self._enter(CoordinatorState.STARTING, now, "by an earlier JobMaster")
         self._enter(CoordinatorState.RUNNING, now)
 
     def stop(self, now: float) -> Steps:
-        """End the attempt that is there; again: nothing."""
+        """Stop the current attempt.  A second call changes nothing."""
         if not self.is_wanted:
             return ()
         self._enter(CoordinatorState.STOPPING, now)
         return (StopCoordinator(self.coordinator_id),)
 
-    # --- events, of the attempt that is there -----------------------------------------------------
+    # --- events of the current attempt ------------------------------------------------------------
 
     def started(self, now: float) -> Steps:
-        """Its process is there."""
+        """Handle that the process of the current attempt has started."""
         if self.state is not CoordinatorState.STARTING:
             return ()
         self._enter(CoordinatorState.RUNNING, now)
         return self._on_running(now)
 
     def gone(self, cause: str, now: float, *, goes_on: bool = False) -> Steps:
-        """Its process is there no more; while it is being stopped that is as good as stopped.
-        *goes_on*: another one can take its place."""
+        """Handle that the process no longer exists.
+        A coordinator being stopped then counts as stopped. *goes_on*: another attempt can take its
+        place."""
         if self.state is CoordinatorState.NONE:
             return ()
         was_wanted = self.is_wanted
@@ -132,7 +135,7 @@ class OperatorCoordinator(ABC):
         return self.start(now) if goes_on else self._on_lost(cause, now)
 
     def told(self, event: CoordinatorEvent, now: float) -> Steps:
-        """It has something to say."""
+        """Handle an event of the coordinator, unless it is being stopped."""
         return self._on_told(event, now) if self.is_wanted else ()
 
     def _enter(self, state: CoordinatorState, now: float, cause: str = "") -> None:
@@ -142,72 +145,76 @@ class OperatorCoordinator(ABC):
         self.story.add(now, f"{text}: {cause}" if cause else text)
         self.state = state
 
-    # --- what a kind decides ----------------------------------------------------------------------
+    # --- decisions of each kind -------------------------------------------------------------------
 
     def _on_running(self, now: float) -> Steps:
-        """Its process is there."""
+        """Handle that the process has started. Returns the next steps; by default none."""
         return ()
 
     @abstractmethod
     def _on_lost(self, cause: str, now: float) -> Steps:
-        """It is gone, and was not asked to go."""
+        """Handle that the process was lost before a stop was requested. Returns the next steps."""
 
     def _on_stopped(self, now: float) -> Steps:
-        """It is gone as it was asked to."""
+        """Handle that the process has stopped as requested. Returns the next steps."""
         return ()
 
     @abstractmethod
     def _on_told(self, event: CoordinatorEvent, now: float) -> Steps:
-        """It is wanted, and has something to say."""
+        """Handle an event that the coordinator has sent. Returns the next steps."""
 
 
 class RegionCoordinator(OperatorCoordinator):
-    """Belongs to a vertex, and so to a region: each deployment of that has an attempt of its own,
-    which must end before the region is over."""
+    """A coordinator of a vertex, and so of the vertex's region.
+    Each deployment of the region has a new attempt, which must end before the region is over."""
 
     region: int
     progress: SparkProgress | None = None
-    """Of the attempt that runs, or ran last."""
+    """Spark progress of the current or last attempt; None before the first report."""
 
     @property
     @abstractmethod
     def worker_group(self) -> WorkerGroupId | None:
-        """Of the slots that are used, or were last."""
+        """Worker group of the current or last slots; None before the first deployment."""
 
     @abstractmethod
     def deployed(self, slots: tuple[AllocatedSlot, ...], now: float) -> Steps:
-        """The vertex has its slots, in the order of its subtasks."""
+        """Start an attempt in the vertex's slots, which are in the order of the subtasks."""
 
     @abstractmethod
     def adopted(
         self, attempt_number: int, now: float, *, is_there: bool, finished_at: float | None
     ) -> Steps:
-        """Attempts up to that one were an earlier JobMaster's; the last one is this one's if it
-        *is_there*.  *finished_at*: None if it has not."""
+        """Adopt the attempts of an earlier JobMaster up to *attempt_number*.
+        If *is_there*, the last of them exists and obeys this JobMaster.  *finished_at*: monotonic
+        seconds when the vertex finished; None if it has not."""
 
     @abstractmethod
     def slots_of(self, slots: tuple[AllocatedSlot, ...]) -> tuple[AllocatedSlot, ...]:
-        """Those of its vertex among the slots of the region."""
+        """The slots of the coordinator's vertex, out of the slots of the region."""
 
 
 class JobCoordinator(OperatorCoordinator):
-    """Belongs to the job: one that is lost, or was stopped since it failed, is there again when the
-    job begins anew."""
+    """A coordinator of the job.
+    If it is lost, or was stopped after a failure, it is started again when the job restarts."""
+
+    tasks_wait: ClassVar[bool] = False
+    """Whether no task is deployed while this coordinator starts."""
 
     def __init__(self, kind: CoordinatorKind, name: str) -> None:
         super().__init__(kind, None, name)
         self._is_awaited = False
-        """Whether the next attempt is to begin as soon as the present one has ended."""
+        """Whether the next attempt starts as soon as the current attempt has ended."""
 
     def ensure(self, now: float) -> Steps:
-        """It is to be there."""
+        """Make sure that the coordinator runs: start it, or restart it after a pending stop."""
         if self.state is CoordinatorState.NONE:
             return self.start(now)
         self._is_awaited = self.state is CoordinatorState.STOPPING
         return ()
 
     def give_up(self, now: float) -> Steps:
-        """The job ends: it is not to be there any more."""
+        """Stop the coordinator for good, because the job ends."""
         self._is_awaited = False
         return self.stop(now)
 
@@ -218,17 +225,16 @@ class JobCoordinator(OperatorCoordinator):
         return self.start(now)
 
     def job_begins(self, now: float) -> Steps:
-        """The job begins, or begins anew: all that is to be there while it runs."""
+        """Start the coordinator, if it must run while the job runs; the job begins or restarts."""
         return ()
 
     def regions_reset(self, transition: ResetRegions, now: float) -> Steps:
-        """These are going to be executed again."""
+        """Handle regions that will be executed again."""
         return ()
 
 
 class OperatorCoordinators:
-    """All coordinators of a job.  Events of attempts that are not the present ones change nothing
-    (EX-11)."""
+    """All coordinators of a job. Events of attempts that are not current change nothing (EX-11)."""
 
     def __init__(
         self, of_regions: Iterable[RegionCoordinator], of_job: Iterable[JobCoordinator]
@@ -241,20 +247,22 @@ class OperatorCoordinators:
         everyone: tuple[OperatorCoordinator, ...] = (*self._of_regions, *self._of_job)
         self._all = {(c.kind, c.vertex_id): c for c in everyone}
         self._by_vertex = {c.vertex_id: c for c in self._of_regions}
+        self._held: dict[int, None] = {}
+        """Regions that have their slots and wait for a coordinator of the job."""
 
     # --- taking over ------------------------------------------------------------------------------
 
     def adopt(self, kind: CoordinatorKind, attempt_number: int, now: float) -> None:
-        """That attempt of a coordinator of the job runs since an earlier JobMaster."""
+        """Adopt a running attempt of a coordinator of the job from an earlier JobMaster."""
         self._all[kind, None].adopt(attempt_number, now)
 
     def replace_adopted(self, kind: CoordinatorKind, attempt_number: int, now: float) -> Steps:
-        """The same, and it is to end: the next attempt begins when it has."""
+        """Adopt a running attempt and stop it; the next attempt starts afterwards."""
         self.adopt(kind, attempt_number, now)
         return self._all[kind, None].stop(now)
 
     def adopted(self, transition: CoordinatorsAdopted, now: float) -> Steps:
-        """Those of regions."""
+        """Adopt the coordinators of regions from an earlier JobMaster."""
         steps: list[Step] = []
         for attempt in transition.attempts:
             steps += self._by_vertex[attempt.vertex_id].adopted(
@@ -266,21 +274,21 @@ class OperatorCoordinators:
         return steps
 
     def count_on(self, attempts: Iterable[CoordinatorAttempt]) -> None:
-        """From those that an earlier JobMaster has started in another execution graph: what one of
-        them may still tell is of no attempt of this one."""
+        """Continue attempt numbers after those that an earlier JobMaster used in another graph.
+        So late events of the earlier attempts do not match an attempt of this graph."""
         for attempt in attempts:
             self._by_vertex[attempt.vertex_id].attempt_number = attempt.attempt_number
 
-    # --- what people ask --------------------------------------------------------------------------
+    # --- questions of users -----------------------------------------------------------------------
 
     def progress_of(self, vertex_id: JobVertexID) -> SparkProgress | None:
-        """What the coordinator of a vertex has told of its work."""
+        """The last progress report of the vertex's coordinator; None if there is none."""
         coordinator = self._by_vertex.get(vertex_id)
         return None if coordinator is None else coordinator.progress
 
     @property
     def worker_group(self) -> WorkerGroupId | None:
-        """The one that is used, or was last; of the last vertex that has had one."""
+        """Current or last worker group of the last vertex that has had one; None if none has."""
         groups = (coordinator.worker_group for coordinator in reversed(self._of_regions))
         return next((group for group in groups if group is not None), None)
 
@@ -288,7 +296,13 @@ class OperatorCoordinators:
 
     def started(self, transition: CoordinatorStarted, now: float) -> Steps:
         coordinator = self._current(transition.coordinator)
-        return () if coordinator is None else coordinator.started(now)
+        if coordinator is None:
+            return ()
+        steps = coordinator.started(now)
+        if not self._held or self._somebody_starts:
+            return steps
+        regions, self._held = tuple(self._held), {}
+        return [*steps, UseSlots(regions)]
 
     def gone(self, transition: CoordinatorGone, now: float) -> Steps:
         coordinator = self._current(transition.coordinator)
@@ -306,10 +320,23 @@ class OperatorCoordinators:
             return None
         return coordinator
 
-    # --- what happens to regions and to the job ---------------------------------------------------
+    # --- events of regions and of the job ---------------------------------------------------------
+
+    def regions_ready(self, transition: RegionsReady, now: float) -> Steps:
+        """Deploy the regions when all coordinators of the job have started.
+        If the JobMaster dies before that, nothing was deployed, and the next JobMaster begins the
+        job without a restart."""
+        if not self._somebody_starts:
+            return (UseSlots(transition.regions),)
+        self._held.update(dict.fromkeys(transition.regions))
+        return ()
+
+    @property
+    def _somebody_starts(self) -> bool:
+        return any(c.tasks_wait and c.state is CoordinatorState.STARTING for c in self._of_job)
 
     def region_deployed(self, transition: DeployRegion, now: float) -> Steps:
-        """Before its executions are."""
+        """Start the region's coordinators.  Called before the executions are deployed."""
         steps: list[Step] = []
         for coordinator in self._by_region.get(transition.region, ()):
             steps += coordinator.deployed(coordinator.slots_of(transition.slots), now)
@@ -334,5 +361,5 @@ class OperatorCoordinators:
         return [step for c in self._of_job for step in c.job_begins(now)]
 
     def job_ends(self, now: float) -> Steps:
-        """Nothing of the job runs any more, but for its own coordinators."""
+        """Stop the job's own coordinators, because nothing else of the job runs any more."""
         return [step for c in self._of_job for step in c.give_up(now)]

@@ -1,4 +1,4 @@
-"""What an event leads to, collected while it is worked on."""
+"""Collects the actions that an event leads to."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from flinkray.scheduler.job.job_scheduler_actions import JobEnded, JobSchedulerA
 
 
 class Outbox:
-    """Actions in the order of the decisions; those that go to TaskExecutors in bulk are put
-    together per TaskExecutor and come after the others, with what is to be noted before they are
-    carried out; the job's end last of all."""
+    """Collects actions and sorts them.
+    First come individual actions, in the order of the decisions.  Then come notes to be stored,
+    followed by bulk actions, one message per TaskExecutor and kind.  The job's end comes last."""
 
     def __init__(self) -> None:
         self._bulk: Deployments | None = None
@@ -21,19 +21,19 @@ class Outbox:
 
     @property
     def bulk(self) -> Deployments:
-        """Of the present execution graph."""
+        """The deployments of the current execution graph."""
         assert self._bulk is not None
         return self._bulk
 
     @property
     def notebook(self) -> JobNotebook:
-        """Of the present execution graph."""
+        """The notebook of the current execution graph."""
         assert self._notebook is not None
         return self._notebook
 
     def open(self, graph: ExecutionGraph, record: JobRecord, *, takeovers: int = 0) -> None:
-        """From now on deployments are of this graph, which so many JobMasters have taken over; what
-        was collected of the one before goes first."""
+        """Use the graph for deployments from now on; actions for the previous graph come first.
+        *takeovers*: how many JobMasters have taken over the graph."""
         if self._bulk is not None:
             self._actions += self._take_bulk()
         self._bulk = Deployments(
@@ -48,7 +48,7 @@ class Outbox:
         self._actions.append(action)
 
     def take(self) -> list[JobSchedulerAction]:
-        """All since the last time."""
+        """Return and remove all actions since the last call."""
         actions, self._actions = self._actions, []
         bulk = self._take_bulk()
         match actions:
@@ -62,4 +62,4 @@ class Outbox:
 
 
 _VERSIONS = 1 << 32
-"""More than a JobMaster gives to any part of its deployments."""
+"""Distance of version numbers between JobMasters; no JobMaster uses more versions of a part."""

@@ -1,4 +1,4 @@
-"""Slots for regions: the seam between scheduling and where slots come from."""
+"""The slots of regions: the link between scheduling and the SlotPool."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ from flinkray.scheduler.job.transitions import (
     CancelRegions,
     CoordinatorEnded,
     DeployRegion,
+    RegionsReady,
     RequestSlots,
     RequestSlotsAgain,
     ResourcesShort,
     SlotFailed,
     SlotsTold,
     TaskExecutorLost,
+    UseSlots,
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
@@ -56,11 +58,9 @@ from flinkray.scheduler.slots.slot_sharing import SharingVertex, slot_sharing_gr
 
 
 class RegionSlots:
-    """Gives regions their slots, all of a region's together.
-
-    The slots come from the SlotPool and are shared by the subtasks of a slot-sharing group.  Slot i
-    of a group that has a coordinated vertex is bundle i of a worker group, and holds subtask i.
-    """
+    """Assigns slots to regions; a region gets all its slots together.
+    The slots come from the SlotPool; the subtasks of a slot-sharing group share slots.  If a group
+    has a coordinated vertex, then its slot i is bundle i of a worker group, and holds subtask i."""
 
     def __init__(
         self, graph: ExecutionGraph, regions: PipelinedRegions, *, requests_made: int = 0
@@ -69,23 +69,23 @@ class RegionSlots:
         self._regions = regions
         vertices = tuple(_sharing_vertex(vertex) for vertex in graph.vertices)
         self.groups = slot_sharing_groups(vertices)
-        """The slots that the whole graph needs."""
+        """The slot-sharing groups with the slots that the whole graph needs."""
         self._allocator = ExecutionSlotAllocator(
             self.groups,
             is_batch=graph.job_graph.job_type is JobType.BATCH,
             requests_made=requests_made,
         )
         self.shortages: tuple[ResourceShortage, ...] = ()
-        """What the ResourceManager has said of missing slots."""
+        """Shortages that the ResourceManager has reported."""
         self._missing: dict[int, int] = {}
-        """Regions that wait -> how many of their subtasks have no slot yet."""
+        """Waiting region -> number of its subtasks that have no slot yet."""
         self._waiting_in: dict[AllocationID, dict[int, None]] = {}
-        """Slots -> subtasks that have a share of it, while others of their region wait."""
+        """Slot -> ordinals of subtasks that share it while other subtasks of their region wait."""
         self._held: dict[AllocationID, ResourceID] = {}
         self._held_on: dict[ResourceID, dict[AllocationID, None]] = {}
 
     def request(self, transition: RequestSlots, now: float) -> Steps:
-        """These were scheduled and want their slots."""
+        """Request slots for scheduled regions."""
         vertices = []
         for index in transition.regions:
             ordinals = self._regions.regions[index].vertices
@@ -94,7 +94,7 @@ class RegionSlots:
         return self._follow(self._allocator.allocate(vertices))
 
     def attempts_adopted(self, transition: AttemptsAdopted, now: float) -> Steps:
-        """Those that run have the slots in which they do."""
+        """Assign running attempts the slots in which they run."""
         adopted: dict[AllocationID, RestoredSlot] = {}
         for execution, slot, *_ in transition.running:
             restored = self._allocator.adopt(execution.attempt_id, slot)
@@ -105,7 +105,8 @@ class RegionSlots:
         return (AdoptSlots((*adopted.values(), *free)),)
 
     def cancel(self, transition: CancelRegions, now: float) -> Steps:
-        """These do not wait any more, and slots that they have and do not use yet go back."""
+        """Cancel the waiting of these regions.
+        Slots that they have and do not use yet are returned."""
         waiting = []
         for index in transition.regions:
             if self._missing.pop(index, None) is not None:
@@ -120,28 +121,28 @@ class RegionSlots:
         return self._follow([*actions, *self._allocator.release(waiting, reason)])
 
     def attempts_over(self, transition: AttemptsOver, now: float) -> Steps:
-        """What they had of slots goes back (EX-06): that of coordinated ones when their coordinator
-        has ended, too."""
+        """Return the slot shares of ended attempts (EX-06).
+        Shares of coordinated attempts are returned only when their coordinator has ended, too."""
         return self._take_back(
             e for e in transition.executions if not e.vertex.job_vertex.coordinator_is_there
         )
 
     def coordinator_ended(self, transition: CoordinatorEnded, now: float) -> Steps:
-        """Nothing of it is in the slots any more."""
+        """Return the slot shares of ended attempts whose coordinator has left the slots."""
         return self._take_back(e for e in transition.executions if e.state.is_terminal)
 
     def _take_back(self, executions: Iterable[Execution]) -> Steps:
         return self._follow(self._allocator.payload_ended([e.attempt_id for e in executions]))
 
     def attempt_replaced(self, transition: AttemptReplaced, now: float) -> Steps:
-        """The subtask keeps its share."""
+        """Give the subtask's slot share to the next attempt."""
         logical = self._allocator.logical_slot(transition.before.vertex.vertex_id)
         if logical is not None:
             logical.replace_payload(transition.before.attempt_id, transition.after.attempt_id)
         return ()
 
     def why_pending(self) -> str | None:
-        """Why regions wait for slots; None: none waits."""
+        """Why regions wait for slots; None if no region waits."""
         if not self._missing:
             return None
         return self._why_short or " ".join(
@@ -154,13 +155,13 @@ class RegionSlots:
 
     @property
     def requests_made(self) -> int:
-        """So far: the next :class:`RegionSlots` of the job must not use their ids again."""
+        """Number of slot requests; the job's next RegionSlots must not reuse their ids."""
         return self._allocator.requests_made
 
-    # what the SlotPool and TaskExecutors say
+    # events of the SlotPool and of TaskExecutors
 
     def slots_told(self, transition: SlotsTold, now: float) -> Steps:
-        """What the SlotPool says, in its order."""
+        """Handle events of the SlotPool, in their order."""
         return self._told(transition.events)
 
     def _told(self, events: tuple[SlotEvent, ...]) -> Steps:
@@ -173,21 +174,21 @@ class RegionSlots:
                     lost += allocations
         shares = [ordinal for a in lost for ordinal in self._forget(a)]
         steps = self._follow(self._allocator.slot_events(events))
-        # Slots that came and were lost by the same word have shares only now.
+        # Slots that came and were lost in the same batch have shares only now.
         shares += [ordinal for a in lost for ordinal in self._waiting_in.pop(a, ())]
         return [*steps, RequestSlotsAgain(tuple(shares))] if shares else steps
 
     def slot_failed(self, transition: SlotFailed, now: float) -> Steps:
-        """A reserved slot is gone; the pool may say so again."""
+        """Handle the loss of a slot; the pool may report it again."""
         return self._told((SlotsLost((transition.allocation_id,), transition.cause),))
 
     def task_executor_lost(self, transition: TaskExecutorLost, now: float) -> Steps:
-        """All slots on it are gone."""
+        """Handle the loss of all slots on a TaskExecutor."""
         lost = tuple(self._held_on.get(transition.resource_id, ()))
         return self._told((SlotsLost(lost, transition.cause),))
 
     def resources_short(self, transition: ResourcesShort, now: float) -> Steps:
-        """Why slots are missing now; the SlotPool hears it too, and fails what cannot come."""
+        """Note why slots are missing.  The SlotPool fails requests that cannot be fulfilled."""
         self.shortages = transition.shortages
         return ()
 
@@ -205,7 +206,8 @@ class RegionSlots:
         return self._waiting_in.pop(allocation_id, ())
 
     def request_again(self, transition: RequestSlotsAgain, now: float) -> Steps:
-        """Regions that were cancelled or scheduled anew since then need nothing."""
+        """Request slots again for subtasks that still wait.
+        Subtasks whose regions were canceled or scheduled again need nothing."""
         vertices = []
         for ordinal in transition.ordinals:
             index = self._regions.of[ordinal]
@@ -227,8 +229,6 @@ class RegionSlots:
         return None if logical is None else logical.slot
 
     def _follow(self, actions: Iterable[SlotAllocatorAction]) -> Steps:
-        """What the allocator decides: messages to the pool, regions that are complete, attempts
-        that have lost their slots or get none."""
         steps: list[Step] = []
         ready = []
         failed: list[tuple[Execution, Failure]] = []
@@ -249,16 +249,23 @@ class RegionSlots:
                     steps.append(action)
                 case _:
                     steps.append(action)
-        for index in ready:
-            slots = self._give(index)
-            if slots is not None:
-                steps.append(DeployRegion(index, slots))
+        if ready:
+            steps.append(RegionsReady(tuple(ready)))
         if failed:
             steps.append(AttemptsFailed(tuple(failed)))
         return steps
 
+    def use(self, transition: UseSlots, now: float) -> Steps:
+        """Deploy regions in their slots. Regions that were canceled or lost a slot are left out."""
+        steps = []
+        for index in transition.regions:
+            slots = self._give(index) if self._missing.get(index) == 0 else None
+            if slots is not None:
+                steps.append(DeployRegion(index, slots))
+        return steps
+
     def _add_share(self, share: LogicalSlot) -> int:
-        """A subtask has its share of a slot; returns its region."""
+        """Record a subtask's share of a slot.  Returns the region of the subtask."""
         ordinal = self._ordinal_of(share.vertex)
         index = self._regions.of[ordinal]
         if index in self._missing:
@@ -275,8 +282,8 @@ class RegionSlots:
             to.append((execution, failure_of(execution, text)))
 
     def _give(self, index: int) -> tuple[AllocatedSlot, ...] | None:
-        """The slots of a region; None: one was lost by the same word of the pool, and is requested
-        again."""
+        """Assign the region's slots to its attempts and return them.
+        None if a slot was lost in the same batch of events; the slot is requested again."""
         shares = []
         for ordinal in self._regions.regions[index].vertices:
             logical = self._allocator.logical_slot(self._graph.subtasks[ordinal].vertex_id)
@@ -296,7 +303,7 @@ class RegionSlots:
 
 
 def failure_of(execution: Execution, text: str, traceback: str | None = None) -> Failure:
-    """A failure of one execution."""
+    """The failure of one execution."""
     return Failure(text, traceback, task=execution.task_name, location=execution.location)
 
 
@@ -331,7 +338,7 @@ def _sharing_vertex(vertex: ExecutionJobVertex) -> SharingVertex:
 
 
 def _near(vertex: ExecutionJobVertex, subtask: ExecutionVertexID) -> list[ExecutionVertexID]:
-    """The first few producers of each input."""
+    """The producers of each input with few producers, which should run near the subtask."""
     near = []
     for edge in vertex.inputs:
         group = edge.group_of_consumer(subtask.subtask_index)
@@ -342,11 +349,11 @@ def _near(vertex: ExecutionJobVertex, subtask: ExecutionVertexID) -> list[Execut
 
 
 _FEW = 8
-"""With more producers it does not matter much to be near to one of them (Flink's limit)."""
+"""Number of producers per input above which locality does not matter (Flink's limit)."""
 
 
 def _not_there(number: int, profile: ResourceProfile) -> str:
-    """Until the ResourceManager says more."""
+    """Text for missing slots, until the ResourceManager reports a reason."""
     each = "" if profile.is_zero() else f" ({profile} each)"
     what, has = ("slot", "has") if number == 1 else ("slots", "have")
     return f"{number} {what}{each} {has} not come yet."

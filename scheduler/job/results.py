@@ -1,4 +1,4 @@
-"""What becomes of a job's results: who keeps them, and who is told to let them go."""
+"""Keeps, releases and promotes a job's results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flinkray.scheduler.job.transitions import (
 
 
 class Results:
-    """Applies to the PartitionTracker what happens to regions, attempts and TaskExecutors."""
+    """Tells the PartitionTracker what happens to regions, attempts and TaskExecutors."""
 
     def __init__(
         self, graph: ExecutionGraph, regions: PipelinedRegions, tracker: PartitionTracker
@@ -36,20 +36,20 @@ class Results:
         return ()
 
     def regions_finished(self, transition: RegionsFinished, now: float) -> Steps:
-        """What only these still had to read is released."""
+        """Release the partitions that only these regions still had to read."""
         released: list[PlacedPartition] = []
         for index in transition.regions:
             released += self._tracker.region_finished(index)
         return _releases(released)
 
     def regions_unfinished(self, transition: RegionsUnfinished, now: float) -> Steps:
-        """They are going to read their inputs again."""
+        """Note that these regions will read their inputs again."""
         for index in transition.regions:
             self._tracker.region_unfinished(index)
         return ()
 
     def taken_back(self, transition: ResultsTakenBack, now: float) -> Steps:
-        """They are going to be produced again."""
+        """Release results that will be produced again."""
         released: list[PlacedPartition] = []
         for index in transition.regions:
             for ordinal in self._regions.regions[index].vertices:
@@ -60,7 +60,7 @@ class Results:
         return _lost(self._tracker.task_executor_lost(transition.resource_id), transition.cause)
 
     def job_ends(self, *, is_finished: bool) -> Steps:
-        """Nobody reads them any more; what is persistent is the cluster's, if it has finished."""
+        """Release all results; if the job has finished, promote the persistent ones."""
         released, promoted = self._tracker.let_go_of_all(is_finished=is_finished)
         steps: list[Transition] = [*_releases(released)]
         if promoted:

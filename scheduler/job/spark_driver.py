@@ -1,4 +1,4 @@
-"""The coordinator of a Spark stage: a Spark driver, whose executors are the vertex's subtasks."""
+"""The coordinator of a Spark stage: a Spark driver; the vertex's subtasks are its executors."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ _DEPLOYED = (ExecutionState.DEPLOYING, ExecutionState.RUNNING)
 
 
 class SparkDriverCoordinator(RegionCoordinator):
-    """Subtask i runs when its executor is registered, and is FINISHED when the user's function is
-    done.  Its slot is free, and its result finished, when the driver's process has ended: until
-    then Spark's processes are in the slot."""
+    """The Spark driver of a vertex.
+    Subtask i runs when its executor is registered, and is FINISHED when the user's function has
+    returned.  Its slot is free, and its result finished, when the driver's process has ended."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class SparkDriverCoordinator(RegionCoordinator):
         self._record = record
         self._restarts = restarts
         self._unheard: set[int] = set()
-        """Subtasks that were adopted as deployed, and whose executors the driver has not named."""
+        """Subtasks adopted as deployed whose executors the driver has not reported yet."""
         self.region = regions.of[vertex.first]
 
     @property
@@ -80,7 +80,7 @@ class SparkDriverCoordinator(RegionCoordinator):
         slots = (execution.slot for execution in self._vertex.executions)
         return next((slot.location.worker_group for slot in slots if slot is not None), None)
 
-    # --- its attempts -----------------------------------------------------------------------------
+    # --- attempts of the driver -------------------------------------------------------------------
 
     def slots_of(self, slots: tuple[AllocatedSlot, ...]) -> tuple[AllocatedSlot, ...]:
         first = self._regions.regions[self.region].vertices.index(self._vertex.first)
@@ -99,7 +99,7 @@ class SparkDriverCoordinator(RegionCoordinator):
     def adopted(
         self, attempt_number: int, now: float, *, is_there: bool, finished_at: float | None
     ) -> Steps:
-        """What it told the earlier JobMaster, it tells again."""
+        """Adopt the driver.  It repeats all events that it sent to the earlier JobMaster."""
         vertex = self._vertex
         vertex.coordinator_attempt = attempt_number
         steps: list[Step] = []
@@ -120,7 +120,6 @@ class SparkDriverCoordinator(RegionCoordinator):
         return steps if is_there else [*steps, ResultsFinished(executions)]
 
     def _inputs(self) -> tuple[CoordinatorInput, ...]:
-        """What the stage reads: of subtask 0, which stands for all of them."""
         inputs = []
         for edge in self._vertex.inputs:
             data_set_id, producer = edge.result.data_set_id, edge.result.producer.vertex
@@ -149,18 +148,18 @@ class SparkDriverCoordinator(RegionCoordinator):
         return [SubtasksFailed(((self._vertex.ordinals, failure),)), self._ended()]
 
     def _on_stopped(self, now: float) -> Steps:
-        """What its executors have produced is complete, unless the stage is to run again."""
+        """Finish the results of the stage, unless the stage will run again."""
         ended = self._ended()
         if not self._vertex.is_finished or self.region in self._restarts:
             return (ended,)
-        # first, so that who shares the slots can take them over
+        # first, so that vertices that share the slots can take them over
         return [ResultsFinished(self._vertex.executions), ended]
 
     def _ended(self) -> CoordinatorEnded:
         self._vertex.coordinator_is_there = False
         return CoordinatorEnded(self.region, self._vertex.executions)
 
-    # --- what it tells ----------------------------------------------------------------------------
+    # --- events of the driver ---------------------------------------------------------------------
 
     def _on_told(self, event: CoordinatorEvent, now: float) -> Steps:
         match event:
@@ -175,7 +174,7 @@ class SparkDriverCoordinator(RegionCoordinator):
         return ()
 
     def _executors_changed(self, event: SparkExecutors, now: float) -> Steps:
-        """A lost executor is followed by a new attempt."""
+        """Follow the registered executors; a new attempt replaces each lost executor."""
         by_subtask = {info.subtask_index: info for info in event.registered}
         steps: list[Step] = []
         self._unheard -= by_subtask.keys()
@@ -196,7 +195,7 @@ class SparkDriverCoordinator(RegionCoordinator):
         return steps
 
     def _replace(self, subtask: ExecutionVertex, now: float) -> Sequence[Step]:
-        """The executor of a subtask is lost; Ray restarts it in its bundle, as the next attempt."""
+        """Start the next attempt of a subtask whose executor is lost; Ray restarts the executor."""
         lost = subtask.current
         slot, process = lost.slot, lost.process
         assert slot is not None
@@ -218,7 +217,8 @@ class SparkDriverCoordinator(RegionCoordinator):
         ]
 
     def _finished(self, result: SparkResult, now: float) -> Steps:
-        """The user's function is done: every subtask is, and what stands for it is cancelled."""
+        """Finish all subtasks, because the user's function has returned.
+        The tasks that occupy the slots for the executors are canceled."""
         if not self._vertex.vertex.results:
             self._record.result = result
         executions = self._vertex.executions
@@ -237,12 +237,18 @@ class SparkDriverCoordinator(RegionCoordinator):
         return finished_task(execution, state, self._record.epoch_offset)
 
     def _failed(self, event: CoordinatorFailure, now: float) -> Steps:
-        """What stands for the subtasks is cancelled, as when they finish; what is being cancelled
-        already ends so."""
+        """Fail the subtasks; tasks that occupy their slots are canceled, as after success.
+        Subtasks that are already being canceled end as CANCELED."""
         for missing in event.missing_partitions:
             self._graph.partition_missing(missing)
         text, name = event.text, self._vertex.vertex.name
-        failure = Failure(text, event.traceback or None, event.suppress_restarts, task=name)
+        failure = Failure(
+            text,
+            event.traceback or None,
+            event.suppress_restarts,
+            task=name,
+            program_error=event.program_error,
+        )
         executions = self._vertex.executions
         failed = tuple(e for e in executions if e.state in _DEPLOYED and e.end(failure, now))
         told = SubtasksFailed(((self._vertex.ordinals, failure),))

@@ -1,5 +1,6 @@
-"""What of a job goes on when its JobMaster is another one: decided once, from the notes of the last
-JobMaster and the reports of the TaskExecutors (``docs/design/0051-taking-over.md``)."""
+"""Decides which tasks of a job keep running when another JobMaster takes over.
+The decision is made once, from the notes of the last JobMaster and the reports of the TaskExecutors
+(``docs/design/0051-taking-over.md``)."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from flinkray.scheduler.execution.execution_graph import (
     PartitionGroup,
 )
 from flinkray.scheduler.execution.regions import PipelinedRegions
-from flinkray.scheduler.graph.job_graph import JobGraph, ResultMedium
+from flinkray.scheduler.graph.job_graph import STREAM, JobGraph, ResultMedium
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
@@ -51,14 +52,13 @@ _RUNS = (
     ExecutionState.INITIALIZING,
     ExecutionState.RUNNING,
 )
-"""States of a task that runs and that nobody has told to end."""
+"""States of a task that runs and that was not told to end."""
 
 _LARGEST = (1 << 32) - 1
-"""Of unsigned 32-bit integers."""
 
 
 class CannotTakeOverError(Exception):
-    """Nothing of the job can go on; the text says why."""
+    """No task of the job can keep running under the new JobMaster; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,10 @@ class RunningAttempt:
     slot: AllocatedSlot
     state: ExecutionState
     deployed_at: float = 0.0
-    """As in the TaskDeployment."""
+    """Seconds since the epoch, as in the TaskDeployment."""
     awaits_checkpoint: int | None = None
+    covered: int = 0
+    """Id of the latest checkpoint for which the attempt wrote state or from which it started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +83,22 @@ class EndedAttempt:
     slot: AllocatedSlot
     state: TaskExecutionState
     deployed_at: float
-    """As in the TaskDeployment."""
+    """Seconds since the epoch, as in the TaskDeployment."""
     finished_at: float = 0.0
-    """As in the FinishedTask; 0: no JobMaster has heard that it has."""
+    """Seconds since the epoch, as in the FinishedTask.
+    0 if no JobMaster has received the report that the attempt finished."""
 
 
 @dataclass(slots=True)
 class Strays:
-    """What TaskExecutors have of the job and nobody adopts."""
+    """Tasks and partitions of the job on TaskExecutors that the new JobMaster does not adopt."""
 
     running: dict[WorkerLocation, list[ExecutionAttemptID]] = field(default_factory=dict)
-    """To be cancelled."""
+    """Attempts to cancel."""
     partitions: dict[WorkerLocation, list[ResultPartitionID]] = field(default_factory=dict)
-    """That finished ones have left."""
+    """Partitions that finished attempts have left."""
     allocations: dict[AllocationID, None] = field(default_factory=dict)
-    """The slots in which they run."""
+    """Slots in which the attempts to cancel run."""
 
     def add(self, at: WorkerLocation, found: _Found) -> None:
         if found.task.ended is None:
@@ -109,42 +112,42 @@ class Strays:
 
 @dataclass(slots=True)
 class TakeOverPlan:
-    """Subtasks by ordinal.  Those that occur nowhere here were never deployed, or are to be
-    restarted and were not deployed yet."""
+    """What to do with each subtask at a take-over; subtasks are given by ordinal.
+    A subtask that occurs nowhere here was never deployed, or restarts and is not deployed yet."""
 
     running: list[RunningAttempt] = field(default_factory=list)
     ended: list[EndedAttempt] = field(default_factory=list)
     missing: list[tuple[int, str]] = field(default_factory=list)
-    """Deployed once, and nowhere now; with the reason."""
+    """(ordinal, reason) of subtasks that were deployed and no longer exist."""
     contradicting: list[tuple[int, str]] = field(default_factory=list)
-    """Of those that run, and cannot go on; with the reason."""
+    """(ordinal, reason) of running subtasks whose attempts must not keep running."""
     strays: Strays = field(default_factory=Strays)
     free: list[AllocatedSlot] = field(default_factory=list)
     lost: list[ResourceID] = field(default_factory=list)
-    """TaskExecutors on which something has finished, and which are not there."""
+    """TaskExecutors on which attempts have finished, and which are not registered."""
     kv_states: list[KvStateRegistration] = field(default_factory=list)
     max_parallelism: dict[JobVertexID, int] = field(default_factory=dict)
-    """As tasks were deployed with last."""
+    """Max parallelism with which tasks were last deployed, by vertex."""
     finished_stages: dict[JobVertexID, float] = field(default_factory=dict)
-    """Coordinated vertices of which all subtasks have finished, with the time in FinishedTask."""
+    """Finished coordinated vertices, with the finish time from their FinishedTask."""
 
     @property
     def deployed(self) -> set[int]:
-        """All that occur here."""
+        """Ordinals of all subtasks that were deployed: running, ended or missing."""
         ended = {attempt.ordinal for attempt in self.ended}
         running = {attempt.ordinal for attempt in self.running}
         return running | ended | {ordinal for ordinal, _ in self.missing}
 
     @property
     def ends(self) -> tuple[tuple[TaskExecutionState, ...], tuple[TaskExecutionState, ...]]:
-        """Of those that have finished, and of the others that have ended."""
+        """(states of finished attempts, states of attempts that ended otherwise)"""
         states = [attempt.state for attempt in self.ended]
         finished = tuple(s for s in states if s.state is ExecutionState.FINISHED)
         return finished, tuple(s for s in states if s.state is not ExecutionState.FINISHED)
 
     @property
     def summary(self) -> str:
-        """A line for people."""
+        """One line for users."""
         counts = {
             "running": len(self.running) - len(self.contradicting),
             "ended": len(self.ended),
@@ -161,7 +164,7 @@ def _ended(ordinal: int, task: FinishedTask) -> EndedAttempt:
 
 
 def why_not(job_graph: JobGraph, notes: JobNotes | None) -> str | None:
-    """Why nothing of the job can go on, whatever is reported; None: it may."""
+    """Why no task can keep running, whatever is reported; None if tasks may keep running."""
     if notes is None:
         return "its last JobMaster has left no notes"
     if any(vertex.master_format is not None for vertex in job_graph.vertices):
@@ -179,13 +182,23 @@ def why_not(job_graph: JobGraph, notes: JobNotes | None) -> str | None:
 
 
 def strays_only(reports: Iterable[TaskExecutorReport]) -> Strays:
-    """All that is reported, when nothing of it can go on."""
+    """All reported tasks and partitions, for the case that no task can keep running."""
     strays = Strays()
     for report in reports:
         for of_graph in report.graphs:
             for found in _tasks_of(of_graph):
                 strays.add(report.location, found)
     return strays
+
+
+def latest_attempt(notes: JobNotes | None, reports: Iterable[TaskExecutorReport]) -> int | None:
+    """The highest known attempt number of any subtask; None if nothing was ever deployed."""
+    noted = () if notes is None else unpack_numbers(notes.attempts)
+    numbers = [(number & ~NOT_DEPLOYED) - 1 for number in noted if number]
+    for report in reports:
+        for of_graph in report.graphs:
+            numbers += (found.attempt_id.attempt_number for found in _tasks_of(of_graph))
+    return max(numbers, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +209,7 @@ class _Found:
     parts: Mapping[int, SharedPart]
 
     def partitions(self) -> list[ResultPartitionID]:
-        """What it leaves on its TaskExecutor when it finishes."""
+        """Partitions that the attempt leaves on its TaskExecutor when it finishes."""
         attempt_id = self.attempt_id
         return [
             ResultPartitionID(
@@ -222,11 +235,9 @@ def _tasks_of(of_graph: ReportedGraph) -> Iterable[_Found]:
 
 
 class TakeOver:
-    """Compares what should be there with what is.
-
-    Linear in the number of subtasks and reported tasks; which producers a deployment has named is
-    looked at once for each TaskExecutor and group of partitions.
-    """
+    """Compares the notes with the reports.
+    The time is linear in the number of subtasks and reported tasks: the producers that a deployment
+    names are compared once per TaskExecutor and group of partitions."""
 
     def __init__(
         self,
@@ -236,12 +247,9 @@ class TakeOver:
         sharing: Iterable[ExecutionSlotSharingGroup],
         coordinated: Collection[JobVertexID] = (),
     ) -> None:
-        """*graph*: with the id and the parallelisms of the notes.  *sharing*: of all its subtasks.
-        *coordinated*: vertices whose coordinators are there.
-
-        Raises:
-            CannotTakeOverError: the notes are of another graph.
-        """
+        """*graph*: execution graph with the id and the parallelisms of the notes.
+        *sharing*: slot-sharing groups of its subtasks.  *coordinated*: vertices with coordinators.
+        Raises CannotTakeOverError if the notes belong to another graph."""
         self._graph = graph
         self._notes = notes
         self._regions = regions
@@ -258,24 +266,21 @@ class TakeOver:
         self._slot_of_sharing: dict[int, AllocationID] = {}
         self._sharing_of_slot: dict[AllocationID, int] = {}
         self._finished_at: dict[ExecutionAttemptID, float] = {}
-        """Of what was noted."""
+        """Attempt -> seconds since the epoch when it finished, from the notes."""
         self._expected: dict[int, array[int]] = {}
-        """By id of the group of partitions: the attempts that count.  What was never deployed, or
-        is to run again, has a number that no attempt has."""
+        """id() of a partition group -> expected attempt numbers of the group's producers.
+        A producer that was never deployed, or will run again, has a number that no attempt has."""
 
     @property
     def attempt_numbers(self) -> list[int | None]:
-        """Of the present attempts; None: never deployed."""
+        """Numbers of the current attempts; None for a subtask that was never deployed."""
         return [(noted & ~NOT_DEPLOYED) - 1 if noted else None for noted in self._noted]
 
     def plan(
         self, finished: Iterable[FinishedTask], reports: Sequence[TaskExecutorReport]
     ) -> TakeOverPlan:
-        """*finished*: what was noted, of any attempts.
-
-        Raises:
-            CannotTakeOverError: the notes are not the last ones.
-        """
+        """Decide what to do with each subtask.  *finished*: notes about finished attempts.
+        Raises CannotTakeOverError if the notes are not the last ones."""
         plan = TakeOverPlan()
         seen: dict[int, None] = {}
         finished = tuple(finished)
@@ -315,6 +320,33 @@ class TakeOver:
         plan.lost = [resource_id for resource_id in ran_on if resource_id not in there]
         return plan
 
+    def refuse_doubts(self, plan: TakeOverPlan, latest_completed: int) -> None:
+        """Refuse a take-over with copied notes, if a later JobMaster may have had newer notes.
+        If a later JobMaster had restarted a noted attempt elsewhere, then the attempt would be
+        missing here, or would not be part of a checkpoint that was completed since.
+
+        Raises:
+            CannotTakeOverError: an attempt is missing, has failed, must be ended, or is not part of
+                the last complete checkpoint.
+        """
+        doubts = [*plan.missing, *plan.contradicting]
+        doubts += (
+            (attempt.ordinal, "it has ended, and has not finished")
+            for attempt in plan.ended
+            if attempt.state.state is not ExecutionState.FINISHED
+        )
+        doubts += (
+            (attempt.ordinal, f"it is not part of checkpoint {latest_completed}, the last one")
+            for attempt in plan.running
+            if attempt.covered < latest_completed
+            and self._graph.subtasks[attempt.ordinal].job_vertex.vertex.invokable.kind == STREAM
+        )
+        for ordinal, reason in doubts:
+            raise CannotTakeOverError(
+                "nobody has its notes but a TaskExecutor, and they may not be the last ones: "
+                f"{self._graph.subtasks[ordinal].task_name}: {reason}"
+            )
+
     def _ordinal_of(self, attempt_id: ExecutionAttemptID) -> int | None:
         vertex = self._graph.vertex(attempt_id.vertex.job_vertex_id)
         index = attempt_id.vertex.subtask_index
@@ -323,10 +355,10 @@ class TakeOver:
         return vertex.first + index
 
     def _is_noted(self, ordinal: int, found: _Found) -> bool:
-        """Whether it is the attempt that counts.
+        """Whether the attempt is the noted current attempt of its subtask.
 
         Raises:
-            CannotTakeOverError: it is a later one.
+            CannotTakeOverError: the attempt is later than the noted one.
         """
         noted = self._noted[ordinal]
         number = found.attempt_id.attempt_number
@@ -338,7 +370,7 @@ class TakeOver:
             )
         return number + 1 == noted
 
-    # --- what is there ----------------------------------------------------------------------------
+    # --- reported attempts ------------------------------------------------------------------------
 
     def _add(
         self,
@@ -371,13 +403,17 @@ class TakeOver:
         if vertex.job_vertex.is_coordinated:  # the coordinator says whether it runs
             state = ExecutionState.DEPLOYING
         since = task.deployment.deployed_at
-        plan.running.append(RunningAttempt(ordinal, slot, state, since, task.awaits_checkpoint))
+        restored = task.deployment.restored
+        covered = max(task.acknowledged, 0 if restored is None else restored.checkpoint_id)
+        plan.running.append(
+            RunningAttempt(ordinal, slot, state, since, task.awaits_checkpoint, covered)
+        )
         contradiction = self._contradiction(vertex, found, agreed)
         if contradiction is not None:
             plan.contradicting.append((ordinal, contradiction))
 
     def _shares(self, vertex: ExecutionVertex, allocation_id: AllocationID) -> bool:
-        """Whether it is in the slot of those that it shares one with, and in nobody else's."""
+        """Whether the attempt's slot belongs to its slot-sharing group and to no other group."""
         sharing = self._sharing[vertex.vertex_id]
         is_first = sharing not in self._slot_of_sharing
         if is_first and allocation_id not in self._sharing_of_slot:
@@ -388,7 +424,7 @@ class TakeOver:
     def _contradiction(
         self, vertex: ExecutionVertex, found: _Found, agreed: dict[int, str | None]
     ) -> str | None:
-        """Why an attempt that runs cannot go on."""
+        """Why a running attempt must not keep running; None if it may."""
         task = found.task
         if task.state not in _RUNS:
             return "it was being cancelled"
@@ -415,7 +451,7 @@ class TakeOver:
         return None
 
     def _disagreement(self, group: PartitionGroup, part: SharedPart | None) -> str | None:
-        """Whether a deployment has named other producers than those that count."""
+        """How a deployment's producers differ from the current ones; None if they agree."""
         locations = None if part is None else part.content
         if not isinstance(locations, PartitionLocations):
             return "nobody knows which producers it reads"
@@ -443,9 +479,9 @@ class TakeOver:
         reports: Iterable[TaskExecutorReport],
         seen: dict[int, None],
     ) -> None:
-        """Those that a coordinator has finished, all together: what TaskExecutors had in their
-        place was cancelled, or is going to be.  As long as the coordinator is there, so are its
-        slots."""
+        """Add the vertices that a coordinator has finished as a whole.
+        The tasks that occupied their slots on TaskExecutors have been or will be canceled.  As long
+        as the coordinator exists, the slots are in use."""
         slots = {slot.allocation_id: slot for report in reports for slot in report.slots}
         by_ordinal: dict[int, FinishedTask] = {}
         for task in finished:
@@ -458,7 +494,7 @@ class TakeOver:
             if not vertex.is_coordinated or any(o not in by_ordinal for o in vertex.ordinals):
                 continue
             if not vertex.vertex.results and self._notes.result is None:
-                continue  # what it has told is not noted
+                continue  # the stage's result was not noted
             first = by_ordinal[vertex.ordinals[0]]
             plan.finished_stages[vertex.vertex.vertex_id] = first.finished_at
             is_there = vertex.vertex.vertex_id in self._coordinated
@@ -477,7 +513,7 @@ class TakeOver:
     def _add_finished(
         self, plan: TakeOverPlan, finished: Iterable[FinishedTask], seen: dict[int, None]
     ) -> None:
-        """Those whose TaskExecutor does not remember them, or is lost."""
+        """Add noted finished attempts whose TaskExecutor has forgotten them or is lost."""
         for task in finished:
             attempt_id = task.state.attempt_id
             if attempt_id.graph_id != self._graph.graph_id:
@@ -485,18 +521,20 @@ class TakeOver:
             ordinal = self._ordinal_of(attempt_id)
             if ordinal is None or ordinal in seen:
                 continue
-            if self._graph.subtasks[ordinal].job_vertex.is_coordinated:  # not all of its stage
+            if self._graph.subtasks[ordinal].job_vertex.is_coordinated:  # its stage is not finished
                 continue
             if attempt_id.attempt_number + 1 == self._noted[ordinal]:
                 seen[ordinal] = None
                 plan.ended.append(_ended(ordinal, task))
 
-    # --- what is not there ------------------------------------------------------------------------
+    # --- missing attempts -------------------------------------------------------------------------
 
     def _nothing_was_sent(self, there: Collection[ResourceID]) -> bool:
-        """The last JobMaster has died after it had noted that all tasks are deployed, and before it
-        had them deployed: if no TaskExecutor that it could have told, and they take nothing of it
-        any more, has any, and no source has begun, then they can be deployed as they are noted."""
+        """Whether the last JobMaster died after it noted all deployments and before it sent any.
+        Then the tasks can be deployed as noted.  This is certain if no TaskExecutor to which it
+        could have sent a deployment has any of the tasks (TaskExecutors accept nothing from it any
+        more), and no source has begun.
+        """
         place, places = self._notes.source_coordinator, self._notes.task_executors
         return (
             place is not None
@@ -509,7 +547,8 @@ class TakeOver:
         )
 
     def _add_missing(self, plan: TakeOverPlan, seen: Mapping[int, None]) -> None:
-        """A region is deployed as a whole, so that a part of one that was not is missing, too."""
+        """Add noted attempts that were not reported.
+        A region is deployed as a whole, so its subtasks that were not deployed are missing, too."""
         noted, of = self._noted, self._regions.of
         begun: dict[int, None] = {}
         for ordinal, number in enumerate(noted):
@@ -523,12 +562,12 @@ class TakeOver:
 
 
 def failure_of_missing(vertex: ExecutionVertex, reason: str) -> Failure:
-    """Of an attempt that is not there for the JobMaster that takes over."""
+    """The failure of an attempt that is missing at a take-over."""
     text = f"{vertex.task_name} was lost with its JobMaster: {reason}"
     return Failure(text, task=vertex.task_name)
 
 
 def failure_of_contradicting(vertex: ExecutionVertex, reason: str) -> Failure:
-    """Of an attempt that runs and cannot go on."""
+    """The failure of a running attempt that must not keep running after a take-over."""
     text = f"{vertex.task_name} cannot go on with another JobMaster: {reason}"
     return Failure(text, task=vertex.task_name, location=vertex.current.location)

@@ -1,4 +1,4 @@
-"""What TaskExecutors say of tasks, as ends and steps of executions."""
+"""Turns reports of TaskExecutors about tasks into state changes of executions."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from flinkray.scheduler.shared.tasks import TaskExecutionState
 
 
 class TaskReports:
-    """Reports of attempts that are not current, or have ended, change nothing (EX-11); what such
-    an attempt has left is released."""
+    """Applies task reports.
+    Reports of attempts that are not current or have ended change nothing (EX-11); the partitions of
+    such attempts are released."""
 
     def __init__(
         self,
@@ -36,16 +37,17 @@ class TaskReports:
         *,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """*epoch_offset*: as of the JobScheduler.  *is_stopping*: whether the job is being stopped
-        with a savepoint.  That a task has ended with it is not noted: the next JobMaster goes on
-        from the savepoint."""
+        """*epoch_offset*: as in the JobScheduler.
+        *is_stopping*: whether the job is being stopped with a savepoint.  Tasks that end with the
+        savepoint are not noted as finished, because the next JobMaster restarts from the savepoint.
+        """
         self._graph = graph
         self._tracker = tracker
         self._epoch_offset = epoch_offset
         self._is_stopping = is_stopping
 
     def reported(self, transition: TasksReported, now: float) -> Steps:
-        """Reports in their order; failures among them are one failure."""
+        """Handle reports in their order; failures among them are one failure."""
         finished: list[Execution] = []
         finishing: list[TaskExecutionState] = []
         ends: list[tuple[Execution, Failure]] = []
@@ -87,7 +89,7 @@ class TaskReports:
         return steps
 
     def deployments_failed(self, transition: DeploymentsFailed, now: float) -> Steps:
-        """They could not be sent (EX-02)."""
+        """Fail the attempts whose deployment could not be sent (EX-02)."""
         ends = []
         disowned: list[PlacedPartition] = []
         for attempt_id in transition.attempts:
@@ -99,7 +101,7 @@ class TaskReports:
         return _failed(ends, disowned)
 
     def cancellations_failed(self, transition: CancellationsFailed, now: float) -> Steps:
-        """The attempts count as canceled (EX-04)."""
+        """Treat the attempts as canceled (EX-04)."""
         text = f"its TaskExecutor could not be told to cancel it: {transition.cause}"
         ends = []
         disowned: list[PlacedPartition] = []
@@ -111,14 +113,13 @@ class TaskReports:
         return _failed(ends, disowned)
 
     def _disowned_unless_ended(self, execution: Execution) -> list[PlacedPartition]:
-        """It may run there all the same."""
         return [] if execution.state.is_terminal else self._tracker.disown(execution)
 
 
 def finished_task(
     execution: Execution, state: TaskExecutionState, epoch_offset: float
 ) -> FinishedTask:
-    """What is noted of an attempt that has finished in its slot."""
+    """The note about an attempt that has finished in its slot."""
     assert execution.slot is not None
     entered = execution.entered
     deployed, finished = entered[ExecutionState.DEPLOYING], entered[ExecutionState.FINISHED]
@@ -137,13 +138,14 @@ def _failed(
 
 
 def _is_disowned(execution: Execution) -> bool:
-    """Whether it counts as ended otherwise than by finishing, or is going to."""
+    """Whether the attempt counts, or will count, as ended without finishing."""
     ending = (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED)
     return execution.state in ending
 
 
 def _proceed(execution: Execution, state: ExecutionState, now: float) -> None:
-    """Forward only: a report may be late.  Coordinated tasks run when their coordinator says so."""
+    """Advance the state; never go back, because a report may be late.
+    Coordinated tasks are skipped: they run when their coordinator says so."""
     if execution.vertex.job_vertex.is_coordinated:
         return
     if state is ExecutionState.INITIALIZING and execution.state is ExecutionState.DEPLOYING:
@@ -168,7 +170,7 @@ def _failure_of(execution: Execution, state: TaskExecutionState) -> Failure:
     if state.state is ExecutionState.FAILED:
         text = state.failure or f"{execution.task_name} failed without a cause"
     elif execution.state is ExecutionState.CANCELING:
-        text = ""  # as it was told to
+        text = ""  # canceled as requested
     else:
         text = f"{execution.task_name} was ended by its TaskExecutor ({state.state.name})"
     return Failure(
@@ -177,4 +179,5 @@ def _failure_of(execution: Execution, state: TaskExecutionState) -> Failure:
         state.suppress_restarts,
         execution.task_name,
         execution.location,
+        program_error=state.program_error,
     )

@@ -1,11 +1,9 @@
-"""The loop in which the decisions of a JobMaster are taken.
+"""The loop that makes the decisions of a JobMaster.
+An event enters as one or several transitions.  Each transition is applied by the decision objects
+that it is wired to.  They return what follows: further transitions, and actions for the JobMaster.
+The loop ends when nothing follows any more.  (The model is dask's worker state machine.)
 
-An event enters as one or a few transitions.  Each transition is applied by the decision objects
-that it is wired to, and these answer with what follows from it: further transitions, and actions
-for the JobMaster.  The loop goes on until nothing follows any more.  (dask's worker state machine
-is the model.)
-
-Decision objects know the loop as little as each other: what one wants of another is a transition.
+Decision objects know neither the loop nor each other; they communicate by transitions.
 """
 
 from __future__ import annotations
@@ -21,20 +19,18 @@ from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction
 
 
 class Phase(IntEnum):
-    """Transitions of an earlier phase are applied before any of a later one.
-
-    Within CHANGES, what follows from a transition is applied before what came after it; within the
-    other phases, what came first.
-    """
+    """Phase of a transition.  Transitions of earlier phases are applied first.
+    Within CHANGES, the consequences of a transition are applied before transitions that came after
+    it.  Within the other phases, transitions are applied in the order in which they came."""
 
     CHANGES = 0
-    """What has happened, and all that follows from it at once."""
+    """Changes that have happened, with their immediate consequences."""
     FAILOVER = 1
-    """What has failed by the event is decided upon: it is one failure, however much it is."""
+    """Decision about all failures of the event, which count as one failure."""
     RESTART = 2
-    """Restarts that are due by now are carried out, and what waits on is asked for again."""
+    """Restarts and scaling that are due, and new requests for slots that are still missing."""
     END = 3
-    """The job ends if nothing of it runs any more."""
+    """End of the job, if nothing of it runs any more."""
 
 
 class Transition:
@@ -43,7 +39,7 @@ class Transition:
     __slots__ = ()
     phase: ClassVar[Phase] = Phase.CHANGES
     holds_much: ClassVar[bool] = False
-    """Whether no more than its text is kept, however few parts it has."""
+    """Whether the transcript keeps only the text, however few parts the transition has."""
 
     def __str__(self) -> str:
         values = ", ".join(_brief(getattr(self, f.name)) for f in fields(self))  # type: ignore[arg-type]
@@ -51,30 +47,30 @@ class Transition:
 
 
 _MOST_OF_A_VALUE = 120
-"""Characters of one value in a line of a transcript."""
+"""Largest number of characters of one value in a line of the transcript."""
 
 _MUCH = 100
-"""Parts of a value from which on a transcript keeps no more than the text of the transition: what
-ten thousand tasks reported at once would stay in memory until 200 further transitions."""
+"""Number of parts of a value from which on the transcript keeps only the transition's text.
+Otherwise reports of ten thousand tasks would stay in memory for 200 further transitions."""
 
 Step = Transition | JobSchedulerAction
 Steps = Sequence[Step]
-"""What follows from a transition, in this order."""
+"""Steps that follow from a transition, in this order."""
 
 T = TypeVar("T", bound=Transition)
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A line of the transcript: the transition, and what it follows from."""
+    """A line of the transcript: a transition and its origin."""
 
     now: float
     event: str
-    """The event that it began with."""
+    """The event that started the run."""
     depth: int
-    """0: of the event itself; else one more than that of the transition that it follows from."""
+    """0 for a transition of the event itself, else the depth of its origin plus one."""
     transition: Transition | str
-    """Only its text when its event is over and it held much."""
+    """Only the text, if the event is over and the transition held much data."""
 
     def __str__(self) -> str:
         return f"{self.now:.3f} s: {self.event}: {'  ' * self.depth}{self.transition}"
@@ -82,15 +78,13 @@ class Applied:
 
 class TransitionLoop:
     """Applies transitions until none is left.
-
-    It keeps the last *kept* of them as the job's transcript: what was changed, by which event, and
-    because of which other change.
-    """
+    The last *kept* transitions form the job's transcript: which change, caused by which event and
+    which earlier change."""
 
     def __init__(
         self, subject: str, carry_out: Callable[[JobSchedulerAction], None], kept: int = 200
     ) -> None:
-        """*carry_out* is given the actions, in the order of the decisions."""
+        """*carry_out* receives the actions, in the order of the decisions."""
         self._subject = subject
         self._carry_out = carry_out
         self._handlers: dict[type[Any], tuple[Callable[[Any, float], Steps], ...]] = {}
@@ -99,25 +93,25 @@ class TransitionLoop:
         self._is_running = False
 
     def wire(self, kind: type[T], *handlers: Callable[[T, float], Steps]) -> None:
-        """From now on these apply transitions of that kind, in this order; what follows from any of
-        them is applied after the last of them."""
+        """Register the handlers that apply transitions of this kind, in this order.
+        Consequences are applied after the last handler."""
         self._handlers[kind] = handlers
 
     @property
     def transcript(self) -> tuple[Applied, ...]:
-        """The transitions that were applied last, oldest first."""
+        """The last applied transitions, oldest first."""
         return tuple(self._transcript)
 
     def story(self) -> str:
-        """The same as text, a line for each."""
+        """The transcript as text, one line per transition."""
         return "\n".join(f"  {applied}" for applied in self._transcript)
 
     def run(self, event: str, now: float, steps: Iterable[Step]) -> None:
         """Work on one event.
 
         Raises:
-            IllegalTransitionError: something cannot do what was decided for it; the error carries
-                its story and the transcript.
+            IllegalTransitionError: a decision is not possible in the current state; the error
+                contains the story and the transcript.
         """
         if self._is_running:
             raise self._illegal(f"work on {event} within another event")
@@ -133,7 +127,7 @@ class TransitionLoop:
         self._forget_much(applied)
 
     def _run(self, event: str, now: float, steps: Iterable[Step]) -> int:
-        """How many transitions were applied."""
+        """Apply all transitions.  Returns how many were applied."""
         changes = deque((0, step) for step in steps)
         applied = 0
         later = self._waiting
@@ -147,7 +141,7 @@ class TransitionLoop:
                     continue
                 transition: Transition = step  # type: ignore[assignment]
                 if transition.phase is not Phase.CHANGES and depth >= 0:
-                    # it waits for its phase, in which its depth is known as a negative number
+                    # The transition waits for its phase; until then its depth is negative.
                     later[transition.phase].append((~depth, transition))
                     continue
                 depth = depth if depth >= 0 else ~depth
@@ -165,7 +159,7 @@ class TransitionLoop:
             changes.append(waiting.popleft())
 
     def _forget_much(self, last: int) -> None:
-        """Keep only the texts of those of the *last* transitions that hold much."""
+        """Keep only the texts of those of the *last* transitions that hold much data."""
         transcript = self._transcript
         for index in range(max(0, len(transcript) - last), len(transcript)):
             transition = transcript[index].transition
@@ -186,7 +180,6 @@ def _holds_much(transition: Transition) -> bool:
 
 
 def _brief(value: object) -> str:
-    """A value in a line of a transcript."""
     if isinstance(value, tuple):
         shown = ", ".join(_brief(one) for one in value[:3])
         return f"[{shown}]" if len(value) <= 3 else f"[{shown} and {len(value) - 3} more]"

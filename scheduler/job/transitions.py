@@ -1,8 +1,6 @@
-"""All transitions of a job in execution: what decision objects want of each other.
-
-Regions are known by their indices, subtasks by their current attempts.
-:mod:`flinkray.scheduler.job.job_scheduler` says who applies which.
-"""
+"""All transitions of a job in execution; decision objects communicate with them.
+Regions are given by their indices, subtasks by their current attempts.
+:mod:`flinkray.scheduler.job.job_scheduler` registers which object applies which transition."""
 
 from __future__ import annotations
 
@@ -37,19 +35,19 @@ from flinkray.scheduler.shared.taking_over import CoordinatorAttempt, JobNotes
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.scheduler.slots.slot_requests import SlotEvent
 
-# --- what others report ---------------------------------------------------------------------------
+# --- reports --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SlotsTold(Transition):
-    """What the SlotPool says, in its order."""
+    """Events of the SlotPool, in their order."""
 
     events: tuple[SlotEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SlotFailed(Transition):
-    """One slot is not the job's any more."""
+    """A slot of the job was lost."""
 
     allocation_id: AllocationID
     cause: str
@@ -57,7 +55,7 @@ class SlotFailed(Transition):
 
 @dataclass(frozen=True, slots=True)
 class TaskExecutorLost(Transition):
-    """A TaskExecutor is lost, with all that is on it."""
+    """A TaskExecutor was lost with all its slots and partitions."""
 
     resource_id: ResourceID
     cause: str
@@ -65,23 +63,23 @@ class TaskExecutorLost(Transition):
 
 @dataclass(frozen=True, slots=True)
 class ResourcesShort(Transition):
-    """Why slots are missing now (the whole list)."""
+    """Why slots are missing now; the list is complete."""
 
     shortages: tuple[ResourceShortage, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TasksReported(Transition):
-    """States of tasks, in their order."""
+    """Reported states of tasks, in their order."""
 
     states: tuple[TaskExecutionState, ...]
     finished_at: Mapping[ExecutionAttemptID, float] = field(default_factory=dict)
-    """Of those that an earlier JobMaster has heard of before."""
+    """Monotonic seconds when attempts finished whose end an earlier JobMaster knew already."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentsFailed(Transition):
-    """Attempts could not be sent to their TaskExecutor."""
+    """Deployments of attempts could not be sent to their TaskExecutor."""
 
     resource_id: ResourceID
     attempts: tuple[ExecutionAttemptID, ...]
@@ -90,7 +88,7 @@ class DeploymentsFailed(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CancellationsFailed(Transition):
-    """A TaskExecutor could not be told to cancel attempts."""
+    """Cancellations of attempts could not be sent to their TaskExecutor."""
 
     attempts: tuple[ExecutionAttemptID, ...]
     cause: str
@@ -98,24 +96,25 @@ class CancellationsFailed(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorStarted(Transition):
-    """The process of a coordinator is there."""
+    """The process of a coordinator has started."""
 
     coordinator: CoordinatorID
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorGone(Transition):
-    """The process of a coordinator is there no more: it died, was stopped, or did not start."""
+    """The process of a coordinator no longer exists: it died, was stopped, or did not start."""
 
     coordinator: CoordinatorID
     cause: str
     goes_on: bool = False
-    """What it knew is known elsewhere: another one takes its place, and nobody else notices."""
+    """Whether another attempt takes its place without a failure.
+    This is possible if its state is known elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTold(Transition):
-    """A coordinator has something to say."""
+    """A coordinator has sent an event."""
 
     coordinator: CoordinatorID
     event: CoordinatorEvent
@@ -126,7 +125,7 @@ class CoordinatorTold(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPrepared(Transition):
-    """A PrepareCheckpoint is carried out."""
+    """A PrepareCheckpoint was carried out."""
 
     number: int
     checkpoint_id: int
@@ -135,7 +134,7 @@ class CheckpointPrepared(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointNotPrepared(Transition):
-    """There is no id, or no directory."""
+    """A PrepareCheckpoint failed to get an id or a directory."""
 
     number: int
     cause: str
@@ -143,7 +142,8 @@ class CheckpointNotPrepared(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorCheckpointed(Transition):
-    """The coordinator of an operator has made its cut; None: it has no state."""
+    """The coordinator of an operator has taken its snapshot.
+    *state* is None if the coordinator has no state."""
 
     checkpoint_id: int
     operator_id: str
@@ -152,18 +152,19 @@ class CoordinatorCheckpointed(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorNotCheckpointed(Transition):
-    """The coordinator of an operator cannot make its cut."""
+    """The coordinator of an operator cannot take its snapshot."""
 
     checkpoint_id: int
     operator_id: str
     cause: str
     is_lost: bool = False
-    """It is there no more; that is no failure of the checkpoint."""
+    """Whether the coordinator no longer exists.
+    If so, the failed checkpoint does not count against the tolerable failures in a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAnswered(Transition):
-    """What tasks have answered, in their order."""
+    """Answers of tasks to checkpoint orders, in their order."""
 
     answers: tuple[CheckpointAnswer, ...]
     holds_much = True
@@ -175,7 +176,7 @@ class CheckpointAnswered(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointIsStored(Transition):
-    """A StoreCheckpoint is carried out; *path* is that of the metadata."""
+    """A StoreCheckpoint was carried out.  *path* is the path of the metadata."""
 
     stored: StoreCheckpoint
     path: str
@@ -187,7 +188,7 @@ class CheckpointIsStored(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointIsNotStored(Transition):
-    """It is certain that nobody will ever recover it."""
+    """A StoreCheckpoint failed for certain: no JobMaster will ever recover the checkpoint."""
 
     stored: StoreCheckpoint
     cause: str
@@ -206,12 +207,12 @@ class CheckpointTimerOver(Transition):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequested(Transition):
-    """A user wants a savepoint, or (None) a checkpoint of the job."""
+    """A user requests a savepoint, or a checkpoint if *properties* is None."""
 
     request_id: int
     properties: CheckpointProperties | None
     directory: str | None = None
-    """In which the savepoint is to be."""
+    """Target directory of a savepoint; None for a checkpoint."""
 
 
 CheckpointEvent = (
@@ -229,15 +230,15 @@ CheckpointEvent = (
 
 @dataclass(frozen=True, slots=True)
 class SnapshotIsOver(Transition):
-    """What a user had asked for is complete, or given up, be it the savepoint of a stop.  The job
-    goes on, unless the same event has ended it or restarts it."""
+    """A snapshot that a user asked for is complete or aborted, perhaps the savepoint of a stop.
+    The job goes on, unless the same event ends or restarts the job."""
 
     phase = Phase.RESTART
 
 
 @dataclass(frozen=True, slots=True)
 class SavepointGiven(Transition):
-    """The job is to start from it, unless there are checkpoints of its own."""
+    """Start the job from this savepoint, unless the job has checkpoints of its own."""
 
     savepoint: CompletedCheckpoint
     holds_much = True
@@ -251,14 +252,14 @@ class SavepointGiven(Transition):
 
 @dataclass(frozen=True, slots=True)
 class KvStatesRegistered(Transition):
-    """Attempts hold queryable states."""
+    """Attempts register queryable states that they hold."""
 
     registrations: tuple[KvStateRegistration, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class KvStatesUnregistered(Transition):
-    """Attempts do not hold them any more."""
+    """Attempts no longer hold these queryable states."""
 
     registrations: tuple[KvStateRegistration, ...]
 
@@ -268,24 +269,24 @@ class KvStatesUnregistered(Transition):
 
 @dataclass(frozen=True, slots=True)
 class RestartDelayOver(Transition):
-    """A failure's regions may be restarted as soon as nothing of them runs any more."""
+    """The delay of a restart is over; the restart begins when nothing of its regions runs."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingDelayOver(Transition):
-    """An elastic job looks again at the slots that it has."""
+    """An elastic job must check its slots again."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class FormatsPauseOver(Transition):
-    """Another process for the formats that are to be initialised may be started."""
+    """Another process for the initialisation of formats may start."""
 
     loss: int
-    """The number of processes that had been lost."""
+    """Number of processes lost when the pause began."""
 
 
 # --- taking over ----------------------------------------------------------------------------------
@@ -293,18 +294,18 @@ class FormatsPauseOver(Transition):
 
 @dataclass(frozen=True, slots=True)
 class AwaitReports(Transition):
-    """TaskExecutors are to say what they have of the job."""
+    """Wait for the reports of TaskExecutors about tasks of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeOverJob(Transition):
-    """Another JobMaster has executed it; what runs of it goes on."""
+    """Take over the job from another JobMaster; running tasks keep running."""
 
     plan: TakeOverPlan
     notes: JobNotes
     begun_checkpoints: Mapping[int, str]
     coordinated: Collection[JobVertexID]
-    """Vertices whose coordinators are there."""
+    """Vertices whose coordinators exist."""
     holds_much = True
 
     def __str__(self) -> str:
@@ -313,39 +314,42 @@ class TakeOverJob(Transition):
 
 @dataclass(frozen=True, slots=True)
 class AttemptsAdopted(Transition):
-    """An earlier JobMaster has deployed these."""
+    """Adopt attempts that an earlier JobMaster has deployed."""
 
     running: tuple[tuple[Execution, AllocatedSlot, ExecutionState, float], ...]
-    """With the time when each was deployed."""
+    """(attempt, slot, state, monotonic seconds of the deployment) of running attempts."""
     ended: tuple[tuple[Execution, AllocatedSlot, float], ...]
-    """With the same.  How they ended is told next."""
+    """(attempt, slot, monotonic seconds of the deployment) of ended attempts.
+    The next transitions say how they ended."""
     missing: tuple[Execution, ...]
-    """They fail next."""
+    """Attempts that no longer exist; the next transitions fail them."""
     free: tuple[AllocatedSlot, ...]
     """Slots of the job that nothing uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorsAdopted(Transition):
-    """An earlier JobMaster has started coordinators of regions."""
+    """Adopt coordinators of regions that an earlier JobMaster has started."""
 
     attempts: Collection[CoordinatorAttempt]
     there: Collection[JobVertexID]
-    """Those that are this JobMaster's by now; all others are gone."""
+    """Vertices whose coordinators obey this JobMaster; all other coordinators no longer exist."""
     finished: Mapping[JobVertexID, float]
-    """Those of which all subtasks have finished, and when; they are adopted as running."""
+    """Vertex -> monotonic seconds when all its subtasks had finished.
+    The subtasks are adopted as running."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointsAdopted(Transition):
-    """An earlier JobMaster has taken checkpoints, of which some may be under way."""
+    """Adopt the checkpoints of an earlier JobMaster, some of which may be in progress."""
 
     restores: int
-    """How often it had restored the operators' coordinators."""
+    """How often the earlier JobMaster had restored the operators' coordinators."""
     begun: Mapping[int, str]
-    """Those that it has begun and that are not complete, with the directory of each."""
+    """Id -> directory of incomplete checkpoints that the earlier JobMaster began."""
     ended: Collection[ExecutionAttemptID]
-    """Attempts that have failed unheard, and are told next: nobody is there to be told of any."""
+    """Attempts that have failed without a JobMaster; the next transitions report the failures.
+    No checkpoint orders are sent to them, because they no longer run."""
 
 
 # --- regions --------------------------------------------------------------------------------------
@@ -358,35 +362,49 @@ class BeginExecution(Transition):
 
 @dataclass(frozen=True, slots=True)
 class StartScheduling(Transition):
-    """The execution graph begins to run: first what needs no other's result."""
+    """The execution graph begins to run, with the regions that read no other region's result."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRegions(Transition):
-    """Their inputs are there: those that do not run yet are to run."""
+    """Schedule these regions, unless they run already; their inputs are finished."""
 
     regions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSlots(Transition):
-    """They are scheduled and want their slots."""
+    """Request slots for these scheduled regions."""
 
     regions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSlotsAgain(Transition):
-    """Subtasks whose slots were lost while they waited for others of their region: those that wait
-    yet, when it is known what the same event has cancelled, want other slots."""
+    """Request new slots for subtasks whose slots were lost while their region waited for others.
+    Subtasks that no longer wait when the event's cancellations are known are skipped."""
 
     ordinals: tuple[int, ...]
     phase = Phase.RESTART
 
 
 @dataclass(frozen=True, slots=True)
+class RegionsReady(Transition):
+    """These regions have all their slots."""
+
+    regions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UseSlots(Transition):
+    """Deploy these regions, except regions that were canceled or have lost a slot."""
+
+    regions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeployRegion(Transition):
-    """It has all its slots, in the order of its vertices."""
+    """Deploy a region, which has all its slots, in the order of its vertices."""
 
     region: int
     slots: tuple[AllocatedSlot, ...]
@@ -394,8 +412,9 @@ class DeployRegion(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CancelRegions(Transition):
-    """Whatever runs of them is to end.  Attempts that are CREATED stay so if the regions are to be
-    restarted (*keep_created*): there is nothing to restart yet."""
+    """Cancel whatever runs of these regions.
+    *keep_created*: attempts that are CREATED stay CREATED, because the regions restart, and these
+    attempts can be scheduled as they are."""
 
     regions: tuple[int, ...]
     keep_created: bool
@@ -403,8 +422,8 @@ class CancelRegions(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorsBegan(Transition):
-    """So many coordinators of a region are there, or will be: they must end, too, before the region
-    is over."""
+    """Coordinators of a region have started or will start.
+    They must end, too, before the region is over."""
 
     region: int
     number: int
@@ -412,30 +431,30 @@ class CoordinatorsBegan(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorEnded(Transition):
-    """One of those has ended; nothing of it is in the slots of its vertex any more."""
+    """A coordinator of a region has ended and has left the slots of its vertex."""
 
     region: int
     executions: tuple[Execution, ...]
-    """The attempts of the vertex, which have ended or will be over later."""
+    """Attempts of the vertex, which have ended or will end later."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionsOver(Transition):
-    """Nothing of them runs any more."""
+    """Nothing of these regions runs any more."""
 
     regions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RegionsFinished(Transition):
-    """All their results are finished."""
+    """All results of these regions are finished."""
 
     regions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RegionsUnfinished(Transition):
-    """They were finished and are going to run again."""
+    """Finished regions are going to run again."""
 
     regions: tuple[int, ...]
 
@@ -445,21 +464,21 @@ class RegionsUnfinished(Transition):
 
 @dataclass(frozen=True, slots=True)
 class AttemptsFailed(Transition):
-    """Attempts ended otherwise than by finishing."""
+    """Attempts have ended without finishing."""
 
     ends: tuple[tuple[Execution, Failure], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptsOver(Transition):
-    """They have ended and need their slots no more (EX-06)."""
+    """Attempts have ended and need their slots no more (EX-06)."""
 
     executions: tuple[Execution, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptReplaced(Transition):
-    """A subtask goes on as another attempt in the same slot."""
+    """Another attempt continues the subtask in the same slot."""
 
     before: Execution
     after: Execution
@@ -467,14 +486,14 @@ class AttemptReplaced(Transition):
 
 @dataclass(frozen=True, slots=True)
 class SendDeployments(Transition):
-    """Have their TaskExecutors told to run them."""
+    """Send the deployments of these attempts to their TaskExecutors."""
 
     executions: Sequence[Execution]
 
 
 @dataclass(frozen=True, slots=True)
 class SendCancellations(Transition):
-    """Have their TaskExecutors told to cancel them."""
+    """Send the cancellations of these attempts to their TaskExecutors."""
 
     executions: Sequence[Execution]
 
@@ -484,22 +503,22 @@ class SendCancellations(Transition):
 
 @dataclass(frozen=True, slots=True)
 class ResultsFinished(Transition):
-    """The attempts are FINISHED, and what they have produced is complete."""
+    """The attempts are FINISHED, and their results are complete."""
 
     executions: tuple[Execution, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ResultsTakenBack(Transition):
-    """The regions are going to run again: from now on nobody may begin to read what they have
-    produced.  At the restart would be too late."""
+    """The regions are going to run again, so that their results must not be read from now on.
+    To take the results back only at the restart would be too late."""
 
     regions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ResultsLost(Transition):
-    """Finished partitions of these attempts are lost, and somebody has yet to read them."""
+    """Finished partitions of these attempts are lost, although they have still to be read."""
 
     producers: tuple[Execution, ...]
     cause: str
@@ -507,14 +526,14 @@ class ResultsLost(Transition):
 
 @dataclass(frozen=True, slots=True)
 class SendReleases(Transition):
-    """Have TaskExecutors told that nobody needs these partitions any more."""
+    """Tell TaskExecutors to release partitions that are no longer needed."""
 
     partitions: tuple[tuple[WorkerLocation, ResultPartitionID], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SendPromotions(Transition):
-    """Have TaskExecutors told that these partitions are the cluster's from now on."""
+    """Tell TaskExecutors that the cluster takes over these partitions."""
 
     partitions: tuple[tuple[WorkerLocation, ResultPartitionID], ...]
 
@@ -524,40 +543,38 @@ class SendPromotions(Transition):
 
 @dataclass(frozen=True, slots=True)
 class SubtasksFailed(Transition):
-    """Subtasks have failed.  *concurrent*: others that were being cancelled, with a cause."""
+    """Subtasks have failed. *concurrent*: errors of other subtasks that were being canceled."""
 
     failures: tuple[tuple[Sequence[int], Failure], ...]
-    """Ordinals of the subtasks that each failure concerns."""
+    """(ordinals of the failed subtasks, failure)"""
     concurrent: tuple[Failure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalFailure(Transition):
-    """Something failed that concerns the whole job."""
+    """A failure that concerns the whole job."""
 
     failure: Failure
 
 
 @dataclass(frozen=True, slots=True)
 class DecideFailover(Transition):
-    """All that has failed by this event is known: it is one failure."""
+    """Decide about all failures of this event, which count as one failure."""
 
     phase = Phase.FAILOVER
 
 
 @dataclass(frozen=True, slots=True)
 class StopEverything(Transition):
-    """Nothing has failed, and yet all is to be restarted as soon as nothing runs any more."""
+    """Restart everything as soon as nothing runs any more, although nothing has failed."""
 
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareRestore(Transition):
-    """Tasks are going to be restarted: checkpoints that are not complete are given up.
-
-    *is_global*: all tasks are, and the coordinators of operators go back with them.
-    """
+    """Prepare a restart of tasks: abort incomplete checkpoints.
+    *is_global*: all tasks restart, and the operators' coordinators are restored with them."""
 
     cause: str
     is_global: bool
@@ -565,12 +582,12 @@ class PrepareRestore(Transition):
 
 @dataclass(frozen=True, slots=True)
 class RestorePossible(Transition):
-    """No checkpoint can become complete any more that was begun before: tasks can be restored."""
+    """Tasks can be restored: no checkpoint begun before can become complete any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartDue(Transition):
-    """Nothing of a failure's regions runs any more, and its delay is over."""
+    """The delay of a restart is over, and nothing of its regions runs any more."""
 
     generation: int
     phase = Phase.RESTART
@@ -578,7 +595,7 @@ class RestartDue(Transition):
 
 @dataclass(frozen=True, slots=True)
 class ResetRegions(Transition):
-    """Their subtasks get new attempts."""
+    """Create new attempts for the subtasks of these regions."""
 
     regions: tuple[int, ...]
     is_global: bool
@@ -588,34 +605,34 @@ class ResetRegions(Transition):
 
 @dataclass(frozen=True, slots=True)
 class RestoreState(Transition):
-    """New attempts get the state that they begin with (EX-16)."""
+    """Set the state with which new attempts start (EX-16)."""
 
     vertices: tuple[ExecutionVertex, ...]
-    """Their subtasks."""
+    """Subtasks of the new attempts."""
     then: tuple[Transition, ...]
-    """What follows, unless it fails."""
+    """Transitions that follow, unless the restore fails."""
     is_all: bool = False
-    """They are all of the job, and may be others than before: the coordinators of operators go back
-    with them, whatever the cause."""
+    """Whether these are all tasks of the job, perhaps with another parallelism.
+    If so, the operators' coordinators are restored, too, whatever the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionsRestored(Transition):
-    """Their new attempts have the state that they begin with: they are scheduled."""
+    """Schedule these regions, whose new attempts have their state."""
 
     regions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MaxParallelismChanged(Transition):
-    """The state that these vertices begin with has another max parallelism than they had."""
+    """The restored state has changed the max parallelism of these vertices."""
 
     vertices: tuple[ExecutionJobVertex, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StartJobCoordinators(Transition):
-    """Those of the job's coordinators that are to be there while it runs, and are not."""
+    """Start the job's coordinators that must run while the job runs, unless they run already."""
 
 
 # --- the job --------------------------------------------------------------------------------------
@@ -623,24 +640,24 @@ class StartJobCoordinators(Transition):
 
 @dataclass(frozen=True, slots=True)
 class StartJob(Transition):
-    """Formats are initialised, if there are any, and then the job begins to run."""
+    """Start the job: initialise its formats, if there are any, then begin to run."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelJob(Transition):
-    """Its user wants it to end."""
+    """A user cancels the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuspendJob(Transition):
-    """This JobMaster gives it up."""
+    """This JobMaster suspends its work on the job."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class FailJob(Transition):
-    """No restart is allowed."""
+    """Fail the job, because no restart is allowed."""
 
     failure: Failure
     concurrent: tuple[Failure, ...] = ()
@@ -648,31 +665,31 @@ class FailJob(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CancelEverything(Transition):
-    """The job's end is decided: nothing is restarted any more."""
+    """Cancel all regions; the job's end is decided and nothing is restarted any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class NothingRuns(Transition):
-    """Nothing ran any more at some moment of this event: the job is finished, or has ended as was
-    decided before, or something else was begun."""
+    """Nothing of the job ran any more at some moment of this event.
+    If nothing was started since, the job is finished, or ends as was decided before."""
 
     phase = Phase.END
 
 
 @dataclass(frozen=True, slots=True)
 class StatusEntered(Transition):
-    """The job's status is another one."""
+    """The job has entered another status."""
 
     status: JobStatus
 
 
 @dataclass(frozen=True, slots=True)
 class EndJob(Transition):
-    """The job has that terminal status."""
+    """End the job with this terminal status."""
 
     status: JobStatus
 
 
 @dataclass(frozen=True, slots=True)
 class TellEnd(Transition):
-    """All that follows from the job's terminal status has: what is kept of the job is final."""
+    """Report the job's end; all consequences of the terminal status have been applied."""

@@ -1,4 +1,4 @@
-"""What users are told about jobs and about the cluster."""
+"""Reports for users about jobs and about the cluster."""
 
 __all__ = [
     "checkpoint_statistics",

@@ -11,7 +11,7 @@ from flinkray.core.schema import stored
 @stored("CheckpointStatus")
 @register
 class CheckpointStatus(Enum):
-    """How far a checkpoint is."""
+    """Progress of a checkpoint."""
 
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
@@ -21,52 +21,67 @@ class CheckpointStatus(Enum):
 @stored("CheckpointStatistics")
 @message
 class CheckpointStatistics:
-    """One checkpoint or savepoint.  Sizes are bytes."""
+    """One checkpoint or savepoint.  Sizes are in bytes."""
 
     checkpoint_id: int
     status: CheckpointStatus
     is_savepoint: bool
     timestamp: int
-    """When it was triggered: milliseconds since 1970."""
+    """Milliseconds since 1970 when the checkpoint was triggered."""
     duration: float | None
-    """Seconds, until it was complete or had failed; None while it is in progress."""
+    """Seconds until the checkpoint was complete or failed; None while it is in progress."""
     number_of_subtasks: int
-    """That were to acknowledge it."""
+    """Number of subtasks that must acknowledge the checkpoint."""
     acknowledged_subtasks: int
     state_size: int = 0
     checkpointed_size: int = 0
-    """Without what earlier checkpoints had written."""
+    """Size of the state that this checkpoint wrote, without state of earlier checkpoints."""
     path: str | None = None
-    """Of its metadata, from when it is complete until it is deleted as one that is not retained;
-    without the secrets that its URI may have."""
+    """Path of the metadata; None unless the checkpoint is complete and not discarded.
+    The path does not contain secrets from the URI."""
     failure: str | None = None
 
 
 @stored("CheckpointsOverview")
 @message
 class CheckpointsOverview:
-    """All checkpoints of a job, since this JobMaster runs it."""
+    """All checkpoints of a job under the current JobMaster."""
 
     in_progress: int
     completed: int
     failed: int
     restored: int
-    """How often the job, or a part of it, has gone on from one."""
+    """How often the job, or a part of it, was restored from a checkpoint."""
     latest_completed: CheckpointStatistics | None
     latest_savepoint: CheckpointStatistics | None
     latest_failed: CheckpointStatistics | None
     latest_restored: int | None
-    """Its id."""
+    """Id of the checkpoint from which the job was last restored; None if it was not restored."""
     history: tuple[CheckpointStatistics, ...]
-    """Newest first; those in progress before all others."""
+    """Newest checkpoints first; checkpoints in progress come before all others."""
+
+    @property
+    def _failed_in_a_row(self) -> int:
+        """Number of checkpoints in the history that failed or were declined in a row.
+        Checkpoints that failed before they had an id are not in the history."""
+        count = 0
+        for each in self.history:
+            if each.is_savepoint or each.status is CheckpointStatus.IN_PROGRESS:
+                continue
+            if each.status is CheckpointStatus.COMPLETED:
+                break
+            count += 1
+        return count
 
     def figures(self) -> dict[str, int]:
-        """Under the names of Flink's metrics; those of the last one where there is one."""
+        """Values under the names of Flink's metrics.
+        The values of the last completed checkpoint are present only if there is one."""
         figures = {
             "totalNumberOfCheckpoints": self.in_progress + self.completed + self.failed,
             "numberOfInProgressCheckpoints": self.in_progress,
             "numberOfCompletedCheckpoints": self.completed,
             "numberOfFailedCheckpoints": self.failed,
+            "numberOfConsecutiveFailedCheckpoints": self._failed_in_a_row,
         }
         last = self.latest_completed
         if last is not None and last.duration is not None:

@@ -1,4 +1,4 @@
-"""The failures of a job, for people."""
+"""The exceptions history of a job, for users."""
 
 from __future__ import annotations
 
@@ -9,25 +9,22 @@ from flinkray.scheduler.reports.job_info import ExceptionEntry
 from flinkray.scheduler.shared.failure import Failure
 
 _CONCURRENT_KEPT = 16
-"""Of each entry: when a node dies thousands of tasks fail with it."""
+"""Largest number of concurrent failures per entry: a lost node can fail thousands of tasks."""
 
 
 class ExceptionHistory:
     """The newest failures, oldest first; 16 at most, as Flink's ``web.exception-history-size``.
-
-    An entry is what a restart (or the job's end) was answered to; what failed besides it until then
-    is in the entry as *concurrent*.
-    """
+    Each entry led to a restart or to the job's end. *concurrent* are the failures until then."""
 
     def __init__(self, size: int = 16) -> None:
         self._entries: deque[ExceptionEntry] = deque(maxlen=size)
 
     def add(self, failure: Failure, timestamp: float) -> None:
-        """A failure of its own; *timestamp* in seconds since the epoch."""
+        """Add a failure as a new entry.  *timestamp* is in seconds since the epoch."""
         self._entries.append(_entry(failure, timestamp))
 
     def add_concurrent(self, failure: Failure, timestamp: float) -> None:
-        """A failure that came with the last one."""
+        """Add a concurrent failure to the last entry, or as an entry if there is none."""
         if not self._entries:
             self.add(failure, timestamp)
             return

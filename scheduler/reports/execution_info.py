@@ -13,13 +13,13 @@ from flinkray.scheduler.shared.states import ExecutionState
 @stored("ExecutionInfo")
 @message
 class ExecutionInfo:
-    """The current attempt of one subtask."""
+    """One attempt of a subtask."""
 
     subtask_index: int
     attempt_number: int
     state: ExecutionState
     location: str | None
-    """``<TaskExecutor> bundle <i> on <node ip>`` once it has a slot."""
+    """``<TaskExecutor> bundle <i> on <node ip>``; None before the attempt has a slot."""
     executor_actor_id: str | None = None
     executor_pid: int | None = None
     start_time: float | None = None
@@ -28,4 +28,5 @@ class ExecutionInfo:
     """ExecutionState name -> seconds since the epoch when it was entered."""
     failure: str | None = None
     io_metrics: IOMetrics | None = None
-    """None: it is no stream task, has not begun, or its process could not tell (any more)."""
+    """I/O metrics of the attempt.
+    None if the task is no stream task, has not begun, or its process no longer reports metrics."""

@@ -1,9 +1,8 @@
-"""The executions of a large job in little room, to be sent and stored.
-
-As messages one by one, those of 100,000 tasks take several times the frame limit of 10 MiB.  Here
-each field is a column: times as 8-byte floats whose bytes are ordered by significance, which
-compresses well because most tasks pass through their states at about the same time; texts, which
-repeat, as numbers of distinct ones.  Nothing is lost.
+"""A compact form of the executions of a large job, to be sent and stored.
+As single messages, the executions of 100,000 tasks need several times the frame limit of 10 MiB.
+Here each field is a column.  Times are 8-byte floats with their bytes ordered by significance; this
+compresses well because most tasks enter their states at about the same time.  Texts repeat, so they
+are stored as numbers of distinct texts.  No information is lost.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
 
 FEW = 100
-"""So many are left as they are."""
+"""Number of executions up to which they are not converted to a table."""
 
 _LEVEL = 1
 
 _WATERMARK = "input_watermark"
 _NO_WATERMARK = -(1 << 63)
-"""No task tells this one; all other numbers of 64 bits are watermarks."""
+"""Stands for no watermark.  No task reports this number; any other 64-bit number is a watermark."""
 
 
 @stored("TextColumn")
@@ -39,7 +38,7 @@ class _Texts:
 
     distinct: tuple[str, ...]
     numbers: bytes
-    """Of the rows, compressed: 0 for None, n + 1 for the distinct text n."""
+    """Compressed number per row: 0 for None, n + 1 for the distinct text n."""
 
     @classmethod
     def of(cls, texts: Iterable[str | None]) -> _Texts:
@@ -58,7 +57,7 @@ _METRICS_IN_VERSION_1 = (
 
 
 def _from_version_1(values: dict[str, Any]) -> dict[str, Any]:
-    """The columns of what was read and written had no names."""
+    """Migrate version 1, in which the columns of I/O metrics had no names."""
     columns = values.get("io_metrics", ())
     named = dict(zip(_METRICS_IN_VERSION_1, columns, strict=False))
     return {**values, "io_metrics": named}
@@ -68,7 +67,8 @@ def _from_version_1(values: dict[str, Any]) -> dict[str, Any]:
 @register
 @dataclass(frozen=True)
 class ExecutionTable(Sequence[ExecutionInfo]):
-    """A sequence that is unpacked when it is first read; passing it on costs nothing."""
+    """A sequence of executions that is unpacked when it is first read.
+    Passing on the packed sequence costs nothing."""
 
     size: int
     subtasks: bytes
@@ -77,15 +77,15 @@ class ExecutionTable(Sequence[ExecutionInfo]):
     locations: _Texts
     actor_ids: _Texts
     pids: bytes
-    """0: None; else one more than the id."""
+    """Process id + 1; 0 for None."""
     start_times: bytes
     end_times: bytes
     timestamps: dict[str, bytes]
-    """By the name of the state; its time for each execution that entered it."""
+    """State name -> time when each execution entered the state."""
     failures: _Texts
     io_metrics: dict[str, bytes] = field(default_factory=dict)
-    """By the name of a field of IOMetrics; 0: None, else one more than the number, but for
-    watermarks.  Empty: all are None."""
+    """Name of a field of IOMetrics -> number + 1; 0 for None.
+    Watermarks are stored unchanged.  Empty: no execution has metrics."""
     _unpacked: list[ExecutionInfo] = field(
         init=False, default_factory=list, compare=False, repr=False
     )
@@ -159,7 +159,7 @@ class ExecutionTable(Sequence[ExecutionInfo]):
 def packed(
     executions: tuple[ExecutionInfo, ...],
 ) -> tuple[ExecutionInfo, ...] | ExecutionTable:
-    """The same; many of them in little room."""
+    """The executions unchanged if there are few, otherwise as a table."""
     return executions if len(executions) <= FEW else ExecutionTable.of(executions)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import field, replace
 
-from flinkray.core.error_text import sendable
+from flinkray.core.error_text import in_one_line, sendable
 from flinkray.core.ids import JobID, JobVertexID, TriggerID, WorkerGroupId
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
@@ -18,13 +18,13 @@ from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import JobStatus
 
 _SHORT = 1024
-"""Bytes of a text where there is room for little."""
+"""Largest size in bytes of a text where there is little room."""
 
 
 @stored("ExceptionEntry")
 @message
 class ExceptionEntry:
-    """One failure in a job's history; ``task`` and ``location`` are None for the job as a whole."""
+    """A failure in a job's history; ``task`` and ``location`` are None for the whole job."""
 
     timestamp: float
     """Seconds since the epoch."""
@@ -33,7 +33,7 @@ class ExceptionEntry:
     task: str | None = None
     location: str | None = None
     concurrent: tuple[ExceptionEntry, ...] = ()
-    """What failed besides it, until the restart that it led to."""
+    """Failures that occurred besides this one until the restart that it caused."""
 
 
 @stored("StageProgressInfo")
@@ -64,19 +64,19 @@ class VertexInfo:
     failed_tasks: int = 0
     max_parallelism: int | None = None
     prior_executions: tuple[ExecutionInfo, ...] | ExecutionTable = ()
-    """Earlier attempts of its subtasks, oldest first of each; the newest few."""
+    """The newest earlier attempts of the subtasks; oldest first for each subtask."""
     tasks: dict[str, int] = field(default_factory=dict)
-    """ExecutionState name -> how many of the executions are in it; those that occur."""
+    """ExecutionState name -> number of executions in the state, if not 0."""
     io_metrics: IOMetrics | None = None
-    """The sum over those executions of which it is known."""
+    """Sum of the known metrics of the executions; None if none is known."""
     measured: int = 0
-    """How many these are."""
+    """Number of executions whose metrics are known."""
 
 
 @stored("JobDetails", version=4, migrations=dict.fromkeys((1, 2, 3), with_defaults))
 @message
 class JobDetails:
-    """All that a client may want to know of a job."""
+    """All information about a job that clients can get."""
 
     job_id: JobID
     name: str
@@ -84,31 +84,32 @@ class JobDetails:
     start_time: float
     end_time: float | None
     status_timestamps: dict[str, float]
-    """JobStatus name -> seconds since the epoch when it was entered last."""
+    """JobStatus name -> seconds since the epoch when the status was last entered."""
     restarts: int
-    """Of the job, or of regions of it."""
+    """Number of restarts of the job or of its regions."""
     vertices: tuple[VertexInfo, ...] = ()
     pending_reason: str | None = None
-    """Why the job waits for slots, when it does."""
+    """Why the job waits for slots; None if it does not."""
     exceptions: tuple[ExceptionEntry, ...] = ()
     worker_group: WorkerGroupId | None = None
     plan: str = ""
-    """JSON, in the shape of Flink's."""
+    """The plan in JSON, in the format of Flink."""
     warnings: tuple[str, ...] = ()
-    """What its users should mend, though it runs."""
+    """Warnings about problems that users should fix, although the job runs."""
     checkpoints: CheckpointsOverview | None = None
-    """None: it takes none."""
+    """Statistics of the checkpoints; None if the job takes no checkpoints."""
     failovers: int = 0
-    """How many of its JobMasters have died.  What runs goes on then."""
+    """How many JobMasters of the job have died.  Running tasks survive such a death."""
 
     def without_executions(self) -> JobDetails:
-        """For jobs so large that even :class:`ExecutionTable` is too much for one message."""
+        """The details without executions.
+        They are left out if even an :class:`ExecutionTable` is too large for a message."""
         bare = (replace(v, executions=(), prior_executions=()) for v in self.vertices)
         return replace(self, vertices=tuple(bare))
 
     def reductions(self) -> Iterator[JobDetails]:
-        """Less and less of them, for jobs of which all is too much for one message; the last has
-        nothing that grows with the job."""
+        """Smaller and smaller versions of the details, for jobs whose details do not fit a message.
+        The last version contains nothing whose size grows with the job."""
         details = self.without_executions()
         yield details
         short = (
@@ -129,12 +130,12 @@ class JobDetails:
 
 @message
 class VertexProgress:
-    """How far a vertex is, in a few numbers."""
+    """The progress of a vertex in a few numbers."""
 
     name: str
     parallelism: int
     tasks: dict[str, int]
-    """ExecutionState name -> how many of the current executions are in it; those that occur."""
+    """ExecutionState name -> number of current executions in the state, if not 0."""
     is_spark_stage: bool = False
     active_stages: tuple[StageProgressInfo, ...] = ()
     completed_stages: int = 0
@@ -143,27 +144,30 @@ class VertexProgress:
 
 @message
 class JobProgress:
-    """How far a job is; of the same size however many tasks it has."""
+    """The progress of a job.  Its size does not depend on the number of tasks."""
 
     job_id: JobID
     name: str
     status: JobStatus
     restarts: int
     pending_reason: str | None = None
-    """Why the job waits for slots, when it does."""
+    """Why the job waits for slots; None if it does not."""
     vertices: tuple[VertexProgress, ...] = ()
-    """None, while and after no JobMaster runs it."""
+    """Progress of each vertex; empty if no JobMaster runs the job."""
     warnings: tuple[str, ...] = ()
-    """As in :class:`JobDetails`."""
+    """Warnings about problems that users should fix, although the job runs."""
     completed_checkpoints: int | None = None
-    """With savepoints; None: it takes none, or none is known."""
+    """Number of completed checkpoints and savepoints.
+    None if the job takes none, or the number is unknown."""
     failed_checkpoints: int = 0
     failovers: int = 0
-    """As in :class:`JobDetails`."""
+    """How many JobMasters of the job have died."""
+    restart_causes: tuple[str, ...] = ()
+    """Causes of the last restarts, oldest first, each in one line."""
 
     @classmethod
     def of(cls, details: JobDetails) -> JobProgress:
-        """Of a job that no JobMaster runs."""
+        """The progress of a job that no JobMaster runs."""
         checkpoints = details.checkpoints
         return cls(
             details.job_id,
@@ -175,12 +179,34 @@ class JobProgress:
             completed_checkpoints=None if checkpoints is None else checkpoints.completed,
             failed_checkpoints=0 if checkpoints is None else checkpoints.failed,
             failovers=details.failovers,
+            restart_causes=_restart_causes(details),
         )
+
+    def restarts_after(self, number: int) -> list[tuple[int, str]]:
+        """(number, cause) of each restart after *number* whose cause is known."""
+        first = self.restarts - len(self.restart_causes) + 1
+        return [it for it in enumerate(self.restart_causes, first) if it[0] > number]
+
+
+def _restart_causes(details: JobDetails) -> tuple[str, ...]:
+    """Causes of the restarts of a job that has ended or waits.
+    Empty if JobMasters were lost, because the failures then include the losses, too."""
+    if details.failovers or not details.restarts:
+        return ()
+    led_to_end = 1 if details.status is JobStatus.FAILED else 0
+    entries = details.exceptions[: len(details.exceptions) - led_to_end]
+    return tuple(one_line_of(entry.text, entry.task) for entry in entries[-details.restarts :])
+
+
+def one_line_of(text: str, task: str | None) -> str:
+    """The failure in one line, with its task."""
+    told = in_one_line(text)
+    return told if task is None or task in told else f"{task}: {told}"
 
 
 @message
 class JobOverview:
-    """One line of a job list; of the same size however many tasks the job has."""
+    """One line of a job list.  Its size does not depend on the number of the job's tasks."""
 
     job_id: JobID
     name: str
@@ -188,15 +214,15 @@ class JobOverview:
     start_time: float
     end_time: float | None
     tasks: dict[str, int] = field(default_factory=dict)
-    """ExecutionState name -> how many subtasks are in it; those that occur."""
+    """ExecutionState name -> number of subtasks in the state, if not 0."""
     last_modified: float | None = None
-    """Seconds since the epoch when its status changed last."""
+    """Seconds since the epoch when the job's status last changed; None if unknown."""
 
 
 @message
 class NumberedOverview:
-    """What a JobMaster answers who looks at its job.  It holds until the JobMaster tells of a
-    greater number."""
+    """A JobMaster's answer to the question for its job's overview.
+    The overview is valid until the JobMaster announces a greater number."""
 
     number: int
     overview: JobOverview
@@ -205,7 +231,7 @@ class NumberedOverview:
 @stored("JobResult", version=3, migrations={1: with_defaults, 2: with_defaults})
 @message
 class JobResult:
-    """How a job ended.  Only FINISHED is success."""
+    """The result of a job.  Only FINISHED is success."""
 
     job_id: JobID
     name: str
@@ -215,18 +241,18 @@ class JobResult:
     failure: str | None = None
     failure_traceback: str | None = None
     result_location: str | None = None
-    """Where a returned DataFrame lies as Parquet."""
+    """Location of a returned DataFrame, in Parquet; None if none was returned."""
     num_rows: int | None = None
     schema_json: str | None = None
     cancel_cause: str | None = None
-    """Why a job was cancelled, if nobody has asked for it."""
+    """Why the job was canceled, if no user asked for it; otherwise None."""
     savepoint: str | None = None
-    """Where the savepoint is that the job was stopped with."""
+    """Path of the savepoint that the job was stopped with; None if there is none."""
     stopped_by: TriggerID | None = None
-    """Whose request that was, so that it can be answered again."""
+    """Id of the request that stopped the job, to answer a repeated request; None without a stop."""
     keeps_checkpoints: bool = False
-    """It has failed as it cannot be read what it would have gone on from: its checkpoints stay,
-    whatever is configured."""
+    """Whether the checkpoints stay, whatever is configured.
+    True if the job failed because its checkpoint or savepoint could not be read."""
 
     def __post_init__(self) -> None:
         if not self.status.is_terminal:
@@ -237,11 +263,11 @@ class JobResult:
             raise ValueError(f"net runtime must not be negative: {self.net_runtime}")
 
     def with_savepoint(self, path: str, stopped_by: TriggerID) -> JobResult:
-        """The same, of a job that was stopped so."""
+        """The result with the savepoint that the job was stopped with."""
         return replace(self, savepoint=path, stopped_by=stopped_by)
 
     def shortened(self) -> JobResult:
-        """Its long texts cut: for messages that are too large with them."""
+        """The result with shortened texts, for messages that would be too large."""
         failure = None if self.failure is None else sendable(self.failure, _SHORT)
         cause = None if self.cancel_cause is None else sendable(self.cancel_cause, _SHORT)
         return replace(
@@ -263,25 +289,25 @@ class TaskExecutorInfo:
     number_of_slots: int
     free_slots: int
     jobs: tuple[JobID, ...] = ()
-    """Of its slots, those that a job has: whose each is."""
+    """For each slot that a job has, the id of the job."""
 
 
 @message
 class MasterInfo:
-    """Who leads one of the cluster's components, and who would take over."""
+    """The leader and the standbys of one of the cluster's components."""
 
     component: str
     """``Dispatcher`` or ``ResourceManager``."""
     leader: str
-    """Name of its process."""
+    """Name of the leading process."""
     standbys: tuple[str, ...]
-    """Names of the processes that wait."""
+    """Names of the standby processes."""
 
 
 @message
 class ClusterNumbers:
-    """What is said of the TaskExecutors without naming any: of the same size however many there
-    are."""
+    """Numbers of the cluster's TaskExecutors and slots.
+    The size of this message does not depend on the number of TaskExecutors."""
 
     version: str
     task_executors: int
@@ -291,8 +317,7 @@ class ClusterNumbers:
 
 @message
 class ClusterOverview:
-    """The cluster with each of its TaskExecutors; who wants no more than how many there are asks
-    for :class:`ClusterNumbers`."""
+    """The cluster with each of its TaskExecutors. :class:`ClusterNumbers` has only the numbers."""
 
     version: str
     task_executors: tuple[TaskExecutorInfo, ...]

@@ -1,4 +1,4 @@
-"""How a job is to be run, for people."""
+"""The settings of a job, for users."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from flinkray.scheduler.graph.job_graph import ParallelismBounds, RestartStrateg
 @stored("JobSettings")
 @message
 class JobSettings:
-    """What holds for a job: what it was submitted with, over what the cluster is configured to."""
+    """The settings of a job: settings in its job graph override the cluster's settings."""
 
     restart_strategy: RestartStrategy
     state_backend: str
     """``state.backend.type``"""
     checkpoints: CheckpointConfiguration | None
-    """None: it takes none."""
+    """Configuration of the checkpoints; None if the job takes no checkpoints."""
     is_elastic: bool
-    """Whether its parallelism can be changed while it runs."""
+    """Whether the job's parallelism can be changed while it runs."""
     bounds: tuple[ParallelismBounds, ...]
-    """Of all its vertices; if it is not elastic, from its parallelism to the same."""
+    """Parallelism bounds of all vertices.
+    If the job is not elastic, lower and upper bound are the parallelism."""

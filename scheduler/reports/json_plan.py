@@ -1,4 +1,4 @@
-"""A job's plan as JSON, in the shape of Flink's ``/jobs/<id>/plan``."""
+"""A job's plan as JSON, in the format of Flink's ``/jobs/<id>/plan``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from flinkray.scheduler.graph.validation import topological_order
 
 
 def json_plan(job_graph: JobGraph) -> str:
-    """The plan, vertices in topological order.
+    """The plan, with the vertices in topological order.
 
     Raises:
-        JobSubmissionError: the graph has no such order.
+        JobSubmissionError: the graph has no topological order.
     """
     order = topological_order(job_graph)
     producers = {

@@ -1,6 +1,5 @@
-"""What takes time in the life of a job, as spans of traces.
-
-Names and attributes of checkpoints and of the beginning are those of Flink's traces.
+"""Spans of traces for the phases of a job that take time.
+Names and attributes of checkpoint spans and of the initialisation span are those of Flink's traces.
 """
 
 from __future__ import annotations
@@ -13,40 +12,40 @@ from flinkray.core.error_text import sendable
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointStatistics
 
 JOB_SUBMISSION = "JobSubmission"
-"""From when the Dispatcher has the job's graph until it is stored."""
+"""From when the Dispatcher has the job graph until the graph is stored."""
 JOB_INITIALIZATION = "JobInitialization"
-"""From when a job begins until all tasks run that can run from the start."""
+"""From when a job begins until all tasks that can run from the start run."""
 CHECKPOINT = "Checkpoint"
 """From when a checkpoint or savepoint is triggered until it is complete or has failed."""
 FAILOVER = "Failover"
-"""From a failure until all tasks run again that it has ended."""
+"""From a failure until all tasks that it ended run again."""
 RESCALE = "Rescale"
-"""The same of an elastic job that goes on with another parallelism."""
+"""From the stop of an elastic job until it runs with another parallelism."""
 TAKE_OVER = "TakeOver"
-"""From when a JobMaster asks what runs of its predecessor's until it is decided what goes on."""
+"""From when a JobMaster asks for its predecessor's tasks until it decides which keep running."""
 
 _KEPT = 1000
-"""Spans that nobody takes; the oldest go first."""
+"""Largest number of spans that are kept until they are taken; the oldest are dropped first."""
 _LONGEST_CAUSE = 1024
-"""Bytes."""
+"""Largest size in bytes of a cause."""
 
 Attribute = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Times are seconds since the epoch."""
+    """A named period of time.  Times are seconds since the epoch."""
 
     name: str
     begin: float
     end: float
     attributes: Mapping[str, Attribute]
     failure: str | None = None
-    """Why it did not end well."""
+    """The failure that ended the period; None if there was none."""
 
 
 class SpanBook:
-    """Spans that have ended, until somebody takes them."""
+    """Keeps ended spans until they are taken."""
 
     def __init__(self) -> None:
         self._spans: deque[Span] = deque(maxlen=_KEPT)
@@ -55,19 +54,19 @@ class SpanBook:
         self._spans.append(span)
 
     def take(self) -> list[Span]:
-        """All since the last time."""
+        """Return and remove all spans."""
         spans = list(self._spans)
         self._spans.clear()
         return spans
 
 
 def brief(cause: str) -> str:
-    """A cause as an attribute."""
+    """The cause, shortened to fit into an attribute of a span."""
     return sendable(cause, _LONGEST_CAUSE)
 
 
 def checkpoint_span(checkpoint: CheckpointStatistics) -> Span:
-    """Of a checkpoint that is over."""
+    """The span of a checkpoint that is over."""
     begin = checkpoint.timestamp / 1000
     attributes: dict[str, Attribute] = {
         "checkpointId": checkpoint.checkpoint_id,

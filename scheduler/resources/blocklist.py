@@ -1,4 +1,4 @@
-"""Nodes on which nothing is started and from which nothing is given."""
+"""Blocked nodes, on which nothing is started and whose slots are not given to jobs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ class BlockedNode:
     node_id: str
     cause: str
     duration: float
-    """Seconds from when the ResourceManager hears of it."""
+    """Seconds from the moment when the ResourceManager receives the message."""
 
 
 class Blocklist:
-    """``now`` is in monotonic seconds."""
+    """The blocked nodes.  ``now`` is in monotonic seconds."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, tuple[BlockedNode, float]] = {}
 
     def block(self, node: BlockedNode, now: float) -> float:
-        """Until when it is blocked: the later of what was said before and is said now."""
+        """Block the node.  Returns the time until which it is blocked.
+        If the node was blocked before, the later of both times counts."""
         until = now + node.duration
         known = self._nodes.get(node.node_id)
         if known is not None and known[1] >= until:
@@ -31,11 +32,11 @@ class Blocklist:
         return until
 
     def unblock(self, node_id: str) -> bool:
-        """Whether it was blocked."""
+        """Unblock the node.  Returns whether it was blocked."""
         return self._nodes.pop(node_id, None) is not None
 
     def is_over(self, node_id: str, now: float) -> bool:
-        """Whether the node was blocked and its time has passed; it is not blocked any more then."""
+        """Unblock the node if its time has passed.  Returns whether this call unblocked it."""
         known = self._nodes.get(node_id)
         if known is None or known[1] > now:
             return False
@@ -46,5 +47,5 @@ class Blocklist:
         return node_id in self._nodes
 
     def all(self) -> tuple[BlockedNode, ...]:
-        """Those that are blocked, longest known first."""
+        """The blocked nodes; those blocked for the longest time come first."""
         return tuple(node for node, _ in self._nodes.values())

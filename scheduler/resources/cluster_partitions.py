@@ -11,13 +11,13 @@ from flinkray.core.message import message
 
 @message
 class ClusterPartitionReport:
-    """What a TaskExecutor has of one cluster data set."""
+    """A TaskExecutor's report about its partitions of one cluster data set."""
 
     data_set_id: IntermediateDataSetID
     partitions: tuple[int, ...]
-    """Indexes of the partitions, ascending."""
+    """Indices of the partitions, ascending."""
     total_partitions: int
-    """How many the data set has in all, wherever they are."""
+    """Number of partitions of the whole data set, on all TaskExecutors."""
 
 
 @message
@@ -26,9 +26,9 @@ class ClusterDataSet:
 
     data_set_id: IntermediateDataSetID
     number_of_partitions: int
-    """Those that TaskExecutors have told of."""
+    """Number of different partitions that TaskExecutors have reported."""
     total_partitions: int
-    """Those that its job has produced."""
+    """Number of partitions that the job has produced."""
 
     @property
     def is_complete(self) -> bool:
@@ -37,7 +37,7 @@ class ClusterDataSet:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDataSets:
-    """Ask a TaskExecutor to release all that it has of these."""
+    """Ask a TaskExecutor to release all its partitions of these data sets."""
 
     resource_id: ResourceID
     data_sets: tuple[IntermediateDataSetID, ...]
@@ -45,28 +45,32 @@ class ReleaseDataSets:
 
 @dataclass(slots=True)
 class _Hosted:
-    """What a TaskExecutor has of one data set."""
+    """Partitions of one data set on a TaskExecutor."""
 
     partitions: set[int] = field(default_factory=set)
     totals: set[int] = field(default_factory=set)
-    """More than one if its job was run again, with another parallelism."""
+    """Reported total numbers of partitions.
+    More than one if the job was run again with another parallelism."""
 
 
 class ClusterPartitionTracker:
-    """The ResourceManager's view: a data set with one partition gone is of no use, and is released
-    everywhere; so is one that is put together from runs of its job with different parallelisms
-    (Flink's ResourceManager fails then)."""
+    """The ResourceManager's view of cluster partitions.
+    A data set with a lost partition is useless and is released everywhere.  So is a data set with
+    partitions from runs of its job with different parallelisms (Flink's ResourceManager fails in
+    this case).
+    """
 
     def __init__(self) -> None:
         self._hosted: dict[ResourceID, dict[IntermediateDataSetID, _Hosted]] = {}
         self._hosts: dict[IntermediateDataSetID, dict[ResourceID, None]] = {}
         self._releasing: set[IntermediateDataSetID] = set()
-        """Those that somebody has yet; who tells that he has is asked again."""
+        """Data sets being released that TaskExecutors still have.
+        A TaskExecutor that reports such a data set is asked again."""
 
     def report(
         self, resource_id: ResourceID, reports: Iterable[ClusterPartitionReport]
     ) -> list[ReleaseDataSets]:
-        """A TaskExecutor's heartbeat, with all that it has."""
+        """Handle a TaskExecutor's heartbeat, which reports all its cluster partitions."""
         before = self._hosted.get(resource_id, {})
         now: dict[IntermediateDataSetID, _Hosted] = {}
         for report in reports:
@@ -91,17 +95,17 @@ class ClusterPartitionTracker:
         return releases
 
     def task_executor_lost(self, resource_id: ResourceID) -> list[ReleaseDataSets]:
-        """All data sets of which it had a part are of no use."""
+        """Release all data sets of which the lost TaskExecutor had a part."""
         broken = tuple(self._hosted.get(resource_id, ()))
         self._forget(resource_id)
         return self._release(broken)
 
     def release(self, data_set_id: IntermediateDataSetID) -> list[ReleaseDataSets]:
-        """A client does not want the data set any more."""
+        """Release a data set that a client no longer wants."""
         return self._release((data_set_id,))
 
     def data_sets(self) -> tuple[ClusterDataSet, ...]:
-        """With the number of different partitions that there are of each."""
+        """All data sets, each with the number of different partitions that exist."""
         return tuple(
             ClusterDataSet(
                 data_set,
@@ -122,7 +126,7 @@ class ClusterPartitionTracker:
                 del self._hosts[data_set]
 
     def _release(self, broken: Sequence[IntermediateDataSetID]) -> list[ReleaseDataSets]:
-        """They stay tracked until their TaskExecutors report that they are gone."""
+        """Release data sets, which stay tracked until TaskExecutors report that they are gone."""
         self._releasing.update(broken)
         self._releasing &= self._hosts.keys()
         to_release: dict[ResourceID, list[IntermediateDataSetID]] = {}
@@ -133,23 +137,22 @@ class ClusterPartitionTracker:
 
 
 class TaskExecutorPartitions:
-    """A TaskExecutor's view: each partition belongs to its job, or, once promoted, to the cluster.
-
-    Every method that releases returns the partitions whose data is to be deleted.
-    """
+    """A TaskExecutor's view: each partition belongs to its job or, once promoted, to the cluster.
+    Every method that releases partitions returns the partitions whose data must be deleted."""
 
     def __init__(self) -> None:
         self._of_job: dict[JobID, dict[ResultPartitionID, int]] = {}
-        """With the number of partitions that the data set has in all."""
+        """Job -> partition -> total number of partitions of the data set."""
         self._of_cluster: dict[IntermediateDataSetID, dict[ResultPartitionID, int]] = {}
 
     def produced(self, job_id: JobID, partition: ResultPartitionID, total: int) -> None:
-        """A task of the job has produced a partition that stays after its end, of *total* ones of
-        its data set."""
+        """Add a partition that a task of the job has produced and that stays after the task's end.
+        *total*: number of partitions of the data set."""
         self._of_job.setdefault(job_id, {})[partition] = total
 
     def promote(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
-        """They outlive the job from now on; those that are not the job's are ignored."""
+        """Let the partitions outlive the job.
+        Partitions that do not belong to the job are ignored."""
         of_job = self._of_job.get(job_id, {})
         for partition in partitions:
             if (total := of_job.pop(partition, None)) is not None:
@@ -157,14 +160,15 @@ class TaskExecutorPartitions:
         self._drop_if_empty(job_id)
 
     def is_promoted(self, partition: ResultPartitionID) -> bool:
-        """Whether it is the cluster's."""
+        """Whether the partition belongs to the cluster."""
         return partition in self._of_cluster.get(partition.data_set_id, ())
 
     def superseded_by(
         self, partitions: Iterable[ResultPartitionID]
     ) -> tuple[ResultPartitionID, ...]:
-        """Those of the cluster that are produced anew under these ids, by another graph of their
-        job: its JobMaster died after they were promoted.  They are released."""
+        """Release cluster partitions that another execution graph of their job produces again.
+        This happens if the job's JobMaster died after the promotion.  Returns the released
+        partitions."""
         released: list[ResultPartitionID] = []
         for partition in partitions:
             of_cluster = self._of_cluster.get(partition.data_set_id, {})
@@ -178,31 +182,32 @@ class TaskExecutorPartitions:
     def release(
         self, job_id: JobID, partitions: Iterable[ResultPartitionID]
     ) -> tuple[ResultPartitionID, ...]:
-        """The job needs these no more; others than its own are ignored."""
+        """Release partitions of the job.  Partitions that do not belong to the job are ignored."""
         of_job = self._of_job.get(job_id, {})
         released = tuple(p for p in partitions if of_job.pop(p, None) is not None)
         self._drop_if_empty(job_id)
         return released
 
     def lost(self, job_id: JobID, partition: ResultPartitionID) -> None:
-        """Its data is gone, whosever it was."""
+        """Forget a partition whose data is gone, whether it belonged to a job or to the cluster."""
         self.release(job_id, (partition,))
         of_cluster = self._of_cluster.get(partition.data_set_id, {})
         if of_cluster.pop(partition, None) is not None and not of_cluster:
             del self._of_cluster[partition.data_set_id]
 
     def job_gone(self, job_id: JobID) -> tuple[ResultPartitionID, ...]:
-        """Its JobMaster is gone: what was not promoted is released (TM-28)."""
+        """Release the job's unpromoted partitions, because its JobMaster is gone (TM-28)."""
         return tuple(self._of_job.pop(job_id, ()))
 
     def release_data_sets(
         self, data_sets: Iterable[IntermediateDataSetID]
     ) -> tuple[ResultPartitionID, ...]:
-        """The cluster needs these no more."""
+        """Release all partitions of data sets that the cluster no longer needs."""
         return tuple(p for data_set in data_sets for p in self._of_cluster.pop(data_set, ()))
 
     def report(self) -> tuple[ClusterPartitionReport, ...]:
-        """For the ResourceManager: what is the cluster's, and nothing of jobs (TM-28)."""
+        """The report for the ResourceManager about cluster partitions (TM-28).
+        Partitions of jobs are not included."""
         found: dict[tuple[IntermediateDataSetID, int], list[int]] = {}
         for data_set, partitions in self._of_cluster.items():
             for partition, total in partitions.items():
@@ -213,7 +218,7 @@ class TaskExecutorPartitions:
         )
 
     def has_partitions_of(self, job_id: JobID) -> bool:
-        """Whether the job must keep the TaskExecutor although it has no slot there (JM-15)."""
+        """Whether partitions of the job are here, so that it needs the TaskExecutor (JM-15)."""
         return job_id in self._of_job
 
     @property

@@ -1,4 +1,4 @@
-"""Worker groups that nobody needs: how long they are kept, and how they are let go."""
+"""Idle worker groups: how long they are kept, and how they are released."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from flinkray.scheduler.resources.worker_groups import WorkerGroup
 def look_after_groups(
     tracker: ResourceTracker, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    """Note of the groups that have changed whether they are needed, and release shared ones that
-    hold nothing and are not."""
+    """Update for changed groups whether they are needed.
+    Shared groups that have no TaskExecutors and are not needed are released."""
     while tracker.to_look_after:
         to_look_after, tracker.to_look_after = tracker.to_look_after, {}
         for group_id in to_look_after:
@@ -24,7 +24,7 @@ def look_after_groups(
 
 
 def room_is_missing(tracker: ResourceTracker, now: float, actions: list[SlotManagerAction]) -> None:
-    """A worker group that is asked for finds no room: what nobody needs goes now."""
+    """Release unneeded groups at once, because there is no room for a requested worker group."""
     for group in list(tracker.groups.started.values()):
         if group.unneeded_since is not None and not _patience(tracker, group, now):
             idle_timeout_over(tracker, group, now, actions)
@@ -33,8 +33,9 @@ def room_is_missing(tracker: ResourceTracker, now: float, actions: list[SlotMana
 def idle_timeout_over(
     tracker: ResourceTracker, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    """The group was not needed for the idle time-out.  TaskExecutors that any job might use are
-    asked whether they can go (SM-15); a group that its job does not claim goes at once."""
+    """Handle a group that was not needed for the idle timeout.
+    TaskExecutors that any job might use are asked whether they can be released (SM-15); a group
+    that its job does not claim is released at once."""
     if group.unneeded_since is None:
         return
     workers = tracker.workers_of(group) if group.is_shared else []
@@ -43,7 +44,7 @@ def idle_timeout_over(
     elif workers:
         names = tuple(worker.location.resource_id for worker in workers)
         actions.append(AskWhetherReleasable(group.group_id, names))
-        # should there be no answer
+        # Retry if there is no answer.
         tracker.timetable.set(("idle", group.group_id), now + tracker.settings.idle_timeout)
     else:
         _release(tracker, group, now, actions)
@@ -52,11 +53,9 @@ def idle_timeout_over(
 def may_be_released(
     tracker: ResourceTracker, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    """Its TaskExecutors say that they can go: it does, unless it is needed by now.
-
-    Groups that were asked at the same time may have gone since, and jobs may have taken the slots
-    of others: what is left must still be reserve enough.
-    """
+    """Release the group, whose TaskExecutors agree, unless it is needed again.
+    Other groups asked at the same time may have been released since, and jobs may have taken slots
+    of others, so the remaining reserve of slots is checked again."""
     since = group.unneeded_since
     if since is None or now < since + _patience(tracker, group, now):
         return
@@ -90,8 +89,8 @@ def _look_after(
 
 
 def _patience(tracker: ResourceTracker, group: WorkerGroup, now: float) -> float:
-    """Seconds for which the group is kept when it is not needed: none while others wait for room,
-    unless its job has no JobMaster now, and the next one may want it."""
+    """Seconds for which the unneeded group is kept.
+    0 while a request waits for room, unless the group is unknown or its job has no JobMaster."""
     may_be_claimed = not group.is_known or (
         group.owner is not None and group.owner.job_id not in tracker.jobs
     )
@@ -101,7 +100,7 @@ def _patience(tracker: ResourceTracker, group: WorkerGroup, now: float) -> float
 
 
 def _is_needed(tracker: ResourceTracker, group: WorkerGroup) -> bool:
-    """Whether the group must not be released, however long that lasts."""
+    """Whether slots of the group are used or wanted, so that no timeout releases the group."""
     if not group.is_known:
         return False
     if group.owner is None:
@@ -111,7 +110,7 @@ def _is_needed(tracker: ResourceTracker, group: WorkerGroup) -> bool:
 
 
 def _is_redundant_reserve(tracker: ResourceTracker, group: WorkerGroup) -> bool:
-    """Whether too few slots would be free without it, while jobs run."""
+    """Whether the reserve of free slots would be too small without the group, while jobs run."""
     settings = tracker.settings
     if not settings.redundant_workers or not tracker.users_of_shared_workers:
         return False

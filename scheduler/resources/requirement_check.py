@@ -1,4 +1,4 @@
-"""The requirement check: what is started and asked for so that jobs get what they require."""
+"""The requirement check: starts workers and requests slots that jobs require."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ from flinkray.scheduler.shared.slots import (
 
 
 def check_requirements(tracker: ResourceTracker, now: float) -> list[SlotManagerAction]:
-    """Bring workers and slots in line with the requirements; a second call in a row changes
-    nothing.
-
-    Looks at what has changed since the last call only.
+    """Bring workers and slots in line with the requirements.
+    Only changes since the last call are considered, so that a second call in a row changes nothing.
     """
     actions: list[SlotManagerAction] = []
     while tracker.has_changes:
@@ -63,7 +61,6 @@ def _note_missing(tracker: ResourceTracker, requirements: ResourceRequirements) 
 
 
 def _missing_of_shared(tracker: ResourceTracker, job_id: JobID) -> list[ResourceRequirement]:
-    """What was missing of shared workers at the last look."""
     return [missing for missing in tracker.short.get(job_id, ()) if missing.constraint is None]
 
 
@@ -105,7 +102,7 @@ def _check_own_group(
 def _give_up_request(
     tracker: ResourceTracker, owner: WorkerGroupOwner, actions: list[SlotManagerAction]
 ) -> None:
-    """A group that is there already waits for the idle time-out."""
+    """Cancel the owner's request for a group.  An existing group waits for the idle timeout."""
     request = tracker.groups.request_of_owner(owner)
     if request is not None:
         tracker.cancel_request(request, actions)
@@ -132,7 +129,6 @@ def _ask_shared_workers(
     now: float,
     actions: list[SlotManagerAction],
 ) -> None:
-    """Ask for free slots for a job."""
     for requirement in tracker.missing(requirements):
         if requirement.constraint is not None:
             continue
@@ -146,7 +142,7 @@ def _ask_shared_workers(
 def _count_shared_workers(
     tracker: ResourceTracker, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    """Start as many shared workers as are wanted, and give up requests for more."""
+    """Start as many shared workers as are wanted, and cancel requests for more."""
     settings, groups = tracker.settings, tracker.groups
     waiting = {
         job_id: missing
@@ -183,8 +179,8 @@ def _count_shared_workers(
 def _jobs_without_workers(
     tracker: ResourceTracker, waiting: dict[JobID, list[ResourceRequirement]]
 ) -> list[JobID]:
-    """Those for which the workers that are coming are too few: jobs are served in their order, and
-    the reserve is nobody's."""
+    """Jobs for which the workers that are being started are too few.
+    Jobs are served in their order; the reserve belongs to no job."""
     settings, groups = tracker.settings, tracker.groups
     coming = groups.number_of_shared_workers_coming + len(groups.shared_requests)
     jobs = sorted(waiting, key=tracker.order.__getitem__)

@@ -1,10 +1,11 @@
-"""The tracker of the SlotManager: jobs, TaskExecutors and groups, and the changes that keep them in
-line."""
+"""The SlotManager's tracker of jobs, TaskExecutors and worker groups, which stay consistent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from flinkray.core.ids import AllocationID, JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
@@ -19,8 +20,6 @@ from flinkray.scheduler.resources.slot_manager_actions import (
     StartTaskExecutor,
     StartWorkerGroup,
 )
-from flinkray.scheduler.resources.start_rate import StartWorkerFailureRate
-from flinkray.scheduler.resources.timetable import Timetable
 from flinkray.scheduler.resources.worker_groups import (
     ROOM_PATIENCE,
     Bundle,
@@ -41,13 +40,14 @@ from flinkray.scheduler.shared.slots import (
 )
 
 RELEASED_GROUP_MEMORY = 600.0
-"""Seconds for which a released group is known as such.  It is gone from Ray long before, and so are
-its TaskExecutors; one that registers still later is stopped with the idle ones."""
+"""Seconds for which a released group is remembered.
+Ray removes the group and its TaskExecutors long before.  A TaskExecutor that registers even later
+is stopped as an idle one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotManagerSettings:
-    """What does not change; durations in seconds."""
+    """Settings of the SlotManager, which do not change.  Durations are in seconds."""
 
     shared_worker_profile: ResourceProfile
     shared_worker_slots: int
@@ -55,15 +55,15 @@ class SlotManagerSettings:
     idle_timeout: float = 30.0
     slot_request_timeout: float = 10.0
     task_executor_start_timeout: float = 60.0
-    """A TaskExecutor that has been started and not registered is given up after it."""
+    """Time after which a started TaskExecutor that has not registered counts as failed."""
     previous_worker_timeout: float = 60.0
-    """The same for one that an earlier ResourceManager has started."""
+    """The start timeout for a TaskExecutor that an earlier ResourceManager has started."""
     spread_out: bool = False
-    """Whether slots are given from the least used worker instead of the fullest."""
+    """Whether slots are taken from the least used worker instead of the fullest one."""
     max_slots: int | None = None
-    """No worker is started beyond so many static slots in all; None: as many as there is room."""
+    """Largest number of static slots of all workers; None: as many as the cluster can hold."""
     redundant_workers: int = 0
-    """So many workers' slots are kept free while jobs run, for when a worker is lost."""
+    """Number of workers whose slots are kept free while jobs run, in case a worker is lost."""
     max_start_failures_per_minute: float = 10.0
     start_retry_interval: float = 3.0
 
@@ -74,14 +74,15 @@ class SlotManagerSettings:
 
 
 class ResourceTracker:
-    """All that is known.  Every method that changes something appends what follows to *actions* and
-    notes which jobs and groups have to be looked at."""
+    """The whole state of the SlotManager.
+    Every method that changes the state appends the consequences to *actions* and notes which jobs
+    and groups the next check must consider."""
 
     def __init__(self, settings: SlotManagerSettings) -> None:
         self.settings = settings
         self.jobs: dict[JobID, ResourceRequirements] = {}
         self.order: dict[JobID, int] = {}
-        """In which jobs are served: as they were first heard of."""
+        """Rank in which jobs are served: the order in which they were first registered."""
         self.workers: dict[ResourceID, Worker] = {}
         self.groups = GroupBooks()
         self.index = SlotIndex(settings.spread_out)
@@ -91,24 +92,25 @@ class ResourceTracker:
             settings.max_start_failures_per_minute, settings.start_retry_interval
         )
         self.fail_unfulfillable = True
-        """False: nothing is called impossible yet, workers may still be coming (RM-09, SM-14)."""
+        """Whether impossible requirements are reported as unfulfillable.
+        False while workers may still be coming (RM-09, SM-14)."""
         self.short: dict[JobID, tuple[ResourceRequirement, ...]] = {}
-        """Jobs that miss slots, and which; as of the last check."""
+        """Missing slots of each job that misses any, as of the last check."""
         self.exhausted: set[tuple[JobID, WorkerGroupOwner | None]] = set()
-        """For whom no worker may be started any more: for a job's own group, or (None) no shared
-        one."""
+        """(job, owner) for which the slot limit allows no further worker.
+        An owner means the job's own group; None means shared workers."""
         self.to_check: dict[JobID, None] = {}
         """Jobs whose requirements or slots have changed since the last check."""
         self.to_look_after: dict[WorkerGroupId, None] = {}
-        """Groups that may have become needed, or not needed any more."""
+        """Groups that may have become needed or unneeded."""
         self.workers_to_count = True
-        """Whether more or fewer shared workers may be wanted than at the last check."""
+        """Whether the number of wanted shared workers may have changed since the last check."""
         self.waits_for_shared_workers = False
-        """Whether shared workers that are being started are wanted; as of the last check."""
+        """Whether shared workers being started are wanted, as of the last check."""
         self.users_of_shared_workers: set[JobID] = set()
         """Jobs that require slots of shared workers."""
         self.bundles_wanted: dict[WorkerGroupOwner, tuple[ResourceProfile, ...]] = {}
-        """Of the worker groups that jobs require for their own."""
+        """Profiles of the bundles of each worker group that a job requires for itself."""
         self._next_number = 0
 
     # --- jobs -------------------------------------------------------------------------------------
@@ -127,7 +129,7 @@ class ResourceTracker:
                 self.bundles_wanted[owner] = (requirement.profile,) * requirement.count
 
     def forget_requirements(self, job_id: JobID) -> None:
-        """The job wants nothing; its place among the jobs is kept."""
+        """Remove the job's requirements.  The job keeps its rank among the jobs."""
         requirements = self.jobs.pop(job_id, None)
         if requirements is not None:
             self.workers_to_count = True
@@ -145,7 +147,7 @@ class ResourceTracker:
         self.users_of_shared_workers.discard(job_id)
 
     def forget_failures(self, job_id: JobID) -> None:
-        """Nothing is known against another try to start worker groups of the job's own."""
+        """Forget failed starts of the job's own worker groups, which delay the next attempt."""
         for owner in [o for o in self.groups.failures if o is not None and o.job_id == job_id]:
             del self.groups.failures[owner]
             self.timetable.remove(("retry", owner))
@@ -158,7 +160,7 @@ class ResourceTracker:
 
     @property
     def has_changes(self) -> bool:
-        """Whether a requirement check has something to look at."""
+        """Whether a requirement check has anything to do."""
         return bool(
             self.to_check
             or self.to_look_after
@@ -167,8 +169,8 @@ class ResourceTracker:
         )
 
     def missing(self, requirements: ResourceRequirements) -> tuple[ResourceRequirement, ...]:
-        """What the job has neither been given nor is being given, of its own groups and of shared
-        workers."""
+        """Slots that the job requires and that are neither allocated nor requested for it.
+        They include slots of the job's own groups and of shared workers."""
         job_id = requirements.job_id
         shared = [r for r in requirements.requirements if r.constraint is None]
         missing = missing_slots(shared, self.index.counts(job_id, None))
@@ -179,12 +181,12 @@ class ResourceTracker:
         return missing
 
     def workers_of(self, group: WorkerGroup) -> list[Worker]:
-        """Registered TaskExecutors of a group, by bundle."""
+        """Registered TaskExecutors of a group, ordered by bundle."""
         bundles = sorted(group.bundles.items())
         return [self.workers[b.resource_id] for _, b in bundles if b.resource_id in self.workers]
 
     def group_of(self, worker: Worker) -> WorkerGroup | None:
-        """None: its group is gone."""
+        """Group of the worker; None if the group no longer exists."""
         group = self.groups.started.get(worker.location.worker_group)
         bundle = group.bundles.get(worker.location.bundle_index) if group else None
         if bundle is None or bundle.resource_id != worker.location.resource_id:
@@ -196,7 +198,7 @@ class ResourceTracker:
         return all(worker.is_unused for worker in self.workers_of(group))
 
     def exceeds_limit(self, additional_slots: int) -> bool:
-        """Whether so many more slots would be too many (SM-12)."""
+        """Whether this many additional slots would exceed the limit (SM-12)."""
         if self.settings.max_slots is None:
             return False
         there = self.index.number_of_slots + self.groups.number_of_slots_coming
@@ -230,12 +232,12 @@ class ResourceTracker:
         actions.append(CancelWorkerGroupRequest(request.number))
 
     def take_request(self, number: int) -> GroupRequest | None:
-        """The request is answered or cancelled; None: it was before."""
+        """Remove a request that is answered or canceled.  None if it was removed before."""
         self.timetable.remove(("room", number))
         return self.groups.take_request(number)
 
     def is_waiting_for_room(self, now: float) -> bool:
-        """Whether a worker group that is asked for finds no room."""
+        """Whether there is no room for a requested worker group."""
         oldest = next(iter(self.groups.requests.values()), None)
         return oldest is not None and oldest.waits_for_room(now)
 
@@ -258,7 +260,7 @@ class ResourceTracker:
     def empty_bundle(
         self, group: WorkerGroup, bundle: Bundle, cause: str, lived: float, now: float
     ) -> None:
-        """Its TaskExecutor is gone."""
+        """Note that the bundle's TaskExecutor no longer exists."""
         if bundle.state is BundleState.STARTING:
             self.timetable.remove(("start", group.group_id, bundle.index))
             self.start_rate.failed(now)
@@ -282,14 +284,14 @@ class ResourceTracker:
         actions.append(ReleaseWorkerGroup(group.group_id, reason, resource_ids))
 
     def note_released(self, group_id: WorkerGroupId, now: float) -> None:
-        """It is not wanted any more; who registers from it for a while is stopped."""
+        """Remember that the group is released; if its TaskExecutors register, they are stopped."""
         self.groups.released[group_id] = None
         self.timetable.set(("released", group_id), now + RELEASED_GROUP_MEMORY)
 
     # --- workers ----------------------------------------------------------------------------------
 
     def add_worker(self, worker: Worker, group: WorkerGroup) -> None:
-        """It has registered from a bundle of the group, with slots that its report has told."""
+        """Add a worker that has registered from a bundle of the group."""
         self.timetable.remove(("start", group.group_id, worker.location.bundle_index))
         group.registered(group.bundles[worker.location.bundle_index], worker.location.resource_id)
         self.workers[worker.location.resource_id] = worker
@@ -297,7 +299,7 @@ class ResourceTracker:
         self.group_changed(group)
 
     def give_from(self, worker: Worker, group: WorkerGroup) -> None:
-        """Find the worker where its group and node put it now."""
+        """Update the owner and the usability of a worker after its group or node has changed."""
         self.index.remove_worker(worker)
         worker.owner = group.owner
         worker.is_usable = group.is_known and worker.location.node_id not in self.blocklist
@@ -305,7 +307,7 @@ class ResourceTracker:
         self.slots_changed(worker)
 
     def slots_changed(self, worker: Worker) -> None:
-        """Jobs that have slots there, or whose workers it is, may miss some or have enough now."""
+        """Let the next check consider the worker's group, owner, and jobs with slots on it."""
         for slot in (*worker.slots.values(), *worker.dynamic.values()):
             if slot.job_id in self.jobs:
                 self.to_check[slot.job_id] = None
@@ -316,7 +318,8 @@ class ResourceTracker:
     def drop_worker(
         self, worker: Worker, cause: str, now: float, actions: list[SlotManagerAction]
     ) -> None:
-        """Remove a TaskExecutor: one notice per allocated slot, to the right job (SM-09)."""
+        """Remove a TaskExecutor.
+        The job of each allocated slot is notified once per slot (SM-09)."""
         location = worker.location
         self.slots_changed(worker)
         self.index.remove_worker(worker)
@@ -367,7 +370,7 @@ class ResourceTracker:
         )
 
     def free_slot(self, slot: ManagedSlot, cause: str, now: float) -> None:
-        """It is, or is taken for, free again."""
+        """Mark the slot as free."""
         if slot.job_id in self.jobs:
             self.to_check[slot.job_id] = None
         self.to_look_after[slot.worker.location.worker_group] = None
@@ -376,7 +379,79 @@ class ResourceTracker:
 
 
 def owner_of(job_id: JobID, requirement: ResourceRequirement) -> WorkerGroupOwner | None:
-    """Who owns the worker group that a requirement of a job is for; None: any shared worker will
-    do."""
+    """Owner of the worker group for a job's requirement; None if any shared worker suffices."""
     constraint = requirement.constraint
     return None if constraint is None else WorkerGroupOwner(job_id, constraint.name)
+
+
+INTERVAL = 60.0
+"""Seconds over which failures are counted; the rate is per minute, as in Flink."""
+
+
+class StartWorkerFailureRate:
+    """Delays starts of workers after too many failed starts within a minute.
+    The back-off of each bundle and group handles problems of that bundle or group.  This rate
+    handles problems of all workers (no disk space, a bad image), so that they do not cause as many
+    starts as there are workers.
+    """
+
+    def __init__(self, max_failures_per_minute: float, retry_interval: float) -> None:
+        """*retry_interval* is in seconds."""
+        self._max_failures = max_failures_per_minute
+        self._retry_interval = retry_interval
+        self._failures: deque[float] = deque()
+        self._allowed_from = 0.0
+
+    def failed(self, now: float) -> None:
+        """Count a worker that could not be started, or ended before it registered."""
+        while self._failures and self._failures[0] <= now - INTERVAL:
+            self._failures.popleft()
+        self._failures.append(now)
+        if len(self._failures) > self._max_failures:
+            self._allowed_from = now + self._retry_interval
+
+    def delay(self, now: float) -> float:
+        """Seconds until the next start is allowed; 0 if it is allowed now."""
+        return max(0.0, self._allowed_from - now)
+
+
+class Timetable:
+    """At most one deadline per key; every change takes logarithmic time."""
+
+    def __init__(self) -> None:
+        self._due: dict[Hashable, float] = {}
+        self._heap: list[tuple[float, int, Hashable]] = []
+        """Heap of deadlines; may contain entries that were changed or removed."""
+        self._next_number = 0
+
+    def set(self, key: Hashable, due: float) -> None:
+        """Set the key's deadline, in place of an earlier one."""
+        self._due[key] = due
+        self._next_number += 1
+        heappush(self._heap, (due, self._next_number, key))
+        if len(self._heap) > 64 + 4 * len(self._due):
+            self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[0]]
+            heapify(self._heap)
+
+    def remove(self, key: Hashable) -> None:
+        """Remove the key's deadline, if there is one."""
+        self._due.pop(key, None)
+
+    def pop_due(self, now: float) -> list[Hashable]:
+        """Remove and return the keys whose deadline has passed, ordered by deadline."""
+        due = []
+        while self._heap and self._heap[0][0] <= now:
+            when, _, key = heappop(self._heap)
+            if self._due.get(key) == when:
+                del self._due[key]
+                due.append(key)
+        return due
+
+    def next(self) -> float | None:
+        """The earliest deadline; None if there is none."""
+        while self._heap:
+            when, _, key = self._heap[0]
+            if self._due.get(key) == when:
+                return when
+            heappop(self._heap)
+        return None

@@ -1,4 +1,4 @@
-"""Why slots are missing, in words."""
+"""Texts that explain why slots are missing."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ from flinkray.scheduler.shared.slots import (
 
 @dataclass(frozen=True, slots=True)
 class ClusterResources:
-    """What Ray says of the cluster now."""
+    """Ray's current information about the cluster."""
 
     total: ResourceProfile
     available: ResourceProfile
     nodes: tuple[ResourceProfile, ...]
     """Total resources of each live node."""
     pending_groups: dict[int, str] = field(default_factory=dict)
-    """Request number of an unanswered StartWorkerGroup -> Ray's text about that placement group."""
+    """Request number of an unanswered StartWorkerGroup -> Ray's text about the placement group."""
     autoscaling: bool = False
-    """Whether Ray may add nodes: then nothing is unfulfillable, only delayed."""
+    """Whether Ray may add nodes; then no requirement is unfulfillable."""
     groups: dict[WorkerGroupId, str] = field(default_factory=dict)
-    """Ray's text about started groups that it is placing anew."""
+    """Ray's texts about started groups that it is placing again."""
     outage: str | None = None
-    """Set: that Ray says nothing now, and since when; what is here is what it said last."""
+    """Text that says since when Ray does not answer; None if Ray answers.
+    During an outage the other fields contain Ray's last answer."""
 
     @property
     def largest_node(self) -> ResourceProfile:
-        """The node with most CPU, then memory; a profile of nothing when there is no node."""
+        """Node with the most CPUs, then the most memory; a zero profile if there is no node."""
         return max(self.nodes, key=lambda n: (n.cpu, n.memory), default=ResourceProfile(0.0))
 
 
@@ -47,7 +48,7 @@ def explain(
     now: float,
     cluster: ClusterResources,
 ) -> tuple[ResourceShortage, ...]:
-    """Why the slots of a job are missing, one entry per profile; empty: it has all it requires."""
+    """Why slots of a job are missing, one entry per profile; empty if no slot is missing."""
     return tuple(
         _explain_one(tracker, requirements, missing, now, cluster)
         for missing in tracker.missing(requirements)
@@ -55,7 +56,7 @@ def explain(
 
 
 def slots_that_fit(profile: ResourceProfile, nodes: tuple[ResourceProfile, ...]) -> float:
-    """How many slots of a profile empty nodes can hold; infinite for a profile of nothing."""
+    """Number of slots of this profile that fit on the empty nodes; infinite for a zero profile."""
     return sum(times_it_fits(profile, node) for node in nodes)
 
 
@@ -121,7 +122,8 @@ def _why_impossible(
     profile: ResourceProfile,
     cluster: ClusterResources,
 ) -> str | None:
-    """A sentence, when the nodes there are could never give the slots and no others can come."""
+    """Sentence saying that neither existing nor future nodes can provide the slots.
+    None if they may."""
     if owner is None:
         if any(profile.fits_into(total) for total in tracker.index.shared_totals()):
             return None
@@ -182,7 +184,6 @@ def _what_is_awaited(
 
 
 def _requests_for(tracker: ResourceTracker, owner: WorkerGroupOwner | None) -> list[GroupRequest]:
-    """Worker groups that are asked for, oldest first."""
     if owner is None:
         return list(tracker.groups.shared_requests.values())
     request = tracker.groups.request_of_owner(owner)
@@ -190,10 +191,10 @@ def _requests_for(tracker: ResourceTracker, owner: WorkerGroupOwner | None) -> l
 
 
 _SHOWN = 3
-"""Of many groups and requests so many are told of one by one."""
+"""Largest number of groups and requests that are described individually."""
 
 _WAITED = (1, 5, 15, 60, 300, 900, 3600)
-"""Steps, in seconds, in which the text tells of time, so that it does not change at every look."""
+"""Steps of waiting times in texts, in seconds, so that texts do not change at every call."""
 
 
 def _about_request(request: GroupRequest, now: float, cluster: ClusterResources) -> str:

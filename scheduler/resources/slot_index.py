@@ -1,4 +1,4 @@
-"""What the SlotManager looks for, found without a scan: slots by job, free capacity by shape."""
+"""Index of the SlotManager, which finds slots by job and free capacity by shape without a scan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
 
 class Service(Enum):
-    """How a worker serves a profile."""
+    """How a worker provides a slot of a profile."""
 
     STATIC = "by one of its static slots"
     DYNAMIC = "by a slot that is cut out of what is free"
@@ -25,8 +25,9 @@ class Service(Enum):
 def service_of(
     profile: ResourceProfile, total: ResourceProfile, slot_profile: ResourceProfile
 ) -> Service:
-    """A static slot serves what would not fit into it twice, and what asks for nothing; all else is
-    cut to measure, as long as the worker is large enough."""
+    """Decide how a worker provides a slot of this profile.
+    A static slot is used if the profile fits once but not twice, or is zero.  Otherwise a dynamic
+    slot of this size is used, if the worker is large enough."""
     if profile.fits_into(slot_profile) and (
         profile.is_zero() or not (profile + profile).fits_into(slot_profile)
     ):
@@ -36,7 +37,7 @@ def service_of(
 
 @dataclass(slots=True, eq=False)
 class _Shape:
-    """Workers that are alike."""
+    """Properties of workers that are alike."""
 
     total: ResourceProfile
     slot_profile: ResourceProfile
@@ -60,63 +61,61 @@ class _Bucket:
     takes_dynamic: bool
     free: ResourceProfile
     heap: list[tuple[int, Worker]] = field(default_factory=list)
-    """By age; with entries of workers that are in another bucket now."""
+    """(number, worker), ordered by age; may contain workers that have changed their bucket."""
 
 
 _MOST_BUCKETS = 256
-"""When there are more, those without workers are forgotten."""
+"""Number of buckets above which buckets without workers are removed."""
 
 _Key = tuple[int, int, int, bool, ResourceProfile | None]
-"""Shape, static slots available and used, whether dynamic ones are given, and what those take."""
+"""(shape, available static slots, used static slots, takes dynamic slots, their size)"""
 
 
 class SlotIndex(WorkerListener):
     """Follows every change of every slot.
-
-    A choice takes time in proportion to the number of different capacities, not of workers.
-    """
+    The time to choose a slot is proportional to the number of different capacities."""
 
     def __init__(self, spread_out: bool) -> None:
-        """*spread_out*: give from the least used worker instead of the fullest (SM-13)."""
+        """*spread_out*: take slots from the least used worker instead of the fullest (SM-13)."""
         self._spread_out = spread_out
         self._of_job: dict[JobID, dict[ManagedSlot, None]] = {}
         self._counts: dict[tuple[JobID, WorkerGroupOwner | None], Counter[ResourceProfile]] = {}
-        """Job and owner of the workers -> its slots there, by profile."""
+        """(job, owner of the workers) -> number of the job's slots on these workers, by profile."""
         self._shapes: dict[tuple[ResourceProfile, ResourceProfile, int], tuple[int, _Shape]] = {}
         self._buckets: dict[_Key, _Bucket] = {}
         self._bucket_of: dict[Worker, tuple[_Key, int]] = {}
         self._shared_totals: Counter[ResourceProfile] = Counter()
         self._owned: dict[WorkerGroupOwner, dict[Worker, None]] = {}
-        """Workers of a job's own that have a slot to give."""
+        """Workers owned by jobs that have a slot to give."""
         self.number_of_slots = 0
-        """Static slots of all workers."""
+        """Number of static slots of all workers."""
         self.free_shared = 0
-        """Static slots of shared workers that may be given now."""
+        """Number of static slots of shared workers that can be given now."""
         self.has_grown = False
-        """Whether some worker has more to give than before; who looks sets it back."""
+        """Whether a worker has more to give than before; the caller resets the flag."""
 
     # --- answers ----------------------------------------------------------------------------------
 
     def slots_of_job(self, job_id: JobID) -> list[ManagedSlot]:
-        """Requested and allocated slots of a job, wherever they are."""
+        """All requested and allocated slots of a job."""
         return list(self._of_job.get(job_id, ()))
 
     def counts(self, job_id: JobID, owner: WorkerGroupOwner | None) -> Counter[ResourceProfile]:
-        """How many slots of which profile a job has on the workers of an owner."""
+        """Number of the job's slots on workers of the owner (None: shared workers), by profile."""
         return self._counts.get((job_id, owner), Counter())
 
     def workers_of_owner(self, owner: WorkerGroupOwner) -> list[Worker]:
-        """Those of its group that have slots to give."""
+        """Workers of the owner's group that have slots to give."""
         return list(self._owned.get(owner, ()))
 
     def shared_totals(self) -> list[ResourceProfile]:
-        """The different totals of the shared workers that there are, busy or not."""
+        """The different total profiles of the existing shared workers, busy or not."""
         return [total for total, number in self._shared_totals.items() if number]
 
     def best_shared(self, profile: ResourceProfile) -> ManagedSlot | None:
-        """The slot to give: of those that hold the profile the smallest; of equal ones that on the
-        fullest worker, so that idle workers can go, or on the least used one; then on the oldest.
-        """
+        """The slot to give for this profile; None if no shared worker can give one.
+        The smallest fitting slots are preferred; then the fullest worker, so that idle workers can
+        be released, or the least used one with *spread_out*; then the oldest worker."""
         best: Worker | None = None
         best_rank: tuple[object, ...] = ()
         best_service = Service.NOT
@@ -162,14 +161,14 @@ class SlotIndex(WorkerListener):
     # --- workers ----------------------------------------------------------------------------------
 
     def add_worker(self, worker: Worker) -> None:
-        """It may have slots already."""
+        """Add a worker, which may have allocated slots already."""
         for slot in {*worker.slots.values(), *worker.dynamic.values()}:
             self.after_change(slot)
         self._shared_totals[worker.total_profile] += worker.owner is None
         self.capacity_changed(worker)
 
     def remove_worker(self, worker: Worker) -> None:
-        """It keeps its slots, but none is found here any more."""
+        """Remove a worker from the index.  The worker keeps its slots."""
         for slot in {*worker.slots.values(), *worker.dynamic.values()}:
             self.before_change(slot)
         self._shared_totals[worker.total_profile] -= worker.owner is None
@@ -178,14 +177,14 @@ class SlotIndex(WorkerListener):
         worker.is_usable = is_usable
 
     def refuse(self, slot: ManagedSlot) -> None:
-        """A free slot is not given for a while."""
+        """Do not give this free slot for a while."""
         if not slot.is_refused and slot.state is SlotState.FREE:
             slot.is_refused = True
             slot.worker.refused_static += 1
             self.capacity_changed(slot.worker)
 
     def allow(self, slot: ManagedSlot) -> None:
-        """The while is over."""
+        """Allow again to give this slot."""
         if slot.is_refused:
             slot.is_refused = False
             slot.worker.refused_static -= 1
@@ -285,8 +284,9 @@ class SlotIndex(WorkerListener):
             )
 
     def _compact(self, key: _Key, bucket: _Bucket) -> None:
-        """A worker that comes and goes leaves an entry each time; where nobody looks for slots,
-        nobody takes them out."""
+        """Remove outdated entries from the heap.
+        A worker that comes and goes leaves an entry each time, and only the search for slots
+        removes them."""
         if len(bucket.heap) > 16 + 4 * len(self._bucket_of):
             there = ((n, w) for n, w in bucket.heap if self._bucket_of.get(w) == (key, n))
             bucket.heap = list(dict.fromkeys(there))

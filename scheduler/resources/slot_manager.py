@@ -1,5 +1,5 @@
-"""Who gets which slots, and which workers are started and released: the decisions of a
-ResourceManager."""
+"""The SlotManager: it gives slots to jobs, and starts and releases workers.
+These are the decisions of a ResourceManager."""
 
 from __future__ import annotations
 
@@ -44,16 +44,14 @@ from flinkray.scheduler.shared.slots import (
 )
 
 REFUSED_SLOT_DELAY = 0.5
-"""Seconds before a slot is asked for again that its TaskExecutor refused."""
+"""Seconds before a slot that its TaskExecutor refused is requested again."""
 
 
 class SlotManager:
-    """Matches what jobs require with the slots there are, and starts and releases worker groups.
-
-    Events in, actions out, in the order in which they are to be carried out.  ``now`` is in
-    monotonic seconds. After every event call :meth:`check` again at :meth:`next_check_time`.  An
-    event takes time for what it changes, not for what there is.
-    """
+    """Matches requirements of jobs with existing slots, and starts and releases worker groups.
+    Methods return actions in the order in which they must be carried out.  ``now`` is in monotonic
+    seconds.  After every event, call :meth:`check` at :meth:`next_check_time`.  The time for an
+    event is proportional to what it changes, not to the size of the cluster."""
 
     def __init__(self, settings: SlotManagerSettings) -> None:
         self._tracker = ResourceTracker(settings)
@@ -64,16 +62,15 @@ class SlotManager:
     def set_requirements(
         self, requirements: ResourceRequirements, now: float
     ) -> list[SlotManagerAction]:
-        """Replace what a job wants (a total).
-
-        Empty: nothing new is given, what it has stays until freed (SM-18).
-        """
+        """Replace the total requirements of a job.
+        Empty requirements: no new slots are given, and the job keeps its slots until it frees them
+        (SM-18)."""
         return self.set_all_requirements((requirements,), now)
 
     def set_all_requirements(
         self, declared: Iterable[ResourceRequirements], now: float
     ) -> list[SlotManagerAction]:
-        """Several jobs' at once: one check for all of them (SM-16)."""
+        """Replace the requirements of several jobs, with one check for all of them (SM-16)."""
         for requirements in declared:
             self._tracker.set_requirements(requirements)
         return self.check(now)
@@ -81,13 +78,11 @@ class SlotManager:
     def clear_requirements(
         self, job_id: JobID, job_ended: bool, now: float
     ) -> list[SlotManagerAction]:
-        """The job's master is gone.
-
-        Ended: its own worker groups are released at once and its slots on shared workers are freed.
-        Else (a new master is expected) requests in flight are given up and TaskExecutors free what
-        the job has not taken (SM-18).  They keep what it has taken for the next master; its own
-        groups stay as long as that, or else wait for the idle time-out.
-        """
+        """Remove the requirements of a job whose JobMaster is gone.
+        *job_ended*: the job's own worker groups are released and its slots on shared workers freed.
+        Otherwise a new JobMaster is expected: requests in progress are canceled, and TaskExecutors
+        free slots that the job has not taken (SM-18).  The job's own groups stay as long as its
+        taken slots, or until the idle timeout."""
         tracker = self._tracker
         tracker.forget_requirements(job_id)
         actions: list[SlotManagerAction] = []
@@ -103,7 +98,7 @@ class SlotManager:
             assert slot.allocation_id is not None
             if job_ended:
                 actions.append(ReclaimSlot(slot.slot_id, slot.allocation_id, reason))
-            else:  # also of one whose request is in flight: the job may have taken it all the same
+            else:  # pending slots, too: the job may have taken such a slot already
                 holders[slot.worker.location.resource_id] = None
             if slot.state is SlotState.PENDING:
                 tracker.free_slot(slot, reason, now)
@@ -114,7 +109,7 @@ class SlotManager:
         return actions + self.check(now)
 
     def set_fail_unfulfillable(self, fail: bool) -> None:
-        """Whether requirements that no worker could ever fulfil are called so (SM-14, RM-09)."""
+        """Set whether impossible requirements are reported as unfulfillable (SM-14, RM-09)."""
         self._tracker.fail_unfulfillable = fail
 
     # --- TaskExecutors ----------------------------------------------------------------------------
@@ -126,8 +121,7 @@ class SlotManager:
         report: SlotReport,
         now: float,
     ) -> list[SlotManagerAction]:
-        """A TaskExecutor has registered and sent its first report; again under the same name: it
-        is new (RM-01)."""
+        """Handle a registration; another process replaces the one with the same name (RM-01)."""
         return self._after(
             register_task_executor(self._tracker, location, total_profile, report, now), now
         )
@@ -135,7 +129,7 @@ class SlotManager:
     def report_slot_status(
         self, resource_id: ResourceID, report: SlotReport, now: float
     ) -> list[SlotManagerAction]:
-        """A heartbeat's report; ignored for TaskExecutors that are not registered."""
+        """Handle a heartbeat's report; it is ignored if the TaskExecutor is not registered."""
         worker = self._tracker.workers.get(resource_id)
         if worker is None:
             return []
@@ -145,7 +139,8 @@ class SlotManager:
     def task_executor_lost(
         self, resource_id: ResourceID, cause: str, now: float
     ) -> list[SlotManagerAction]:
-        """It died or left: its allocations fail, and a wanted group gets a new one in the same
+        """Handle a TaskExecutor that died or left.
+        Its allocations fail.  If its group is wanted, a new TaskExecutor is started in the same
         bundle."""
         worker = self._tracker.workers.get(resource_id)
         if worker is None:
@@ -157,16 +152,17 @@ class SlotManager:
     def task_executor_start_failed(
         self, group_id: WorkerGroupId, bundle_index: int, cause: str, now: float
     ) -> list[SlotManagerAction]:
-        """A StartTaskExecutor failed or its process died before it registered; tried again with
-        back-off."""
+        """Handle a failed StartTaskExecutor, or a process that died before it registered.
+        The start is retried with back-off."""
         start_failed(self._tracker, group_id, bundle_index, cause, now)
         return self.check(now)
 
     def may_be_released(
         self, group_id: WorkerGroupId, agreed: bool, now: float
     ) -> list[SlotManagerAction]:
-        """What the TaskExecutors of an idle group answered: all of them agreed, or one did not or
-        could not be asked; they are asked again after another idle time-out (SM-15)."""
+        """Handle the answer of an idle group's TaskExecutors.
+        *agreed*: whether all of them agreed to be released.  If not, they are asked again after
+        another idle timeout (SM-15)."""
         group = self._tracker.groups.started.get(group_id)
         actions: list[SlotManagerAction] = []
         if group is not None and agreed:
@@ -178,12 +174,12 @@ class SlotManager:
     def slot_request_succeeded(
         self, slot_id: SlotID, allocation_id: AllocationID, now: float
     ) -> list[SlotManagerAction]:
-        """The TaskExecutor has allocated the slot; of a dynamic one this is its new id."""
+        """Handle the allocation of a slot; *slot_id* is the new id of a dynamic slot."""
         slot = self._slot(slot_id, allocation_id)
         if slot is not None and slot.job_id is not None:
             if slot.slot_id != slot_id:
                 before = slot.worker.slots.get(slot_id.slot_index)
-                if before is not None:  # that it was freed was not heard
+                if before is not None:  # its freeing was not reported
                     self._tracker.free_slot(before, "another slot has its index", now)
                 slot.worker.dynamic_slot_confirmed(slot, slot_id)
             self._tracker.timetable.remove(("slot", slot))
@@ -193,8 +189,8 @@ class SlotManager:
     def slot_request_failed(
         self, slot_id: SlotID, allocation_id: AllocationID, cause: str, now: float
     ) -> list[SlotManagerAction]:
-        """It refused, or there was no answer: the slot is free again and the job gets another try
-        (SM-05)."""
+        """Handle a slot request that was refused or not answered.
+        The slot is free again, and the job gets another try (SM-05)."""
         slot = self._slot(slot_id, allocation_id)
         if slot is not None and slot.state is SlotState.PENDING:
             self._refused(slot, f"refused: {cause}", now)
@@ -203,7 +199,7 @@ class SlotManager:
     def slot_freed(
         self, slot_id: SlotID, allocation_id: AllocationID, now: float
     ) -> list[SlotManagerAction]:
-        """``notify_slot_available``; ignored unless the slot is held by that allocation."""
+        """Handle ``notify_slot_available``; ignored unless this allocation holds the slot."""
         slot = self._slot(slot_id, allocation_id)
         if slot is not None:
             self._tracker.free_slot(slot, "freed by its TaskExecutor", now)
@@ -214,22 +210,22 @@ class SlotManager:
     def worker_group_started(
         self, request_number: int, group_id: WorkerGroupId, now: float
     ) -> list[SlotManagerAction]:
-        """The placement group is placed; released at once when its request has been cancelled."""
+        """Handle a placed placement group; if its request was canceled, the group is released."""
         return self._after(group_started(self._tracker, request_number, group_id, now), now)
 
     def worker_group_failed(
         self, request_number: int, cause: str, now: float
     ) -> list[SlotManagerAction]:
-        """The placement group could not be created (not: it waits); requested again with
-        back-off."""
+        """Handle a placement group that could not be created; it is requested again with back-off.
+        A placement group that only waits has not failed."""
         group_failed(self._tracker, request_number, cause, now)
         return self.check(now)
 
     def worker_group_lost(
         self, group_id: WorkerGroupId, cause: str, now: float
     ) -> list[SlotManagerAction]:
-        """The group or one of its bundles is gone (its node died): released, and requested anew if
-        still wanted."""
+        """Handle a lost group, or one with a lost bundle (its node died).
+        The group is released, and requested again if still wanted."""
         group = self._tracker.groups.started.get(group_id)
         actions: list[SlotManagerAction] = []
         if group is not None:
@@ -245,12 +241,9 @@ class SlotManager:
         live_bundles: tuple[int, ...],
         now: float,
     ) -> list[SlotManagerAction]:
-        """A group of an earlier ResourceManager: adopted, and released if nobody claims it within
-        the idle time-out.
-
-        *live_bundles*: those whose TaskExecutor lives and will register again: they count as
-        being started until then.
-        """
+        """Adopt a group of an earlier ResourceManager.
+        It is released after the idle timeout if no job claims it. *live_bundles*: bundles whose
+        TaskExecutor is alive and will register again.  Until then they count as starting."""
         recovered = recover_group(
             self._tracker, group_id, bundles, slots_per_bundle, owner, live_bundles, now
         )
@@ -259,7 +252,7 @@ class SlotManager:
     # --- nodes ------------------------------------------------------------------------------------
 
     def block_nodes(self, nodes: Iterable[BlockedNode], now: float) -> list[SlotManagerAction]:
-        """Nothing more is given from these nodes for a while; what jobs have there they keep."""
+        """Give no more slots on these nodes for a while.  Jobs keep their slots there."""
         for node in nodes:
             until = self._tracker.blocklist.block(node, now)
             self._tracker.timetable.set(("blocked", node.node_id), until)
@@ -267,25 +260,28 @@ class SlotManager:
         return self.check(now)
 
     def unblock_node(self, node_id: str, now: float) -> list[SlotManagerAction]:
-        """Idempotent."""
+        """Unblock a node.  Nothing changes if the node is not blocked."""
         if self._tracker.blocklist.unblock(node_id):
             self._tracker.timetable.remove(("blocked", node_id))
             give_from_node(self._tracker, node_id)
         return self.check(now)
 
     def blocked_nodes(self) -> tuple[BlockedNode, ...]:
-        """Longest known first."""
+        """The blocked nodes; those blocked for the longest time come first."""
         return self._tracker.blocklist.all()
 
     # --- time -------------------------------------------------------------------------------------
 
     def check(self, now: float) -> list[SlotManagerAction]:
-        """Time-outs, idle releases, delayed retries; and all that follows from earlier events."""
+        """Handle timeouts, idle releases, delayed retries, and consequences of earlier events."""
         tracker = self._tracker
         actions: list[SlotManagerAction] = []
         for key in tracker.timetable.pop_due(now):
             match cast("tuple[object, ...]", key):
-                case ("slot", ManagedSlot(state=SlotState.PENDING) as slot):  # not reported since
+                case (
+                    "slot",
+                    ManagedSlot(state=SlotState.PENDING) as slot,
+                ):  # no report since the request
                     timeout = tracker.settings.slot_request_timeout
                     self._refused(slot, f"no answer to the request for {timeout:g} s", now)
                 case ("refused", ManagedSlot() as slot):
@@ -300,7 +296,7 @@ class SlotManager:
                     if group is not None:
                         idle_timeout_over(tracker, group, now, actions)
                 case ("room", int(number)):
-                    # what is asked for after it finds nothing more to take
+                    # later requests would find nothing more to release
                     if next(iter(tracker.groups.requests), None) == number:
                         room_is_missing(tracker, now, actions)
                 case ("released", WorkerGroupId() as group_id):
@@ -316,7 +312,7 @@ class SlotManager:
         return actions + check_requirements(tracker, now)
 
     def next_check_time(self) -> float | None:
-        """When :meth:`check` has something to do next; None: not before another event."""
+        """Time of the next :meth:`check`; None if no check is needed before another event."""
         return self._tracker.timetable.next()
 
     # --- questions --------------------------------------------------------------------------------
@@ -324,17 +320,17 @@ class SlotManager:
     def shortages(
         self, job_id: JobID, now: float, cluster: ClusterResources
     ) -> tuple[ResourceShortage, ...]:
-        """Why the job's slots are missing; empty: it has all, or none are required."""
+        """Why the job's slots are missing; empty if no slot is missing or required."""
         requirements = self._tracker.jobs.get(job_id)
         return () if requirements is None else explain(self._tracker, requirements, now, cluster)
 
     @property
     def has_shortage(self) -> bool:
-        """Whether some job misses slots now."""
+        """Whether any job misses slots now."""
         return bool(self._tracker.short)
 
     def worker_groups_of(self, job_id: JobID) -> tuple[WorkerGroupId, ...]:
-        """A job's own groups."""
+        """The worker groups that the job owns."""
         groups = self._tracker.groups
         owned = (groups.of_owner(owner) for owner in groups.owners_of_job(job_id))
         return tuple(group.group_id for group in owned if group is not None)
@@ -344,7 +340,7 @@ class SlotManager:
         return tuple(self._tracker.groups.started)
 
     def task_executors_of(self, job_id: JobID) -> tuple[ResourceID, ...]:
-        """Those with slots that the job has or that are being requested for it."""
+        """TaskExecutors with slots that are allocated to the job or requested for it."""
         slots = self._tracker.index.slots_of_job(job_id)
         return tuple(dict.fromkeys(slot.worker.location.resource_id for slot in slots))
 
@@ -353,7 +349,7 @@ class SlotManager:
         return tuple(map(task_executor_info, self._tracker.workers.values()))
 
     def numbers_of_slots(self) -> tuple[int, int]:
-        """All slots of the registered TaskExecutors, and the free ones of them."""
+        """(number of all slots, number of free slots) of the registered TaskExecutors."""
         total = free = 0
         for worker in self._tracker.workers.values():
             total += worker.number_of_slots
@@ -361,7 +357,7 @@ class SlotManager:
         return total, free
 
     def story_of(self, resource_id: ResourceID) -> str:
-        """What has happened to a TaskExecutor and its slots, a line per event."""
+        """History of a TaskExecutor and its slots, one line per event; empty if not registered."""
         worker = self._tracker.workers.get(resource_id)
         return "" if worker is None else str(worker.story)
 
@@ -380,7 +376,6 @@ class SlotManager:
     # ----------------------------------------------------------------------------------------------
 
     def _slot(self, slot_id: SlotID, allocation_id: AllocationID) -> ManagedSlot | None:
-        """The slot, if that allocation holds it."""
         worker = self._tracker.workers.get(slot_id.resource_id)
         if worker is None:
             return None

@@ -1,4 +1,4 @@
-"""What the SlotManager asks the ResourceManager to do."""
+"""Actions that the SlotManager asks the ResourceManager to carry out."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ class StartWorkerGroup:
     bundles: tuple[ResourceProfile, ...]
     slots_per_bundle: int
     owner: WorkerGroupOwner | None
-    """Whose own the group is; None: shared."""
+    """Owner of the group; None for a shared group."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelWorkerGroupRequest:
-    """Forget a StartWorkerGroup that has not been answered; remove the group if it is there by
-    now."""
+    """Cancel an unanswered StartWorkerGroup.  Remove the group if it exists already."""
 
     request_number: int
 
@@ -35,7 +34,7 @@ class ReleaseWorkerGroup:
     group_id: WorkerGroupId
     reason: str
     task_executors: tuple[ResourceID, ...] = ()
-    """Those that were registered."""
+    """The group's registered TaskExecutors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +47,8 @@ class AskWhetherReleasable:
 
 @dataclass(frozen=True, slots=True)
 class StartTaskExecutor:
-    """Start a TaskExecutor in a bundle after *delay* seconds (0: at once), unless the group is
-    released before.
-
-    When it cannot be started: ``task_executor_start_failed``.
-    """
+    """Start a TaskExecutor in a bundle after *delay* seconds, unless the group is released before.
+    If it cannot be started, call ``task_executor_start_failed``."""
 
     group_id: WorkerGroupId
     bundle_index: int
@@ -63,7 +59,7 @@ class StartTaskExecutor:
 
 @dataclass(frozen=True, slots=True)
 class StopTaskExecutor:
-    """End a TaskExecutor that nobody wants (it registered from a group that was released)."""
+    """Stop a TaskExecutor that is not wanted, for example one of a released group."""
 
     resource_id: ResourceID
     address: str
@@ -72,23 +68,23 @@ class StopTaskExecutor:
 
 @dataclass(frozen=True, slots=True)
 class RequestSlot:
-    """Ask a TaskExecutor for a slot; answer with ``slot_request_succeeded`` or
-    ``slot_request_failed``."""
+    """Request a slot from a TaskExecutor.
+    Answer with ``slot_request_succeeded`` or ``slot_request_failed``."""
 
     slot_id: SlotID
-    """With index -1: a dynamic slot of that profile."""
+    """Slot to allocate; index -1 means a dynamic slot of the profile."""
     resource_id: ResourceID
     job_id: JobID
     allocation_id: AllocationID
     profile: ResourceProfile
     job_master_address: str
     constraint: SameWorkerGroup | None = None
-    """Of the requirement that it is asked for."""
+    """Constraint of the requirement for which the slot is requested; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReclaimSlot:
-    """Ask a TaskExecutor to free a slot whose job ended or does not want it any more."""
+    """Ask a TaskExecutor to free a slot whose job has ended or does not want the slot any more."""
 
     slot_id: SlotID
     allocation_id: AllocationID

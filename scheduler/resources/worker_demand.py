@@ -1,4 +1,4 @@
-"""How many workers it takes to hold slots."""
+"""Computes how many workers are needed for slots."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ from flinkray.scheduler.shared.slots import ResourceRequirement
 def workers_for(
     missing: Iterable[ResourceRequirement], worker: ResourceProfile, slot_profile: ResourceProfile
 ) -> int:
-    """The number of workers of a kind that would hold what is missing, as far as such a worker
-    could (SM-10); the largest slots first, each into the first worker with room for it.
-
-    Workers that are filled alike are counted together, so that the time does not depend on the
-    number of slots.
-    """
+    """Number of workers needed to hold the missing slots (SM-10), without impossible slots.
+    The largest slots come first, each in the first worker with room.  Workers with the same content
+    are counted together, so that the time does not depend on the number of slots."""
     wanted: dict[ResourceProfile, int] = {}
     for requirement in missing:
         service = service_of(requirement.profile, worker, slot_profile)
@@ -29,7 +26,7 @@ def workers_for(
     if not wanted:
         return 0
     opened: list[tuple[ResourceProfile, int]] = []
-    """What is left of workers -> how many there are of them."""
+    """(remaining profile, number of workers with this profile)"""
     for profile in sorted(wanted, key=size_of, reverse=True):
         still = wanted[profile]
         filled: list[tuple[ResourceProfile, int]] = []
@@ -59,5 +56,5 @@ def workers_for(
 
 
 def redundant_workers_missing(redundant: int, slots_per_worker: int, free_slots: int) -> int:
-    """How many workers it takes until so many workers' slots are free."""
+    """Number of further workers needed until the slots of *redundant* workers are free."""
     return max(0, ceil((redundant * slots_per_worker - free_slots) / slots_per_worker))

@@ -1,4 +1,4 @@
-"""What the SlotManager writes into its tracker when workers and their groups come and go."""
+"""Updates the SlotManager's tracker when workers and worker groups come and go."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def register_task_executor(
     report: SlotReport,
     now: float,
 ) -> list[SlotManagerAction]:
-    """See :meth:`SlotManager.register_task_executor`."""
+    """Implementation of :meth:`SlotManager.register_task_executor`."""
     actions: list[SlotManagerAction] = []
     resource_id = location.resource_id
     if location.worker_group in tracker.groups.released:
@@ -72,7 +72,7 @@ def register_task_executor(
 
 
 def apply_report(tracker: ResourceTracker, worker: Worker, report: SlotReport, now: float) -> None:
-    """The jobs that had slots there, and those that have some now, are to be checked."""
+    """Apply a slot report.  The next check considers jobs that had or have slots on the worker."""
     if worker.agrees_with(report):
         return
     tracker.slots_changed(worker)
@@ -83,7 +83,7 @@ def apply_report(tracker: ResourceTracker, worker: Worker, report: SlotReport, n
 def start_failed(
     tracker: ResourceTracker, group_id: WorkerGroupId, bundle_index: int, cause: str, now: float
 ) -> None:
-    """Ignored unless a TaskExecutor is being started there."""
+    """Handle a failed start; ignored unless a TaskExecutor is being started in the bundle."""
     group = tracker.groups.started.get(group_id)
     bundle = group.bundles.get(bundle_index) if group else None
     if group is not None and bundle is not None and bundle.state is BundleState.STARTING:
@@ -91,7 +91,7 @@ def start_failed(
 
 
 def give_from_node(tracker: ResourceTracker, node_id: str) -> None:
-    """The node is blocked, or is not any more."""
+    """Update the workers of a node that was blocked or unblocked."""
     for worker in tracker.workers.values():
         group = tracker.groups.started.get(worker.location.worker_group)
         if worker.location.node_id == node_id and group is not None:
@@ -99,7 +99,7 @@ def give_from_node(tracker: ResourceTracker, node_id: str) -> None:
 
 
 def task_executor_info(worker: Worker) -> TaskExecutorInfo:
-    """For people."""
+    """Information about the worker, for users."""
     slots = {*worker.slots.values(), *worker.dynamic.values()}
     indexes = sorted(slots, key=lambda slot: slot.slot_id.slot_index)
     jobs = (slot.job_id for slot in indexes if slot.job_id is not None)
@@ -113,7 +113,7 @@ def task_executor_info(worker: Worker) -> TaskExecutorInfo:
 def group_started(
     tracker: ResourceTracker, request_number: int, group_id: WorkerGroupId, now: float
 ) -> list[SlotManagerAction]:
-    """See :meth:`SlotManager.worker_group_started`."""
+    """Implementation of :meth:`SlotManager.worker_group_started`."""
     request = tracker.take_request(request_number)
     if request is None:
         tracker.note_released(group_id, now)
@@ -130,7 +130,7 @@ def group_started(
 
 
 def group_failed(tracker: ResourceTracker, request_number: int, cause: str, now: float) -> None:
-    """See :meth:`SlotManager.worker_group_failed`."""
+    """Implementation of :meth:`SlotManager.worker_group_failed`."""
     request = tracker.take_request(request_number)
     if request is not None:
         tracker.start_rate.failed(now)
@@ -147,7 +147,7 @@ def recover_group(
     live_bundles: tuple[int, ...],
     now: float,
 ) -> list[SlotManagerAction]:
-    """See :meth:`SlotManager.recover_worker_group`."""
+    """Implementation of :meth:`SlotManager.recover_worker_group`."""
     if group_id in tracker.groups.released:
         return [ReleaseWorkerGroup(group_id, "it was released before")]
     known = tracker.groups.started.get(group_id)
@@ -181,8 +181,8 @@ def recover_group(
 def _group_of(
     tracker: ResourceTracker, location: WorkerLocation, total_profile: ResourceProfile
 ) -> WorkerGroup:
-    """The group in which a registering TaskExecutor says it is, with its bundle; an unknown one is
-    noted as such."""
+    """The group that a registering TaskExecutor names, with the TaskExecutor's bundle.
+    An unknown group is added with ``is_known`` False."""
     group = tracker.groups.started.get(location.worker_group)
     if group is None:
         group = WorkerGroup(location.worker_group, 0, None, is_known=False)

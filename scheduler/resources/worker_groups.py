@@ -1,4 +1,4 @@
-"""Records of the SlotManager: worker groups, their bundles, and requests for them."""
+"""Records of the SlotManager: worker groups, their bundles, and requests for groups."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
 STABLE_AFTER = 30.0
-"""Seconds for which a TaskExecutor must live so that its death is not taken for a failed start."""
+"""Seconds that a TaskExecutor must live so that its death does not count as a failed start."""
 ROOM_PATIENCE = 1.0
-"""Seconds after which a worker group that is asked for is taken to find no room."""
+"""Seconds after which an unanswered request for a worker group counts as finding no room."""
 
 
 def back_off(failures: int) -> float:
-    """Seconds to wait after that many failures in a row: 0, 1, 2, 4, 8, then 10."""
+    """Seconds to wait after this many failures in a row: 0, 1, 2, 4, 8, then 10."""
     return 0.0 if failures <= 1 else float(min(10, 2 ** (failures - 2)))
 
 
 class BundleState(Enum):
-    """STARTING: a TaskExecutor is to register.  REGISTERED: it has.  EMPTY: there is none."""
+    """State of a bundle's TaskExecutor.
+    STARTING: it is expected to register.  REGISTERED: it has registered.  EMPTY: there is none."""
 
     STARTING = "starting"
     REGISTERED = "registered"
@@ -30,14 +31,14 @@ class BundleState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Bundle:
-    """One bundle of a group and the TaskExecutor in it.  Changed by its group only."""
+    """One bundle of a group and its TaskExecutor.  Only the WorkerGroup changes a Bundle."""
 
     index: int
     profile: ResourceProfile
     state: BundleState = BundleState.EMPTY
     resource_id: ResourceID | None = None
     failures: int = 0
-    """Deaths and failed starts in a row."""
+    """Number of deaths and failed starts in a row."""
     last_cause: str | None = None
 
 
@@ -48,22 +49,23 @@ class WorkerGroup:
     group_id: WorkerGroupId
     slots_per_bundle: int
     owner: WorkerGroupOwner | None
-    """Whose own it is; None: shared."""
+    """Owner of the group; None for a shared group."""
     bundles: dict[int, Bundle] = field(default_factory=dict)
     unneeded_since: float | None = None
-    """Since when nothing in it is used or wanted; None: it is needed."""
+    """Monotonic seconds since when nothing in the group is used or wanted; None if it is needed."""
     is_known: bool = True
-    """False: one of its TaskExecutors registered before the group was recovered; nothing is given
-    from it."""
+    """Whether the group was started or recovered.
+    False: a TaskExecutor of the group registered before the group was recovered; until then no
+    slots of the group are given."""
     empty: dict[int, Bundle] = field(default_factory=dict)
-    """Bundles in which no TaskExecutor is or comes."""
+    """Bundles in which no TaskExecutor exists or is being started."""
     number_starting: int = 0
     profiles: tuple[ResourceProfile, ...] = ()
-    """Of the bundles, in their order."""
+    """Profiles of the bundles, in their order."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether any job may be given slots of it."""
+        """Whether any job may get slots of the group."""
         return self.owner is None and self.is_known
 
     def add_bundle(self, index: int, profile: ResourceProfile) -> None:
@@ -71,20 +73,21 @@ class WorkerGroup:
         self.profiles = tuple(b.profile for _, b in sorted(self.bundles.items()))
 
     def add_bundles(self, profiles: tuple[ResourceProfile, ...]) -> None:
-        """Bundle i of profile i, to a group without bundles."""
+        """Add one bundle for each profile to a group without bundles."""
         self.bundles = {index: Bundle(index, profile) for index, profile in enumerate(profiles)}
         self.empty = dict(self.bundles)
         self.profiles = profiles
 
     def starting(self, bundle: Bundle) -> None:
-        """A TaskExecutor is being started in a bundle."""
+        """Note that a TaskExecutor is being started in the bundle."""
         self._enter(bundle, BundleState.STARTING, None)
 
     def registered(self, bundle: Bundle, resource_id: ResourceID) -> None:
         self._enter(bundle, BundleState.REGISTERED, resource_id)
 
     def emptied(self, bundle: Bundle, cause: str, lived: float) -> None:
-        """Its TaskExecutor is gone, *lived* seconds after it registered (0: it never did)."""
+        """Note that the bundle's TaskExecutor no longer exists.
+        *lived*: seconds since it registered; 0 if it never did."""
         bundle.failures = 1 if lived >= STABLE_AFTER else bundle.failures + 1
         bundle.last_cause = cause
         self._enter(bundle, BundleState.EMPTY, None)
@@ -113,7 +116,7 @@ class GroupRequest:
         return len(self.profiles) * self.slots_per_bundle
 
     def waits_for_room(self, now: float) -> bool:
-        """Where there is room, a group is placed sooner."""
+        """Whether the request was unanswered for so long that it counts as finding no room."""
         return now >= self.since + ROOM_PATIENCE
 
 
@@ -128,8 +131,8 @@ class GroupFailures:
 
 @dataclass(slots=True)
 class GroupBooks:
-    """All groups and requests, oldest first.  Groups that are added, changed or removed have to be
-    :meth:`noted`."""
+    """All groups and requests, oldest first.
+    Call :meth:`noted` for each group that was added, changed or removed."""
 
     started: dict[WorkerGroupId, WorkerGroup] = field(default_factory=dict)
     requests: dict[int, GroupRequest] = field(default_factory=dict)
@@ -140,28 +143,28 @@ class GroupBooks:
     shared_starting: dict[WorkerGroupId, WorkerGroup] = field(default_factory=dict)
     """Shared groups in which TaskExecutors are being started."""
     shared_empty: dict[WorkerGroupId, WorkerGroup] = field(default_factory=dict)
-    """Shared groups with bundles in which there is none."""
+    """Shared groups with empty bundles."""
     _slots_coming: dict[WorkerGroupId, int] = field(default_factory=dict)
-    """Of TaskExecutors that are being started."""
+    """Number of slots of TaskExecutors that are being started, by group."""
     number_of_slots_coming: int = 0
     number_of_shared_workers_coming: int = 0
-    """TaskExecutors of shared groups that are being started."""
+    """Number of TaskExecutors of shared groups that are being started."""
     _shared_coming: dict[WorkerGroupId, int] = field(default_factory=dict)
     _of_owner: dict[WorkerGroupOwner, WorkerGroup] = field(default_factory=dict)
     _request_of_owner: dict[WorkerGroupOwner, GroupRequest] = field(default_factory=dict)
     _owners: dict[JobID, dict[WorkerGroupOwner, None]] = field(default_factory=dict)
-    """Those that have a group or a request."""
+    """Owners that have a group or an unanswered request, by job."""
 
     def of_owner(self, owner: WorkerGroupOwner) -> WorkerGroup | None:
-        """There is one at the most."""
+        """The owner's group; None if it has none."""
         return self._of_owner.get(owner)
 
     def request_of_owner(self, owner: WorkerGroupOwner) -> GroupRequest | None:
-        """The unanswered request for an owner's group."""
+        """The unanswered request for the owner's group; None if there is none."""
         return self._request_of_owner.get(owner)
 
     def owners_of_job(self, job_id: JobID) -> tuple[WorkerGroupOwner, ...]:
-        """Those that have a group or an unanswered request, in the order in which they came."""
+        """Owners of the job that have a group or an unanswered request, in order of creation."""
         return tuple(self._owners.get(job_id, ()))
 
     def _note_owner(self, owner: WorkerGroupOwner) -> None:
@@ -174,7 +177,7 @@ class GroupBooks:
             self._owners.pop(owner.job_id, None)
 
     def noted(self, group: WorkerGroup) -> None:
-        """To be called after every change of a group."""
+        """Update the indices after a change of the group."""
         group_id = group.group_id
         is_there = self.started.get(group_id) is group
         is_starting = is_there and group.number_starting > 0
@@ -220,7 +223,7 @@ class GroupBooks:
         return request
 
     def take_request(self, number: int) -> GroupRequest | None:
-        """The request is answered or cancelled; None: it was before."""
+        """Remove a request that is answered or canceled.  None if it was removed before."""
         request = self.requests.pop(number, None)
         if request is not None:
             self.number_of_slots_coming -= request.number_of_slots
@@ -232,7 +235,7 @@ class GroupBooks:
         return request
 
     def request_failed(self, owner: WorkerGroupOwner | None, cause: str, now: float) -> float:
-        """When it may be requested again."""
+        """Count a failed request.  Returns the time from which it may be repeated."""
         failures = self.failures.setdefault(owner, GroupFailures())
         failures.count += 1
         failures.not_before = now + max(1.0, back_off(failures.count))

@@ -18,15 +18,15 @@ from flinkray.scheduler.shared.slots import (
 from flinkray.scheduler.shared.story import Story
 
 REPORT_GRACE = 1.0
-"""Seconds for which a report that calls a slot free is not believed after its allocation was
-confirmed: a report is sent on another path than the confirmation and may be the older of the
-two."""
+"""Seconds after the confirmation of an allocation during which reports of a free slot are ignored.
+Reports and confirmations are sent on different paths, so the report may be older."""
 
 NOTHING = ResourceProfile(0.0)
 
 
 class SlotState(Enum):
-    """FREE: to be given.  PENDING: its TaskExecutor is being asked.  ALLOCATED: a job has it."""
+    """State of a slot.
+    FREE: it can be given.  PENDING: its TaskExecutor has been asked.  ALLOCATED: a job has it."""
 
     FREE = "free"
     PENDING = "requested"
@@ -34,27 +34,28 @@ class SlotState(Enum):
 
 
 class WorkerListener(ABC):
-    """Keeps indexes in line with the slots of workers."""
+    """Keeps indices consistent with the slots of workers."""
 
     @abstractmethod
     def before_change(self, slot: ManagedSlot) -> None:
-        """The slot changes, or goes, next."""
+        """The slot is about to change or to be removed."""
 
     @abstractmethod
     def after_change(self, slot: ManagedSlot) -> None:
-        """The slot is new, or has changed."""
+        """The slot is new or has changed."""
 
     @abstractmethod
     def capacity_changed(self, worker: Worker) -> None:
-        """What can be given of the worker may be another; follows every change of its slots."""
+        """The worker's available capacity may have changed.
+        Called after every change of its slots."""
 
 
 @dataclass(slots=True, eq=False)
 class ManagedSlot:
-    """One slot as the SlotManager knows it.  A dynamic one exists only while a job has it."""
+    """One slot as the SlotManager knows it.  A dynamic slot exists only while a job has it."""
 
     slot_id: SlotID
-    """Of a dynamic slot that its TaskExecutor has not confirmed: with index -1."""
+    """The index is -1 for a dynamic slot that its TaskExecutor has not confirmed."""
     profile: ResourceProfile
     worker: Worker
     is_dynamic: bool = False
@@ -63,10 +64,10 @@ class ManagedSlot:
     allocation_id: AllocationID | None = None
     changed_at: float = 0.0
     is_refused: bool = False
-    """Not asked for again for a while: its TaskExecutor refused it."""
+    """Whether the slot is not requested for a while, because its TaskExecutor refused a request."""
 
     def request(self, job_id: JobID, allocation_id: AllocationID, now: float) -> None:
-        """FREE to PENDING."""
+        """Change FREE to PENDING.  Raises IllegalTransitionError if the slot is not free."""
         if self.state is not SlotState.FREE:
             raise self.worker.story.illegal(
                 f"ask for slot {self.slot_id} for job {job_id.short()}: it is {self.state.value}"
@@ -74,13 +75,13 @@ class ManagedSlot:
         self._enter(SlotState.PENDING, job_id, allocation_id, now, "")
 
     def allocate(self, job_id: JobID, allocation_id: AllocationID, now: float) -> None:
-        """The TaskExecutor says that the slot is the job's: what it says holds, whatever was
-        thought."""
+        """Change the state to ALLOCATED, from any state.
+        The TaskExecutor's report takes precedence."""
         if (self.state, self.allocation_id) != (SlotState.ALLOCATED, allocation_id):
             self._enter(SlotState.ALLOCATED, job_id, allocation_id, now, "")
 
     def free(self, cause: str, now: float) -> None:
-        """To FREE, from any state; a dynamic slot is gone then."""
+        """Change the state to FREE, from any state.  A dynamic slot no longer exists then."""
         if self.state is not SlotState.FREE:
             self._enter(SlotState.FREE, None, None, now, cause)
 
@@ -88,8 +89,8 @@ class ManagedSlot:
         return self.state is not SlotState.FREE and self.allocation_id == allocation_id
 
     def is_in(self, status: SlotStatus | None) -> bool:
-        """Whether what is reported under its index is this slot.  Indexes of dynamic ones are used
-        again."""
+        """Whether the status reported for this slot's index belongs to this slot.
+        Indices of dynamic slots are reused."""
         if status is None:
             return False
         return not self.is_dynamic or status.allocation_id == self.allocation_id
@@ -131,26 +132,26 @@ class Worker:
     story: Story
     listener: WorkerListener
     number: int = 0
-    """Grows with each registration."""
+    """Increases with each registration."""
     owner: WorkerGroupOwner | None = None
-    """Whose own its group is; None: shared."""
+    """Owner of the worker's group; None for a shared group."""
     is_usable: bool = True
-    """Whether slots may be given from it: its group is known and its node not blocked."""
+    """Whether slots of the worker may be given: its group is known and its node is not blocked."""
     refuses_dynamic: bool = False
     slots: dict[int, ManagedSlot] = field(default_factory=dict)
-    """By index; dynamic ones once their index is known."""
+    """Slots by index, including dynamic slots whose index is known."""
     dynamic: dict[AllocationID, ManagedSlot] = field(default_factory=dict)
 
-    # counted by the listener
+    # the listener maintains these counts
     slot_profile: ResourceProfile = NOTHING
-    """Of a static slot."""
+    """Profile of a static slot."""
     number_static: int = 0
     used_static: int = 0
     refused_static: int = 0
     dynamic_used: ResourceProfile = NOTHING
 
     def apply_report(self, report: SlotReport, now: float) -> None:
-        """Bring the slots in line with what the TaskExecutor reports (SM-04, SM-06, SM-08)."""
+        """Update the slots from the TaskExecutor's report (SM-04, SM-06, SM-08)."""
         reported = {status.slot_id.slot_index: status for status in report.slots}
         for index, slot in tuple(self.slots.items()):
             if slot.state is SlotState.PENDING or slot.is_in(reported.get(index)):
@@ -165,7 +166,7 @@ class Worker:
             self._apply(self.slots[index], status, now)
 
     def agrees_with(self, report: SlotReport) -> bool:
-        """Whether the report tells nothing new: it is so for most heartbeats."""
+        """Whether the report contains nothing new, as most heartbeats do."""
         if len(report.slots) != len(self.slots):
             return False
         for status in report.slots:
@@ -177,11 +178,11 @@ class Worker:
         return True
 
     def new_dynamic_slot(self, profile: ResourceProfile) -> ManagedSlot:
-        """A slot to be requested at once."""
+        """A new dynamic slot, which the caller must request at once."""
         return ManagedSlot(SlotID(self.location.resource_id, -1), profile, self, is_dynamic=True)
 
     def dynamic_slot_confirmed(self, slot: ManagedSlot, slot_id: SlotID) -> None:
-        """The TaskExecutor has given the requested dynamic slot its index."""
+        """Set the index that the TaskExecutor has given to a requested dynamic slot."""
         slot.slot_id = slot_id
         self.slots[slot_id.slot_index] = slot
 
@@ -191,17 +192,17 @@ class Worker:
 
     @property
     def number_of_slots(self) -> int:
-        """With the dynamic ones, none of which is free."""
+        """Number of static and dynamic slots; no dynamic slot is free."""
         return self.number_static + len(self.dynamic)
 
     @property
     def free_profile(self) -> ResourceProfile:
-        """What no slot that is requested or allocated takes."""
+        """Resources that no requested or allocated slot uses."""
         free = self.total_profile.reduced_by(self.slot_profile.times(self.used_static))
         return free.reduced_by(self.dynamic_used) if self.dynamic else free
 
     def available_static(self) -> int:
-        """How many static slots may be asked for now."""
+        """Number of static slots that can be requested now."""
         if not self.is_usable:
             return 0
         free = self.number_static - self.used_static - self.refused_static
@@ -210,7 +211,7 @@ class Worker:
         return int(min(free, times_it_fits(self.slot_profile, self.free_profile)))
 
     def next_static(self) -> ManagedSlot:
-        """The free static slot with the lowest index; there must be one."""
+        """The free static slot with the lowest index.  There must be one."""
         return min(
             (s for s in self.slots.values() if s.state is SlotState.FREE and not s.is_refused),
             key=lambda slot: slot.slot_id.slot_index,

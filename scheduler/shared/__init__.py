@@ -1,4 +1,4 @@
-"""What several domains use: states, slots, tasks, failures."""
+"""Values that several domains use: states, slots, tasks, failures."""
 
 __all__ = [
     "failure",

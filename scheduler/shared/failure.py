@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flinkray.core.outlook import ProgramError
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong: one line for people, where it arose, and whether trying again is of use."""
+    """A failure: one line for users, its origin, and whether a restart can help."""
 
     text: str
     traceback: str | None = None
     suppress_restarts: bool = False
-    """True: the same would happen again, the job fails at once (FO-15)."""
+    """Whether the job fails at once, because the failure would happen again (FO-15)."""
     task: str | None = None
-    """The task that failed; None: the job as a whole."""
+    """The task that failed; None if the failure concerns the whole job."""
     location: str | None = None
-    """Where that task was."""
+    """Location of the task; None if there is none."""
     cause: Failure | None = None
+    program_error: ProgramError | None = None
+    """Identifies the error, to find out whether the next attempt ends with the same error.
+    None if the failure may be temporary."""
 
     def __str__(self) -> str:
         return self.text
 
     @property
     def is_unrecoverable(self) -> bool:
-        """Whether it, or what caused it, suppresses restarts (FO-15)."""
+        """Whether the failure or its cause suppresses restarts (FO-15)."""
         return self.suppress_restarts or (self.cause is not None and self.cause.is_unrecoverable)

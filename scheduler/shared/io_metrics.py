@@ -1,4 +1,4 @@
-"""What stream tasks have read and written, and how they have spent their time."""
+"""What streaming tasks have read and written, and how they have spent their time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from flinkray.core.schema import stored, with_defaults
 @stored("IOMetrics", version=3, migrations={1: with_defaults, 2: with_defaults})
 @message
 class IOMetrics:
-    """Of an attempt since it began, or the sum over the current attempts of a vertex.
-
-    Only what travels between tasks is counted.  None: the task reads from no other, as those of
-    sources, or writes to none.  Bytes are estimated where both tasks are in one process.
-    """
+    """Metrics of an attempt since it began, or their sum over the current attempts of a vertex.
+    Only data exchanged between tasks is counted.  None: the task reads from no other task
+    (sources), or writes to none.  Bytes are estimated if both tasks are in one process."""
 
     records_in: int | None
     records_out: int | None
@@ -24,31 +22,31 @@ class IOMetrics:
     bytes_out: int | None
     busy_ms: int
     back_pressured_ms: int
-    """For which it had to wait for consumers to have room."""
+    """Milliseconds during which the task waited for its consumers."""
     idle_ms: int
     input_watermark: int | None = None
-    """Its event time: milliseconds; of a vertex the earliest.  None: it reads from no other task,
-    or has no watermark yet."""
+    """Event time in milliseconds; for a vertex the earliest of its tasks.
+    None if the task reads from no other task, or has no watermark yet."""
     held: int | None = None
-    """1 while its source is not read, as those are behind that take what becomes of it, else 0; of
-    a vertex how many of its tasks are held.  None: nobody can hold it."""
+    """1 if reading the task's source is paused because its consumers lag behind, otherwise 0.
+    For a vertex the number of paused tasks.  None if the source cannot be paused."""
 
     @property
     def elapsed_ms(self) -> int:
-        """All of its time."""
+        """Total time in milliseconds."""
         return self.busy_ms + self.back_pressured_ms + self.idle_ms
 
 
 @message
 class TaskIOMetrics:
-    """Of one attempt that runs."""
+    """Metrics of a running attempt."""
 
     attempt_id: ExecutionAttemptID
     metrics: IOMetrics
 
 
 def total(metrics: Iterable[IOMetrics]) -> IOMetrics | None:
-    """The sum; None of none."""
+    """Sum of the metrics; None if there are none."""
     every = tuple(metrics)
     if not every:
         return None

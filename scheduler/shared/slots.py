@@ -1,4 +1,4 @@
-"""Slots, offers and requirements: what SlotPool, SlotManager and TaskExecutors speak of."""
+"""Slots, offers and requirements, as used by SlotPool, SlotManager and TaskExecutors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from flinkray.core.resources import ResourceProfile
 
 @message
 class SameWorkerGroup:
-    """A constraint on slots: they are the bundles 0 to ``size - 1`` of one worker group, which is
-    the job's own and has no others."""
+    """Constraint that slots are bundles 0 to ``size - 1`` of one worker group.
+    The group belongs to the job and has no other bundles."""
 
     name: str
-    """Tells the groups of a job apart: the name of the slot-sharing group."""
+    """Name of the slot-sharing group, which distinguishes the worker groups of a job."""
     size: int
 
     def __post_init__(self) -> None:
@@ -25,7 +25,7 @@ class SameWorkerGroup:
 
 @message
 class ResourceRequirement:
-    """``count`` slots of a profile; with a constraint ``count`` is its size."""
+    """``count`` slots of a profile.  With a constraint, ``count`` is the constraint's size."""
 
     profile: ResourceProfile
     count: int
@@ -34,7 +34,7 @@ class ResourceRequirement:
 
 @message
 class ResourceRequirements:
-    """All the slots that a job wants now (a total, not a difference); empty: none any more."""
+    """All slots that a job wants now (a total, not a difference); empty if the job wants none."""
 
     job_id: JobID
     job_master_address: str
@@ -43,7 +43,7 @@ class ResourceRequirements:
 
 @message
 class WorkerGroupOwner:
-    """Whose own a worker group is: a job's, for the constraint of that name."""
+    """Owner of a worker group: a job, and the name of the job's constraint."""
 
     job_id: JobID
     name: str
@@ -51,7 +51,7 @@ class WorkerGroupOwner:
 
 @message
 class WorkerLocation:
-    """Where a TaskExecutor is: its process, its node, its bundle."""
+    """Location of a TaskExecutor: its process, its node and its bundle."""
 
     resource_id: ResourceID
     address: str
@@ -64,14 +64,14 @@ class WorkerLocation:
 
 @message
 class SlotStatus:
-    """One slot in a TaskExecutor's report; a free one has neither job nor allocation."""
+    """One slot in a TaskExecutor's report; a free slot has neither job nor allocation."""
 
     slot_id: SlotID
     profile: ResourceProfile
     job_id: JobID | None = None
     allocation_id: AllocationID | None = None
     is_dynamic: bool = False
-    """Whether it is one of those that are cut to measure and gone when they are freed."""
+    """Whether the slot was created for a request and disappears when it is freed."""
 
 
 @message
@@ -89,12 +89,12 @@ class SlotOffer:
     slot_index: int
     profile: ResourceProfile
     constraint: SameWorkerGroup | None = None
-    """What the slot was asked for with."""
+    """Constraint with which the slot was requested; None if there was none."""
 
 
 @message
 class SlotOfferAnswer:
-    """Which of the offered slots the job took; the others are free again."""
+    """Offered slots that the job accepted; the other offered slots are free again."""
 
     accepted: tuple[AllocationID, ...]
 
@@ -111,31 +111,30 @@ class AllocatedSlot:
 
 @message
 class ResourceShortage:
-    """Why slots are missing: the answer to "why am I pending?"."""
+    """Why slots are missing, as the answer to "why am I pending?"."""
 
     missing: int
     profile: ResourceProfile
     reason: str
-    """Sentences: what is missing, of what profile, what the cluster has, what Ray says."""
+    """Sentences: what is missing, of which profile, what the cluster has, what Ray says."""
     unfulfillable: bool
-    """True: no node of the cluster could ever hold one such slot."""
+    """Whether no node of the cluster could ever hold such a slot."""
     cluster_total: ResourceProfile
     cluster_available: ResourceProfile
     largest_node: ResourceProfile
     exhausted: bool = False
-    """True: no further worker may be started; only slots that other jobs give back can help."""
+    """Whether no further worker may be started; then only slots that other jobs free can help."""
     constraint: SameWorkerGroup | None = None
-    """Of the requirement that is not fulfilled."""
+    """Constraint of the requirement that is not fulfilled; None if it has none."""
     awaits_room: bool = False
-    """True: a worker is asked for, and no node has room for it now; slots that anybody gives back
-    can help."""
+    """Whether a requested worker finds no room on any node; slots that are freed can help."""
 
 
 def profile_of_slot(total: ResourceProfile, number_of_slots: int) -> ResourceProfile:
-    """The profile of each of a TaskExecutor's slots: equal parts of its total, rounded down."""
+    """Profile of each slot of a TaskExecutor: equal parts of the total, rounded down."""
 
     def part(amount: float) -> float:
-        # To Ray's granularity, so that the parts never sum up to more than the whole.
+        # Rounded to Ray's granularity, so that the parts never exceed the total.
         return floor(round(amount / number_of_slots * 10_000, 3)) / 10_000
 
     extended = {name: part(amount) for name, amount in total.extended.items()}

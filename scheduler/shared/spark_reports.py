@@ -1,4 +1,4 @@
-"""What a Spark driver reports of the stage that it runs."""
+"""Reports of a Spark driver about the stage that it runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class SparkExecutorInfo:
     executor_id: str
     """Spark's id."""
     actor_id: str
-    """Ray's id of the executor's actor, hex."""
+    """Ray's id of the executor's actor, in hexadecimal."""
     node_id: str
     pid: int
     bundle_index: int
@@ -21,7 +21,7 @@ class SparkExecutorInfo:
 
 @message
 class SparkStageProgress:
-    """Spark's own count of one Spark stage (of a Spark job that the user's function runs)."""
+    """Spark's counts of one Spark stage (in a Spark job that the user's function runs)."""
 
     stage_id: int
     name: str
@@ -33,7 +33,7 @@ class SparkStageProgress:
 
 @message
 class SparkProgress:
-    """What Spark is doing: running stages, and totals since the session began."""
+    """Spark's activity: running stages, and totals since the session began."""
 
     active_stages: tuple[SparkStageProgress, ...] = ()
     completed_stages: int = 0
@@ -43,9 +43,9 @@ class SparkProgress:
 
 @message
 class SparkResult:
-    """The user's function is done: it returned nothing, or a DataFrame that now lies as Parquet."""
+    """The user's function has returned nothing, or a DataFrame that is now stored as Parquet."""
 
     location: str | None
     num_rows: int | None
     schema_json: str | None
-    """Spark's own JSON form of the schema."""
+    """Spark's JSON form of the schema; None without a DataFrame."""

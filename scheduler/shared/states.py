@@ -27,12 +27,12 @@ class JobStatus(Enum):
 
     @property
     def is_globally_terminal(self) -> bool:
-        """Whether the job has ended for good, whoever leads."""
+        """Whether the job has ended for good, under any JobMaster."""
         return self in (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED)
 
     @property
     def is_terminal(self) -> bool:
-        """Whether this JobMaster is done with the job."""
+        """Whether this JobMaster has finished its work on the job."""
         return self.is_globally_terminal or self is JobStatus.SUSPENDED
 
 

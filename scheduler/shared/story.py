@@ -1,4 +1,4 @@
-"""The story of a record: what happened to it, when, and why."""
+"""The story of an object: what happened to it, when, and why."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flinkray.core.errors import IllegalTransitionError
 
 
 class Story:
-    """Lines of text with the time of each; the oldest are dropped beyond a limit."""
+    """Lines of text with times; the oldest lines are dropped beyond a limit."""
 
     def __init__(self, subject: str, limit: int = 50) -> None:
         self.subject = subject
@@ -16,12 +16,12 @@ class Story:
         self._number_of_lines = 0
 
     def add(self, now: float, text: str) -> None:
-        """Append a line; *now* in monotonic seconds."""
+        """Append a line.  *now* is in monotonic seconds."""
         self._lines.append((now, text))
         self._number_of_lines += 1
 
     def illegal(self, wanted: str) -> IllegalTransitionError:
-        """The error for a transition that does not exist; it carries this story."""
+        """The error for a transition that is not possible; its text contains this story."""
         return IllegalTransitionError(f"{self.subject} cannot {wanted}.  Its story:\n{self}")
 
     def __str__(self) -> str:

@@ -1,7 +1,5 @@
-"""What the next JobMaster of a job learns of the one before and of what runs.
-
-See ``docs/design/0051-taking-over.md``.
-"""
+"""What the next JobMaster of a job learns from its predecessor and from running tasks.
+See ``docs/design/0051-taking-over.md``."""
 
 from __future__ import annotations
 
@@ -16,81 +14,80 @@ from flinkray.scheduler.shared.tasks import SharedPart, TaskDeployment, TaskExec
 
 @message
 class SourceCoordinatorPlace:
-    """The coordinator of the job's sources, which lives on without its JobMaster."""
+    """The coordinator of the job's sources, which survives its JobMaster."""
 
     attempt_number: int
     owner: JobMasterId
-    """The JobMaster that started it: tasks know it by this id."""
+    """The JobMaster that started the coordinator; tasks identify the coordinator by this id."""
     address: str
     restores: int | None = None
-    """How often it has been restored, as it says itself when the next JobMaster reaches it; None:
-    nobody has asked it yet."""
+    """How often the coordinator was restored, by its own report to the next JobMaster.
+    None if it has not been asked yet."""
     has_readers: bool = True
-    """Whether any task has asked it for splits since then, as it says itself."""
+    """Whether a task has requested splits since the last restore.
+    The coordinator itself reports this."""
 
 
 @message
 class CoordinatorAttempt:
-    """The last attempt of the coordinator of a vertex: its Spark driver."""
+    """The last attempt of a vertex's coordinator, which is a Spark driver."""
 
     vertex_id: JobVertexID
     attempt_number: int
     is_present: bool
-    """False: the next one is to begin, when the vertex is deployed again."""
+    """Whether the attempt exists.  False: the next deployment starts the next attempt."""
 
 
 NOT_DEPLOYED = 1 << 31
-"""Of a number in :attr:`JobNotes.attempts`: that attempt is the next one, and was never deployed.
-Those before it count no more, whatever became of them."""
+"""Flag in :attr:`JobNotes.attempts`: the noted attempt comes next and was not deployed yet.
+Earlier attempts of the subtask no longer count, however they ended."""
 
 
 @message
 class JobNotes:
-    """What a JobMaster tells its SlotPool before it acts on it; later notes replace all earlier
-    ones."""
+    """Notes that a JobMaster stores in its SlotPool before it acts; they replace earlier notes."""
 
     graph_id: ExecutionGraphID
     parallelisms: tuple[int, ...]
-    """Per vertex, in the order of the execution graph."""
+    """Parallelism of each vertex, in the order of the execution graph."""
     attempts: bytes
-    """Per subtask, in the order of the execution graph, an unsigned 32-bit integer, little endian:
-    0 if it was never deployed in this execution graph, else the number of its present attempt plus
-    one; with NOT_DEPLOYED, if that is to be restarted and was not deployed yet."""
+    """Unsigned 32-bit integers, little endian, one per subtask in the order of the execution graph.
+    0: the subtask was never deployed in this execution graph.  Otherwise the number of its current
+    attempt plus one, with the flag NOT_DEPLOYED if the attempt was not deployed yet."""
     restores: int
     """How often the coordinators of sources have been restored."""
     source_coordinator: SourceCoordinatorPlace | None = None
-    """None: the job has none, or it is not there yet; whoever hands the notes to ``take_over`` puts
-    None in its place, too, if it cannot be reached."""
+    """Place of the sources' coordinator; None if the job has none, or it does not exist yet.
+    The caller of ``take_over`` also sets None if the coordinator cannot be reached."""
     takeovers: int = 0
-    """How many JobMasters have taken the execution graph over."""
+    """How many JobMasters have taken over the execution graph."""
     task_executors: tuple[WorkerLocation, ...] = ()
-    """Of a job with stream sources, those that have, or are sent, its present attempts."""
+    """TaskExecutors that have, or are sent, the current attempts.
+    Noted only for jobs with streaming sources."""
     is_being_scaled: bool = False
-    """All is stopped, to be executed with another parallelism, though nothing has failed."""
+    """Whether all tasks are being stopped to change the parallelism. This is not a failure."""
     restarts: int = 0
-    """Of the job, or of regions of it, so far."""
+    """Number of restarts of the job or of its regions."""
     failovers: int = 0
-    """How many JobMasters have died before."""
+    """How many JobMasters of the job have died."""
     coordinators: tuple[CoordinatorAttempt, ...] = ()
-    """Of the coordinated vertices that were ever deployed in this execution graph."""
+    """Coordinators of the vertices that were ever deployed in this execution graph."""
     result: SparkResult | None = None
-    """What a Spark stage has told that nothing of the job reads."""
+    """Result of the Spark stage whose result no vertex reads; None if there is none yet."""
     running_since: float = 0.0
-    """Seconds since the epoch: since when the job is RUNNING; 0: it is not."""
+    """Seconds since the epoch when the job became RUNNING; 0 if it is not running."""
 
 
 @message
 class FinishedTask:
-    """An attempt that has finished, and the slot in which it has.
-
-    Times are seconds since the epoch, by the clocks of the job's JobMasters; 0: not known.
-    """
+    """An attempt that has finished, with its slot.
+    Times are seconds since the epoch, by the clocks of the job's JobMasters; 0 if unknown."""
 
     state: TaskExecutionState
     slot: AllocatedSlot
     deployed_at: float = 0.0
     finished_at: float = 0.0
-    """When its JobMaster heard of it."""
+    """When the JobMaster received the report."""
 
 
 @message
@@ -98,33 +95,39 @@ class ReportedTask:
     """An attempt that a TaskExecutor has or had."""
 
     deployment: TaskDeployment
-    """As it was deployed, but for the state that it was restored from."""
+    """The deployment as received, without the restored state."""
     state: ExecutionState
-    """As was reported last, be it that nobody heard it."""
+    """The last state that the TaskExecutor reported, even if no JobMaster received the report."""
     ended: TaskExecutionState | None = None
-    """How it ended; None: it runs."""
+    """How the attempt ended; None if it runs."""
     is_stopping: bool = False
-    """It has been told to stop with a savepoint."""
+    """Whether the attempt was told to stop with a savepoint."""
     awaits_checkpoint: int | None = None
-    """It ends when a checkpoint later than this one is complete, and has said so; 0: any.  None: it
-    has not said so, and waits at most for the next periodic one."""
+    """Id of a checkpoint, or 0.  The attempt has reported that it ends as soon as a checkpoint with
+    a higher id is complete.  None: it has not reported so, but may wait for the next periodic
+    checkpoint."""
+    acknowledged: int = 0
+    """Id of the latest checkpoint for which the attempt has written its state; 0 if none."""
 
 
 @message
 class ReportedGraph:
-    """The attempts of one execution graph that a TaskExecutor has."""
+    """The attempts of one execution graph on a TaskExecutor."""
 
     graph_id: ExecutionGraphID
     parts: tuple[SharedPart, ...]
-    """To which the deployments refer; without users' code."""
+    """Shared parts that the deployments refer to, without user code."""
     tasks: tuple[ReportedTask, ...]
 
 
 @message
 class TaskExecutorReport:
-    """What a TaskExecutor has of a job, when it registers at a JobMaster of it."""
+    """A TaskExecutor's report about a job, sent when it registers at the job's JobMaster."""
 
     location: WorkerLocation
     slots: tuple[AllocatedSlot, ...]
     graphs: tuple[ReportedGraph, ...]
     kv_states: tuple[KvStateRegistration, ...] = ()
+    notes: JobNotes | None = None
+    """The last notes that a JobMaster stored on the TaskExecutor; None if there are none.
+    There may be later notes elsewhere."""

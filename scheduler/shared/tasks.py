@@ -1,4 +1,4 @@
-"""Tasks: what a JobMaster deploys and a TaskExecutor reports."""
+"""Tasks: deployments by a JobMaster and reports by a TaskExecutor."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from flinkray.core.ids import (
     ResultPartitionID,
 )
 from flinkray.core.message import message
+from flinkray.core.outlook import ProgramError
 from flinkray.scheduler.graph.job_graph import (
     DistributionPattern,
     Invokable,
@@ -33,7 +34,7 @@ from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
 
 _SHORT = 1024
-"""Bytes of a failure's text that fit into a message of any size."""
+"""Largest size in bytes of a failure's text in a shortened message."""
 
 
 @message
@@ -46,15 +47,18 @@ class TaskExecutionState:
     failure: str | None = None
     traceback: str | None = None
     suppress_restarts: bool = False
-    """The failure would happen again."""
+    """Whether the failure would happen again after a restart."""
     missing_partitions: tuple[ResultPartitionID, ...] = ()
-    """The task failed because it could not read the first; the others were found missing with
-    it."""
+    """Partitions that do not exist.
+    The task failed because it could not read the first; the others were found missing at the same
+    time."""
     io_metrics: IOMetrics | None = None
-    """Of a stream task that has ended."""
+    """Metrics of a streaming task that has ended; otherwise None."""
+    program_error: ProgramError | None = None
+    """Identifies the error, to find out whether another attempt ends with the same error."""
 
     def shortened(self) -> TaskExecutionState:
-        """Without most of its texts, for messages that are too large with them."""
+        """The report with shortened texts, for messages that would be too large."""
         text = None if self.failure is None else sendable(self.failure, _SHORT)
         first = self.missing_partitions[:1]
         return replace(self, failure=text, traceback=None, missing_partitions=first)
@@ -65,39 +69,44 @@ class TaskExecutionState:
 
 @message
 class JobInformation:
-    """What all tasks of a job have in common."""
+    """Information that all tasks of a job share."""
 
     job_id: JobID
     job_name: str
     files: tuple[JobFile, ...] = ()
     cancellation_interval: float | None = None
-    """Seconds; None: the cluster's ``task.cancellation.interval``, and so on."""
+    """Seconds between interrupts of a task that is being canceled.
+    None: the cluster's ``task.cancellation.interval``."""
     cancellation_timeout: float | None = None
+    """Seconds after which a canceled task is ended by force.
+    None: the cluster's ``task.cancellation.timeout``."""
     takes_checkpoints: bool = False
-    """From time to time, not only when somebody asks for one."""
+    """Whether the job takes periodic checkpoints, not only requested ones."""
     is_exactly_once: bool = True
-    """False: checkpoints may hold records after their barriers, too."""
+    """Whether checkpoints contain no effects of records that came after their barriers."""
     inline_threshold: int | None = None
-    """Bytes below which state lies in its handle; None: the cluster's
-    ``execution.checkpointing.data-inline-threshold``."""
+    """Bytes below which state is stored in its handle.
+    None: the cluster's ``execution.checkpointing.data-inline-threshold``."""
     max_waiting_records: int | None = None
-    """None: the cluster's ``execution.spark.max-waiting-records``."""
+    """Number of waiting records in a subtask of a look-up from which on sources are not read.
+    None: the cluster's ``execution.spark.max-waiting-records``."""
 
 
 @message
 class ConsumerInformation:
-    """Who reads a result: from it and the number of producers follows into how many subpartitions a
-    partition is divided (:func:`flinkray.scheduler.graph.distribution.number_of_subpartitions`)."""
+    """A consumer of a result.
+    Together with the number of producers it determines the number of subpartitions of a partition
+    (:func:`flinkray.scheduler.graph.distribution.number_of_subpartitions`)."""
 
     pattern: DistributionPattern
     parallelism: int
     max_parallelism: int
-    """The number of key groups, by which keyed records are sent."""
+    """Number of key groups, which decide where keyed records are sent."""
 
 
 @message
 class ResultInformation:
-    """A result that each subtask of a vertex produces a partition of."""
+    """A result of a vertex; each subtask produces a partition of it."""
 
     data_set_id: IntermediateDataSetID
     result_type: ResultPartitionType
@@ -107,7 +116,8 @@ class ResultInformation:
 
 @message
 class InputInformation:
-    """A result that a vertex reads; which part follows from pattern, parallelisms and subtask."""
+    """A result that a vertex reads.
+    Pattern, parallelisms and subtask determine which part a subtask reads."""
 
     data_set_id: IntermediateDataSetID
     result_type: ResultPartitionType
@@ -116,12 +126,12 @@ class InputInformation:
     producer_parallelism: int
     medium: ResultMedium = ResultMedium.CHANNELS
     is_written_whole: bool = False
-    """Files: the producer's coordinator has written all partitions as one."""
+    """Whether the producer's coordinator has written all partitions as one set of files."""
 
 
 @message
 class VertexInformation:
-    """What all subtasks of a vertex have in common."""
+    """Information that all subtasks of a vertex share."""
 
     vertex_id: JobVertexID
     name: str
@@ -131,41 +141,42 @@ class VertexInformation:
     inputs: tuple[InputInformation, ...]
     results: tuple[ResultInformation, ...]
 
+    def task(self, subtask_index: int) -> str:
+        """Name of a subtask, for users."""
+        return f"{self.name} ({subtask_index + 1}/{self.parallelism})"
+
 
 @message
 class PartitionLocations:
-    """Where the producers of consecutive partitions are: what consumers must know of them.
-
-    The two arrays are of unsigned 32-bit integers, little endian: for tens of thousands of
-    partitions they are copied as they are.
-    """
+    """Locations of the producers of consecutive partitions, for the consumers.
+    The arrays contain unsigned 32-bit integers, little endian, which are copied unconverted."""
 
     graph_id: ExecutionGraphID
     data_set_id: IntermediateDataSetID
     first_partition: int
     task_executors: tuple[WorkerLocation, ...]
     places: bytes
-    """Per partition an index into ``task_executors``."""
+    """Index into ``task_executors`` for each partition."""
     attempts: bytes
-    """Per partition the attempt number of its producer."""
+    """Attempt number of the producer for each partition."""
     coordinator_attempt: int = 0
-    """Of a data set that the producers' coordinator has written: its attempt that has."""
+    """If the producers' coordinator has written the data set: the attempt that wrote it."""
 
     @property
     def number_of_partitions(self) -> int:
         return len(self.places) // 4
 
     def location_of(self, partition: int) -> WorkerLocation:
-        """Of the partition with that index in its data set."""
+        """Location of the partition; *partition* is its index in the data set."""
         return self.task_executors[unpack_numbers(self.places)[partition - self.first_partition]]
 
     def partition_id(self, partition: int) -> ResultPartitionID:
-        """Of the partition with that index in its data set."""
+        """Id of the partition; *partition* is its index in the data set."""
         attempt = unpack_numbers(self.attempts)[partition - self.first_partition]
         return ResultPartitionID(self.graph_id, self.data_set_id, partition, attempt)
 
     def partitions_at(self, location: WorkerLocation) -> Iterator[ResultPartitionID]:
-        """Those whose producers are there, in their order."""
+        """Ids of the partitions whose producers are at the location, in their order."""
         place = self.task_executors.index(location)
         numbers = zip(unpack_numbers(self.places), unpack_numbers(self.attempts), strict=True)
         for number, (where, attempt) in enumerate(numbers):
@@ -177,8 +188,9 @@ class PartitionLocations:
 
 @message
 class SharedPart:
-    """A part of many deployments.  A TaskExecutor keeps it for the execution graph; a newer version
-    of the same key replaces it.  It is sent to each TaskExecutor once."""
+    """A part that many deployments share.
+    It is sent to each TaskExecutor once.  The TaskExecutor keeps it for the execution graph, until
+    a newer version of the same key replaces it."""
 
     key: int
     version: int
@@ -187,14 +199,15 @@ class SharedPart:
 
 @message
 class RestoredTask:
-    """What a task goes on from."""
+    """The state that a task starts with."""
 
     checkpoint_id: int
     state: TaskState | None
-    """None: it has none in that checkpoint."""
+    """State of the task's operators; None if the task has no state in the checkpoint."""
     is_foreign: bool = False
-    """Another job has taken it: what does not fit it will not fit another time either, and what
-    that job had collected is for its own client."""
+    """Whether another job has taken the checkpoint.
+    If so, a restart does not help if the state does not fit, and results that the other job had
+    collected are not restored."""
 
 
 @message
@@ -206,50 +219,50 @@ class TaskDeployment:
     attempt_number: int
     allocation_id: AllocationID
     inputs: tuple[int, ...] = ()
-    """Per input of the vertex its PartitionLocations."""
+    """Key of the PartitionLocations for each input of the vertex."""
     restored: RestoredTask | None = None
-    """None: it begins anew."""
+    """State from which the task starts; None: the task starts without state."""
     coordinator_attempt: int = 0
-    """The attempt of the vertex's coordinator that it belongs to; 0 without one."""
+    """Number of the coordinator's attempt to which the task belongs; 0 without a coordinator."""
     restores: int = 0
-    """How often the coordinators of the job had been restored when it was deployed: it belongs to
-    what they were restored to last."""
+    """How often the job's coordinators had been restored when the task was deployed.
+    The task belongs to their state since that restore."""
     deployed_at: float = 0.0
-    """Seconds since the epoch, by the clock of the JobMaster that has deployed it; 0: not known."""
+    """Seconds since the epoch, by the clock of the deploying JobMaster; 0 if unknown."""
 
 
 @message
 class TaskDeployments:
-    """All that a TaskExecutor has to begin, in one message."""
+    """All deployments for a TaskExecutor, in one message."""
 
     job_id: JobID
     graph_id: ExecutionGraphID
-    """Whose tasks and parts these are."""
+    """Execution graph of these tasks and parts."""
     job: int
     """Key of the JobInformation."""
     parts: tuple[SharedPart, ...]
-    """Those that the TaskExecutor has not been sent yet."""
+    """Parts that the TaskExecutor has not received yet."""
     tasks: tuple[TaskDeployment, ...]
     source_coordinator_owner: JobMasterId | None = None
-    """The JobMaster that has started the coordinator of the job's sources: tasks know it by this
-    id.  None: the one that deploys them."""
+    """JobMaster that started the coordinator of the job's sources; tasks identify it by this id.
+    None: the JobMaster that deploys the tasks."""
 
 
 def attempt_of(
     graph_id: ExecutionGraphID, vertex: VertexInformation, task: TaskDeployment
 ) -> ExecutionAttemptID:
-    """The id under which a deployed attempt is reported and cancelled."""
+    """The id under which a deployed attempt is reported and canceled."""
     subtask = ExecutionVertexID(vertex.vertex_id, task.subtask_index)
     return ExecutionAttemptID(graph_id, subtask, task.attempt_number)
 
 
 def pack_numbers(numbers: list[int]) -> bytes:
-    """Unsigned 32-bit integers, little endian."""
+    """Pack unsigned 32-bit integers, little endian."""
     return pack_array(array("I", numbers))
 
 
 def pack_array(numbers: array[int]) -> bytes:
-    """The same of an array of unsigned 32-bit integers."""
+    """Pack an array of unsigned 32-bit integers, little endian."""
     if byteorder == "big":
         numbers = array("I", numbers)
         numbers.byteswap()
@@ -257,7 +270,7 @@ def pack_array(numbers: array[int]) -> bytes:
 
 
 def unpack_numbers(packed: bytes) -> array[int]:
-    """The reverse of :func:`pack_numbers`."""
+    """Unpack the result of :func:`pack_numbers`."""
     numbers = array("I")
     numbers.frombytes(packed)
     if byteorder == "big":

@@ -3,7 +3,6 @@
 __all__ = [
     "execution_slot_allocator",
     "logical_slot",
-    "slot_assignment",
     "slot_ledger",
     "slot_pool",
     "slot_pool_actions",

@@ -1,4 +1,4 @@
-"""Slots for subtasks: asks the SlotPool for physical slots, and divides those among who shares."""
+"""Slots for subtasks: requests physical slots from the SlotPool and divides them."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ SlotAllocatorAction = (
     | LogicalSlotFailed
     | FailPayload
 )
-"""The first three are messages to the SlotPool, the others news for the scheduler."""
+"""The first three are messages to the SlotPool, the others are for the scheduler."""
 
 
 @dataclass(slots=True, eq=False)
 class _SharedSlot:
-    """The physical slot of an execution-slot-sharing group, or the request for it."""
+    """The physical slot of an execution-slot-sharing group, or the request for the slot."""
 
     group: ExecutionSlotSharingGroup
     request_id: SlotRequestId | None = None
-    """Of the request that is not answered."""
+    """Id of the unanswered request; None if there is none."""
     slot: AllocatedSlot | None = None
     waiting: dict[ExecutionVertexID, None] = field(default_factory=dict)
     logical: dict[ExecutionVertexID, LogicalSlot] = field(default_factory=dict)
@@ -72,11 +72,10 @@ class _SharedSlot:
 
 
 class ExecutionSlotAllocator:
-    """The JobMaster's side of its SlotPool.
-
-    Each subtask asked for with :meth:`allocate` gets exactly one LogicalSlotAllocated or
-    LogicalSlotFailed, unless it is cancelled before.  Events in, actions out, in the order in which
-    they are to be carried out; all in constant time per subtask.
+    """Allocates slots of the SlotPool to subtasks.
+    Each subtask passed to :meth:`allocate` gets exactly one LogicalSlotAllocated or
+    LogicalSlotFailed, unless it is canceled before.  The allocator takes events and returns
+    actions, in the order in which they must be carried out.  Time is constant per subtask.
     """
 
     def __init__(
@@ -86,8 +85,8 @@ class ExecutionSlotAllocator:
         is_batch: bool = False,
         requests_made: int = 0,
     ) -> None:
-        """*groups*: of :func:`~flinkray.scheduler.slots.slot_sharing.slot_sharing_groups`.
-        *requests_made*: by an earlier allocator of the same pool, whose ids are not used again."""
+        """*groups*: from :func:`~flinkray.scheduler.slots.slot_sharing.slot_sharing_groups`.
+        *requests_made*: number of requests by an earlier allocator, whose ids are not reused."""
         self._is_batch = is_batch
         self._shared: dict[ExecutionVertexID, _SharedSlot] = {}
         for group in groups:
@@ -104,14 +103,9 @@ class ExecutionSlotAllocator:
         near: dict[ExecutionVertexID, tuple[ResourceID, ...]] | None = None,
         timeout: float | None = None,
     ) -> list[SlotAllocatorAction]:
-        """Ask for the slots of subtasks that have none.
-
-        A group asks first for the slot that it had before.  *near*: where a subtask's inputs are.
-        One SlotRequests per profile and constraint, whatever the number of subtasks.
-
-        Raises:
-            ValueError: a subtask has a slot, or waits for one.
-        """
+        """Request slots for subtasks that have none, with one SlotRequests per kind of slot.
+        A group prefers the slot that it had before.  *near*: locations of each subtask's inputs.
+        Raises ValueError if a subtask has a slot, or waits for one."""
         actions: list[SlotAllocatorAction] = []
         wanted: dict[tuple[ResourceProfile, SameWorkerGroup | None], list[SlotRequest]] = {}
         for vertex in vertices:
@@ -132,12 +126,9 @@ class ExecutionSlotAllocator:
         return actions
 
     def adopt(self, attempt_id: ExecutionAttemptID, slot: AllocatedSlot) -> RestoredSlot | None:
-        """An attempt is in that slot without having asked for it; what the pool is to be told of
-        that, or None: another one of its group was first.
-
-        Raises:
-            ValueError: its group is in another slot, or asks for one.
-        """
+        """Record that an attempt is in a slot that it did not request.
+        Returns the slot to restore in the pool; None if another attempt of its group was first.
+        Raises ValueError if its group is in another slot, or has requested one."""
         vertex = attempt_id.vertex
         shared = self._shared[vertex]
         is_first = shared.slot is None
@@ -156,7 +147,7 @@ class ExecutionSlotAllocator:
         )
 
     def slot_events(self, events: Iterable[SlotEvent]) -> list[SlotAllocatorAction]:
-        """What the SlotPool says, in its order."""
+        """Handle events of the SlotPool, in their order."""
         actions: list[SlotAllocatorAction] = []
         for event in events:
             match event:
@@ -172,7 +163,7 @@ class ExecutionSlotAllocator:
     def cancel(
         self, vertices: Iterable[ExecutionVertexID], reason: str
     ) -> list[SlotAllocatorAction]:
-        """These do not wait any more; those that do not are ignored."""
+        """Cancel the waiting of these subtasks.  Subtasks that do not wait are ignored."""
         cancelled = []
         for vertex in vertices:
             shared = self._shared[vertex]
@@ -186,8 +177,8 @@ class ExecutionSlotAllocator:
     def release(
         self, vertices: Iterable[ExecutionVertexID], cause: str
     ) -> list[SlotAllocatorAction]:
-        """Give the subtasks' shares back; attempts in them fail, and the share is back at their end
-        (:meth:`payload_ended`)."""
+        """Return the slot shares of these subtasks.
+        Attempts in them fail, and their share is returned when they end (:meth:`payload_ended`)."""
         actions: list[SlotAllocatorAction] = []
         returned: list[AllocationID] = []
         for vertex in vertices:
@@ -200,8 +191,7 @@ class ExecutionSlotAllocator:
     def payload_ended(
         self, attempts: Iterable[ExecutionAttemptID], cause: str = "its task has ended"
     ) -> list[SlotAllocatorAction]:
-        """The attempts have ended: their shares are given back, a slot goes back to the pool with
-        its last share."""
+        """Return the slot shares of ended attempts.  A slot is returned with its last share."""
         returned: list[AllocationID] = []
         for attempt_id in attempts:
             logical = self._shared[attempt_id.vertex].logical.get(attempt_id.vertex)
@@ -212,22 +202,22 @@ class ExecutionSlotAllocator:
         return list(_returned(returned, cause))
 
     def logical_slot(self, vertex: ExecutionVertexID) -> LogicalSlot | None:
-        """The share that a subtask has now."""
+        """The slot share of the subtask; None if it has none."""
         return self._shared[vertex].logical.get(vertex)
 
     def has_nothing(self, vertex: ExecutionVertexID) -> bool:
-        """Whether a subtask neither has a share of a slot nor waits for one."""
+        """Whether the subtask neither has a slot share nor waits for one."""
         shared = self._shared[vertex]
         return vertex not in shared.logical and vertex not in shared.waiting
 
     @property
     def requests_made(self) -> int:
-        """So far, answered or not."""
+        """Number of requests so far, answered or not."""
         return self._requests_made
 
     @property
     def waiting(self) -> Counter[ResourceProfile]:
-        """How many requests of which profile the pool has not answered."""
+        """Number of unanswered requests, by profile."""
         return Counter(shared.group.profile for shared in self._by_request.values())
 
     def _new_request(
@@ -263,7 +253,7 @@ class ExecutionSlotAllocator:
         return LogicalSlotAllocated(logical)
 
     def _failed(self, event: SlotRequestFailed, actions: list[SlotAllocatorAction]) -> None:
-        """All that wait for the slot have failed (SP-20)."""
+        """Fail all subtasks that wait for the slot (SP-20)."""
         shared = self._by_request.pop(event.request_id, None)
         if shared is None:
             return
@@ -274,7 +264,7 @@ class ExecutionSlotAllocator:
     def _lost(
         self, allocation_id: AllocationID, cause: str, actions: list[SlotAllocatorAction]
     ) -> None:
-        """The root is released and its children with it (SP-20)."""
+        """Release all shares of a lost slot (SP-20)."""
         shared = self._by_allocation.pop(allocation_id, None)
         if shared is None:
             return

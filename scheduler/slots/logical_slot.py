@@ -1,4 +1,4 @@
-"""The share of a slot that one subtask has."""
+"""The share that one subtask has of a slot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flinkray.scheduler.shared.slots import AllocatedSlot
 
 @dataclass(frozen=True, slots=True)
 class FailPayload:
-    """The attempt has lost its slot: fail it, and say ``payload_ended`` when it has ended."""
+    """Fail this attempt, which has lost its slot, and call ``payload_ended`` when it has ended."""
 
     attempt_id: ExecutionAttemptID
     cause: str
@@ -24,70 +24,69 @@ class _State(Enum):
 
 
 class LogicalSlot:
-    """Holds one attempt, once (or one after another of the same subtask), and is given back once.
-
-    Who runs the attempt gives the slot back with :meth:`release_slot`; who owns the slot takes it
-    away with :meth:`release`.  Both fail the attempt that is still in it.
-    """
+    """A share of a slot: holds one attempt of a subtask at a time, and is returned once.
+    The attempt's side returns the share with :meth:`release_slot`; the slot's owner takes the share
+    away with :meth:`release`.  Both fail an attempt that is still in the slot."""
 
     __slots__ = ("_is_given_back", "_payload", "_payload_has_ended", "_state", "slot", "vertex")
 
     def __init__(self, vertex: ExecutionVertexID, slot: AllocatedSlot) -> None:
         self.vertex = vertex
         self.slot = slot
-        """The physical slot, which others may share."""
+        """The physical slot, which other subtasks may share."""
         self._state = _State.ALIVE
         self._payload: ExecutionAttemptID | None = None
         self._payload_has_ended = True
         self._is_given_back = False
-        """Whether ``release_slot`` was called: to be taken back when the payload has ended."""
+        """Whether ``release_slot`` was called; the share goes when the payload has ended."""
 
     @property
     def payload(self) -> ExecutionAttemptID | None:
-        """The attempt in the slot, running or ended."""
+        """The attempt in the slot, running or ended; None if there is none."""
         return self._payload
 
     @property
     def is_released(self) -> bool:
-        """Whether its attempt has ended and its owner has taken it back."""
+        """Whether the attempt has ended and the owner has taken the share back."""
         return self._state is _State.RELEASED
 
     @property
     def wants_to_return(self) -> bool:
-        """Whether the owner may take it back now: it was given back and nothing is in it."""
+        """Whether the owner may take the share back: it was returned and nothing runs in it."""
         return self._state is _State.RELEASING and self._is_given_back and self._payload_has_ended
 
     def try_assign_payload(self, attempt_id: ExecutionAttemptID) -> bool:
-        """Put an attempt in; False: there was one already, or the slot is not alive (SP-19)."""
+        """Put an attempt into the slot.
+        Returns False if there was an attempt already, or the slot is not alive (SP-19)."""
         if self._payload is not None or self._state is not _State.ALIVE:
             return False
         self._payload, self._payload_has_ended = attempt_id, False
         return True
 
     def replace_payload(self, before: ExecutionAttemptID, after: ExecutionAttemptID) -> bool:
-        """Another attempt of the subtask goes on in the slot; False: *before* is not in it, or it
-        is not alive."""
+        """Let another attempt of the subtask continue in the slot.
+        Returns False if *before* is not in the slot, or the slot is not alive."""
         if self._payload != before or self._state is not _State.ALIVE:
             return False
         self._payload, self._payload_has_ended = after, False
         return True
 
     def release(self, cause: str) -> list[FailPayload]:
-        """The owner takes the slot away; it is not handed back to him (SP-19)."""
+        """Take the slot away on behalf of its owner; it is not handed back to the owner (SP-19)."""
         return self._begin_release(cause)
 
     def release_slot(self, cause: str) -> list[FailPayload]:
-        """The slot is given back; see :attr:`wants_to_return`.  Again: nothing."""
+        """Return the slot; see :attr:`wants_to_return`.  A second call changes nothing."""
         if self._state is not _State.RELEASED:
             self._is_given_back = True
         return self._begin_release(cause)
 
     def payload_ended(self) -> None:
-        """The attempt is in a terminal state."""
+        """Note that the attempt is in a terminal state."""
         self._payload_has_ended = True
 
     def taken_back(self) -> None:
-        """The owner has it again."""
+        """Note that the owner has taken the share back."""
         self._state = _State.RELEASED
 
     def _begin_release(self, cause: str) -> list[FailPayload]:

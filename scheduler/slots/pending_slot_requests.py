@@ -1,4 +1,4 @@
-"""The requests that a SlotPool has not answered."""
+"""The unanswered requests of a SlotPool."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ class PendingRequest:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """Requests of one profile, kind and time-out: they time out in the order in which they came."""
+    """Requests with the same profile, kind and timeout, which time out in the order of arrival."""
 
     profile: ResourceProfile
     is_batch: bool
     timeout: float
     pending: OrderedDict[SlotRequestId, PendingRequest] = field(default_factory=OrderedDict)
-    """Not a plain dict: the first of one whose first entries were removed is slow to find."""
+    """An OrderedDict: a plain dict is slow to find its first entry after removals."""
     starved_since: float = -inf
-    """Batch: since when no slot of the pool could hold the profile; infinite: there is one."""
+    """Batch requests: monotonic seconds since when no slot of the pool is large enough.
+    Infinite while a slot is large enough."""
 
     def deadline(self) -> float:
-        """When the oldest request times out."""
+        """When the oldest request times out; infinite if there is none."""
         oldest = next(iter(self.pending.values()), None)
         if oldest is None:
             return inf
@@ -45,17 +46,15 @@ class Lane:
 
 
 class PendingRequests:
-    """First come, first served, but for those who prefer the very slot that has come.
-
-    Questions take time in proportion to the number of lanes (different profiles and time-outs), not
-    of requests.
-    """
+    """Serves requests in the order of arrival.
+    Requests that prefer the arrived slot go first. Queries take time in proportion to the number of
+    lanes (different profiles and timeouts), not of requests."""
 
     def __init__(self) -> None:
         self._lanes: dict[tuple[ResourceProfile, bool, float], Lane] = {}
         self._by_id: dict[SlotRequestId, PendingRequest] = {}
         self._fans: dict[Hashable, dict[SlotRequestId, PendingRequest]] = {}
-        """AllocationID or ResourceID -> who prefers it."""
+        """AllocationID or ResourceID -> requests that prefer it."""
         self._next_number = 0
 
     def __len__(self) -> int:
@@ -73,7 +72,7 @@ class PendingRequests:
         now: float,
         could_be_held: bool,
     ) -> None:
-        """*could_be_held*: whether a slot of the pool, used or not, is large enough."""
+        """Add a request.  *could_be_held*: whether any slot of the pool is large enough."""
         key = (profile, is_batch, timeout)
         lane = self._lanes.get(key)
         if lane is None:
@@ -88,7 +87,7 @@ class PendingRequests:
             self._fans.setdefault(preferred, {})[request.request_id] = pending
 
     def remove(self, request_id: SlotRequestId) -> PendingRequest | None:
-        """None: it is not pending."""
+        """Remove a request.  None if the request is not pending."""
         pending = self._by_id.pop(request_id, None)
         if pending is None:
             return None
@@ -106,8 +105,9 @@ class PendingRequests:
         return pending
 
     def whom_to_serve(self, slot: AllocatedSlot, matched: ResourceProfile) -> PendingRequest | None:
-        """Who gets a slot that is matched to a profile: who had it before; who wants to be on its
-        TaskExecutor; the oldest of that profile; the oldest of the largest profile that fits."""
+        """The request that gets a slot matched to a profile; None if no request can use the slot.
+        Order: the request that had the slot; one that prefers its TaskExecutor; the oldest of the
+        profile; the oldest of the largest profile that fits."""
         for preferred in (slot.allocation_id, slot.location.resource_id):
             for pending in self._fans.get(preferred, {}).values():
                 if pending.lane.profile.fits_into(slot.profile):
@@ -128,7 +128,7 @@ class PendingRequests:
         return sorted(found, key=lambda pending: pending.number)
 
     def all(self) -> Iterator[PendingRequest]:
-        """Oldest first."""
+        """All requests, oldest first."""
         return iter(tuple(self._by_id.values()))
 
     # time
@@ -137,7 +137,7 @@ class PendingRequests:
         return [lane for lane in self._lanes.values() if lane.is_batch]
 
     def timed_out(self, now: float) -> list[PendingRequest]:
-        """Those whose time is over, oldest first."""
+        """Requests that have timed out, oldest first."""
         over = []
         for lane in self._lanes.values():
             for pending in lane.pending.values():
@@ -147,5 +147,5 @@ class PendingRequests:
         return sorted(over, key=lambda pending: pending.number)
 
     def next_deadline(self) -> float:
-        """Infinite: none times out."""
+        """Time of the next timeout; infinite if no request times out."""
         return min((lane.deadline() for lane in self._lanes.values()), default=inf)

@@ -1,4 +1,4 @@
-"""What a job requires, held against the slots that its pool has."""
+"""The requirements of a job, compared with the slots in its pool."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from flinkray.scheduler.slots.pooled_slots import PooledSlots
 
 
 class PoolRequirements:
-    """A total of slots per profile.  Each slot of the pool is matched to one profile, and counts
-    for its total; those beyond it are *excess*, and given back when they are idle for too long.
-
-    Every method takes constant time, but for the number of different profiles.
-    """
+    """The required number of slots per profile, in constant time per profile.
+    Each slot is matched to one profile and counts for its total.  Slots beyond the total are
+    *excess*, and are returned when they are idle for too long."""
 
     def __init__(self, slots: PooledSlots) -> None:
         self._slots = slots
@@ -28,7 +26,7 @@ class PoolRequirements:
         return self._required.get(profile, 0)
 
     def set(self, requirements: Iterable[ResourceRequirement]) -> None:
-        """Overwrite the totals (SP-21)."""
+        """Replace the totals (SP-21)."""
         self._required = {}
         for requirement in requirements:
             self.increase(requirement.profile, requirement.count)
@@ -38,7 +36,7 @@ class PoolRequirements:
             self._required[profile] = self.required(profile) + count
 
     def decrease(self, profile: ResourceProfile, count: int) -> None:
-        """Never below nothing: the total may have been overwritten meanwhile."""
+        """Decrease a total, at most to 0, because the total may have been replaced meanwhile."""
         left = self.required(profile) - count
         if left > 0:
             self._required[profile] = left
@@ -46,15 +44,16 @@ class PoolRequirements:
             self._required.pop(profile, None)
 
     def missing_profile_for(self, offered: ResourceProfile) -> ResourceProfile | None:
-        """The largest profile that lacks a slot and fits into an offered one, if there is one."""
+        """The largest profile that lacks a slot and fits into the offered one, or None."""
         for profile in self._largest_first():
             if self._is_missing(profile) and profile.fits_into(offered):
                 return profile
         return None
 
     def update(self, now: float) -> None:
-        """To be called after every change of totals or slots: matches free slots that are not
-        needed where they are anew, and notes since when there are too many of a profile."""
+        """Update the matching; call this after every change of totals or slots.
+        Free slots that are not needed for their profile are matched anew, and the times are
+        recorded since when profiles have excess slots."""
         for profile in self._largest_first():
             while self._is_missing(profile) and self._move_excess_to(profile):
                 pass
@@ -65,12 +64,11 @@ class PoolRequirements:
             del self._excess_since[profile]
 
     def declared(self) -> tuple[ResourceRequirement, ...]:
-        """What the ResourceManager is to be told.
-
-        It matches slots with requirements by itself, and has to come to the same shortages.  So,
-        where more than one profile is required, slots that are there are declared as what they are,
-        not as what they are used for: a slot of profile A that serves a request of profile B while
-        A lacks a slot raises the total of A (SP-24).
+        """The requirements to declare to the ResourceManager.
+        The ResourceManager matches slots with requirements itself, and must find the same
+        shortages.  So if several profiles are required, existing slots are declared with their own
+        profile, not with the profile they are used for: a slot of profile A that serves a request
+        of profile B while A lacks a slot raises the total of A (SP-24).
         """
         if len(self._required) < 2:
             totals = self._required
@@ -88,8 +86,8 @@ class PoolRequirements:
     # --- idle slots -------------------------------------------------------------------------------
 
     def idle_too_long(self, timeout: float, now: float) -> tuple[AllocationID, ...]:
-        """Free slots beyond the totals that were idle for *timeout* seconds, no more than are
-        beyond them (SP-07, SP-23); the longest idle first, of equal ones the newest."""
+        """Free excess slots that were idle for *timeout* seconds (SP-07, SP-23).
+        The longest idle slots come first; of equal ones the newest."""
         idle: list[AllocationID] = []
         for profile, since in self._excess_since.items():
             over = [
@@ -102,7 +100,8 @@ class PoolRequirements:
         return tuple(idle)
 
     def idle_deadline(self, timeout: float) -> float:
-        """When :meth:`idle_too_long` has something to tell; infinite: not before another event."""
+        """When :meth:`idle_too_long` next returns slots.
+        Infinite if another event must come first."""
         deadline = inf
         for profile, since in self._excess_since.items():
             first = next(iter(self._slots.idle(profile).values()), None)

@@ -1,4 +1,4 @@
-"""The slots in a SlotPool, found by TaskExecutor, by profile and by what they are good for."""
+"""The slots in a SlotPool, indexed by TaskExecutor, by profile and by matched profile."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from flinkray.scheduler.shared.slots import AllocatedSlot
 
 @dataclass(slots=True, eq=False)
 class PooledSlot:
-    """A slot and its use.  Change it through :class:`PooledSlots` only."""
+    """A slot and its use.  Only :class:`PooledSlots` changes it."""
 
     slot: AllocatedSlot
     matched: ResourceProfile
-    """The required profile that it fulfils, or, beyond the requirements, would fulfil best."""
+    """The required profile that the slot fulfils; for an excess slot the profile it fits best."""
     idle_since: float
-    """Monotonic seconds; counts while it is free."""
+    """Monotonic seconds when the slot became idle; valid while it is free."""
     request_id: SlotRequestId | None = None
-    """Of the request that it is reserved for; None: it is free."""
+    """Id of the request for which the slot is reserved; None if it is free."""
 
     @property
     def is_free(self) -> bool:
@@ -32,7 +32,7 @@ class PooledSlot:
 
 @dataclass(frozen=True, slots=True)
 class FreeSlotInfo:
-    """A free slot, and how busy its TaskExecutor is: of its slots in this pool, the part in use."""
+    """A free slot, and the fraction of its TaskExecutor's slots in this pool that are in use."""
 
     slot: AllocatedSlot
     task_executor_utilization: float
@@ -40,7 +40,7 @@ class FreeSlotInfo:
 
 @dataclass(slots=True, eq=False)
 class _Host:
-    """A TaskExecutor as far as the pool has slots on it."""
+    """A TaskExecutor on which the pool has slots."""
 
     order: int
     slots: dict[AllocationID, PooledSlot] = field(default_factory=dict)
@@ -52,30 +52,31 @@ class _Host:
         return self.number_used / len(self.slots) if self.slots else 0.0
 
 
-# The first of these is looked for, and removed, again and again: slow in a plain dict.
+# OrderedDicts, because a plain dict finds its first entry slowly after removals at the front.
 _FreeByHost = OrderedDict[ResourceID, dict[AllocationID, PooledSlot]]
 _Idle = OrderedDict[AllocationID, PooledSlot]
 
 
 class PooledSlots:
-    """Every change and every question takes constant time, but for the number of different
-    profiles (and a logarithm where the least utilised TaskExecutor is looked for)."""
+    """All slots of the pool.
+    Every change and query takes constant time, apart from the number of different profiles (and a
+    logarithm for the search for the least utilised TaskExecutor)."""
 
     def __init__(self) -> None:
         self._slots: dict[AllocationID, PooledSlot] = {}
         self._hosts: dict[ResourceID, _Host] = {}
         self._hosts_seen = 0
         self._free: dict[ResourceProfile, _FreeByHost] = {}
-        """By the slots' own profile."""
+        """Free slots by their own profile, then by TaskExecutor."""
         self._idle: defaultdict[ResourceProfile, _Idle] = defaultdict(OrderedDict)
-        """Free slots by what they are matched to, longest idle first."""
+        """Free slots by matched profile, longest idle first."""
         self._fulfilled: defaultdict[ResourceProfile, int] = defaultdict(int)
         self._used: defaultdict[ResourceProfile, Counter[ResourceProfile]] = defaultdict(Counter)
-        """What used slots are matched to -> their own profiles."""
+        """Matched profile of used slots -> number of these slots by own profile."""
         self._unused: defaultdict[ResourceProfile, Counter[ResourceProfile]] = defaultdict(Counter)
         self._profiles: defaultdict[ResourceProfile, int] = defaultdict(int)
         self._by_utilization: dict[ResourceProfile, list[tuple[float, int, ResourceID]]] = {}
-        """Heaps, with entries that may be out of date."""
+        """Heaps of (utilisation, order, TaskExecutor) by profile; may contain outdated entries."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -84,7 +85,7 @@ class PooledSlots:
         return self._slots.get(allocation_id)
 
     def all(self) -> Iterable[PooledSlot]:
-        """Oldest first."""
+        """All slots, oldest first."""
         return self._slots.values()
 
     def on(self, resource_id: ResourceID) -> tuple[PooledSlot, ...]:
@@ -97,25 +98,24 @@ class PooledSlots:
         return None if host is None else host.by_index.get(slot_index)
 
     def fulfilled(self, profile: ResourceProfile) -> int:
-        """How many slots are matched to a profile."""
+        """Number of slots matched to the profile."""
         return self._fulfilled.get(profile, 0)
 
     def fulfilled_profiles(self) -> list[ResourceProfile]:
         return [profile for profile, number in self._fulfilled.items() if number]
 
     def own_profiles(self, matched: ResourceProfile) -> Iterator[tuple[ResourceProfile, int]]:
-        """The profiles of the slots that are matched to one, with their numbers, used slots
-        first."""
+        """(own profile, number) of the slots matched to a profile, used slots first."""
         for counters in (self._used, self._unused):
             if matched in counters:
                 yield from counters[matched].items()
 
     def could_hold(self, profile: ResourceProfile) -> bool:
-        """Whether some slot, used or not, is large enough (SP-15)."""
+        """Whether a slot, used or not, is large enough for the profile (SP-15)."""
         return any(n and profile.fits_into(held) for held, n in self._profiles.items())
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:
-        """All free slots with the utilisation of their TaskExecutors (SP-11)."""
+        """All free slots, with the utilisation of their TaskExecutors (SP-11)."""
         return tuple(
             FreeSlotInfo(pooled.slot, self._hosts[pooled.slot.location.resource_id].utilization)
             for pooled in self._slots.values()
@@ -123,13 +123,13 @@ class PooledSlots:
         )
 
     def idle(self, matched: ResourceProfile) -> OrderedDict[AllocationID, PooledSlot]:
-        """Free slots matched to a profile, the longest idle first."""
+        """Free slots matched to a profile, longest idle first."""
         return self._idle.get(matched, OrderedDict())
 
     # changes
 
     def add(self, pooled: PooledSlot) -> None:
-        """A free slot joins."""
+        """Add a free slot."""
         slot = pooled.slot
         self._slots[slot.allocation_id] = pooled
         host = self._hosts.get(slot.location.resource_id)
@@ -143,7 +143,7 @@ class PooledSlots:
         self._put_free(pooled)
 
     def remove(self, pooled: PooledSlot) -> None:
-        """A slot leaves."""
+        """Remove a slot."""
         slot = pooled.slot
         host = self._hosts[slot.location.resource_id]
         if pooled.is_free:
@@ -162,7 +162,7 @@ class PooledSlots:
             del self._hosts[slot.location.resource_id]
 
     def rematch(self, pooled: PooledSlot, profile: ResourceProfile) -> None:
-        """A slot fulfils another requirement from now on."""
+        """Match a slot to another profile."""
         own = pooled.slot.profile
         if pooled.is_free:
             del self._idle[pooled.matched][pooled.slot.allocation_id]
@@ -177,7 +177,7 @@ class PooledSlots:
         pooled.matched = profile
 
     def reserve(self, pooled: PooledSlot, request_id: SlotRequestId) -> None:
-        """A free slot is used from now on."""
+        """Reserve a free slot for a request."""
         self._take_free(pooled)
         pooled.request_id = request_id
         self._used[pooled.matched][pooled.slot.profile] += 1
@@ -186,7 +186,7 @@ class PooledSlots:
         self._utilization_changed(resource_id)
 
     def free(self, pooled: PooledSlot, now: float) -> None:
-        """A used slot is free from now on, matched to what it was (SP-24)."""
+        """Free a used slot; it stays matched to its profile (SP-24)."""
         pooled.request_id, pooled.idle_since = None, now
         self._used[pooled.matched][pooled.slot.profile] -= 1
         self._hosts[pooled.slot.location.resource_id].number_used -= 1
@@ -197,8 +197,9 @@ class PooledSlots:
     def best_free(
         self, profile: ResourceProfile, near: tuple[ResourceID, ...], spread_out: bool
     ) -> PooledSlot | None:
-        """A free slot that holds a profile: one on a TaskExecutor of *near* if there is one, the
-        smallest; else, when they are to be *spread out*, on the least utilised TaskExecutor."""
+        """A free slot that holds the profile; None if there is none.
+        The smallest slot on a TaskExecutor of *near* is preferred; otherwise the smallest slot,
+        with *spread_out* on the least utilised TaskExecutor."""
         fitting = sorted(
             (held for held, hosts in self._free.items() if hosts and profile.fits_into(held)),
             key=size_of,
@@ -223,13 +224,13 @@ class PooledSlots:
             heappop(heap)
 
     def _utilization_changed(self, resource_id: ResourceID) -> None:
-        """Of a TaskExecutor with slots, and so for each profile of which it has free ones."""
+        """Update the heaps of a TaskExecutor with slots, for each profile with free slots on it."""
         host = self._hosts[resource_id]
         for profile, hosts in self._free.items():
             if resource_id not in hosts:
                 continue
             heap = self._by_utilization.setdefault(profile, [])
-            if len(heap) > 64 + 4 * len(self._hosts):  # mostly entries that are out of date
+            if len(heap) > 64 + 4 * len(self._hosts):  # mostly outdated entries
                 heap.clear()
                 for other in hosts:
                     known = self._hosts[other]

@@ -1,4 +1,4 @@
-"""A JobMaster's side of what it and its SlotPool know of slots."""
+"""The SlotLedger: a JobMaster's record of the slots that it and its SlotPool know."""
 
 from __future__ import annotations
 
@@ -32,44 +32,43 @@ from flinkray.scheduler.slots.slot_requests import (
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """Whom a slot is reserved for."""
+    """The request for which a slot is reserved."""
 
     request_id: SlotRequestId
     profile: ResourceProfile
-    """That was asked for."""
+    """Requested profile."""
 
 
 class SlotLedger:
-    """Keeps what the pool holds, what it was asked for and what it has answered, so that another
-    pool can be told all of it when this one dies: the job does not notice.
+    """Records the pool's slots, its requests and its answers.
+    When the pool dies, the JobMaster sends the record to the next pool, and the job goes on.
 
-    A message that died with its pool may or may not have had an effect.  The ledger counts what was
-    said, and believes what was heard.  Where that is not what TaskExecutors have, heartbeats tell.
-
-    Slots are found by TaskExecutor, for the heartbeats to each (JM-08).
+    A message that was lost with its pool may or may not have had an effect.  The ledger counts
+    every message sent to the pool, and trusts every message received.  Heartbeats of TaskExecutors
+    correct errors.  Slots are indexed by TaskExecutor, for the heartbeats to
+    each (JM-08).
     """
 
     def __init__(self) -> None:
         self._slots: dict[AllocationID, AllocatedSlot] = {}
         self._on: dict[ResourceID, dict[AllocationID, None]] = {}
         self._constraints: dict[AllocationID, SameWorkerGroup] = {}
-        """Of the slots that were offered with one."""
+        """Constraints of the slots that were offered with one."""
         self._used: dict[AllocationID, _Use] = {}
         self._pending: dict[SlotRequestId, tuple[SlotRequest, SlotRequests]] = {}
-        """With the message in which each was made, but for its requests."""
+        """Pending request, with the message that contained it (without the message's requests)."""
         self._totals: Counter[ResourceProfile] = Counter()
-        """What the pool requires now without a constraint; never below nothing, as there."""
+        """Slots that the pool requires now without a constraint, by profile; at least 0."""
         self._requirements: ResourceRequirements | None = None
-        """As they were set last."""
         self._worker_groups: dict[str, ResourceRequirement] = {}
-        """What was required of each last, by the names of constraints."""
+        """Name of a constraint -> last requirement of the worker group."""
         self._kept: dict[str, None] = {}
-        """Those that stay required while the job restarts."""
+        """Names of constraints whose worker groups stay required while the job restarts."""
 
-    # --- what the pool is told --------------------------------------------------------------------
+    # --- messages to the pool ---------------------------------------------------------------------
 
     def set_requirements(self, requirements: ResourceRequirements) -> None:
-        """They take the place of all totals (SP-21)."""
+        """Record new requirements, which replace all totals (SP-21)."""
         self._requirements = requirements
         self._totals = Counter()
         for requirement in requirements.requirements:
@@ -92,7 +91,8 @@ class SlotLedger:
         self._worker_groups[constraint.name] = requirement
 
     def job_restarting(self, is_restarting: bool) -> None:
-        """It begins to, or does no more: worker groups that are required now stay so meanwhile."""
+        """Note that a restart of the job begins or ends.
+        Worker groups that are required when it begins stay required until it ends."""
         if not is_restarting:
             self._kept.clear()
             return
@@ -111,26 +111,27 @@ class SlotLedger:
             self._free(allocation_id)
 
     def offered(self, offers: Iterable[SlotOffer]) -> None:
-        """To be told before the pool says which of them it takes."""
+        """Record offers.  Call this before the pool says which of them it accepts."""
         for offer in offers:
             if offer.constraint is not None:
                 self._constraints[offer.allocation_id] = offer.constraint
 
     def offer_answered(self, offers: Iterable[SlotOffer], answer: SlotOfferAnswer) -> None:
-        """What the pool has not taken goes back; the others it tells, before or after."""
+        """Forget the offers that the pool refused; the pool reports accepted ones separately."""
         for offer in offers:
             if offer.allocation_id not in answer.accepted:
                 self._constraints.pop(offer.allocation_id, None)
 
-    # --- what is heard of slots -------------------------------------------------------------------
+    # --- events of slots --------------------------------------------------------------------------
 
     def add(self, slot: AllocatedSlot) -> None:
-        """The pool has it."""
+        """Record that the pool has the slot."""
         self._slots[slot.allocation_id] = slot
         self._on.setdefault(slot.location.resource_id, {})[slot.allocation_id] = None
 
     def adopted(self, slots: Iterable[RestoredSlot]) -> None:
-        """The job has had them before this JobMaster; the pool is to be told (:meth:`restored`)."""
+        """Record slots that the job had before this JobMaster.
+        The caller must send the slots to the pool (:meth:`restored`)."""
         for restored in slots:
             allocation_id = restored.slot.allocation_id
             self.add(restored.slot)
@@ -145,7 +146,7 @@ class SlotLedger:
                     self._note_worker_group(profile, restored.constraint)
 
     def remove(self, allocations: Iterable[AllocationID]) -> None:
-        """They are gone; unknown ones are ignored."""
+        """Forget slots that no longer exist.  Unknown slots are ignored."""
         for allocation_id in allocations:
             slot = self._slots.pop(allocation_id, None)
             if slot is not None:
@@ -157,11 +158,11 @@ class SlotLedger:
                     del self._on[resource_id]
 
     def remove_all_on(self, resource_id: ResourceID) -> None:
-        """The TaskExecutor is lost."""
+        """Forget the slots of a lost TaskExecutor."""
         self.remove(self.on(resource_id))
 
     def told(self, events: Iterable[SlotEvent]) -> None:
-        """What the pool says of requests and of what is reserved."""
+        """Record the pool's events about requests and reserved slots."""
         for event in events:
             match event:
                 case SlotAllocated(request_id, slot):
@@ -170,7 +171,8 @@ class SlotLedger:
                         profile = slot.profile if pending is None else pending[1].profile
                         self._used[slot.allocation_id] = _Use(request_id, profile)
                         if pending is None and slot.allocation_id not in self._constraints:
-                            # cancelled too late for the pool, which counts it until it is returned
+                            # canceled too late for the pool, which counts the slot until it is
+                            # returned
                             self._totals[profile] += 1
                     elif pending is not None:  # of a TaskExecutor that is lost
                         self._decrease(pending[1])
@@ -196,10 +198,10 @@ class SlotLedger:
         if use is not None and allocation_id not in self._constraints:
             self._totals[use.profile] = max(0, self._totals[use.profile] - 1)
 
-    # --- what another pool is to be told ----------------------------------------------------------
+    # --- information for another pool -------------------------------------------------------------
 
     def requirements(self) -> ResourceRequirements | None:
-        """What is required beside what is pending and used; None: nothing was ever set."""
+        """Requirements besides pending requests and reserved slots; None if none were ever set."""
         set_last = self._requirements
         if set_last is None:
             return None
@@ -211,7 +213,7 @@ class SlotLedger:
         return replace(set_last, requirements=free + constrained)
 
     def restored(self) -> Iterator[RestoredSlot]:
-        """All slots, each with whom it is reserved for, oldest first."""
+        """All slots with the requests for which they are reserved, oldest first."""
         for allocation_id, slot in self._slots.items():
             use = self._used.get(allocation_id)
             constraint = self._constraints.get(allocation_id)
@@ -221,14 +223,15 @@ class SlotLedger:
                 yield RestoredSlot(slot, constraint, use.request_id, use.profile)
 
     def pending(self) -> list[SlotRequests]:
-        """The requests that are not answered, in their order, those made alike by one message."""
+        """The unanswered requests, in their order; similar ones are combined in one message."""
         alike: dict[SlotRequests, list[SlotRequest]] = {}
         for request, made_in in self._pending.values():
             alike.setdefault(made_in, []).append(request)
         return [replace(made_in, requests=tuple(some)) for made_in, some in alike.items()]
 
     def kept_worker_groups(self) -> tuple[ResourceRequirement, ...]:
-        """Those that are required, whatever is pending or used, as the job restarts."""
+        """Worker groups that stay required because the job restarts.
+        They do not depend on requests and reservations."""
         return tuple(self._worker_groups[name] for name in self._kept)
 
     # --- questions --------------------------------------------------------------------------------
@@ -238,5 +241,5 @@ class SlotLedger:
         return tuple(self._on.get(resource_id, ()))
 
     def all(self) -> tuple[AllocatedSlot, ...]:
-        """Oldest first."""
+        """All slots, oldest first."""
         return tuple(self._slots.values())

@@ -1,8 +1,9 @@
-"""The slots that a job wants and has: the decisions of a SlotPool."""
+"""The SlotPool of a job: decides which slots the job requires, holds and uses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import inf
 
 from flinkray.core.ids import AllocationID, JobID, ResourceID
@@ -20,16 +21,11 @@ from flinkray.scheduler.shared.slots import (
 from flinkray.scheduler.shared.story import Story
 from flinkray.scheduler.slots.pooled_slots import FreeSlotInfo
 from flinkray.scheduler.slots.slot_book import SlotBook
-from flinkray.scheduler.slots.slot_pool_actions import (
-    DeclareRequirements,
-    FreeSlot,
-    SlotPoolAction,
-    SlotsChanged,
-)
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     RestoredSlot,
     ReturnSlots,
+    SlotEvent,
     SlotRequestFailure,
     SlotRequests,
     SlotsLost,
@@ -43,20 +39,14 @@ _OFFERED_ANEW = "its slot is offered under another id"
 
 
 class DeclarativeSlotPool:
-    """Accepts offered slots as far as they are required, gives them to requests, and gives back
-    what is not required.
+    """Accepts offered slots that are required, gives them to requests, and returns excess slots.
+    Methods return actions in the order in which they must be carried out.  ``now`` is in monotonic
+    seconds.  Every change takes constant time per slot and request concerned.
 
-    Events in, actions out, in the order in which they are to be carried out.  ``now`` is in
-    monotonic seconds.  Every change takes constant time per slot and request concerned.
-
-    A total can be set (:meth:`set_requirements`): then the job uses the slots it is told of as it
-    likes.  Or slots are requested (:meth:`request_slots`): each request raises the total by one
-    until it fails, is cancelled, or its slot is returned.  Requests with a constraint require the
-    worker group as a whole.
-
-    Which slot is wanted, and who gets it, is decided for each constraint by a
-    :class:`~flinkray.scheduler.slots.slot_book.SlotBook` of its own: :class:`UnconstrainedSlots`
-    where there is none, and else :class:`WorkerGroupSlots`.
+    The job can set a total (:meth:`set_requirements`) and use the reported slots as it likes, or it
+    requests slots (:meth:`request_slots`): each request raises the total by one until it fails, is
+    canceled, or its slot is returned.  Requests with a constraint require the whole worker group.
+    A :class:`~flinkray.scheduler.slots.slot_book.SlotBook` per constraint decides about its slots.
     """
 
     def __init__(
@@ -69,34 +59,34 @@ class DeclarativeSlotPool:
         takeover_timeout: float = 60.0,
         spread_out: bool = False,
     ) -> None:
-        """*idle_timeout*, seconds: how long a slot beyond the requirements is kept.
-        *takeover_timeout*, seconds: how long slots of a past JobMaster's pool are waited for.
-        *request_timeout*, seconds: of requests that have none of their own.  *spread_out*: requests
-        are served from the least utilised TaskExecutor."""
+        """*idle_timeout*: seconds for which an excess slot is kept.
+        *takeover_timeout*: seconds of waiting for slots of an earlier JobMaster's pool.
+        *request_timeout*: timeout in seconds of requests that have none of their own.
+        *spread_out*: serve requests from the least utilised TaskExecutor."""
         self._job_id = job_id
         self._job_master_address = job_master_address
         self._idle_timeout = idle_timeout
         self._request_timeout = request_timeout
         self._takeover_timeout = takeover_timeout
         self._awaited: dict[AllocationID, float] = {}
-        """Slots that past JobMasters' pools had, with the time until which they may be offered."""
+        """Slot of an earlier JobMaster's pool -> time until which the pool waits for its offer."""
         self._task_executors: dict[ResourceID, WorkerLocation] = {}
         self._unconstrained = UnconstrainedSlots(late_slots_for=idle_timeout, spread_out=spread_out)
         self._books: dict[str | None, SlotBook] = {None: self._unconstrained}
-        """By the names of constraints; those that are over may be left out."""
+        """Books by the names of their constraints; books that are over may be missing."""
         self._declared: ResourceRequirements | None = None
         self._job_restarting = False
         self._is_room_missing = False
-        """Whether the job waits for slots that the cluster has no room for."""
+        """Whether the job waits for slots for which the cluster has no room."""
         self._closed = False
         self._story = Story(f"the slot pool of job {job_id}")
 
-    # --- what it has ------------------------------------------------------------------------------
+    # --- contents of the pool ---------------------------------------------------------------------
 
     @property
     def requirements(self) -> ResourceRequirements | None:
-        """What was declared last; to be declared again whenever a ResourceManager is connected
-        (SP-27)."""
+        """The requirements that were declared last; None if none were declared.
+        They must be declared again whenever a ResourceManager is connected (SP-27)."""
         return self._declared
 
     @property
@@ -109,33 +99,32 @@ class DeclarativeSlotPool:
         return tuple(slot for book in self._books.values() for slot in book.slots_on(resource_id))
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:
-        """The slots without a constraint that are not reserved, with the utilisation of their
-        TaskExecutors (SP-11)."""
+        """Unreserved slots without a constraint, with their TaskExecutors' utilisation (SP-11)."""
         return self._unconstrained.free_slots()
 
     def number_required(self, profile: ResourceProfile) -> int:
-        """The job's total of a profile, without a constraint."""
+        """Number of slots of the profile that the job requires without a constraint."""
         return self._unconstrained.number_required(profile)
 
     def number_fulfilled(self, profile: ResourceProfile) -> int:
-        """How many slots without a constraint, used or free, are matched to a profile."""
+        """Number of slots without a constraint, used or free, that are matched to the profile."""
         return self._unconstrained.number_fulfilled(profile)
 
     @property
     def number_pending(self) -> int:
-        """Requests that are not answered."""
+        """Number of unanswered requests."""
         return sum(book.number_pending for book in self._books.values())
 
     def story(self) -> str:
-        """What has happened to the pool, a line per event."""
+        """History of the pool, one line per event."""
         return str(self._story)
 
-    # --- what the job wants -----------------------------------------------------------------------
+    # --- requirements of the job ------------------------------------------------------------------
 
     def set_requirements(
         self, requirements: ResourceRequirements, now: float
     ) -> list[SlotPoolAction]:
-        """Overwrite the total (SP-21)."""
+        """Replace the numbers of slots that the job requires (SP-21)."""
         self._require_open("take requirements")
         if requirements.job_id != self._job_id:
             raise ValueError(
@@ -150,11 +139,8 @@ class DeclarativeSlotPool:
         return self._declare(now, always=True)
 
     def request_slots(self, wanted: SlotRequests, now: float) -> list[SlotPoolAction]:
-        """Serve requests from free slots, and let the others wait for offers.
-
-        Raises:
-            ValueError: one of them is pending already.
-        """
+        """Serve requests from free slots; the others wait for offers.
+        Raises ValueError if a request is pending already."""
         self._require_open("take requests")
         timeout = self._request_timeout if wanted.timeout is None else wanted.timeout
         allocated = self._book(wanted.constraint).request(wanted, timeout, now)
@@ -162,14 +148,14 @@ class DeclarativeSlotPool:
         return [*allocated, *self._declare(now)]
 
     def cancel_requests(self, cancelled: CancelSlotRequests, now: float) -> list[SlotPoolAction]:
-        """Forget pending requests; a slot that comes for one may serve another (SP-05)."""
+        """Forget pending requests.  A slot that comes for one of them may serve another (SP-05)."""
         for book in self._books.values():
             book.cancel(cancelled.request_ids, now)
         return self._declare(now)
 
     def return_slots(self, returned: ReturnSlots, now: float) -> list[SlotPoolAction]:
-        """Reserved slots are free again, and serve pending requests (SP-02); each lowers the total
-        by one (SP-28).  Slots that are not reserved are ignored."""
+        """Free reserved slots, which then serve pending requests (SP-02).
+        Each lowers the total by one (SP-28).  Slots that are not reserved are ignored."""
         for allocation_id in returned.allocations:
             book = self._book_with(allocation_id)
             if book is not None:
@@ -177,7 +163,6 @@ class DeclarativeSlotPool:
         return [*self._serve(now), *self._declare(now)]
 
     def _serve(self, now: float) -> list[SlotPoolAction]:
-        """Free slots go to the requests that wait for them; what is of no use goes back."""
         actions: list[SlotPoolAction] = []
         useless: list[AllocationID] = []
         for book in self._books.values():
@@ -191,9 +176,9 @@ class DeclarativeSlotPool:
     def not_enough_resources(
         self, shortages: tuple[ResourceShortage, ...], now: float
     ) -> list[SlotPoolAction]:
-        """What the ResourceManager says it cannot provide now, the whole list: requests that it is
-        not going to fulfil fail (SP-13, SP-16, SP-28).  While it waits for room, slots that the job
-        does not need are not kept: they may be what is in the way."""
+        """Handle the ResourceManager's complete list of shortages.
+        Requests that will not be fulfilled fail (SP-13, SP-16, SP-28).  While the job waits for
+        room in the cluster, excess slots are returned at once."""
         self._is_room_missing = any(s.awaits_room or s.exhausted for s in shortages)
         actions: list[SlotPoolAction] = []
         for book in self._books.values():
@@ -202,15 +187,15 @@ class DeclarativeSlotPool:
         return actions + self._release_idle(now)
 
     def resource_manager_changed(self, now: float) -> list[SlotPoolAction]:
-        """Another ResourceManager is connected, or none: what the last one could not provide does
-        not count any more."""
+        """Forget shortages, because another ResourceManager is connected, or none."""
         return [] if self._closed else self.not_enough_resources((), now)
 
     def set_job_restarting(
         self, restarting: bool, worker_groups: Iterable[ResourceRequirement], now: float
     ) -> list[SlotPoolAction]:
-        """While the job restarts every offered slot is kept, required or not (SP-26), and
-        *worker_groups*, which were required when that began, stay so."""
+        """Set whether the job restarts.
+        While it restarts, every offered slot is kept, required or not (SP-26), and *worker_groups*,
+        which were required when the restart began, stay required."""
         self._job_restarting = restarting
         required = self._by_book(worker_groups)
         for book in self._books.values():
@@ -218,11 +203,9 @@ class DeclarativeSlotPool:
         return [*self._declare(now), *self._release_idle(now)]
 
     def restore(self, slots: Iterable[RestoredSlot], now: float) -> list[SlotPoolAction]:
-        """Slots of the job's last pool, which has died: they are held, and reserved, as they were.
-
-        To be told before the requests that were pending there.  What of it has gone meanwhile is
-        told as it always is.
-        """
+        """Restore slots of the job's last pool, which has died, with their reservations.
+        Call this before the requests that were pending in the last pool are made again.  Slots that
+        were lost in the meantime are reported in the usual way."""
         self._require_open("restore slots")
         count = 0
         for restored in slots:
@@ -234,11 +217,12 @@ class DeclarativeSlotPool:
         self._story.add(now, f"{count} slots of the last pool are held")
         return self._declare(now, always=True)
 
-    # --- what outlives a JobMaster ----------------------------------------------------------------
+    # --- slots of earlier JobMasters --------------------------------------------------------------
 
     def expect_slots(self, allocations: Iterable[AllocationID], now: float) -> None:
-        """The job had these under a JobMaster that is lost: they are taken when they are offered,
-        required or not (yet), as those of a job that restarts."""
+        """Wait for slots that the job had under a lost JobMaster.
+        When they are offered, they are accepted, whether or not they are required (yet), like slots
+        of a job that restarts."""
         self._require_open("expect slots")
         until = now + self._takeover_timeout
         for allocation_id in allocations:
@@ -247,8 +231,8 @@ class DeclarativeSlotPool:
         self._story.add(now, f"{len(self._awaited)} slots of past JobMasters are awaited")
 
     def handed_over(self, now: float) -> tuple[AllocationID, ...]:
-        """What the pool of the job's next JobMaster is to expect: all that is held here, and what
-        has not come yet."""
+        """Slots that the pool of the job's next JobMaster must wait for.
+        These are all slots held here and those that this pool still waits for."""
         awaited = (a for a, until in self._awaited.items() if until > now)
         return tuple(dict.fromkeys((*(s.allocation_id for s in self.slots), *awaited)))
 
@@ -259,11 +243,8 @@ class DeclarativeSlotPool:
     # --- TaskExecutors ----------------------------------------------------------------------------
 
     def register_task_executor(self, location: WorkerLocation, now: float) -> list[SlotPoolAction]:
-        """From now on offers of that TaskExecutor are looked at.
-
-        Another process under the same name (address or pid differ) replaces the old one, whose
-        slots are gone.
-        """
+        """Accept offers of this TaskExecutor from now on.
+        A process with another address or pid replaces the old one, whose slots are lost."""
         self._require_open("register a TaskExecutor")
         known = self._task_executors.get(location.resource_id)
         actions: list[SlotPoolAction] = []
@@ -276,7 +257,7 @@ class DeclarativeSlotPool:
     def release_task_executor(
         self, resource_id: ResourceID, reason: str, now: float
     ) -> list[SlotPoolAction]:
-        """The TaskExecutor is gone, its slots with it (no FreeSlot: nobody is there to hear it)."""
+        """Forget a lost TaskExecutor with its slots; no FreeSlot is sent to it."""
         self._task_executors.pop(resource_id, None)
         lost = [slot.allocation_id for slot in self.slots_of(resource_id)]
         return self._lose(lost, reason, now)
@@ -284,7 +265,8 @@ class DeclarativeSlotPool:
     def offer_slots(
         self, resource_id: ResourceID, offers: tuple[SlotOffer, ...], now: float
     ) -> tuple[SlotOfferAnswer, list[SlotPoolAction]]:
-        """Take the offers that are required; the same offer again is accepted again (SP-03)."""
+        """Accept the required slots among the offers.
+        A repeated offer is accepted again (SP-03)."""
         location = self._task_executors.get(resource_id)
         if location is None or self._closed:
             return SlotOfferAnswer(()), []
@@ -330,7 +312,7 @@ class DeclarativeSlotPool:
         now: float,
         actions: list[SlotPoolAction],
     ) -> bool:
-        """Whether the slot is wanted, and has been added."""
+        """Add the slot if it is wanted.  Returns whether it was added."""
         name = _name_of(constraint)
         book = self._books.get(name)
         matched = None if book is None else book.match(slot, now)
@@ -342,34 +324,31 @@ class DeclarativeSlotPool:
             if replaced.location == slot.location:
                 reason = _OFFERED_ANEW
             actions += self._lose((replaced.allocation_id,), reason, now)
-            if self._books.get(name) is not book:  # that was all that was wanted of it
+            if self._books.get(name) is not book:  # nothing else of it was required
                 return False
         book.add(slot, matched, now)
         return True
 
-    # --- slots that go ----------------------------------------------------------------------------
+    # --- loss of slots ----------------------------------------------------------------------------
 
     def fail_allocation(
         self, allocation_id: AllocationID, reason: str, now: float
     ) -> list[SlotPoolAction]:
-        """The slot is of no use any more; unknown allocations are ignored."""
+        """Release a slot that can no longer be used.  Unknown allocations are ignored."""
         return self.release_slots((allocation_id,), reason, now)
 
     def release_slots(
         self, allocations: tuple[AllocationID, ...], reason: str, now: float
     ) -> list[SlotPoolAction]:
-        """Slots are given back to their TaskExecutors, whatever the requirements are.
-
-        Those that were reserved are lost for their requests and lower the total by one each, free
-        ones do not (SP-25, SP-28).
-        """
+        """Return slots to their TaskExecutors, whatever the requirements are.
+        Reserved slots lower the total by one each; free slots do not (SP-25, SP-28)."""
         found = [slot for a in allocations if (slot := self._held(a)) is not None]
         lost = self._lose([slot.allocation_id for slot in found], reason, now)
         return _free_at_task_executors(found, reason) + lost
 
     def close(self, reason: str) -> list[SlotPoolAction]:
-        """Free every slot, fail every request and declare empty requirements; later offers are
-        refused (SP-06)."""
+        """Free every slot, fail every request and declare empty requirements.
+        Later offers are refused (SP-06)."""
         if self._closed:
             return []
         self._closed = True
@@ -383,8 +362,8 @@ class DeclarativeSlotPool:
     # --- time -------------------------------------------------------------------------------------
 
     def time_passed(self, now: float) -> list[SlotPoolAction]:
-        """Fail requests whose time is over (SP-14, SP-15), and give back what has been beyond the
-        requirements for the idle time-out (SP-07, SP-23)."""
+        """Fail requests that have timed out (SP-14, SP-15).
+        Return slots that have been excess for the idle timeout (SP-07, SP-23)."""
         if self._closed:
             return []
         actions: list[SlotPoolAction] = []
@@ -395,8 +374,9 @@ class DeclarativeSlotPool:
 
     @property
     def _patience(self) -> float:
-        """Seconds for which slots beyond the requirements are kept; those of a job that restarts
-        are about to be required again."""
+        """Seconds for which excess slots are kept.
+        0 if the cluster has no room, unless the job restarts and is about to require its slots
+        again."""
         is_scarce = self._is_room_missing and not self._job_restarting
         return 0.0 if is_scarce else self._idle_timeout
 
@@ -407,7 +387,8 @@ class DeclarativeSlotPool:
         return self.release_slots(idle, reason, now)
 
     def next_deadline(self) -> float | None:
-        """When :meth:`time_passed` has something to do next; None: not before another event."""
+        """When :meth:`time_passed` next has something to do.
+        None if another event must come first."""
         deadline = inf
         for book in self._books.values():
             deadline = min(deadline, book.next_deadline(), book.idle_deadline(self._patience))
@@ -416,7 +397,6 @@ class DeclarativeSlotPool:
     # ----------------------------------------------------------------------------------------------
 
     def _book(self, constraint: SameWorkerGroup | None) -> SlotBook:
-        """The one for a constraint, a new one if need be."""
         name = _name_of(constraint)
         book = self._books.get(name)
         if book is None:
@@ -436,7 +416,6 @@ class DeclarativeSlotPool:
         return next((book for book in self._books.values() if book.holds(allocation_id)), None)
 
     def _lose(self, lost: Iterable[AllocationID], reason: str, now: float) -> list[SlotPoolAction]:
-        """These are held, and are gone."""
         reserved: list[AllocationID] = []
         gone: list[AllocationID] = []
         places: dict[ResourceID, None] = {}
@@ -462,7 +441,6 @@ class DeclarativeSlotPool:
         return [*actions, *empty, *self._declare(now)]
 
     def _declare(self, now: float, *, always: bool = False) -> list[SlotPoolAction]:
-        """What is required, if it is not what was declared last."""
         self._books = {name: book for name, book in self._books.items() if not book.is_over}
         declared = tuple(r for book in self._books.values() for r in book.requirements(now))
         requirements = ResourceRequirements(self._job_id, self._job_master_address, declared)
@@ -485,3 +463,31 @@ def _name_of(constraint: SameWorkerGroup | None) -> str | None:
 
 def _free_at_task_executors(slots: Iterable[AllocatedSlot], reason: str) -> list[SlotPoolAction]:
     return [FreeSlot(slot.location, slot.allocation_id, reason) for slot in slots]
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareRequirements:
+    """Tell the ResourceManager the job's requirements from now on."""
+
+    requirements: ResourceRequirements
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSlot:
+    """Tell the slot's TaskExecutor to free the slot.
+    The pool has forgotten the slot, whether or not this succeeds."""
+
+    location: WorkerLocation
+    allocation_id: AllocationID
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsChanged:
+    """Tell the JobMaster which slots the pool has gained and lost."""
+
+    gained: tuple[AllocatedSlot, ...]
+    lost: tuple[AllocationID, ...]
+
+
+SlotPoolAction = DeclareRequirements | FreeSlot | SlotsChanged | SlotEvent

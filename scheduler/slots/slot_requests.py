@@ -1,20 +1,20 @@
-"""What a JobMaster asks its SlotPool for, and what it hears back: the seam between the two.
+"""Messages between a JobMaster and its SlotPool.
 
-The JobMaster sends one :class:`SlotRequests` for as many slots as it wants, and later, for each
-:class:`SlotRequest` in it, hears **exactly one** of :class:`SlotAllocated` and
-:class:`SlotRequestFailed`, unless it has cancelled the request before.  An allocated slot is the
-JobMaster's (*reserved*) until it says :class:`ReturnSlots` (the pool may give the slot to the next
-request, under the same AllocationID) or hears :class:`SlotsLost`.
+The JobMaster sends one :class:`SlotRequests` for as many slots as it wants.  Later, for each
+:class:`SlotRequest` in it, it receives **exactly one** :class:`SlotAllocated` or
+:class:`SlotRequestFailed`, unless it has canceled the request before.  An allocated slot is
+*reserved* for the JobMaster until it sends :class:`ReturnSlots` (then the pool may give the slot to
+the next request, under the same AllocationID) or receives :class:`SlotsLost`.
 
-A request is for one physical slot.  Which subtasks share it is the JobMaster's affair
+A request is for one physical slot.  The JobMaster decides which subtasks share the slot
 (:mod:`flinkray.scheduler.slots.slot_sharing`,
-:mod:`flinkray.scheduler.slots.execution_slot_allocator`): the pool only carries the subtasks' ids
-along, to name them when it explains itself.
+:mod:`flinkray.scheduler.slots.execution_slot_allocator`); the pool only uses the subtasks' ids in
+explanations.
 
 Order: the events of one SlotPool arrive in the order in which they happened; a SlotsLost never
-comes before the SlotAllocated that it takes back.  When the pool dies the JobMaster tells the next
-one what was pending and reserved (:mod:`flinkray.scheduler.slots.slot_ledger`), and nothing of it
-ends.
+precedes the SlotAllocated that it revokes.  When the pool dies, the JobMaster tells the next pool
+which requests were pending and which slots were reserved
+(:mod:`flinkray.scheduler.slots.slot_ledger`), and all of them stay valid.
 """
 
 from __future__ import annotations
@@ -31,36 +31,38 @@ from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup
 
 @message
 class SlotRequest:
-    """One slot that is wanted: for an execution-slot-sharing group."""
+    """Request for one slot, for an execution-slot-sharing group."""
 
     request_id: SlotRequestId
-    """Chosen by the requester; not used for another request of the same pool."""
+    """Id chosen by the requester; not used for another request of the same pool."""
     vertices: tuple[ExecutionVertexID, ...] = ()
-    """The subtasks that are to share the slot."""
+    """The subtasks that will share the slot."""
     preferred_allocations: tuple[AllocationID, ...] = ()
-    """Slots that these subtasks had before, best first: state may still lie beside them.  A slot
-    that is anybody's preferred one is given to others only when nothing else fits."""
+    """Slots that these subtasks had before, best first, because local state may still exist there.
+    A slot that any request prefers is given to another request only if no other slot fits."""
     preferred_task_executors: tuple[ResourceID, ...] = ()
-    """Where their inputs are, best first; counts after the preferred allocations."""
+    """TaskExecutors of the subtasks' inputs, best first; ranked after the preferred allocations."""
     bundle: int = 0
-    """With a constraint: the bundle whose slot it must be."""
+    """With a constraint: index of the bundle that must provide the slot."""
 
 
 @message
 class SlotRequests:
-    """Requests of one profile, made together: the job's declared total grows by their number."""
+    """Requests of one profile, made together. The job's declared total grows by their number."""
 
     profile: ResourceProfile
     requests: tuple[SlotRequest, ...]
     is_batch: bool = False
-    """Batch tasks can run one after the other: their requests wait as long as the pool has a slot,
-    used or not, that could hold the profile, and are not failed by a shortage (SP-15, SP-16).
-    Streaming requests need all slots at the same time and time out one and all."""
+    """Whether the requests are for batch tasks, which can run one after the other.
+    Batch requests wait as long as the pool has a slot, used or not, that could hold the profile,
+    and shortages do not fail them (SP-15, SP-16).  Streaming requests need all slots at the same
+    time, and all of them time out.
+    """
     timeout: float | None = None
-    """Seconds from now on; None: the pool's own (``slot.request.timeout``)."""
+    """Seconds from now on; None: the pool's own timeout (``slot.request.timeout``)."""
     constraint: SameWorkerGroup | None = None
-    """The requests are for bundles of one worker group.  They are served from one group only, and
-    fail when they time out, batch or not."""
+    """The requests are for bundles of the worker group of this constraint; None: for any slots.
+    Such requests are served from one group only, and fail when they time out, batch or not."""
 
     def __str__(self) -> str:
         kind = "batch requests" if self.is_batch else "requests"
@@ -71,7 +73,7 @@ class SlotRequests:
 
 @message
 class CancelSlotRequests:
-    """The requests are not wanted any more; those that have been answered already are ignored."""
+    """The requests are no longer wanted.  Requests that were answered before are ignored."""
 
     request_ids: tuple[SlotRequestId, ...]
     reason: str
@@ -79,8 +81,8 @@ class CancelSlotRequests:
 
 @message
 class ReturnSlots:
-    """Nothing runs in these reserved slots any more: they are the pool's to give again, and the
-    declared total shrinks by their number (SP-28)."""
+    """Nothing runs in these reserved slots any more, so that the pool may give them again.
+    The declared total shrinks by their number (SP-28)."""
 
     allocations: tuple[AllocationID, ...]
     reason: str
@@ -93,9 +95,9 @@ class SlotRequestFailure(Enum):
     TIMED_OUT = "timed out"
     """No slot came in time."""
     UNFULFILLABLE = "unfulfillable"
-    """No slot of that profile can ever come; trying again is of no use (SM-14)."""
+    """No slot of the profile can ever come; repeating the request does not help (SM-14)."""
     NOT_ENOUGH_RESOURCES = "not enough resources"
-    """The ResourceManager cannot provide the slots that are declared (SP-28)."""
+    """The ResourceManager cannot provide the declared slots (SP-28)."""
     POOL_CLOSED = "pool closed"
 
 
@@ -109,7 +111,7 @@ class SlotAllocated:
 
 @message
 class SlotRequestFailed:
-    """The request has ended without a slot; ``reason`` says what was missing, in sentences."""
+    """The request has ended without a slot; ``reason`` says in sentences what was missing."""
 
     request_id: SlotRequestId
     failure: SlotRequestFailure
@@ -118,7 +120,7 @@ class SlotRequestFailed:
 
 @message
 class SlotsLost:
-    """Reserved slots that are gone: what runs in them has failed, with this cause."""
+    """Reserved slots are lost; tasks in them have failed with this cause."""
 
     allocations: tuple[AllocationID, ...]
     cause: str
@@ -126,33 +128,33 @@ class SlotsLost:
 
 @message
 class TaskExecutorWithoutSlots:
-    """The pool has no slot any more, used or free, on a TaskExecutor that is registered: the
-    JobMaster may let it go, unless it holds partitions of the job (SP-09, JM-15)."""
+    """The pool no longer has a slot, used or free, on a registered TaskExecutor (SP-09).
+    The JobMaster may disconnect from it, unless it holds partitions of the job (JM-15)."""
 
     resource_id: ResourceID
 
 
 @message
 class RestoredSlot:
-    """A slot of the job's last SlotPool, as the next one is told of it."""
+    """A slot of the job's last SlotPool, as reported to the next SlotPool."""
 
     slot: AllocatedSlot
     constraint: SameWorkerGroup | None = None
-    """With which it was offered."""
+    """Constraint with which the slot was offered; None if there was none."""
     request_id: SlotRequestId | None = None
-    """Of the request that it is reserved for; None: it is free."""
+    """Id of the request for which the slot is reserved; None if it is free."""
     profile: ResourceProfile | None = None
-    """That was requested."""
+    """Profile that the request asked for; None: the slot's own profile."""
 
 
 SlotEvent = SlotAllocated | SlotRequestFailed | SlotsLost | TaskExecutorWithoutSlots
 
 IDS_PER_MESSAGE = 40_000
-"""About 4 MB: well below the frame size."""
+"""Largest number of ids in a message: about 4 MB, well below the frame size."""
 
 
 def in_messages(wanted: SlotRequests) -> Iterator[SlotRequests]:
-    """The same requests, in as many messages as it takes for each to be of bounded size."""
+    """The requests, divided into messages of limited size."""
     largest = max((_number_of_ids(request) for request in wanted.requests), default=1)
     number = max(1, IDS_PER_MESSAGE // largest)
     for first in range(0, len(wanted.requests), number):

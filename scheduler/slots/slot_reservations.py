@@ -1,4 +1,4 @@
-"""Requests and free slots brought together."""
+"""Matches requests with free slots."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from flinkray.scheduler.slots.slot_requests import (
 
 
 class SlotReservations:
-    """Each request raises the total of its profile by one until it ends without a slot; the slot
-    that it gets takes that over.  No request waits while a free slot could hold it."""
+    """Requests and the slots reserved for them.
+    Each request raises the total of its profile by one until it ends without a slot; otherwise its
+    slot keeps the total raised.  No request waits while a free slot could hold it."""
 
     def __init__(
         self,
@@ -33,24 +34,25 @@ class SlotReservations:
         late_slots_for: float,
         spread_out: bool,
     ) -> None:
-        """*late_slots_for*, seconds: how long the slot of a request that timed out is welcome."""
+        """*late_slots_for*: seconds for which a slot for a timed-out request is still accepted."""
         self._slots = slots
         self._needs = needs
         self._late_slots_for = late_slots_for
         self._spread_out = spread_out
         self._pending = PendingRequests()
         self._late: dict[ResourceProfile, tuple[int, float]] = {}
-        """How many requests timed out, and until when their slots may come."""
+        """Profile -> (number of timed-out requests, time until which their slots are accepted)."""
 
     def __len__(self) -> int:
         return len(self._pending)
 
     def request(self, wanted: SlotRequests, timeout: float, now: float) -> list[SlotAllocated]:
-        """Those with a preferred allocation choose first, so that nobody takes a slot to which
-        another one's state belongs.
+        """Serve requests from free slots, and let the others wait.
+        Requests with a preferred allocation choose first, so that no other request takes a slot
+        with their state.
 
         Raises:
-            ValueError: one of the requests is pending already.
+            ValueError: a request is pending already.
         """
         for request in wanted.requests:
             if request.request_id in self._pending:
@@ -76,7 +78,7 @@ class SlotReservations:
         return allocated
 
     def serve(self, freed: Iterable[PooledSlot]) -> list[SlotAllocated]:
-        """Give free slots to whom they suit best."""
+        """Give each of these free slots to the request that it suits best."""
         allocated = []
         for pooled in freed:
             pending = self._pending.whom_to_serve(pooled.slot, pooled.matched)
@@ -87,7 +89,7 @@ class SlotReservations:
         return allocated
 
     def cancel(self, request_ids: Iterable[SlotRequestId]) -> None:
-        """Those that are not pending are ignored."""
+        """Cancel requests.  Requests that are not pending are ignored."""
         for request_id in request_ids:
             pending = self._pending.remove(request_id)
             if pending is not None:
@@ -96,8 +98,9 @@ class SlotReservations:
     # --- requests that end without a slot ---------------------------------------------------------
 
     def fail_short(self, shortages: Iterable[ResourceShortage]) -> list[SlotEvent]:
-        """What no worker could ever hold fails all requests for it (SP-16); what there is no more
-        of fails the streaming requests (SP-28), batch requests wait for slots to be returned."""
+        """Fail requests for slots that will not come.
+        An unfulfillable profile fails all its requests (SP-16).  An exhausted profile fails its
+        streaming requests (SP-28); batch requests wait for slots to be returned."""
         failed: list[SlotEvent] = []
         for shortage in shortages:
             if shortage.unfulfillable:
@@ -112,7 +115,7 @@ class SlotReservations:
         return failed
 
     def fail_late(self, now: float) -> list[SlotEvent]:
-        """Requests whose time is over (SP-14, SP-15)."""
+        """Fail requests that have timed out (SP-14, SP-15)."""
         failed: list[SlotEvent] = []
         for pending in self._pending.timed_out(now):
             profile = pending.lane.profile
@@ -127,18 +130,19 @@ class SlotReservations:
         return failed
 
     def fail_all(self, failure: SlotRequestFailure, reason: str) -> list[SlotEvent]:
-        """No request is served any more."""
+        """Fail all requests."""
         return [self._fail(pending, failure, reason) for pending in self._pending.all()]
 
     def next_deadline(self) -> float:
-        """When :meth:`fail_late` has something to do; infinite: not before another event."""
+        """When :meth:`fail_late` next has something to do.
+        Infinite if another event must come first."""
         return self._pending.next_deadline()
 
     # --- slots that come and go -------------------------------------------------------------------
 
     def is_late_slot(self, offered: ResourceProfile, now: float) -> ResourceProfile | None:
-        """The profile of a request that has timed out and whose slot the offered one may be; each
-        is welcome once (SP-18)."""
+        """Profile of a timed-out request that the offered slot may be meant for.
+        None if there is none. One slot is accepted for each timed-out request (SP-18)."""
         for profile, (count, until) in tuple(self._late.items()):
             if until < now:
                 del self._late[profile]
@@ -150,13 +154,13 @@ class SlotReservations:
         return None
 
     def slot_came(self, profile: ResourceProfile) -> None:
-        """Batch requests that it could hold do not time out any more (SP-15)."""
+        """Stop the timeout of batch requests that the new slot could hold (SP-15)."""
         for lane in self._pending.batch_lanes():
             if lane.profile.fits_into(profile):
                 lane.starved_since = inf
 
     def slots_went(self, now: float) -> None:
-        """Batch requests that no slot could hold any more time out from now on (SP-15)."""
+        """Start the timeout of batch requests that no slot could hold any more (SP-15)."""
         for lane in self._pending.batch_lanes():
             if lane.starved_since == inf and not self._slots.could_hold(lane.profile):
                 lane.starved_since = now

@@ -1,8 +1,7 @@
-"""Which subtasks share a slot.
-
-Subtasks of different vertices of one *slot-sharing group* may share a slot, subtasks of the same
-vertex never do (SP-20); so a group needs as many slots as its widest vertex has subtasks.
-Subtasks with the same index of the vertices of one *co-location group* must share one (EG-09).
+"""Decides which subtasks share a slot.
+Subtasks of different vertices of one *slot-sharing group* may share a slot; subtasks of the same
+vertex never do (SP-20).  So a group needs as many slots as its widest vertex has subtasks.
+Subtasks with the same index of the vertices of one *co-location group* must share a slot (EG-09).
 """
 
 from __future__ import annotations
@@ -19,19 +18,20 @@ Producers = Callable[[ExecutionVertexID], Iterable[ExecutionVertexID]]
 
 @dataclass(frozen=True, slots=True)
 class SharingVertex:
-    """What has to be known of a job vertex."""
+    """What slot sharing needs to know about a job vertex."""
 
     vertex_id: JobVertexID
     parallelism: int
     slot_sharing_group: str
     """Vertices of different groups never share a slot."""
     slot_profile: ResourceProfile
-    """Of the group's slots: the same for all vertices of a group."""
+    """Profile of the group's slots; equal for all vertices of a group."""
     co_location_group: str | None = None
     producers: Producers | None = None
-    """A few producers of a subtask, those that it is best near to; None: it does not matter."""
+    """Returns producers near which a subtask should run; None if the place does not matter."""
     needs_worker_group: bool = False
-    """Subtask i must be in bundle i of a worker group, and so all of its slot-sharing group are."""
+    """Whether subtask i must be in bundle i of a worker group.
+    Then all slots of its slot-sharing group are bundles of this worker group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,36 +42,30 @@ class ExecutionSlotSharingGroup:
     """At most one subtask of each vertex, in the order of the vertices."""
     profile: ResourceProfile
     constraint: SameWorkerGroup | None = None
-    """The slots of the whole slot-sharing group are the bundles of one worker group."""
+    """Constraint if the slots of the slot-sharing group are bundles of a worker group, or None."""
     bundle: int = 0
-    """Then: in which of them this slot is."""
+    """With a constraint: index of the bundle of this slot."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """A sharing group while its slots are being made up."""
+    """A slot-sharing group while subtasks are being assigned to its slots."""
 
     profile: ResourceProfile
     slots: list[dict[JobVertexID, ExecutionVertexID]]
     slot_of: dict[ExecutionVertexID, int]
     co_located: dict[tuple[str, int], int]
-    """Co-location group and subtask index -> the slot."""
+    """(co-location group, subtask index) -> index of the slot."""
 
 
 def slot_sharing_groups(vertices: Sequence[SharingVertex]) -> tuple[ExecutionSlotSharingGroup, ...]:
-    """All slots that the vertices need, each with the subtasks that share it.
-
-    *vertices* in topological order.  In a group that needs a worker group, subtask i of each vertex
-    goes into slot i, and there are as many slots as the widest vertex has subtasks.  Elsewhere a
-    subtask goes, in this order of preference, where its co-location group is; where a producer of
-    it is; into the slot of its own index, so that equal parallelisms end up side by side; into the
+    """All slots that the vertices need, each with the subtasks that share it, in linear time.
+    *vertices* must be in topological order.  In a group that needs a worker group, subtask i of
+    each vertex gets slot i.  In other groups a subtask gets, in this order of preference: the slot
+    of its co-location group; the slot of one of its producers; the slot with its own index; the
     first slot without a subtask of its vertex.
-    Takes time in proportion to the number of subtasks.
-
-    Raises:
-        ValueError: the vertices of a co-location group are not of one slot-sharing group and one
-            parallelism, or those of a slot-sharing group not of one profile.
-    """
+    Raises ValueError if the vertices of a co-location group differ in slot-sharing group or
+    parallelism, or the vertices of a slot-sharing group in profile."""
     _refuse_contradictions(vertices)
     groups: dict[str, _Open] = {}
     bundled = {v.slot_sharing_group for v in vertices if v.needs_worker_group}

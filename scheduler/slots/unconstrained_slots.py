@@ -1,4 +1,4 @@
-"""The slots of a SlotPool that may be anywhere, and who waits for them."""
+"""The slots of a SlotPool without a constraint, and the requests that wait for them."""
 
 from __future__ import annotations
 
@@ -21,29 +21,26 @@ from flinkray.scheduler.slots.slot_reservations import SlotReservations
 
 
 class UnconstrainedSlots(SlotBook):
-    """What the pool holds and owes without a constraint: a total of slots per profile, and
-    requests, each of which raises it by one.
-
-    Every change takes constant time per slot and request concerned.
-    """
+    """Slots and requests of the pool without a constraint.
+    There is a total of slots per profile, and each request raises a total by one."""
 
     def __init__(self, *, late_slots_for: float, spread_out: bool) -> None:
-        """*late_slots_for*, seconds: how long the slot of a request that timed out is welcome.
-        *spread_out*: requests are served from the least utilised TaskExecutor."""
+        """*late_slots_for*: seconds for which a slot for a timed-out request is still accepted.
+        *spread_out*: serve requests from the least utilised TaskExecutor."""
         self._slots = PooledSlots()
         self._needs = PoolRequirements(self._slots)
         self._reservations = SlotReservations(
             self._slots, self._needs, late_slots_for=late_slots_for, spread_out=spread_out
         )
         self._to_serve: dict[AllocationID, PooledSlot] = {}
-        """Slots that came, or were given back, since requests were served last."""
+        """Slots that came or were returned since requests were last served."""
         self._is_kept = False
 
     # --- questions --------------------------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
-        """Never: slots that are late are still remembered when nothing is held or wanted."""
+        """Always False, because late slots are remembered even if nothing is held or wanted."""
         return False
 
     @property
@@ -67,24 +64,24 @@ class UnconstrainedSlots(SlotBook):
         return pooled is not None and not pooled.is_free
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:
-        """All free slots with the utilisation of their TaskExecutors (SP-11)."""
+        """All free slots, with the utilisation of their TaskExecutors (SP-11)."""
         return self._slots.free_slots()
 
     def number_required(self, profile: ResourceProfile) -> int:
-        """The total of a profile."""
+        """Number of slots of the profile that the job requires."""
         return self._needs.required(profile)
 
     def number_fulfilled(self, profile: ResourceProfile) -> int:
-        """How many slots, used or free, are matched to a profile."""
+        """Number of slots, used or free, that are matched to the profile."""
         return self._slots.fulfilled(profile)
 
-    # --- what the job wants -----------------------------------------------------------------------
+    # --- requirements of the job ------------------------------------------------------------------
 
     def declare(self, requirements: Sequence[ResourceRequirement], now: float) -> None:
         self._needs.set(requirements)
 
     def requirements(self, now: float) -> tuple[ResourceRequirement, ...]:
-        """Free slots that are not needed where they are have been matched anew."""
+        """Requirements to declare, after free slots that are not needed were matched anew."""
         self._needs.update(now)
         return self._needs.declared()
 
@@ -99,7 +96,7 @@ class UnconstrainedSlots(SlotBook):
         self._reservations.cancel(request_ids)
 
     def give_back(self, allocation_id: AllocationID, now: float) -> None:
-        """The total of what it was matched to is lower by one (SP-28)."""
+        """Free a reserved slot; the total of its matched profile decreases by one (SP-28)."""
         pooled = self._held(allocation_id)
         if not pooled.is_free:
             self._needs.decrease(pooled.matched, 1)
@@ -107,7 +104,7 @@ class UnconstrainedSlots(SlotBook):
             self._to_serve[allocation_id] = pooled
 
     def keep(self, is_kept: bool, required: Sequence[ResourceRequirement], now: float) -> None:
-        """While it is so every offered slot is wanted."""
+        """Set whether every offered slot is wanted, because the job restarts."""
         self._is_kept = is_kept
 
     # --- requests that end without a slot ---------------------------------------------------------
@@ -127,12 +124,13 @@ class UnconstrainedSlots(SlotBook):
     # --- slots that come and go -------------------------------------------------------------------
 
     def outdated_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """A TaskExecutor has one allocation per slot."""
+        """The older allocation of the same slot, or None: a slot has one allocation at a time."""
         older = self._slots.at(slot.location.resource_id, slot.slot_index)
         return None if older is None else older.slot
 
     def match(self, slot: AllocatedSlot, now: float) -> ResourceProfile | None:
-        """One that is missing, or that of a request which has timed out."""
+        """The required profile that an offered slot should fulfil, or that of a timed-out request.
+        Without these, the slot's own profile while the job restarts; None if it does not."""
         missing = self._needs.missing_profile_for(slot.profile)
         if missing is not None:
             return missing
@@ -142,7 +140,7 @@ class UnconstrainedSlots(SlotBook):
         return slot.profile if self._is_kept else None
 
     def replaced_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """None: there is room for any number of slots."""
+        """Always None, because there is room for any number of slots."""
         return None
 
     def add(self, slot: AllocatedSlot, matched: ResourceProfile, now: float) -> None:
@@ -151,7 +149,7 @@ class UnconstrainedSlots(SlotBook):
         self._reservations.slot_came(slot.profile)
 
     def take_over(self, restored: RestoredSlot, now: float) -> bool:
-        """It is kept until it has been idle for too long."""
+        """Add the slot; it is kept until it has been idle for too long.  Always returns True."""
         self.add(restored.slot, restored.slot.profile, now)
         return True
 
@@ -163,7 +161,7 @@ class UnconstrainedSlots(SlotBook):
             self._slots.reserve(pooled, restored.request_id)
 
     def remove(self, allocation_id: AllocationID, now: float) -> None:
-        """One that was reserved lowers the total by one (SP-25, SP-28)."""
+        """Remove a slot; a reserved slot lowers the total by one (SP-25, SP-28)."""
         pooled = self._held(allocation_id)
         if not pooled.is_free:
             self._needs.decrease(pooled.matched, 1)
@@ -172,7 +170,8 @@ class UnconstrainedSlots(SlotBook):
         self._reservations.slots_went(now)
 
     def useless(self) -> tuple[AllocationID, ...]:
-        """None: what is not required now may be so later, until it has been idle for too long."""
+        """Always empty.
+        An excess slot may be required later, until it has been idle for too long."""
         return ()
 
     # --- time -------------------------------------------------------------------------------------

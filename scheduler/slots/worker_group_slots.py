@@ -1,4 +1,4 @@
-"""The slots of a SlotPool that must be the bundles of one worker group, and who waits for them."""
+"""The slots of a SlotPool that must be bundles of one worker group, and the requests for them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from flinkray.scheduler.slots.slot_requests import (
 class _Held:
     slot: AllocatedSlot
     request_id: SlotRequestId | None = None
-    """Of the request that it is reserved for; None: it is free."""
+    """Id of the request for which the slot is reserved; None if it is free."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,23 +41,20 @@ class _Pending:
 
 
 class WorkerGroupSlots(SlotBook):
-    """What the pool holds and owes for one constraint of its job.
-
-    A request is for a bundle.  The first requests are served when all bundles of one worker group
-    are there; those that follow while some of them are reserved get bundles of that group, and of
-    no other.  Among complete groups the newest is taken: ResourceManagers keep one for a
-    constraint, and what is left of an earlier one is about to go.
-    """
+    """Slots and requests of the pool for one constraint of its job.
+    A request is for a bundle, and is served when all bundles of one worker group exist.  While
+    bundles are reserved, requests only get bundles of the same group.  Of several complete groups
+    the newest is used, because an earlier one will soon be lost."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._size = 0
         self._profile = ResourceProfile(0.0)
         self._pending: dict[int, _Pending] = {}
-        """By bundle."""
+        """Pending requests by bundle."""
         self._held: dict[AllocationID, _Held] = {}
         self._groups: dict[WorkerGroupId, dict[int, _Held]] = {}
-        """Bundles that are there, the group whose first slot came last at the end."""
+        """Held slots by group and bundle; the group whose first slot came last is at the end."""
         self._reserved = 0
         self._idle_since: float | None = None
         self._is_kept = False
@@ -67,7 +64,7 @@ class WorkerGroupSlots(SlotBook):
 
     @property
     def is_required(self) -> bool:
-        """Whether the job wants the whole worker group."""
+        """Whether the job requires the whole worker group."""
         return bool(self._pending) or self._reserved > 0 or self._is_kept or self._is_declared
 
     @property
@@ -94,28 +91,27 @@ class WorkerGroupSlots(SlotBook):
         held = self._held.get(allocation_id)
         return held is not None and held.request_id is not None
 
-    # --- what the job wants -----------------------------------------------------------------------
+    # --- requirements of the job ------------------------------------------------------------------
 
     def declare(self, requirements: Sequence[ResourceRequirement], now: float) -> None:
-        """The group is as the last one says."""
+        """Set the declared requirements; the last one defines the group."""
         self._is_declared = bool(requirements)
         for requirement in requirements:
             self._profile, self._size = requirement.profile, requirement.count
         self._note_idle(now)
 
     def requirements(self, now: float) -> tuple[ResourceRequirement, ...]:
-        """The group as a whole, however few of its bundles are asked for."""
+        """The requirement of the whole group, even if only some of its bundles are requested."""
         if not self.is_required:
             return ()
         constraint = SameWorkerGroup(self._name, self._size)
         return (ResourceRequirement(self._profile, self._size, constraint),)
 
     def request(self, wanted: SlotRequests, timeout: float, now: float) -> list[SlotAllocated]:
-        """The constraint says how large the group is from now on.
+        """Add requests; their constraint defines the size of the group from now on.
 
         Raises:
-            ValueError: a bundle is beyond the group, is waited for by another request, or is
-                another one's.
+            ValueError: a bundle is beyond the group, has a pending request, or is reserved.
         """
         assert wanted.constraint is not None
         size, present = wanted.constraint.size, self._present()
@@ -157,8 +153,8 @@ class WorkerGroupSlots(SlotBook):
             self._note_idle(now)
 
     def keep(self, is_kept: bool, required: Sequence[ResourceRequirement], now: float) -> None:
-        """Whether what was required stays so though its requests are answered and its slots
-        returned: the job restarts, and will ask again."""
+        """Set whether the group stays required without requests and reserved slots.
+        This is the case while the job restarts and will request the slots again."""
         for requirement in required:
             self._profile, self._size = requirement.profile, requirement.count
         self._is_kept = is_kept and bool(required)
@@ -167,8 +163,8 @@ class WorkerGroupSlots(SlotBook):
     # --- requests that end without a slot ---------------------------------------------------------
 
     def fail_short(self, shortages: Sequence[ResourceShortage], now: float) -> list[SlotEvent]:
-        """What there will never be, or no more of, fails all who wait for it (SP-16, SP-28): a
-        group is of use as a whole only."""
+        """Fail all requests if the group is unfulfillable or exhausted (SP-16, SP-28).
+        Only a whole group can be used."""
         failed: list[SlotEvent] = []
         for shortage in shortages:
             if shortage.constraint is None or shortage.constraint.name != self._name:
@@ -205,34 +201,35 @@ class WorkerGroupSlots(SlotBook):
     # --- slots that come and go -------------------------------------------------------------------
 
     def outdated_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """None: a slot stays in its bundle until one that is wanted comes there."""
+        """Always None: a slot stays in its bundle until a wanted slot replaces it."""
         return None
 
     def match(self, slot: AllocatedSlot, now: float) -> ResourceProfile | None:
-        """Slots are also wanted beside those of another worker group."""
+        """The profile of the group's slots if the slot is wanted; None if it is not.
+        The pool may hold slots of another worker group at the same time."""
         return self._profile if self.is_required and self._fits(slot) else None
 
     def replaced_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """The slot in the same bundle: another TaskExecutor has taken its place."""
+        """The slot in the same bundle, of a replaced TaskExecutor; None if there is none."""
         held = self._groups.get(slot.location.worker_group, {}).get(slot.location.bundle_index)
         return None if held is None else held.slot
 
     def add(self, slot: AllocatedSlot, matched: ResourceProfile, now: float) -> None:
-        """Its bundle says what it is for."""
+        """Add a free slot; its bundle decides which request gets it."""
         held = self._held[slot.allocation_id] = _Held(slot)
         location = slot.location
         self._groups.setdefault(location.worker_group, {})[location.bundle_index] = held
         self._note_idle(now)
 
     def take_over(self, restored: RestoredSlot, now: float) -> bool:
-        """It cannot be of use if another group is required, or its bundle is taken."""
+        """Add the slot, unless another group is required, or its bundle is taken."""
         if self.is_required or self.replaced_by(restored.slot) is not None:
             return False
         self.restore(restored, now)
         return True
 
     def restore(self, restored: RestoredSlot, now: float) -> None:
-        """What was requested then is what the group is to be now."""
+        """Restore a slot; its constraint and requested profile define the group."""
         assert restored.constraint is not None
         slot, size = restored.slot, restored.constraint.size
         self.add(slot, slot.profile, now)
@@ -254,8 +251,9 @@ class WorkerGroupSlots(SlotBook):
         self._note_idle(now)
 
     def useless(self) -> tuple[AllocationID, ...]:
-        """Free slots that no request can get: of a worker group that another one has replaced, or
-        of other bundles than are asked for now."""
+        """Free slots that no request can get.
+        They belong to a worker group that was replaced, or to bundles that are not requested now.
+        """
         present = self._present()
         return tuple(
             allocation_id
@@ -270,7 +268,7 @@ class WorkerGroupSlots(SlotBook):
         return inf if self._idle_since is None else self._idle_since + timeout
 
     def idle_too_long(self, timeout: float, now: float) -> tuple[AllocationID, ...]:
-        """All slots, when nobody has wanted any of them for *timeout* seconds (SP-07)."""
+        """All slots, if none was required for *timeout* seconds (SP-07); otherwise none."""
         return tuple(self._held) if self.idle_deadline(timeout) <= now else ()
 
     # ----------------------------------------------------------------------------------------------
@@ -285,7 +283,7 @@ class WorkerGroupSlots(SlotBook):
         return slot.location.bundle_index < self._size and self._profile.fits_into(slot.profile)
 
     def _present(self) -> dict[int, _Held]:
-        """The group that is in use, or else the one that came last."""
+        """The worker group in use, otherwise the newest one."""
         if self._reserved:
             for bundles in self._groups.values():
                 if any(held.request_id is not None for held in bundles.values()):

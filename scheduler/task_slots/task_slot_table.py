@@ -1,4 +1,4 @@
-"""The slots of one TaskExecutor and what runs in them."""
+"""The table of a TaskExecutor's slots and the tasks that run in them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class EndTask:
 
 @dataclass(frozen=True, slots=True)
 class CleanSlot:
-    """No task is left in a slot that is being freed or vacated: end what they left behind, then
-    call ``slot_cleaned``."""
+    """Clean a slot without tasks that is being freed or vacated; then call ``slot_cleaned``.
+    Processes that the tasks left behind must be ended."""
 
     slot_id: SlotID
     job_id: JobID
@@ -44,7 +44,7 @@ SlotTableAction = EndTask | CleanSlot
 
 @dataclass(frozen=True, slots=True)
 class Offering:
-    """Slots to be offered to a job, under a number that grows per job (TM-12)."""
+    """Slots to be offered to a job, with a number that increases per job (TM-12)."""
 
     job_id: JobID
     number: int
@@ -53,23 +53,23 @@ class Offering:
 
 @dataclass(frozen=True, slots=True)
 class SlotDifference:
-    """How a JobMaster's view of its slots differs from the table (TM-16)."""
+    """Differences between a JobMaster's slots and the table (TM-16)."""
 
     unknown_here: tuple[AllocationID, ...]
-    """To be reported to the JobMaster as failed."""
+    """Allocations that the table does not have; they are reported to the JobMaster as failed."""
     unknown_there: tuple[AllocationID, ...]
-    """Active here, unknown to the JobMaster: to be freed."""
+    """Active allocations that the JobMaster does not know; they are to be freed."""
 
 
 class _State(Enum):
     ALLOCATED = "allocated"
     ACTIVE = "active"
     HELD = "held"
-    """Its JobMaster is lost: what runs in it runs on, until another one says whose it is."""
+    """The JobMaster is lost; tasks keep running until another JobMaster decides about the slot."""
     VACATING = "vacating"
-    """No JobMaster wants what a lost one has left in the slot: that ends."""
+    """No JobMaster adopts the slot of a lost JobMaster; its tasks are being ended."""
     KEPT = "kept"
-    """Empty, and the job's next JobMaster is to be offered it."""
+    """The slot is empty, and is to be offered to the job's next JobMaster."""
     RELEASING = "releasing"
 
 
@@ -88,7 +88,7 @@ class _TaskSlot:
     state: _State = _State.ALLOCATED
     offer_number: int = 0
     reason: str = ""
-    """Why it is being freed or vacated."""
+    """Why the slot is being freed or vacated."""
     is_cleaning: bool = False
     tasks: dict[ExecutionAttemptID, None] = field(default_factory=dict)
 
@@ -102,7 +102,7 @@ def _names(slot: _TaskSlot) -> str:
 
 
 class TaskSlotTable:
-    """Allocation, activation and release of slots.  ``now`` is in monotonic seconds."""
+    """Allocates, activates and releases slots.  ``now`` is in monotonic seconds."""
 
     def __init__(
         self,
@@ -112,8 +112,8 @@ class TaskSlotTable:
         slot_timeout: float = 10.0,
         keep_timeout: float = 60.0,
     ) -> None:
-        """*slot_timeout*, seconds: a slot that is allocated and not active for so long is given up
-        (TM-21).  *keep_timeout*, seconds: the same of a slot whose JobMaster is lost."""
+        """*slot_timeout*: seconds after which an allocated, inactive slot is freed (TM-21).
+        *keep_timeout*: seconds after which a slot of a lost JobMaster is freed."""
         self._resource_id = resource_id
         self._free_profile = total_profile
         self._number_of_slots = number_of_slots
@@ -125,7 +125,7 @@ class TaskSlotTable:
         self._offer_numbers: dict[JobID, int] = {}
         self._closed = False
         self._now = -inf
-        """Of the last event that came with the time: that is what the story shows."""
+        """Time of the last event that had a time; used in the story."""
         self._story = Story(f"the slot table of {resource_id}", limit=200)
 
     def allocate_slot(
@@ -137,14 +137,10 @@ class TaskSlotTable:
         now: float,
         constraint: SameWorkerGroup | None = None,
     ) -> SlotID:
-        """Allocate a slot for a job; again with the same arguments: nothing changes.  Index -1: a
-        dynamic slot.  The *constraint* is what it will be offered with.
-
-        Raises:
-            SlotAllocationError: no such slot, it is not free, the allocation has another one, the
-            profile is too large,
-                or the table is closed.
-        """
+        """Allocate a slot for a job.  A repeated call with the same arguments changes nothing.
+        Index -1 allocates a dynamic slot.  *constraint*: passed on with the later offer.
+        Raises SlotAllocationError if the slot does not exist or is not free, the allocation has
+        another slot, the profile is too large, or the table is closed."""
         self._now = now
         held = self._slots.get(allocation_id)
         if held is not None and held.is_same(slot_index, job_id):
@@ -167,7 +163,8 @@ class TaskSlotTable:
         return self._slot_id(slot)
 
     def mark_slot_active(self, allocation_id: AllocationID) -> bool:
-        """The job uses the slot; False: it is unknown, or held, being freed or being vacated."""
+        """Mark the slot as active, because the job uses it.
+        Returns False if the slot is unknown, held, or being freed or vacated."""
         slot = self._slots.get(allocation_id)
         if slot is None or slot.state in (_State.HELD, _State.VACATING, _State.RELEASING):
             return False
@@ -175,9 +172,9 @@ class TaskSlotTable:
         return True
 
     def hold_slots_of_job(self, job_id: JobID, reason: str, now: float) -> list[SlotTableAction]:
-        """The job's JobMaster is lost.  The slots that it used stay as they are, with their tasks,
-        until another one adopts them, for the keep time-out; those that it had not accepted are
-        freed.  What it still answers to offers does not count."""
+        """Hold the slots of a job whose JobMaster is lost, and ignore its late answers.
+        Active slots keep their tasks until another JobMaster adopts them, for at most the keep
+        timeout.  Slots that the lost JobMaster had not accepted are freed."""
         self._now = now
         actions: list[SlotTableAction] = []
         for slot in self._slots_of(job_id):
@@ -193,8 +190,8 @@ class TaskSlotTable:
         return actions
 
     def job_master_registered(self, job_id: JobID, now: float) -> None:
-        """The job has a JobMaster again, which has the whole keep time-out to say what it adopts of
-        the slots that are held."""
+        """Restart the keep timeout of held slots, because the job has a JobMaster again.
+        The JobMaster then has the whole timeout to adopt slots."""
         self._now = now
         for slot in self._slots_of(job_id):
             if slot.state is _State.HELD:
@@ -203,9 +200,9 @@ class TaskSlotTable:
     def adopt_slots(
         self, job_id: JobID, allocations: Container[AllocationID], now: float
     ) -> list[SlotTableAction]:
-        """Of the slots that are held for the job's JobMaster these are its own, with the tasks in
-        them.  The others are vacated: they end their tasks, and can be offered when they are clean,
-        for the keep time-out.  Others than slots that are held stay as they are."""
+        """Activate the held slots that the job's JobMaster adopts, with their tasks.
+        The other held slots are vacated: their tasks are ended, and they can be offered when they
+        are clean, for at most the keep timeout.  Slots that are not held are unchanged."""
         self._now = now
         actions: list[SlotTableAction] = []
         for slot in self._slots_of(job_id):
@@ -222,7 +219,7 @@ class TaskSlotTable:
         return actions
 
     def offer_slots(self, job_id: JobID) -> Offering | None:
-        """The job's slots that are not active: allocated or kept; None: there are none."""
+        """The job's slots that are allocated or kept, to be offered; None if there are none."""
         slots = [s for s in self._slots_of(job_id) if s.state in _NOT_ACTIVE]
         if not slots:
             return None
@@ -236,8 +233,8 @@ class TaskSlotTable:
     def offer_answered(
         self, offering: Offering, accepted: tuple[AllocationID, ...], now: float
     ) -> list[SlotTableAction]:
-        """Accepted slots are active, the others are freed; what a newer offering covers is left
-        alone (TM-12)."""
+        """Activate the accepted slots and free the others.
+        Slots that a newer offering contains are left unchanged (TM-12)."""
         self._now = now
         actions: list[SlotTableAction] = []
         for offer in offering.offers:
@@ -254,12 +251,12 @@ class TaskSlotTable:
     def add_task(
         self, attempt_id: ExecutionAttemptID, job_id: JobID, allocation_id: AllocationID
     ) -> None:
-        """A task is submitted to a slot of its job and makes it active (TM-11).
+        """Add a task to a slot of its job, which becomes active (TM-11).
 
         Raises:
-            SlotAllocationError: the allocation is unknown, another job's, being freed or vacated,
-            held for a JobMaster that has not adopted it or kept for one that it has not been
-            offered to, or the attempt is here already.
+            SlotAllocationError: the allocation is unknown, belongs to another job, is being freed
+                or vacated, is held for a JobMaster that has not adopted it, or is kept and was not
+                offered to the next JobMaster yet; or the attempt exists already.
         """
         if attempt_id in self._tasks:
             raise SlotAllocationError(f"task {attempt_id} is in {self._resource_id} already")
@@ -284,7 +281,7 @@ class TaskSlotTable:
         self._tasks[attempt_id] = allocation_id
 
     def remove_task(self, attempt_id: ExecutionAttemptID) -> list[SlotTableAction]:
-        """The task has ended; unknown ones are ignored."""
+        """Remove a task that has ended.  Unknown tasks are ignored."""
         allocation_id = self._tasks.pop(attempt_id, None)
         if allocation_id is None:
             return []
@@ -294,7 +291,8 @@ class TaskSlotTable:
         return self._clean_when_empty(slot) if is_ending else []
 
     def free_slot(self, allocation_id: AllocationID, reason: str) -> list[SlotTableAction]:
-        """End the slot's tasks and free it; again, or unknown: nothing."""
+        """End the slot's tasks and free the slot.
+        Nothing happens if the slot is unknown or is being freed already."""
         slot = self._slots.get(allocation_id)
         if slot is None or slot.state is _State.RELEASING:
             return []
@@ -308,10 +306,9 @@ class TaskSlotTable:
         )
 
     def slot_cleaned(self, allocation_id: AllocationID) -> SlotID | None:
-        """A CleanSlot is carried out: the slot is free, and the ResourceManager is to be told.
-
-        None: it is not, but is kept for its job and can be offered.
-        """
+        """Handle a CleanSlot that was carried out.
+        Returns the id of the freed slot, which must be reported to the ResourceManager.  None if
+        the slot is kept for its job and can be offered."""
         slot = self._slots.get(allocation_id)
         if slot is None:
             return None
@@ -330,8 +327,8 @@ class TaskSlotTable:
         return self._slot_id(slot)
 
     def free_slots_of_job(self, job_id: JobID, reason: str) -> list[SlotTableAction]:
-        """Free all slots of a job, but for those that are held or kept for its next JobMaster: who
-        has lost them is not asked any more."""
+        """Free all slots of a job, except slots held or kept for its next JobMaster.
+        The JobMaster that has lost those slots no longer decides about them."""
         actions: list[SlotTableAction] = []
         for slot in self._slots_of(job_id):
             if slot.state in (_State.ALLOCATED, _State.ACTIVE):
@@ -339,7 +336,7 @@ class TaskSlotTable:
         return actions
 
     def free_inactive_slots_of_job(self, job_id: JobID, reason: str) -> list[SlotTableAction]:
-        """Free the slots that the job has been given and does not use (SM-18)."""
+        """Free the slots that the job was given and does not use (SM-18)."""
         actions: list[SlotTableAction] = []
         for slot in self._slots_of(job_id):
             if slot.state is _State.ALLOCATED:
@@ -347,8 +344,8 @@ class TaskSlotTable:
         return actions
 
     def free_timed_out_slots(self, now: float) -> list[SlotTableAction]:
-        """Free the slots that were allocated and not active for the slot time-out, and those that
-        no other JobMaster has taken within the keep time-out."""
+        """Free slots that were not activated within the slot timeout.
+        Free held, vacated and kept slots that no JobMaster has taken within the keep timeout."""
         self._now = now
         actions: list[SlotTableAction] = []
         for slot in list(self._slots.values()):
@@ -360,14 +357,14 @@ class TaskSlotTable:
         return actions
 
     def next_deadline(self) -> float | None:
-        """When :meth:`free_timed_out_slots` has something to do next."""
+        """When :meth:`free_timed_out_slots` next has something to do; None if never."""
         deadlines = [s.deadline for s in self._slots.values() if s.deadline is not None]
         return min(deadlines, default=None)
 
     def compare_with_job_master(
         self, job_id: JobID, allocations: tuple[AllocationID, ...]
     ) -> SlotDifference:
-        """Hold a JobMaster's report against the table (TM-16)."""
+        """Compare a JobMaster's slots with the table (TM-16)."""
         here = {slot.allocation_id: slot for slot in self._slots_of(job_id)}
         return SlotDifference(
             unknown_here=tuple(a for a in allocations if a not in here),
@@ -379,41 +376,41 @@ class TaskSlotTable:
         )
 
     def report(self) -> SlotReport:
-        """All slots, by index; one that is being freed is still its job's."""
+        """All slots, ordered by index; a slot being freed still belongs to its job."""
         by_index = {slot.index: slot for slot in self._slots.values()}
         indexes = sorted({*range(self._number_of_slots), *by_index})
         return SlotReport(tuple(self._status(index, by_index.get(index)) for index in indexes))
 
     def job_of(self, allocation_id: AllocationID) -> JobID | None:
-        """Whose the slot is (also while it is being freed); None: the allocation has none here."""
+        """Job of the slot, even while it is being freed; None if there is no slot."""
         slot = self._slots.get(allocation_id)
         return None if slot is None else slot.job_id
 
     def contains(self, allocation_id: AllocationID) -> bool:
-        """Whether the allocation has a slot here (also while it is being freed)."""
+        """Whether the allocation has a slot here, even while it is being freed."""
         return allocation_id in self._slots
 
     def is_being_freed(self, allocation_id: AllocationID) -> bool:
-        """Whether ``free_slot`` is under way for the allocation."""
+        """Whether the allocation's slot is being freed."""
         slot = self._slots.get(allocation_id)
         return slot is not None and slot.state is _State.RELEASING
 
     def is_kept(self, allocation_id: AllocationID) -> bool:
-        """Whether the slot waits, empty, for its job's next JobMaster."""
+        """Whether the slot is empty and kept for its job's next JobMaster."""
         slot = self._slots.get(allocation_id)
         return slot is not None and slot.state is _State.KEPT
 
     def holds_slots_of(self, job_id: JobID) -> bool:
-        """Whether there are slots of which the job's JobMaster has not said yet whose they are."""
+        """Whether slots of the job are held. Its JobMaster has not decided about them yet."""
         return any(slot.state is _State.HELD for slot in self._slots_of(job_id))
 
     def held_tasks_of(self, job_id: JobID) -> frozenset[ExecutionAttemptID]:
-        """The tasks in these."""
+        """The tasks in the held slots of the job."""
         held = [slot for slot in self._slots_of(job_id) if slot.state is _State.HELD]
         return frozenset(attempt_id for slot in held for attempt_id in slot.tasks)
 
     def slots_in_use(self, job_id: JobID) -> tuple[SlotOffer, ...]:
-        """The job's slots that are active or held, by slot index: a JobMaster has accepted them."""
+        """The job's active and held slots, ordered by index, which a JobMaster has accepted."""
         used = (_State.ACTIVE, _State.HELD)
         slots = [slot for slot in self._slots_of(job_id) if slot.state in used]
         return tuple(SlotOffer(s.allocation_id, s.index, s.profile, s.constraint) for s in slots)
@@ -424,20 +421,20 @@ class TaskSlotTable:
         return () if slot is None else tuple(slot.tasks)
 
     def slot_index(self, allocation_id: AllocationID) -> int:
-        """Of an allocation that is here."""
+        """Index of the slot; the allocation must have one here."""
         return self._slots[allocation_id].index
 
     def allocations_of(self, job_id: JobID) -> tuple[AllocationID, ...]:
-        """The job's allocations, by slot index."""
+        """The job's allocations, ordered by slot index."""
         return tuple(slot.allocation_id for slot in self._slots_of(job_id))
 
     def jobs(self) -> tuple[JobID, ...]:
-        """Jobs that have a slot here."""
+        """The jobs that have a slot here."""
         return tuple(dict.fromkeys(slot.job_id for slot in self._slots.values()))
 
     def close(self, reason: str) -> list[SlotTableAction]:
-        """Free all slots and allocate none any more; closed for good when :attr:`is_empty`
-        (TM-21)."""
+        """Free all slots and allocate no more.
+        The table is closed for good when :attr:`is_empty` is True (TM-21)."""
         self._closed = True
         actions: list[SlotTableAction] = []
         for allocation_id in list(self._slots):
@@ -450,7 +447,7 @@ class TaskSlotTable:
         return not self._slots
 
     def story(self) -> str:
-        """What has happened to the slots, a line per event."""
+        """History of the slots, one line per event."""
         return str(self._story)
 
     def _slots_of(self, job_id: JobID) -> list[_TaskSlot]:

@@ -69,7 +69,7 @@ def start_slowly(cluster: ChaosCluster, kind: str, delay: float) -> None:
 
 
 async def until_up(cluster: ChaosCluster, kind: str) -> None:
-    await eventually(lambda: cluster.processes(kind), 10, f"a {kind}")
+    await eventually(lambda: cluster.processes(kind), 50, f"a {kind}")
 
 
 async def until_executing(cluster: ChaosCluster, job_id: JobID) -> None:
@@ -78,7 +78,7 @@ async def until_executing(cluster: ChaosCluster, job_id: JobID) -> None:
         executions = [e for vertex in vertices for e in vertex.executions]
         return bool(executions) and all(e.state is ExecutionState.RUNNING for e in executions)
 
-    await eventually(executing, 30, "all executions RUNNING")
+    await eventually(executing, 150, "all executions RUNNING")
 
 
 async def dispatcher_is_back(cluster: ChaosCluster) -> None:
@@ -86,7 +86,7 @@ async def dispatcher_is_back(cluster: ChaosCluster) -> None:
         await (await cluster.dispatcher()).list_jobs()
         return True
 
-    await eventually(answers, 30, "the Dispatcher's answer")
+    await eventually(answers, 150, "the Dispatcher's answer")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
 from flinkray.testing.simulated_cluster import SimulatedCluster
 from flinkray.testing.simulation import SimulatedProcess, Simulation
+from tests.simulation.stored_jobs import StoredJobs
 
 LONGEST_STEP = 0.02
 """Seconds that a start, a blocking call or a clean-up takes at most."""
@@ -97,10 +98,11 @@ class ChaosCluster(SimulatedCluster):
 
     def has_result(self, job_id: str) -> bool:
         """Whether it is stored how that job has ended."""
-        return any(
-            self.simulation.disk().holds(f"cluster/job-results/{job_id}.{state}")
-            for state in ("dirty", "clean")
-        )
+        return self.stored_jobs.result(JobID.from_hex(job_id)) is not None
+
+    @property
+    def stored_jobs(self) -> StoredJobs:
+        return StoredJobs(self.simulation.disk())
 
     def _process_changed(self, process: SimulatedProcess) -> None:
         if process.is_alive:

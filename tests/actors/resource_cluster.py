@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from flinkray.actors.gateways import (
-    DispatcherGateway,
     JobMasterGateway,
     ResourceManagerGateway,
     TaskExecutorGateway,
@@ -168,12 +167,6 @@ class ResourceCluster:
 
     async def resource_manager(self) -> ResourceManagerGateway:
         return await self.service.connect(RM_ADDRESS, ResourceManagerGateway, RM_TOKEN)
-
-    def start_dispatcher(self, leader: JobMasterId) -> None:
-        """One that knows of this JobMaster only, whatever the job."""
-        dispatcher = TestingGateway(DispatcherGateway, DISPATCHER).lenient()
-        dispatcher.on(DispatcherGateway.request_job_leader).returning(leader)
-        dispatcher.start(LocalRpcService("Dispatcher", self.network), "dispatcher")
 
     def job(self, value: int, attempt: int = 0) -> Job:
         job_id = number(JobID, value)

@@ -43,7 +43,7 @@ from tests.actors.resource_cluster import ONE_CPU, ResourceCluster, number
 
 
 @on_cluster(NODE)
-async def test_slot_pool_that_dies_while_it_starts_is_followed_by_another(
+async def test_slot_pool_that_dies_while_starting_is_replaced(
     cluster: ChaosCluster,
 ) -> None:
     """Seed 6.  It was the end of the JobMaster."""
@@ -59,7 +59,7 @@ async def test_slot_pool_that_dies_while_it_starts_is_followed_by_another(
 
 
 @on_cluster(NODE)
-async def test_task_whose_end_was_not_reported_when_the_slot_pool_died_is_not_waited_for(
+async def test_cancel_ends_despite_lost_task_end_and_dead_slot_pool(
     cluster: ChaosCluster,
 ) -> None:
     """Seed 30065 of the cluster of fifty: the job was CANCELLING for ever."""
@@ -67,7 +67,7 @@ async def test_task_whose_end_was_not_reported_when_the_slot_pool_died_is_not_wa
     await until_executing(cluster, job_id)
     with losing(cluster, "tasks_reported") as lost:
         await (await cluster.dispatcher()).cancel_job(job_id)
-        await eventually(lambda: lost, 10, "a report that is lost")
+        await eventually(lambda: lost, 50, "a report that is lost")
         cluster.crash("ResourceManager")  # else it gives the slots again, and they are looked at
         cluster.crash("SlotPool")
         result = await asyncio.wait_for(cluster.result(job_id), 120)
@@ -76,7 +76,7 @@ async def test_task_whose_end_was_not_reported_when_the_slot_pool_died_is_not_wa
 
 
 @on_cluster(NODE)
-async def test_new_slot_pool_knows_task_executors_that_registered_before_it_was_there(
+async def test_new_slot_pool_knows_task_executors_registered_before_it(
     cluster: ChaosCluster,
 ) -> None:
     """Their offers were refused, and they could not register a second time."""
@@ -97,7 +97,7 @@ async def test_stage_runs_on_when_its_slot_pool_dies(cluster: ChaosCluster) -> N
     await until_executing(cluster, job_id)
     before = (await cluster.details(job_id)).vertices
     cluster.crash("SlotPool")
-    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 10, "another SlotPool")
+    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 50, "another SlotPool")
     await asyncio.sleep(120)  # what nobody uses has been given back by now
 
     assert (await cluster.details(job_id)).vertices == before
@@ -118,9 +118,9 @@ async def test_worker_group_is_kept_by_the_next_slot_pool_while_its_job_waits_to
     async def waits() -> bool:
         return await cluster.status(job_id) is JobStatus.RESTARTING
 
-    await eventually(waits, 10, "a failure")
+    await eventually(waits, 50, "a failure")
     cluster.crash("SlotPool")
-    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 10, "another SlotPool")
+    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 50, "another SlotPool")
     await asyncio.sleep(290)
     await until_executing(cluster, job_id)
 
@@ -129,7 +129,7 @@ async def test_worker_group_is_kept_by_the_next_slot_pool_while_its_job_waits_to
 
 
 @on_cluster(NODE)
-async def test_slot_pool_that_does_not_hear_what_it_has_is_told_nothing_else(
+async def test_slot_pool_that_missed_its_restore_gets_no_further_calls(
     cluster: ChaosCluster,
 ) -> None:
     """Seed 41304: it gave slots again that other tasks had, and the JobMaster lost count of
@@ -138,10 +138,10 @@ async def test_slot_pool_that_does_not_hear_what_it_has_is_told_nothing_else(
     await until_executing(cluster, job_id)
     with losing(cluster, "restore_slots") as lost:
         cluster.crash("SlotPool")
-        await eventually(lambda: lost, 10, "a call that is lost")
+        await eventually(lambda: lost, 50, "a call that is lost")
         (second,) = cluster.processes("SlotPool")
         handled = cluster.network.services[second].metrics.handled
-        await eventually(lambda: starts_of(cluster, "SlotPool") == 3, 30, "a third SlotPool")
+        await eventually(lambda: starts_of(cluster, "SlotPool") == 3, 150, "a third SlotPool")
     assert "SlotPoolGateway.connect_to_resource_manager" not in handled
 
     await until_executing(cluster, job_id)
@@ -149,7 +149,7 @@ async def test_slot_pool_that_does_not_hear_what_it_has_is_told_nothing_else(
 
 
 @on_cluster(NODE)
-async def test_slot_pool_that_does_not_hear_of_a_shortage_is_followed_by_one_that_does(
+async def test_slot_pool_that_missed_a_shortage_is_replaced(
     cluster: ChaosCluster,
 ) -> None:
     """SM-14: the ResourceManager tells of it once, and the job waited until its requests timed
@@ -159,7 +159,7 @@ async def test_slot_pool_that_does_not_hear_of_a_shortage_is_followed_by_one_tha
     start_slowly(cluster, "SlotPool", 5.0)
     with losing(cluster, "notify_not_enough_resources", 2) as lost:  # first the JobMaster hears
         job_id = await cluster.submit(job)
-        await eventually(lambda: lost, 20, "a shortage that the pool does not hear of")
+        await eventually(lambda: lost, 100, "a shortage that the pool does not hear of")
         cluster.crash("SlotPool")
     result = await asyncio.wait_for(cluster.result(job_id), 60)
 
@@ -175,29 +175,29 @@ async def test_hung_slot_pool_is_replaced(cluster: ChaosCluster) -> None:
     await until_executing(cluster, job_id)
     cluster.simulation.hang(cluster.processes("SlotPool")[0])
 
-    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 100, "another SlotPool")
+    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 300, "another SlotPool")
     await until_executing(cluster, job_id)
 
 
 @on_cluster(NODE)
-async def test_slot_pool_that_misses_what_its_job_master_says_is_replaced(
+async def test_slot_pool_that_misses_its_job_masters_calls_is_replaced(
     cluster: ChaosCluster,
 ) -> None:
     """It never learned of the ResourceManager, and its job waited for ever."""
     cluster.crash("ResourceManager")
     cluster.set_conditions(restart=(10.0, 10.0))
     job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=FixedDelayRestart(1, 0.0)))
-    await eventually(lambda: cluster.network.services.get("ResourceManager"), 20, "it is back")
+    await eventually(lambda: cluster.network.services.get("ResourceManager"), 100, "it is back")
     (pool,), (master,) = cluster.processes("SlotPool"), cluster.processes("JobMaster")
     partition = cluster.simulation.partition([master], [pool], one_way=True)
-    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 100, "another SlotPool")
+    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 300, "another SlotPool")
     cluster.simulation.heal(partition)
 
     await until_executing(cluster, job_id)
 
 
 @on_cluster(NODE)
-async def test_resource_manager_that_is_lost_and_back_while_a_slot_pool_starts_is_known_to_it(
+async def test_starting_slot_pool_notices_that_resource_manager_was_replaced(
     cluster: ChaosCluster,
 ) -> None:
     """It was told of the loss when it was there at last, and declared nothing any more."""
@@ -205,7 +205,7 @@ async def test_resource_manager_that_is_lost_and_back_while_a_slot_pool_starts_i
     await until_executing(cluster, job_id)
     start_slowly(cluster, "SlotPool", 10.0)
     cluster.crash("SlotPool")
-    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 5, "another SlotPool")
+    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 25, "another SlotPool")
     cluster.crash("ResourceManager")
 
     await asyncio.sleep(12)
@@ -219,13 +219,13 @@ async def test_hung_spark_driver_is_replaced(cluster: ChaosCluster) -> None:
     await until_executing(cluster, job_id)
     cluster.simulation.hang(cluster.processes("SparkDriver")[0])
 
-    await eventually(lambda: starts_of(cluster, "SparkDriver") == 2, 100, "another driver")
+    await eventually(lambda: starts_of(cluster, "SparkDriver") == 2, 300, "another driver")
     await until_executing(cluster, job_id)
     assert len(cluster.processes("SparkDriver")) == 1
 
 
 @on_cluster(NODE)
-async def test_slot_pool_whose_news_are_lost_is_replaced(cluster: ChaosCluster) -> None:
+async def test_slot_pool_with_a_lost_report_of_slots_is_replaced(cluster: ChaosCluster) -> None:
     """Its JobMaster waited for slots that the pool had."""
     with losing(cluster, "slots_changed") as lost:
         job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
@@ -250,14 +250,14 @@ async def test_spark_driver_that_cannot_be_connected_to_is_not_left_behind(
 
     cuts: list[object] = []
     cluster.simulation.listeners.append(cut)
-    await eventually(lambda: starts_of(cluster, "SparkDriver") == 2, 100, "another driver")
+    await eventually(lambda: starts_of(cluster, "SparkDriver") == 2, 300, "another driver")
     await until_executing(cluster, job.job_id)
 
     assert len(cluster.processes("SparkDriver")) == 1
 
 
 @on_cluster(NODE)
-async def test_slots_of_a_lost_task_executor_are_not_used_when_a_late_report_lists_them(
+async def test_late_report_does_not_revive_slots_of_a_lost_task_executor(
     cluster: ChaosCluster,
 ) -> None:
     """Seed 41.  All restarts of the job were used up at one moment."""
@@ -283,7 +283,7 @@ async def test_slots_of_a_lost_task_executor_are_not_used_when_a_late_report_lis
 
 
 @on_cluster()
-async def test_what_a_dead_resource_manager_said_of_shortages_is_forgotten(
+async def test_shortages_of_a_dead_resource_manager_are_forgotten(
     cluster: ChaosCluster,
 ) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))
@@ -294,7 +294,7 @@ async def test_what_a_dead_resource_manager_said_of_shortages_is_forgotten(
     async def is_explained() -> bool:
         return "no nodes" in await reason()
 
-    await eventually(is_explained, 10, "the ResourceManager's reason")
+    await eventually(is_explained, 50, "the ResourceManager's reason")
     cluster.set_conditions(restart=(60.0, 60.0))
     cluster.crash("ResourceManager")
     await asyncio.sleep(0.1)
@@ -323,7 +323,7 @@ async def test_registration_of_a_dead_job_master_does_not_replace_its_successors
 
 
 @on_cluster(NODE)
-async def test_leader_that_dies_right_after_a_registration_is_missed_though_its_successor_is_there(
+async def test_leader_death_after_registration_is_noticed_despite_its_successor(
     cluster: ChaosCluster,
 ) -> None:
     """Seed 1259 with slow messages.  The watch was set up by address and found the successor, at
@@ -340,7 +340,7 @@ async def test_leader_that_dies_right_after_a_registration_is_missed_though_its_
         )
 
     seen = len(cluster.log_lines)
-    await eventually(registered, 30, "the JobMaster at the new Dispatcher")
+    await eventually(registered, 150, "the JobMaster at the new Dispatcher")
     cluster.crash("Dispatcher")
     await dispatcher_is_back(cluster)
     await asyncio.sleep(5)
@@ -350,7 +350,7 @@ async def test_leader_that_dies_right_after_a_registration_is_missed_though_its_
 
 
 @on_cluster(NODE)
-async def test_past_job_master_neither_registers_at_a_new_dispatcher_nor_reports_an_end_there(
+async def test_past_job_master_can_neither_register_nor_report_at_new_dispatcher(
     cluster: ChaosCluster,
 ) -> None:
     """Seed 300455: the Dispatcher did not know yet who leads the job, and took its word."""
@@ -360,7 +360,7 @@ async def test_past_job_master_neither_registers_at_a_new_dispatcher_nor_reports
     result = JobResult(job_id, "job", JobStatus.FAILED, 1.0, "it failed there")
     with losing(cluster, "register_job_master") as lost:
         cluster.crash("Dispatcher")
-        await eventually(lambda: lost, 30, "a registration that is lost")
+        await eventually(lambda: lost, 150, "a registration that is lost")
         dispatcher = await cluster.dispatcher()
         past, (master,) = number(JobMasterId, 9), cluster.processes("JobMaster")
         with pytest.raises(JobStateError, match="it is not led by"):

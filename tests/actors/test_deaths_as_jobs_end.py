@@ -28,7 +28,7 @@ from tests.actors.chaos_cluster import ChaosCluster
 
 
 @on_cluster(NODE, configuration={"cluster.registration.error-delay": "30 s"})
-async def test_end_reported_to_a_new_dispatcher_before_registering_there_counts(
+async def test_job_end_reported_before_registering_at_new_dispatcher_counts(
     cluster: ChaosCluster,
 ) -> None:
     """DI-13.  The job was executed a second time."""
@@ -58,7 +58,7 @@ async def test_result_is_stored_as_soon_as_the_storage_works_again(cluster: Chao
 
 
 @on_cluster(NODE)
-async def test_end_that_could_not_be_stored_before_the_dispatcher_died_is_reported_to_the_next(
+async def test_job_end_not_stored_by_dead_dispatcher_is_reported_to_the_next(
     cluster: ChaosCluster,
 ) -> None:
     """JM-20: a JobMaster whose report was answered too early would be gone, and its job run
@@ -79,7 +79,7 @@ async def test_end_that_could_not_be_stored_before_the_dispatcher_died_is_report
 
 
 @on_cluster(NODE)
-async def test_storage_that_fails_while_a_job_is_cleaned_up_kills_nobody(
+async def test_storage_failure_during_job_clean_up_kills_no_process(
     cluster: ChaosCluster,
 ) -> None:
     """DI-13."""
@@ -93,10 +93,9 @@ async def test_storage_that_fails_while_a_job_is_cleaned_up_kills_nobody(
 
     assert (await cluster.result(job_id)).status is JobStatus.FINISHED
     assert asyncio.get_running_loop().time() < 60  # while the storage is away still
-    disk = cluster.simulation.disk()
-    assert not disk.holds(f"cluster/job-results/{job_id}.clean")
+    assert cluster.stored_jobs.result_in("clean", job_id) is None
     await asyncio.sleep(70)
-    assert disk.holds(f"cluster/job-results/{job_id}.clean")
+    assert cluster.stored_jobs.result_in("clean", job_id) is not None
     assert starts_of(cluster, "Dispatcher") == 1
 
 
@@ -117,7 +116,7 @@ async def test_job_master_that_starts_while_the_dispatcher_dies_does_not_count_a
 
 
 @on_cluster(NODE)
-async def test_cancel_at_the_moment_of_the_job_masters_death_is_told_to_the_next(
+async def test_cancel_during_job_master_death_reaches_the_next_job_master(
     cluster: ChaosCluster,
 ) -> None:
     """DI-06."""
@@ -149,7 +148,7 @@ async def test_cancel_that_was_acknowledged_outlives_dispatcher_and_job_master(
 
 
 @on_cluster(NODE)
-async def test_cancel_whose_connection_breaks_reaches_a_job_master_that_lives(
+async def test_cancel_reaches_living_job_master_after_broken_connection(
     cluster: ChaosCluster,
 ) -> None:
     """DI-06.  The JobMaster was taken for dead, and its successor was to hear it."""
@@ -171,7 +170,7 @@ async def test_cancel_whose_connection_breaks_reaches_a_job_master_that_lives(
 
 
 @on_cluster(NODE)
-async def test_end_of_a_task_whose_report_meets_a_broken_connection_is_reported_again(
+async def test_task_end_is_reported_again_after_a_broken_connection(
     cluster: ChaosCluster,
 ) -> None:
     """The JobMaster lived and never learned of it: the job was cancelling for ever."""
@@ -187,7 +186,9 @@ async def test_end_of_a_task_whose_report_meets_a_broken_connection_is_reported_
 
 
 @on_cluster(NODE)
-async def test_stage_whose_driver_does_not_come_can_be_cancelled(cluster: ChaosCluster) -> None:
+async def test_stage_with_a_driver_that_does_not_start_can_be_cancelled(
+    cluster: ChaosCluster,
+) -> None:
     """Its placement may be gone with a node, and then it waits for as long as that takes."""
     start_slowly(cluster, "SparkDriver", 3000.0)
     job_id = await cluster.submit(scripted_job(RUNS))
@@ -205,7 +206,7 @@ async def test_stage_whose_driver_does_not_come_can_be_cancelled(cluster: ChaosC
     configuration={"cluster.shutdown-grace": "0 s"},
     expected_error="did not end within 0 s; it is killed",
 )
-async def test_successor_of_a_job_master_that_is_killed_by_a_shutdown_does_not_outlive_the_cluster(
+async def test_job_master_successor_started_during_shutdown_ends_with_cluster(
     cluster: ChaosCluster, delay: float
 ) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))
@@ -222,7 +223,7 @@ async def test_successor_of_a_job_master_that_is_killed_by_a_shutdown_does_not_o
     configuration={"cluster.shutdown-grace": "1 s"},
     expected_error="did not end within 1 s; it is killed",
 )
-async def test_a_shutdown_while_the_storage_fails_ends_the_cluster_all_the_same(
+async def test_shutdown_ends_the_cluster_although_storage_fails(
     cluster: ChaosCluster,
 ) -> None:
     """That the cancel could not be stored was the end of it, and the cluster went on."""
@@ -242,9 +243,7 @@ async def test_a_cancel_that_is_being_stored_as_the_job_ends_brings_no_graph_bac
     """DI-13: the writers of a job's graph take turns, and the next Dispatcher does not run it."""
     job_id = await cluster.submit(scripted_job(["register", "pause 1", "finish"]))
     await until_executing(cluster, job_id)
-    graph = f"cluster/job-graphs/{job_id}.graph"
-    disk = cluster.simulation.disk()
-    assert disk.holds(graph)
+    assert cluster.stored_jobs.graph(job_id) is not None
 
     cluster.set_conditions(blocking=(3.0, 3.0))
     gateway = await cluster.dispatcher()
@@ -256,7 +255,7 @@ async def test_a_cancel_that_is_being_stored_as_the_job_ends_brings_no_graph_bac
 
     assert (await cluster.result(job_id)).status is JobStatus.FINISHED
     await asyncio.wait([cancelling])
-    assert not disk.holds(graph)
+    assert cluster.stored_jobs.graph(job_id) is None
     cluster.crash("Dispatcher")
     await dispatcher_is_back(cluster)
     assert (await cluster.result(job_id)).status is JobStatus.FINISHED
@@ -272,7 +271,7 @@ async def reads(context: TaskContext) -> None:
 
 
 @on_cluster(NODE, configuration={"taskmanager.cpu.cores": "1"})
-async def test_producer_whose_reader_cannot_say_that_all_is_read_hears_it_later(
+async def test_producer_finishes_although_calls_of_its_reader_are_lost(
     cluster: ChaosCluster,
 ) -> None:
     """It waited for that for ever."""
@@ -296,7 +295,7 @@ async def waits(context: TaskContext) -> None:
 
 
 @on_cluster(NODE, configuration={"taskmanager.cpu.cores": "1"})
-async def test_task_that_has_ended_before_it_is_told_to_is_waited_for_until_that_is_reported(
+async def test_task_that_failed_before_its_cancel_is_awaited_until_reported(
     cluster: ChaosCluster,
 ) -> None:
     """EX-04.  It counted as one that could not be cancelled, and the exceptions said so."""

@@ -33,6 +33,7 @@ from flinkray.actors.gateways.messages import (
     WantedSlot,
 )
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotType
+from flinkray.actors.gateways.stream_coordinator import KeptPiece
 from flinkray.actors.job_master.endpoint import JobMaster, win_job
 from flinkray.actors.resource_manager.endpoint import ResourceManager
 from flinkray.actors.shared.cluster_services import ClusterServices
@@ -40,13 +41,12 @@ from flinkray.actors.shared.leadership import LeadershipLostError
 from flinkray.actors.slot_pool.endpoint import SlotPool
 from flinkray.checkpoint.metadata import SnapshotKind
 from flinkray.client.python_job import python_job
-from flinkray.core.errors import FencingTokenError, FlinkRayError, JobNotFoundError, JobStateError
+from flinkray.core.errors import FencingTokenError, FlinkRayError, JobStateError
 from flinkray.core.ids import (
     DispatcherId,
     IntermediateDataSetID,
     JobMasterId,
     JobVertexID,
-    LeaderSessionID,
     ResourceID,
     ResourceManagerId,
     ResultPartitionID,
@@ -58,7 +58,6 @@ from flinkray.rpc import (
     FencedRpcGateway,
     LocalNetwork,
     LocalRpcService,
-    RegistrationFailure,
     RegistrationRejection,
     RpcService,
 )
@@ -82,7 +81,7 @@ from flinkray.scheduler.shared.slots import (
     WorkerLocation,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.scheduler.shared.taking_over import TaskExecutorReport
+from flinkray.scheduler.shared.taking_over import JobNotes, TaskExecutorReport
 from flinkray.scheduler.shared.tasks import (
     JobInformation,
     ResultInformation,
@@ -92,11 +91,11 @@ from flinkray.scheduler.shared.tasks import (
     VertexInformation,
     attempt_of,
 )
-from flinkray.spark.user_code import dump_function
 from flinkray.testing import TestingGateway
 from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.user_code import dump_function
 from tests.actors.conftest import QUICK
 from tests.actors.leaders import ManualLeaders
 from tests.actors.resource_cluster import (
@@ -227,6 +226,10 @@ TRIGGER = TriggerCheckpoint(
 )
 
 
+NOTES = JobNotes(GRAPH, (1,), b"", 0)
+LATER_NOTES = replace(NOTES, restores=1)
+
+
 class Scene:
     """A TaskExecutor with an active slot, in which tasks run and have left results, one of them the
     cluster's by now; and, unless it is kept free, a slot that its JobMaster has not taken yet."""
@@ -248,6 +251,7 @@ class Scene:
         assert await self.executor.submit_tasks(deployments, MASTER, None) == ()
         await self.states.until(ExecutionState.FINISHED, ExecutionState.RUNNING)
         await self.executor.promote_partitions(JOB, MASTER, (PROMOTED_PARTITION,))
+        assert await self.executor.keep(JOB, MASTER, 1, KeptPiece(notes=NOTES))
         assert await SPARK_TASK.submit(self.executor) == ()
         if not is_second_slot_free:
             never = asyncio.get_running_loop().create_future()
@@ -271,6 +275,7 @@ class Scene:
             "tasks": {state.attempt_id: state.state for state in self.states.all},
             "answers to checkpoints": tuple(self.states.answers),
             "Spark tasks": tuple(self.bench.runner.failures),
+            "kept": self.bench.endpoint._kept.notes(JOB),
             "results": (await self.executor.find_partitions(JOB, RESULT)).partitions,
         }
         report = await self.bench.latest_report(self.executor)
@@ -319,7 +324,11 @@ def _call(name: str) -> Callable[[TaskExecutorGateway, JobMasterId, ResourceMana
         "job_master_lost of a ResourceManager": (
             lambda te, _, rm: te.job_master_lost(JOB, MASTER, rm, "late")
         ),
+        "take_over_job": lambda te, jm, _: te.take_over_job(JOB, "JobMaster-1/jobmaster", jm),
         "adopt_slots": lambda te, jm, _: te.adopt_slots(JOB, jm, NEXT_GRAPH, ()),
+        "keep": lambda te, jm, _: te.keep(JOB, jm, 1, KeptPiece(notes=LATER_NOTES)),
+        "keep_no_more": lambda te, jm, _: te.keep_no_more(JOB, jm),
+        "hand_over": lambda te, jm, _: te.hand_over(JOB, jm, 0),
         "job_master_changed": lambda te, _, rm: te.job_master_changed(
             JOB, "JobMaster-2/jobmaster", NEXT_MASTER, rm
         ),
@@ -349,11 +358,16 @@ OF_LEADERS = (
     "disconnect_job_master",
     "job_master_lost of a JobMaster",
     "job_master_lost of a ResourceManager",
+    "take_over_job",
     "adopt_slots",
+    "keep",
+    "keep_no_more",
+    "hand_over",
     "job_master_changed",
 )
-QUESTIONS = ("can_be_released", "request_io_metrics")
-"""They change nothing; a past leader is refused all the same."""
+QUESTIONS = ("can_be_released", "request_io_metrics", "take_over_job", "hand_over")
+"""They change nothing, ``take_over_job`` as that JobMaster leads already; a past leader is refused
+all the same."""
 
 
 @pytest.mark.parametrize("name", OF_LEADERS)
@@ -505,7 +519,7 @@ REFUSED = {
 
 
 @on_virtual_time
-async def test_a_job_master_that_leads_no_more_leaves_what_runs_to_its_successor(
+async def test_job_master_without_leadership_leaves_tasks_to_its_successor(
     tmp_path: Path,
 ) -> None:
     """HA-28: it neither cancels tasks nor says goodbye, by which slots would be given up."""
@@ -520,7 +534,7 @@ async def test_a_job_master_that_leads_no_more_leaves_what_runs_to_its_successor
 
 
 @on_virtual_time
-async def test_a_job_master_confirms_that_it_leads_as_long_as_it_does(tmp_path: Path) -> None:
+async def test_job_master_confirms_leadership_until_it_loses_it(tmp_path: Path) -> None:
     scene = JobMasterScene(tmp_path)
     master = await scene.set(has_slot=False)
     await master.confirm_leadership()
@@ -698,40 +712,29 @@ async def test_past_job_master_that_registers_anew_takes_nothing_from_its_succes
         assert [e.attempt_number for v in details.vertices for e in v.executions] == [0]
 
 
-@pytest.mark.parametrize(
-    ("leader", "answer"),
-    [
-        (MASTER, JobMasterRegistrationSuccess),
-        (None, RegistrationFailure),
-        (number(JobMasterId, 1000), RegistrationRejection),
-        (JobNotFoundError(JOB), RegistrationFailure),
-    ],
-)
+@pytest.mark.parametrize("has_the_name", [True, False])
 @on_virtual_time
-async def test_another_job_master_of_a_job_is_taken_if_the_dispatcher_says_so(
-    tmp_path: Path, leader: JobMasterId | JobNotFoundError | None, answer: type[object]
+async def test_other_job_master_is_accepted_only_under_the_process_name(
+    tmp_path: Path, has_the_name: bool
 ) -> None:
+    """Without a Dispatcher, which may have died with the JobMaster."""
     cluster = ResourceCluster(tmp_path)
     manager, job = await cluster.start_resource_manager(), cluster.job(1)
     await job.register()
-    standalone = DispatcherId.of(LeaderSessionID.standalone())
-    dispatcher = TestingGateway(DispatcherGateway, standalone)
-    dispatcher.start(LocalRpcService("Dispatcher", cluster.network), "dispatcher")
-    ask = dispatcher.on(DispatcherGateway.request_job_leader)
-    _ = ask.raising(leader) if isinstance(leader, JobNotFoundError) else ask.returning(leader)
-
+    name = job.service.process_name if has_the_name else "another"
     another = TestingGateway(JobMasterGateway, MASTER).lenient()
-    another.start(LocalRpcService("another", cluster.network), "jobmaster")
+    if has_the_name:
+        cluster.network.crash(name)
+    another.start(LocalRpcService(name, cluster.network), "jobmaster")
 
     given = await manager.register_job_master(
         MASTER, ResourceID("another"), another.address, job.job_id
     )
 
-    assert isinstance(given, answer)
-    if answer is JobMasterRegistrationSuccess:
-        with pytest.raises(JobNotFoundError):
-            await job.declare(1)
+    if has_the_name:
+        assert isinstance(given, JobMasterRegistrationSuccess)
     else:
+        assert isinstance(given, RegistrationRejection)
         await job.declare(1)
 
 
@@ -782,7 +785,7 @@ async def test_past_job_master_cannot_register_nor_end_its_job(tmp_path: Path) -
 
 
 @on_virtual_time
-async def test_heartbeats_of_a_past_job_master_do_not_keep_one_that_is_hung(
+async def test_heartbeats_of_a_past_job_master_do_not_keep_a_hung_one(
     tmp_path: Path,
 ) -> None:
     """It is killed, and replaced."""

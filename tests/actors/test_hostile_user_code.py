@@ -18,8 +18,8 @@ from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.scheduler.graph.job_graph import MasterFormat, NoRestart
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
-from flinkray.spark.user_code import dump_function
 from flinkray.testing.mini_cluster import MiniCluster
+from flinkray.user_code import dump_function
 from tests.actors.conftest import QUICK
 
 SECONDS = 10
@@ -117,7 +117,7 @@ RAISED: dict[str, tuple[Callable[[], None], str]] = {
 
 @pytest.mark.parametrize(("raises", "cause"), RAISED.values(), ids=RAISED)
 @pytest.mark.parametrize("kind", ["plain", "coroutine"])
-async def test_whatever_a_function_raises_fails_its_job_with_the_cause(
+async def test_any_error_of_a_function_fails_its_job_with_the_cause(
     cluster: MiniCluster, kind: str, raises: Callable[[], None], cause: str
 ) -> None:
     def plain(context: Any) -> None:
@@ -224,7 +224,7 @@ FORMATS_RAISE = ["half a surrogate pair", "SystemExit", "an error of its own", "
 
 
 @pytest.mark.parametrize("raised", [*FORMATS_RAISE, "what cannot be shown", "a huge text"])
-async def test_whatever_a_format_raises_fails_its_job_with_the_cause(
+async def test_any_error_of_a_format_fails_its_job_with_the_cause(
     cluster: MiniCluster, raised: str
 ) -> None:
     raises, cause = RAISED[raised]

@@ -50,7 +50,7 @@ async def has_status(cluster: SimulatedCluster, job_id: JobID, status: JobStatus
 
 @pytest.mark.parametrize("patience", PATIENCE)
 @simulate(seeds=2)
-async def test_a_job_whose_submitter_gave_up_runs_or_was_never_there(
+async def test_job_of_an_impatient_submitter_runs_or_does_not_exist(
     simulation: Simulation, patience: float
 ) -> None:
     cluster = await started(simulation)
@@ -71,7 +71,7 @@ async def test_a_job_whose_submitter_gave_up_runs_or_was_never_there(
 
 @pytest.mark.parametrize("patience", PATIENCE)
 @simulate(seeds=2)
-async def test_a_job_is_cancelled_also_when_who_asked_for_it_gave_up(
+async def test_job_is_cancelled_although_the_caller_gave_up(
     simulation: Simulation, patience: float
 ) -> None:
     cluster = await started(simulation)
@@ -89,7 +89,7 @@ async def test_a_job_is_cancelled_also_when_who_asked_for_it_gave_up(
 
 @pytest.mark.parametrize("patience", PATIENCE)
 @simulate(seeds=2)
-async def test_a_cluster_goes_down_also_when_who_asked_for_it_gave_up(
+async def test_cluster_shuts_down_although_the_caller_gave_up(
     simulation: Simulation, patience: float
 ) -> None:
     cluster = await started(simulation)

@@ -67,7 +67,7 @@ async def test_tasks_of_a_process_that_does_not_answer_stay_unknown() -> None:
 
 
 @on_virtual_time
-async def test_task_executors_that_are_gone_or_refuse_or_hang_leave_the_others_known() -> None:
+async def test_failing_task_executors_leave_metrics_of_others_known() -> None:
     network = LocalNetwork()
     job_master = FencedRpcEndpoint(LocalRpcService("master", network), "jobmaster", MASTER)
     job_master.start()

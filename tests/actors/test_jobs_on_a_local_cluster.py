@@ -11,8 +11,8 @@ from typing import ClassVar
 import pytest
 
 from flinkray.actors.dispatcher.endpoint import Dispatcher
-from flinkray.actors.dispatcher.job_master_supervision import job_master_process
 from flinkray.actors.gateways import DispatcherGateway, JobMasterGateway
+from flinkray.actors.gateways.job_processes import job_master_process
 from flinkray.actors.gateways.messages import ClusterArguments, JobMasterArguments
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotType
 from flinkray.actors.job_master.endpoint import JobMaster, win_job
@@ -134,7 +134,7 @@ async def test_second_job_of_the_same_id_is_refused_while_running_and_after(
         await cluster.submit(job)
 
 
-async def test_of_simultaneous_submissions_of_one_id_exactly_one_is_accepted(
+async def test_one_of_simultaneous_submissions_of_an_id_is_accepted(
     cluster: MiniCluster,
 ) -> None:
     """DI-02."""
@@ -162,7 +162,7 @@ async def test_a_job_that_takes_no_checkpoints_says_so(
         await asyncio.wait_for(dispatcher.take_snapshot(job_id, request), 30)
 
 
-async def test_job_whose_details_are_too_large_for_a_message_ends_all_the_same(
+async def test_job_with_details_too_large_for_a_message_still_ends(
     cluster: MiniCluster,
 ) -> None:
     """It could not tell its end to anybody, and would keep all it has for ever."""
@@ -178,7 +178,7 @@ async def test_job_whose_details_are_too_large_for_a_message_ends_all_the_same(
     assert (vertex.parallelism, vertex.executions) == (2, ())
 
 
-async def test_jobs_are_listed_and_their_status_told_without_their_details(
+async def test_job_list_and_status_do_not_fetch_job_details(
     cluster: MiniCluster,
 ) -> None:
     """DI-08: those of large jobs are megabytes; the numbers of their tasks are not."""
@@ -300,7 +300,7 @@ async def test_cancelled_job_ends_canceled_and_can_be_cancelled_again(
     await dispatcher.cancel_job(job_id)
 
 
-async def test_cancelled_while_it_initializes_ends_canceled(cluster: MiniCluster) -> None:
+async def test_job_cancelled_while_initializing_ends_canceled(cluster: MiniCluster) -> None:
     """DI-06."""
     job = scripted_job(RUNS)
     dispatcher = await cluster.dispatcher()
@@ -391,7 +391,9 @@ async def test_progress_and_failures_of_a_job_count_the_deaths_of_its_job_master
     assert await dispatcher.request_job_exceptions(job_id) == (failure,)
 
 
-async def test_job_whose_master_keeps_dying_fails_with_the_cause(cluster: MiniCluster) -> None:
+async def test_job_with_repeatedly_dying_job_master_fails_with_the_cause(
+    cluster: MiniCluster,
+) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))
     for _ in range(6):
         await until_executing(cluster, job_id)
@@ -515,7 +517,7 @@ class ClusterWithoutJobMasters(MiniCluster):
 
 
 @on_virtual_time
-async def test_job_whose_job_master_cannot_be_loaded_fails_at_once_with_the_cause(
+async def test_job_with_an_unloadable_job_master_fails_at_once_with_cause(
     tmp_path: Path,
 ) -> None:
     """Nobody has died: the next one could not be loaded either."""
@@ -532,7 +534,7 @@ async def test_job_whose_job_master_cannot_be_loaded_fails_at_once_with_the_caus
 
 
 @on_virtual_time
-async def test_options_of_a_job_count_over_those_of_its_cluster(tmp_path: Path) -> None:
+async def test_job_options_override_cluster_options(tmp_path: Path) -> None:
     """FO-14."""
     cluster_wide = {
         **QUICK,
@@ -554,7 +556,7 @@ async def test_options_of_a_job_count_over_those_of_its_cluster(tmp_path: Path) 
 
 
 @on_virtual_time
-async def test_job_with_checkpoints_is_restarted_unless_something_else_is_said(
+async def test_job_with_checkpoints_restarts_by_default(
     tmp_path: Path,
 ) -> None:
     """FO-14.  It failed with its first failure."""

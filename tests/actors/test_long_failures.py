@@ -35,7 +35,7 @@ def slots(number: int) -> dict[str, str]:
 
 
 @on_virtual_time
-async def test_many_tasks_that_fail_together_with_long_texts_in_a_wide_script_fail_their_job(
+async def test_many_failures_with_long_multibyte_texts_fail_the_job(
     tmp_path: Path,
 ) -> None:
     """Their reports exceeded a frame and were repeated for ever: texts had been cut by their

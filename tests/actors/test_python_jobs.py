@@ -148,7 +148,7 @@ async def until_only_waiting(cluster: MiniCluster, number: int) -> None:
     def are_new() -> bool:
         return len(cluster.processes("TaskProcess")) == number and not users(cluster)
 
-    await eventually(are_new, 10, "processes of ended jobs gone and replaced")
+    await eventually(are_new, 50, "processes of ended jobs gone and replaced")
 
 
 async def cancelled(cluster: MiniCluster, job_id: JobID) -> JobStatus:
@@ -204,7 +204,7 @@ async def test_a_task_that_fails_twice_is_restarted_and_finishes(tmp_path: Path)
 
 
 @on_virtual_time
-async def test_a_task_that_asks_for_it_is_not_restarted(tmp_path: Path) -> None:
+async def test_task_that_suppresses_restarts_is_not_restarted(tmp_path: Path) -> None:
     async def gives_up(context: Any) -> None:
         raise SuppressRestartsError("there is no such table")
 
@@ -226,7 +226,7 @@ async def test_pipelined_results_are_read_while_they_are_written(tmp_path: Path)
 
 
 @on_virtual_time
-async def test_blocking_results_are_read_when_they_are_finished_and_released_then(
+async def test_blocking_results_are_read_once_finished_and_then_released(
     tmp_path: Path,
 ) -> None:
     """JM-21."""
@@ -284,7 +284,7 @@ async def test_a_lost_blocking_result_is_produced_again(tmp_path: Path) -> None:
 
 
 @on_virtual_time
-async def test_all_results_that_died_with_their_task_process_are_produced_again_by_one_restart(
+async def test_one_restart_reproduces_all_results_lost_with_a_task_process(
     tmp_path: Path,
 ) -> None:
     """TM-26: who cannot read one of them says which others are not there either."""
@@ -342,7 +342,7 @@ async def test_only_the_region_of_a_dead_task_process_restarts_and_its_task_exec
 
 
 @on_virtual_time
-async def test_a_waiting_process_takes_the_place_of_a_dead_one_and_is_followed_by_another(
+async def test_waiting_process_replaces_a_dead_one_and_is_replaced_itself(
     tmp_path: Path,
 ) -> None:
     async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
@@ -353,7 +353,7 @@ async def test_a_waiting_process_takes_the_place_of_a_dead_one_and_is_followed_b
         def are_waiting() -> bool:
             return len(cluster.processes("TaskProcess")) == 8
 
-        await eventually(are_waiting, 10, "as many that wait as slots")
+        await eventually(are_waiting, 50, "as many that wait as slots")
         waiting_ones = cluster.processes("TaskProcess")[4:]
         died = cluster.crash(running[1])
         began = asyncio.get_running_loop().time()
@@ -361,9 +361,9 @@ async def test_a_waiting_process_takes_the_place_of_a_dead_one_and_is_followed_b
         assert asyncio.get_running_loop().time() - began < REFILL_PAUSE, "nothing was started"
         assert died in (await cluster.details(job_id)).exceptions[0].text
 
-        await eventually(are_waiting, 10, "another one that waits")
+        await eventually(are_waiting, 50, "another one that waits")
         cluster.crash(waiting_ones[3])
-        await eventually(are_waiting, 10, "one in its stead")
+        await eventually(are_waiting, 50, "one in its stead")
         cluster.crash(waiting_ones[0])
         await until_running(cluster, job_id, attempts=6)
         assert (await cluster.details(job_id)).restarts == 2
@@ -371,7 +371,7 @@ async def test_a_waiting_process_takes_the_place_of_a_dead_one_and_is_followed_b
 
 
 @on_virtual_time
-async def test_each_job_has_task_processes_of_its_own_which_end_with_it(tmp_path: Path) -> None:
+async def test_each_job_has_own_task_processes_that_end_with_the_job(tmp_path: Path) -> None:
     async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
         first = await cluster.submit(python_job(waiting(), parallelism=2))
         await until_running(cluster, first)
@@ -382,7 +382,7 @@ async def test_each_job_has_task_processes_of_its_own_which_end_with_it(tmp_path
         assert len(of_first) == len(of_second) == 2
 
         assert await cancelled(cluster, first) is JobStatus.CANCELED
-        await eventually(lambda: not of_first & {*cluster.processes()}, 10, "its processes gone")
+        await eventually(lambda: not of_first & {*cluster.processes()}, 50, "its processes gone")
 
         third = await cluster.submit(python_job(waiting(), parallelism=2))
         await until_running(cluster, third)
@@ -401,7 +401,7 @@ async def test_jobs_have_processes_of_their_own_where_slots_share_processes(tmp_
 
 
 @on_virtual_time
-async def test_a_job_that_returns_to_a_slot_finds_a_new_process_there(tmp_path: Path) -> None:
+async def test_each_job_in_a_slot_gets_a_new_process(tmp_path: Path) -> None:
     """Ten in a row: none sees what another has done to its process."""
     async with MiniCluster(str(tmp_path), configuration=ONE_PROCESS) as cluster:
         seen: set[str] = set()
@@ -428,7 +428,7 @@ async def test_a_process_stays_as_long_as_its_results_are_kept(tmp_path: Path) -
 
         dispatcher = await cluster.dispatcher()
         await dispatcher.release_cluster_data_set(data_set)
-        await eventually(lambda: process not in cluster.processes(), 100, "its process gone")
+        await eventually(lambda: process not in cluster.processes(), 300, "its process gone")
 
 
 @on_virtual_time
@@ -455,7 +455,7 @@ async def test_no_task_notices_the_death_of_the_jobs_slot_pool(tmp_path: Path) -
         before, slots = await executions(cluster, job_id), slots_of_pool(cluster)
 
         cluster.crash("SlotPool")
-        await eventually(lambda: cluster.processes("SlotPool"), 10, "another SlotPool")
+        await eventually(lambda: cluster.processes("SlotPool"), 50, "another SlotPool")
         await asyncio.sleep(120)  # what nobody uses has been given back by now
 
         assert await executions(cluster, job_id) == before
@@ -465,13 +465,13 @@ async def test_no_task_notices_the_death_of_the_jobs_slot_pool(tmp_path: Path) -
 
 
 @on_virtual_time
-async def test_requests_that_wait_when_the_slot_pool_dies_are_served_by_the_next_one(
+async def test_pending_requests_of_a_dead_slot_pool_are_served_by_the_next(
     tmp_path: Path,
 ) -> None:
     async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
         job_id = await cluster.submit(python_job(waiting(), parallelism=4))
-        await eventually(lambda: pools(cluster), 10, "a SlotPool")
-        await eventually(lambda: pools(cluster)[0]._pool.number_pending, 10, "its requests")
+        await eventually(lambda: pools(cluster), 50, "a SlotPool")
+        await eventually(lambda: pools(cluster)[0]._pool.number_pending, 50, "its requests")
         assert not slots_of_pool(cluster)
 
         cluster.crash("SlotPool")
@@ -606,7 +606,7 @@ async def test_job_of_one_task_runs_after_seventeen_messages(tmp_path: Path) -> 
 
 
 @on_virtual_time
-async def test_death_of_a_task_executor_is_one_failure_whoever_tells_of_it_and_how_often(
+async def test_task_executor_death_reported_repeatedly_is_one_failure(
     tmp_path: Path,
 ) -> None:
     """The ResourceManager tells for each slot, then the watch, and the pool last."""

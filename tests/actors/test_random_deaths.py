@@ -366,5 +366,7 @@ class Chaos:
 
 
 @simulate(seeds=40, nodes=2)
-async def test_every_job_ends_once_and_leaves_nothing_whoever_dies(simulation: Simulation) -> None:
+async def test_every_job_ends_once_and_leaves_nothing_despite_random_deaths(
+    simulation: Simulation,
+) -> None:
     await Chaos(simulation).happens()

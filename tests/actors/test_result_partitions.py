@@ -185,7 +185,7 @@ async def test_persistent_results_of_a_job_that_fails_are_released(tmp_path: Pat
 
 
 @on_virtual_time
-async def test_a_persistent_result_is_released_when_a_process_with_a_part_of_it_dies(
+async def test_persistent_result_is_released_when_a_holding_process_dies(
     tmp_path: Path,
 ) -> None:
     """RM-11: its TaskExecutor lives, and tells so."""
@@ -204,7 +204,7 @@ async def test_a_persistent_result_is_released_when_a_process_with_a_part_of_it_
 
 
 @on_virtual_time
-async def test_a_persistent_result_that_is_lost_before_its_job_has_finished_is_produced_again(
+async def test_persistent_result_lost_before_its_job_finished_is_reproduced(
     tmp_path: Path,
 ) -> None:
     """TM-28."""
@@ -233,7 +233,7 @@ async def test_a_persistent_result_that_is_lost_before_its_job_has_finished_is_p
 
 
 @on_virtual_time
-async def test_a_persistent_result_of_which_a_part_is_not_promoted_is_released(
+async def test_partly_promoted_persistent_result_is_released(
     tmp_path: Path,
 ) -> None:
     """TM-28: its TaskExecutor died as the job finished; the other kept its part for ever."""

@@ -31,14 +31,14 @@ async def ensured(cluster: MiniCluster | ChaosCluster, name: str) -> JobID:
     return await (await cluster.dispatcher()).ensure_spark_session(session(name))
 
 
-async def test_of_simultaneous_requests_for_a_session_one_begins_it(cluster: MiniCluster) -> None:
+async def test_simultaneous_requests_start_one_shared_session(cluster: MiniCluster) -> None:
     found = await asyncio.gather(*(ensured(cluster, "shared") for _ in range(4)))
     assert len(set(found)) == 1
     assert await ensured(cluster, "other") not in found
 
 
 @on_cluster(NODE)
-async def test_a_session_that_could_not_be_stored_is_nobodys(cluster: ChaosCluster) -> None:
+async def test_unstored_session_is_given_to_no_job(cluster: ChaosCluster) -> None:
     """Who asks meanwhile waits for what becomes of it."""
     cluster.fail_storage(7)
     asked = (ensured(cluster, "shared") for _ in range(3))
@@ -48,7 +48,9 @@ async def test_a_session_that_could_not_be_stored_is_nobodys(cluster: ChaosClust
     assert isinstance(await ensured(cluster, "shared"), JobID), "the next one begins another"
 
 
-async def test_a_session_that_is_to_end_is_followed_by_another_one(cluster: MiniCluster) -> None:
+async def test_request_after_the_cancel_of_a_session_gets_a_new_session(
+    cluster: MiniCluster,
+) -> None:
     first = await ensured(cluster, "shared")
     await (await cluster.dispatcher()).cancel_job(first)
     assert await ensured(cluster, "shared") != first

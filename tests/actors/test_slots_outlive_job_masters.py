@@ -59,7 +59,7 @@ def allocations(cluster: MiniCluster, job_id: JobID) -> set[AllocationID]:
 async def crash_job_master(cluster: MiniCluster, job_id: JobID) -> None:
     (master,) = job_masters(cluster, job_id)
     cluster.network.crash(master.rpc_service.process_name)
-    await eventually(lambda: len(job_masters(cluster, job_id)) == 1, 30, "another JobMaster")
+    await eventually(lambda: len(job_masters(cluster, job_id)) == 1, 150, "another JobMaster")
 
 
 async def used_slots(cluster: ChaosCluster) -> int:
@@ -76,7 +76,7 @@ async def until_it_waits(cluster: MiniCluster, job_id: JobID) -> None:
 
 
 @on_virtual_time
-async def test_next_job_master_runs_in_the_same_slots_though_another_job_waits_for_them(
+async def test_next_job_master_keeps_its_slots_although_another_job_waits(
     tmp_path: Path,
 ) -> None:
     """They were freed, and given to whoever had waited longest."""
@@ -173,7 +173,7 @@ async def test_worker_group_of_a_spark_stage_stays_when_its_job_master_dies(
     await until_executing(cluster, job_id)
     groups = list(cluster.workers.groups)
     cluster.crash("JobMaster")
-    await eventually(lambda: starts_of(cluster, "JobMaster") == 2, 10, "another JobMaster")
+    await eventually(lambda: starts_of(cluster, "JobMaster") == 2, 50, "another JobMaster")
     await until_executing(cluster, job_id)
 
     assert list(cluster.workers.groups) == groups

@@ -58,7 +58,7 @@ async def test_driver_and_executors_live_on_when_job_masters_die(cluster: MiniCl
     assert (await end(cluster, job_id)).status is JobStatus.CANCELED
 
 
-async def test_what_ends_without_a_job_master_is_told_to_the_next_one(
+async def test_stage_end_without_job_master_is_reported_to_the_next(
     cluster: MiniCluster,
 ) -> None:
     job_id = await cluster.submit(scripted_job(["register", "row a", "pause 0.3", "finish"]))
@@ -90,7 +90,7 @@ async def test_a_failure_without_a_job_master_restarts_the_stage(cluster: MiniCl
 
 
 @pytest.mark.parametrize("victim", ["SparkDriver", "TaskExecutor"])
-async def test_what_dies_with_the_job_master_is_restarted(
+async def test_process_that_dies_with_the_job_master_is_restarted(
     cluster: MiniCluster, victim: str
 ) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))
@@ -159,7 +159,7 @@ async def test_an_executor_that_was_lost_without_a_job_master_has_another_attemp
     assert (details.restarts, details.failovers) == (0, 1)
 
 
-async def test_a_driver_that_counts_as_dead_is_killed_before_the_next_one_begins(
+async def test_driver_counted_as_dead_is_killed_before_the_next_starts(
     cluster: MiniCluster,
 ) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))
@@ -181,7 +181,7 @@ async def test_a_driver_that_counts_as_dead_is_killed_before_the_next_one_begins
     assert past not in cluster.processes("SparkDriver")
 
 
-async def test_a_driver_that_does_not_answer_is_lost_when_reports_are_not_waited_for_any_more(
+async def test_silent_driver_is_lost_after_the_takeover_report_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(self: ScriptedSparkDriver, job_master_id: JobMasterId, address: str) -> None:
@@ -201,7 +201,7 @@ async def test_a_driver_that_does_not_answer_is_lost_when_reports_are_not_waited
         assert past not in cluster.processes("SparkDriver")
 
 
-async def test_a_driver_begins_when_it_is_noted_and_stops_when_what_it_has_told_is() -> None:
+async def test_driver_starts_once_noted_and_stops_once_its_reports_are_noted() -> None:
     service, noted, replaced = LocalRpcService("JobMaster-1"), asyncio.Event(), list[str]()
 
     async def wait() -> None:

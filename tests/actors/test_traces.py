@@ -62,12 +62,12 @@ def endless(cluster: ThreadedCluster) -> StreamExecutionEnvironment:
     return env
 
 
-def test_a_job_is_told_of_from_its_submission_on(cluster: ThreadedCluster) -> None:
+def test_trace_spans_cover_a_job_from_its_submission(cluster: ThreadedCluster) -> None:
     job = endless(cluster).execute_async("counts")
-    wait_until(lambda: told("Checkpoint"), 60, "a checkpoint")
+    wait_until(lambda: told("Checkpoint"), 300, "a checkpoint")
     cluster.crash("TaskProcess")
-    wait_until(lambda: told("Failover"), 60, "the end of the failover")
-    job.cancel().result(60)
+    wait_until(lambda: told("Failover"), 300, "the end of the failover")
+    job.cancel().result(300)
     names = [span.name for span in exporter.get_finished_spans()]
     assert names[:2] == ["JobSubmission", "JobInitialization"]
     (failover,) = told("Failover")
@@ -91,7 +91,7 @@ def test_a_job_is_told_of_from_its_submission_on(cluster: ThreadedCluster) -> No
 
 def test_a_refused_submission_has_failed(cluster: ThreadedCluster) -> None:
     graph = python_job(lambda context: None)
-    cluster.client.submit(graph).wait(60)
+    cluster.client.submit(graph).wait(300)
     exporter.clear()
     with pytest.raises(DuplicateJobSubmissionError):
         cluster.client.submit(graph)
@@ -118,7 +118,7 @@ def test_a_submission_belongs_to_the_trace_of_the_program(cluster: ThreadedClust
             await cluster.client.submit_async(graph)
 
     asyncio.run(submit())
-    cluster.client.job(graph.job_id).wait(60)
+    cluster.client.job(graph.job_id).wait(300)
     (program,), (submission,) = told("program"), told("JobSubmission")
     assert submission.parent is not None
     assert program.context is not None

@@ -157,7 +157,7 @@ def test_a_program_goes_on_from_its_checkpoint_there(
         results = tallies(
             env.set_parallelism(1), 20_000, 5_000.0, tmp_path / "witness"
         ).execute_and_collect()
-        wait_until(lambda: len(find_checkpoints(root)) > 0, 60, "a checkpoint")
+        wait_until(lambda: len(find_checkpoints(root)) > 0, 300, "a checkpoint")
         cluster.crash_all("TaskProcess")
         assert set(results) == expected(20_000)
     assert server.keys(bucket) == []

@@ -27,7 +27,7 @@ def main(address: str) -> None:
         pass
     with flinkray.connect(address) as client:
         handle = client.submit(python_job(work, name="from outside"))
-        assert handle.wait(120) is JobStatus.FINISHED
+        assert handle.wait(300) is JobStatus.FINISHED, handle.exceptions()
         (overview,) = client.list_jobs()
         assert overview.name == "from outside"
         assert handle.details().vertices[0].parallelism == 1

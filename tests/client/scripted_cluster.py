@@ -233,6 +233,9 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         await self._world.on_snapshot_request(len(self._world.snapshots))
         return SnapshotTaken(f"{request.target_directory}/savepoint-1", ("Map",))
 
+    async def request_savepoint_directories(self) -> tuple[str, ...]:
+        return ("/",)
+
     async def dispose_savepoint(self, path: str) -> None:
         if path not in self._world.savepoints:
             raise CheckpointNotFoundError(path, "there is no such directory")
@@ -266,9 +269,6 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         raise AssertionError("no job has state")
 
     async def request_source_coordinator(self, job_id: JobID) -> JobMasterId | None:
-        raise AssertionError("there are no JobMasters")
-
-    async def request_job_leader(self, job_id: JobID) -> JobMasterId | None:
         raise AssertionError("there are no JobMasters")
 
     async def register_job_master(

@@ -258,3 +258,31 @@ def test_ctrl_c_at_the_moment_the_job_finished_tells_how_it_ended(
     display = ProgressDisplay(io.StringIO(), lambda: 0.0)
     ended, was_interrupted = run_attached(client, job, display)
     assert (ended.status, was_interrupted) == (JobStatus.FINISHED, True)
+
+
+def test_each_restart_is_a_warning_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
+    once = replace(RUNNING, restarts=3, restart_causes=("no topic", "a (1/2): KeyError: 'x'"))
+    twice = replace(once, restarts=4, restart_causes=(*once.restart_causes, "gone\x1b[2J"))
+    stream = io.StringIO()
+    shows: list[ProgressDisplay | ProgressLog] = [
+        ProgressDisplay(stream, lambda: 100.0),
+        ProgressLog(lambda: 100.0),
+    ]
+    for display in shows:
+        for progress in (RUNNING, once, once, twice):
+            display.show(replace(progress, vertices=()))
+    causes = ["no topic", "a (1/2): KeyError: 'x'"]
+    assert [line for line in stream.getvalue().splitlines() if "warning" in line] == [
+        *(
+            f"warning: restart {n}, after a failure: {c}"
+            for n, c in zip((2, 3), causes, strict=True)
+        ),
+        "warning: restart 4, after a failure: gone\\x1b[2J",
+    ]
+    warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    told = f"job {JOB} (flights): restart"
+    assert warned == [
+        f"{told} 2, after a failure: {causes[0]}",
+        f"{told} 3, after a failure: {causes[1]}",
+        f"{told} 4, after a failure: gone\x1b[2J",
+    ]

@@ -306,7 +306,7 @@ def test_every_command_that_shows_something_can_show_it_as_json() -> None:
         for part, one in parts:
             if not any("--json" in parameter.opts for parameter in one.params):
                 without.add(name if part is None else f"{name} {part}")
-    assert without == {"rest", "run"}, "those that run until they are ended"
+    assert without == {"rest", "rest-token", "run"}, "those that print a stream, or a token"
 
 
 def test_names_that_the_encoding_of_the_output_lacks_are_escaped(tmp_path: Path) -> None:
@@ -926,7 +926,7 @@ _WORDS = VertexInfo(
 )  # fmt: skip
 
 
-def test_details_show_what_went_through_each_vertex_and_of_how_many_tasks_it_is_known() -> None:
+def test_details_show_flow_of_each_vertex_and_number_of_counted_tasks() -> None:
     text = cli_output.job_details(replace(_DETAILS, vertices=(_NUMBERS, _WORDS)), now=75.0)
     flow = text.partition("VERTEX")[1:]
     assert [line.split("  ") for line in map(_narrow, "".join(flow).splitlines()[:3])] == [

@@ -13,7 +13,7 @@ import pytest
 import flinkray
 from flinkray.client import node_check
 from flinkray.client.check_up import Check, Verdict, check_of_clock, checks_of_node
-from flinkray.client.storage_check import marked, try_storage
+from flinkray.client.node_check import marked, try_storage
 
 
 def _said(**others: Any) -> dict[str, Any]:

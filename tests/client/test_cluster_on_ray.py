@@ -19,7 +19,7 @@ from ray.util.placement_group import remove_placement_group
 import flinkray
 from flinkray.client import ray_runtime
 from flinkray.client.cli import execute
-from flinkray.client.ray_runtime import ClusterNotFoundError
+from flinkray.client.ray_runtime import ClusterNotFoundError, ports_for_agents
 from flinkray.testing.waiting import wait_until
 
 pytestmark = pytest.mark.ray
@@ -32,13 +32,14 @@ def _ray() -> Iterator[None]:
     """The session's Ray, where there is one."""
     is_ours = not ray.is_initialized()
     if is_ours:
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            num_cpus=4,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        with ports_for_agents():
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                num_cpus=4,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
     yield
     if is_ours:
         ray.shutdown()
@@ -77,7 +78,7 @@ def said_by_a_process(*arguments: str) -> tuple[int, str, str]:
     def has_left() -> bool:
         return any(job["DriverPid"] == process.pid and job["IsDead"] for job in jobs())
 
-    wait_until(has_left, 30, "the end of the driver")
+    wait_until(has_left, 150, "the end of the driver")
     return process.returncode, out, err
 
 
@@ -87,6 +88,7 @@ def test_connecting_where_no_cluster_runs_says_how_to_start_one() -> None:
     assert ray.is_initialized()
 
 
+@pytest.mark.smoke
 def test_cluster_is_started_once_looked_at_and_ended_without_a_trace(
     output: Output, tmp_path: object
 ) -> None:
@@ -129,7 +131,7 @@ def test_what_is_missing_of_a_cluster_is_configured_as_what_runs(
     first, second = ([f"-Dstorage.dir={tmp_path / name}"] for name in ("first", "second"))
     assert execute(["cluster", "up", *named, *first]) == 0
     ray.kill(ray.get_actor("Dispatcher", namespace=space))
-    wait_until(lambda: "Dispatcher" not in actors_of(space), 30, "the Dispatcher's end")
+    wait_until(lambda: "Dispatcher" not in actors_of(space), 150, "the Dispatcher's end")
     output()
 
     assert execute(["cluster", "up", *named, *second]) == 0
@@ -178,7 +180,7 @@ def test_ending_a_cluster_takes_what_was_left_of_it_and_nothing_else(output: Out
     ray.get([straggler.ping.remote() for straggler in stragglers])
     groups = [placement_group([{"CPU": 0.1}], name=name, lifetime="detached") for name in names]
     try:
-        assert all(group.wait(30) for group in groups)
+        assert all(group.wait(300) for group in groups)
         assert execute(["cluster", "down", "--cluster-id", "left"]) == 0
         out, err = output()
         assert out == "cluster 'left' was not running\n"

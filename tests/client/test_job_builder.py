@@ -11,7 +11,7 @@ from flinkray.core.errors import ConfigurationError, FlinkRayError, JobSubmissio
 from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.job_graph import SPARK, FixedDelayRestart
-from flinkray.spark.user_code import UserCodeError, load_function
+from flinkray.user_code import UserCodeError, load_function
 
 
 def pipeline(spark: Any) -> Any:

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.blob import BlobNotFoundError, BlobOwner, BlobServer, BlobServerGateway, BlobStore
-from flinkray.client.dispatcher_connection import DispatcherConnection
-from flinkray.client.offload import offload
+from flinkray.client.dispatcher_connection import DispatcherConnection, offload
 from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import DispatcherId, JobID, JobVertexID, LeaderSessionID
 from flinkray.core.resources import ResourceProfile

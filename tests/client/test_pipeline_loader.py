@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flinkray.client.pipeline_loader import PipelineNotFoundError, load_pipeline
-from flinkray.spark.user_code import dump_function, load_function
+from flinkray.user_code import dump_function, load_function
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from ray._private import worker
+from ray._private import parameter, services, worker
+from ray._private.ray_constants import (
+    DEFAULT_DASHBOARD_AGENT_LISTEN_PORT,
+    PROCESS_TYPE_RAYLET,
+)
 
 from flinkray.client.ray_runtime import (
     RAY_AUTH_MODE,
@@ -11,6 +15,7 @@ from flinkray.client.ray_runtime import (
     _words_of,
     advice,
     in_time,
+    ports_for_agents,
     show_messages_on_standard_error,
     start_local_ray,
 )
@@ -110,6 +115,46 @@ def test_a_ray_that_takes_too_long_to_start_is_started_again() -> None:
     with pytest.raises(ValueError, match="no such argument"):
         in_time(start, clear_away)
     assert starts == ["never"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Failed to bind to 127.0.0.1:8265 because it's already occupied.",
+        "[Errno 98] Address already in use",
+        "GCS cannot find the node. Try increase the RAY_raylet_start_wait_time_s config.",
+    ],
+)
+def test_a_start_that_other_processes_were_in_the_way_of_is_tried_again(words: str) -> None:
+    starts: list[Exception | str] = [RuntimeError(words), "started"]
+
+    def start() -> str:
+        outcome = starts.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    assert in_time(start, lambda: None) == "started"
+
+
+@pytest.mark.parametrize("given", [DEFAULT_DASHBOARD_AGENT_LISTEN_PORT, 4711])
+def test_agents_and_raylet_are_told_the_same_ports(
+    given: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's default for one of the ports is the same for all Rays of a machine."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr(
+        services, "start_ray_process", lambda command, *arguments: commands.append(command)
+    )
+    with ports_for_agents():
+        told = parameter.RayParams(dashboard_agent_listen_port=given, metrics_agent_port=None)
+        services.start_ray_process(["raylet"], PROCESS_TYPE_RAYLET, False)
+    port = told.dashboard_agent_listen_port
+    assert commands == [["raylet", f"--dashboard_agent_listen_port={port}"]]
+    assert (port == given) == (given == 4711)
+    ports = {port, told.metrics_agent_port, told.metrics_export_port, told.runtime_env_agent_port}
+    assert len(ports - {None, 0}) == 4
+    assert parameter.RayParams().metrics_agent_port is None
 
 
 def test_what_ray_tells_of_its_nodes_is_no_result_of_a_program(

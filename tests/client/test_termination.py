@@ -88,7 +88,7 @@ def test_a_run_cancels_its_job_and_waits_for_its_end(ray_cluster: None, tmp_path
         with started(*run) as process:
             lines_until(process.stderr, "submitted job")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 143
+            assert process.wait(300) == 143
             assert process.stderr is not None
             told = process.stderr.read()
         assert "ended: CANCELED" in told

@@ -84,7 +84,7 @@ def test_a_record_names_schemas_and_fields_and_no_module() -> None:
     assert b"flinkray" not in data
 
 
-def test_a_class_that_was_moved_renamed_and_had_its_fields_put_in_another_order_reads_old_records(
+def test_moved_renamed_class_with_reordered_fields_reads_old_records(
 ) -> None:  # fmt: skip
     data = encode_record(ORDER)
 

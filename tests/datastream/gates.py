@@ -19,7 +19,7 @@ class Gate:
     def pass_through(self) -> None:
         if not self.reached.is_set():
             self.reached.set()
-            assert self.opened.wait(60)
+            assert self.opened.wait(300)
 
 
 GATES: dict[str, Gate] = {}

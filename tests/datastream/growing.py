@@ -87,9 +87,9 @@ class Growing:
                 and all(e.state is ExecutionState.RUNNING for e in executions)
             )
 
-        wait_until(runs, 60, f"{parallelism} subtasks to run")
+        wait_until(runs, 300, f"{parallelism} subtasks to run")
         before = newest(self._checkpoints)
-        wait_until(lambda: newest(self._checkpoints) > before + 1, 60, "two checkpoints")
+        wait_until(lambda: newest(self._checkpoints) > before + 1, 300, "two checkpoints")
 
     def resize(self, parallelism: int) -> None:
         """As a user asks for it."""
@@ -99,7 +99,7 @@ class Growing:
     def is_cancelled(self) -> None:
         """It ends without its results."""
         self.job.cancel()
-        self.job.wait(60)
+        self.job.wait(300)
         self._results.close()
 
     def ends_exactly_once(self, *, changes: int) -> None:

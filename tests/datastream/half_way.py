@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flinkray.client import ClusterClient
+from flinkray.client import ClusterClient, JobHandle
 from flinkray.datastream import (
     Configuration,
     DataStream,
@@ -19,7 +19,7 @@ from flinkray.datastream import (
 from flinkray.datastream.cluster_execution import ClusterResults
 from flinkray.datastream.connectors import IteratorSource
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
-from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.testing.waiting import wait_until
 from tests.datastream.tallies import Result, Tally, by_key, expected, settings
 
@@ -65,6 +65,17 @@ def halves(env: StreamExecutionEnvironment, folder: Path) -> DataStream:
     return by_key(held, Tally(half))
 
 
+def all_run(job: JobHandle) -> bool:
+    """Whether all tasks of a job run."""
+    found = [e.state for vertex in job.details().vertices for e in vertex.executions]
+    return bool(found) and all(state is ExecutionState.RUNNING for state in found)
+
+
+def wait_for_tasks(job: JobHandle) -> None:
+    """Wait until all tasks of a job run: a checkpoint that is triggered before that is declined."""
+    wait_until(lambda: all_run(job), 300, "all tasks to run")
+
+
 class HalfWay:
     """Two readers have a half of the numbers each, and give a half of that at once.  The rest comes
     when it may; barriers pass meanwhile."""
@@ -101,13 +112,13 @@ class HalfWay:
 
     def told(self) -> CheckpointsOverview:
         """Of its checkpoints."""
-        return wait_until(lambda: self.job.details().checkpoints, 60, "its checkpoints")
+        return wait_until(lambda: self.job.details().checkpoints, 300, "its checkpoints")
 
     def take_checkpoints(self) -> str:
         """The last of two; the first one has its pointer when the second is stored."""
-        wait_until(lambda: self.job.status() is JobStatus.RUNNING, 60, "the job to run")
-        self.job.trigger_checkpoint(timeout=60)
-        return self.job.trigger_checkpoint(timeout=60)
+        wait_for_tasks(self.job)
+        self.job.trigger_checkpoint(timeout=300)
+        return self.job.trigger_checkpoint(timeout=300)
 
     def go_on(self) -> None:
         """To the end."""
@@ -118,8 +129,8 @@ class HalfWay:
         half has ended then: a savepoint that is wanted as it ends is declined."""
         self._holds.touch()
         self.go_on()
-        wait_until(self._holds.with_suffix(".holds").exists, 60, "a subtask to hold")
-        wait_until(self._has_ended, 60, "the other reader to end")
+        wait_until(self._holds.with_suffix(".holds").exists, 300, "a subtask to hold")
+        wait_until(self._has_ended, 300, "the other reader to end")
 
     def _has_ended(self) -> bool:
         of_all = (it.state for v in self.job.details().vertices for it in v.executions)

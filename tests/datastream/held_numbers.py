@@ -67,6 +67,6 @@ def crash_after_each_part(cluster: ThreadedCluster, kind: str, seen: Callable[[]
     for _ in range(PARTS - 1):
         before = seen()
         LET_OUT[0] += 1
-        wait_until(lambda before=before: seen() > before, 60, "more numbers")  # type: ignore[misc]
+        wait_until(lambda before=before: seen() > before, 300, "more numbers")  # type: ignore[misc]
         cluster.crash(kind)
     LET_OUT[0] += 1

@@ -80,7 +80,7 @@ class Portions:
             passed = self._folder.glob(f"passed-*-{last}")
             return any(int(path.name.split("-")[1]) >= attempt for path in passed)
 
-        wait_until(is_passed, 60, f"attempt {attempt} to pass {last} on")
+        wait_until(is_passed, 300, f"attempt {attempt} to pass {last} on")
 
     def let_out_all(self) -> None:
         for portion in range(PORTIONS):
@@ -88,5 +88,5 @@ class Portions:
 
     def show(self) -> list[int]:
         """As many results as a portion has, after a checkpoint."""
-        self.job.trigger_checkpoint(timeout=60)
+        self.job.trigger_checkpoint(timeout=300)
         return list(islice(self.results, PORTION))

@@ -45,7 +45,7 @@ class StuckAt(MapFunction[Any, Any]):
 class FailingAt(MapFunction[Any, Any]):
     """Raises at the record, on its first attempts."""
 
-    def __init__(self, record: int, attempts: int = 1) -> None:
+    def __init__(self, record: Any, attempts: int = 1) -> None:
         self.record = record
         self.attempts = attempts
 

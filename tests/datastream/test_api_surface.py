@@ -177,7 +177,8 @@ WITH_DOCTESTS = [
     "async_data_stream", "checkpoint_storage", "closeable_iterator", "common.configuration",
     "common.execution_config",
     "common.job_status", "common.restart_strategy", "common.serialization", "common.time",
-    "connectors.file_system", "data_stream", "data_stream_sink", "environment_settings",
+    "connectors.file_system", "connected_streams", "joined_streams", "keyed_stream", "stream",
+    "windowed_streams", "data_stream_sink", "environment_settings",
     "slot_sharing_group", "state_backend", "stream_execution_environment", "window_serializers",
 ]  # fmt: skip
 """Modules of ``flinkray.datastream`` whose docstrings have examples."""
@@ -232,7 +233,7 @@ assert not {"ray", "pyspark", "pandas"} & set(sys.modules)
 def test_program_that_runs_beside_the_caller(env: Any) -> None:
     env.from_collection([1, 2]).map(lambda v: v)
     client = env.execute_async("beside")
-    result = client.get_job_execution_result().result(timeout=30)
+    result = client.get_job_execution_result().result(timeout=300)
     assert result.get_job_id() == client.get_job_id()
     assert client.get_job_status().result() is JobStatus.FINISHED
 
@@ -241,7 +242,7 @@ def test_program_that_is_cancelled_ends(env: Any) -> None:
     source = connectors.DataGeneratorSource(lambda n: n, 10**9)
     env.from_source(source).sink_to(connectors.DiscardingSink())
     client = env.execute_async("endless")
-    client.cancel().result(timeout=30)
+    client.cancel().result(timeout=300)
     assert client.get_job_status().result() is JobStatus.CANCELED
 
 
@@ -249,7 +250,7 @@ def test_failure_beside_the_caller_is_raised_to_who_asks(env: Any) -> None:
     env.from_collection([0]).map(lambda v: 1 // v)
     client = env.execute_async("fails")
     with pytest.raises(OperatorError, match="ZeroDivisionError"):
-        client.get_job_execution_result().result(timeout=30)
+        client.get_job_execution_result().result(timeout=300)
     assert client.get_job_status().result() is JobStatus.FAILED
 
 

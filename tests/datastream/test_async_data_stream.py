@@ -417,7 +417,7 @@ def test_what_is_on_its_way_comes_once_after_a_restore(parallelism: int) -> None
 def test_checkpoint_that_begins_while_tasks_wait_for_their_last_results_is_complete() -> None:
     job = LocalJob(waiting_program(2).get_stream_graph())
     waiting = [task for task in job.tasks if len(task.gate.channels) == 1]
-    while not all(task.gate.finished for task in waiting):
+    while not all(task.gate.data_has_ended for task in waiting):
         job.advance()
     done: list[tuple[Checkpoint, list[int]]] = []
     job.trigger_checkpoint(
@@ -427,7 +427,8 @@ def test_checkpoint_that_begins_while_tasks_wait_for_their_last_results_is_compl
     EVENTS.released.set()
     job.run()
     ((checkpoint, before),) = done
-    assert len({operator for operator, _ in checkpoint.operators}) == 1  # those before have ended
+    # those before have come to the end of their data, and take part
+    assert len({operator for operator, _ in checkpoint.operators}) == 3
     EVENTS.taken.clear()
     LocalJob(waiting_program(1).get_stream_graph(), restore=checkpoint).run()
     assert sorted(before + EVENTS.taken) == [*range(50)]

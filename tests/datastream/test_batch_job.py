@@ -64,7 +64,7 @@ def written_to(path: Path) -> Callable[[Batches], None]:
 
 def run(cluster: ThreadedCluster, job: flinkray.BatchJob, stage: Stage, path: Path) -> Rows:
     job.python(written_to(path), inputs=[stage])
-    assert cluster.client.submit(job.build()).wait(timeout=60) is flinkray.JobStatus.FINISHED
+    assert cluster.client.submit(job.build()).wait(timeout=300) is flinkray.JobStatus.FINISHED
     rows: Rows = json.loads(path.read_text())
     return rows
 
@@ -142,7 +142,7 @@ def test_program_may_read_several_stages_or_one_twice_and_end_in_sinks(
     job = flinkray.BatchJob("ends in a sink")
     read = job.python(numbers)
     job.stream(joined, inputs=[read, job.python(some), read], parallelism=2)
-    assert cluster.client.submit(job.build()).wait(timeout=60) is flinkray.JobStatus.FINISHED
+    assert cluster.client.submit(job.build()).wait(timeout=300) is flinkray.JobStatus.FINISHED
     files = [file for file in (tmp_path / "text").rglob("*") if file.is_file()]
     lines = [line for file in files for line in file.read_text().split()]
     assert sorted(map(int, lines)) == [-2, -1, *NUMBERS]
@@ -193,7 +193,7 @@ def test_lost_files_are_produced_again(
     class Late(MapFunction[Row, dict[str, object]]):
         def open(self, runtime_context: RuntimeContext) -> None:
             """Before anything is read."""
-            wait_until(lost.exists, 30, "the files to be gone")
+            wait_until(lost.exists, 150, "the files to be gone")
 
         def map(self, value: Row) -> dict[str, object]:
             return {"n": value["n"]}
@@ -206,7 +206,7 @@ def test_lost_files_are_produced_again(
     handle_of_both = job.stream(both, inputs=[read, job.python(loses, inputs=[read])])
     job.python(written_to(tmp_path / "out"), inputs=[handle_of_both])
     handle = cluster.client.submit(job.build())
-    assert handle.wait(timeout=60) is flinkray.JobStatus.FINISHED
+    assert handle.wait(timeout=300) is flinkray.JobStatus.FINISHED
     rows = json.loads((tmp_path / "out").read_text())
     assert sorted(row["n"] for row in rows) == [*NUMBERS, 1000]
     (producer,) = (v for v in handle.details().vertices if v.name == "numbers")
@@ -222,7 +222,7 @@ def test_failing_program_leaves_no_rows(cluster: ThreadedCluster, storage: Path)
         written_to(storage / "never"), inputs=[job.stream(fails, inputs=[job.python(numbers)])]
     )
     handle = cluster.client.submit(job.build())
-    assert handle.wait(timeout=60) is flinkray.JobStatus.FAILED
+    assert handle.wait(timeout=300) is flinkray.JobStatus.FAILED
     assert "ZeroDivisionError" in handle.exceptions()[0].text
     assert not (storage / "never").exists()
 

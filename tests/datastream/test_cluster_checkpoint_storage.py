@@ -48,7 +48,7 @@ def harm(file: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["missing", "truncated", "flipped"])
-def test_a_job_whose_last_checkpoint_is_harmed_fails_with_the_file_and_does_not_begin_anew(
+def test_damaged_last_checkpoint_fails_the_job_and_names_the_file(
     how: str, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """Restarts have no limit, and none helps."""
@@ -58,7 +58,7 @@ def test_a_job_whose_last_checkpoint_is_harmed_fails_with_the_file_and_does_not_
     harm(file, how)
     cluster.crash_all("TaskProcess")
     with pytest.raises(JobExecutionError) as error:
-        program.job.result(60)
+        program.job.result(300)
     assert str(file) in error.value.text
     assert "start it from a savepoint" in error.value.text
     assert program.job.details().restarts == 1
@@ -69,7 +69,7 @@ def shut(directory: Path) -> Path:
     """Nothing can be written there any more: a file is in its place, also for root.  Before that,
     the first checkpoint has gone: while nothing is in the place of the directory, it would count
     as gone, and stay for ever."""
-    wait_until(lambda: len(list(directory.glob("chk-*"))) == 1, 60, "the first one to be deleted")
+    wait_until(lambda: len(list(directory.glob("chk-*"))) == 1, 300, "the first one to be deleted")
     aside = directory.rename(directory.with_name("aside"))
     directory.touch()
     return aside
@@ -85,7 +85,7 @@ def test_a_job_goes_on_while_storage_is_away_and_takes_checkpoints_when_it_is_ba
     aside = shut(directory)
     for number in (1, 2):
         with pytest.raises(FlinkRayError) as error:
-            program.job.trigger_checkpoint(timeout=60)
+            program.job.trigger_checkpoint(timeout=300)
         assert str(directory) in str(error.value)
         assert "cannot write it: " in str(error.value)
         assert program.told().failed == number
@@ -94,10 +94,10 @@ def test_a_job_goes_on_while_storage_is_away_and_takes_checkpoints_when_it_is_ba
     assert str(directory) in (told.failure or "")
     directory.unlink()
     aside.rename(directory)
-    last = program.job.trigger_checkpoint(timeout=60)
+    last = program.job.trigger_checkpoint(timeout=300)
     assert find_checkpoints(str(directory))[-1] == last
     only = [Path(last)]
-    wait_until(lambda: list(directory.glob("chk-*")) == only, 60, "nothing else to be there")
+    wait_until(lambda: list(directory.glob("chk-*")) == only, 300, "nothing else to be there")
     cluster.crash_all("TaskProcess")
     program.go_on()
     assert is_right(list(program.results))
@@ -107,7 +107,7 @@ def test_a_job_goes_on_while_storage_is_away_and_takes_checkpoints_when_it_is_ba
     assert details.checkpoints.latest_restored == int(Path(last).name.removeprefix("chk-"))
 
 
-def test_a_job_that_tolerates_no_failed_checkpoint_fails_with_what_is_wrong_with_storage(
+def test_unwritable_checkpoint_storage_fails_a_job_without_tolerance(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     strict = {
@@ -119,10 +119,10 @@ def test_a_job_that_tolerates_no_failed_checkpoint_fails_with_what_is_wrong_with
     (directory,) = program.checkpoints.iterdir()
     aside = shut(directory)
     with pytest.raises(FlinkRayError, match="cannot write it: "):
-        program.job.trigger_checkpoint(timeout=60)
-    wait_until(lambda: program.job.status() is JobStatus.FAILED, 60, "the job to fail")
+        program.job.trigger_checkpoint(timeout=300)
+    wait_until(lambda: program.job.status() is JobStatus.FAILED, 300, "the job to fail")
     with pytest.raises(JobExecutionError) as error:
-        program.job.result(60)  # though what has to be deleted is out of reach
+        program.job.result(300)  # though what has to be deleted is out of reach
     directory.unlink()
     aside.rename(directory)
     program.go_on()  # threads of it wait for that
@@ -157,7 +157,7 @@ def test_a_checkpoint_that_outlives_its_job_is_gone_on_from(
     else:
         program.go_on()
         assert is_right(list(program.results))
-    assert program.job.wait(60) is end
+    assert program.job.wait(300) is end
     program.go_on()  # threads of it wait for that
     left = find_checkpoints(str(program.checkpoints))
     told = program.job.details().checkpoints

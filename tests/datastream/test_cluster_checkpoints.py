@@ -26,6 +26,7 @@ from flinkray.datastream.connectors import DataGeneratorSource, DiscardingSink
 from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
+from tests.datastream.half_way import HalfWay
 from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.tallies import KEYS, expected, first_numbers, newest, settings, tallies
 from tests.datastream.threads import none_left
@@ -60,9 +61,10 @@ def on(
 
 def wait_for_another(directory: Path) -> None:
     before = newest(directory)
-    wait_until(lambda: newest(directory) > before, 30, "a checkpoint")
+    wait_until(lambda: newest(directory) > before, 150, "a checkpoint")
 
 
+@pytest.mark.smoke
 def test_checkpoints_of_a_program_come_and_go(cluster: ThreadedCluster, tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     results = tallies(
@@ -114,7 +116,7 @@ def test_the_same_with_state_on_a_disk(
     wait_for_another(checkpoints)
     for _ in range(2):
         wait_for_another(checkpoints)  # its tasks may be starting again by now
-        wait_until(lambda: any(disk.iterdir()), 10, "state on the disk")
+        wait_until(lambda: any(disk.iterdir()), 300, "state on the disk")
         cluster.crash("TaskProcess")
     assert set(results) == expected(40_000)
     begun = first_numbers(witness)
@@ -142,7 +144,7 @@ def test_a_job_warns_of_state_that_it_has_to_pickle(
     kept.sink_to(DiscardingSink())
     job = cluster.client.job(env.execute_async("pickling").get_job_id())
     try:
-        wait_until(lambda: bool(job.details().warnings), 30, "a warning")
+        wait_until(lambda: bool(job.details().warnings), 150, "a warning")
         (warning,) = job.details().warnings
         assert warning.startswith("state 'kept' of operator 'keep' (uid 'keep') has values of ")
         assert "<locals>.Local" in warning
@@ -167,11 +169,32 @@ def test_data_in_flight_comes_again(mode: str, cluster: ThreadedCluster, tmp_pat
     checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
     env = on(cluster, checkpoints, 2, mode)
     results = tallies(env, 20_000, 8_000.0, witness, pause=0.0003).execute_and_collect()
-    wait_until(lambda: has_data_in_flight(checkpoints), 30, "data in flight")
+    wait_until(lambda: has_data_in_flight(checkpoints), 150, "data in flight")
     wait_for_another(checkpoints)
     assert has_data_in_flight(checkpoints)
     cluster.crash("TaskProcess")
     assert set(results) == expected(20_000)
+
+
+@pytest.mark.parametrize("mode", ["unaligned", "aligned with time-out"])
+def test_checkpoints_complete_behind_sources_that_have_ended(
+    mode: str, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """E2E-04: the sources give all at once, and what they gave is in flight.  No task declines, and
+    what fails goes on from there."""
+    checkpoints = tmp_path / "checkpoints"
+    env = on(cluster, checkpoints, 2, mode)
+    program = tallies(env, 2_000, None, tmp_path / "witness", pause=0.004).execute_and_collect()
+    for _ in range(3):
+        wait_for_another(checkpoints)
+    (job,) = cluster.client.list_jobs()
+    found = cluster.client.job(job.job_id).details().checkpoints
+    assert found is not None
+    assert found.latest_failed is None or "ended or is ending" not in str(found.latest_failed)
+    assert has_data_in_flight(checkpoints)
+    cluster.crash("TaskProcess")
+    wait_for_another(checkpoints)
+    assert set(program) == expected(2_000)
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
@@ -191,16 +214,18 @@ def test_a_program_whose_job_master_dies_at_the_end_does_not_begin_anew(
         results = threads.submit(set, program)
         wait_for_another(checkpoints)
         wait_for_another(checkpoints)
-        (graphs,) = (tmp_path / "cluster").rglob("job-graphs")
-        graphs.with_name("job-results").touch()  # where a directory would have to be
+        (results_of_jobs,) = (tmp_path / "cluster").rglob("job-results")
+        kept = results_of_jobs.rename(results_of_jobs.with_name("kept"))
+        results_of_jobs.touch()  # where a directory would have to be
         (job,) = cluster.client.list_jobs()
-        wait_until(lambda: cluster.client.job(job.job_id).status().is_terminal, 30, "the end")
-        wait_until(lambda: "cannot store how it ended yet" in caplog.text, 30, "the Dispatcher")
+        wait_until(lambda: cluster.client.job(job.job_id).status().is_terminal, 150, "the end")
+        wait_until(lambda: "cannot store how it ended yet" in caplog.text, 150, "the Dispatcher")
         if not is_stored:
             cluster.crash("Dispatcher")
         cluster.crash("JobMaster")
-        graphs.with_name("job-results").unlink()
-        assert results.result(timeout=60) == expected(20_000)
+        results_of_jobs.unlink()
+        kept.rename(results_of_jobs)
+        assert results.result(timeout=300) == expected(20_000)
     begun = first_numbers(witness)
     assert all(n > of_subtask[0] for of_subtask in begun for n in of_subtask[1:])
     if is_stored:
@@ -214,25 +239,20 @@ def test_checkpoints_stay_of_a_job_that_cannot_read_what_it_is_to_go_on_from(
 ) -> None:
     """It is not known which ids were given.  Nothing was retained of a job that failed, though its
     user was told to start it anew from there."""
-    checkpoints = tmp_path / "checkpoints"
-    program = tallies(on(cluster, checkpoints), 400_000, 10_000.0, tmp_path / "witness")
-    results = program.execute_and_collect()
-    wait_for_another(checkpoints)
-    (job,) = cluster.client.list_jobs()
-    (count,) = (tmp_path / "cluster").rglob("checkpoint-pointers/*/count")
-
-    def stays_unreadable() -> bool:
-        """Nobody who had read it before has written it since."""
-        before = count.read_bytes()
-        count.write_bytes(b"not of flinkray")
-        return before == b"not of flinkray"
-
-    wait_until(stays_unreadable, 30, "a count that cannot be read")
+    program = HalfWay(cluster.client, tmp_path / "program")
+    program.take_checkpoints()
+    counts = list((tmp_path / "cluster").rglob("checkpoint-pointers/*/*.count"))
+    assert counts
+    for count in counts:
+        count.write_bytes(
+            b"not of flinkray"
+        )  # no other checkpoint is triggered, which would mend it
     cluster.crash("JobMaster")
-    for wait in (lambda: list(results), lambda: cluster.client.job(job.job_id).result(60)):
+    for wait in (lambda: list(program.results), lambda: program.job.result(300)):
         with pytest.raises(JobExecutionError, match="count cannot be read"):
             wait()
-    assert find_checkpoints(str(checkpoints))
+    assert find_checkpoints(str(program.checkpoints))
+    program.go_on()
 
 
 def test_at_least_once_loses_nothing(cluster: ThreadedCluster, tmp_path: Path) -> None:

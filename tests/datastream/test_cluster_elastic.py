@@ -44,7 +44,7 @@ def test_a_running_job_is_resized_and_each_number_counts_once(
         saved = cluster.client.start(program.job.trigger_savepoint_async(savepoints))
         program.resize(parallelism)
         program.runs_with(parallelism)
-        assert Path(saved.result(60)).exists(), "it is not given up for the change"
+        assert Path(saved.result(300)).exists(), "it is not given up for the change"
     program.ends_exactly_once(changes=len(sizes))
     assert program.job.details().restarts == 0, "no change is a failure"
 
@@ -55,7 +55,7 @@ def test_a_job_grows_as_far_as_the_state_that_it_began_with_can_be_divided(
     """DI-20: it would fail for good with more subtasks, by then or with its next JobMaster."""
     before = Growing(cluster.client, tmp_path / "before", max_parallelism=6)
     before.runs_with(4)
-    savepoint = before.job.trigger_savepoint(str(tmp_path / "savepoints"), timeout=60)
+    savepoint = before.job.trigger_savepoint(str(tmp_path / "savepoints"), timeout=300)
     before.is_cancelled()
     program = Growing(cluster.client, tmp_path / "after", savepoint=savepoint)
     program.runs_with(4)

@@ -84,10 +84,10 @@ def test_results_that_are_forgotten_end_their_program(
     assert next(results) == 1
     del results
     gc.collect()
-    wait_until(lambda: last_status(cluster) is JobStatus.CANCELED, 30, "the end of the program")
+    wait_until(lambda: last_status(cluster) is JobStatus.CANCELED, 150, "the end of the program")
 
 
-def test_files_that_appear_in_a_watched_directory_are_read_until_the_program_is_cancelled(
+def test_new_files_in_a_watched_directory_are_read_until_cancellation(
     env: StreamExecutionEnvironment, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n")
@@ -109,8 +109,8 @@ def test_a_cancelled_program_shows_no_half_written_file(
     (source / "a.txt").write_text("one\n")
     env.from_source(FileSource(source, discovery_interval=50)).sink_to(FileSink(out))
     job = env.execute_async()
-    wait_until(lambda: bool(list(out.glob(".part-*"))), 60, "a file to be written")
-    job.cancel().result(60)
+    wait_until(lambda: bool(list(out.glob(".part-*"))), 300, "a file to be written")
+    job.cancel().result(300)
     assert list(out.glob("[!.]*")) == []
 
 
@@ -139,6 +139,6 @@ def test_a_text_server_that_is_not_there_is_named_with_the_operator(
     with pytest.raises(JobExecutionError) as failed:
         env.execute()
     text = str(failed.value)
-    assert f"StreamError: cannot connect to 127.0.0.1:{port}: " in text
+    assert f"UnavailableError: cannot connect to 127.0.0.1:{port}: " in text
     assert "in operator 'Source: Socket Stream', subtask 1/1" in text
     assert "  File " not in text, "nothing of the framework"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from flinkray.datastream import (
 )
 from flinkray.datastream.common import Duration, RestartStrategies
 from flinkray.datastream.common.watermark_strategy import TimestampAssigner
-from flinkray.datastream.connectors import DiscardingSink
+from flinkray.datastream.connectors import DiscardingSink, FileSource
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.sources.collection import NumberSequenceSource
 from flinkray.streaming.sources.source import (
     Boundedness,
@@ -78,7 +80,7 @@ def test_a_program_begins_anew_when_its_processes_die(
     """FO-01: every record is there once.  Two sources are stuck, each in a process of its own."""
     markers = tmp_path / "first", tmp_path / "last"
     results = totals(on(cluster), StuckAt(1, markers[0]), StuckAt(1000, markers[1]))
-    wait_until(lambda: all(marker.exists() for marker in markers), 30, "two tasks to be stuck")
+    wait_until(lambda: all(marker.exists() for marker in markers), 150, "two tasks to be stuck")
     cluster.crash_all(kind)
     assert set(results) == EXPECTED
     (job,) = cluster.client.list_jobs()
@@ -102,6 +104,27 @@ def test_streaming_tasks_on_both_sides_of_a_channel_restart_together(
     assert {e.attempt_number for v in details.vertices for e in v.executions} == {2}
 
 
+def test_socket_source_connects_again_after_a_failure(cluster: ThreadedCluster) -> None:
+    """The split is with the reader when the checkpoint is taken, so the checkpoint has it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30)
+        env = on(cluster)
+        env.enable_checkpointing(20)
+        lines = env.socket_text_stream(*server.getsockname())
+        results = lines.map(FailingAt("fail")).execute_and_collect()
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"one\n")
+            assert next(results) == "one"  # a checkpoint is complete
+            connection.sendall(b"fail\n")
+            again, _ = server.accept()
+        with again:
+            again.sendall(b"two\n")
+        assert list(results) == ["two"]
+    (job,) = cluster.client.list_jobs()
+    assert cluster.client.job(job.job_id).details().restarts == 1
+
+
 def test_a_reader_of_results_is_told_that_they_would_come_again(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
@@ -109,7 +132,7 @@ def test_a_reader_of_results_is_told_that_they_would_come_again(
     env = on(cluster).set_parallelism(1)
     results = env.from_sequence(1, 100_000).map(StuckAt(50_000, marker)).execute_and_collect()
     assert next(results) == 1
-    wait_until(marker.exists, 30, "the task to be stuck")
+    wait_until(marker.exists, 150, "the task to be stuck")
     cluster.crash("TaskProcess")
     with pytest.raises(ResultsLostError, match="restarted after some of its results"):
         for _ in results:
@@ -159,10 +182,10 @@ def test_a_program_that_is_stuck_in_user_code_can_be_cancelled(
     env = on(cluster)
     env.from_sequence(1, 1000).rebalance().map(StuckAt(500, marker)).sink_to(DiscardingSink())
     client = env.execute_async()
-    wait_until(marker.exists, 30, "a task to be stuck")
-    client.cancel().result(60)
+    wait_until(marker.exists, 150, "a task to be stuck")
+    client.cancel().result(300)
     with pytest.raises(JobCancelledError):
-        client.get_job_execution_result().result(60)
+        client.get_job_execution_result().result(300)
 
 
 class FailingEnumerator(FixedSplitsEnumerator[Any]):
@@ -196,7 +219,7 @@ def standing_still(counted: Path) -> int:
         counts.append(int.from_bytes(counted.read_bytes(), "big"))
         return counts[-1] > 0 and len(counts) > 20 and len(set(counts[-20:])) == 1
 
-    wait_until(stands_still, 60, "the program to wait")
+    wait_until(stands_still, 300, "the program to wait")
     return counts[-1]
 
 
@@ -238,3 +261,113 @@ def test_a_program_whose_results_nobody_takes_waits_with_bounded_memory(
         assert count * 1000 < 32 * 2**20
         for _ in range(count + 1):
             next(results)
+
+
+FOR_EVER = {
+    "restart-strategy.type": "exponential-delay",
+    "restart-strategy.exponential-delay.initial-backoff": "10 ms",
+}
+
+
+def for_ever(cluster: ThreadedCluster) -> StreamExecutionEnvironment:
+    """Restarted without end, as jobs with checkpoints are."""
+    settings = Configuration()
+    for key, value in FOR_EVER.items():
+        settings.set_string(key, value)
+    return on(cluster).configure(settings).enable_checkpointing(60_000)
+
+
+def test_key_column_that_does_not_exist_ends_the_job_and_is_named(
+    cluster: ThreadedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = for_ever(cluster)
+    rows = env.from_collection([{"number": n} for n in range(100)])
+    rows.key_by(lambda row: row["nummer"]).map(lambda row: row).sink_to(DiscardingSink())
+    with pytest.raises(JobExecutionError, match=r"(?s)KeyError: 'nummer'.*not restarted any more"):
+        env.execute("numbers")
+    (job,) = cluster.client.list_jobs()
+    assert cluster.client.job(job.job_id).details().restarts == 2
+    warned = [r.getMessage() for r in caplog.records if "(numbers): restart" in r.getMessage()]
+    assert [("restart 1," in text, "KeyError: 'nummer'" in text) for text in warned] == [
+        (True, True),
+        (False, True),
+    ]
+
+
+def test_error_of_the_tree_that_is_not_retryable_ends_the_job_at_once(
+    cluster: ThreadedCluster,
+) -> None:
+    env = for_ever(cluster)
+    numbers = env.from_sequence(1, 100)
+    numbers.key_by(lambda v: lambda: v).map(lambda v: v).sink_to(DiscardingSink())
+    with pytest.raises(JobExecutionError, match="cannot"):
+        env.execute()
+    (job,) = cluster.client.list_jobs()
+    assert cluster.client.job(job.job_id).details().restarts == 0
+
+
+class ClosedDoor(NumberSequenceSource):
+    """Its enumerator raises an error of the tree."""
+
+    def create_enumerator(self, context: EnumeratorContext[Any], clock: Any) -> Any:
+        raise StreamError("there is no table orders")
+
+
+def test_enumerator_that_misses_its_table_ends_the_job_at_once(cluster: ThreadedCluster) -> None:
+    env = for_ever(cluster)
+    source = ClosedDoor(1, 100)
+    numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "orders")
+    numbers.sink_to(DiscardingSink())
+    with pytest.raises(JobExecutionError, match="there is no table orders"):
+        env.execute()
+    (job,) = cluster.client.list_jobs()
+    assert cluster.client.job(job.job_id).details().restarts == 0
+
+
+def write_json(folder: Path, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "a.json").write_text(text)
+
+
+def no_folder(folder: Path) -> None:
+    """Not yet."""
+
+
+def half_a_record(folder: Path) -> None:
+    write_json(folder, '{"n": 1}\n{"n": ')
+
+
+@pytest.mark.parametrize("before", [no_folder, half_a_record])
+def test_file_that_is_complete_after_some_restarts_is_read(
+    before: Callable[[Path], None],
+    cluster: ThreadedCluster,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """More of them than the attempts that end a job with other errors."""
+    folder = tmp_path / "folder"
+    before(folder)
+    env = for_ever(cluster)
+    source = FileSource(folder, file_format="json")
+    records = env.from_source(source, WatermarkStrategy.no_watermarks(), "files")
+    with records.execute_and_collect() as results:
+        wait_until(lambda: "(restart 4)" in caplog.text, 300.0, "the fourth restart")
+        write_json(folder, '{"n": 1}\n{"n": 2}\n')
+        assert sorted(record["n"] for record in results) == [1, 2]
+
+
+@pytest.mark.parametrize("before", [no_folder, half_a_record])
+def test_file_that_stays_incomplete_ends_the_job(
+    before: Callable[[Path], None], cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    before(tmp_path / "folder")
+    settings = Configuration()
+    settings.set_string("restart-strategy.patience-with-files", "500 ms")
+    env = for_ever(cluster).configure(settings)
+    source = FileSource(tmp_path / "folder", file_format="json")
+    records = env.from_source(source, WatermarkStrategy.no_watermarks(), "files")
+    records.sink_to(DiscardingSink())
+    with pytest.raises(JobExecutionError, match="not restarted any more"):
+        env.execute()
+    (job,) = cluster.client.list_jobs()
+    assert cluster.client.job(job.job_id).details().restarts >= 2

@@ -60,7 +60,7 @@ class Metadata:
             return write_metadata(directory, metadata)
         path = write_metadata(directory, metadata) if self._is_written else ""
         self.begun.set()
-        assert self.goes_on.wait(60)
+        assert self.goes_on.wait(300)
         return path or write_metadata(directory, metadata)
 
 
@@ -106,18 +106,18 @@ def test_a_savepoint_is_whole_or_none_whoever_dies(
         taken: Future[str] = cluster.client.start(KINDS[kind](program.job, str(savepoints)))
         try:
             if phase == "barriers":
-                wait_until(lambda: program.told().in_progress, 30, "half a savepoint")
+                wait_until(lambda: program.told().in_progress, 150, "half a savepoint")
             else:
-                assert metadata.begun.wait(30)
+                assert metadata.begun.wait(300)
             cluster.crash_all(victim)
         finally:
             metadata.goes_on.set()
             program.release()
         try:
-            error = taken.exception(60)
+            error = taken.exception(300)
         finally:
             program.go_on()
-        results = shown.result(60)
+        results = shown.result(300)
     assert program.job.status() is JobStatus.FINISHED
     complete = find_checkpoints(str(savepoints)) if savepoints.exists() else []
     for path in complete:
@@ -163,11 +163,11 @@ def test_a_job_that_goes_on_from_a_savepoint_of_its_own_goes_on_with_its_results
     stopping = program.job.stop_with_savepoint_async(str(tmp_path / "savepoints"))
     taken = cluster.client.start(stopping)
     try:
-        assert metadata.begun.wait(30)
+        assert metadata.begun.wait(300)
         cluster.crash_all("TaskProcess")
     finally:
         metadata.goes_on.set()
-    assert isinstance(taken.exception(60), StopWithSavepointError)
+    assert isinstance(taken.exception(300), StopWithSavepointError)
     program.let_out_all()
     assert shown + list(program.results) == portions(0, 1, 2, 3, 4, 5)
 
@@ -196,11 +196,11 @@ def test_a_stop_is_answered_when_nobody_goes_on_from_its_savepoint_any_more(
         program.take_checkpoints()
         stopping = program.job.stop_with_savepoint_async(str(tmp_path / "savepoints"))
         taken = cluster.client.start(stopping)
-        assert has_ended.wait(30)
+        assert has_ended.wait(300)
         cluster.crash_all("JobMaster")
-        path = taken.result(60)
+        path = taken.result(300)
         status = program.job.status()
         program.go_on()
-        assert shown.result(60) == []
+        assert shown.result(300) == []
     assert status is JobStatus.FINISHED
-    assert program.job.result(60).savepoint == path
+    assert program.job.result(300).savepoint == path

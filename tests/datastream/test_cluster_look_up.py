@@ -21,8 +21,8 @@ from flinkray.datastream import (
     WatermarkStrategy,
 )
 from flinkray.datastream.common import Row
+from flinkray.datastream.connected_streams import looked_up
 from flinkray.datastream.connectors import DataGeneratorSource
-from flinkray.datastream.data_stream import looked_up
 from flinkray.state_reader import SavepointReader
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
@@ -86,7 +86,7 @@ def expected(count: int) -> list[Any]:
 
 def wait_for_checkpoint(directory: Path) -> None:
     before = newest(directory)
-    wait_until(lambda: newest(directory) > before, 30, "a checkpoint")
+    wait_until(lambda: newest(directory) > before, 150, "a checkpoint")
 
 
 def test_rows_and_those_that_wait_are_rescaled_and_the_table_is_read_once(
@@ -104,10 +104,10 @@ def test_rows_and_those_that_wait_are_rescaled_and_the_table_is_read_once(
         if run == 1:
             gate.touch()
             read = partial(has_read_table, cluster.client.job(client.get_job_id()))
-            wait_until(read, 30, "the end of the table")
+            wait_until(read, 150, "the end of the table")
         has_come = partial(is_kept, client, savepoints, rows=(2, 5)[run], waiting=run == 0)
-        wait_until(has_come, 60, "rows and records")
-        path = client.stop_with_savepoint(False, savepoints).result(60)
+        wait_until(has_come, 300, "rows and records")
+        path = client.stop_with_savepoint(False, savepoints).result(300)
     env = on(cluster, tmp_path / "checkpoints-2", 1, path)
     results = kept(names(env, count, 12_000.0, Trickle(parts(range(0, KEYS, 2)))))
     by_key = list(results.execute_and_collect())
@@ -120,7 +120,7 @@ def kept(answers: DataStream) -> DataStream:
 
 def is_kept(client: JobClient, savepoints: str, rows: int, waiting: bool) -> bool:
     """Whether so many rows are state now, and whether some or no records wait."""
-    savepoint = SavepointReader(client.trigger_savepoint(savepoints).result(60))
+    savepoint = SavepointReader(client.trigger_savepoint(savepoints).result(300))
     keys = {entry.key for entry in savepoint.keyed_entries("look up", "_table")}
     waits = list(savepoint.keyed_entries("look up", "_waiting"))
     return len(keys) == rows and bool(waits) is waiting
@@ -144,7 +144,7 @@ def test_a_stop_that_drains_is_refused_before_the_table_has_ended(
     wait_for_checkpoint(tmp_path / "checkpoints")
     job = cluster.client.job(results.job_id)
     with pytest.raises(FlinkRayError):
-        job.stop_with_savepoint(str(tmp_path / "savepoints"), drain=True, timeout=60)
+        job.stop_with_savepoint(str(tmp_path / "savepoints"), drain=True, timeout=300)
     assert any("of a table to look up not all has been read" in it.text for it in job.exceptions())
     gate.touch()
     assert sorted(results) == expected(count)
@@ -186,7 +186,7 @@ def wait_until_read_no_more(checkpoints: Path) -> None:
             seen, begin = len(READ), now
         return now >= begin + 5
 
-    wait_until(is_still, 60, "checkpoints without numbers")
+    wait_until(is_still, 300, "checkpoints without numbers")
 
 
 def test_two_rows_of_a_key_fail_the_job_once(cluster: ThreadedCluster, tmp_path: Path) -> None:
@@ -194,6 +194,6 @@ def test_two_rows_of_a_key_fail_the_job_once(cluster: ThreadedCluster, tmp_path:
     names(env, 100, 1_000.0, Trickle(parts([2, 4, 2]))).print()
     client = env.execute_async()
     with pytest.raises(JobExecutionError) as caught:
-        client.get_job_execution_result().result(60)
+        client.get_job_execution_result().result(300)
     assert "the table 'names' has several rows of the key 2.0" in caught.value.text
     assert cluster.client.job(client.get_job_id()).details().restarts == 0

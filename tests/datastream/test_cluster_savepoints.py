@@ -41,6 +41,7 @@ from flinkray.state_reader import SavepointReader
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
+from tests.datastream.half_way import wait_for_tasks
 from tests.datastream.portions import Portions, portions
 from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.rescaled import (
@@ -75,7 +76,7 @@ def from_savepoint(env: StreamExecutionEnvironment, path: str | None) -> StreamE
 
 def wait_for_checkpoint(directory: Path) -> None:
     before = newest(directory)
-    wait_until(lambda: newest(directory) > before, 30, "a checkpoint")
+    wait_until(lambda: newest(directory) > before, 150, "a checkpoint")
 
 
 def stop(
@@ -90,12 +91,12 @@ def stop(
     job = cluster.client.job(results.job_id)
     stopping = cluster.client.start(job.stop_with_savepoint_async(str(directory), drain=drain))
     shown = list(results)
-    assert job.result(60).savepoint == stopping.result(60)
+    assert job.result(300).savepoint == stopping.result(300)
     return stopping.result(), shown
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
-def test_results_are_collected_by_the_job_that_put_them_or_by_the_one_from_its_savepoint(
+def test_results_are_collected_once_across_a_job_and_its_savepoint_restore(
     cluster: ThreadedCluster, tmp_path: Path, is_stopped: bool
 ) -> None:
     """E2E-01: the first client has read some of them, some wait for it in the savepoint.  The
@@ -110,13 +111,13 @@ def test_results_are_collected_by_the_job_that_put_them_or_by_the_one_from_its_s
     if is_stopped:
         stopping = cluster.client.start(first.job.stop_with_savepoint_async(str(savepoints)))
         wait_until(
-            lambda: savepoints.exists() and find_checkpoints(str(savepoints)), 60, "the savepoint"
+            lambda: savepoints.exists() and find_checkpoints(str(savepoints)), 300, "the savepoint"
         )
         first.let_out_all()
         assert shown + list(first.results) == portions(0, 1, 2)
-        path = stopping.result(60)
+        path = stopping.result(300)
     else:
-        path = first.job.trigger_savepoint(str(savepoints), timeout=60)
+        path = first.job.trigger_savepoint(str(savepoints), timeout=300)
         first.let_out_all()
         assert shown + list(first.results) == portions(0, 1, 2, 3, 4, 5)
 
@@ -196,10 +197,10 @@ def taken(cluster: ThreadedCluster, tmp_path_factory: pytest.TempPathFactory) ->
     env.configure(Configuration.from_dict(inline))
     program(env).print()
     client = env.execute_async()
-    path = Path(client.trigger_savepoint(str(folder / "savepoints")).result(60))
+    path = Path(client.trigger_savepoint(str(folder / "savepoints")).result(300))
     yield path
-    assert client.get_job_status().result(60).name == "RUNNING", "it goes on"
-    client.cancel().result(60)
+    assert client.get_job_status().result(300).name == "RUNNING", "it goes on"
+    client.cancel().result(300)
 
 
 def failure_of(
@@ -215,7 +216,7 @@ def failure_of(
     except JobSubmissionError as refusal:  # there is no savepoint at all
         return str(refusal), 0
     with pytest.raises(JobExecutionError) as error:
-        client.get_job_execution_result().result(60)
+        client.get_job_execution_result().result(300)
     return error.value.text, cluster.client.job(client.get_job_id()).details().restarts
 
 
@@ -306,7 +307,7 @@ def test_a_savepoint_of_no_job_and_to_no_place_is_refused(
     patient = cluster.client.start(handle.trigger_savepoint_async(str(tmp_path / "a")))
     with pytest.raises(RpcTimeoutError, match="it goes on"):
         handle.trigger_savepoint(str(tmp_path / "b"), timeout=0.001)
-    path = patient.result(60)
+    path = patient.result(300)
     cluster.client.dispose_savepoint(path)
     assert not Path(path).exists()
 
@@ -339,14 +340,14 @@ def test_a_savepoint_is_kept_as_long_as_the_job_needs_it_that_drops_state_of_it(
     env.configure(Configuration.from_dict(changes))
     program(env, uid="another").print()
     job = cluster.client.job(env.execute_async().get_job_id())
-    wait_until(lambda: job.status().name == "RUNNING", 30, "the job runs")
+    wait_for_tasks(job)
     with pytest.raises(JobStateError, match=f"it would go on from {copy} after a failure"):
         cluster.client.dispose_savepoint(str(copy))
     assert copy.exists()
-    job.trigger_checkpoint(timeout=60)
+    job.trigger_checkpoint(timeout=300)
     cluster.client.dispose_savepoint(str(copy))
     assert not copy.exists()
-    path = job.stop_with_savepoint(str(tmp_path / "savepoints"), timeout=60)
+    path = job.stop_with_savepoint(str(tmp_path / "savepoints"), timeout=300)
     assert "tally" in SavepointReader(str(taken)).operators
     assert "tally" not in SavepointReader(path).operators
     assert job.details().restarts == 0
@@ -369,7 +370,7 @@ def test_a_savepoint_is_kept_that_a_job_has_not_read_yet(
 
     def held(location: str) -> CheckpointMetadata:
         begun.set()
-        assert goes_on.wait(60)
+        assert goes_on.wait(300)
         return read_whole(location)
 
     monkeypatch.setattr(stored_checkpoints, "read_whole", held)
@@ -377,11 +378,11 @@ def test_a_savepoint_is_kept_that_a_job_has_not_read_yet(
     program(env).print()
     job = cluster.client.job(env.execute_async().get_job_id())
     try:
-        assert begun.wait(60)
-        wait_until(lambda: bool(job.details().vertices), 30, "its JobMaster is known")
+        assert begun.wait(300)
+        wait_until(lambda: bool(job.details().vertices), 150, "its JobMaster is known")
         with pytest.raises(JobStateError, match=f"it would go on from {copy} after a failure"):
             cluster.client.dispose_savepoint(str(copy))
     finally:
         goes_on.set()
-    wait_until(lambda: job.status().name == "RUNNING", 30, "the job runs")
+    wait_until(lambda: job.status().name == "RUNNING", 150, "the job runs")
     job.cancel()

@@ -135,12 +135,12 @@ def test_windows_that_a_failure_falls_into_are_as_without_it(
     with ThreadPoolExecutor() as threads:
         found = threads.submit(list, results)
         half_way = [goes_on.with_suffix(f".{number}") for number in range(4)]
-        wait_until(lambda: all(map(Path.exists, half_way)), 60, "all to be half way")
-        job.trigger_checkpoint(timeout=60)
-        last = job.trigger_checkpoint(timeout=60)
+        wait_until(lambda: all(map(Path.exists, half_way)), 300, "all to be half way")
+        job.trigger_checkpoint(timeout=300)
+        last = job.trigger_checkpoint(timeout=300)
         cluster.crash_all("TaskProcess")
         goes_on.touch()
-        shown = found.result(60)
+        shown = found.result(300)
     assert Counter(shown) == expected_windows()
     details = job.details()
     assert details.restarts == 1
@@ -181,10 +181,10 @@ def test_only_the_region_that_fails_goes_back_to_its_state(
         path = seen / str(reader)
         return list(map(int, path.read_text().split())) if path.exists() else []
 
-    wait_until(lambda: len(of(0)) == len(of(1)) == HALF, 60, "both to be half way")
-    job.trigger_checkpoint(timeout=60)
+    wait_until(lambda: len(of(0)) == len(of(1)) == HALF, 300, "both to be half way")
+    job.trigger_checkpoint(timeout=300)
     goes_on.touch()
-    job.result(60)
+    job.result(300)
     assert of(0) == list(range(COUNT)), "it has not noticed"
     failed = COUNT + HALF
     assert of(1) == [*range(COUNT, failed + 10), *range(failed, 2 * COUNT)]

@@ -22,7 +22,7 @@ from flinkray.scheduler.checkpoints.errors import CheckpointError
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
-from tests.datastream.half_way import HalfWay, is_right
+from tests.datastream.half_way import HalfWay, all_run, is_right, wait_for_tasks
 from tests.datastream.tallies import expected, settings, tallies
 from tests.datastream.threads import none_left
 
@@ -60,7 +60,7 @@ def kill_job_master(cluster: ThreadedCluster, job: JobHandle, *others: str) -> N
     """Together with these, and wait until the next one has taken over."""
     begun = job.details().status_timestamps[JobStatus.CREATED.name]
     cluster.crash_together(*others, "JobMaster")
-    wait_until(lambda: is_taken_over(job, begun), 60, "the next JobMaster")
+    wait_until(lambda: is_taken_over(job, begun), 300, "the next JobMaster")
 
 
 def is_taken_over(job: JobHandle, begun: float) -> bool:
@@ -73,7 +73,7 @@ def test_tasks_run_on_when_their_job_master_dies_again_and_again(
 ) -> None:
     """FO-01: with sources, keyed state and results that a client reads.  Checkpoints go on, too."""
     program = HalfWay(cluster.client, tmp_path / "program")
-    wait_until(lambda: program.job.status() is JobStatus.RUNNING, 30, "the job to run")
+    wait_until(lambda: program.job.status() is JobStatus.RUNNING, 150, "the job to run")
     kill_job_master(cluster, program.job)
     program.take_checkpoints()
     for _ in range(2):
@@ -96,14 +96,14 @@ def test_a_checkpoint_that_was_under_way_holds_nothing_up(
     program.take_checkpoints()
     program.hold()
     with ThreadPoolExecutor() as threads:
-        asked = [threads.submit(program.job.trigger_checkpoint, timeout=60)]
+        asked = [threads.submit(program.job.trigger_checkpoint, timeout=300)]
 
         def is_under_way() -> bool:
             if asked[-1].done():  # one that is asked for just as a source ends fails
-                asked.append(threads.submit(program.job.trigger_checkpoint, timeout=60))
+                asked.append(threads.submit(program.job.trigger_checkpoint, timeout=300))
             return program.told().in_progress > 0
 
-        wait_until(is_under_way, 30, "half a checkpoint")
+        wait_until(is_under_way, 150, "half a checkpoint")
         kill_job_master(cluster, program.job)
         assert attempts(program.job) == {0}
         program.release()
@@ -129,15 +129,14 @@ def test_tasks_run_on_when_their_job_master_dies_with_its_slot_pool(
     assert is_right(list(program.results))
 
 
-def test_without_the_notes_of_the_last_job_master_the_job_begins_from_its_checkpoint(
+def test_no_task_notices_when_all_masters_of_the_job_die_together(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """They died with its SlotPool and the coordinator of its sources."""
+    """A TaskExecutor has what JobMaster, SlotPool and coordinator of the sources knew."""
     program = HalfWay(cluster.client, tmp_path / "program")
     program.take_checkpoints()
     kill_job_master(cluster, program.job, "SlotPool", "StreamCoordinator")
-    failures = [entry.text for entry in program.job.details().exceptions]
-    assert [text for text in failures if "begins from its last checkpoint" in text]
+    assert attempts(program.job) == {0}
     program.go_on()
     assert is_right(list(program.results))
     coordinators = [name for name in cluster.mini.processes() if "StreamCoordinator" in name]
@@ -189,7 +188,7 @@ def test_a_coordinator_of_sources_that_dies_too_often_restarts_the_job(tmp_path:
         program = HalfWay(cluster.client, tmp_path / "program", settings_of=RESTARTS)
         program.take_checkpoints()
         cluster.crash("StreamCoordinator")
-        wait_until(lambda: program.job.details().restarts == 1, 30, "the job to restart")
+        wait_until(lambda: program.job.details().restarts == 1, 150, "the job to restart")
         program.go_on()
         assert is_right(list(program.results))
 
@@ -206,22 +205,16 @@ def test_only_the_region_of_a_lost_task_executor_restarts(
         FileSink(tmp_path / "files")
     ).set_parallelism(4)
     job = cluster.client.job(env.execute_async("regions").get_job_id())
-    wait_until(lambda: job.status() is JobStatus.RUNNING, 30, "the job to run")
-
-    def all_run() -> bool:
-        found = [e for v in job.details().vertices for e in v.executions]
-        return all(e.state is ExecutionState.RUNNING for e in found)
-
-    wait_until(all_run, 30, "all tasks to run")
-    job.trigger_checkpoint(timeout=60)
+    wait_for_tasks(job)
+    job.trigger_checkpoint(timeout=300)
     begun = job.details().status_timestamps[JobStatus.CREATED.name]
     cluster.crash("JobMaster")
     cluster.crash("TaskExecutor")
-    wait_until(lambda: is_taken_over(job, begun) and all_run(), 60, "all tasks to run again")
+    wait_until(lambda: is_taken_over(job, begun) and all_run(job), 300, "all tasks to run again")
     numbers_of = [e.attempt_number for v in job.details().vertices for e in v.executions]
     assert sorted(numbers_of) == [0, 0, 1, 1]
     job.cancel()
-    wait_until(lambda: job.status() is JobStatus.CANCELED, 60, "the job to be cancelled")
+    wait_until(lambda: job.status() is JobStatus.CANCELED, 300, "the job to be cancelled")
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -235,13 +228,13 @@ def test_nothing_is_lost_or_doubled_by_job_masters_that_die_at_any_time(
     env.set_parallelism(2)
     results = tallies(env, 20_000, 10_000.0, tmp_path / "witness").execute_and_collect()
     job = cluster.client.job(cluster.client.list_jobs()[0].job_id)
-    wait_until(lambda: job.status() is JobStatus.RUNNING, 30, "the job to run")
+    wait_until(lambda: job.status() is JobStatus.RUNNING, 150, "the job to run")
     seen = set()
     with ThreadPoolExecutor() as threads:
         collected = threads.submit(set, results)
         for _ in range(6):
             moment = time.monotonic() + random.uniform(0.0, 0.2)
-            wait_until(lambda: time.monotonic() > moment, 10, "another moment")  # noqa: B023
+            wait_until(lambda: time.monotonic() > moment, 50, "another moment")  # noqa: B023
             if collected.done():
                 break
             try:

@@ -78,7 +78,7 @@ def taker(name: str) -> Callable[[Any, int], None]:
     def take(rows: Any, checkpoint_id: int) -> None:
         # the function has come by value, the test has the module
         module = importlib.import_module(NAME)
-        wait_until(lambda: name in module.OPEN, 120, "the gate")
+        wait_until(lambda: name in module.OPEN, 300, "the gate")
         numbers = rows.column("n").to_pylist()
         assert module.TAKEN[name].setdefault(checkpoint_id, numbers) == numbers
 
@@ -150,7 +150,7 @@ class Waiting:
                 begin, before = checkpoint, now
             return checkpoint >= begin + 10
 
-        wait_until(is_still, 60, "checkpoints without epochs")
+        wait_until(is_still, 300, "checkpoints without epochs")
         return before
 
 
@@ -163,7 +163,7 @@ def test_the_source_goes_on_when_spark_does(cluster: ThreadedCluster, tmp_path: 
     held = [vertex.io_metrics.held for vertex in vertices if vertex.io_metrics is not None]
     assert [number for number in held if number is not None] == [2], "both tasks of the source"
     OPEN.add("out")
-    job.get_job_execution_result().result(60)
+    job.get_job_execution_result().result(300)
     assert_each_once("out", 4_000)
 
 
@@ -177,10 +177,10 @@ def test_a_job_is_stopped_while_its_source_waits(
     waiting = Waiting(tmp_path, job)
     waiting.once_still()
     stopped = job.stop_with_savepoint(drain, str(tmp_path / "savepoints"))
-    wait_until(waiting.are_all, 60, "the end of the stream")
+    wait_until(waiting.are_all, 300, "the end of the stream")
     assert numbers_of("out") == []
     OPEN.add("out")
-    stopped.result(60)
+    stopped.result(300)
     seen = numbers_of("out")
     first = [n for n in seen if n < ENDLESS // 2]  # one subtask's half
     second = [n - ENDLESS // 2 for n in seen if n >= ENDLESS // 2]
@@ -198,11 +198,11 @@ def test_whatever_dies_the_source_reads_nothing_before_spark_goes_on(
     number = waiting.once_still()
     for kind in ("JobMaster", "StreamCoordinator", "SparkDriver", "TaskProcess"):
         cluster.crash(kind)
-        wait_until(lambda kind=kind: cluster.mini.processes(kind), 60, "another one")  # type: ignore[misc]
+        wait_until(lambda kind=kind: cluster.mini.processes(kind), 300, "another one")  # type: ignore[misc]
         assert waiting.once_still() == number, kind
-    job.trigger_savepoint(str(tmp_path / "savepoints")).result(60)
+    job.trigger_savepoint(str(tmp_path / "savepoints")).result(300)
     OPEN.add("out")
-    job.get_job_execution_result().result(60)
+    job.get_job_execution_result().result(300)
     assert_each_once("out", 4_000)
 
 
@@ -217,10 +217,10 @@ def test_one_of_two_stages_is_enough_and_other_sources_go_on(
     OPEN.update(("quick", "free"))
     job = env.execute_async("two stages")
     Waiting(tmp_path, job).once_still()
-    wait_until(lambda: len(numbers_of("free")) == 20, 60, "the other source's numbers")
+    wait_until(lambda: len(numbers_of("free")) == 20, 300, "the other source's numbers")
     assert len(numbers_of("quick")) < 2_000
     OPEN.add("slow")
-    job.get_job_execution_result().result(60)
+    job.get_job_execution_result().result(300)
     for name, count in {"slow": 2_000, "quick": 2_000, "free": 20}.items():
         assert_each_once(name, count)
 
@@ -237,5 +237,5 @@ def test_a_stream_that_goes_through_spark_waits_for_what_is_behind(
     job = env.execute_async("through")
     Waiting(tmp_path, job, stages=2).once_still()
     OPEN.add("out")
-    job.get_job_execution_result().result(60)
+    job.get_job_execution_result().result(300)
     assert_each_once("out", 2_000)

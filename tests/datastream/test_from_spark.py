@@ -11,10 +11,10 @@ from flinkray.core.errors import ConfigurationError
 from flinkray.datastream import StreamExecutionEnvironment, Types
 from flinkray.scheduler.graph.job_graph import SPARK, STREAM, JobGraph
 from flinkray.scheduler.graph.validation import validate
-from flinkray.spark.gateway import PUBLISHED, RESULT_KIND
+from flinkray.spark.gateway import PARTITIONS, RESULT_KIND
 from flinkray.spark.shared_session import GUEST_PROFILE, take_request
-from flinkray.spark.user_code import UserCodeError
 from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.user_code import UserCodeError
 
 
 def numbers(spark: Any) -> Any:
@@ -52,7 +52,7 @@ def test_the_stage_is_a_vertex_of_the_job_in_slots_of_its_own() -> None:
     assert (stage.slot_profile.cpu, stage.slot_profile.memory) == (2, 2 * 2**30)
     assert stage.invokable.configuration == {
         "spark.sql.shuffle.partitions": "7",
-        RESULT_KIND: PUBLISHED,
+        RESULT_KIND: PARTITIONS,
     }
     assert {vertex.invokable.kind for vertex in others} == {STREAM}
     assert stage.slot_sharing_group not in {vertex.slot_sharing_group for vertex in others}

@@ -14,8 +14,8 @@ from flinkray.scheduler.graph.job_graph import BATCHES_OF, SPARK
 from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.gateway import PUBLISHED, RESULT_KIND
 from flinkray.spark.micro_batches import AS_SOON_AS_POSSIBLE, StreamedFrame
-from flinkray.spark.user_code import UserCodeError, load_function
 from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.user_code import UserCodeError, load_function
 
 
 def rates(spark: Any) -> Any:

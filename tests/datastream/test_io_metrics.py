@@ -66,12 +66,12 @@ def test_a_job_that_runs_tells_what_its_tasks_have_done_until_now(
 
     wait_until(
         lambda: flow(details_of(cluster, "running").vertices) == [(None, 9), (9, None)],
-        30,
+        150,
         "nine records to have come through",
     )
     text = job_details(details_of(cluster, "running"), 0.0, verbose=True)
     gate.touch()
-    client.get_job_execution_result().result(30)
+    client.get_job_execution_result().result(300)
 
     header, source, _ = text.partition("VERTEX ")[2].splitlines()[:3]
     columns = "RECORDS IN  BYTES IN  RECORDS OUT  BYTES OUT  BUSY  BACK-PRESSURED  COUNTED"
@@ -86,7 +86,7 @@ def test_a_job_that_has_failed_tells_what_its_tasks_had_read(cluster: ThreadedCl
     numbers = env.from_source(OneAtATime(10), None, "numbers").rebalance()
     numbers.map(FailingAt(9)).sink_to(DiscardingSink())
     client = env.execute_async("failing")
-    client.get_job_execution_result().exception(30)
+    client.get_job_execution_result().exception(300)
 
     source, failed = flow(details_of(cluster, "failing").vertices)
     assert source == (None, 10)

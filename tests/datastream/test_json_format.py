@@ -122,6 +122,42 @@ def test_value_that_is_not_of_its_type_fails_or_is_none(kind: Any, text: str) ->
     assert builder.build().deserialize(message) == Row(x=None)
 
 
+DIGITS = ["1234567890123456.789012", "0.1234567890123456789", "-98765432109876543210.5", "12.50",
+          "1e-20", "3"]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DIGITS)
+def test_decimals_keep_every_digit(text: str) -> None:
+    kind = Types.ROW_NAMED(
+        ["id", "rate", "parts", "any", "text"],
+        [Types.LONG(), Types.BIG_DEC(), Types.OBJECT_ARRAY(Types.BIG_DEC()),
+         Types.PICKLED_BYTE_ARRAY(), Types.STRING()],
+    )  # fmt: skip
+    message = (
+        f'{{"id": 9007199254740993.0, "rate": {text}, "parts": [{text}], "any": [{text}],'
+        f' "text": {{"x": {text}}}}}'
+    )
+    row: Any = reading(kind).deserialize(message.encode())
+    exact = decimal.Decimal(text)
+    assert (row.id, row.rate, row.parts) == (9007199254740993, exact, [exact])
+    assert decimal.Decimal(str(row.any[0])) == exact
+    assert decimal.Decimal(row.text.removeprefix('{"x":').removesuffix("}")) == exact
+    of_schema = '{"type": "object", "properties": {"rate": {"type": "number"}}}'
+    by_schema = JsonRowDeserializationSchema.builder().json_schema(of_schema).build()
+    assert by_schema.deserialize(message.encode()) == Row(rate=exact)
+
+
+def test_number_that_would_fill_the_memory_is_refused() -> None:
+    for kind in (Types.INT(), Types.LONG()):
+        with pytest.raises(StreamError, match=r"field 'x': \d+ is no integer of \d+ bits"):
+            reading(one(kind)).deserialize(b'{"x": 1e999999999}')
+
+
+def test_object_that_has_a_name_twice_is_refused() -> None:
+    with pytest.raises(StreamError, match="an object has the name 'x' more than once"):
+        reading(one(Types.INT())).deserialize(b'{"x": 1, "x": 2}')
+
+
 def test_what_is_no_object_fails_or_is_none() -> None:
     kind = one(Types.INT())
     lenient = JsonRowDeserializationSchema.builder().type_info(kind).ignore_parse_errors().build()

@@ -107,7 +107,7 @@ class Owned(MapFunction[Any, Any]):
 def test_a_function_is_opened_used_and_closed_in_one_thread() -> None:
     env = environment()
     env.from_collection([1]).map(Owned()).sink_to(CallbackSink(lambda value: None))
-    env.execute_async().get_job_execution_result().result(60)
+    env.execute_async().get_job_execution_result().result(300)
 
 
 class CannotOpen(MapFunction[Any, Any]):
@@ -151,7 +151,7 @@ def test_a_program_that_runs_by_itself_fails_whatever_is_raised(
     env.from_collection([1]).map(function).sink_to(CallbackSink(lambda value: None))
     job = env.execute_async()
     with pytest.raises(error):
-        job.get_job_execution_result().result(60)
+        job.get_job_execution_result().result(300)
     assert job.get_job_status().result() is JobStatus.FAILED
 
 
@@ -163,9 +163,9 @@ def test_a_program_that_was_cancelled_has_no_result(function: Any) -> None:
     )
     numbers.map(function).sink_to(CallbackSink(lambda value: None))
     job = env.execute_async()
-    job.cancel().result(60)
+    job.cancel().result(300)
     with pytest.raises(JobCancelledError, match="was cancelled"):
-        job.get_job_execution_result().result(60)
+        job.get_job_execution_result().result(300)
     assert job.get_job_status().result() is JobStatus.CANCELED
 
 
@@ -193,7 +193,7 @@ env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
 numbers = env.from_collection([1]).flat_map(functions.Endless())
 numbers.filter(lambda value: False).print()
 env.execute_async()
-functions.begun.wait(60)
+functions.begun.wait(300)
 """
 
 
@@ -202,7 +202,7 @@ def test_a_program_that_still_runs_is_cancelled_when_the_process_ends(tmp_path: 
     (tmp_path / "functions.py").write_text(FUNCTIONS)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    ended = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=300)
     assert (ended.returncode, ended.stdout) == (0, "closed\n"), ended.stderr
 
 

@@ -20,7 +20,7 @@ from flinkray.datastream import (
     WatermarkStrategy,
 )
 from flinkray.datastream.common import Row
-from flinkray.datastream.data_stream import looked_up
+from flinkray.datastream.connected_streams import looked_up
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.local.pending_checkpoint import Checkpoint
 from flinkray.streaming.operators.broadcast_first import BroadcastFirstOperator

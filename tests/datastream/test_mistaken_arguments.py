@@ -167,8 +167,9 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a PyFlink format in the place of another path": (
         lambda: FileSource("/data", wrong(StreamFormat.text_line_format())),
-        "a path of a FileSource is a str or a pathlib.Path, got StreamFormat(file_format='text'); "
-        "several are given one by one, and a format is given as file_format=",
+        "a path of a FileSource is a str or a pathlib.Path, "
+        "got StreamFormat(file_format='text', encoding='UTF-8'); several are given one by one, "
+        "and a format is given as file_format=",
     ),
     "a list of paths": (
         lambda: FileSource(wrong(["/data", "/more"])),
@@ -178,7 +179,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "a PyFlink format for the format of a source": (
         lambda: FileSource("/data", file_format=wrong(StreamFormat.text_line_format())),
         "file_format of a FileSource is one of 'text', 'csv', 'json', 'parquet', or a "
-        "RecordFormat, got StreamFormat(file_format='text')",
+        "RecordFormat, got StreamFormat(file_format='text', encoding='UTF-8')",
     ),
     "a column's name for the names of columns": (
         lambda: FileSource("/data", file_format="csv", column_names=wrong("id")),

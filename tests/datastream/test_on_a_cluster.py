@@ -455,7 +455,7 @@ def test_files_of_a_job_that_has_finished_are_gone_with_those_of_its_coordinator
     env.register_cached_file(str(words), "words")
     seen = env.from_collection([1]).map(CountingCopies()).execute_and_collect(limit=1)
     assert seen == [2], "the copies of the coordinator and of the task process"
-    wait_until(lambda: not [*tmp_path.glob("flinkray-files-*")], 20, "both to be removed")
+    wait_until(lambda: not [*tmp_path.glob("flinkray-files-*")], 100, "both to be removed")
 
 
 class CountingCopies(MapFunction[Any, Any]):
@@ -638,8 +638,8 @@ def test_a_job_client_tells_the_status_and_cancels(cluster: ThreadedCluster) -> 
     env = on(cluster)
     env.from_sequence(1, 10**12).map(lambda v: v).sink_to(DiscardingSink())
     client = env.execute_async("endless")
-    assert not client.get_job_status().result(60).is_terminal_state()
-    client.cancel().result(60)
-    assert client.get_job_status().result(60) is JobStatus.CANCELED
+    assert not client.get_job_status().result(300).is_terminal_state()
+    client.cancel().result(300)
+    assert client.get_job_status().result(300) is JobStatus.CANCELED
     with pytest.raises(JobCancelledError):
-        client.get_job_execution_result().result(60)
+        client.get_job_execution_result().result(300)

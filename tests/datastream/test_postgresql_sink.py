@@ -174,7 +174,7 @@ def test_an_attempt_that_begins_later_still_removes_nothing_of_anybody(
         h.close()
 
 
-def test_what_failed_attempts_have_staged_is_removed_when_a_later_checkpoint_is_restored(
+def test_rows_staged_by_failed_attempts_are_removed_at_a_later_restore(
     server: PostgresServer, table: str
 ) -> None:
     state = state_of_one_checkpoint(server)
@@ -213,7 +213,7 @@ def test_a_savepoint_whose_rows_an_attempt_before_it_has_removed_is_refused(
     assert rows_of(server) == [(2, "b")]
 
 
-def test_of_two_jobs_that_go_on_from_one_checkpoint_the_later_one_writes_and_the_other_fails(
+def test_later_of_two_jobs_from_one_checkpoint_writes_and_the_other_fails(
     server: PostgresServer, table: str
 ) -> None:
     """Neither loses a row silently, nor writes what the other one has written."""
@@ -542,6 +542,8 @@ def test_values_of_many_types(server: PostgresServer) -> None:
         ((1,), "for 2 columns of table numbers has 1 fields"),
         ({"n": 1}, "has no field 'name'"),
         ((object(), "a"), "cannot adapt type 'object'"),
+        ((1, {"k": b""}), r"\{'k': b''\} of a record for table numbers cannot be written as JSON"),
+        ((1, {1: 2, "1": 3}), "an object has the name '1' more than once"),
     ],
 )
 def test_rows_that_do_not_fit_fail_as_they_are_written(
@@ -715,17 +717,17 @@ def begin(
     return env.execute_async("rows")
 
 
-def test_a_job_that_another_one_has_taken_over_from_ends_whatever_its_restart_strategy(
+def test_job_whose_table_another_job_took_over_fails_without_restart(
     cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
 ) -> None:
     job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2)
     LET_OUT[0] = 1
-    wait_until(lambda: rows_of(server), 60, "rows")
+    wait_until(lambda: rows_of(server), 300, "rows")
     later = "INSERT INTO numbers_flinkray_jobs (run, job) SELECT run, 'another' FROM "
     execute(server, f"{later} numbers_flinkray_jobs WHERE run NOT LIKE '%/%'")
     LET_OUT[0] = PARTS
     with pytest.raises(JobExecutionError, match="table numbers is written by job another now"):
-        job.get_job_execution_result().result(60)
+        job.get_job_execution_result().result(300)
     assert cluster.client.job(job.get_job_id()).details().restarts == 0
 
 
@@ -737,7 +739,7 @@ def test_each_row_is_in_a_table_with_a_key_though_a_process_dies(
     execute(server, "ALTER TABLE numbers ADD PRIMARY KEY (n)")
     job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2, key=["n"])
     crash_after_each_part(cluster, "TaskProcess", lambda: len(rows_of(server)))
-    job.get_job_execution_result().result(120)
+    job.get_job_execution_result().result(300)
     assert_each_once(server)
     assert staged(server) == 0
 
@@ -764,7 +766,7 @@ def test_each_row_is_in_the_table_once_whatever_dies(
     """E2E-04"""
     job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), parallelism)
     crash_after_each_part(cluster, kind, lambda: len(rows_of(server)))
-    job.get_job_execution_result().result(120)
+    job.get_job_execution_result().result(300)
     assert_each_once(server)
     assert staged(server) == 0
 
@@ -775,11 +777,11 @@ def test_each_row_is_in_the_table_once_though_the_server_fails(
 ) -> None:
     job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2)
     LET_OUT[0] = 1
-    wait_until(lambda: rows_of(server), 60, "rows")
+    wait_until(lambda: rows_of(server), 300, "rows")
     server.stop()
     LET_OUT[0] = PARTS
     server.start()
-    job.get_job_execution_result().result(120)
+    job.get_job_execution_result().result(300)
     assert_each_once(server)
 
 
@@ -793,3 +795,14 @@ def test_a_batch_job_fills_a_table_at_its_end(
     pairs.sink_to(sink_of(server))
     env.execute("batch")
     assert_each_once(server)
+
+
+def test_full_server_is_not_taken_for_one_that_refuses_its_client() -> None:
+    """The library asks again without encryption, and the server refuses that."""
+    full = 'connection to server at "db", port 5432 failed: FATAL: sorry, too many clients already'
+    again = (
+        'connection to server at "db", port 5432 failed: FATAL: no pg_hba.conf entry for host '
+        '"10.0.0.1", user "u", database "d", no encryption'
+    )
+    assert not postgresql._is_lasting(psycopg.OperationalError(f"{full}\n{again}"))
+    assert postgresql._is_lasting(psycopg.OperationalError(again))

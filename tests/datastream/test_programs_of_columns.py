@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -18,12 +19,15 @@ import pytest
 from flinkray.core.errors import FlinkRayError
 from flinkray.datastream import (
     DataStream,
+    Row,
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
+    Types,
     WatermarkStrategy,
 )
-from flinkray.datastream.connectors import FileSink
+from flinkray.datastream.connectors import FileSink, FileSource
 from flinkray.datastream.window import SlidingEventTimeWindows, TumblingEventTimeWindows
+from flinkray.streaming.errors import StreamError
 
 UTC = datetime.timezone.utc
 DAY = datetime.datetime(1960, 2, 29, 0, 0, 0, 1)
@@ -193,13 +197,73 @@ COLUMNS: dict[str, pa.Array] = {
 }
 
 
+@pytest.mark.parametrize("in_window", [False, True])
 @pytest.mark.parametrize("kind", COLUMNS)
-def test_a_column_that_was_rows_in_between_is_as_it_was(kind: str) -> None:
-    table = pa.table({"c": COLUMNS[kind]})
+def test_a_column_that_was_rows_in_between_is_as_it_was(kind: str, in_window: bool) -> None:
+    table = pa.table({"c": COLUMNS[kind], "t": list(range(len(COLUMNS[kind])))})
     env = StreamExecutionEnvironment.get_execution_environment()
-    rows = env.from_arrow(table).filter(lambda row: True)
-    again = rows.map_batches(lambda batch: batch).execute_and_collect_arrow()
+    rows = stamped(env, table).filter(lambda row: True)
+    places = rows.window_all(TumblingEventTimeWindows.of(10)) if in_window else rows
+    again = places.map_batches(lambda batch: batch.select(["c", "t"])).execute_and_collect_arrow()
     assert pa.Table.from_batches(list(again)).equals(table)
+
+
+TIMED = Types.ROW_NAMED(["k", "t", "v"], [Types.LONG(), Types.LONG(), Types.DOUBLE()])
+
+
+def windows_of_dictionaries(portions: list[list[dict[str, Any]]], folder: Path) -> list[list[Row]]:
+    """What each function of columns sees of JSON lines, with a file for each portion."""
+    for number, portion in enumerate(portions):
+        (folder / f"{number}.json").write_text("".join(json.dumps(one) + "\n" for one in portion))
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+    source = FileSource(folder, file_format="json")
+    stream = env.from_source(source, BY_T, type_info=TIMED)
+    windows = stream.key_by("k").window(TumblingEventTimeWindows.of(100))
+    joined = stream.join(stream).where("t").equal_to("t").window(TumblingEventTimeWindows.of(100))
+    results = [
+        stream.map_batches(lambda batch: batch.drop_columns(["$timestamp"])),
+        windows.map_batches(lambda batch: batch),
+        windows.aggregate_columns(n="count", last=("t", "max")),
+        joined.columns().map_batches(lambda batch: batch.drop_columns(["$timestamp"])),
+    ]
+    return [sorted(of.execute_and_collect(), key=str) for of in results]
+
+
+def test_declared_columns_are_the_same_wherever_the_data_is_cut(tmp_path: Path) -> None:
+    """Fields that come and go, other orders of fields, integers beside floats."""
+    records: list[dict[str, Any]] = [
+        {"k": 1, "t": 0},
+        {"t": 1, "k": 2, "v": None},
+        {"k": 1, "v": 3, "t": 2},
+        {"k": 2, "t": 3, "v": 0.5},
+    ]
+    found = []
+    for number, portions in enumerate(
+        [[records], [records[:2], records[2:]], [[r] for r in records]]
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found.append(windows_of_dictionaries(portions, folder))
+    assert sorted(found[0][0], key=lambda row: row.t) == [
+        Row(k=1, t=0, v=None),
+        Row(k=2, t=1, v=None),
+        Row(k=1, t=2, v=3.0),
+        Row(k=2, t=3, v=0.5),
+    ]
+    assert found[1] == found[0]
+    assert found[2] == found[0]
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_keys_of_windows_are_not_rounded_to_their_declared_type(parallelism: int) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
+    kind = Types.ROW_NAMED(["k", "t"], [Types.FLOAT(), Types.LONG()])
+    rows = [Row(k=key, t=time) for key in (0.1, 0.2, 0.3) for time in range(5)]
+    stream = env.from_collection(rows, kind).assign_timestamps_and_watermarks(BY_T)
+    counts = stream.key_by("k").window(TumblingEventTimeWindows.of(10)).aggregate_columns(n="count")
+    assert sorted((row.k, row.n) for row in counts.execute_and_collect()) == [
+        (0.1, 5), (0.2, 5), (0.3, 5),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -208,12 +272,29 @@ def test_a_column_that_was_rows_in_between_is_as_it_was(kind: str) -> None:
         ([], "no batch"),
         (pa.table({"a": [1]}).select([]), "without a column"),
         (pa.record_batch({"a": [1]}).select([]), "without a column"),
+        (pa.table([[1], [2]], ["a", "a"]), "cannot have one name, got 'a' twice"),
     ],
 )
-def test_data_that_has_no_columns_is_refused(data: Any, why: str) -> None:
+def test_data_that_has_no_columns_or_two_of_one_name_is_refused(data: Any, why: str) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     with pytest.raises(ValueError, match=why):
         env.from_arrow(data)
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        (pa.record_batch({"a": [decimal.Decimal(1)]}), r"'a' has decimal128\(1, 0\) and double"),
+        (pa.record_batch({"a": [2**53 + 1]}), "Integer value 9007199254740993 not in range"),
+        (pa.record_batch([[1], [2]], ["a", "a"]), "two columns of a batch are named 'a'"),
+    ],
+)
+def test_batches_of_which_one_would_lose_something_are_refused(
+    first: pa.RecordBatch, why: str
+) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    with pytest.raises(StreamError, match=why):
+        env.from_arrow([first, pa.record_batch({"a": [0.5]})])
 
 
 @pytest.mark.parametrize("whole", [pa.Table.from_batches, list])

@@ -110,7 +110,7 @@ def until(read: Callable[[], Any], is_right: Callable[[Any], bool] = lambda _: T
             return False
         return is_right(found[-1])
 
-    wait_until(look, 60, "an answer")
+    wait_until(look, 300, "an answer")
     return found[-1]
 
 
@@ -358,7 +358,7 @@ def test_queries_follow_the_state_and_it_never_goes_back_further_than_a_checkpoi
             before = newest(checkpoints)
             least = read()
             # a checkpoint that begins after that has at least these
-            wait_until(partial(has_come, checkpoints, before + 2), 60, "checkpoints")
+            wait_until(partial(has_come, checkpoints, before + 2), 300, "checkpoints")
             last = read()
             for _ in range(5):
                 found = read()

@@ -14,11 +14,11 @@ from flinkray.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
 from flinkray.datastream.checkpointing_mode import CheckpointingMode
 from flinkray.scheduler.graph.job_graph import SPARK, JobGraph
 from flinkray.scheduler.graph.validation import validate
-from flinkray.spark.gateway import PUBLISHED, RESULT_KIND
-from flinkray.spark.user_code import UserCodeError
+from flinkray.spark.gateway import PARTITIONS, RESULT_KIND
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.graph import operator_id_of
+from flinkray.user_code import UserCodeError
 
 
 def planes(spark: Any) -> Any:
@@ -48,7 +48,7 @@ def test_the_table_is_a_stage_of_the_job_and_is_read_once_by_all_who_look_it_up(
     validate(job)
     (stage,) = (vertex for vertex in job.vertices if vertex.invokable.kind == SPARK)
     assert (stage.name, stage.parallelism) == ("Spark: planes", 3)
-    assert stage.invokable.configuration == {RESULT_KIND: PUBLISHED}
+    assert stage.invokable.configuration == {RESULT_KIND: PARTITIONS}
     names = [vertex.name for vertex in job.vertices]
     assert names.count("Source: planes") == 1
     assert sum(name.startswith("Look up planes") for name in names) == 2

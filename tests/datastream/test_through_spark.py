@@ -15,8 +15,8 @@ from flinkray.scheduler.graph.job_graph import BATCHES_OF, EPOCHS_OF, SPARK
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.job.checkpointed_graph import CheckpointedGraph
 from flinkray.spark.gateway import RESULT_KIND, THROUGH
-from flinkray.spark.user_code import UserCodeError
 from flinkray.streaming.errors import StreamError
+from flinkray.user_code import UserCodeError
 
 
 def unchanged(rows: Any, checkpoint_id: int) -> Any:

@@ -19,9 +19,9 @@ from flinkray.datastream import (
 from flinkray.scheduler.graph.job_graph import EPOCHS_OF, SPARK, STREAM, JobGraph
 from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.gateway import EPOCHS, RESULT_KIND
-from flinkray.spark.user_code import UserCodeError
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.streaming.sinks.sink import SinkError
+from flinkray.user_code import UserCodeError
 
 
 def into_nothing(rows: Any, checkpoint_id: int) -> None:

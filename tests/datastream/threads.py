@@ -19,6 +19,6 @@ def none_left() -> Iterator[None]:
         return [t.name for t in threading.enumerate() if t not in before]
 
     try:
-        wait_until(lambda: not left(), 20, "all threads to end")
+        wait_until(lambda: not left(), 100, "all threads to end")
     except AssertionError as error:
         raise AssertionError(f"{error}; there are {left()}") from None

@@ -199,7 +199,7 @@ def test_rolling_mean_weighs_flights_and_does_not_reach_over_a_gap_of_hours(
     assert means == {6: 30.0, 7: 10.0, 11: 5.0}
 
 
-def test_routes_with_equal_delay_rank_by_flights_then_alphabet_and_all_cancelled_last(
+def test_routes_of_equal_delay_rank_by_flights_then_name_cancelled_last(
     run: Run, package: Package
 ) -> None:
     rows = run(

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,13 @@ import pytest
 from flinkray.testing.postgres_server import why_not
 from tests.examples.flights_expected import assert_same_statistics, expected_statistics
 
-pytestmark = [pytest.mark.ray, pytest.mark.own_ray, pytest.mark.spark]
+# 270 s of processor time: beside other tests one demo has taken 14 minutes
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.own_ray,
+    pytest.mark.spark,
+    pytest.mark.timeout(1800),
+]
 
 MARK = "FLIGHTS_DEMO_TEST"
 END_LIMIT = 10.0
@@ -47,15 +54,21 @@ class Demo:
         self.lines: list[str] = []
 
     def read_until(self, text: str) -> None:
-        for line in self.output:
-            self.lines.append(line.rstrip())
-            if text in line:
-                return
-        pytest.fail(f"the demo ended without {text!r}: " + "\n".join(self.lines))
+        if not any(text in line for line in self._read()):
+            pytest.fail(f"the demo ended without {text!r}")
 
     def wait(self) -> int:
-        self.lines += [line.rstrip() for line in self.output]
+        """Read the demo's output to its end and return its exit status."""
+        for _ in self._read():
+            pass
         return self.process.wait()
+
+    def _read(self) -> Iterator[str]:
+        """Yield the demo's lines, and print them, so that a failed test shows how far it came."""
+        for line in self.output:
+            sys.stdout.write(f"{time.strftime('%X')} {line}")
+            self.lines.append(line.rstrip())
+            yield line
 
     def press_ctrl_c(self) -> None:
         """As a terminal does: the whole foreground process group is interrupted."""
@@ -97,7 +110,7 @@ def test_demo_writes_the_numbers_that_pandas_computes_and_leaves_no_process(
     demo = Demo(tmp_path)
     demos.append(demo)
 
-    assert demo.wait() == 0, "\n".join(demo.lines)
+    assert demo.wait() == 0
 
     output = "\n".join(demo.lines)
     assert_same_statistics(
@@ -139,7 +152,7 @@ def test_ctrl_c_while_spark_works_cancels_the_job_and_leaves_no_process(
 
     demo.press_ctrl_c()
 
-    assert demo.wait() == flights_demo.INTERRUPTED, "\n".join(demo.lines)
+    assert demo.wait() == flights_demo.INTERRUPTED
     output = "\n".join(demo.lines)
     assert "interrupted: cancelling the job" in output
     assert "Traceback" not in output

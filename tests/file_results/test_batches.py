@@ -71,6 +71,16 @@ def test_rows_are_counted_once_however_often_a_batch_is_published(
     assert batches.progress() == (2, 6, -1)
 
 
+def test_of_a_batch_that_is_published_again_the_first_files_stay(
+    batches: PublishedBatches,
+) -> None:
+    """Its second writer did not know of the first one, and who was reading lost its place."""
+    first = batch_of(batches, 0, [1, 2])
+    batches.publish(first)
+    batches.publish(batch_of(batches, 0, [2, 1]))
+    assert batches.batch(0) == first
+
+
 def test_a_batch_whose_writer_died_before_it_had_counted_it_is_published(
     batches: PublishedBatches, tmp_path: Path
 ) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from flinkray.file_results import (
     PublishedPartitions,
     digest_of,
 )
+from flinkray.ha.directory import TakenOverError
 
 SCHEMA = pa.schema([("n", pa.int64())])
 BATCH = pa.record_batch([pa.array([1, 2, 3])], schema=SCHEMA)
@@ -185,3 +187,42 @@ def test_digests_tell_rows_from_others_and_are_those_of_the_same_rows(tmp_path: 
     assert [digest_as_read(tmp_path, batch(values)) for values in rows] == digests
     one, other = batch([1, 2]), batch([3])
     assert digest_as_read(tmp_path, one, other) != digest_as_read(tmp_path, other, one)
+
+
+def test_an_attempt_that_has_a_successor_begins_and_seals_nothing(tmp_path: Path) -> None:
+    """It had looked whether another one is there, and stood still before it wrote: who had read
+    partitions of the one found another one in its place."""
+    first, second = PublishedPartitions(str(tmp_path)), PublishedPartitions(str(tmp_path))
+    first.begin("a")
+    second.begin("b")
+    second.accept("b", second.write("b", 0, SCHEMA, [BATCH]))
+    acts: tuple[Callable[[], None], ...] = (
+        lambda: first.begin("a"),
+        lambda: first.seal("a", {0: 3}),
+    )
+    for act in acts:
+        with pytest.raises(TakenOverError):
+            act()
+    assert PublishedPartitions(str(tmp_path)).publication() == Publication("b", None)
+    second.seal("b", {0: 3})
+    assert PublishedPartitions(str(tmp_path)).publication() == Publication("b", {0: 3})
+
+
+@pytest.mark.parametrize("name", ["_begun.json", "_sealed.json"])
+def test_what_an_earlier_version_has_published_goes_on(tmp_path: Path, name: str) -> None:
+    rows = [[0, 3]]
+    content = {"version": 1, "id": "a", "rows": rows, "division": {"key": "value"}}
+    (tmp_path / name).write_text(json.dumps(content))
+    is_sealed = name == "_sealed.json"
+    known = Publication("a", {0: 3} if is_sealed else None, {"key": "value"})
+    assert PublishedPartitions(str(tmp_path)).publication() == known
+    PublishedPartitions(str(tmp_path)).seal("a", {0: 3}, {"key": "value"})
+    sealed = Publication("a", {0: 3}, {"key": "value"})
+    assert PublishedPartitions(str(tmp_path)).publication() == sealed
+
+
+def test_the_division_that_was_said_first_holds(tmp_path: Path) -> None:
+    first, second = PublishedPartitions(str(tmp_path)), PublishedPartitions(str(tmp_path))
+    first.divide_as({"partitions": "4"})
+    second.divide_as({"partitions": "8"})
+    assert second.division() == first.division() == {"partitions": "4"}

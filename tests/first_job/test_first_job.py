@@ -117,7 +117,7 @@ def test_the_page_leads_from_an_empty_machine_through_all_of_it_and_leaves_nothi
                 else:
                     reader.follow(step, timeout=240)
             # Ray's dashboard has a process that ends when it notices that the others have.
-            wait_until(lambda: not machine.processes(), 30, "the end of all processes")
+            wait_until(lambda: not machine.processes(), 150, "the end of all processes")
             check_counts(machine.work / "counts")
     finally:
         shutil.rmtree(place)

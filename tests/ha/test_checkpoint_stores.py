@@ -3,7 +3,10 @@ behind pyarrow."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from concurrent.futures import Executor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +23,14 @@ from flinkray.ha import (
     StoreError,
     open_directory,
 )
+from flinkray.ha.checkpoint_stores import CheckpointCount, CheckpointOwner
+from flinkray.ha.directory import LocalDirectory
+from flinkray.ha.durable_checkpoint_stores import (
+    DurableCheckpointIDCounter,
+    DurableCompletedCheckpointStore,
+)
 from flinkray.ha.entries import encode_entry
+from flinkray.ha.epoch_directory import EpochDirectory
 
 JOB, OTHER = JobID(b"1" * 16), JobID(b"2" * 16)
 
@@ -57,7 +67,7 @@ async def test_recovery_gives_the_checkpoints_by_their_ids_and_removes_none(
         assert recovered.unreadable == ()
 
 
-async def test_checkpoint_that_a_later_leader_has_recovered_is_not_removed_by_an_earlier_one(
+async def test_checkpoint_recovered_by_a_later_leader_survives_the_earlier_one(
     services: StandaloneHaServices,
 ) -> None:
     """CP-28: its data stay, although it is subsumed for the earlier leader."""
@@ -79,6 +89,76 @@ async def test_checkpoint_that_a_later_leader_has_recovered_is_not_removed_by_an
     assert (await later.recover()).records == (pointer(1), pointer(3))
 
 
+class PausedDirectory(LocalDirectory):
+    """Its writer stands still before an operation."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.operations = 0
+        self.pause_before: int | None = None
+        self.is_paused, self.goes_on = threading.Event(), threading.Event()
+
+    def _operate(self) -> None:
+        self.operations += 1
+        if self.operations == self.pause_before:
+            self.is_paused.set()
+            self.goes_on.wait()
+
+    def read(self, name: str) -> bytes | None:
+        self._operate()
+        return super().read(name)
+
+    def names(self) -> list[str]:
+        self._operate()
+        return super().names()
+
+    def write(self, name: str, data: bytes) -> None:
+        self._operate()
+        super().write(name, data)
+
+    def delete(self, name: str) -> None:
+        self._operate()
+        super().delete(name)
+
+
+@pytest.mark.parametrize("pause_before", range(1, 7))
+async def test_leader_that_stood_still_tells_no_checkpoint_that_its_successor_lacks(
+    tmp_path: Path, executor: Executor, pause_before: int
+) -> None:
+    """Its successor gave the checkpoint up, deleted its files, and had nothing to go on from when
+    the pointer came after all.  Paused before any operation of an id, a pointer and a removal."""
+    directory = PausedDirectory(tmp_path)
+    store = DurableCompletedCheckpointStore(directory, JOB, "paused", executor)
+    counter = DurableCheckpointIDCounter(directory, JOB, "paused", executor)
+    await store.recover()
+    await counter.start()
+    await store.add(pointer(await counter.get_and_increment()))
+    told, removed = [1], []
+
+    async def go_on() -> None:
+        checkpoint_id = await counter.get_and_increment()
+        await store.add(pointer(checkpoint_id))
+        told.append(checkpoint_id)
+        await store.remove(1)
+        removed.append(1)
+
+    directory.operations, directory.pause_before = 0, pause_before
+    going_on = asyncio.ensure_future(go_on())
+    await asyncio.get_running_loop().run_in_executor(None, directory.is_paused.wait)
+    there = LocalDirectory(tmp_path)
+    successor = DurableCompletedCheckpointStore(there, JOB, "next", executor)
+    next_ids = DurableCheckpointIDCounter(there, JOB, "next", executor)
+    recovered = [it.checkpoint_id for it in (await successor.recover()).records]
+    await next_ids.start()
+    directory.goes_on.set()
+    with suppress(CheckpointStoreFencedError):
+        await going_on
+    assert [it for it in told if it not in removed] == [it for it in told if it in recovered]
+    assert await next_ids.get_and_increment() > max(told)
+    later = await DurableCompletedCheckpointStore(there, JOB, "third", executor).recover()
+    assert [it.checkpoint_id for it in later.records] == recovered
+
+
 async def test_store_that_has_not_recovered_changes_nothing(
     services: StandaloneHaServices, entries: Directory
 ) -> None:
@@ -89,15 +169,19 @@ async def test_store_that_has_not_recovered_changes_nothing(
     assert entries.names() == []
 
 
-async def test_store_whose_owner_cannot_be_read_is_nobody_s(
+async def test_store_whose_claim_is_gone_is_nobody_s(
     services: StandaloneHaServices, entries: Directory
 ) -> None:
-    """Another leader may have taken over."""
+    """Another leader may have taken over, and the job may have ended."""
     store = store_of(services, "first")
     await store.recover()
-    entries.write("owner", b"no record")
-    with pytest.raises(CheckpointStoreFencedError):
-        await store.add(pointer(1))
+    await store.add(pointer(1))
+    for name in entries.names():
+        entries.delete(name)
+    for change in (store.add(pointer(2)), store.remove(1), store.check(), store.discard()):
+        with pytest.raises(CheckpointStoreFencedError):
+            await change
+    assert entries.names() == [], "what was written too late is deleted"
 
 
 async def test_removed_checkpoints_are_forgotten_and_removing_twice_is_fine(
@@ -134,11 +218,11 @@ async def test_jobs_have_checkpoints_and_ids_of_their_own(services: StandaloneHa
 async def test_pointer_that_cannot_be_read_stays_and_keeps_no_other_from_being_recovered(
     services: StandaloneHaServices, entries: Directory, data: bytes, why: str
 ) -> None:
-    store = store_of(services, "owner")
-    await store.recover()
-    await store.add(pointer(1))
+    """Pointers of a version without epochs lie in files of their own."""
+    entries.write("1.checkpoint", encode_entry(pointer(1)))
     entries.write("2.checkpoint", data)
     entries.write("notes.checkpoint", b"somebody's")
+    store = store_of(services, "owner")
     for _ in range(2):
         recovered = await store.recover()
         assert recovered.records == (pointer(1),)
@@ -150,6 +234,33 @@ async def test_pointer_that_cannot_be_read_stays_and_keeps_no_other_from_being_r
     await store.add(pointer(3))
     recovered = await store.recover()
     assert (len(recovered.unreadable), recovered.is_last_unreadable) == (1, False)
+    await store.remove(1)
+    await store.remove(2)
+    assert (await store_of(services, "next").recover()).records == (pointer(3),)
+    assert entries.read("1.checkpoint") is None
+    assert entries.read("2.checkpoint") is None
+
+
+async def test_pointers_that_cannot_be_read_stay_as_they_are(
+    services: StandaloneHaServices, entries: Directory
+) -> None:
+    """Nobody takes the checkpoints before them for the last ones."""
+    store = store_of(services, "owner")
+    await store.recover()
+    await store.add(pointer(1))
+    (name,) = [name for name in entries.names() if name.endswith(".checkpoint")]
+    data = entries.read(name)
+    assert data is not None
+    entries.write(name, data[:-1])
+    for _ in range(2):
+        recovered = await store_of(services, "next").recover()
+        assert (recovered.records, recovered.is_last_unreadable) == ((), True)
+        (error,) = recovered.unreadable
+        assert (error.location, error.job_id) == (entries.location(name), JOB)
+        assert "checksum" in error.reason
+    assert entries.read(name) == data[:-1]
+    with pytest.raises(CheckpointStoreFencedError):
+        await store.add(pointer(2))
 
 
 async def test_ids_rise_over_all_leaders_and_each_is_given_once(
@@ -178,12 +289,26 @@ async def test_count_that_cannot_be_read_gives_no_id(
     counter = counter_of(services, "owner")
     await counter.start()
     await counter.get_and_increment()
-    data = entries.read("count")
+    (name,) = [name for name in entries.names() if name.endswith(".count")]
+    data = entries.read(name)
     assert data is not None
-    entries.write("count", data[:-1])
-    for call in (counter.get_and_increment, counter.get, counter_of(services, "next").start):
+    entries.write(name, data[:-1])
+    for call in (counter_of(services, "next").start, counter_of(services, "next").get):
         with pytest.raises(UnreadableRecordError, match="checksum"):
             await call()
+
+
+async def test_count_of_a_version_without_epochs_goes_on(
+    services: StandaloneHaServices, entries: Directory
+) -> None:
+    entries.write("count-owner", encode_entry(CheckpointOwner(JOB, "before")))
+    entries.write("count", encode_entry(CheckpointCount(JOB, 7)))
+    counter = counter_of(services, "owner")
+    assert await counter.get() == 7
+    await counter.start()
+    assert await counter.get_and_increment() == 7
+    assert await counter_of(services, "next").get() == 8
+    assert entries.read("count") is None
 
 
 async def test_job_that_has_ended_leaves_nothing(
@@ -217,3 +342,56 @@ async def test_storage_that_fails_is_an_error_that_names_the_entry(
     services = StandaloneHaServices(open_directory(str(tmp_path)), executor)
     with pytest.raises(StoreError, match=f"checkpoint-pointers/{JOB.hex()}"):
         await store_of(services, "owner").recover()
+
+
+class Unreadable(LocalDirectory):
+    """One whose files can be listed and written, and not read for a while."""
+
+    is_away = False
+
+    def read(self, name: str) -> bytes | None:
+        if self.is_away:
+            raise OSError("the disk fails")
+        return super().read(name)
+
+
+def test_owner_that_cannot_read_the_contents_leaves_one_claim(tmp_path: Path) -> None:
+    EpochDirectory(LocalDirectory(tmp_path), "test", lambda _: False).take_over(b"first")
+    directory = Unreadable(tmp_path)
+    second = EpochDirectory(directory, "test", lambda _: False)
+    directory.is_away = True
+    for _ in range(3):
+        with pytest.raises(OSError, match="the disk fails"):
+            second.take_over(b"second")
+    assert len([name for name in directory.names() if name.endswith("-claim")]) == 2
+    directory.is_away = False
+    second.take_over(b"second")
+    second.write("entry", b"content")
+    assert second.read("entry") == b"content"
+
+
+class FailsAfterwards(LocalDirectory):
+    """One whose writes have had their effect when they fail."""
+
+    fails = False
+
+    def write(self, name: str, data: bytes) -> None:
+        super().write(name, data)
+        if self.fails:
+            raise OSError("no answer came")
+
+
+def test_entry_whose_write_failed_is_gone_when_it_is_deleted(tmp_path: Path) -> None:
+    """It was there all the same, and the owner that deleted it did not know of it: the next one had
+    a checkpoint without files, or a job that its submitter was told is refused."""
+    directory = FailsAfterwards(tmp_path)
+    first = EpochDirectory(directory, "test", lambda _: False)
+    first.take_over(b"first")
+    directory.fails = True
+    with pytest.raises(OSError, match="no answer came"):
+        first.write("entry", b"content")
+    directory.fails = False
+    first.delete("entry")
+    second = EpochDirectory(directory, "test", lambda _: False)
+    second.take_over(b"second")
+    assert second.names() == []

@@ -24,7 +24,7 @@ from flinkray.testing.waiting import eventually
 from tests.ha.recorders import RecordingContender
 from tests.zookeeper_server import ZooKeeperServer
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 JOB = JobID(b"a job of a test.")
 
@@ -71,7 +71,7 @@ async def contend(election: LeaderElection) -> RecordingContender:
 async def granted(contender: RecordingContender) -> LeaderSessionID:
     await eventually(
         lambda: bool(contender.story) and isinstance(contender.story[-1], LeaderSessionID),
-        60,
+        300,
         "a grant",
     )
     return contender.session_id
@@ -86,7 +86,7 @@ async def place_taken(services: ZooKeeperHaServices, component: str, number: int
         except NoNodeError:
             return False
 
-    await eventually(are_there, 60, f"{number} contenders")
+    await eventually(are_there, 300, f"{number} contenders")
 
 
 def stop_looking(services: ZooKeeperHaServices) -> None:
@@ -134,7 +134,7 @@ async def test_who_was_taken_for_dead_changes_nothing_and_is_told(
     assert not await election.has_leadership(session)
     with pytest.raises(StoreError, match="lead"):
         await services.get_job_graph_store(Graph).put_job_graph(Graph(JOB))
-    await eventually(lambda: "revoked" in taken_for_dead.story, 60, "the loss to be told")
+    await eventually(lambda: "revoked" in taken_for_dead.story, 300, "the loss to be told")
 
 
 async def test_the_next_process_of_a_name_does_not_wait_for_the_session_of_the_one_before(

@@ -59,7 +59,7 @@ WRITTEN = [
 ]
 
 
-def test_content_is_durable_before_it_takes_its_name_and_the_name_before_the_write_returns(
+def test_write_syncs_content_before_name_and_name_before_returning(
     tmp_path: Path,
 ) -> None:
     files = _Recording(tmp_path)

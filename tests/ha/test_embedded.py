@@ -171,7 +171,7 @@ async def test_when_the_last_contender_leaves_listeners_hear_that_nobody_leads(
     assert listener.leaders == [("here", contender.session_id), NO_LEADER]
 
 
-async def test_leader_that_leaves_is_revoked_once_and_followed_by_the_one_that_waited_longest(
+async def test_closed_leader_is_revoked_once_and_longest_waiting_one_follows(
     services: EmbeddedHaServices,
 ) -> None:
     elections = [services.get_dispatcher_leader_election() for _ in range(3)]

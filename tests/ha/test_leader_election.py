@@ -50,7 +50,7 @@ async def test_has_leadership_from_the_grant_to_the_close_for_the_granted_sessio
     assert not await election.has_leadership(random_session)
 
     contender = await start(election)
-    await eventually(lambda: contender.story, 60, "the grant")
+    await eventually(lambda: contender.story, 300, "the grant")
     session = contender.session_id
     assert await election.has_leadership(session)
     assert not await election.has_leadership(random_session)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 from flinkray.checkpoint import locations
 from flinkray.core.errors import StoredFormatError, UnreadableRecordError
-from flinkray.core.ids import JobID
+from flinkray.core.ids import JobID, LeaderSessionID
 from flinkray.core.message import message
 from flinkray.core.schema import stored
 from flinkray.file_results import ResultDirectory
@@ -19,7 +21,9 @@ from flinkray.ha import (
     Directory,
     JobGraphStore,
     JobResultStore,
+    JobStoreFencedError,
     JobStoreStateError,
+    LeaderContender,
     MemoryDirectory,
     StandaloneHaServices,
     StoreError,
@@ -105,15 +109,17 @@ async def test_removing_twice_is_harmless_and_frees_the_id(
     await services.get_job_graph_store(Graph).put_job_graph(Graph(ONE, "anew"))
 
 
-async def test_a_graph_that_another_store_has_put_after_ours_was_removed_is_not_overwritten(
+async def test_graph_put_by_another_store_after_our_removal_is_not_overwritten(
     services: StandaloneHaServices, graphs: JobGraphStore[Graph]
 ) -> None:
     """SPEC HA-24."""
     await graphs.put_job_graph(Graph(ONE, "first"))
     await graphs.remove_job_graph(ONE)
-    await services.get_job_graph_store(Graph).put_job_graph(Graph(ONE, "another's"))
-    with pytest.raises(JobStoreStateError, match="stored already"):
+    others = services.get_job_graph_store(Graph)
+    await others.put_job_graph(Graph(ONE, "another's"))
+    with pytest.raises(JobStoreFencedError):
         await graphs.put_job_graph(Graph(ONE, "second"))
+    assert await others.recover_job_graph(ONE) == Graph(ONE, "another's")
 
 
 async def test_all_graphs_are_recovered_in_the_order_they_were_written(
@@ -168,15 +174,30 @@ UNREADABLE = {
 }
 
 
+def content_of(entries: Directory, entry: str) -> str:
+    """The name of the file that an entry lies in."""
+    (name,) = (name for name in entries.names() if name.startswith(f"{entry}-"))
+    return name
+
+
+@pytest.mark.parametrize("is_adopted", [False, True], ids=["", "of a version without epochs"])
 @pytest.mark.parametrize("damage", UNREADABLE)
-async def test_a_graph_that_cannot_be_read_is_kept_and_reported_and_keeps_no_other_from_being_read(
-    directory: Directory, graphs: JobGraphStore[Graph], damage: str
+async def test_unreadable_graph_is_kept_and_reported_and_blocks_no_other_graph(
+    directory: Directory, services: StandaloneHaServices, damage: str, is_adopted: bool
 ) -> None:
     data, why = UNREADABLE[damage]
-    await graphs.put_job_graph(Graph(ONE))
+    graphs = services.get_job_graph_store(Graph)
     entries = directory.subdirectory("job-graphs")
     name = f"{TWO.hex()}.graph"
-    entries.write(name, data)
+    if is_adopted:
+        entries.write(name, data)
+    else:
+        await graphs.put_job_graph(Graph(TWO))
+        name = content_of(entries, name)
+        entries.write(name, data)
+    await graphs.put_job_graph(Graph(ONE))
+    if not is_adopted:
+        graphs = services.get_job_graph_store(Graph)
 
     for _ in range(2):
         recovered = await graphs.recover_job_graphs()
@@ -191,7 +212,7 @@ async def test_a_graph_that_cannot_be_read_is_kept_and_reported_and_keeps_no_oth
     with pytest.raises(JobStoreStateError, match="stored already"):
         await graphs.put_job_graph(Graph(TWO, "another"))
     assert entries.read(name) == data
-    assert set(entries.names()) == {name, f"{ONE.hex()}.graph"}
+    assert {name, content_of(entries, f"{ONE.hex()}.graph")} <= set(entries.names())
     assert await graphs.get_job_ids() == (ONE, TWO)
 
 
@@ -265,15 +286,17 @@ async def test_a_result_that_is_removed_is_gone_whatever_it_was(
     for job_id in (ONE, TWO, THREE):
         await results.remove_result(job_id)
         assert not await results.has_result(job_id)
-    assert directory.subdirectory("job-results").names() == []
+    left = directory.subdirectory("job-results").names()
+    assert not [name for name in left for job_id in (ONE, TWO) if job_id.hex() in name]
 
 
 async def test_result_that_was_being_marked_at_a_crash_is_clean(
     directory: Directory, results: JobResultStore[Result]
 ) -> None:
     """The clean entry was written, the dirty one not yet deleted."""
-    await results.create_dirty_result(Result(ONE))
-    directory.subdirectory("job-results").write(f"{ONE.hex()}.clean", encode_entry(Result(ONE)))
+    for state in ("dirty", "clean"):
+        name = f"{ONE.hex()}.{state}"
+        directory.subdirectory("job-results").write(name, encode_entry(Result(ONE)))
     assert not await results.has_dirty_result(ONE)
     assert (await results.get_dirty_results()).records == ()
     assert (await results.get_clean_results()).records == (Result(ONE),)
@@ -283,9 +306,9 @@ async def test_a_result_that_cannot_be_read_is_kept_and_reported_dirty_and_clean
     directory: Directory, results: JobResultStore[Result]
 ) -> None:
     entries = directory.subdirectory("job-results")
-    await results.create_dirty_result(Result(ONE))
     entries.write(f"{TWO.hex()}.dirty", b"nonsense")
     entries.write(f"{THREE.hex()}.clean", b"nonsense")
+    await results.create_dirty_result(Result(ONE))
     for _ in range(2):
         dirty, clean = await results.get_dirty_results(), await results.get_clean_results()
         assert (dirty.records, clean.records) == ((Result(ONE),), ())
@@ -299,7 +322,7 @@ async def test_a_result_that_cannot_be_read_is_kept_and_reported_dirty_and_clean
         False,
         True,
     )
-    assert entries.read(f"{TWO.hex()}.clean") == b"nonsense"
+    assert entries.read(content_of(entries, f"{TWO.hex()}.clean")) == b"nonsense"
 
 
 async def test_a_dirty_result_stays_while_the_clean_one_cannot_be_read(
@@ -307,11 +330,118 @@ async def test_a_dirty_result_stays_while_the_clean_one_cannot_be_read(
 ) -> None:
     """A crash has left both."""
     entries = directory.subdirectory("job-results")
-    await results.create_dirty_result(Result(ONE))
+    entries.write(f"{ONE.hex()}.dirty", encode_entry(Result(ONE)))
     entries.write(f"{ONE.hex()}.clean", b"nonsense")
     assert (await results.get_dirty_results()).records == ()
     assert len((await results.get_clean_results()).unreadable) == 1
     assert len(entries.names()) == 2
+
+
+# --- owners
+
+
+async def test_a_dispatcher_that_has_a_successor_changes_no_stored_job(
+    services: StandaloneHaServices,
+) -> None:
+    """It looked whose the stores are, and then wrote: a job that had ended came back, an accepted
+    one was known to nobody, and one that was cancelled went on."""
+    graphs, results = services.get_job_graph_store(Graph), services.get_job_result_store(Result)
+    await graphs.put_job_graph(Graph(ONE))
+    await results.create_dirty_result(Result(TWO))
+    next_graphs = services.get_job_graph_store(Graph)
+    next_results = services.get_job_result_store(Result)
+    await next_results.take_over()
+    await next_graphs.take_over()
+    await next_graphs.recover_job_graphs()
+    await next_graphs.put_job_graph(Graph(ONE, "is to be cancelled"))
+
+    changes: tuple[Callable[[], Awaitable[None]], ...] = (
+        lambda: graphs.put_job_graph(Graph(ONE, "goes on")),
+        lambda: graphs.put_job_graph(Graph(THREE)),
+        lambda: graphs.remove_job_graph(ONE),
+        lambda: results.create_dirty_result(Result(ONE)),
+        lambda: results.mark_result_as_clean(TWO),
+        lambda: results.remove_result(TWO),
+    )
+    for change in changes:
+        with pytest.raises(JobStoreFencedError, match="later owner"):
+            await change()
+
+    recovered = await services.get_job_graph_store(Graph).recover_job_graphs()
+    assert recovered.records == (Graph(ONE, "is to be cancelled"),)
+    assert (await services.get_job_result_store(Result).get_dirty_results()).records == (
+        Result(TWO),
+    )
+
+
+async def test_what_a_version_without_epochs_has_stored_goes_on(
+    directory: Directory, services: StandaloneHaServices
+) -> None:
+    graphs = directory.subdirectory("job-graphs")
+    results = directory.subdirectory("job-results")
+    for job_id in (ONE, TWO):
+        graphs.write(f"{job_id}.graph", encode_entry(Graph(job_id)))
+        results.write(f"{job_id}.dirty", encode_entry(Result(job_id)))
+    store, ended = services.get_job_graph_store(Graph), services.get_job_result_store(Result)
+    await store.take_over()
+    await ended.take_over()
+    assert (await store.recover_job_graphs()).records == (Graph(ONE), Graph(TWO))
+    await store.put_job_graph(Graph(ONE, "second"))
+    await store.remove_job_graph(TWO)
+    await ended.mark_result_as_clean(ONE)
+
+    store, ended = services.get_job_graph_store(Graph), services.get_job_result_store(Result)
+    assert (await store.recover_job_graphs()).records == (Graph(ONE, "second"),)
+    assert (await ended.get_dirty_results()).records == (Result(TWO),)
+    assert (await ended.get_clean_results()).records == (Result(ONE),)
+    assert not any(name.endswith(".graph") for name in graphs.names())
+    assert [name for name in results.names() if name.endswith(".dirty")] == [f"{TWO}.dirty"]
+
+
+async def test_contents_that_no_entry_leads_to_go_with_the_next_owner(
+    directory: Directory, services: StandaloneHaServices
+) -> None:
+    """Whoever wrote them died before the change, or was too late with it."""
+    graphs = directory.subdirectory("job-graphs")
+    await services.get_job_graph_store(Graph).put_job_graph(Graph(ONE))
+    used = content_of(graphs, f"{ONE}.graph")
+    graphs.write(f"{TWO}.graph-{used[-30:]}", b"of one that died")
+    later = f"{TWO}.graph-9999999999-00000000-0000000001"
+    graphs.write(later, b"of a later owner, which is about to say so")
+    await services.get_job_graph_store(Graph).take_over()
+    contents = [name for name in graphs.names() if ".graph-" in name]
+    assert sorted(contents) == sorted([used, later])
+
+
+async def test_leadership_ends_with_the_stores(directory: Directory, executor: Executor) -> None:
+    """No election tells a Dispatcher that Ray takes for dead, and that lives."""
+
+    class Contender(LeaderContender):
+        def __init__(self) -> None:
+            self.is_leading = asyncio.Event()
+
+        def grant_leadership(self, session_id: LeaderSessionID) -> None:
+            self.is_leading.set()
+
+        def revoke_leadership(self) -> None:
+            self.is_leading.clear()
+
+        def handle_error(self, error: Exception) -> None:
+            raise error
+
+    services = StandaloneHaServices(directory, executor)
+    contender = Contender()
+    election = services.get_dispatcher_leader_election()
+    await election.start_leader_election(contender)
+    await contender.is_leading.wait()
+    results = services.get_job_result_store(Result)
+    await results.take_over()
+    await StandaloneHaServices(directory, executor).get_job_result_store(Result).take_over()
+    assert contender.is_leading.is_set()
+    with pytest.raises(JobStoreFencedError):
+        await results.create_dirty_result(Result(ONE))
+    assert not contender.is_leading.is_set()
+    assert not await election.has_leadership(LeaderSessionID.standalone())
 
 
 # --- the services' data as a whole

@@ -2,7 +2,8 @@
 
 A *room* is what lies directly in a package: a folder, or a module beside the folders.  The rules:
 
-- No module imports itself through others, be it inside a function or for type checkers only.
+- No module imports itself through others, also not inside a function. Modules of one folder may
+  name each other for type checkers.
 - Rooms of a package do not import each other in a circle, and in ``actors`` and ``scheduler`` an
   arrow runs to a lower floor only (:data:`FLOORS`).
 - A folder is entered by its doors: what ``__all__`` of its ``__init__`` names.  Other modules of it
@@ -73,10 +74,15 @@ def _edges(sources: dict[str, Source]) -> dict[str, set[str]]:
             if use.module in sources
             and use.module != module
             and not use.is_by_name
+            and not (use.is_for_types and _folder(use.module) == _folder(module))
             and not _is_only_the_way(use, source.uses, sources)
         }
         for module, source in sources.items()
     }
+
+
+def _folder(module: str) -> str:
+    return module.rpartition(".")[0]
 
 
 def _is_only_the_way(use: Use, uses: Iterable[Use], sources: dict[str, Source]) -> bool:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.house.sources import parsed
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"core"}),
-    frozenset({"blob", "checkpoint", "file_results", "state", "ha", "rpc"}),
+    frozenset({"blob", "checkpoint", "file_results", "state", "ha", "rpc", "user_code"}),
     frozenset({"streaming", "scheduler", "state_reader"}),
     frozenset({"spark"}),
     frozenset({"actors"}),
@@ -61,6 +61,8 @@ class Use:
     line: int
     is_by_name: bool = False
     """In a string, for a process that is told what to load."""
+    is_for_types: bool = False
+    """Under ``TYPE_CHECKING``."""
 
 
 @dataclass(frozen=True)
@@ -107,20 +109,6 @@ def check_shipped(root: Path) -> list[Violation]:
     return sorted(set(violations))
 
 
-def check_bare_names(root: Path, folders: tuple[str, ...]) -> list[Violation]:
-    """Imports of top-level ``actors`` or ``scheduler`` in any source below the *folders*."""
-    return sorted(
-        Violation(str(path.relative_to(root)), use.line, _BARE.format(use.module))
-        for folder in folders
-        for path in _sources(root / folder)
-        for use in _uses(parsed(path.read_text(encoding="utf-8")), "", is_package=False)
-        if use.module.split(".")[0] in ("actors", "scheduler")
-    )
-
-
-_BARE = "imports {}: the package is flinkray.actors or flinkray.scheduler, never the bare name"
-
-
 def _sources(folder: Path) -> Iterator[Path]:
     for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
         if entry.is_dir() and entry.name != "__pycache__":
@@ -141,7 +129,22 @@ def _package_of(module: str) -> str:
 
 
 def _uses(tree: ast.AST, module: str, *, is_package: bool) -> Iterator[Use]:
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    for_types = {
+        line
+        for node in nodes
+        if isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+        for each in node.body
+        for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)
+    }
+    for use in _all_uses(nodes, module, is_package):
+        yield replace(use, is_for_types=use.line in for_types)
+
+
+def _all_uses(nodes: list[ast.AST], module: str, is_package: bool) -> Iterator[Use]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (Use(alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -171,8 +174,6 @@ def _check(module: str, uses: tuple[Use, ...]) -> Iterator[tuple[int, str]]:
     for use in uses:
         top = use.module.split(".")[0]
         target = _package_of(use.module)
-        if top in ("actors", "scheduler"):
-            yield use.line, _BARE.format(use.module)
         if package in PURE and top in IMPURE_MODULES:
             yield use.line, f"flinkray.{package} is pure and imports {top}"
         if target == "testing" and package != "testing":

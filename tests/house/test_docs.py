@@ -97,9 +97,7 @@ def test_blocks_that_name_a_file_are_together_the_whole_file(page: Path) -> None
         assert "\n\n".join(parts) == (ROOT / path).read_text(encoding="utf-8"), path
 
 
-def test_the_tutorials_blocks_all_belong_to_files_and_its_endpoints_are_as_short_as_it_says() -> (
-    None
-):
+def test_tutorial_blocks_belong_to_files_and_endpoint_lengths_are_right() -> None:
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     blocks = PYTHON_BLOCK.findall(page)
     assert len(blocks) == 8

@@ -23,7 +23,7 @@ def test_links_out_of_the_docs_are_their_text_alone() -> None:
         "```\n[kept](../as/it.is)\n```\n"
     )
     assert without_links_out(page, "clusters.md") == (
-        "See the\ntest, [state](state.md#y), [why](design/0001-linked-packages.md), "
+        "See the\ntest, [state](state.md#y), [why](design/index.md), "
         "![a](pictures/a.svg).\n"
         "```\n[kept](../as/it.is)\n```\n"
     )

@@ -46,13 +46,13 @@ EXCEPTIONS: dict[str, str] = {
         f"DispatcherGateway.{name}": READS
         for name in (
             "list_jobs",
-            "request_job_leader",
             "request_source_coordinator",
             "request_job_status",
             "request_job_progress",
             "request_job_exceptions",
             "request_job_details",
             "request_job_settings",
+            "request_savepoint_directories",
             "request_job_result",
             "list_cluster_data_sets",
             "request_cluster_numbers",
@@ -205,6 +205,7 @@ EXCEPTIONS: dict[str, str] = {
         for name in ("retain", "release", "delete")
     },
     "PrestartedGateway.take_over": "the process has no role yet, and is asked once",
+    "PrestartedGateway.waits_for_role": READS,
 }
 
 

@@ -21,13 +21,6 @@ FORBIDDEN = {
 }
 """Package and name, with what to use instead."""
 
-WITH_RAYS_COPY = {
-    "flinkray/spark/user_code.py",
-    "actors/coordinators/user_code_process.py",
-    "actors/task_process/job_services.py",
-}
-"""Their cloudpickle is Ray's, which keeps file names."""
-
 
 def forbidden(source: str) -> list[str]:
     """Where *source* uses what is forbidden."""
@@ -60,8 +53,7 @@ def test_no_shipped_module_makes_a_call_for_which_there_is_a_better_one() -> Non
     uses = {
         str(path.relative_to(ROOT)): found
         for path in shipped()
-        if str(path.relative_to(ROOT)) not in WITH_RAYS_COPY
-        and (found := forbidden(path.read_text()))
+        if (found := forbidden(path.read_text()))
     }
     assert uses == {}
 

@@ -11,9 +11,16 @@ import pytest
 import yaml
 from ray.util.metrics import Gauge
 
-from flinkray.actors.shared.exported_metrics import DESCRIPTIONS, exported_name
+from flinkray.actors.shared.exported_metrics import (
+    DESCRIPTIONS,
+    exported_name,
+    job_tags,
+    state_of_job,
+)
+from flinkray.core.ids import JobID
 from flinkray.rpc.calls.metrics import BUCKETS, LatencyHistogram, MethodMetrics, RpcMetrics
 from flinkray.rpc.ray.metrics import MetricsExporter
+from flinkray.scheduler.shared.states import JobStatus
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "share/grafana-dashboard.json").read_text())
@@ -74,11 +81,24 @@ def test_alerts_are_of_one_cluster_and_end_with_it() -> None:
     assert not [rule["alert"] for rule in rules if "absent" in rule["expr"]]
 
 
-def test_a_new_job_master_is_no_reason_for_an_alert_about_checkpoints() -> None:
-    """It counts them from 0 again, though the job has been up for long."""
-    rules = [rule["expr"] for group in RULES["groups"] for rule in group["rules"]]
-    (none_yet,) = [expr for expr in rules if "number_of_completed_checkpoints" in expr]
-    assert "max_over_time(ray_flinkray_jobmanager_job_number_of_completed_checkpoints" in none_yet
+SCRAPERS = {"job", "instance", "le", "__name__"}
+"""Labels that Prometheus gives to what it scrapes, and then ours get other names."""
+RAYS = {"Component", "NodeAddress", "NodeId", "SessionName", "Version", "WorkerId", "JobId", "pid"}
+
+
+def test_no_label_is_one_of_the_scraper_or_of_ray() -> None:
+    """Ray's discovery file gives job="ray": ours became exported_job."""
+    tags = {"cluster_id", "process", "method", "side", "quantile", "vertex", "subtask", "metric"}
+    tags |= job_tags("flights", JobID(bytes(16))).keys()
+    (sample,) = state_of_job("flights", JobID(bytes(16)), JobStatus.RUNNING)
+    tags |= sample.tags.keys()
+    assert tags & (SCRAPERS | RAYS) == set()
+    told = "\n".join(
+        [*expressions_of_dashboard(), (ROOT / "share/prometheus-alerts.yml").read_text()]
+    )
+    used = set(re.findall(r"labels\.(\w+)|(\w+)=~?\"", told))
+    used |= {(name, "") for by in re.findall(r"by \(([^)]*)\)", told) for name in by.split(", ")}
+    assert {one or other for one, other in used} <= tags
 
 
 def test_docs_have_every_metric(exported: set[str]) -> None:

@@ -136,7 +136,7 @@ def test_a_test_comes_by_the_statements_that_it_runs() -> None:
     assert {line for line, number in by_line.items() if number in reached} == {2, 4, 7}
 
 
-def test_a_survivor_is_tried_again_by_other_tests_and_a_killed_mutant_only_if_it_changes(
+def test_survivor_is_retried_by_other_tests_and_killed_mutant_if_changed(
     tmp_path: Path,
 ) -> None:
     one, other, *_ = mutants_of("m.py", "def f(a):\n    a()\n    del a\n")

@@ -7,7 +7,7 @@ from importlib import metadata
 from tools.spark4_requirements import requirements
 
 
-def test_raydp_goes_spark_is_replaced_and_extras_come_with_what_they_take_from_others() -> None:
+def test_spark4_requirements_drop_raydp_replace_spark_and_expand_extras() -> None:
     required = [
         "raydp==1.6.5",
         "pyspark<=3.5.7,>=3.5.5",

@@ -59,11 +59,11 @@ def submit(dashboard: str, entrypoint: str, folder: Path) -> tuple[int, str]:
         ends.append((done.returncode, done.stdout))
         return "No available agent" not in done.stdout  # it is ready after all others
 
-    wait_until(has_been_taken, 120, "Ray's agent, which starts jobs")
+    wait_until(has_been_taken, 300, "Ray's agent, which starts jobs")
     return ends[-1]
 
 
-def test_a_ray_job_starts_a_cluster_runs_a_program_shows_its_result_and_leaves_nothing(
+def test_ray_jobs_start_a_cluster_run_a_program_and_leave_nothing(
     dashboard: str, tmp_path: Path
 ) -> None:
     entrypoint, program = manifests()
@@ -93,7 +93,7 @@ def test_a_ray_job_starts_a_cluster_runs_a_program_shows_its_result_and_leaves_n
         alive = list_actors(dashboard, filters=[("state", "!=", "DEAD")])
         return [f"{actor.class_name} {actor.name}" for actor in alive]
 
-    wait_until(lambda: left() == [], 60, "the end of what the jobs have started")
+    wait_until(lambda: left() == [], 300, "the end of what the jobs have started")
 
 
 def test_a_ray_job_fails_with_its_program(dashboard: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from flinkray.core.config import Configuration
 from flinkray.rest.server import RestServer, RestSettings
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from tests.datastream.quick_restarts import CONFIGURATION
-from tests.rest.http import Asker
+from tests.rest.http import TOKEN, Asker
 
 T = TypeVar("T")
 
@@ -48,9 +48,9 @@ def counting(cluster: ThreadedCluster) -> Counting:
 
 
 def settings(**values: str) -> RestSettings:
-    """Any free port, unless *values* say otherwise: option names with _ for dots."""
+    """Any free port and TOKEN, unless *values* say otherwise: option names with _ for dots."""
     given = {name.replace("__", "-").replace("_", "."): value for name, value in values.items()}
-    return RestSettings.of(Configuration({"rest.bind-port": "0", **given}))
+    return RestSettings.of(Configuration({"rest.bind-port": "0", "rest.token": TOKEN, **given}))
 
 
 @pytest.fixture

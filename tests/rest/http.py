@@ -24,11 +24,20 @@ class Response:
         return str(self.body["errors"][0])
 
 
-class Asker:
-    """Of an endpoint at a URL; each request has a connection of its own."""
+TOKEN = "0123456789abcdef"
+"""Of the endpoints of tests, unless they say otherwise."""
 
-    def __init__(self, url: str) -> None:
+
+class Asker:
+    """Of an endpoint at a URL; each request has a connection of its own.
+
+    Args:
+        token: which requests show that have no header Authorization; None: none.
+    """
+
+    def __init__(self, url: str, token: str | None = TOKEN) -> None:
         self.place = urlsplit(url).netloc
+        self._token = token
 
     def __call__(
         self,
@@ -39,10 +48,11 @@ class Asker:
         raw: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> Response:
-        connection = http.client.HTTPConnection(self.place, timeout=30)
+        connection = http.client.HTTPConnection(self.place, timeout=150)
         try:
             sent = raw if body is None else json.dumps(body).encode()
-            connection.request(method, path, sent, headers or {})
+            shown = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+            connection.request(method, path, sent, {**shown, **(headers or {})})
             response = connection.getresponse()
             text = response.read()
             headers = {name.lower(): value for name, value in response.getheaders()}

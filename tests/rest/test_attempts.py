@@ -126,7 +126,7 @@ def test_of_a_job_that_has_failed_once_and_runs(cluster: ThreadedCluster, ask: A
         restarts = ask.get(f"/jobs/{job_id}/progress")["restarts"]
         return bool(restarts == 1 and job["status-counts"]["RUNNING"])
 
-    wait_until(runs_again, 30, "the second attempt")
+    wait_until(runs_again, 150, "the second attempt")
     vertex = ask.get(f"/jobs/{job_id}")["vertices"][0]["id"]
     attempts = ask.get(f"/jobs/{job_id}/vertices/{vertex}/attempts")["attempts"]
     assert [it["attempt"] for it in attempts if it["subtask"] == 0] == [0, 1]
@@ -141,7 +141,7 @@ def test_of_a_job_that_has_failed_once_and_runs(cluster: ThreadedCluster, ask: A
     none = ask("GET", f"/jobs/{job_id}/checkpoints")
     assert (none.status, none.error) == (404, "Checkpointing has not been enabled.")
     handle.cancel()
-    handle.wait(30)
+    handle.wait(300)
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,17 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
+from pathlib import Path
 from types import FrameType
 
 import pytest
 
 from flinkray.client.cli import execute
+from flinkray.core.errors import ConfigurationError
+from flinkray.rest.token import default_token_file, known_token
 from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
-from tests.rest.http import Asker
+from tests.rest.http import TOKEN, Asker
 
 
 def free_port() -> int:
@@ -42,22 +45,28 @@ def test_a_cluster_is_served_until_it_is_told_to_end(
     sent: signal.Signals,
     exit_code: int,
     cluster: ThreadedCluster,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Whoever has the token that it creates may ask."""
     monkeypatch.setenv("RAY_ADDRESS", "scripted:6379")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     port = free_port()
-    ask = Asker(f"http://127.0.0.1:{port}")
+    statuses = []
 
     def answers() -> bool:
         try:
-            return ask("GET", "/jobs").status == 200
-        except ConnectionRefusedError:
+            refused = Asker(f"http://127.0.0.1:{port}", None)("DELETE", "/cluster")
+            with_token = Asker(f"http://127.0.0.1:{port}", known_token("default"))
+        except (ConnectionRefusedError, ConfigurationError):
             return False
+        statuses.append((refused.status, with_token("GET", "/jobs").status))
+        return True
 
     def look_and_interrupt() -> None:
         try:
-            wait_until(answers, 30, "an answer")
+            wait_until(answers, 150, "an answer")
         finally:
             signal.pthread_kill(threading.main_thread().ident or 0, sent)
 
@@ -65,11 +74,14 @@ def test_a_cluster_is_served_until_it_is_told_to_end(
         looking = threads.submit(look_and_interrupt)
         line = ["rest", "--port", str(port)]
         code = execute(line, connect=lambda *_: nullcontext(cluster.client))
-        looking.result(30)
-    assert code == exit_code
-    assert f"is served at http://127.0.0.1:{port} (Ctrl-C ends it)" in capsys.readouterr().out
+        looking.result(300)
+    assert (code, statuses) == (exit_code, [(401, 200)])
+    said = capsys.readouterr().out
+    assert f"is served at http://127.0.0.1:{port} (Ctrl-C ends it)" in said
+    assert f"requests must carry the token in {default_token_file('default')}" in said
+    assert known_token("default") not in said
     with pytest.raises(ConnectionRefusedError):
-        ask("GET", "/jobs")
+        Asker(f"http://127.0.0.1:{port}")("GET", "/jobs")
 
 
 @pytest.mark.parametrize(
@@ -98,6 +110,6 @@ def test_a_host_that_cannot_be_is_bad_input(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "scripted:6379")
-    line = ["rest", "--host", "a..b"]
+    line = ["rest", "--host", "a..b", "-D", f"rest.token={TOKEN}"]
     assert execute(line, connect=lambda *_: nullcontext(cluster.client)) == 2
     assert "the REST endpoint cannot be at a..b:8081" in capsys.readouterr().err

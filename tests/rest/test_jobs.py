@@ -49,13 +49,13 @@ def test_a_job_is_cancelled_and_again_and_not_when_it_has_ended(
 ) -> None:
     """RE-33."""
     job_id = submitted(cluster, RUNS)
-    wait_until(lambda: status_of(ask, job_id) == "RUNNING", 30, "the job to run")
+    wait_until(lambda: status_of(ask, job_id) == "RUNNING", 150, "the job to run")
     assert ask.get(f"/jobs/{job_id}/execution-result") == {"status": {"id": "IN_PROGRESS"}}
     stop = ask("PATCH", f"/jobs/{job_id}?mode=stop")
     assert (stop.status, f"/jobs/{job_id}/stop" in stop.error) == (308, True)
     assert ask("PATCH", f"/jobs/{job_id}?mode=pause").status == 400
     assert ask("PATCH", f"/jobs/{job_id}?mode=cancel").status == 202
-    wait_until(lambda: status_of(ask, job_id) == "CANCELED", 30, "the job's end")
+    wait_until(lambda: status_of(ask, job_id) == "CANCELED", 150, "the job's end")
     result = ask.get(f"/jobs/{job_id}/execution-result")["job-execution-result"]
     assert result["application-status"] == "CANCELED"
     assert "failure-cause" not in result
@@ -72,7 +72,7 @@ def test_a_job_is_cancelled_and_again_and_not_when_it_has_ended(
 def test_failures_are_told_newest_first(cluster: ThreadedCluster, ask: Asker) -> None:
     """RE-46."""
     job_id = submitted(cluster, ["register", "fail:no such airport"])
-    wait_until(lambda: status_of(ask, job_id) == "FAILED", 30, "the job's end")
+    wait_until(lambda: status_of(ask, job_id) == "FAILED", 150, "the job's end")
     told = ask.get(f"/jobs/{job_id}/exceptions")["exceptionHistory"]
     ours = cluster.client.job(job_id).details().exceptions
     assert told["truncated"] is False
@@ -114,7 +114,7 @@ def test_an_unknown_job_and_what_is_no_id_at(path: str, ask: Asker) -> None:
 def test_unknown_vertices_subtasks_and_task_executors(cluster: ThreadedCluster, ask: Asker) -> None:
     """RE-05."""
     job_id = submitted(cluster, RUNS)
-    wait_until(lambda: ask.get(f"/jobs/{job_id}")["vertices"], 30, "the job's vertices")
+    wait_until(lambda: ask.get(f"/jobs/{job_id}")["vertices"], 150, "the job's vertices")
     vertex = ask.get(f"/jobs/{job_id}")["vertices"][0]["id"]
     assert ask("GET", f"/jobs/{job_id}/vertices/{JobVertexID.generate().hex()}").status == 404
     assert ask("GET", f"/jobs/{job_id}/vertices/x").status == 400
@@ -122,7 +122,7 @@ def test_unknown_vertices_subtasks_and_task_executors(cluster: ThreadedCluster, 
     assert ask("GET", f"/jobs/{job_id}/vertices/{vertex}/subtasks/x").status == 400
     assert ask("GET", "/taskmanagers/nobody").status == 404
     assert ask("PATCH", f"/jobs/{job_id}").status == 202
-    wait_until(lambda: status_of(ask, job_id) == "CANCELED", 30, "the job's end")
+    wait_until(lambda: status_of(ask, job_id) == "CANCELED", 150, "the job's end")
 
 
 def test_what_clients_do_besides(ask: Asker, counting: Counting) -> None:

@@ -60,10 +60,10 @@ def job(cluster: ThreadedCluster, tmp_path_factory: pytest.TempPathFactory) -> I
     numbers = env.set_parallelism(2).from_source(source, BY_NUMBER, "numbers")
     numbers.rebalance().map(lambda n: n + 1).sink_to(DiscardingSink())
     client = env.execute_async("numbers")
-    wait_until(lambda: newest(folder / "checkpoints") > 1, 30, "two checkpoints")
+    wait_until(lambda: newest(folder / "checkpoints") > 1, 150, "two checkpoints")
     yield client.get_job_id().hex()
-    client.cancel().result(timeout=30)
-    cluster.client.job(client.get_job_id().hex()).wait(30)
+    client.cancel().result(timeout=300)
+    cluster.client.job(client.get_job_id().hex()).wait(300)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_back_pressure_is_known_from_the_second_look_on(ask: Asker, vertex: str)
         found: dict[str, Any] = ask.get(f"{vertex}/backpressure")
         return found if found["status"] == "ok" and len(found["subtasks"]) == 2 else None
 
-    found = wait_until(told, 30, "the next look")
+    found = wait_until(told, 150, "the next look")
     assert found["backpressureLevel"] == found["backpressure-level"]
     assert [one["subtask"] for one in found["subtasks"]] == [0, 1]
     for one in found["subtasks"]:
@@ -100,7 +100,7 @@ def test_back_pressure_is_known_from_the_second_look_on(ask: Asker, vertex: str)
 def test_metrics_of_a_vertex_are_listed_and_told(ask: Asker, vertex: str, source: str) -> None:
     """RE-40, RE-41."""
     wait_until(
-        lambda: len(ask.get(f"{vertex}/metrics")) > len(OF_A_RUNNING_VERTEX), 30, "the next look"
+        lambda: len(ask.get(f"{vertex}/metrics")) > len(OF_A_RUNNING_VERTEX), 150, "the next look"
     )
     known = names(ask.get(f"{vertex}/metrics"))
     of_subtask = {name.partition(".")[2] for name in known if name.startswith("0.")}
@@ -131,7 +131,7 @@ def test_metrics_of_subtasks_are_aggregated(ask: Asker, vertex: str) -> None:
 
 def test_watermarks_of_subtasks_that_have_one(ask: Asker, vertex: str, source: str) -> None:
     """RE-42."""
-    found = wait_until(lambda: ask.get(f"{vertex}/watermarks"), 30, "a watermark")
+    found = wait_until(lambda: ask.get(f"{vertex}/watermarks"), 150, "a watermark")
     assert names(found) <= {"0.currentInputWatermark", "1.currentInputWatermark"}
     assert all(int(one["value"]) >= 0 for one in found)
     assert ask.get(f"{source}/watermarks") == []

@@ -40,12 +40,12 @@ def job(cluster: ThreadedCluster, ask: Asker, folder: Path) -> Iterator[str]:
         counts = ask.get(f"/jobs/{job_id}")["status-counts"]
         return bool(counts["RUNNING"]) and counts["RUNNING"] == sum(counts.values())
 
-    wait_until(all_run, 30, "all tasks to run")
+    wait_until(all_run, 150, "all tasks to run")
     yield job_id
     ask("PATCH", f"/jobs/{job_id}")
     wait_until(
         lambda: ask.get(f"/jobs/{job_id}/execution-result")["status"]["id"] == "COMPLETED",
-        30,
+        150,
         "the job's end",
     )
 
@@ -55,7 +55,7 @@ def outcome(ask: Asker, path: str) -> Any:
         polled: dict[str, Any] = ask.get(path)
         return polled if polled["status"]["id"] == "COMPLETED" else None
 
-    return wait_until(completed, 30, "the operation's end")["operation"]
+    return wait_until(completed, 150, "the operation's end")["operation"]
 
 
 def test_a_savepoint_is_taken_once_for_each_trigger_id(job: str, ask: Asker, folder: Path) -> None:
@@ -108,6 +108,38 @@ def test_what_is_refused_at_once_is_told_at_once(job: str, ask: Asker, folder: P
     assert missing.status == 404
 
 
+def test_savepoints_are_written_and_deleted_below_configured_directories_only(
+    job: str, ask: Asker, folder: Path, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """Whoever knew the endpoint could write into any directory of its user's."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    folder.mkdir(exist_ok=True)
+    (folder / "link").symlink_to(elsewhere)
+    path = f"/jobs/{job}/savepoints"
+    for directory in (elsewhere, folder / "link", f"{folder}/../elsewhere", f"file:{elsewhere}"):
+        for refused in (
+            ask("POST", path, {"target-directory": str(directory)}),
+            ask("POST", f"/jobs/{job}/stop", {"targetDirectory": str(directory)}),
+            ask("POST", "/savepoint-disposal", {"savepoint-path": f"{directory}/a"}),
+        ):
+            assert (refused.status, "rest.savepoint-dirs" in refused.error) == (403, True)
+    assert list(elsewhere.iterdir()) == []
+    others = settings_of_rest(rest_savepoint__dirs=f"/nowhere; {elsewhere}")
+    server = RestServer(cluster.client.dispatcher, others)
+    cluster.client.run(server.start())
+    try:
+        ask_other = Asker(server.url)
+        begun = ask_other("POST", path, {"target-directory": str(elsewhere)})
+        taken = outcome(ask_other, f"{path}/{begun.body['request-id']}")["location"]
+        assert Path(taken).parent == elsewhere
+        disposal = ask_other("POST", "/savepoint-disposal", {"savepoint-path": taken})
+        assert outcome(ask_other, f"/savepoint-disposal/{disposal.body['request-id']}") == {}
+        assert list(elsewhere.iterdir()) == []
+    finally:
+        cluster.client.run(server.close())
+
+
 def test_what_was_refused_may_be_asked_for_again_under_its_id(
     job: str, ask: Asker, folder: Path
 ) -> None:
@@ -143,7 +175,7 @@ def test_what_is_no_location_is_refused_and_does_no_harm(
         ask("POST", "/savepoint-disposal", {"savepoint-path": location}),
     ]
     for it in refused:
-        assert it.status in (400, 404), it
+        assert it.status in (400, 403, 404), it
         assert it.body["errors"]
     assert ask.get(f"/jobs/{job}/progress")["failovers"] == 0
 

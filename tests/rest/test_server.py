@@ -38,10 +38,10 @@ from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.client.scripted_cluster import scripted_cluster
 from tests.rest.conftest import Counting, settings
-from tests.rest.http import Asker
+from tests.rest.http import TOKEN, Asker
 
 T = TypeVar("T")
-TOKEN = "0123456789abcdef"
+READS = {"rest_anonymous__access": "read"}
 
 
 @contextmanager
@@ -351,7 +351,7 @@ def until_closed(client: socket.socket) -> bytes:
 def test_a_connection_on_which_nothing_comes_is_closed(cluster: ThreadedCluster) -> None:
     """Also while half a request has come, and after an answer; not while one is being worked on."""
     blocked = Blocked(cluster, "list the jobs")
-    idle = {"rest_idleness__timeout": "200 ms"}
+    idle = {"rest_idleness__timeout": "200 ms", **READS}
     with served(cluster, blocked, **idle) as ask, ThreadPoolExecutor() as threads:
         host, port = ask.place.split(":")
         waiting = threads.submit(ask, "GET", "/jobs")
@@ -367,7 +367,7 @@ def test_a_connection_on_which_nothing_comes_is_closed(cluster: ThreadedCluster)
 
 def test_a_connection_that_is_used_stays(cluster: ThreadedCluster, counting: Counting) -> None:
     """For longer than one that is not."""
-    with served(cluster, counting, rest_idleness__timeout="200 ms") as ask:
+    with served(cluster, counting, rest_idleness__timeout="200 ms", **READS) as ask:
         host, port = ask.place.split(":")
         with closing(HTTPConnection(host, int(port), timeout=10)) as used:
             used.connect()
@@ -400,7 +400,8 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def test_who_has_the_token_may_ask(cluster: ThreadedCluster, counting: Counting) -> None:
-    with served(cluster, counting, rest_token=TOKEN) as ask:
+    with served(cluster, counting) as with_token:
+        ask = Asker(f"http://{with_token.place}", None)
         refused = [
             ask("GET", "/overview"),
             ask("GET", "/overview", headers=bearer(TOKEN[:-1])),
@@ -412,6 +413,31 @@ def test_who_has_the_token_may_ask(cluster: ThreadedCluster, counting: Counting)
         assert refused[0].headers["www-authenticate"] == "Bearer"
         assert counting.questions == []
         assert ask("GET", "/overview", headers=bearer(TOKEN)).status == 200
+
+
+@pytest.mark.parametrize("values", [{"rest_token": ""}, READS, {"rest_token": "", **READS}])
+def test_without_the_token_every_path_that_changes_something_is_refused(
+    values: dict[str, str], cluster: ThreadedCluster, counting: Counting
+) -> None:
+    """Whoever may read may do nothing else, by any method and in any version."""
+    with served(cluster, counting, **values) as with_token:
+        ask = Asker(f"http://{with_token.place}", None)
+        document = ask.get("/openapi.json")
+        ids = {"{job}": "0" * 32, "{vertex}": "0" * 32, "{trigger}": "0" * 32}
+        refused = []
+        for path, methods in document["paths"].items():
+            for name, value in ids.items():
+                path = path.replace(name, value)
+            for method in (*map(str.upper, methods), "POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
+                for version in ("", "/v1"):
+                    if ask(method, version + path, {}).status == 401:
+                        refused.append(f"{method} {path}")
+                    else:
+                        assert method == "GET", path
+        assert {"DELETE /cluster", f"GET /jobs/{'0' * 32}/yarn-cancel"} <= set(refused)
+        assert ask("GET", "/overview").status == 200
+        changing = {"cancel", "shut", "take", "dispose", "resize", "keep"}
+        assert not {question.split()[0] for question in counting.questions} & changing
 
 
 @pytest.mark.parametrize(
@@ -426,20 +452,24 @@ def test_who_has_the_token_may_ask(cluster: ThreadedCluster, counting: Counting)
         ({"Host": "[::1]:8081"}, 200),
     ],
 )
-def test_pages_of_other_sites_may_not_ask(headers: dict[str, str], status: int, ask: Asker) -> None:
-    assert ask("GET", "/config", headers=headers).status == status
+def test_pages_of_other_sites_may_not_ask(
+    headers: dict[str, str], status: int, cluster: ThreadedCluster, counting: Counting
+) -> None:
+    with served(cluster, counting, **READS) as with_token:
+        ask = Asker(f"http://{with_token.place}", None)
+        assert ask("GET", "/config", headers=headers).status == status
 
 
 def test_where_it_listens_may_be_written_in_capitals(cluster: ThreadedCluster) -> None:
     """No client sends them."""
-    runner = web.AppRunner(application([], settings(rest_bind__address="Node-1.Example")))
+    runner = web.AppRunner(application([], settings(rest_bind__address="Node-1.Example", **READS)))
 
     async def start() -> str:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         return f"http://127.0.0.1:{runner.addresses[0][1]}"
 
-    ask = Asker(cluster.client.run(start()))
+    ask = Asker(cluster.client.run(start()), None)
     assert ask("GET", "/", headers={"Host": "node-1.example:8081"}).status == 200
     assert ask("GET", "/", headers={"Host": "node-2.example:8081"}).status == 403
     cluster.client.run(runner.cleanup())
@@ -500,16 +530,12 @@ def test_a_certificate_needs_its_key_and_both_must_be_there(
     cluster.client.run(server.close())
 
 
-def test_the_endpoint_can_be_where_others_reach_it_but_says_what_that_means(
+def test_an_endpoint_that_others_reach_without_tls_says_what_that_means(
     cluster: ThreadedCluster, counting: Counting, caplog: pytest.LogCaptureFixture
 ) -> None:
     with served(cluster, counting, rest_bind__address="0.0.0.0"):
         pass
-    assert "rest.token" in caplog.text
-    caplog.clear()
-    with served(cluster, counting, rest_bind__address="0.0.0.0", rest_token=TOKEN):
-        pass
-    assert caplog.text == ""
+    assert "set rest.ssl.certificate and rest.ssl.key" in caplog.text
 
 
 def test_the_time_zone_is_that_of_the_season(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -534,23 +560,3 @@ def test_counts_of_the_cluster(ask: Asker) -> None:
     assert "taskmanagers-blocked" not in overview
     statuses = [it["status"] for it in ask.get("/jobs")["jobs"]]
     assert overview["jobs-finished"] == statuses.count("FINISHED")
-
-
-def test_the_token_may_be_in_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "token"
-    of_file = {"rest.token-file": str(path)}
-
-    def refused(values: dict[str, str]) -> str:
-        with pytest.raises(ConfigurationError) as caught:
-            RestSettings.of(Configuration(values))
-        return str(caught.value)
-
-    assert "rest.token-file cannot be read" in refused(of_file)
-    path.write_text("too-short\n")
-    assert f"{path} (rest.token-file) has no token" in refused(of_file)
-    assert "too-short" not in refused(of_file)
-    path.write_bytes(b"\xff" * 20)
-    assert "rest.token-file cannot be read" in refused(of_file)
-    path.write_text(f"{TOKEN}\n")
-    assert RestSettings.of(Configuration(of_file)).token == TOKEN
-    assert "leave one out" in refused({**of_file, "rest.token": TOKEN})

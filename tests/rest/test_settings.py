@@ -53,7 +53,7 @@ def elastic(cluster: ThreadedCluster, ask: Asker, folder: Path) -> Iterator[str]
     until_runs_with(ask, job_id, 2)
     yield job_id
     ask("PATCH", f"/jobs/{job_id}")
-    cluster.client.job(job_id).wait(30)
+    cluster.client.job(job_id).wait(300)
 
 
 def until_runs_with(ask: Asker, job_id: str, parallelism: int) -> None:
@@ -63,7 +63,7 @@ def until_runs_with(ask: Asker, job_id: str, parallelism: int) -> None:
             it["parallelism"] == it["tasks"]["RUNNING"] == parallelism for it in vertices
         )
 
-    wait_until(runs, 30, f"{parallelism} subtasks of each vertex")
+    wait_until(runs, 150, f"{parallelism} subtasks of each vertex")
 
 
 def bounds(lower: int, upper: int) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def test_a_job_that_is_not_elastic_says_so(cluster: ThreadedCluster, ask: Asker)
     refused = ask("PUT", path, {vertex: bounds(1, 1)})
     assert (refused.status, "jobmanager.scheduler" in refused.error) == (409, True)
     handle.cancel()
-    handle.wait(30)
+    handle.wait(300)
     assert ask.get(path) == {vertex: bounds(2, 2)}, "of an ended job, too"
     assert ask("PUT", path, {vertex: bounds(1, 1)}).status == 409
 

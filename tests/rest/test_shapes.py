@@ -78,10 +78,10 @@ def job(cluster: ThreadedCluster, tmp_path_factory: pytest.TempPathFactory) -> I
     program = tallies(env.set_parallelism(2), 10**9, 10_000.0, folder / "witness")
     program.sink_to(DiscardingSink())
     client = env.execute_async("tallies")
-    wait_until(lambda: newest(folder / "checkpoints") > 1, 30, "two checkpoints")
+    wait_until(lambda: newest(folder / "checkpoints") > 1, 150, "two checkpoints")
     yield client.get_job_id().hex()
-    client.cancel().result(timeout=30)
-    cluster.client.job(client.get_job_id().hex()).wait(30)
+    client.cancel().result(timeout=300)
+    cluster.client.job(client.get_job_id().hex()).wait(300)
 
 
 @pytest.mark.parametrize("path", FLINK)
@@ -92,7 +92,7 @@ def test_keys_and_types_are_flinks_at(path: str, ask: Asker, job: str) -> None:
     asked = path.format(job=job, vertex=vertex, checkpoint=checkpoint, executor=executor)
     absent = {f"-{name}" for name in ABSENT.get(path, ())}
     if path.endswith("/backpressure"):  # of what is between two looks
-        wait_until(lambda: ask.get(asked)["status"] == "ok", 30, "the second look")
+        wait_until(lambda: ask.get(asked)["status"] == "ok", 150, "the second look")
     assert set(differences(ask.get(asked), FLINK[path])) == absent
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,8 +21,7 @@ from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.tallies import settings as checkpoints
 from tests.rest.conftest import Counting, settings
-from tests.rest.http import Asker
-from tests.rest.test_server import TOKEN
+from tests.rest.http import TOKEN, Asker
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 HOSTILE = '<img src="x" onerror="document.title=1"><script>document.title=1</script>'
@@ -39,12 +39,12 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="module")
-def job(cluster: ThreadedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An elastic stream that runs, and whose name is no good."""
+@contextmanager
+def running(cluster: ThreadedCluster, folder: Path) -> Iterator[str]:
+    """The id of an elastic stream that runs, and whose name is no good."""
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
     values = {
-        **checkpoints(tmp_path_factory.mktemp("job"), "1 h"),
+        **checkpoints(folder, "1 h"),
         "jobmanager.scheduler": "adaptive",
     }
     env.configure(Configuration.from_dict(values))
@@ -56,7 +56,13 @@ def job(cluster: ThreadedCluster, tmp_path_factory: pytest.TempPathFactory) -> I
     job_id = env.execute_async(HOSTILE).get_job_id().hex()
     yield job_id
     cluster.client.job(job_id).cancel()
-    cluster.client.job(job_id).wait(30)
+    cluster.client.job(job_id).wait(300)
+
+
+@pytest.fixture(scope="module")
+def job(cluster: ThreadedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running(cluster, tmp_path_factory.mktemp("job")) as job_id:
+        yield job_id
 
 
 class Served:
@@ -64,7 +70,7 @@ class Served:
 
     def __init__(self, cluster: ThreadedCluster, **values: str) -> None:
         self._cluster = cluster
-        self._values = {"web_refresh__interval": "1 s", **values}
+        self._values = {"web_refresh__interval": "1 s", "rest_savepoint__dirs": "/", **values}
         self.start()
         self.url = self._server.url
 
@@ -94,6 +100,10 @@ def page(browser: Browser, endpoint: Served) -> Iterator[Page]:
     """A new one, gone before the endpoint is, that must not complain: not of its policy, nor of a
     mistake in it."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.add_init_script(
+        f"if (location.origin === '{endpoint.url}') "
+        f"sessionStorage.setItem('flinkray.token', '{TOKEN}')"
+    )
     page, complaints = context.new_page(), list[str]()
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on(
@@ -118,7 +128,7 @@ def until_runs(endpoint: Served, job: str, parallelism: int) -> None:
         vertices = ask.get(f"/jobs/{job}")["vertices"]
         return bool(vertices) and all(it["tasks"]["RUNNING"] == parallelism for it in vertices)
 
-    wait_until(runs, 60, f"{parallelism} subtasks of each vertex")
+    wait_until(runs, 300, f"{parallelism} subtasks of each vertex")
 
 
 def test_what_a_user_has_named_is_shown_as_text(page: Page, endpoint: Served, job: str) -> None:
@@ -253,6 +263,7 @@ def test_parts_of_a_processor_are_shown(page: Page, endpoint: Served) -> None:
     assert found == ["0.5", "1", "0.0001", "\N{EN DASH}"]
 
 
+@pytest.mark.smoke
 def test_a_job_is_rescaled_and_cancelled(page: Page, endpoint: Served, job: str) -> None:
     until_runs(endpoint, job, 2)
     open_job(page, endpoint, job)
@@ -294,6 +305,42 @@ def test_the_token_is_asked_for_and_kept_for_the_session(
         assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
         page.get_by_role("button", name="Forget token").click()
         expect(page.get_by_label("Token")).to_be_visible()
+    finally:
+        served.close()
+
+
+def test_a_link_with_the_token_opens_the_page_and_leaves_no_trace(
+    page: Page, cluster: ThreadedCluster
+) -> None:
+    served = Served(cluster)
+    asked = list[str]()
+    page.on("request", lambda request: asked.append(request.url))
+    try:
+        page.goto(f"{served.url}/#token={TOKEN}")
+        expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+        assert page.url == f"{served.url}/"
+        assert page.evaluate("history.length") <= 2
+        sent = [url.partition("#")[0] for url in asked]  # a browser does not send what follows
+        assert [url for url in sent if TOKEN in url] == []
+    finally:
+        served.close()
+
+
+def test_whoever_reads_without_the_token_is_asked_for_it_to_change_something(
+    page: Page, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    served = Served(cluster, rest_anonymous__access="read")
+    try:
+        with running(cluster, tmp_path) as job:
+            page.goto(f"{served.url}/#/jobs/{job}")
+            page.get_by_role("button", name="Cancel the job").click()
+            page.get_by_role("dialog").get_by_role("button", name="Cancel it").click()
+            page.get_by_label("Token").fill(TOKEN)
+            page.get_by_role("button", name="Go on").click()
+            page.get_by_role("button", name="Cancel the job").click()
+            page.get_by_role("dialog").get_by_role("button", name="Cancel it").click()
+            status = page.get_by_role("dialog").get_by_role("status")
+            expect(status).to_contain_text("being cancelled")
     finally:
         served.close()
 

@@ -12,7 +12,7 @@ from flinkray.rest.web_page import WebPage
 from flinkray.testing.threaded_cluster import ThreadedCluster
 from tests.rest.conftest import Counting
 from tests.rest.http import Asker
-from tests.rest.test_server import TOKEN, served
+from tests.rest.test_server import READS, served
 
 FILES = {path.name: path.read_text() for path in (files("flinkray.rest") / "web").iterdir()}
 
@@ -104,7 +104,8 @@ def test_no_answer_is_taken_for_something_else(path: str, ask: Asker) -> None:
 def test_the_page_comes_without_the_token_and_what_it_shows_with_it(
     cluster: ThreadedCluster, counting: Counting
 ) -> None:
-    with served(cluster, counting, rest_token=TOKEN) as ask:
+    with served(cluster, counting) as with_token:
+        ask = Asker(f"http://{with_token.place}", None)
         for path in WebPage().files:
             assert ask("GET", path).status == 200
         for path in ("/jobs/overview", "/web/none.js", "/web/../jobs"):
@@ -118,17 +119,24 @@ def test_the_page_comes_without_the_token_and_what_it_shows_with_it(
         ("/", {"Sec-Fetch-Site": "cross-site"}, 200),
         ("/", {"Host": "evil.example"}, 403),
         ("/web/main.js", {"Origin": "http://evil.example"}, 403),
-        ("/jobs/x/yarn-cancel", {"Sec-Fetch-Site": "cross-site"}, 403),
+        ("/jobs/x/yarn-cancel", {"Sec-Fetch-Site": "cross-site"}, 401),
+        ("/jobs/x/yarn-cancel", {"Sec-Fetch-Site": "same-origin"}, 401),
         ("/jobs/overview", {"Sec-Fetch-Site": "cross-site"}, 403),
         ("/jobs/overview", {"Sec-Fetch-Site": "same-origin"}, 200),
         ("/jobs/overview", {"Sec-Fetch-Site": "none"}, 200),
     ],
 )
 def test_other_sites_may_link_to_the_page_and_no_more(
-    path: str, headers: dict[str, str], status: int, ask: Asker
+    path: str,
+    headers: dict[str, str],
+    status: int,
+    cluster: ThreadedCluster,
+    counting: Counting,
 ) -> None:
     """A picture whose address cancels a job has no Origin."""
-    assert ask("GET", path, headers=headers).status == status
+    with served(cluster, counting, **READS) as with_token:
+        ask = Asker(f"http://{with_token.place}", None)
+        assert ask("GET", path, headers=headers).status == status
 
 
 def test_what_a_file_refers_to_is_there() -> None:

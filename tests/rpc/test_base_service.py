@@ -209,9 +209,7 @@ async def test_blocking_work_has_a_few_threads_more_than_processors_and_at_most_
     await service.close()
 
 
-async def test_blocking_work_runs_in_a_thread_named_after_the_process_and_holds_up_no_close() -> (
-    None
-):
+async def test_blocking_work_runs_in_a_named_thread_and_does_not_delay_close() -> None:
     service = LocalRpcService("host")
     assert service.has_threads
 
@@ -282,9 +280,7 @@ class Stubborn(EchoEndpoint):
 
 
 @on_virtual_time
-async def test_a_service_that_closes_ends_everything_and_tells_each_who_asks_the_first_error() -> (
-    None
-):
+async def test_closing_service_ends_everything_and_reports_the_first_error() -> None:
     network = LocalNetwork()
     service, caller = LocalRpcService("host", network), LocalRpcService("caller", network)
     endpoints = [Stubborn(service, f"echo_{number}") for number in range(3)]

@@ -197,7 +197,7 @@ def test_a_calling_side_that_has_died_is_noticed_by_its_silence() -> None:
     run_on_virtual_time(run())
 
 
-def test_a_process_that_stood_still_does_not_take_that_time_for_the_other_sides_silence() -> None:
+def test_stalled_process_does_not_count_its_stall_as_peer_silence() -> None:
     async def run() -> None:
         calling, near, _, far = await introduced(System(4))
         process = asyncio.get_running_loop()
@@ -264,7 +264,7 @@ def test_what_is_no_request_is_refused(request_bytes: bytes) -> None:
     run_on_virtual_time(run())
 
 
-def test_requests_far_ahead_of_one_that_is_missing_end_the_connection_and_are_not_kept() -> None:
+def test_requests_far_ahead_of_a_missing_one_end_the_connection() -> None:
     async def run() -> None:
         system = System(1, doubled=0.0)
         first = system.call(msgpack.packb((b"c" * 16, 1, 1, False, [])))

@@ -394,9 +394,7 @@ async def test_a_notice_concerns_no_request_of_the_same_number() -> None:
 
 
 @on_virtual_time
-async def test_a_notice_of_what_was_never_resolved_is_not_kept_and_the_process_is_no_endpoint() -> (
-    None
-):
+async def test_end_notices_of_unresolved_and_control_lanes_are_not_kept() -> None:
     caller = Caller(1)
     caller.answer(Kind.TERMINATED, 99, f"{ENDED}: why")
     caller.answer(Kind.TERMINATED, CONTROL_LANE, f"{ENDED}: why")

@@ -411,7 +411,7 @@ def test_an_error_of_the_base_class_arrives_as_such() -> None:
     assert (type(error), error.args) == (FlinkRayError, ("a", 1))
 
 
-def test_an_error_that_is_passed_on_tells_where_it_arose_and_where_it_was_raised_again() -> None:
+def test_reraised_remote_error_tells_its_origin_and_the_reraise_place() -> None:
     arrived = codec.decode(msgpack.packb({1: ["builtins:ValueError", ["x"], "far away"]}))
     assert codec.remote_traceback(arrived) == "far away"
     untouched = codec.decode(codec.encode(arrived))
@@ -422,7 +422,7 @@ def test_an_error_that_is_passed_on_tells_where_it_arose_and_where_it_was_raised
         again = codec.decode(codec.encode(error))
     told = codec.remote_traceback(again) or ""
     assert "far away" in told
-    assert "test_an_error_that_is_passed_on" in told
+    assert "test_reraised_remote_error" in told
     assert codec.remote_traceback(ValueError("from here")) is None
 
 

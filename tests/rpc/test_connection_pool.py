@@ -309,9 +309,7 @@ async def test_a_successor_that_is_lost_when_it_opens_is_not_told_of() -> None:
 
 
 @on_virtual_time
-async def test_a_successor_whose_opening_is_given_up_is_lost_for_the_reason_of_the_one_before() -> (
-    None
-):
+async def test_unopened_successor_is_lost_for_the_reason_of_its_predecessor() -> None:
     network = Network()
     lost = await network.pool.connect("host")
     lost.break_off("the wire was cut")
@@ -402,7 +400,7 @@ async def test_a_new_idle_timeout_holds_from_when_it_is_set() -> None:
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "a call", "a watch", "no answer", "a loss"])
 @on_virtual_time
-async def test_an_idle_connection_is_closed_only_if_nobody_uses_it_until_the_ping_is_answered(
+async def test_idle_connection_closes_only_if_unused_until_the_ping_is_answered(
     meanwhile: str,
 ) -> None:
     network = Network()

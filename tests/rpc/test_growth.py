@@ -12,7 +12,7 @@ import pytest
 
 from flinkray.core.errors import RpcError
 from flinkray.rpc import RayRpcService, Renewal
-from flinkray.rpc.ray.growth import GrowthWatch, memory_of_its_own
+from flinkray.rpc.ray.process import GrowthWatch, memory_of_its_own
 from flinkray.testing.manual_clock import ManualClock
 from flinkray.testing.waiting import eventually
 from tests.rpc.endpoints import EchoGateway, echo_spec
@@ -80,6 +80,6 @@ async def test_a_process_that_has_grown_is_replaced_by_a_fresh_one(ray_cluster: 
         await grown.keep(150 * MIB)
     await asyncio.wait_for(died.get(), 30)
 
-    fresh = await eventually(lambda: service.connect(address, EchoGateway), 30, "a fresh process")
+    fresh = await eventually(lambda: service.connect(address, EchoGateway), 150, "a fresh process")
     assert await fresh.pid() != pid
     await service.close()

@@ -343,7 +343,7 @@ async def test_error_of_a_handler_is_its_callers_and_nobody_elses() -> None:
 
 @pytest.mark.parametrize("is_told", [False, True])
 @on_virtual_time
-async def test_handler_that_is_cancelled_ends_its_task_as_cancelled_unless_the_caller_is_told(
+async def test_cancelled_handler_cancels_its_task_unless_the_caller_is_told(
     is_told: bool,
 ) -> None:
     queue = HandlerQueue(asyncio.get_running_loop())

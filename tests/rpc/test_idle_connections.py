@@ -282,7 +282,7 @@ def create_parked(service: RpcService, arguments: object) -> Parked:
 
 
 @on_ray
-async def test_an_actor_does_not_keep_the_calls_that_told_of_its_death_to_closed_connections(
+async def test_actor_drops_death_notice_calls_of_closed_connections(
     services: Services,
 ) -> None:
     spec = EndpointSpec("Parked", "worker", f"{__name__}:create_parked")

@@ -259,7 +259,7 @@ async def test_a_peer_that_says_nothing_where_tls_is_spoken_is_gone_after_a_whil
         writer.close()
 
 
-def test_both_sides_of_tls_ask_for_a_certificate_and_for_a_version_that_is_not_broken(
+def test_both_sides_of_tls_require_a_certificate_and_version_1_2(
     tls: Tls,
 ) -> None:
     for context in (tls.server, tls.client):

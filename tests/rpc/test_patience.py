@@ -216,7 +216,7 @@ def test_a_stall_costs_a_deadline_a_quarter_of_what_was_left(stall: float, befor
 
 
 @pytest.mark.parametrize("notice", ["the look", "the time", "another deadline"])
-def test_nothing_expires_at_once_after_a_stall_and_who_is_heard_by_then_is_not_given_up(
+def test_deadline_after_a_stall_waits_and_spares_a_peer_heard_meanwhile(
     notice: str,
 ) -> None:
     bench = Bench()

@@ -11,7 +11,12 @@ import ray
 
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.rpc.ray.directory import RayDirectory
-from flinkray.rpc.ray.prestarted import Prestarted, PrestartedKeeper, PrestartedTaker
+from flinkray.rpc.ray.prestarted import (
+    Prestarted,
+    PrestartedGateway,
+    PrestartedKeeper,
+    PrestartedTaker,
+)
 from flinkray.rpc.wire import codec
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.endpoints import echo_spec
@@ -27,6 +32,10 @@ class Book(RayDirectory):
         self.begun: list[str] = []
         self.ready: list[str] = []
         self.claimed: list[str] = []
+        self.there: list[str] = []
+        """With a process of their own, whether they are ready or were taken."""
+        self.others: list[str] = []
+        """Those that have a role."""
         self.removed: list[str] = []
         self.is_away = False
 
@@ -59,6 +68,12 @@ class Book(RayDirectory):
 
     def prestarted_begun(self, name: str) -> None:
         self.begun.append(name)
+
+    def names(self, prefix: str) -> list[str]:
+        return list(self.there)
+
+    def has_become_another(self, name: str) -> bool:
+        return name in self.others
 
     def remove(self, process_name: str, incarnation: str | None = None) -> None:
         self.removed.append(process_name)
@@ -291,4 +306,70 @@ async def test_one_that_somebody_waits_for_and_one_that_was_taken_are_replaced()
     await asyncio.sleep(2)
     assert len(created) == 3
     keeping.cancel()
+    await cluster.close()
+
+
+@pytest.mark.parametrize("has_role", [False, True])
+@on_virtual_time
+async def test_one_that_was_taken_and_gets_no_role_is_ended(has_role: bool) -> None:
+    """Whoever has taken it out of the book has died; or its role is being started."""
+    cluster = Cluster()
+    cluster.book.there.append("Prestarted-1")
+    assert cluster.book.remove_prestarted("Prestarted-1")
+    if has_role:
+        prestarted = await cluster.driver.connect("Prestarted-1/prestarted", PrestartedGateway)
+        role = asyncio.ensure_future(prestarted.take_over("f", b"", None))
+    keeper = PrestartedKeeper(cluster.driver, cluster.book, cluster.run, cluster.kill, cluster.kill)
+    keeping = cluster.driver.create_task(keeper.keep(0), "keep")
+    await asyncio.sleep(9)
+    assert cluster.killed == []
+    await asyncio.sleep(3)
+    assert cluster.killed[:1] == ([] if has_role else ["Prestarted-1"])
+    keeping.cancel()
+    if has_role:
+        role.cancel()
+    await cluster.close()
+
+
+@pytest.mark.parametrize("has_role", [False, True])
+@on_virtual_time
+async def test_one_that_was_taken_and_does_not_answer_is_ended_unless_it_has_a_role(
+    has_role: bool,
+) -> None:
+    """It could not sign off under its old name."""
+    cluster = Cluster()
+    cluster.book.remove_prestarted("Prestarted-1")
+    cluster.book.there.append("Prestarted-1")
+    cluster.book.others += ["Prestarted-1"] * has_role
+    await cluster.host.close()
+    keeper = PrestartedKeeper(cluster.driver, cluster.book, cluster.run, cluster.kill, cluster.kill)
+    keeping = cluster.driver.create_task(keeper.keep(0), "keep")
+    await asyncio.sleep(50)
+    assert cluster.book.removed == []
+    await asyncio.sleep(20)
+    assert cluster.book.removed[:1] == ["Prestarted-1"]
+    assert cluster.killed[:1] == ([] if has_role else ["Prestarted-1"])
+    keeping.cancel()
+    await cluster.close()
+
+
+@on_virtual_time
+async def test_those_that_are_too_many_for_long_are_ended() -> None:
+    """They were begun in the place of claimed ones whose claimers have died."""
+    cluster = Cluster()
+    hosts = [cluster.host]
+    for name in ("Prestarted-2", "Prestarted-3"):
+        hosts.append(LocalRpcService(name, cluster.host.network))
+        Prestarted(hosts[-1]).start()
+        cluster.book.ready.append(name)
+    keeper = PrestartedKeeper(cluster.driver, cluster.book, cluster.run, cluster.kill, cluster.kill)
+    keeping = cluster.driver.create_task(keeper.keep(2), "keep")
+    await asyncio.sleep(9)
+    assert len(cluster.book.ready) == 3
+    await asyncio.sleep(3)
+    assert cluster.killed == ["Prestarted-3"]
+    assert cluster.book.ready == ["Prestarted-1", "Prestarted-2"]
+    keeping.cancel()
+    for host in hosts[1:]:
+        await host.close()
     await cluster.close()

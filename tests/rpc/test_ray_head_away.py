@@ -15,7 +15,7 @@ import ray
 from flinkray.core.errors import RpcConnectionError
 from flinkray.rpc import RayRpcService
 from flinkray.rpc.ray import head as ray_head
-from flinkray.rpc.ray.head import RayHead
+from flinkray.rpc.ray.head import ProcessEndsError, RayHead
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.endpoints import EchoGateway, echo_spec
 
@@ -75,6 +75,15 @@ async def test_who_cannot_be_looked_up_yet_is_neither_dead_nor_missing(
     assert (failures, ends) == (3, [])
     await client.close()
     await service.close()
+
+
+async def test_a_head_that_is_closed_is_asked_nothing() -> None:
+    """A program that had not closed its client ended with a traceback of a background task."""
+    head = RayHead("ending")
+    await head.close(1.0)
+    head.soon(print)
+    with pytest.raises(ProcessEndsError, match="this process ends"):
+        await head.ask(print)
 
 
 class Unanswered(Executor):

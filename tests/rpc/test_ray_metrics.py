@@ -105,7 +105,7 @@ async def test_a_gauge_of_what_is_gone_is_not_shown_any_more(ray_cluster: None) 
     service.samplers.append(lambda: iter(samples))
 
     def wait_for(value: float | None) -> None:
-        wait_until(lambda: gauge_of(name) == value, 120, f"{value} to be shown")
+        wait_until(lambda: gauge_of(name) == value, 300, f"{value} to be shown")
 
     await service.run_blocking(wait_for, 7.0)
     samples.clear()

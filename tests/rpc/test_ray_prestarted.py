@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -37,7 +40,7 @@ async def prestarted(service: RayRpcService) -> str:
     nobody, and its actor's creation is not over before it has a role."""
     directory = RayDirectory(service.namespace)
     ready = await eventually(
-        lambda: service.run_blocking(directory.ready_prestarted), 60, "a prestarted process"
+        lambda: service.run_blocking(directory.ready_prestarted), 300, "a prestarted process"
     )
     return ready[0]
 
@@ -46,6 +49,10 @@ async def record_of(service: RayRpcService, name: str) -> ProcessRecord:
     record = await service.run_blocking(RayDirectory(service.namespace).get, name)
     assert record is not None
     return record
+
+
+def has_ended(pid: int) -> bool:
+    return not Path("/proc", str(pid)).exists()
 
 
 def role(name: str, **options: object) -> EndpointSpec:
@@ -80,9 +87,35 @@ async def test_while_it_waits_for_its_role_it_imports_what_some_roles_need(
         pid = ray_actors(service.namespace)[name].pid
         return IMPORTED_AHEAD in Path("/proc", str(pid), "maps").read_text()
 
-    await eventually(lambda: service.run_blocking(has_imported), 30, "the module")
+    await eventually(lambda: service.run_blocking(has_imported), 150, "the module")
     address = await service.spawn(role("worker"))
     assert await (await service.connect(address, EchoGateway)).echo(1) == 1
+
+
+async def test_one_that_is_stopped_is_passed_over_and_ended(service: RayRpcService) -> None:
+    name = await prestarted(service)
+    stopped = (await record_of(service, name)).pid
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        await service.spawn(role("worker", detached=True))
+        assert (await record_of(service, "worker")).pid != stopped
+        await eventually(lambda: service.run_blocking(has_ended, stopped), 300, "its end")
+        assert await prestarted(service) != name
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(stopped, signal.SIGKILL)
+        await service.kill("worker")
+
+
+async def test_one_that_was_taken_and_left_is_ended_and_replaced(service: RayRpcService) -> None:
+    """Whoever has taken it has died before it had a role."""
+    name = await prestarted(service)
+    left = (await record_of(service, name)).pid
+    directory = RayDirectory(service.namespace)
+    assert await service.run_blocking(directory.remove_prestarted, name)
+    await eventually(lambda: service.run_blocking(has_ended, left), 300, "its end")
+    assert await service.run_blocking(directory.get, name) is None
+    assert await prestarted(service) != name
 
 
 async def test_its_death_is_reported_and_its_name_is_free_then(service: RayRpcService) -> None:
@@ -106,7 +139,7 @@ async def test_what_is_not_detached_ends_with_who_spawned_it(service: RayRpcServ
     gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     echo = await service.connect(address, EchoGateway)
     service.watch(echo, gone.set_result)
-    await eventually(lambda: owner._peers, 10, "the worker's connection to its owner")
+    await eventually(lambda: owner._peers, 50, "the worker's connection to its owner")
     for number in range(20):  # the owner has no endpoint, and is there all the same
         assert await echo.echo(number) == number
     assert not gone.done()
@@ -164,7 +197,7 @@ async def test_a_role_whose_code_is_not_there_is_the_spawners_error_and_costs_on
     def has_ended() -> bool:
         return ray_actors(service.namespace)[name].is_dead
 
-    await eventually(lambda: service.run_blocking(has_ended), 60, "its end")
+    await eventually(lambda: service.run_blocking(has_ended), 300, "its end")
 
 
 async def test_an_error_at_the_start_of_the_role_is_the_spawners(service: RayRpcService) -> None:

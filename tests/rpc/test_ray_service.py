@@ -50,7 +50,7 @@ async def test_a_process_is_a_named_actor_of_its_kind(service: RayRpcService) ->
 
 async def test_a_process_goes_to_the_bundle_it_was_given(service: RayRpcService) -> None:
     group = placement_group([{"CPU": 0.5}] * 2)
-    assert group.wait(30)
+    assert group.wait(300)
     address = await service.spawn(
         EndpointSpec(
             "Where",
@@ -272,6 +272,21 @@ async def test_a_process_that_ray_reports_dead_is_not_reached_again_though_it_an
             await call
 
 
+async def test_the_watch_of_a_process_ends_without_an_error_when_the_interpreter_ends(
+    service: RayRpcService,
+) -> None:
+    """At the interpreter's end the threads that ask Ray stop before the event loop does."""
+    address = await service.spawn(echo_spec("worker"))
+    client = await RayRpcService.open(service.namespace, "client")
+    echo = await client.connect(address, EchoGateway)
+    name = "client: hear of worker's death"
+    (watch,) = (task for task in asyncio.all_tasks() if task.get_name() == name)
+    client.head._executor.shutdown(wait=False)
+    await asyncio.wait_for(watch, 60)
+    assert await echo.echo(1) == 1
+    await client.close()
+
+
 async def test_nobody_finds_the_children_of_a_service_that_has_closed(
     service: RayRpcService,
 ) -> None:
@@ -292,12 +307,12 @@ async def test_a_process_is_found_by_its_name_until_all_that_it_has_to_do_is_don
     echo = await service.connect(await service.spawn(spec), EchoGateway)
     pid = await echo.pid()
     stopping = asyncio.ensure_future(service.stop("slow"))
-    await eventually(note.exists, 30, "its service to be closed")
+    await eventually(note.exists, 150, "its service to be closed")
 
     assert await service.process_names("slow") == ("slow",)
     psutil.Process(pid).suspend()
     await service.kill("slow")
 
-    await eventually(lambda: not psutil.pid_exists(pid), 30, "its end")
+    await eventually(lambda: not psutil.pid_exists(pid), 150, "its end")
     assert await service.process_names("slow") == ()
     await stopping

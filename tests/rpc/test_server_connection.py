@@ -160,9 +160,7 @@ def hosting(**options: Any) -> tuple[LocalRpcService, Holder, Peer]:
 
 
 @on_virtual_time
-async def test_reading_stops_with_the_first_call_beyond_the_limit_and_goes_on_at_half_of_it() -> (
-    None
-):
+async def test_reading_pauses_at_first_call_beyond_limit_and_resumes_at_half() -> None:
     _, holder, peer = hosting(max_pending_calls=4)
     await asyncio.sleep(0)
     peer.ask(1, "promise", 9)
@@ -191,9 +189,7 @@ async def test_reading_stops_with_the_first_call_beyond_the_limit_and_goes_on_at
 
 
 @on_virtual_time
-async def test_reading_stops_with_the_first_byte_beyond_the_limit_and_goes_on_at_half_of_it() -> (
-    None
-):
+async def test_reading_pauses_at_first_byte_beyond_limit_and_resumes_at_half() -> None:
     _, _, other = hosting()
     size = other.ask(1, "hold", 0, bytes(100))
     _, holder, peer = hosting(max_pending_bytes=4 * size)

@@ -36,9 +36,7 @@ def test_process_needs_a_kind_that_a_class_can_have() -> None:
         EndpointSpec("an echo", "worker", FACTORY)
 
 
-def test_prestarted_process_becomes_only_what_could_be_anywhere_and_needs_nothing_of_its_own() -> (
-    None
-):
+def test_prestarted_process_cannot_take_placement_restarts_or_environment() -> None:
     EndpointSpec("Echo", "worker", FACTORY, may_take_over=True, detached=True)
     EndpointSpec("Echo", "worker", FACTORY, None, Placement(1), True, -1, False, {"A": "1"})
     for wanted in (

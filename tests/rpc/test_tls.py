@@ -107,7 +107,7 @@ async def test_two_sides_with_certificates_of_one_authority_talk(ours: Tls) -> N
     assert await _answer_of_host(ours, ours) == b"hello, welcome"
 
 
-async def test_a_client_does_not_talk_to_a_host_whose_certificate_another_authority_has_signed(
+async def test_client_rejects_a_host_certificate_of_another_authority(
     ours: Tls, tls_environment: dict[str, str], foreign_environment: dict[str, str]
 ) -> None:
     """The host would take the client."""
@@ -117,7 +117,7 @@ async def test_a_client_does_not_talk_to_a_host_whose_certificate_another_author
         await _answer_of_host(false_host, ours)
 
 
-async def test_a_host_does_not_talk_to_a_client_whose_certificate_another_authority_has_signed(
+async def test_host_rejects_a_client_certificate_of_another_authority(
     ours: Tls, tls_environment: dict[str, str], foreign_environment: dict[str, str]
 ) -> None:
     """The client would take the host."""

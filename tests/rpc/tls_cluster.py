@@ -7,6 +7,7 @@ import dataclasses
 
 import ray
 
+from flinkray.client.ray_runtime import ports_for_agents
 from flinkray.rpc import RayRpcService
 from flinkray.rpc.ray.directory import RayDirectory
 from tests.rpc.endpoints import EchoGateway, echo_spec
@@ -31,7 +32,8 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    with ports_for_agents():
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     asyncio.run(main())
     ray.shutdown()
     print("done")  # noqa: T201

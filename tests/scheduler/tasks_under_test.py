@@ -13,6 +13,7 @@ from flinkray.core.ids import (
     SlotRequestId,
 )
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph
+from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
@@ -23,6 +24,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     NoteFinished,
     NoteJob,
     ReleasePartitions,
+    StartCoordinator,
     StartTimer,
 )
 from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup, WorkerLocation
@@ -124,6 +126,8 @@ class TasksUnderTest:
             now=0.0,
             random=random,
         )
+        self.sources_start = True
+        """Whether the coordinator of the sources is there as soon as it is wanted."""
         self.worker_group = "g"
         """In which constrained requests get their slots."""
         self.names = {vertex.vertex_id: vertex.name for vertex in graph.vertices}
@@ -132,10 +136,17 @@ class TasksUnderTest:
         """Call the event's method and carry out its actions."""
         self.now += 1.0
         actions: list[JobSchedulerAction] = getattr(self.scheduler, event)(*args, self.now)
-        self.log += actions
         for action in actions:
             self._carry_out(action)
+            if self.sources_start and isinstance(action, StartCoordinator):
+                actions += self._started(action.coordinator)
+        self.log += actions
         return [a for a in actions if not isinstance(a, _NEWS)]
+
+    def _started(self, coordinator: CoordinatorID) -> list[JobSchedulerAction]:
+        if coordinator.kind is not CoordinatorKind.SOURCE_ENUMERATORS:
+            return []
+        return self.scheduler.coordinator_started(coordinator, self.now)
 
     def _carry_out(self, action: JobSchedulerAction) -> None:
         if isinstance(action, SlotRequests):

@@ -1,9 +1,10 @@
 """What must hold of the attempts of tasks, whatever becomes of JobMasters.
 
 - No attempt is begun twice.
-- Where only masters die, no task is restarted, but where all have died who knew something: which
-  attempts were deployed (the JobMaster, its SlotPool and the coordinator of the sources), or how
-  far a source is (the same).
+- Where only masters die, no task is restarted, but where all have gone who knew something: which
+  attempts were deployed (the JobMaster, its SlotPool, the coordinator of the sources and a
+  TaskExecutor), how far a source is (the same), or what has finished (all but the coordinator).  A
+  TaskExecutor knows it as long as the job has slots there.
 - An elastic job is restarted there with another parallelism, too, or when the JobMaster has died
   that was about to do so.
 """
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flinkray.actors.gateways.stream_coordinator import AdoptedCoordinator, KeptPart
+from flinkray.actors.gateways.stream_coordinator import AdoptedCoordinator, KeptPart, KeptPiece
 from flinkray.actors.job_master.endpoint import JobMaster
+from flinkray.actors.task_executor.endpoint import TaskExecutor
 from flinkray.core.ids import (
     ExecutionAttemptID,
     ExecutionGraphID,
@@ -31,7 +33,7 @@ from flinkray.scheduler.shared.tasks import (
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.calls import CallObserver, ObservedCall
 from flinkray.testing.simulation.process import SimulatedProcess
-from tests.simulation.inside import endpoint_in, restarts_of
+from tests.simulation.inside import endpoint_in, keeps_any, restarts_of
 
 COORDINATOR = "StreamCoordinator"
 
@@ -59,6 +61,8 @@ class Attempts(CallObserver):
         """The last of each that was sent."""
         self._keep: dict[JobVertexID | None, dict[SimulatedProcess, None]] = {}
         """Who has them."""
+        self._has_finished: dict[SimulatedProcess, None] = {}
+        """Who has been told of the last task that has finished."""
 
     def process_changed(self, process: SimulatedProcess) -> None:
         """One has come or gone, or was taken for dead."""
@@ -66,14 +70,30 @@ class Attempts(CallObserver):
             self._loses_all(process)
 
     def _loses_all(self, process: SimulatedProcess) -> None:
+        known = [vertex_id for vertex_id, keepers in self._keep.items() if keepers]
         self._knows.pop(process, None)
+        for keepers in self._keep.values():
+            keepers.pop(process, None)
+        is_known = bool(self._has_finished)
+        self._has_finished.pop(process, None)
+        self._forget_what_is_forgotten()
         self._lose_notes()
-        for vertex_id, keepers in self._keep.items():
-            if process in keepers:
-                del keepers[process]
-                if not keepers:
-                    self._simulation.tell("nobody knows any more how far %s is", vertex_id)
-                    self.notes_were_lost = True
+        if is_known and not self._has_finished:
+            self._simulation.tell("nobody knows any more what has finished")
+            self.notes_were_lost = True
+        for vertex_id in known:
+            if not self._keep[vertex_id]:
+                self._simulation.tell("nobody knows any more how far %s is", vertex_id)
+                self.notes_were_lost = True
+
+    def _forget_what_is_forgotten(self) -> None:
+        """TaskExecutors do when the job has nothing there any more, and tell nobody."""
+        everyone = [self._knows, self._has_finished, *self._keep.values()]
+        for process in {one for them in everyone for one in them if one.kind == "TaskExecutor"}:
+            executor = endpoint_in(self._simulation, process, TaskExecutor)
+            if executor is None or not keeps_any(executor):
+                for them in everyone:
+                    them.pop(process, None)
 
     def _lose_notes(self) -> None:
         if self._notes is not None and not self._knows and not self.notes_were_lost:
@@ -81,13 +101,21 @@ class Attempts(CallObserver):
             self.notes_were_lost = True
 
     def begins(self, call: ObservedCall) -> None:
-        everyone = [self._knows, *self._keep.values()]
+        everyone = [self._knows, self._has_finished, *self._keep.values()]
         for frozen in {one for them in everyone for one in them if one.is_frozen}:
             self._loses_all(frozen)
         if call.method == "keep_part":
             self._kept(call.arguments[-1], call.sender, call.receiver)
         elif call.method == "note" and call.receiver.kind in ("SlotPool", COORDINATOR):
-            self._noted(call)
+            self._noted(call.arguments[-1], call.sender, call.receiver)
+        elif call.method == "keep" and call.receiver.kind == "TaskExecutor":
+            self._kept_at_task_executor(call)
+        elif call.method == "note_finished" and call.sender in self._has_finished:
+            self._has_finished[call.receiver] = None
+        elif call.method == "tasks_reported" and call.receiver.kind == "JobMaster":
+            states = (it for it in call.arguments[0] if isinstance(it, TaskExecutionState))
+            if any(state.state is ExecutionState.FINISHED for state in states):
+                self._has_finished = {call.receiver: None, call.sender: None}
         elif call.method == "run_tasks" and call.receiver.kind == "TaskProcess":
             self._run(call.receiver, call.arguments[0])
 
@@ -95,6 +123,10 @@ class Attempts(CallObserver):
         if call.method == "hand_over_part":
             assert isinstance(result, KeptPart)
             self._kept(result, call.sender)
+        elif call.method == "hand_over_finished" and call.receiver in self._has_finished:
+            self._has_finished[call.sender] = None
+        elif call.method == "hand_over" and isinstance(result, KeptPiece) and result.part:
+            self._kept(result.part, call.sender)
 
     def _kept(self, part: KeptPart, *by: SimulatedProcess) -> None:
         known = self._parts.get(part.vertex_id)
@@ -105,14 +137,21 @@ class Attempts(CallObserver):
             self._keep[part.vertex_id] = {}
         self._keep[part.vertex_id] |= {process: None for process in by if _can_be_asked(process)}
 
-    def _noted(self, call: ObservedCall) -> None:
-        notes = call.arguments[-1]
+    def _kept_at_task_executor(self, call: ObservedCall) -> None:
+        piece = call.arguments[-1]
+        assert isinstance(piece, KeptPiece)
+        if piece.finished and call.sender in self._has_finished:
+            self._has_finished[call.receiver] = None
+        if piece.part is not None:
+            self._kept(piece.part, call.sender, call.receiver)
+        if piece.notes is not None:
+            self._noted(piece.notes, call.sender, call.receiver)
+
+    def _noted(self, notes: JobNotes, by: SimulatedProcess, at: SimulatedProcess) -> None:
         if notes != self._notes:
             self._notes = notes
             self._knows.clear()
-        self._knows |= {
-            process: None for process in (call.sender, call.receiver) if _can_be_asked(process)
-        }
+        self._knows |= {process: None for process in (by, at) if _can_be_asked(process)}
         self._lose_notes()
 
     def _run(self, process: SimulatedProcess, deployments: TaskDeployments) -> None:
@@ -147,9 +186,6 @@ class ElasticAttempts(Attempts):
         """Which JobMaster has cancelled something of it first."""
         self._is_other = False
         """Since all was stopped last, slots may have gone, or the bounds are others."""
-        self._has_finished: dict[SimulatedProcess, None] = {}
-        """Who has been told what has finished: no coordinator is, and TaskExecutors that have
-        nothing else of the job forget it."""
         self.changes = 0
         """Graphs that another one has taken the place of."""
         self.has_ended: Callable[[], bool] = lambda: False
@@ -163,12 +199,6 @@ class ElasticAttempts(Attempts):
         elif call.method == "cancel_tasks" and call.receiver.kind == "TaskExecutor":
             for attempt_id in call.arguments[0]:
                 self._stopped_by.setdefault(attempt_id.graph_id, call.sender)
-        elif call.method == "note_finished" and call.sender in self._has_finished:
-            self._has_finished[call.receiver] = None
-        elif call.method == "tasks_reported" and call.receiver.kind == "JobMaster":
-            states = (it for it in call.arguments[0] if isinstance(it, TaskExecutionState))
-            if any(state.state is ExecutionState.FINISHED for state in states):
-                self._has_finished = {call.receiver: None}
         if call.sender.kind == "JobMaster" and not self._may_grow:
             job_master = endpoint_in(self._simulation, call.sender, JobMaster)
             if job_master is not None and restarts_of(job_master) and self._has_begun():
@@ -177,8 +207,6 @@ class ElasticAttempts(Attempts):
 
     def succeeded(self, call: ObservedCall, result: object) -> None:
         super().succeeded(call, result)
-        if call.method == "hand_over_finished" and call.receiver in self._has_finished:
-            self._has_finished[call.sender] = None
         is_behind = isinstance(result, AdoptedCoordinator) and self._is_behind(result.restores)
         if is_behind and self._notes is not None:  # it was being scaled to that
             self._stopped_by.setdefault(self._notes.graph_id, call.receiver)
@@ -187,9 +215,6 @@ class ElasticAttempts(Attempts):
         if self.has_ended():
             return
         super()._loses_all(process)
-        if self._has_finished.pop(process, self) is None and not self._has_finished:
-            self._simulation.tell("nobody knows any more what has finished")
-            self.notes_were_lost = True
 
     def _is_behind(self, restores: int) -> bool:
         return self._notes is not None and restores != self._notes.restores
@@ -210,20 +235,20 @@ class ElasticAttempts(Attempts):
         if self.unexplained and not self.notes_were_lost:
             self._violated(f"{self.unexplained}, and nothing but masters has died")
 
-    def _noted(self, call: ObservedCall) -> None:
-        before, notes = self._notes, call.arguments[-1]
-        super()._noted(call)
+    def _noted(self, notes: JobNotes, by: SimulatedProcess, at: SimulatedProcess) -> None:
+        before = self._notes
+        super()._noted(notes, by, at)
         if notes.is_being_scaled:
             self._is_other &= notes == before
-            self._stopped_by.setdefault(notes.graph_id, call.sender)
+            self._stopped_by.setdefault(notes.graph_id, by)
         if before is None or before.graph_id == notes.graph_id or not any(before.attempts):
             return  # what was never deployed gives way to anything
         self.changes += 1
         stopped_by = self._stopped_by.get(before.graph_id)
-        was_stopped_before = stopped_by not in (None, call.sender)
+        was_stopped_before = stopped_by not in (None, by)
         is_another = before.parallelisms != notes.parallelisms or self._is_other
         if not (is_another or was_stopped_before or self._may_grow or self.notes_were_lost):
-            self._explain(f"{call.sender} has restarted the job, with {notes.parallelisms} again")
+            self._explain(f"{by} has restarted the job, with {notes.parallelisms} again")
 
     def _may_begin(self, attempt_id: ExecutionAttemptID) -> bool:
         place = attempt_id.graph_id, attempt_id.vertex

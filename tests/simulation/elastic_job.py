@@ -43,6 +43,7 @@ from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.testing.simulation.seeds import stream
 from tests.simulation.attempts import Attempts, ElasticAttempts
 from tests.simulation.job_user import JobUser
+from tests.simulation.stored_jobs import StoredJobs
 from tests.simulation.streaming_job import StreamingJob
 from tests.simulation.streaming_program import Hold, Program
 from tests.simulation.streaming_world import StreamingWorld
@@ -128,7 +129,7 @@ class ElasticUser(JobUser):
 
     def stored_graph(self, world: StreamingWorld) -> JobGraph | None:
         """That is durable, with the present bounds; None: the job has ended."""
-        data = self.simulation.disk().durable(f"cluster/job-graphs/{world.job_id}.graph")
+        data = StoredJobs(self.simulation.disk()).graph(world.job_id, durable=True)
         if data is None or world.end_is_durable:
             return None
         return decode_entry(data, StoredJob).graph

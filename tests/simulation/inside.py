@@ -70,6 +70,11 @@ def followed_jobs(executor: TaskExecutor) -> set[JobID]:
     return {job.job_id for job in executor._job_leaders._jobs}
 
 
+def keeps_any(executor: TaskExecutor) -> bool:
+    """Whether it keeps what a JobMaster has noted."""
+    return bool(executor._kept._complete or executor._kept._begun)
+
+
 def tasks_in(process: TaskProcess) -> set[tuple[JobID, ExecutionAttemptID]]:
     """Those that have not ended."""
     return {(task.job_id, attempt_id) for attempt_id, task in process._tasks.items()}

@@ -24,6 +24,8 @@ from flinkray.actors.job_master import endpoint as job_master
 from flinkray.actors.job_master import snapshot_requests
 from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
 from flinkray.actors.job_master.notes import NotesForSuccessor
+from flinkray.actors.job_master.past_copies import PastCopies
+from flinkray.actors.job_master.reconciliation import Reconciliation
 from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
 from flinkray.actors.job_master.stored_checkpoints import StoredCheckpoints
 from flinkray.actors.job_master.task_deployer import TaskDeployer
@@ -46,10 +48,12 @@ from flinkray.checkpoint.handles import FileState, StateLocation
 from flinkray.checkpoint.state_files import StateOutput
 from flinkray.checkpoint.storage import metadata_path
 from flinkray.core.errors import FlinkRayError, RpcError
-from flinkray.ha import EmbeddedHaServices, abstract_services, durable_checkpoint_stores
+from flinkray.core.ids import ResourceID
+from flinkray.ha import EmbeddedHaServices, abstract_services
 from flinkray.ha.directory import FileDirectory
 from flinkray.ha.durable_checkpoint_stores import DurableCheckpointIDCounter
 from flinkray.ha.durable_stores import DurableJobGraphStore, DurableJobResultStore
+from flinkray.ha.epoch_directory import EpochDirectory
 from flinkray.rpc import HeartbeatManager, RegisteredRpcConnection, RpcEndpoint
 from flinkray.rpc.calls import patience
 from flinkray.rpc.liveness import registration
@@ -62,6 +66,7 @@ from flinkray.scheduler.job.transitions import CheckpointIsStored
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.task_slots.task_slot_table import TaskSlotTable
 from flinkray.streaming.checkpoint.barrier_handler import BarrierTracker
+from flinkray.streaming.network.views import RemoteView
 from flinkray.streaming.sinks.committables import CommittableCollector, CommittableMessage
 from flinkray.streaming.sources.coordinator import SourceCoordinator
 from flinkray.streaming.task import task as stream_task
@@ -387,15 +392,15 @@ FRAMEWORK: dict[str, Safeguard] = {
         _replace(dispatch, "_Lane", _UnfencedLane),
     ),
     "generation check": Safeguard(
-        "a connection disregards the answer to a registration that it has given up",
+        "a connection ignores the answer to a registration that it has given up",
         _replace(RegisteredRpcConnection, "_is_current", lambda *_: True),
     ),
     "de-duplication": Safeguard(
-        "a connection refuses a frame that came before",
+        "a connection ignores a frame that it has already received",
         _replace(dispatch, "_Lane", _ForgetfulLane),
     ),
     "heartbeats": Safeguard(
-        "leader and workers notice each other's silence",
+        "leaders and workers notice when their peer is silent",
         _skip(HeartbeatManager, "monitor_target"),
     ),
 }
@@ -404,27 +409,27 @@ FRAMEWORK: dict[str, Safeguard] = {
 WHOLE_CLUSTER: dict[str, Safeguard] = {
     **{name: FRAMEWORK[name] for name in ("fencing", "de-duplication", "heartbeats")},
     "fencing of one-way messages": Safeguard(
-        "an endpoint refuses also those of another session",
+        "an endpoint refuses one-way messages with another session's token",
         _around(dispatch.ServerConnection, "frame_received", _tells_unfenced),
     ),
     "reconciliation": Safeguard(
-        "a JobMaster compares what its TaskExecutors run with what it has deployed",
+        "a JobMaster compares the tasks that TaskExecutors run with those that it has deployed",
         _skip(TaskDeployer, "running"),
     ),
     "reconciliation: missing": Safeguard(
-        "a task that does not run although it was deployed has failed",
+        "a deployed task that its TaskExecutor does not run counts as failed",
         _reconciling_without("missing"),
     ),
     "reconciliation: unknown": Safeguard(
-        "a task that runs and was given up is cancelled",
+        "a running task that the JobMaster has given up is cancelled",
         _reconciling_without("unknown"),
     ),
     "cancelling of both kinds": Safeguard(
-        "a task that was given up is cancelled, be it a Spark executor's",
+        "a task that was given up is cancelled, of Python or of Spark",
         _around(TaskExecution, "cancel_all", _only_python),
     ),
     "slot comparison": Safeguard(
-        "a TaskExecutor compares its slots with those that the JobMaster knows",
+        "a TaskExecutor compares its slots with the slots that the JobMaster knows",
         _skip(TaskExecutor, "slots_reported"),
     ),
     "submissions stored first": Safeguard(
@@ -434,11 +439,11 @@ WHOLE_CLUSTER: dict[str, Safeguard] = {
         ),
     ),
     "cancels stored first": Safeguard(
-        "that a job is to be cancelled is stored before it is acknowledged",
+        "a job's cancellation is stored before the request is acknowledged",
         _stored_later(DurableJobGraphStore, "put_job_graph", lambda _, job: job.cancel_requested),
     ),
     "ends stored first": Safeguard(
-        "how a job ended is stored before its JobMaster may forget it",
+        "a job's result is stored before the JobMaster's report is acknowledged",
         _replace(Dispatcher, "_job_ended", _end_not_awaited),
     ),
     "content synchronised": Safeguard(
@@ -448,23 +453,23 @@ WHOLE_CLUSTER: dict[str, Safeguard] = {
         "a file's name is made durable before its write returns", _without_step("sync_directory")
     ),
     "new directories synchronised": Safeguard(
-        "a directory is made durable before something in it is",
+        "a new directory is made durable before its entries",
         _around(FileDirectory, "_make", _directories_unsynced),
     ),
     "clean before dirty goes": Safeguard(
-        "a result is stored as clean before the dirty one is deleted",
+        "a result is stored as clean before the dirty entry is deleted",
         _replace(DurableJobResultStore, "mark_result_as_clean", _clean_before_dirty_is_kept),
     ),
     "de-duplication of submissions": Safeguard(
-        "a job that is submitted again is not run again",
+        "a job that is submitted again is not run a second time",
         _around(Dispatcher, "submit_job", _forgets_known_jobs),
     ),
     "ends of past JobMasters": Safeguard(
-        "how a job ended is believed of the JobMaster alone that leads it",
+        "the Dispatcher takes a job's result from the job's current JobMaster alone",
         _around(Dispatcher, "job_reached_terminal_state", _whoever_tells),
     ),
     "past JobMasters rejected": Safeguard(
-        "a JobMaster that does not lead its job is refused at the Dispatcher",
+        "the Dispatcher refuses a JobMaster that does not lead its job",
         _replace(
             job_master_supervision.JobMasterSupervision,
             "_why_not_led_by",
@@ -472,7 +477,7 @@ WHOLE_CLUSTER: dict[str, Safeguard] = {
         ),
     ),
     "deaths of past JobMasters": Safeguard(
-        "the death of a JobMaster that leads no more has no consequence",
+        "the death of a replaced JobMaster has no effect",
         _around(
             Dispatcher,
             "_job_master_terminated",
@@ -482,27 +487,27 @@ WHOLE_CLUSTER: dict[str, Safeguard] = {
         ),
     ),
     "kill before another start": Safeguard(
-        "whoever is taken for dead is killed before its successor is started",
+        "a process that is taken for dead is killed before its successor starts",
         _skip(SimulatedRpcService, "kill"),
     ),
     "telling again to cancel": Safeguard(
-        "a JobMaster that was not reached is told again to cancel its job",
+        "the Dispatcher repeats a request to cancel that did not reach the JobMaster",
         _skip(job_master_supervision.JobMasterSupervision, "_keep_telling_to_cancel"),
     ),
     "successors told to cancel": Safeguard(
-        "a JobMaster that registers hears that its job is to be cancelled",
+        "a JobMaster that registers is told that its job is to be cancelled",
         _around(job_master_supervision.JobMasterSupervision, "register", _not_told_to_cancel),
     ),
     "clean-up insisted on": Safeguard(
-        "what is done after a job's end is tried until it is done",
+        "the clean-up after a job's end is repeated until it succeeds",
         _replace(job_cleanup, "retry_until_done", _once),
     ),
     "ends reported again": Safeguard(
-        "a job's end is reported until it is stored",
+        "a JobMaster reports its job's result until the Dispatcher has stored it",
         _replace(job_master, "report_end", _reported_once),
     ),
     "watches": Safeguard(
-        "who depends on an endpoint is told of its end",
+        "an endpoint is told when an endpoint that it watches ends",
         _around(RpcEndpoint, "watch", _unwatched),
     ),
     "registrations tried again": Safeguard(
@@ -516,7 +521,7 @@ WHOLE_CLUSTER: dict[str, Safeguard] = {
         "a SlotPool that hangs is replaced", _hears_no_silence("JobMaster", "SlotPool")
     ),
     "heartbeats: JobMaster of TaskExecutor": Safeguard(
-        "the tasks of a TaskExecutor that hangs run elsewhere",
+        "the tasks of a TaskExecutor that hangs are restarted elsewhere",
         _hears_no_silence("JobMaster", "TaskExecutor"),
     ),
     "heartbeats: JobMaster of Spark driver": Safeguard(
@@ -535,59 +540,59 @@ WHOLE_CLUSTER: dict[str, Safeguard] = {
         _hears_no_silence("ResourceManager", "JobMaster"),
     ),
     "heartbeats: TaskExecutor of JobMaster": Safeguard(
-        "a TaskExecutor registers anew at a JobMaster that it does not hear",
+        "a TaskExecutor registers again at a silent JobMaster",
         _hears_no_silence("TaskExecutor", "JobMaster"),
     ),
     "heartbeats: TaskExecutor of ResourceManager": Safeguard(
-        "a TaskExecutor registers anew at a ResourceManager that it does not hear",
+        "a TaskExecutor registers again at a silent ResourceManager",
         _hears_no_silence("TaskExecutor", "ResourceManager"),
     ),
     "order of a SlotPool's news": Safeguard(
-        "a SlotPool of whose news some are missing is replaced",
+        "a SlotPool is replaced when a later message shows that one was lost",
         _replace(SlotPoolConnection, "is_next", _any_news),
     ),
     "count of a SlotPool's news": Safeguard(
-        "at a heartbeat the JobMaster has all news that were sent before the last one",
+        "a SlotPool is replaced when its heartbeats show that a message was lost",
         _replace(SlotPoolConnection, "_ask_for_news", _ask_for_no_news),
     ),
     "SlotPools that do not listen": Safeguard(
-        "a SlotPool that does not take what it is told is replaced",
+        "a SlotPool is replaced when a call of the JobMaster fails",
         _replace(SlotPoolConnection, "_told", _swallow),
     ),
     "slots of a lost SlotPool": Safeguard(
-        "the next SlotPool is told of the slots that the lost one had",
+        "the next SlotPool is told which slots the lost SlotPool had",
         _replace(SlotLedger, "restored", lambda self: iter(())),
     ),
     "requirements declared again": Safeguard(
-        "what a job needs is declared until it arrives",
+        "a SlotPool declares requirements until the ResourceManager has answered",
         _replace(SlotPool, "_keep_declaring", _declared_once),
     ),
     "slots offered again": Safeguard(
-        "slots are offered until the JobMaster has answered",
+        "a TaskExecutor offers slots until the JobMaster has answered",
         _replace(SlotOffering, "_keep_offering", _offered_once),
     ),
     "slots that nobody uses": Safeguard(
-        "a slot that is not used is free again after a while",
+        "an allocated slot that stays unused is freed after a time-out",
         _skip(TaskExecutor, "_free_timed_out_slots"),
     ),
     "one allocation per slot": Safeguard(
-        "a TaskExecutor refuses to give a slot that it has given",
+        "a TaskExecutor refuses to allocate an allocated slot again",
         _skip(TaskSlotTable, "_refuse_unless_possible"),
     ),
     "slot reports": Safeguard(
-        "the ResourceManager's books are put right by what TaskExecutors report",
+        "the ResourceManager corrects its records by the slot reports of TaskExecutors",
         _skip(SlotAllocation, "report_slots"),
     ),
     "orders of past JobMasters": Safeguard(
-        "a TaskExecutor refuses the orders of JobMasters that lead no more",
+        "a TaskExecutor refuses orders of a replaced JobMaster",
         _skip(TaskExecution, "_refuse_past_leader"),
     ),
     "orders of past ResourceManagers": Safeguard(
-        "a TaskExecutor gives slots for the ResourceManager alone at which it is registered",
+        "a TaskExecutor allocates slots only for the ResourceManager that it is registered at",
         _skip(ResourceManagerRegistration, "check"),
     ),
     "jobs that have nothing here": Safeguard(
-        "a TaskExecutor leaves the JobMasters of jobs that have nothing there",
+        "a TaskExecutor leaves the JobMaster of a job that has no slot or result there",
         _skip(TaskExecutor, "_leave_unless_used"),
     ),
     "results of lost JobMasters": Safeguard(
@@ -595,19 +600,19 @@ WHOLE_CLUSTER: dict[str, Safeguard] = {
         _skip(TaskResults, "job_gone"),
     ),
     "results of dead task processes": Safeguard(
-        "a TaskExecutor knows that results have died with their process",
+        "a TaskExecutor forgets the results of a dead task process",
         _skip(TaskResults, "process_died"),
     ),
     "ends of tasks told again": Safeguard(
-        "a task process tells the states of its tasks until it is heard",
+        "a task process reports task states until its TaskExecutor has answered",
         _replace(TaskProcess, "_tell", _told_once),
     ),
     "last words of task processes": Safeguard(
-        "what a process says of tasks is not taken for news of its successor's",
+        "a late report of a dead task process changes no task of its successor",
         _around(PythonTasks, "reported", _from_any_process),
     ),
     "task processes in doubt": Safeguard(
-        "a task process that may run tasks of which nobody knows is killed",
+        "a task process that may run tasks unknown to its TaskExecutor is killed",
         _replace(task_processes, "_MAY_HAVE_ARRIVED", ()),
     ),
 }
@@ -652,6 +657,17 @@ class _CountInMemory(DurableCheckpointIDCounter):
 
     def _write(self, next_id: int) -> None:
         self._next_id = next_id
+
+
+def _writes_as_the_last_owner(put: Any) -> Any:
+    def write(self: EpochDirectory, entries: Any) -> None:
+        files = self._files()
+        last = self._last_claim(files)
+        if self._written is not None and last is not None and last != self._written.claim:
+            self._written = max(file for file in files if file.claim == last)
+        put(self, entries)
+
+    return write
 
 
 def _cut_later(_: Any) -> Any:
@@ -708,33 +724,50 @@ def _drains_nothing() -> AbstractContextManager[object]:
     return patch.dict(snapshot_requests._PROPERTIES, {SnapshotType.TERMINATE_WITH_SAVEPOINT: plain})
 
 
+def _hands_over_nothing(_: Any) -> Any:
+    async def left(self: PastCopies, reports: Any, notes: Any) -> None:
+        return None
+
+    return left
+
+
+def _waits_in_silence(_: Any) -> Any:
+    async def wait(
+        self: Reconciliation, resource_id: ResourceID, address: str, patience: float
+    ) -> None:
+        await self._job_master.rpc_service.pause(patience)
+        self._expect_no_more(resource_id)
+
+    return wait
+
+
 CHECKPOINTS: dict[str, Safeguard] = {
     "alignment": Safeguard(
-        "a task takes its snapshot before it reads on in a channel that has brought the barrier",
+        "a task reads on behind a barrier only after its snapshot",
         _replace(stream_task, "ExactlyOnceHandler", _tracks),
     ),
     "durable before acknowledged": Safeguard(
-        "a task acknowledges a checkpoint when its state is durable",
+        "a task acknowledges a checkpoint only when the task's state is durable",
         _replace(state_files, "StateOutput", _AcknowledgesFirst),
     ),
     "completed before committed": Safeguard(
-        "tasks commit when the checkpoint's metadata and pointer are durable",
+        "tasks commit only when the checkpoint's metadata and pointer are durable",
         _around(StoredCheckpoints, "store", _completed_first),
     ),
     "count of ids kept": Safeguard(
-        "the ids of a job's checkpoints go on where its last JobMaster was",
+        "a JobMaster continues the checkpoint ids of its predecessor",
         _replace(abstract_services, "DurableCheckpointIDCounter", _CountInMemory),
     ),
     "source cut before the barrier": Safeguard(
-        "what is assigned after a source's cut is held back until its reader's snapshot",
+        "a reader's snapshot covers the splits up to the coordinator's cut, and no later ones",
         _around(SplitClient, "trigger", _cut_later),
     ),
     "shared files counted": Safeguard(
-        "a file is deleted when no checkpoint refers to it that is retained or may be completed",
+        "a shared file is deleted only when no retained or pending checkpoint uses it",
         _around(SharedStateRegistry, "unregister", _unregistered_at_once),
     ),
     "committables wait": Safeguard(
-        "a sink's committables are committed when a checkpoint is complete that covers them",
+        "a sink commits committables only when a checkpoint that covers them is complete",
         _replace(CommittableCollector, "_is_due", lambda *_: True),
     ),
     "committables kept": Safeguard(
@@ -742,43 +775,45 @@ CHECKPOINTS: dict[str, Safeguard] = {
         _around(CommittableCollector, "capture", _keeps_what_is_new),
     ),
     "checkpoints kept until the end is stored": Safeguard(
-        "the checkpoints of a job that has ended are deleted when the Dispatcher has stored that",
+        "checkpoints are deleted only when the Dispatcher has stored how the job ended",
         _skip(StoredCheckpoints, "hold"),
     ),
     "savepoints are not subsumed": Safeguard(
-        "what a job was started from stays when it has a checkpoint of its own",
+        "the savepoint that a job started from outlives the job's own checkpoints",
         _replace(CheckpointProperties, "is_discarded_when_subsumed", True),
     ),
     "stops answered after the end": Safeguard(
-        "a stop is answered when the Dispatcher has stored how the job has ended",
+        "a stop is answered only when the Dispatcher has stored how the job ended",
         _skip(CheckpointCarrier, "until_end_is_stored"),
     ),
     "committed before a stop": Safeguard(
-        "tasks commit what the savepoint covers that they end with",
+        "a task that stops with a savepoint first commits what the savepoint covers",
         _ends_uncommitted,
     ),
     "drained before a stop": Safeguard(
-        "event time ends before a savepoint that drains",
+        "event time ends before the savepoint of a stop that drains",
         _drains_nothing,
     ),
     "pointers of dead JobMasters": Safeguard(
-        "the Dispatcher forgets the checkpoints of a job that has ended",
+        "the Dispatcher deletes the checkpoint pointers of a job that has ended",
         _skip(EmbeddedHaServices, "forget_checkpoints"),
     ),
     "attempts matched": Safeguard(
-        "a JobMaster takes over the attempts alone that were noted last",
+        "a JobMaster takes over only the attempts that the latest notes name",
         _replace(TakeOver, "_is_noted", lambda *_: True),
     ),
     "contradictions": Safeguard(
-        "what runs goes on under the next JobMaster unless something contradicts it",
+        "a JobMaster that takes over a task checks that the task can go on",
         _skip(TakeOver, "_contradiction"),
     ),
-    "stores fenced": Safeguard(
-        "a JobMaster that was replaced changes nothing that is stored of checkpoints",
-        _skip(durable_checkpoint_stores._Entries, "check_owner"),
+    "credit for barriers": Safeguard(
+        "a barrier takes credit of its channel, as records do",
+        _around(
+            RemoteView, "_pay", lambda pay: lambda self, it: None if it.is_event else pay(self, it)
+        ),
     ),
     "notes before deployments": Safeguard(
-        "a JobMaster deploys what the next one would know of",
+        "a JobMaster deploys tasks only after its notes about them are kept elsewhere",
         _skip(NotesForSuccessor, "acknowledged"),
     ),
 }
@@ -786,23 +821,47 @@ CHECKPOINTS: dict[str, Safeguard] = {
 
 TAKE_OVER: dict[str, Safeguard] = {
     "told what is kept": Safeguard(
-        "readers are told of a split when it is known outside of the coordinator of their source",
+        "a reader learns of a split only after another process has a copy of the assignment",
         _replace(SourceCoordinator, "_may_tell", lambda self, reader, limit: limit),
     ),
     "replaced JobMasters": Safeguard(
-        "a JobMaster that learns that it was replaced stops nothing of its successor's",
+        "a JobMaster that learns of its successor stops nothing that the successor uses",
         _skip(Leadership, "lose"),
     ),
 }
 """Likewise, in the scenario of a streaming job of which only masters die."""
 
+DEATHS_TOGETHER: dict[str, Safeguard] = {
+    "TaskExecutors asked": Safeguard(
+        "a JobMaster that takes over waits until its TaskExecutors have reported",
+        _around(Reconciliation, "_keep_asking", _waits_in_silence),
+    ),
+}
+"""Likewise, in the same scenario, where masters are killed together and are long away."""
+
+PAUSED_WRITERS: dict[str, Safeguard] = {
+    "stores fenced": Safeguard(
+        "a replaced master cannot change stored checkpoints and jobs",
+        _around(EpochDirectory, "_put", _writes_as_the_last_owner),
+    ),
+}
+"""Likewise, where masters stand still in the middle of what they write."""
+
+ALL_DEAD: dict[str, Safeguard] = {
+    "kept at a TaskExecutor": Safeguard(
+        "TaskExecutors keep a copy of the JobMaster's notes for the next JobMaster",
+        _around(PastCopies, "left", _hands_over_nothing),
+    ),
+}
+"""Likewise, where SlotPools and coordinators of sources are killed with them."""
+
 PATIENCE: dict[str, Safeguard] = {
     "looking again after stalls": Safeguard(
-        "a process that stood still gives nobody up before it has handled what lay unread",
+        "a process that stood still reads waiting messages before it gives up a peer",
         _replace(patience, "PUNCTUAL", inf),
     ),
     "no goodbye to who is silent": Safeguard(
-        "a TaskExecutor that registers anew at a silent ResourceManager is not lost to it",
+        "a TaskExecutor registers again at a silent ResourceManager without a disconnect",
         _replace(ResourceManagerRegistration, "_deaf", _says_goodbye),
     ),
 }
@@ -837,6 +896,21 @@ MASTERS = Scenario(
     TAKE_OVER,
     lambda seed: Simulation(seed, faults=streaming_job.MASTERS_FAULTS, nodes=2),
     lambda simulation: streaming_job.StreamingJob(simulation, only_masters_die=True).run(),
+)
+TOGETHER = Scenario(
+    DEATHS_TOGETHER,
+    lambda seed: Simulation(seed, faults=streaming_job.LEADERS_FAULTS, nodes=2),
+    lambda simulation: streaming_job.LongStreamingJob(simulation, only_masters_die=True).run(),
+)
+WRITERS = Scenario(
+    PAUSED_WRITERS,
+    lambda seed: Simulation(seed, faults=streaming_job.WRITERS_FAULTS, nodes=2),
+    lambda simulation: streaming_job.StreamingJob(simulation, only_masters_die=True).run(),
+)
+TRIPLES = Scenario(
+    ALL_DEAD,
+    lambda seed: Simulation(seed, faults=streaming_job.TOGETHER_FAULTS, nodes=2),
+    lambda simulation: streaming_job.LongStreamingJob(simulation, only_masters_die=True).run(),
 )
 STALLS = Scenario(
     PATIENCE,

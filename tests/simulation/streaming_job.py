@@ -5,8 +5,9 @@ In some seeds savepoints are taken of it, and it is stopped and resumed
 (:mod:`tests.simulation.attempts`).
 
 What must hold at every step, :class:`~tests.simulation.streaming_world.StreamingWorlds`,
-:class:`~tests.simulation.stored_checkpoints.StoredCheckpoints` and the
-:class:`~tests.simulation.external_system.ExternalSystem` ask.  Besides, when the faults are over,
+:class:`~tests.simulation.stored_checkpoints.StoredCheckpoints`, the
+:class:`~tests.simulation.external_system.ExternalSystem` and :mod:`tests.simulation.channel_credit`
+ask.  Besides, when the faults are over,
 
 - within :data:`BOUND` seconds the job finishes, and every record is committed;
 - within :data:`CLEANING` seconds of that no checkpoint of it is left.
@@ -26,16 +27,17 @@ from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.simulated_cluster import SimulatedCluster
-from flinkray.testing.simulation import Simulation
+from flinkray.testing.simulation import Faults, Simulation
 from flinkray.testing.simulation.calls import CallObserver, observed_calls
 from flinkray.testing.simulation.seeds import stream
 from tests.simulation.attempts import Attempts
+from tests.simulation.channel_credit import check_credit
 from tests.simulation.external_system import ExternalSystem
 from tests.simulation.job_user import JobUser
 from tests.simulation.stored_checkpoints import StoredCheckpoints
 from tests.simulation.streaming_program import SINKS, Program, job_graph
 from tests.simulation.streaming_world import StreamingWorlds
-from tests.simulation.whole_cluster import BRIEF_FAULTS, CONFIGURATION, NODE
+from tests.simulation.whole_cluster import BRIEF_FAULTS, CONFIGURATION, NODE, REPEATABLE
 
 BOUND = 120.0
 CLEANING = 60.0
@@ -65,6 +67,38 @@ MASTERS_FAULTS = replace(
 )
 """Nothing that those who run tasks would have to give up a task for: masters die, freeze and are
 taken for dead, the storage fails, and messages are late, for less than anybody is patient."""
+
+TOGETHER_FAULTS = Faults(
+    together_every=2.0,
+    slow_restarts=25.0,
+    since=0.5,
+    until=14.0,
+    spare=MASTERS_FAULTS.spare,
+    vary=False,
+)
+"""Masters that are killed together, and nothing else.  Those that Ray restarts are away for longer
+than anybody who does not answer is waited for."""
+
+LEADERS_FAULTS = replace(
+    TOGETHER_FAULTS, spare=(*TOGETHER_FAULTS.spare, "SlotPool", "StreamCoordinator")
+)
+"""The same among JobMaster, Dispatcher and ResourceManager alone."""
+
+REPEATS_FAULTS = Faults(
+    repeated=0.2,
+    repeatable=REPEATABLE,
+    since=0.3,
+    until=9.0,
+    spare=MASTERS_FAULTS.spare,
+    vary=False,
+)
+"""Calls that are made again although they were answered, and nothing else."""
+
+WRITERS_FAULTS = Faults(
+    paused_work=0.1, since=0.5, until=14.0, spare=LEADERS_FAULTS.spare, vary=False
+)
+"""JobMasters, Dispatchers and ResourceManagers that stand still in the middle of what they write,
+and go on with it beside their successors."""
 
 _PATIENCE = {"heartbeat.timeout": "8 s", "rpc.ask-timeout": "12 s"}
 """There."""
@@ -123,6 +157,7 @@ class StreamingJob:
                 "restart-strategy.fixed-delay.attempts": "100000",
                 "restart-strategy.fixed-delay.delay": "50 ms",
             },
+            table=stream(self.simulation.seed, "table").choice((0, 0, 1, 3)),
             sink=stream(self.simulation.seed, "sink").choice(SINKS),
         )
         return self._with_savepoints(program) if self.takes_savepoints else program
@@ -171,6 +206,7 @@ class StreamingJob:
         self.worlds = StreamingWorlds(simulation, self.external, stored, *observers)
         self.user = self.user_is(simulation, self.cluster, self.worlds, self.external, stored)
         simulation.always(self.worlds.check)
+        simulation.always(lambda: check_credit(simulation), every=10)
         simulation.listeners.append(self.worlds.process_changed)
         with observed_calls(self.worlds):
             await self._run(program, graph)
@@ -221,3 +257,11 @@ class StreamingJob:
         if self.takes_savepoints:
             return await self.user.stop_and_resume(program, graph)
         return await self.user.run(graph)
+
+
+class LongStreamingJob(StreamingJob):
+    """It runs for about as long as masters are away at most."""
+
+    def program(self) -> Program:
+        program = super().program()
+        return replace(program, longest_pause=5 * program.longest_pause)

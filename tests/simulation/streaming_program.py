@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+from flinkray import user_code
 from flinkray.core.clock import Clock
 from flinkray.core.ids import random_bytes
 from flinkray.core.job_options import CHECKPOINTING_UNALIGNED, STATE_RECOVERY_PATH
@@ -24,7 +25,6 @@ from flinkray.datastream.cluster_execution import job_of
 from flinkray.datastream.common import Types
 from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.scheduler.graph.job_graph import JobGraph
-from flinkray.spark import user_code
 from flinkray.state.descriptors import ListStateDescriptor
 from flinkray.streaming.operators.operator import OperatorStateCapture, StreamOperator
 from flinkray.streaming.records.elements import Block
@@ -79,6 +79,9 @@ class Program:
     failures: float
     """Share of the records whose count fails, while there are faults."""
     configuration: dict[str, str]
+    table: int = 0
+    """Splits of a second source, which gives all it has at once and has ended long before what it
+    gave is read."""
     sink: str = "operator"
     """Which of :data:`SINKS` writes the transactions."""
     has_windows: bool = False
@@ -99,7 +102,8 @@ class Program:
     @property
     def all_records(self) -> set[tuple[int, int]]:
         """Split and number of each."""
-        return {(s, n) for s in range(self.splits) for n in range(self.records)}
+        splits = range(self.splits + self.table)
+        return {(split, number) for split in splits for number in range(self.records)}
 
 
 @dataclass
@@ -122,7 +126,7 @@ class RecordSource(Source[RecordSplit]):
     """Records ``(split, number)``, a few at a time."""
 
     def __init__(
-        self, splits: int, records: int, longest_pause: float, is_held: bool = False
+        self, splits: range, records: int, longest_pause: float, is_held: bool = False
     ) -> None:
         self._splits = splits
         self._records = records
@@ -135,7 +139,7 @@ class RecordSource(Source[RecordSplit]):
     def create_enumerator(
         self, context: EnumeratorContext[RecordSplit], clock: Clock
     ) -> SplitEnumerator[RecordSplit]:
-        splits = [RecordSplit(number, self._records) for number in range(self._splits)]
+        splits = [RecordSplit(number, self._records) for number in self._splits]
         return FixedSplitsEnumerator(context, splits)
 
     def create_reader(self, context: ReaderContext) -> SourceReader[RecordSplit]:
@@ -357,9 +361,16 @@ def job_graph(program: Program) -> JobGraph:
         configuration.set_string(key, value)
     env = StreamExecutionEnvironment.get_execution_environment(configuration)
     env.set_runtime_mode(RuntimeExecutionMode.STREAMING)
-    source = RecordSource(program.splits, program.records, program.longest_pause, program.is_held)
+    splits = range(program.splits)
+    source = RecordSource(splits, program.records, program.longest_pause, program.is_held)
     records = env.from_source(source, WatermarkStrategy.no_watermarks(), "records")
     records.set_parallelism(program.sources).uid("records")
+    if program.table:
+        splits = range(program.splits, program.splits + program.table)
+        table = env.from_source(
+            RecordSource(splits, program.records, 0.0), WatermarkStrategy.no_watermarks(), "table"
+        )
+        records = records.union(table.set_parallelism(1).uid("table"))
     function = CountingInWindows if program.has_windows else Counting
     counted = records.key_by(key_of).process(function(program.longest_work, program.failures))
     counted.set_parallelism(program.counters).uid("count")

@@ -17,6 +17,7 @@ from flinkray.core.ids import JobVertexID
 from flinkray.ha.checkpoint_stores import CheckpointCount, CompletedCheckpointPointer
 from flinkray.ha.directory import UNFINISHED
 from flinkray.ha.entries import decode_entry
+from flinkray.ha.epoch_directory import EpochContents
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, TriggerCheckpoint
 from flinkray.scheduler.graph.job_graph import JobGraph, SchedulerMode
 from flinkray.testing.simulation import Simulation
@@ -24,6 +25,7 @@ from flinkray.testing.simulation.calls import CallObserver, ObservedCall
 from flinkray.testing.simulation.process import SimulatedProcess
 from tests.simulation.external_system import ExternalSystem, Transaction
 from tests.simulation.stored_checkpoints import StoredCheckpoints
+from tests.simulation.stored_jobs import StoredJobs
 
 
 class StreamingWorld(CallObserver):
@@ -42,13 +44,11 @@ class StreamingWorld(CallObserver):
         self._stored = stored
         self._disk = simulation.disk()
         self.job_id = graph.job_id
-        job = self.job_id.hex()
-        self._pointers = f"cluster/checkpoint-pointers/{job}/"
-        self._result = f"cluster/job-results/{job}"
+        self._pointers = f"cluster/checkpoint-pointers/{self.job_id}/"
+        self._jobs = StoredJobs(self._disk)
         self._count = 0
         self._changes = self._losses = -1
-        self._retained: dict[str, CheckpointMetadata] = {}
-        """By the path of the pointer."""
+        self._retained: dict[int, CheckpointMetadata] = {}
         self._acknowledged: dict[int, dict[tuple[JobVertexID, int], TaskState | None]] = {}
         self._triggered_by: dict[int, SimulatedProcess] = {}
         self.completed: dict[int, None] = {}
@@ -57,6 +57,8 @@ class StreamingWorld(CallObserver):
         self.has_excuse = False
         """Whether a process has died before the job's end, or its JobMaster before it had deleted
         what there was, or the storage has failed."""
+        self._has_late_owner = False
+        """Whether a JobMaster that was taken for dead has lived until after the job's end."""
 
     def process_changed(self, process: SimulatedProcess) -> None:
         """One has come or gone, or was taken for dead."""
@@ -65,6 +67,8 @@ class StreamingWorld(CallObserver):
         is_early = process.kind == "JobMaster" and process.exit_code != "it has ended"
         if is_gone and (is_early or not self._has_ended()):
             self.has_excuse = True
+        if process.kind == "JobMaster" and process.is_banished and not process.is_alive:
+            self._has_late_owner = self._has_late_owner or self._has_ended()
 
     # --- of every call ----------------------------------------------------------------------------
 
@@ -102,33 +106,47 @@ class StreamingWorld(CallObserver):
         self._changes = disk.changes
         if not self._has_ended():
             self._check_count()
-        pointers = [path for path in disk.paths() if self._is_pointer(path)]
-        for path in pointers:
-            if path not in self._retained:
-                data = disk.durable(path)
-                if data is not None:
-                    self._completes(path, decode_entry(data, CompletedCheckpointPointer))
+        entries = self._entries_that_count("checkpoint")
+        if entries is not None:
+            pointers = [decode_entry(data, CompletedCheckpointPointer) for data in entries.values()]
+            there = {pointer.checkpoint_id: pointer for pointer in pointers}
+            forgotten = self._retained.keys() - there.keys()
+            if forgotten and there.keys() - self._retained.keys():
+                self._violated(f"who stored one of {[*there]} does not know of {[*forgotten]}")
+            for checkpoint_id in forgotten:
+                del self._retained[checkpoint_id]
+            for checkpoint_id, pointer in there.items():
+                if checkpoint_id not in self._retained:
+                    self._completes(pointer)
         if disk.losses != self._losses:
             self._losses = disk.losses
-            for path, metadata in tuple(self._retained.items()):
-                if disk.durable(path) is None:
-                    del self._retained[path]
-                else:
-                    self._stored.check_files(metadata)
+            for metadata in self._retained.values():
+                self._stored.check_files(metadata)
             self._check_latest()
 
-    def _is_pointer(self, path: str) -> bool:
-        return path.startswith(self._pointers) and path.endswith(".checkpoint")
+    def _entries_that_count(self, kind: str) -> dict[str, bytes] | None:
+        """What the next JobMaster would find, by name; None: one is taking over, and may find what
+        there was before, or what its predecessor has written since."""
+        found = [path.removeprefix(self._pointers) for path in self._disk.paths()]
+        claims = [name for name in found if name.endswith(f".{kind}-claim")]
+        if not claims:
+            return {}
+        owner = max(claims).removesuffix(f".{kind}-claim")
+        for name in sorted(found, reverse=True):
+            if name.startswith(f"{owner}-") and name.endswith(f".{kind}"):
+                data = self._disk.durable(f"{self._pointers}{name}")
+                if data is not None:
+                    contents = decode_entry(data, EpochContents)
+                    return {entry.name: entry.data or b"" for entry in contents.entries}
+        return None
 
     @property
     def end_is_durable(self) -> bool:
         """Whether nobody takes the job up again."""
-        durable = self._disk.durable
-        return any(durable(f"{self._result}.{it}") is not None for it in ("dirty", "clean"))
+        return self._jobs.result(self.job_id, durable=True) is not None
 
     def _has_ended(self) -> bool:
-        disk = self._disk
-        return disk.holds(f"{self._result}.dirty") or disk.holds(f"{self._result}.clean")
+        return self._jobs.result(self.job_id) is not None
 
     def _check_latest(self) -> None:
         """What the job would go on from is there until its end is."""
@@ -138,13 +156,16 @@ class StreamingWorld(CallObserver):
             self._violated(f"checkpoint {latest} is gone, and the job may go on from it")
 
     def _check_count(self) -> None:
-        data = self._disk.durable(f"{self._pointers}count")
+        entries = self._entries_that_count("count")
+        if entries is None:
+            return
+        data = entries.get("count")
         count = 0 if data is None else decode_entry(data, CheckpointCount).next_id
         if count < self._count:
             self._violated(f"the next checkpoint is {count}, and was to be {self._count}")
         self._count = count
 
-    def _completes(self, path: str, pointer: CompletedCheckpointPointer) -> None:
+    def _completes(self, pointer: CompletedCheckpointPointer) -> None:
         checkpoint_id = pointer.checkpoint_id
         self._simulation.tell("checkpoint %d is complete", checkpoint_id)
         if checkpoint_id not in self.completed:
@@ -156,7 +177,7 @@ class StreamingWorld(CallObserver):
         if metadata is None:
             self._violated(f"checkpoint {checkpoint_id} is complete without {pointer.path}")
             return
-        self._retained[path] = metadata
+        self._retained[checkpoint_id] = metadata
         if metadata.job_id == self._graph.job_id:  # and not what the job was started from
             self._check_states(metadata)
         self._stored.check_files(metadata)
@@ -197,7 +218,9 @@ class StreamingWorld(CallObserver):
         """Files of the job's checkpoints, but for what nobody can know of.
 
         A process that dies, or whose storage fails, leaves files that no completed checkpoint
-        names, and no pointer.  The checkpoints of a job that was cancelled are its user's.
+        names, and no pointer.  A JobMaster that wakes up in the middle of taking over, after the
+        job's end, leaves a claim on nothing.  The checkpoints of a job that was cancelled are its
+        user's.
         """
         job = self.job_id.hex()
         found = [
@@ -207,6 +230,8 @@ class StreamingWorld(CallObserver):
         ]
         if self.has_excuse or self.is_cancelled:
             found = [path for path in found if not path.startswith("checkpoints/")]
+        if self._has_late_owner and not any(map(self._entries_that_count, ("checkpoint", "count"))):
+            found = [path for path in found if not path.startswith(self._pointers)]
         return found
 
 

@@ -26,7 +26,7 @@ async def test_an_elastic_job_commits_each_record_once_whatever_goes_wrong(
 
 
 @simulate(seeds=3, nodes=2, faults=MASTERS_FAULTS)
-async def test_an_elastic_job_is_restarted_to_be_scaled_alone_whatever_goes_wrong_with_masters(
+async def test_elastic_job_restarts_only_to_scale_when_masters_die(
     simulation: Simulation,
 ) -> None:
     await ElasticJob(simulation, only_masters_die=True).run()
@@ -110,9 +110,7 @@ def test_tasks_of_a_job_that_begins_anew_ask_the_next_coordinator_of_its_sources
     assert slow.is_over
 
 
-def test_a_job_that_waits_for_slots_runs_with_those_that_there_are_under_its_next_job_master() -> (
-    None
-):
+def test_next_job_master_runs_a_waiting_job_with_the_available_slots() -> None:
     """It does not ask for all that the job would like: these requests would fail in the end."""
     simulation = Simulation(1, nodes=2)
     deaths = Deaths(simulation, job_masters(of("SlotPool", "note")))

@@ -49,6 +49,7 @@ def story_of(faults: Faults, seed: int) -> str:
 _VISIBLE: dict[str, tuple[Faults, str]] = {
     "loss": (Faults(loss=0.2), r"from \S+ lost$"),
     "duplication": (Faults(duplication=0.2), "a second time"),
+    "repeated": (Faults(repeated=0.2, repeatable=("echo.echo",)), "echo is sent to echo-. again"),
     "breaks_before": (Faults(breaks_before=0.1), "the connection was reset"),
     "breaks_after": (Faults(breaks_after=0.1), "then the connection breaks"),
     "reset": (Faults(reset_every=2), "the connection from test to echo-. is reset"),

@@ -68,7 +68,7 @@ def test_a_failing_seed_is_shown_with_its_story_and_the_command_that_replays_it(
     assert (failed["passed"], [it["seed"] for it in failed["failures"]]) == (7, [7])
 
 
-def test_questions_that_are_asked_again_and_again_do_not_push_the_cause_out_of_the_story(
+def test_repeated_questions_do_not_push_the_cause_out_of_the_story(
     scenario: pytest.Pytester,
 ) -> None:
     scenario.makepyfile(

@@ -15,6 +15,7 @@ async def test_the_newest_registration_at_the_last_leader_wins(simulation: Simul
     await registration_and_fencing(simulation)
 
 
+@pytest.mark.safeguards
 @pytest.mark.parametrize("name", REGISTRATIONS.safeguards)
 def test_a_missing_safeguard_is_noticed(name: str) -> None:
     assert seeds_until_noticed(REGISTRATIONS, name, 1000, 400) is not None

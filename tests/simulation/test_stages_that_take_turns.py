@@ -5,10 +5,10 @@ from __future__ import annotations
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.job_graph import PYTHON, SPARK, Invokable
 from flinkray.scheduler.shared.states import JobStatus
-from flinkray.spark.user_code import dump_function
 from flinkray.testing.scripted_spark_driver import script
 from flinkray.testing.simulated_cluster import SimulatedCluster
 from flinkray.testing.simulation import Simulation, simulate
+from flinkray.user_code import dump_function
 from tests.simulation.whole_cluster import mixed_job, step
 from tests.simulation.world import World
 

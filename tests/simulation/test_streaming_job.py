@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from flinkray.testing.simulation import Simulation, simulate
-from tests.simulation.streaming_job import FAULTS, MASTERS_FAULTS, StreamingJob
+from tests.simulation.streaming_job import (
+    FAULTS,
+    MASTERS_FAULTS,
+    REPEATS_FAULTS,
+    TOGETHER_FAULTS,
+    WRITERS_FAULTS,
+    LongStreamingJob,
+    StreamingJob,
+)
 
 
 @simulate(seeds=12, nodes=2, faults=FAULTS)
@@ -17,6 +25,26 @@ async def test_a_streaming_job_commits_each_record_once_whatever_goes_wrong(
 async def test_no_task_is_restarted_whatever_goes_wrong_with_masters(
     simulation: Simulation,
 ) -> None:
+    await StreamingJob(simulation, only_masters_die=True).run()
+
+
+@simulate(seeds=6, nodes=2, faults=TOGETHER_FAULTS)
+async def test_no_task_is_restarted_when_masters_die_together(simulation: Simulation) -> None:
+    """Two within a second, or three within 19 s: all, too, that know what runs."""
+    await LongStreamingJob(simulation, only_masters_die=True).run()
+
+
+@simulate(seeds=6, nodes=2, faults=WRITERS_FAULTS)
+async def test_masters_that_stand_still_as_they_write_change_nothing_of_their_successors(
+    simulation: Simulation,
+) -> None:
+    """They are taken for dead between two operations on a disk, and go on afterwards."""
+    await StreamingJob(simulation, only_masters_die=True).run()
+
+
+@simulate(seeds=3, nodes=2, faults=REPEATS_FAULTS)
+async def test_calls_that_come_again_change_nothing(simulation: Simulation) -> None:
+    """Each under a number of its own, so that no connection knows it for a duplicate."""
     await StreamingJob(simulation, only_masters_die=True).run()
 
 

@@ -55,7 +55,7 @@ BLOCKING, PIPELINED = ResultPartitionType.BLOCKING, ResultPartitionType.PIPELINE
         pytest.param((17, 1), (BLOCKING,), 17, id="narrowing"),
     ],
 )
-def test_what_comes_after_a_blocking_result_may_have_its_task_executors_after_other_jobs(
+def test_vertices_after_a_blocking_result_may_get_task_executors_later(
     widths: tuple[int, ...], results: tuple[ResultPartitionType, ...], at_first: int
 ) -> None:
     """The widest vertex of a batch job needs no TaskExecutors while other jobs have theirs: those

@@ -54,13 +54,13 @@ from flinkray.scheduler.graph.job_graph import (
 )
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
-from flinkray.spark.user_code import dump_function
 from flinkray.testing.scripted_spark_driver import script
 from flinkray.testing.simulated_cluster import SimulatedCluster
 from flinkray.testing.simulation import Faults, Simulation
 from flinkray.testing.simulation.calls import observed_calls
 from flinkray.testing.waiting import ask_again
-from tests.simulation.world import Record, World
+from flinkray.user_code import dump_function
+from tests.simulation.world import World
 
 SETTLING = 80.0
 STAYING = 8.0
@@ -93,7 +93,8 @@ NODE = ResourceProfile(8, 2**34)
 FOR_EVER = FixedDelayRestart(100_000, 0.1)
 
 CLOSED = (
-    *("TaskExecutor.cancel_tasks", "TaskExecutor.free_slot") * 3,
+    *("TaskExecutor.cancel_tasks",) * 6,
+    *("TaskExecutor.free_slot",) * 3,
     *("JobMaster.cancel", "ResourceManager.declare_required_resources") * 2,
     *("TaskExecutor.request_slots", "TaskProcess.run_tasks") * 2,
     *("TaskExecutor.tasks_reported", "TaskExecutor.submit_tasks"),
@@ -102,7 +103,19 @@ CLOSED = (
     "JobMaster.disconnect_task_executor",
     *("Dispatcher.job_reached_terminal_state", "ResourceManager.release_job"),
 )
-"""What is insisted on in some way, so that it may be lost."""
+"""Methods whose callers insist in some way, so that calls may be lost.
+
+Only lost calls of ``cancel_tasks`` in seeds with failovers show that reconciliation is missing.
+"""
+REPEATABLE = (
+    *dict.fromkeys(CLOSED),
+    *("JobMaster.register_task_executor", "JobMaster.keep_part", "JobMaster.resize"),
+    *("ResourceManager.register_task_executor", "ResourceManager.register_job_master"),
+    *("Dispatcher.register_job_master", "Dispatcher.cancel_job"),
+    *("SlotPool.note", "SlotPool.note_finished", "SlotPool.keep_part"),
+    *("StreamCoordinator.checkpoint_ended", "StreamCoordinator.exchange"),
+)
+"""What is called until it is answered: it may come twice."""
 FAULTS = Faults(
     loss=0.03,
     duplication=0.03,
@@ -569,7 +582,7 @@ class WholeCluster:
                 self.simulation.tell("%s is not submitted: %s", job.graph.name, error)
             await asyncio.sleep(0.5)
         job.is_accepted = True
-        self.world.accepted[job.job_id] = Record.of(job.job_id)
+        self.world.accepted[job.job_id] = None
 
     async def _submit_again(self, job: Job) -> None:
         """Now and then, as somebody does who has not heard the answer."""

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -48,34 +47,15 @@ from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.testing.simulated_cluster import SimulatedCluster
 from flinkray.testing.simulation import SimulatedProcess, Simulation
 from flinkray.testing.simulation.calls import CallObserver, ObservedCall
-from flinkray.testing.simulation.disk import SimulatedDisk
 from flinkray.testing.simulation.process import ProcessState
 from tests.simulation import inside
+from tests.simulation.stored_jobs import StoredJobs
 
 Subtask = tuple[JobID, str, int]
 """A job, the name of a vertex and the index of a subtask."""
 
 _MAY_ACT = ("JobMaster", "SlotPool", "ResourceManager")
 """Kinds of processes that act on TaskExecutors in a session's name."""
-
-
-@dataclass(frozen=True)
-class Record:
-    """Where a job and its end are on the disk."""
-
-    graph: str
-    results: tuple[str, str]
-
-    @classmethod
-    def of(cls, job_id: JobID) -> Record:
-        results = [f"cluster/job-results/{job_id}.{state}" for state in ("clean", "dirty")]
-        return cls(f"cluster/job-graphs/{job_id}.graph", (results[0], results[1]))
-
-    def result(self, disk: SimulatedDisk) -> bytes | None:
-        """How it is stored, durably, that the job has ended."""
-        clean, dirty = self.results
-        data = disk.durable(clean)
-        return disk.durable(dirty) if data is None else data
 
 
 class World(CallObserver):
@@ -85,7 +65,7 @@ class World(CallObserver):
         simulation.belongings[World] = self
         self.simulation = simulation
         self.cluster = cluster
-        self.accepted: dict[JobID, Record] = {}
+        self.accepted: dict[JobID, None] = {}
         self.finished: dict[Subtask, list[str]] = {}
         """What the last attempt of a Python subtask had when it ended."""
         self.committed: dict[tuple[JobID, str], int] = {}
@@ -95,6 +75,7 @@ class World(CallObserver):
         self.most_task_executors = 0
         """That were alive at the same time."""
         self._disk = simulation.disk()
+        self._stored = StoredJobs(self._disk)
         self._disk_changes = -1
         self._results: dict[JobID, bytes] = {}
         """Of the jobs whose end was stored."""
@@ -183,13 +164,12 @@ class World(CallObserver):
         self._allocated[process] = {a: index for a, _, index in slots}
 
     def _check_jobs(self) -> None:
-        disk = self._disk
-        for job_id, record in self.accepted.items():
-            stored = record.result(disk)
+        for job_id in self.accepted:
+            stored = self._stored.result(job_id, durable=True)
             known = self._results.get(job_id)
             if stored is None:
                 assert known is None, f"the result of job {job_id} would not survive a power loss"
-                graph = disk.durable(record.graph)
+                graph = self._stored.graph(job_id, durable=True)
                 assert graph is not None, (
                     f"job {job_id} was accepted and would not survive a power loss"
                 )
@@ -206,7 +186,7 @@ class World(CallObserver):
 
     def has_ended(self, job_id: JobID) -> bool:
         """Whether it is stored how."""
-        return Record.of(job_id).result(self._disk) is not None
+        return self._stored.result(job_id, durable=True) is not None
 
     def new_process(self, process: SimulatedProcess) -> None:
         """One has come or gone."""
@@ -311,7 +291,7 @@ class World(CallObserver):
                 job_id = call.arguments[0].job_id
                 if job_id in self.accepted:
                     self.violated(f"job {job_id} is accepted a second time")
-                self.accepted[job_id] = Record.of(job_id)
+                self.accepted[job_id] = None
                 self._disk_changes = -1
             case "cancel_job":
                 self._cancelled.setdefault(call.arguments[0], None)
@@ -340,7 +320,7 @@ class World(CallObserver):
 
     def _is_told(self, job_id: JobID, told: Any) -> bool:
         """Whether the result that is stored is this one."""
-        stored = Record.of(job_id).result(self._disk)
+        stored = self._stored.result(job_id, durable=True)
         assert stored is not None
         same: bool = decode_entry(stored, ArchivedJob).result == told
         return same
@@ -440,8 +420,8 @@ class World(CallObserver):
         for manager in self.well(ResourceManager):
             if job_id in inside.registered_jobs(manager):
                 left.append("its JobMaster is registered at the ResourceManager")
-        may_stay = Record.of(job_id).results  # a crash may leave both; then it is clean
-        if not self._disk.holds(may_stay[0]):
+        may_stay = self._stored.results(job_id)  # a crash may leave both; then it is clean
+        if self._stored.result_in("clean", job_id) is None:
             left.append("its result is not clean")
         left += [
             path

@@ -17,7 +17,7 @@ def worker_group(ray_cluster: None) -> Iterator[Callable[[int], PlacementGroup]]
 
     def make(slots: int) -> PlacementGroup:
         group: PlacementGroup = placement_group([SLOT.to_ray_resources()] * slots)
-        assert group.wait(30)
+        assert group.wait(300)
         groups.append(group)
         return group
 

@@ -31,7 +31,7 @@ from flinkray.spark.processes import (
 )
 from flinkray.spark.ray_cluster import current_ray_context, ray_executor_actors
 from flinkray.spark.stage import SparkStage
-from flinkray.spark.user_code import dump_function
+from flinkray.user_code import dump_function
 
 SLOT = ResourceProfile(cpu=1.0, memory=2**30)
 
@@ -322,7 +322,7 @@ class HostedStage:
         for index in self.holders:
             holder = psutil.Process(ray.get(self.holders[index].pid.remote()))
             holder.kill()
-            holder.wait(30)
+            holder.wait(300)
         end_leftovers(self.job_id)
         if self.holders:
             remove_scratch(self._session_directory, self.job_id)
@@ -359,7 +359,7 @@ class Launcher:
             end_leftovers(stage.job_id, grace=0.5)
 
 
-def wait_until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout: float = 150.0) -> None:
     """For what other processes do and nobody reports."""
     deadline = time.monotonic() + timeout
     while not condition():

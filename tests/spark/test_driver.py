@@ -470,7 +470,7 @@ async def test_a_job_master_that_was_taken_for_dead_and_lives_is_told_on(orphan:
         await driver.request_heartbeat(LEADER)
         return len(orphan.job_master.calls_of(CoordinatorListenerGateway.coordinator_told)) == 2
 
-    await eventually(told_twice, 10, "another try")
+    await eventually(told_twice, 50, "another try")
 
 
 async def test_the_driver_answers_while_its_stage_stops_and_stops_it_once(scene: Scene) -> None:

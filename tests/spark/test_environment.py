@@ -88,7 +88,7 @@ def test_a_java_without_release_file_is_asked_for_its_version(
     assert find_java(str(home), elsewhere).version == "17.0.5"
 
 
-def test_a_configured_java_of_another_version_is_refused_with_found_wanted_and_command(
+def test_wrong_java_version_is_refused_with_found_wanted_and_command(
     tmp_path: Path, elsewhere: dict[str, str]
 ) -> None:
     home = make_java(tmp_path / "a", "11.0.20")

@@ -77,7 +77,7 @@ def test_each_start_has_an_id_of_its_own(desk: ExecutorDesk, failures: list[str]
     assert failures == []
 
 
-def test_one_that_ends_before_it_registers_is_followed_by_one_more_and_then_the_stage_fails(
+def test_executor_that_ends_unregistered_is_retried_once_then_fails_stage(
     desk: ExecutorDesk, failures: list[str]
 ) -> None:
     assert desk.ended(start(desk, 0, 100), 1, "exit status 1")

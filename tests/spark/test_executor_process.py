@@ -85,7 +85,7 @@ async def test_an_executor_whose_driver_is_gone_is_killed(tmp_path: Path) -> Non
         await run_executor(driver, SLOT, str(tmp_path), str(tmp_path / "logs"))
 
     (pid,) = driver.pids
-    await eventually(lambda: not psutil.pid_exists(pid), 10, "the end of the executor")
+    await eventually(lambda: not psutil.pid_exists(pid), 50, "the end of the executor")
 
 
 def test_the_command_has_what_the_launch_says_behind_sparks_own_classes() -> None:
@@ -124,7 +124,7 @@ def test_a_killed_parent_takes_its_executor_along() -> None:
         child = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
 
-    child.wait(timeout=10)
+    child.wait(timeout=150)
 
 
 def test_what_is_to_end_with_its_parent_does_not_start_without_it() -> None:

@@ -24,7 +24,7 @@ def test_the_secret_that_nobody_has_asked_for_goes_with_the_jvm(
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     jvm = DriverJvm(("sh", "-c", WRITES_ITS_SECRET), os.environ, tmp_path / "log")
-    wait_until(lambda: list(folder.glob("*/connection")), 10, "the secret")
+    wait_until(lambda: list(folder.glob("*/connection")), 300, "the secret")
     end(jvm)
     assert list(folder.iterdir()) == []
     jvm.end()

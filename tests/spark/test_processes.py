@@ -114,7 +114,7 @@ def test_ending_a_process_that_has_ended_is_no_error(start: Starter) -> None:
     process = start({})
     known = psutil.Process(process.pid)
     process.kill()
-    process.wait(timeout=5)
+    process.wait(timeout=150)
 
     assert end_processes([known]) == []
 

@@ -3,6 +3,7 @@ at their tasks fail, and drivers die; computed by Spark itself."""
 
 from __future__ import annotations
 
+import stat
 import threading
 import time
 from collections.abc import Iterable
@@ -13,10 +14,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
 
+from flinkray.core import private_files
 from flinkray.file_results import MicroBatch, PublishedBatches, PublishedPartition
 from flinkray.file_results import PublishedPartitions as Partitions
+from flinkray.spark import publishing
 from flinkray.spark.micro_batches import StreamedFrame, publish_stream
-from flinkray.spark.publishing import is_repeatable, publish, written_partitions
+from flinkray.spark.publishing import publish, written_partitions
 from tests.local_spark import spark
 
 __all__ = ["spark"]
@@ -33,24 +36,62 @@ SCHEMA = pa.schema([("id", pa.int64())])
 
 
 def test_a_partition_can_be_read_before_the_last_one_is_computed(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def waits(batches: Iterable[Any]) -> Iterable[Any]:
-        """In the second partition, until the first one is there."""
-        for batch in batches:
-            give_up_at = time.monotonic() + 30
-            while batch["id"][0].as_py() and not list(tmp_path.glob("*/000000-1-*.accepted")):
-                assert time.monotonic() < give_up_at, "the first partition is not there"
-                time.sleep(0.05)
-            yield batch
+    write = publishing._write
 
-    frame = spark.range(0, 2, 1, 2).mapInArrow(waits, "id long")
-    assert is_repeatable(frame)
-    assert publish(frame, str(tmp_path), "attempt").num_rows == 2
+    def waits(
+        location: str, schema: pa.Schema, number: int, batches: Iterable[pa.RecordBatch]
+    ) -> PublishedPartition:
+        """In the second partition, until the first one is there."""
+        give_up_at = time.monotonic() + 30
+        while number and not list(tmp_path.glob("*/000000-1-*.accepted")):
+            assert time.monotonic() < give_up_at, "the first partition is not there"
+            time.sleep(0.05)
+        return write(location, schema, number, batches)
+
+    monkeypatch.setattr(publishing, "_write", waits)
+    assert publish(spark.range(0, 2, 1, 2), str(tmp_path), "attempt").num_rows == 2
     publication = Partitions(str(tmp_path)).publication()
     assert publication is not None
     assert publication.rows == {0: 1, 1: 1}
     assert len(Partitions(str(tmp_path)).list(publication)) == 2
+
+
+@pytest.mark.parametrize("who", [private_files.OWNER, private_files.GROUP])
+def test_what_is_published_has_the_modes_of_the_cluster(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """Workers of executors have what ``spark.executorEnv`` says, which PySpark keeps there."""
+    monkeypatch.setattr(spark.sparkContext, "environment", private_files.variables(who))
+    monkeypatch.setenv(*next(iter(private_files.variables(who).items())))
+    publish(spark.range(0, 2, 1, 2), str(tmp_path / "published"), "attempt")
+    expected = (0o640, 0o750) if who == private_files.GROUP else (0o600, 0o700)
+    paths = list((tmp_path / "published").rglob("*"))
+    assert len(paths) > 3
+    assert {(path.name, stat.S_IMODE(path.stat().st_mode)) for path in paths} == {
+        (path.name, expected[path.is_dir()]) for path in paths
+    }
+
+
+def test_the_next_attempt_computes_only_the_partitions_that_are_missing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    publish(spark.range(0, 30, 1, 12), str(tmp_path / "before"), "attempt")
+    before = Partitions(str(tmp_path / "before")).publication()
+    assert before is not None
+    # as if the attempt had died before it sealed the publication
+    for note in (tmp_path / "before").glob("*.publication*"):
+        note.unlink()
+    Partitions(str(tmp_path / "before")).begin(before.publication_id, before.division)
+    files = tmp_path / "before" / before.publication_id
+    for file in files.glob("000003-*"):
+        file.unlink()
+    there = {*files.iterdir()}
+
+    assert publish(spark.range(0, 30, 1, 12), str(tmp_path / "before"), "next").num_rows == 30
+
+    assert {file.name[:7] for file in {*files.iterdir()} - there} == {"000003-"}
 
 
 def test_what_an_attempt_has_written_counts_only_if_the_attempt_does(
@@ -107,7 +148,7 @@ def rows_of(location: Path, below: int | None = None) -> list[dict[str, Any]]:
     return [row for name in names for row in batches.open(name).read_all().to_pylist()]
 
 
-def test_a_micro_batch_that_was_published_when_the_driver_died_still_moves_event_time(
+def test_micro_batch_published_as_the_driver_died_still_moves_event_time(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark has noted nothing of it: what is computed again says which windows are closed."""
@@ -156,7 +197,7 @@ def queried(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.mark.parametrize("cut", [0, 1, 4, 11, 12])
-def test_a_query_goes_on_in_another_job_after_the_micro_batch_that_a_savepoint_is_after(
+def test_query_continues_in_another_job_after_the_savepoints_micro_batch(
     spark: SparkSession, queried: Path, tmp_path: Path, cut: int
 ) -> None:
     """What was read of it before and what follows there are all, each once; also if the log of

@@ -60,5 +60,5 @@ def test_other_parents_are_fine(parent: list[str]) -> None:
 
 def test_module_prints_the_folder_of_a_java() -> None:
     command = [sys.executable, "-m", "flinkray.spark.ray_java"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert (Path(printed.stdout.strip()) / "java").exists()

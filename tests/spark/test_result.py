@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from pyspark.errors import AnalysisException, IllegalArgumentException
 
 from flinkray.core.errors import UnsupportedEnvironmentError
 from flinkray.spark.result import (
@@ -141,6 +142,49 @@ def test_what_a_function_in_a_worker_raised_is_told_before_what_spark_made_of_it
     assert "o196.parquet" in failure.traceback
 
 
+HIVE = "org.apache.hadoop.hive."
+NO_METASTORE = (
+    f"{HIVE}ql.metadata.HiveException: java.lang.RuntimeException: Unable to instantiate "
+    f"{HIVE}ql.metadata.SessionHiveMetaStoreClient"
+)
+
+
+def with_stack(error: Exception, stack: str) -> Exception:
+    """As PySpark captures it of Java: the causes are in the stack."""
+    error.stackTrace = stack  # type: ignore[attr-defined]
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AnalysisException(NO_METASTORE),
+        AnalysisException(f"{HIVE}metastore.api.MetaException: Got exception"),
+        AnalysisException("org.apache.thrift.transport.TTransportException"),
+        with_stack(AnalysisException("it failed"), "a.B: it failed\n\tat a.B.c(B.scala:1)\n"
+                          "Caused by: java.net.ConnectException: Connection refused\n"),
+        with_stack(AnalysisException("it failed"), "a.B: it failed\n\tat a.B.c(B.scala:1)\n"
+                          "Caused by: java.sql.SQLTransientConnectionException: no pool\n"),
+        IllegalArgumentException("java.net.UnknownHostException: namenode"),
+    ],
+)  # fmt: skip
+def test_service_of_spark_that_is_away_is_no_error_of_the_program(error: Exception) -> None:
+    failure = user_failure(raised(error))
+    assert failure.program_error is None
+    assert not failure.suppress_restarts
+
+
+def test_mistakes_in_spark_are_errors_of_the_program_and_missing_paths_may_pass() -> None:
+    no_column = with_stack(
+        AnalysisException("[UNRESOLVED_COLUMN] A column with name `nope` cannot be resolved"),
+        f"\tat {HIVE}client.SocketException.of(A.scala:1)",
+    )
+    no_path = AnalysisException("[PATH_NOT_FOUND] Path does not exist: file:/data/today.")
+    told = [user_failure(raised(error)).program_error for error in (no_column, no_path)]
+    assert [error is not None and error.may_pass for error in told] == [False, True]
+    assert all(told)
+
+
 def test_of_an_error_in_a_jvm_the_innermost_is_told() -> None:
     text = (
         "An error occurred while calling o9.parquet.\n: org.apache.spark.SparkException: Job "
@@ -163,9 +207,7 @@ def test_of_causes_that_follow_from_each_other_the_innermost_is_told() -> None:
     assert one_line(Py4JJavaError(text)).startswith("java.net.E: no route (")
 
 
-def test_of_errors_in_a_worker_that_follow_from_each_other_the_one_that_was_raised_is_told() -> (
-    None
-):
+def test_last_raised_error_of_a_chain_in_a_worker_is_told() -> None:
     first = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyError: 1\n\n'
     text = f"{first}During handling of the above exception, another exception occurred:\n\n"
     text += first.replace("line 1", "line 2").replace("KeyError: 1", "ValueError: no")

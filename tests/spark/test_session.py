@@ -71,7 +71,7 @@ def options_of_the_app_master() -> tuple[str, ...]:
     return app_master_options(stage(), ENVIRONMENT.raydp)
 
 
-def test_an_executor_takes_cores_and_resources_of_its_slot_and_heap_beside_its_overhead() -> None:
+def test_executor_gets_slot_cores_and_resources_and_heap_minus_overhead() -> None:
     spark = properties().spark
 
     assert spark["spark.executor.instances"] == "3"
@@ -120,6 +120,15 @@ def test_every_jvm_carries_the_mark_of_job_and_attempt() -> None:
     assert marks <= set(shlex.split(started.spark["spark.executor.extraJavaOptions"]))
     assert started.spark["spark.executorEnv.FLINKRAY_JOB_ID"] == "0" * 32
     assert f"-Dray.job.runtime-env.env-vars.FLINKRAY_JOB_ID={'0' * 32}" in started.driver_command
+
+
+def test_workers_of_executors_know_who_may_read_what_they_write() -> None:
+    described = replace(stage(), storage_permissions="group")
+    started = stage_properties(
+        described, RAY, "/python", raydp_properties(described, ENVIRONMENT, RAY)
+    )
+    assert started.spark["spark.executorEnv.FLINKRAY_STORAGE_PERMISSIONS"] == "group"
+    assert properties().spark["spark.executorEnv.FLINKRAY_STORAGE_PERMISSIONS"] == "owner"
 
 
 def test_java_17_gets_its_module_options_in_all_three_kinds_of_jvm() -> None:
@@ -269,7 +278,7 @@ def test_an_executor_of_the_standalone_host_carries_the_mark_and_the_users_setti
     assert started.java_home == "/mine/java"
 
 
-def test_on_the_standalone_host_the_session_is_authenticated_and_waits_for_nobodys_word() -> None:
+def test_standalone_session_is_authenticated_and_drops_executors_at_once() -> None:
     host = standalone_properties(stage(), STANDALONE_ENVIRONMENT, "the secret")
     spark = stage_properties(stage(), RAY, "/python", host).spark
 

@@ -23,7 +23,7 @@ from flinkray.spark.shared_session import (
     session_held_by,
     take_request,
 )
-from flinkray.spark.user_code import load_function
+from flinkray.user_code import load_function
 
 SLOT = ResourceProfile(1.0, 2**30)
 PARTITIONS = "spark.sql.shuffle.partitions"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import stat
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.dataset
 import pytest
 from pyspark.sql import SparkSession
 
+from flinkray.core import private_files
 from flinkray.spark.result import store_result
 from tests.local_spark import spark
 
@@ -50,6 +52,19 @@ def test_times_and_dates_are_those_that_spark_has_however_far_away_they_are(
     assert table["local"].to_pylist() == local
     assert table["day"].to_pylist() == [time.date() for time in local]
     assert table["nested"].to_pylist() == [[{"at": time}] for time in at]
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_files_of_a_returned_frame_have_the_modes_of_the_cluster(
+    spark: SparkSession, tmp_path: Path, is_read: bool
+) -> None:
+    """Spark's own have the umask's."""
+    result = tmp_path / "result"
+    with private_files.permitted(private_files.GROUP):
+        store_result(spark.range(3).coalesce(1), str(result), is_read=is_read)
+    modes = {path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in result.rglob("*.parquet")}
+    assert modes == {False: 0o640}
+    assert stat.S_IMODE(result.stat().st_mode) == 0o750
 
 
 def test_files_that_the_function_writes_and_its_settings_stay_as_they_are(

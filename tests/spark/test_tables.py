@@ -9,7 +9,7 @@ from pyspark.sql import types
 
 from flinkray.spark.result import InvalidStageResultError
 from flinkray.spark.tables import TableKeyError, check_key, with_key
-from flinkray.spark.user_code import dump_function, load_function
+from flinkray.user_code import dump_function, load_function
 
 
 def schema_of(**columns: types.DataType) -> types.StructType:

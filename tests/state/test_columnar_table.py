@@ -52,7 +52,7 @@ def contents(table: ColumnarTable, name: str) -> dict[str, Any]:
     return dict(zip(table.keys, table.values(name).tolist(), strict=True))
 
 
-def test_keys_get_slots_in_the_order_in_which_they_come() -> None:
+def test_keys_get_slots_in_order_of_arrival() -> None:
     table = ColumnarTable()
     table.column("n", np.int64, 7)
     assert table.slots_of(["a", "b", "a"]).tolist() == [0, 1, 0]
@@ -109,7 +109,7 @@ def changes(table: ColumnarTable, checkpoint_id: int, since: int) -> dict[str, A
     return contents(found, "n")
 
 
-def test_changes_are_those_of_keys_that_have_come_since() -> None:
+def test_increment_has_the_keys_that_came_since_its_base() -> None:
     table = ColumnarTable()
     table.column("n", np.int64)
     table.slots_of(["a", "b"])
@@ -124,7 +124,7 @@ def test_changes_are_those_of_keys_that_have_come_since() -> None:
     assert changes(table, 6, since=2) == {"a": 0, "b": 5, "c": 0}, "it was forgotten"
 
 
-def test_captures_that_others_may_begin_at_are_remembered_within_bounds() -> None:
+def test_number_of_remembered_captures_is_bounded() -> None:
     table = ColumnarTable()
     table.column("n", np.int64)
     table.slots_of(["a"])
@@ -134,7 +134,7 @@ def test_captures_that_others_may_begin_at_are_remembered_within_bounds() -> Non
     assert changes(table, 2001, since=1001) == {}
 
 
-def test_what_has_changed_is_restored_over_what_was() -> None:
+def test_increment_is_restored_over_its_base() -> None:
     table = ColumnarTable()
     table.column("n", np.int64)
     slots = table.slots_of(["a", "b"])
@@ -161,7 +161,7 @@ def test_a_restored_column_keeps_its_type() -> None:
         found.restore(restored([snapshot]), GROUP_OF)
 
 
-def test_columns_that_nobody_asks_for_stay() -> None:
+def test_columns_no_operator_asks_for_stay_in_snapshots() -> None:
     table = ColumnarTable()
     table.column("n", np.int64, 3)
     table.slots_of(["a"])
@@ -184,7 +184,7 @@ class Place:
     [Place(1, 2), decimal.Decimal("1.50"), True, 2.0, ("a", None), datetime.date(2024, 2, 29), "x"],
     ids=repr,
 )
-def test_a_restored_key_is_as_it_was(key: Any) -> None:
+def test_restored_key_keeps_its_value_and_type(key: Any) -> None:
     table = ColumnarTable()
     table.column("n", np.int64)
     table.slots_of([key])
@@ -192,7 +192,7 @@ def test_a_restored_key_is_as_it_was(key: Any) -> None:
     assert (found, type(found)) == (key, type(key))
 
 
-def test_wide_columns_hold_what_all_parts_held() -> None:
+def test_widened_columns_keep_the_values_of_all_parts() -> None:
     """Integers that are restored, and then floats; and what neither has, has its default."""
 
     def default(kind: Any) -> Any:
@@ -257,7 +257,7 @@ def test_namespaces_have_numbers_of_their_own_and_go_as_a_whole() -> None:
     assert everything(table) == {(1, "a"): 1, (2, "b"): 4, (2, "c"): 8}
 
 
-def test_changes_have_what_is_gone_and_what_has_come_again() -> None:
+def test_increment_has_removed_and_readded_keys() -> None:
     table = namespaced()
     add(table, 1, a=1, b=2)
     add(table, 2, b=4)
@@ -314,7 +314,7 @@ def test_keys_that_are_in_no_namespace_are_forgotten() -> None:
     assert everything(table) == everything(namespaced(*parts)) == expected
 
 
-def test_a_table_is_restored_as_what_it_was() -> None:
+def test_columnar_table_is_restored_only_as_its_own_kind() -> None:
     snapshot = namespaced().capture().write(GROUP_OF)
     with pytest.raises(StateError, match="stored as per-window numbers and is asked for as numb"):
         ColumnarTable().restore(restored([snapshot], namespaced=True), GROUP_OF)

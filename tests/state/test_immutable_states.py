@@ -64,7 +64,7 @@ def test_answers_cannot_be_changed(kind: str, change: Callable[[Any], Any]) -> N
         ("reducing", lambda state: state.get()),
     ],
 )
-def test_what_was_read_may_be_changed_and_changes_nothing(
+def test_changing_a_read_value_does_not_change_the_state(
     kind: str, read: Callable[[Any], list[int]]
 ) -> None:
     state = immutable_state(kind, CONTENTS[kind], None)
@@ -72,7 +72,7 @@ def test_what_was_read_may_be_changed_and_changes_nothing(
     assert read(state) == [1]
 
 
-def test_all_that_a_map_can_be_asked() -> None:
+def test_immutable_map_state_answers_all_reads() -> None:
     state = immutable_state("map", {"a": 1, "b": 2}, None)
     assert (list(state), "a" in state, state.contains("c"), state["b"]) == (
         ["a", "b"],

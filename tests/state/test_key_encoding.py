@@ -217,7 +217,7 @@ ROWS = "20" + b"flinkray.streaming.records.row".hex() + "00"
         ),
     ],
 )
-def test_encodings_stay_what_they_are(key: Any, encoding: str) -> None:
+def test_key_encodings_are_stable(key: Any, encoding: str) -> None:
     """Savepoints have them, and a key's group is known by them."""
     assert encode_key(key).hex() == encoding
 
@@ -339,12 +339,12 @@ class Mutable:
         pytest.param(1 << (8 * 40_000), "bytes, more than 32767", id="a huge integer"),
     ],
 )
-def test_what_cannot_be_a_key_is_refused_by_its_type(key: Any, reason: str) -> None:
+def test_value_that_cannot_be_a_key_is_refused_by_its_type(key: Any, reason: str) -> None:
     with pytest.raises(UnsupportedKeyError, match=reason):
         encode_key(key)
 
 
-def test_a_part_that_cannot_be_a_key_is_named_with_the_key_that_it_is_in() -> None:
+def test_invalid_part_of_a_key_is_named_with_its_key() -> None:
     with pytest.raises(UnsupportedKeyError, match=r"Point .*: of what is in it, a bui"):
         encode_key(Point(1, [2]))
 
@@ -394,7 +394,7 @@ def test_equal_keys_of_other_parts_are_found(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("key", [1, "a", (1, 2), Point(1, 2), Place("a"), Color.RED, NOON])
-def test_keys_whose_equality_nobody_has_written_need_no_check(key: Any) -> None:
+def test_keys_without_custom_equality_need_no_check(key: Any) -> None:
     assert not EqualityChecks(10).has_to_look_at(key)
 
 
@@ -402,7 +402,7 @@ def test_an_equality_about_more_than_the_fields_that_count_is_kept() -> None:
     assert encode_key(Marked(1, 2, "one")) != encode_key(Marked(1, 2, "other"))
 
 
-def test_a_key_within_itself_is_refused() -> None:
+def test_self_containing_key_is_refused() -> None:
     version = Version()
     version.parts.append(version)  # type: ignore[arg-type]
     with pytest.raises(UnsupportedKeyError, match="nested more than 64 levels deep"):
@@ -420,12 +420,12 @@ def test_a_key_within_itself_is_refused() -> None:
         (pa.scalar(10**18, pa.timestamp("s")), "out of the range"),
     ],
 )
-def test_what_state_could_not_find_again_is_refused(value: Any, reason: str) -> None:
+def test_key_that_state_could_not_find_again_is_refused(value: Any, reason: str) -> None:
     with pytest.raises(UnsupportedKeyError, match=reason):
         as_key(value)
 
 
-def test_a_key_that_is_nested_without_end_is_refused_where_it_is_selected() -> None:
+def test_too_deeply_nested_key_is_refused_at_its_selection() -> None:
     nested: Any = ()
     for _ in range(5000):
         nested = (nested,)
@@ -434,7 +434,7 @@ def test_a_key_that_is_nested_without_end_is_refused_where_it_is_selected() -> N
 
 
 @given(KEYS)
-def test_what_is_kept_equals_the_key_and_is_found_after_it_has_travelled(key: Any) -> None:
+def test_kept_key_equals_the_original_and_is_found_after_pickling(key: Any) -> None:
     kept = as_key(key)
     assert encode_key(kept) == encode_key(key)
     assert {kept: 1}[as_key(pickle.loads(pickle.dumps(key)))] == 1

@@ -45,7 +45,7 @@ def backend() -> KeyedStateBackend:
     return made
 
 
-def test_value_has_its_default_until_it_is_set_and_after_it_is_cleared(
+def test_unset_or_cleared_value_state_has_its_default(
     backend: KeyedStateBackend,
 ) -> None:
     """KS-01"""
@@ -186,7 +186,7 @@ def test_map_is_never_none_and_knows_when_it_is_empty(backend: KeyedStateBackend
     assert backend.number_of_entries("m") == 0
 
 
-def test_map_can_be_changed_while_it_is_gone_through(backend: KeyedStateBackend) -> None:
+def test_map_can_be_changed_during_iteration(backend: KeyedStateBackend) -> None:
     """KS-05: an iterator removes what it returned last, once."""
     state = backend.state(MapStateDescriptor("m"))
     state.put_all({"a": 1, "b": 2, "c": 3})
@@ -253,7 +253,7 @@ def test_restored_subtask_has_the_keys_of_its_key_groups_only() -> None:
     assert seen == set(range(100))
 
 
-def test_restored_state_nobody_asks_for_is_in_the_next_snapshot(
+def test_unused_restored_state_is_in_the_next_snapshot(
     backend: KeyedStateBackend,
 ) -> None:
     backend.state(ValueStateDescriptor("v")).update(1)

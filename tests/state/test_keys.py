@@ -63,7 +63,7 @@ def test_key_goes_to_the_group_that_flink_computes(key: object, group: int) -> N
         ("STRING", "hello", 99162322, 35),
     ],
 )
-def test_key_of_a_declared_type_goes_to_the_group_that_flink_computes_for_it(
+def test_key_of_a_declared_type_goes_to_the_key_group_of_flink(
     name: str, key: object, hashed: int, group: int
 ) -> None:
     kind = KEY_KINDS[name]
@@ -111,7 +111,7 @@ def test_columns_and_values_agree() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1))
-def test_murmur_of_an_array_is_that_of_its_elements(codes: list[int]) -> None:
+def test_murmur_hash_of_an_array_equals_those_of_its_elements(codes: list[int]) -> None:
     assert murmur_array(np.array(codes, np.int32)).tolist() == [murmur(code) for code in codes]
 
 
@@ -126,7 +126,7 @@ def test_every_key_group_has_one_owner(max_parallelism: int, parallelism: int) -
         assert [i for i, groups in enumerate(ranges) if group in groups] == [owner]
 
 
-def test_ranges_are_those_of_the_appendix() -> None:
+def test_key_group_ranges_equal_those_of_the_spec_appendix() -> None:
     assert [key_group_range(128, 3, i) for i in range(3)] == [
         KeyGroupRange(0, 42),
         KeyGroupRange(43, 85),
@@ -176,7 +176,7 @@ class Noted:
     note: list[int] = dataclasses.field(compare=False)
 
 
-def test_a_key_that_somebody_can_still_change_is_kept_as_a_copy() -> None:
+def test_mutable_key_is_kept_as_a_copy() -> None:
     given = Open(1)
     kept = own_key(given)
     given.x = 2
@@ -193,14 +193,14 @@ def test_a_key_within_a_key_is_kept_as_a_copy_too() -> None:
         assert kept == key
 
 
-def test_what_does_not_count_in_a_key_is_copied_with_it() -> None:
+def test_fields_excluded_from_key_equality_are_copied_too() -> None:
     given = Noted(1, [1])
     kept = own_key(given)
     given.note.append(2)
     assert kept.note == [1]
 
 
-def test_a_key_that_nobody_can_change_is_kept_as_it_is() -> None:
+def test_immutable_key_is_not_copied() -> None:
     for key in (Point(1, "a"), (1, "a"), frozenset({1}), (1, (2,))):
         assert own_key(key) is key
 
@@ -236,7 +236,7 @@ class CaseInsensitive:
         return f"CaseInsensitive({self.text})"
 
 
-def test_equal_keys_that_consist_of_other_parts_are_refused_instead_of_divided() -> None:
+def test_equal_keys_with_different_parts_are_refused() -> None:
     assign = KeyGroupAssigner(128)
     assert assign(CaseInsensitive("a")) == assign(CaseInsensitive("a"))
     with pytest.raises(UnsupportedKeyError, match=r"\(A\) equals an earlier key and"):
@@ -289,7 +289,7 @@ surrogates = st.text(st.characters(categories=["Cs"]), max_size=2)
         st.lists(surrogates),
     )
 )
-def test_groups_of_many_keys_are_those_of_each(keys: list[object]) -> None:
+def test_key_groups_of_many_keys_equal_those_of_each(keys: list[object]) -> None:
     assign = KeyGroupAssigner(128)
     assert assign.of_all(keys).tolist() == [key_group_of(key, 128) for key in keys]
     numbers = [key for key in keys if type(key) is int]

@@ -98,7 +98,7 @@ def registry() -> KvStateRegistry:
     return KvStateRegistry()
 
 
-def test_a_state_is_registered_when_it_is_asked_for_first(registry: KvStateRegistry) -> None:
+def test_queryable_state_is_registered_at_its_first_use(registry: KvStateRegistry) -> None:
     heard = Heard()
     registry.register_listener(JOB, heard)
     task = Task(registry, hash_of=KEY_KINDS["INT"].hash_of)
@@ -121,7 +121,7 @@ def test_a_state_is_registered_when_it_is_asked_for_first(registry: KvStateRegis
         registry.get(registration.kv_state_id)
 
 
-def test_states_with_one_name_for_queries_are_refused(registry: KvStateRegistry) -> None:
+def test_two_states_with_the_same_query_name_are_refused(registry: KvStateRegistry) -> None:
     task = Task(registry)
     task.state(value())
     with pytest.raises(StateError, match="'v' and 'w' are both queryable as 'q'"):
@@ -154,7 +154,7 @@ def test_listeners_hear_of_their_job_only(registry: KvStateRegistry) -> None:
     assert other.unregistered == []
 
 
-def test_who_listens_to_all_jobs_hears_of_all_and_the_others_of_none(
+def test_listener_to_all_jobs_replaces_listeners_of_single_jobs(
     registry: KvStateRegistry,
 ) -> None:
     """QS-07."""
@@ -194,7 +194,7 @@ def test_each_thread_has_a_serializer_of_its_own_until_the_state_is_gone(
     assert entry.number_of_serializers == 0
 
 
-def test_what_is_stored_is_read_and_default_values_are_not(registry: KvStateRegistry) -> None:
+def test_query_reads_stored_values_and_no_defaults(registry: KvStateRegistry) -> None:
     """QS-09."""
     task = Task(registry)
     state = task.state(value())
@@ -204,7 +204,7 @@ def test_what_is_stored_is_read_and_default_values_are_not(registry: KvStateRegi
     assert entry_of(registry, task).read(["a", "b"]) == [[1], MISSING]
 
 
-def test_nobody_reads_a_state_that_is_gone(registry: KvStateRegistry) -> None:
+def test_unregistered_state_cannot_be_read(registry: KvStateRegistry) -> None:
     task = Task(registry)
     task.state(value())
     entry = entry_of(registry, task)
@@ -213,7 +213,7 @@ def test_nobody_reads_a_state_that_is_gone(registry: KvStateRegistry) -> None:
         entry.read(["a"])
 
 
-def test_giving_a_state_up_waits_for_who_reads_it(registry: KvStateRegistry) -> None:
+def test_unregistering_a_state_waits_for_its_readers(registry: KvStateRegistry) -> None:
     """A backend may free its memory, or close its files, when that returns."""
     task = Task(registry)
     task.state(value())
@@ -270,7 +270,7 @@ def test_state_without_windows_has_no_namespace(registry: KvStateRegistry) -> No
         (MapStateDescriptor("v"), lambda s, n: s.put(n, n), {1: 1, 2: 2}, {2: 2}),
     ],
 )
-def test_what_has_expired_is_not_seen_and_reading_renews_nothing(
+def test_query_sees_no_expired_state_and_renews_no_time_to_live(
     registry: KvStateRegistry, descriptor: StateDescriptor, fill: Any, before: Any, after: Any
 ) -> None:
     task = Task(registry)
@@ -287,7 +287,7 @@ def test_what_has_expired_is_not_seen_and_reading_renews_nothing(
     assert entry.read(["a"]) == [MISSING]
 
 
-def test_what_has_expired_is_seen_where_the_state_says_so(registry: KvStateRegistry) -> None:
+def test_query_sees_expired_state_if_configured(registry: KvStateRegistry) -> None:
     task = Task(registry)
     descriptor = value()
     descriptor.enable_time_to_live(
@@ -300,7 +300,7 @@ def test_what_has_expired_is_seen_where_the_state_says_so(registry: KvStateRegis
     assert entry_of(registry, task).read(["a"]) == [1]
 
 
-def test_any_type_of_keys_is_told_by_its_hash() -> None:
+def test_registration_names_the_key_type() -> None:
     for name in ("BOOLEAN", "LONG", "FLOAT", "DOUBLE", "STRING"):
         registry, heard = KvStateRegistry(), Heard()
         registry.register_listener(JOB, heard)

@@ -42,7 +42,7 @@ MAP: StateDescriptor = MapStateDescriptor("entries")
 
 @pytest.mark.parametrize("key", VALUES, ids=str)
 @pytest.mark.parametrize("namespace", [None, TimeWindow(0, 10), "n"], ids=str)
-def test_keys_and_namespace_come_as_they_were_sent(key: Any, namespace: Any) -> None:
+def test_keys_and_namespace_survive_serialization(key: Any, namespace: Any) -> None:
     sent = serialize_keys_and_namespace([key, key], namespace)
     assert deserialize_keys_and_namespace(sent) == ([key, key], namespace)
 
@@ -67,7 +67,7 @@ def test_any_other_bytes_are_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", VALUES, ids=str)
-def test_values_come_as_they_were_sent(value: Any) -> None:
+def test_queried_values_survive_serialization(value: Any) -> None:
     serializer = KvStateSerializer(ValueStateDescriptor("value"))
     assert KvStateSerializer(None).deserialize_one(serializer.serialize([value])) == value
 
@@ -96,7 +96,7 @@ def test_no_bytes_are_an_empty_list_or_map() -> None:
         KvStateSerializer(ValueStateDescriptor("value")).deserialize_one(b"")
 
 
-def test_what_cannot_be_stored_cannot_be_sent() -> None:
+def test_unstorable_value_cannot_be_sent() -> None:
     """QS-09."""
     with pytest.raises(StateError, match="generator cannot be stored"):
         KvStateSerializer(None).serialize([(n for n in range(3))])

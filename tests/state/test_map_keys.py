@@ -150,7 +150,7 @@ def test_all_backends_have_the_same_entries(seed: int, is_expiring: bool) -> Non
 
 
 @on_every_backend
-def test_what_cannot_be_a_key_is_refused() -> None:
+def test_invalid_map_key_is_refused() -> None:
     backend = make_backend()
     backend.context.key = "a"
     state: Any = backend.state(descriptor(False))

@@ -102,7 +102,7 @@ def test_defaults_that_can_be_changed_are_each_values_own(define: Define) -> Non
     assert other.b.values == []
 
 
-def test_keys_that_somebody_else_has_written_are_found(define: Define) -> None:
+def test_keys_written_outside_the_backend_are_found(define: Define) -> None:
     """NaN is one key, though no dictionary knows that."""
     writer = StateSerializer(ValueStateDescriptor("state")).writer()
     payload = writer.write(([float("nan")], None), [5], ([], None))
@@ -118,7 +118,7 @@ def test_unchanged_classes_are_read_as_they_are(define: Define) -> None:
     assert restored(stored(kind(1), kind(2)), kind(1)) == kind(2)
 
 
-def test_added_field_without_default_is_refused_when_the_state_is_asked_for(
+def test_added_field_without_default_is_refused_at_registration(
     define: Define,
 ) -> None:
     """OS-09: at registration, not at restore. OS-10: of a value."""
@@ -135,7 +135,7 @@ def test_added_field_without_default_is_refused_when_the_state_is_asked_for(
     assert again.state(ValueStateDescriptor("state")).value().b == 3
 
 
-def test_class_that_is_gone_or_no_dataclass_any_more_is_refused(define: Define) -> None:
+def test_missing_or_non_dataclass_type_of_stored_state_is_refused(define: Define) -> None:
     """OS-09: incompatible."""
     snapshot = stored("k", define(("a", int))(1))
     sys.modules["evolving"].Thing = int  # type: ignore[attr-defined]
@@ -146,7 +146,7 @@ def test_class_that_is_gone_or_no_dataclass_any_more_is_refused(define: Define) 
         restored(snapshot, "k")
 
 
-def test_member_of_an_enumeration_that_is_gone_is_refused(define: Define) -> None:
+def test_removed_enumeration_member_in_stored_state_is_refused(define: Define) -> None:
     module = sys.modules["evolving"]
     for members in ("ONE TWO", "TWO"):
         kind: Any = enum.Enum("Number", members, module="evolving")  # type: ignore[misc]
@@ -157,7 +157,7 @@ def test_member_of_an_enumeration_that_is_gone_is_refused(define: Define) -> Non
         restored(snapshot, "k")
 
 
-def test_pickled_class_that_is_gone_is_refused(define: Define) -> None:
+def test_missing_pickled_class_in_stored_state_is_refused(define: Define) -> None:
     class Opaque:
         pass
 
@@ -250,7 +250,7 @@ def test_rows_in_rows_of_the_same_names_are_told_apart() -> None:
     assert restored(stored("k", value, of(was)), "k", of(inner)) == Row(a=1, b=Row(a=5))
 
 
-def test_rows_in_values_of_which_nothing_is_declared_stay_as_they_are() -> None:
+def test_rows_in_undeclared_values_are_not_migrated() -> None:
     """OS-09"""
     anything = Types.PICKLED_BYTE_ARRAY()
     was, now = row_type(a=anything, b=Types.INT()), row_type(a=anything)
@@ -260,7 +260,7 @@ def test_rows_in_values_of_which_nothing_is_declared_stay_as_they_are() -> None:
     assert restored(stored("k", other, of(was)), "k", of(now)) == other
 
 
-def test_rows_by_position_have_the_order_in_which_they_were_declared() -> None:
+def test_positional_rows_are_migrated_by_their_declared_order() -> None:
     """OS-09"""
     snapshot = stored("k", Row(1, Row(2, 3)), of(row_type(x=Types.INT(), y=ints("a", "b"))))
     now = row_type(y=ints("c", "b"), new=Types.INT(), x=Types.INT())
@@ -341,7 +341,7 @@ def test_another_declared_type_is_refused(was: Any, now: Any) -> None:
 
 
 @pytest.mark.parametrize("declared", [None, Types.PICKLED_BYTE_ARRAY(), Types.INT()], ids=repr)
-def test_type_that_is_not_declared_fits_every_one(declared: Any) -> None:
+def test_undeclared_type_is_compatible_with_every_type(declared: Any) -> None:
     assert restored(stored("k", 1, of(declared)), "k", of(None)) == 1
     assert restored(stored("k", 1, of(None)), "k", of(declared)) == 1
 
@@ -392,9 +392,7 @@ ENTRIES: MapStateDescriptor[Any, Any] = MapStateDescriptor("state")
 
 
 @pytest.mark.parametrize("mode", ["list", "union", "broadcast key", "broadcast value"])
-def test_operator_state_is_migrated_or_refused_when_it_is_asked_for(
-    define: Define, mode: str
-) -> None:
+def test_operator_state_is_migrated_or_refused_at_registration(define: Define, mode: str) -> None:
     """OS-09"""
     was = define(("a", int), frozen=True)
 

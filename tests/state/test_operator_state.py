@@ -109,7 +109,7 @@ class Noted:
 
 
 @pytest.mark.parametrize("change", ["append", "replace", "clear"])
-def test_capture_is_serialised_when_it_is_written_and_not_before(change: str) -> None:
+def test_capture_is_serialised_only_when_written(change: str) -> None:
     written: list[int] = []
     backend = OperatorStateBackend()
     numbers = backend.list_state(ListStateDescriptor("numbers"))
@@ -136,7 +136,7 @@ def test_capture_is_serialised_when_it_is_written_and_not_before(change: str) ->
     assert dict(restored.broadcast_state(MapStateDescriptor("rules")).items()) == {"a": 3, "b": [4]}
 
 
-def test_lists_are_copied_for_a_capture_only_until_it_is_written_or_released() -> None:
+def test_lists_are_copied_only_while_a_capture_is_pending() -> None:
     backend = OperatorStateBackend()
     numbers = backend.list_state(NAMES)
     numbers.add_all(["a"])
@@ -163,7 +163,7 @@ def test_several_snapshots_are_appended() -> None:
     assert list(restored.list_state(NAMES).get()) == ["a", "b", "c"]
 
 
-def test_states_that_nobody_asks_for_are_kept_as_they_were_stored() -> None:
+def test_unused_operator_states_are_kept_as_stored() -> None:
     backend = OperatorStateBackend()
     backend.list_state(NAMES).add_all(["a", "b"])
     backend.broadcast_state(MapStateDescriptor("rules")).put("k", 1)
@@ -182,7 +182,7 @@ def test_states_that_nobody_asks_for_are_kept_as_they_were_stored() -> None:
     assert third.broadcast_state(MapStateDescriptor("rules")).get("k") == 1
 
 
-def test_states_that_were_asked_for_before_the_restore_have_what_was_stored() -> None:
+def test_states_registered_before_the_restore_get_the_stored_content() -> None:
     backend = OperatorStateBackend()
     names, rules = backend.list_state(NAMES), backend.broadcast_state(MapStateDescriptor("rules"))
     names.add("a")
@@ -209,7 +209,7 @@ def test_reader_of_broadcast_state_cannot_change_it() -> None:
             change()
 
 
-def test_keys_of_broadcast_state_are_what_other_keys_are() -> None:
+def test_keys_of_broadcast_state_follow_the_rules_of_other_keys() -> None:
     """NaN is one key, NumPy's times equal Python's, and what cannot be a key is refused."""
     backend = OperatorStateBackend()
     state = backend.broadcast_state(MapStateDescriptor("rules"))

@@ -220,7 +220,7 @@ def test_lists_are_read_whole() -> None:
 
 @on_every_backend
 @pytest.mark.parametrize("key_type", [int, SlowKey])
-def test_what_goes_into_a_map_together_is_seen_together(key_type: Callable[[int], Any]) -> None:
+def test_map_entries_put_together_are_read_together(key_type: Callable[[int], Any]) -> None:
     backend = make_backend()
     state, reader = published(backend, MapStateDescriptor("s"))
     backend.context.key = "k"
@@ -238,7 +238,7 @@ def test_what_goes_into_a_map_together_is_seen_together(key_type: Callable[[int]
     read_beside(change, lambda: reader(["k"]), check)
 
 
-def test_nobody_sees_a_map_before_its_first_entries_are_in() -> None:
+def test_map_is_invisible_to_readers_before_its_first_entries() -> None:
     backend = make_backend()
     descriptor: StateDescriptor = MapStateDescriptor("s")
     _, reader = published(backend, descriptor)

@@ -12,11 +12,11 @@ import cloudpickle
 import pytest
 
 from flinkray.actors.shared.chain_code import ChainCode
-from flinkray.spark.user_code import load_function
 from flinkray.state import MapStateDescriptor, StateMigrationError, ValueStateDescriptor
 from flinkray.state.program_classes import class_named, unpickled
 from flinkray.state.value_encoding import ValueDecoder, ValueEncoder, pack, unpack
 from flinkray.streaming.program.chain_plan import ChainPlan
+from flinkray.user_code import load_function
 from tests.state.every_backend import make_backend, on_every_backend
 
 PROGRAM = textwrap.dedent(
@@ -127,7 +127,7 @@ def pickled(data: bytes) -> list[Any]:
     return [7, 1, data]
 
 
-def test_values_of_another_submission_are_of_the_classes_of_this_one(
+def test_values_of_an_earlier_submission_get_the_current_classes(
     first: Submission, second: Submission
 ) -> None:
     """In whichever process they were stored: that of the program, or one of its tasks."""
@@ -146,7 +146,7 @@ def test_values_of_another_submission_are_of_the_classes_of_this_one(
         assert (type(pair), pair) == (now["Pair"], now["Pair"](1))
 
 
-def test_what_functions_refer_to_is_sent_to_their_own_tasks_alone(first: Submission) -> None:
+def test_data_of_a_function_is_sent_only_to_its_own_tasks(first: Submission) -> None:
     before, after = first.code
     assert len(after) < 100_000 < 1_000_000 < len(before)
 
@@ -172,7 +172,7 @@ def test_keys_of_another_submission_are_found(first: Submission, second: Submiss
         assert entries.get(now["Shapes.Point"](3)) is now["Color"].BLUE
 
 
-def test_what_was_pickled_by_value_is_of_the_classes_of_this_submission(
+def test_values_pickled_by_value_get_the_classes_of_this_submission(
     unknown: Submission, second: Submission
 ) -> None:
     """As versions before stored it, and as classes are that nothing but pickle covers.  What the

@@ -76,7 +76,7 @@ def is_whole(snapshot: KeyedSnapshot) -> bool:
     return snapshot.tables["values"].whole
 
 
-def test_table_that_changes_as_a_whole_rests_and_is_written_as_a_whole_meanwhile() -> None:
+def test_fully_changing_table_rests_and_is_written_as_a_whole() -> None:
     busy = Busy(a=0, b=0)
     busy.capture().write()
     for rest in (2, 4, 8, 16, 16):
@@ -140,9 +140,7 @@ def test_places_that_are_looked_at_are_from_everywhere_in_a_large_table(
     assert busy.notes is notes
 
 
-def test_changes_are_known_again_after_a_rest_and_a_table_that_hardly_changes_does_not_rest() -> (
-    None
-):
+def test_table_notes_changes_after_a_rest_and_few_changes_cause_no_rest() -> None:
     busy = Busy(a=0, b=0, c=0)
     busy.rest()
     busy.capture().release()
@@ -221,7 +219,7 @@ def test_capture_without_an_id_ends_the_rest() -> None:
     assert busy.held(waiting.write()) == {"a": 0, "b": 0}
 
 
-def test_what_is_changed_in_place_in_a_rest_is_not_so_in_a_capture_that_waits() -> None:
+def test_in_place_change_in_a_rest_does_not_affect_a_pending_capture() -> None:
     """And such a table rests no more."""
     busy = Busy(SUMS, a=[1], b=[1])
     busy.rest()
@@ -239,7 +237,7 @@ def test_what_is_changed_in_place_in_a_rest_is_not_so_in_a_capture_that_waits() 
         assert busy.notes
 
 
-def test_what_was_taken_in_a_rest_may_be_changed_while_a_capture_waits() -> None:
+def test_value_taken_in_a_rest_may_change_while_a_capture_is_pending() -> None:
     busy = Busy(a=[1], b=[1])
     busy.rest()
     waiting = busy.capture()
@@ -248,7 +246,7 @@ def test_what_was_taken_in_a_rest_may_be_changed_while_a_capture_waits() -> None
     assert busy.held(waiting.write()) == {"a": [1], "b": [1]}
 
 
-def test_methods_of_a_handle_that_a_function_has_kept_go_on_noting_and_writing() -> None:
+def test_kept_methods_of_a_state_handle_still_note_changes() -> None:
     busy = Busy()
     kept = [busy.state.update]
 
@@ -274,7 +272,7 @@ def test_methods_of_a_handle_that_a_function_has_kept_go_on_noting_and_writing()
         assert busy.held(*written) == expected
 
 
-def test_capture_in_which_all_tables_are_whole_is_not_about_an_earlier_one() -> None:
+def test_capture_with_only_whole_tables_has_no_base() -> None:
     busy = Busy(a=0, b=0)
     queue = busy.backend.timer_queue("timers")
     queue.add(1, "a", None)
@@ -291,7 +289,7 @@ def test_capture_in_which_all_tables_are_whole_is_not_about_an_earlier_one() -> 
 
 
 @pytest.mark.parametrize("columnar", [False, True])
-def test_capture_is_about_an_earlier_one_where_other_state_is_not_in_it_as_a_whole(
+def test_capture_with_partly_incremental_state_has_a_base(
     columnar: bool,
 ) -> None:
     """Be it that nobody has asked for it since the restore, or that it tells its changes."""

@@ -79,7 +79,7 @@ def test_batches_with_any_columns_are_stored_by_key_group_in_their_order() -> No
     assert sorted(found, key=str) == everything(table)
 
 
-def test_changes_have_the_new_rows_and_what_is_gone() -> None:
+def test_increment_has_new_rows_and_removals() -> None:
     table = windows()
     add(table, 1, {"k": 1}, {"k": 2})
     add(table, 2, {"k": 3})
@@ -109,7 +109,7 @@ def test_captures_between_do_not_matter() -> None:
     assert table.capture(5, since=2).whole, "it was forgotten"
 
 
-def test_keys_that_are_no_column_stay_where_they_are() -> None:
+def test_keys_outside_the_columns_keep_their_key_group() -> None:
     table = RowTable(True, None, ASSIGN)
     table.append(pa.record_batch({"v": [1, 2, 3]}), np.array([1, 2, 1]), ["a", "b", "c"])
     table.take_up_to(0)
@@ -159,6 +159,6 @@ def test_rows_without_namespaces_are_put_together_and_cleared() -> None:
         restore(found, parts)
 
 
-def test_a_table_is_restored_as_what_it_was() -> None:
+def test_row_table_is_restored_only_as_its_own_kind() -> None:
     with pytest.raises(StateError, match="stored as rows and is asked for as per-window rows"):
         windows().restore(RestoredColumns("rows", "rows", False), ASSIGN)

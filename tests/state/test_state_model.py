@@ -341,14 +341,14 @@ def stories(draw: st.DrawFn) -> list[Any]:
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(stories())
-def test_state_is_what_was_written_and_snapshots_are_what_it_was(story: list[Any]) -> None:
+def test_state_and_snapshots_equal_a_copying_model(story: list[Any]) -> None:
     """KS-06"""
     check_story(Run(), story)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(stories())
-def test_the_same_on_a_disk_and_snapshots_of_one_backend_are_restored_by_the_other(
+def test_disk_and_heap_backends_restore_each_others_snapshots(
     story: list[Any],
 ) -> None:
     """KS-06"""

@@ -20,8 +20,8 @@ from flinkray.state import (
 )
 from flinkray.state.backends import backend_factory
 from flinkray.state.disk import DiskKeyedStateBackend, DiskSettings, StateStorageError
-from flinkray.state.disk.fair_lock import FairLock
 from flinkray.state.disk.folders import new_state_folder, sweep_state_folders
+from flinkray.state.disk.store import FairLock
 
 VALUES: Any = ValueStateDescriptor("values")
 LISTS: Any = ListStateDescriptor("lists")
@@ -55,7 +55,7 @@ def test_folder_goes_when_the_task_and_its_last_capture_have_ended(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_process_has_left_goes_with_the_next_folder(tmp_path: Path) -> None:
+def test_state_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
     killed = in_another_process(
         """
         import os, signal, sys
@@ -83,7 +83,7 @@ def test_a_directory_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
         values.get("k")
 
 
-def test_a_full_disk_is_one_error_that_names_the_folder(tmp_path: Path) -> None:
+def test_full_disk_raises_one_error_that_names_the_folder(tmp_path: Path) -> None:
     """A limit on the size of files is as good: RocksDB's write fails."""
     failed = in_another_process(
         """
@@ -116,7 +116,7 @@ def test_without_the_engine_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
         backend.value_table(VALUES).get("k")
 
 
-def test_a_lock_that_is_taken_again_and_again_keeps_nobody_out() -> None:
+def test_repeatedly_taken_lock_does_not_starve_other_threads() -> None:
     lock = FairLock()
     order = []
 
@@ -262,7 +262,7 @@ def test_maps_keep_the_order_of_insertion(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_keys_that_are_equal_are_one_and_come_back_as_they_were(tmp_path: Path) -> None:
+def test_equal_keys_on_disk_are_one_and_keep_their_type(tmp_path: Path) -> None:
     backend = on_disk(tmp_path, cache_bytes=2_000)
     values, lists = backend.value_table(VALUES), backend.list_table(LISTS, namespaced=True)
     for key in (True, 0.5, ("a", False), b"x", None):

@@ -47,7 +47,7 @@ def contents(snapshot: KeyedSnapshot, name: str) -> tuple[dict[Any, Any], list[A
     return kept, removed
 
 
-def test_what_was_taken_may_be_changed_while_a_snapshot_waits(
+def test_taken_value_may_change_while_a_snapshot_is_pending(
     backend: KeyedStateBackend,
 ) -> None:
     values, lists = backend.value_table(VALUES), backend.list_table(LISTS)
@@ -63,7 +63,7 @@ def test_what_was_taken_may_be_changed_while_a_snapshot_waits(
     assert (values.take("k", "none"), list(lists.take("k"))) == ("none", [])
 
 
-def test_value_that_was_got_to_change_may_be_changed_while_a_snapshot_waits(
+def test_value_got_for_change_may_change_while_a_snapshot_is_pending(
     backend: KeyedStateBackend,
 ) -> None:
     values, maps = backend.value_table(VALUES), backend.map_table(MAPS)
@@ -92,7 +92,7 @@ def test_values_put_together_are_changes_of_each(backend: KeyedStateBackend) -> 
 
 
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
-def test_what_came_and_went_between_two_snapshots_is_in_neither(
+def test_entry_added_and_removed_between_snapshots_is_in_neither(
     backend: KeyedStateBackend,
 ) -> None:
     values = backend.value_table(VALUES)
@@ -197,7 +197,7 @@ def test_values_that_have_expired_are_not_seen_in_an_earlier_snapshot() -> None:
     assert restored.state(expiring).value() is None
 
 
-def test_changes_begin_with_what_was_restored(backend: KeyedStateBackend) -> None:
+def test_first_increment_builds_on_the_restored_snapshot(backend: KeyedStateBackend) -> None:
     backend.value_table(VALUES).put_all({"a": 1, "b": 1})
     backend.list_table(LISTS).append("a", 1)
     backend.columns().column("n", "int64")
@@ -221,7 +221,7 @@ def test_changes_begin_with_what_was_restored(backend: KeyedStateBackend) -> Non
     assert list(again.list_table(LISTS).get("a")) == [1]
 
 
-def test_restored_state_is_in_everything_until_somebody_asks_for_it(
+def test_restored_state_is_in_all_snapshots_until_it_is_used(
     backend: KeyedStateBackend,
 ) -> None:
     backend.value_table(VALUES).put("a", 1)
@@ -292,7 +292,7 @@ def test_numbers_that_are_written_after_a_snapshot_are_not_in_it(
     assert contents(backend.capture(2, since=1).write(), "values")[0] == {"k": 3}
 
 
-def test_timers_of_the_last_snapshot_are_those_that_are_restored(
+def test_restore_uses_the_timers_of_the_last_snapshot(
     backend: KeyedStateBackend,
 ) -> None:
     timers = backend.timer_queue("timers")

@@ -61,7 +61,7 @@ def test_value_expires_after_its_last_write_and_is_removed_on_access(at: Setup) 
     assert at.backend.number_of_entries("v") == 0
 
 
-def test_whoever_reads_the_default_value_may_change_it(at: Setup) -> None:
+def test_changing_a_read_default_value_does_not_change_the_default(at: Setup) -> None:
     state = at.state(ValueStateDescriptor("v", default_value=[]), ttl().build())
     state.value().append(1)
     assert state.value() == []
@@ -273,7 +273,7 @@ def test_young_state_stays_while_the_old_is_looked_for() -> None:
     ],
     ids=["default", "disabled", "none per access", "ten per access"],
 )
-def test_access_to_state_has_what_is_expired_removed(
+def test_access_to_state_removes_expired_entries(
     at: Setup, config: StateTtlConfig, expected: int
 ) -> None:
     """KS-07"""
@@ -286,7 +286,7 @@ def test_access_to_state_has_what_is_expired_removed(
     assert at.backend.number_of_entries("v") == expected
 
 
-def test_each_record_has_what_is_expired_removed_where_that_is_configured(at: Setup) -> None:
+def test_each_record_removes_expired_entries_if_configured(at: Setup) -> None:
     """KS-07"""
     state = at.state(ValueStateDescriptor("v"), ttl().cleanup_incrementally(10, True).build())
     fill(at.backend, state, range(1_000))
@@ -297,7 +297,7 @@ def test_each_record_has_what_is_expired_removed_where_that_is_configured(at: Se
     assert at.backend.number_of_entries("v") == 0
 
 
-def test_elements_and_entries_that_are_never_read_again_go_one_by_one(at: Setup) -> None:
+def test_expired_elements_and_entries_never_read_are_removed_singly(at: Setup) -> None:
     """KS-07"""
     elements = at.state(ListStateDescriptor("l"), ttl().build())
     entries = at.state(MapStateDescriptor("m"), ttl().build())
@@ -314,7 +314,7 @@ def test_elements_and_entries_that_are_never_read_again_go_one_by_one(at: Setup)
     assert (at.backend.number_of_entries("l"), at.backend.number_of_entries("m")) == (0, 0)
 
 
-def test_what_was_renewed_since_it_was_looked_for_stays(at: Setup) -> None:
+def test_entry_renewed_before_its_removal_stays(at: Setup) -> None:
     """KS-07"""
     value = at.state(ValueStateDescriptor("v"), ttl().build())
     elements = at.state(ListStateDescriptor("l"), ttl().build())
@@ -343,9 +343,7 @@ def test_what_was_renewed_since_it_was_looked_for_stays(at: Setup) -> None:
 
 
 @pytest.mark.parametrize("left_out", [True, False])
-def test_full_snapshot_leaves_out_what_is_expired_where_that_is_configured(
-    at: Setup, left_out: bool
-) -> None:
+def test_full_snapshot_leaves_out_expired_state_if_configured(at: Setup, left_out: bool) -> None:
     """KS-07"""
     config = ttl().cleanup_full_snapshot().build() if left_out else ttl().build()
     kinds: list[Any] = [ValueStateDescriptor, ListStateDescriptor, MapStateDescriptor]
@@ -395,7 +393,7 @@ class Gathering:
         return accumulator
 
 
-def test_what_is_read_from_expiring_state_may_be_changed(at: Setup) -> None:
+def test_value_read_from_expiring_state_may_be_changed(at: Setup) -> None:
     elements = at.state(ListStateDescriptor("l"), ttl().build())
     gathered = at.state(AggregatingStateDescriptor("a", Gathering()), ttl().build())
     for state in (elements, gathered):

@@ -57,7 +57,7 @@ def stored(column: Any) -> list[Any]:
 
 @settings(max_examples=200, deadline=None)
 @given(values_of_a_kind, st.randoms(use_true_random=False))
-def test_values_are_what_they_were_in_any_order(values: list[Any], random: Any) -> None:
+def test_columns_keep_values_in_any_order(values: list[Any], random: Any) -> None:
     column = column_of(values)
     order = list(range(len(values)))
     random.shuffle(order)
@@ -74,7 +74,7 @@ def test_values_are_what_they_were_in_any_order(values: list[Any], random: Any) 
     assert typed(stored(twice)) == typed([*values, *values])
 
 
-def test_what_has_no_array_stays_objects() -> None:
+def test_values_without_an_array_form_stay_objects() -> None:
     assert isinstance(column_of(["a", "b"]), ArrayColumn)
     for values in (["a", None], [1, "a"], [1 << 63], ["\ud800"], [True], [[1]], [(1,), (1, 2)]):
         column = column_of(values)
@@ -87,7 +87,7 @@ def test_what_has_no_array_stays_objects() -> None:
     assert not column_of([("a", 1), ("b", 2)]).has_objects
 
 
-def test_columns_of_one_shape_only_are_put_together() -> None:
+def test_only_columns_of_equal_shape_are_merged() -> None:
     shapes = [column_of(v).shape for v in (["a"], [b"a"], [1], [1.5], [("a", 1)], [("a",)], [None])]
     assert len(set(shapes)) == len(shapes)
     assert column_of([("a", 1)]).shape == column_of([("b", 2), ("c", 3)]).shape
@@ -114,12 +114,12 @@ def test_integers_take_as_many_bytes_as_the_largest_needs(largest: int, size: in
         ["texts", "<u1", b""],
     ],
 )
-def test_what_is_no_array_is_refused(array: list[Any]) -> None:
+def test_malformed_array_is_refused(array: list[Any]) -> None:
     with pytest.raises(UnreadableValuesError):
         ValueDecoder().decode([[], [8, *array]])
 
 
-def test_turns_are_as_they_were_when_the_last_one_is_done() -> None:
+def test_switch_interval_is_restored_after_the_last_short_turn() -> None:
     usual = sys.getswitchinterval()
     with short_turns():
         with short_turns():

@@ -191,7 +191,7 @@ plain_values = st.recursive(
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(plain_values, max_size=6))
-def test_what_is_read_is_what_was_written(values: list[Any]) -> None:
+def test_values_survive_encoding_and_decoding(values: list[Any]) -> None:
     found = read(written(values)[0])
     assert len(found) == len(values)
     assert all(map(same, found, values)), (found, values)
@@ -242,7 +242,7 @@ def test_arrays_are_read_as_arrays_that_can_be_changed() -> None:
     assert encoder.pickled == set()
 
 
-def test_kinds_of_rows_and_the_one_nan_of_keys_are_kept() -> None:
+def test_encoding_keeps_row_kinds_and_the_nan_of_keys() -> None:
     deleted = Row.of_kind(RowKind.DELETE, 1, "a")
     found = read(written([deleted, Row(1, "a"), Row(b=1, a=2)])[0])
     assert found == [deleted, Row(1, "a"), Row(b=1, a=2)]
@@ -281,7 +281,7 @@ def test_types_that_only_pickle_covers_are_named() -> None:
     assert {form.name for form in encoder.forms} == set()
 
 
-def test_what_is_more_than_its_fields_is_not_lost() -> None:
+def test_encoding_keeps_state_beyond_the_fields_of_a_class() -> None:
     """How a class says that it is pickled, slots of its base, attributes of a tuple."""
     slotted, extended = OfSlotted(1), Extended(1.0, 2.0)
     slotted.hidden = 5  # type: ignore[attr-defined]
@@ -310,7 +310,7 @@ def test_value_that_cannot_be_stored_is_an_error_that_names_its_type() -> None:
         written([(number for number in range(3))])
 
 
-def test_bytes_that_are_no_values_are_one_error() -> None:
+def test_malformed_bytes_raise_unreadable_values_error() -> None:
     data, _ = written([Order(1, ["a"]), Order(2), {"a": (1, 2)}, datetime.date(2026, 1, 1)])
     for place in range(len(data)):
         with pytest.raises(UnreadableValuesError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from flinkray.checkpoint.errors import CheckpointStorageError
 from flinkray.checkpoint.keyed_state_format import read_keyed_state
 from flinkray.checkpoint.storage import read_metadata
+from flinkray.core import private_files
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.datastream import (
     KeyedProcessFunction,
@@ -174,3 +176,39 @@ def test_savepoint_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "of_cluster", "modes"),
+    [
+        (None, "", (0o600, 0o700)),
+        (None, "group", (0o640, 0o750)),
+        ("group", "owner", (0o640, 0o750)),
+        ("owner", "group", (0o600, 0o700)),
+    ],
+)
+def test_savepoint_is_for_those_who_are_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: str | None,
+    of_cluster: str,
+    modes: tuple[int, int],
+) -> None:
+    monkeypatch.setenv("FLINKRAY_STORAGE_PERMISSIONS", "")
+    if of_cluster:
+        private_files.permit(of_cluster)
+    entries = [(number, [number, "x" * 100]) for number in range(9999)]
+    writer = SavepointWriter().with_keyed_state("tally", TRAIL, entries)
+    location = Path(writer.write(str(tmp_path), given))
+    found = [location, *location.rglob("*")]
+    assert len(found) > 2
+    assert {(path.name, stat.S_IMODE(path.stat().st_mode)) for path in found} == {
+        (path.name, modes[path.is_dir()]) for path in found
+    }
+
+
+def test_permissions_that_there_are_not_are_refused(tmp_path: Path) -> None:
+    writer = SavepointWriter().with_keyed_state("tally", TOTALS, [("a", 1)])
+    with pytest.raises(BootstrapError, match="owner or group, got 'all'"):
+        writer.write(str(tmp_path), "all")
+    assert list(tmp_path.iterdir()) == []

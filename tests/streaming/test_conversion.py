@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flinkray.streaming.columnar.conversion import block_to_batch, block_to_columns
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.records.elements import Block
+from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.row import Row, RowKind
 from flinkray.streaming.records.typeinfo import TypeInformation, Types
 
@@ -87,6 +87,7 @@ def test_fields_of_named_tuples_go_by_their_names_and_others_by_their_places() -
         ([{1: 2}], None, "the key 1 of a dictionary is no name of a column: declare a type such"),
         ([{}, {}], None, r"\{\} has no fields"),
         ([()], None, r"\(\) has no fields"),
+        ([Row.of(["a", "a"], [1, 2])], None, r"Row\(a=1, a=2\) has two fields named 'a'"),
         ([2**63 + 1, 3], None, "column 'value': Python int too large"),
         ([(1, object())], None, "column 'f1': Could not convert .*declare an output type"),
         ([(1, "a")], Types.TUPLE([Types.LONG(), Types.LONG()]), "'f1': .* declared as int64"),
@@ -95,7 +96,7 @@ def test_fields_of_named_tuples_go_by_their_names_and_others_by_their_places() -
         ([None], Types.ROW_NAMED(["a"], [Types.LONG()]), "None is not a record of the fields"),
     ],
 )  # fmt: skip
-def test_records_that_are_not_alike_are_one_error_and_lose_no_field(
+def test_unlike_records_raise_an_error_and_lose_no_field(
     values: list[Any], kind: TypeInformation | None, told: str
 ) -> None:
     with pytest.raises(StreamError, match=told):
@@ -194,7 +195,7 @@ WRAPPED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 
 
 @given(column=COLUMN, wrap=st.sampled_from(sorted(WRAPPED)))
-def test_times_of_one_kind_stay_what_they_are_and_several_kinds_are_refused(
+def test_times_of_one_kind_are_kept_and_mixed_kinds_are_refused(
     column: list[Any], wrap: str
 ) -> None:
     into, out = WRAPPED[wrap]
@@ -224,7 +225,7 @@ def test_times_of_one_kind_stay_what_they_are_and_several_kinds_are_refused(
          r"column 'value\.key' has dates and datetimes"),
     ],
 )  # fmt: skip
-def test_times_that_would_lose_something_are_refused_by_column(
+def test_times_that_would_lose_precision_are_refused_by_column(
     values: list[Any], kind: TypeInformation | None, told: str
 ) -> None:
     with pytest.raises(StreamError, match=told):
@@ -254,7 +255,7 @@ def test_midnights_are_dates_where_these_are_declared() -> None:
         ([1.5, True], None),
     ],
 )
-def test_values_that_arrow_takes_for_others_are_refused(
+def test_values_that_arrow_would_convert_are_refused(
     values: list[Any], kind: TypeInformation | None
 ) -> None:
     with pytest.raises(StreamError, match="column "):
@@ -262,7 +263,7 @@ def test_values_that_arrow_takes_for_others_are_refused(
 
 
 @pytest.mark.parametrize("kind", [None, Types.ROW([Types.INT()])])
-def test_rows_that_change_others_are_refused(kind: TypeInformation | None) -> None:
+def test_rows_of_a_changelog_are_refused(kind: TypeInformation | None) -> None:
     values = [Row(1), Row.of_kind(RowKind.DELETE, 2)]
     with pytest.raises(
         StreamError, match=r"<Row\(2\)> is of the kind DELETE \(-D\), which columns"
@@ -273,3 +274,32 @@ def test_rows_that_change_others_are_refused(kind: TypeInformation | None) -> No
 def test_numbers_that_lose_nothing_are_of_the_declared_type() -> None:
     assert rows_of([2.0, None, 3], Types.INT()) == [{"value": 2}, {"value": None}, {"value": 3}]
     assert rows_of([float("inf"), 1, None], Types.FLOAT())[0] == {"value": float("inf")}
+
+
+def test_nanoseconds_survive_the_way_through_rows() -> None:
+    """As functions of rows get them, where pandas is there."""
+    for kind in (pa.timestamp("ns"), pa.timestamp("ns", "UTC"), pa.duration("ns")):
+        column = pa.array([1, None, 1_700_000_000_123_456_789], kind)
+        block = Columns(pa.record_batch({"x": column})).to_block()
+        assert block_to_batch(block)["x"].equals(column)
+
+
+@pytest.mark.parametrize(
+    ("column", "told"),
+    [
+        (
+            pa.array([1], pa.time64("ns")),
+            r"time64\[ns\] has a time with nanoseconds, which",
+        ),
+        (
+            pa.array([10**18], pa.timestamp("us")),
+            r"timestamp\[us\] has a value that is none of",
+        ),
+        (pa.array([10**7], pa.date32()), r"date32\[day\] has a value that is none of Python's"),
+    ],
+)
+def test_times_that_python_does_not_hold_are_refused(column: pa.Array, told: str) -> None:
+    with pytest.raises(StreamError, match=told):
+        Columns(pa.record_batch({"x": column})).to_block()
+    whole = Columns(pa.record_batch({"x": pa.array([1000, None], pa.time64("ns"))})).to_block()
+    assert [row.x for row in whole.values] == [dt.time(0, 0, 0, 1), None]

@@ -243,7 +243,7 @@ def test_partitioner_that_chooses_no_channel_is_told_by_its_choice() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, "0", 1.0, [0]], ids=repr)
-def test_partitioner_that_chooses_what_is_no_number_is_told_by_its_choice(wrong: Any) -> None:
+def test_partitioner_that_chooses_no_number_is_reported_with_its_choice(wrong: Any) -> None:
     error = failure_of(
         lambda s: s.partition_custom(
             lambda key, n: wrong if key == 9 else np.int64(0), lambda v: v
@@ -350,7 +350,7 @@ def test_operator_behind_a_side_output_is_the_one_that_is_named() -> None:
     assert (error.operator, error.record) == ("Map", "5")
 
 
-def test_users_frames_stay_where_user_code_is_called_by_state_that_user_code_called() -> None:
+def test_traceback_keeps_user_frames_below_state_calls() -> None:
     class Sums(KeyedProcessFunction[Any, Any, Any]):
         def open(self, runtime_context: Any) -> None:
             self.total = runtime_context.get_reducing_state(
@@ -396,7 +396,7 @@ class Given(TimestampAssigner):
 
 
 @pytest.mark.parametrize("wrong", [None, "0", 1.0, math.nan, 1 << 63, -1 - (1 << 63)], ids=repr)
-def test_timestamp_that_is_no_whole_number_of_64_bits_is_told_with_its_record(wrong: Any) -> None:
+def test_timestamp_that_is_no_64_bit_integer_is_reported_with_its_record(wrong: Any) -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps()
     given = strategy.with_timestamp_assigner(Given(wrong))
     error = failure_of(lambda s: s.assign_timestamps_and_watermarks(given))
@@ -416,7 +416,7 @@ class WrongTimer(KeyedProcessFunction[Any, Any, Any]):
 @pytest.mark.parametrize("wrong", [None, "0", 1.5], ids=repr)
 @pytest.mark.parametrize("does", ["register", "delete"])
 @pytest.mark.parametrize("kind", ["event", "processing"])
-def test_timer_at_what_is_no_whole_number_is_told_with_its_record(
+def test_timer_at_a_non_integer_time_is_reported_with_its_record(
     kind: str, does: str, wrong: Any
 ) -> None:
     function = WrongTimer(f"{does}_{kind}_time_timer", wrong)
@@ -426,7 +426,7 @@ def test_timer_at_what_is_no_whole_number_is_told_with_its_record(
     assert error.record == "0"
 
 
-def test_timers_are_whole_numbers_of_numpy_too_and_may_be_later_than_all_time() -> None:
+def test_timers_may_be_numpy_integers_and_beyond_all_timestamps() -> None:
     env = StreamExecutionEnvironment(clock=ManualClock())
     stream = env.from_collection([1])
     for time in (np.int64(3), 1 << 70):

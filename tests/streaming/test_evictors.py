@@ -34,7 +34,9 @@ def difference(one: float, other: float) -> float:
         (lambda after: DeltaEvictor.of(3, difference, after), [], []),
     ],
 )
-def test_what_is_left(make: Any, given: list[float], left: list[float]) -> None:
+def test_evictor_leaves_the_expected_records(
+    make: Any, given: list[float], left: list[float]
+) -> None:
     """Before the function is called or after it; what cannot be compared stays."""
     elements = [TimestampedValue(v, 0 if math.isnan(v) else int(v)) for v in given]
     before: Evictor = make(False)

@@ -11,7 +11,7 @@ import pytest
 BATCHES = """
 import resource
 import numpy as np
-from flinkray.streaming.task.freed_memory import keep_freed_memory
+from flinkray.streaming.task.task import keep_freed_memory
 {prepare}
 def handle():
     return [np.ones(65_000) for _ in range(6)]
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_arrays_of_later_batches_lie_where_those_of_the_first_lay() -> None:
+def test_arrays_of_later_batches_reuse_the_memory_of_the_first() -> None:
     assert new_pages("keep_freed_memory()") < PAGES / 20
 
 

@@ -22,7 +22,7 @@ def test_a_timer_may_be_later_than_all_timestamps() -> None:
 
 
 @pytest.mark.parametrize("given", [7.0, "7", None, np.float64(7)])
-def test_what_is_no_whole_number_is_no_time_of_a_timer(given: Any) -> None:
+def test_timer_time_must_be_an_integer(given: Any) -> None:
     with pytest.raises(StreamError, match=r"a timer was set to .*: a time is a whole number"):
         timer_time(given)
 

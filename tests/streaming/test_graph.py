@@ -120,7 +120,7 @@ def test_chaining_can_be_refused_by_operator_and_by_environment(env: Any) -> Non
     assert not env.is_chaining_enabled()
 
 
-def test_group_is_inherited_from_inputs_of_one_mind(env: Any) -> None:
+def test_slot_group_is_inherited_if_all_inputs_agree(env: Any) -> None:
     group = SlotSharingGroup.builder("g").build()
     first = numbers(env).slot_sharing_group(group)
     second = numbers(env).slot_sharing_group("g")
@@ -192,7 +192,7 @@ def test_batch_mode_aggregates_columns_before_they_are_divided_by_key(env: Any) 
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_windows_of_columns_begin_where_records_are_divided_and_ids_do_not_tell(
+def test_columnar_windows_start_at_the_exchange_with_stable_ids(
     parallelism: int,
 ) -> None:
     def build(parallelism: int) -> StreamGraph:

@@ -70,7 +70,7 @@ def test_sums_of_many_integers_in_one_batch_are_exact() -> None:
 @pytest.mark.parametrize(
     ("narrow", "least", "other"), [(pa.int8(), -100, 868), (pa.int16(), -20_000, 34_466)]
 )
-def test_a_key_of_a_narrow_type_does_not_stand_for_others(
+def test_key_of_a_narrow_type_is_not_mistaken_for_others(
     narrow: pa.DataType, least: int, other: int
 ) -> None:
     """The distance between two of them may be more than their type holds."""

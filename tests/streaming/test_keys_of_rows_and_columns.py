@@ -103,7 +103,7 @@ def test_rows_and_columns_of_a_declared_type_go_to_one_channel(
     assert of_columns.tolist() == of_rows
 
 
-def test_keys_of_another_key_by_are_not_taken_for_ones_own() -> None:
+def test_keys_of_an_earlier_key_by_are_not_reused() -> None:
     values = list(range(20))
     stale = Block([Row(k=value) for value in values], None, [0] * 20)
     assert list(partitioner().choose(stale)[0]) == list(partitioner().choose(rows_of(values))[0])
@@ -113,6 +113,6 @@ def test_keys_of_another_key_by_are_not_taken_for_ones_own() -> None:
     assert passed.keys is None
 
 
-def test_numpy_values_that_rows_hold_are_the_keys_that_they_equal() -> None:
+def test_numpy_values_in_rows_are_equal_to_python_keys() -> None:
     values = [np.int64(3), 3, np.float32(3), decimal.Decimal(3)]
     assert len(set(partitioner().choose(rows_of(values))[0])) == 1

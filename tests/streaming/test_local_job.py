@@ -134,7 +134,7 @@ def run_to_checkpoint(count: int, steps: int) -> tuple[Checkpoint, int]:
     return done[0], emitted
 
 
-def test_run_that_goes_on_from_a_checkpoint_has_the_sums_of_an_undisturbed_one() -> None:
+def test_run_restored_from_a_checkpoint_has_the_sums_of_an_undisturbed_run() -> None:
     """ST-01: barriers divide the records of every channel at one point."""
     for steps in (1, 7, 20):
         checkpoint, emitted = run_to_checkpoint(3000, steps)
@@ -152,7 +152,7 @@ def test_checkpoint_is_restored_at_another_parallelism() -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
-def test_operator_state_goes_to_the_subtasks_whose_it_is(parallelism: int) -> None:
+def test_operator_state_goes_to_its_subtasks(parallelism: int) -> None:
     """Broadcast state is one old subtask's, its own where there was one: put together, an entry
     that one of them has removed would be there again."""
     words: ListStateDescriptor[str] = ListStateDescriptor("words")
@@ -263,7 +263,7 @@ def test_splits_that_are_found_while_a_checkpoint_begins_are_read_once(steps: in
     assert sorted(before + results.take_all()) == everything
 
 
-def test_small_batches_are_put_together_and_keep_their_place_before_watermarks() -> None:
+def test_small_batches_are_merged_and_stay_before_watermarks() -> None:
     channel = MemoryChannel()
     writer = RecordWriter([channel], ForwardPartitioner())
     for number in range(5):
@@ -323,7 +323,7 @@ def test_records_do_not_wait_without_buffer_timeout() -> None:
     assert [block.values for block in channel.elements] == [[0], [1], [2]]
 
 
-def test_records_wait_until_there_are_enough_with_a_buffer_timeout_of_minus_one() -> None:
+def test_records_wait_for_a_full_batch_without_buffer_timeout_limit() -> None:
     channel, writer, (clock, service) = small_blocks(-1)
     clock.set_milliseconds(1_000_000)
     service.fire_due()
@@ -371,7 +371,7 @@ def one_map(function: Any, values: Any, **settings: Any) -> Any:
     return build_graph([mapped], GraphSettings())
 
 
-def test_failure_names_operator_subtask_record_and_origin_after_the_users_traceback() -> None:
+def test_failure_names_operator_and_record_after_the_user_traceback() -> None:
     def divide(value: int) -> float:
         return 10 / (value - 5)
 

@@ -20,7 +20,7 @@ def test_a_metric_is_found_under_the_names_of_its_groups() -> None:
     assert found["Map.0.table.flights.depth"].get_value() == 7
 
 
-def test_functions_of_one_chain_count_together_what_they_call_alike() -> None:
+def test_metrics_of_equal_name_in_a_chain_are_shared() -> None:
     group = MetricGroup()
     assert group.counter("records") is group.counter("records")
     assert group.meter("rate") is group.meter("rate")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from flinkray.core.garbage_collection import YOUNG
-from flinkray.streaming.local.rare_searches import rare_searches
+from flinkray.streaming.local.local_job import rare_searches
 
 
 @pytest.fixture

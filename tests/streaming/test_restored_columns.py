@@ -184,7 +184,7 @@ def rows() -> Any:
 
 
 @pytest.mark.parametrize("make", [rolling, windows, rows])
-def test_changes_are_as_large_as_what_has_changed(make: Any) -> None:
+def test_size_of_an_increment_matches_the_changes(make: Any) -> None:
     subtasks = Subtasks(make, ("k",), 2)
     many = 20_000
     subtasks.process(columns(many, 5))

@@ -31,7 +31,7 @@ def put_out(given: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("given", PLAIN)
-def test_results_that_nobody_can_change_are_put_out_as_they_are(given: list[Any]) -> None:
+def test_immutable_results_are_not_copied(given: list[Any]) -> None:
     assert [mine is its for mine, its in zip(given, put_out(given), strict=True)] == [
         True for _ in given
     ]
@@ -39,7 +39,7 @@ def test_results_that_nobody_can_change_are_put_out_as_they_are(given: list[Any]
 
 @pytest.mark.parametrize("given", OPEN)
 @pytest.mark.parametrize("before", PLAIN)
-def test_results_that_somebody_can_change_are_copied_whatever_came_before(
+def test_mutable_results_are_copied_whatever_came_before(
     before: list[Any], given: list[Any]
 ) -> None:
     for one in given:
@@ -59,7 +59,7 @@ def test_a_result_that_is_no_list_of_results_is_refused_by_name(value: Any) -> N
         put_out(value)
 
 
-def test_what_is_wrong_within_a_function_is_not_taken_for_a_result_that_is_no_list() -> None:
+def test_type_error_within_a_function_is_not_taken_for_a_wrong_result() -> None:
     def fails(value: Any) -> Any:
         yield 1
         raise TypeError("in the function")
@@ -85,7 +85,7 @@ class Sized:
 
 
 @pytest.mark.parametrize("at", [None, [7]])
-def test_results_of_one_record_that_are_very_many_come_in_several_batches(
+def test_very_many_results_of_a_record_come_in_several_batches(
     at: list[int] | None,
 ) -> None:
     h = OperatorHarness(FlatMapOperator(lambda value: range(20_000)))

@@ -43,7 +43,7 @@ class Holder:
     ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize("records", [1, 3, 1000])
-def test_large_records_count_as_what_they_are(value: Any, records: int) -> None:
+def test_large_records_count_with_their_size(value: Any, records: int) -> None:
     size = bytes_of(Block([value] * records)) / records
     assert 0.8 * MEGABYTE < size < 1.4 * MEGABYTE
 
@@ -57,7 +57,7 @@ def test_small_records_and_columns() -> None:
     assert bytes_of(half) == 4_000
 
 
-def test_what_holds_itself_has_a_size() -> None:
+def test_self_containing_value_has_a_size() -> None:
     value: list[Any] = [TEXT]
     value.append(value)
     assert bytes_of(Block([value])) >= MEGABYTE

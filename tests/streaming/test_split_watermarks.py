@@ -101,7 +101,7 @@ def test_watermark_is_the_least_of_the_splits() -> None:
     assert reading.time(("b", [500])) == [Watermark(199)]
 
 
-def test_split_that_is_added_later_does_not_take_back_the_watermark_and_holds_it() -> None:
+def test_later_added_split_holds_the_watermark_but_does_not_lower_it() -> None:
     reading = Reading()
     assert reading.time(("a", [100]), ("b", [90])) == [Watermark(89)]
     reading.operator.add_splits(["c"])
@@ -110,7 +110,7 @@ def test_split_that_is_added_later_does_not_take_back_the_watermark_and_holds_it
     assert reading.time(("c", [150])) == [Watermark(149)]
 
 
-def test_split_that_ended_holds_nobody_back() -> None:
+def test_ended_split_does_not_hold_the_watermark_back() -> None:
     reading = Reading()
     assert reading.time(("a", [100]), ("b", [30])) == [Watermark(29)]
     assert reading.time("b") == [Watermark(99)]
@@ -123,7 +123,7 @@ def test_last_split_that_ends_is_as_far_as_its_records() -> None:
     assert reading.time(("c", [300])) == [Watermark(299)]
 
 
-def test_idle_split_holds_nobody_back_until_it_has_a_record() -> None:
+def test_idle_split_holds_no_watermark_back_until_its_next_record() -> None:
     reading = Reading(BY_VALUE.with_idleness(Duration.of_millis(100)))
     assert reading.time(("a", [100])) == []
     assert reading.time(("a", [110])) == [Watermark(109)]  # b has had no record for 100 ms
@@ -138,7 +138,7 @@ def test_stream_is_idle_when_all_splits_are() -> None:
     assert reading.time(("b", [60])) == [WatermarkStatus(False), Watermark(59)]
 
 
-def test_watermark_of_each_record_follows_it_when_all_splits_are_so_far() -> None:
+def test_per_record_watermark_follows_once_all_splits_have_reached_it() -> None:
     strategy = WatermarkStrategy.for_generator(PerElementWatermarks).with_timestamp_assigner(
         lambda value, _: value
     )

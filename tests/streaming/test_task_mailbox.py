@@ -36,7 +36,7 @@ def test_mail_with_priority_is_taken_first() -> None:
     assert not mailbox.run_pending()
 
 
-def test_quiesced_mailbox_takes_none_but_gives_what_it_has() -> None:
+def test_quiesced_mailbox_refuses_new_mail_but_gives_pending_mail() -> None:
     """ST-23"""
     mailbox = TaskMailbox()
     mailbox.put(lambda: None)
@@ -47,7 +47,7 @@ def test_quiesced_mailbox_takes_none_but_gives_what_it_has() -> None:
     assert mailbox.try_take() is None
 
 
-def test_closed_mailbox_gives_back_what_was_not_done_and_ends_who_waits() -> None:
+def test_closed_mailbox_returns_pending_mail_and_ends_waiting_threads() -> None:
     """ST-23"""
     mailbox = TaskMailbox()
     mail = [lambda: None, lambda: None]
@@ -63,14 +63,14 @@ def test_waiting_for_mail_ends_when_it_comes_from_another_thread() -> None:
     """ST-23"""
     mailbox = TaskMailbox()
     taken: list[object] = []
-    waiter = threading.Thread(target=lambda: taken.append(mailbox.take(timeout=30)))
+    waiter = threading.Thread(target=lambda: taken.append(mailbox.take(timeout=300)))
     waiter.start()
 
     def mail() -> None:
         return None
 
     mailbox.put(mail)
-    waiter.join(30)
+    waiter.join(300)
     assert taken == [mail]
 
 
@@ -81,12 +81,12 @@ def test_waiting_for_mail_fails_when_the_mailbox_is_closed() -> None:
 
     def wait() -> None:
         try:
-            mailbox.take(timeout=30)
+            mailbox.take(timeout=300)
         except MailboxClosedError as error:
             failures.append(str(error))
 
     waiter = threading.Thread(target=wait)
     waiter.start()
     mailbox.close()
-    waiter.join(30)
+    waiter.join(300)
     assert failures == ["the mailbox is closed"]

@@ -71,7 +71,7 @@ def test_a_timer_is_one_per_time_key_and_namespace(timers: Timers) -> None:
     assert timers.service.number_of_processing_time_timers() == 1
 
 
-def test_nothing_is_told_of_a_timer_that_has_fired(timers: Timers) -> None:
+def test_firing_timer_is_forgotten_after_it_fired(timers: Timers) -> None:
     told: list[Any] = []
     timers.on_fire = lambda _: told.append(timers.service.firing)
     timers.event("a", 5)
@@ -100,7 +100,7 @@ def test_all_due_timers_fire_in_order_with_their_key(timers: Timers) -> None:
     assert timers.service.number_of_event_time_timers() == 1
 
 
-def test_timer_that_a_timer_registers_for_the_past_fires_in_the_same_advance(
+def test_past_timer_registered_by_a_timer_fires_in_the_same_advance(
     timers: Timers,
 ) -> None:
     """ST-19"""
@@ -194,7 +194,7 @@ def test_timers_of_many_moments_that_have_passed_fire_in_one_turn(timers: Timers
     assert [entry[1] for entry in timers.fired] == list(range(1, 101))
 
 
-def test_callbacks_that_schedule_themselves_again_let_others_have_their_turn() -> None:
+def test_self_rescheduling_callbacks_do_not_starve_others() -> None:
     service = ProcessingTimeService(ManualClock())
     called: list[int] = []
 
@@ -207,7 +207,7 @@ def test_callbacks_that_schedule_themselves_again_let_others_have_their_turn() -
     assert len(called) == MOST_AT_ONCE
 
 
-def test_slow_callbacks_let_others_have_their_turn() -> None:
+def test_slow_callbacks_do_not_starve_others() -> None:
     clock = ManualClock()
     service = ProcessingTimeService(clock)
     called: list[int] = []
@@ -226,7 +226,7 @@ def test_slow_callbacks_let_others_have_their_turn() -> None:
     assert not service.fire_due()
 
 
-def test_an_earlier_timer_that_a_timer_registers_fires_before_others_of_its_time(
+def test_earlier_timer_registered_by_a_timer_fires_before_its_siblings(
     timers: Timers,
 ) -> None:
     def register_earlier(timestamp: int) -> None:

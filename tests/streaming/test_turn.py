@@ -50,7 +50,7 @@ def test_where_the_time_does_not_depend_on_the_number_portions_are_large() -> No
     assert sizes(8, lambda _, count: 5 * TARGET)[-1] == 4096
 
 
-def test_portions_get_small_again_when_the_time_depends_on_the_number_after_all() -> None:
+def test_portions_shrink_again_once_time_depends_on_their_size() -> None:
     def seconds(before: int, count: int) -> float:
         return 0.015 if before < 20_000 else 0.001 * count
 
@@ -58,7 +58,7 @@ def test_portions_get_small_again_when_the_time_depends_on_the_number_after_all(
     assert sizes(20, seconds)[-1] <= 16
 
 
-def test_what_others_do_while_a_task_is_paused_is_no_work_of_its_own() -> None:
+def test_pause_of_a_task_does_not_count_as_its_work() -> None:
     clock, turn = ManualClock(), Turn()
     portion = Portion(clock, turn)
     for _ in range(5):
@@ -120,7 +120,7 @@ class Waits(StreamOperator):
 SIZES: list[list[int]] = []
 
 
-def test_waiting_makes_portions_smaller_so_that_mail_has_its_turn_between_records() -> None:
+def test_waiting_shrinks_portions_so_that_mail_is_handled_in_between() -> None:
     source = OperatorTransformation("Source", operator=SourceOperator(NumberSequenceSource(1, 99)))
     dealt = PartitionTransformation("", input=source, partitioner=RebalancePartitioner())
     waits = OperatorTransformation("Waits", operator=Waits(), inputs=[dealt])

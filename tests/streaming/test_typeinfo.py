@@ -125,7 +125,14 @@ def test_a_row_with_other_names_than_its_declared_type_is_refused() -> None:
         convert(Row(word="to", number=1))
 
 
-def test_what_is_in_a_map_becomes_of_its_declared_type() -> None:
+def test_two_fields_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="two fields of a row type cannot have one name, got 'a'"):
+        Types.ROW_NAMED(["a", "b", "a"], [Types.INT()] * 3)
+    with pytest.raises(ValueError, match=r"Row\(a=1, a=2\) has two fields named 'a'"):
+        Row.of(["a", "a"], [1, 2]).as_dict()
+
+
+def test_values_of_a_map_are_converted_to_their_declared_type() -> None:
     point = Types.ROW_NAMED(["x", "y"], [Types.INT(), Types.INT()])
     convert = Types.MAP(Types.STRING(), point).converter()
     assert convert is not None

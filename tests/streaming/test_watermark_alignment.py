@@ -22,6 +22,7 @@ from flinkray.datastream.connectors import (
 )
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.local.local_job import LocalJob
+from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block
 from flinkray.streaming.time.watermark_alignment import (
     AlignedMember,
@@ -53,6 +54,17 @@ class Paced(Source[range]):
 
     def create_reader(self, context: Any) -> Any:
         return PacedReader(context, self._make, self._interval)
+
+
+class InSplits(Paced):
+    """Of three splits for each reader: there are no watermarks before the last is handed out."""
+
+    waits_for_splits = True
+
+    def create_enumerator(self, context: Any, clock: Any) -> Any:
+        third = self._count // 3
+        splits = [range(part * third, (part + 1) * third) for part in range(3)]
+        return FixedSplitsEnumerator(context, splits)
 
 
 class PacedReader(SequentialReader[range]):
@@ -96,14 +108,18 @@ class Race:
     """Two sources with equal rates, of which *fast* moves ten times as fast in event time."""
 
     def __init__(
-        self, fast: WatermarkStrategy, slow: WatermarkStrategy, slow_count: int = COUNT
+        self,
+        fast: WatermarkStrategy,
+        slow: WatermarkStrategy,
+        slow_count: int = COUNT,
+        kind: type[Paced] = Paced,
     ) -> None:
         self.clock = ManualClock()
         self.env = StreamExecutionEnvironment(clock=self.clock)
         self.env.get_config().set_auto_watermark_interval(50)
         self.times: dict[str, list[float]] = {"fast": [], "slow": []}
         for name, strategy, count in (("fast", fast, COUNT), ("slow", slow, slow_count)):
-            source = Paced(self._numbered(name), count)
+            source = kind(self._numbered(name), count)
             self.env.from_source(source, strategy, name).sink_to(CallbackSink(self._take))
 
     @staticmethod
@@ -118,8 +134,9 @@ class Race:
         return self.times
 
 
-def test_source_that_is_ahead_waits_for_the_slowest_of_its_group() -> None:
-    times = Race(aligned(1000), aligned(100)).run()
+@pytest.mark.parametrize("kind", [Paced, InSplits])
+def test_source_that_is_ahead_waits_for_the_slowest_of_its_group(kind: type[Paced]) -> None:
+    times = Race(aligned(1000), aligned(100), kind=kind).run()
     # Until the slow one ends, after 6 s, it goes as fast as the clock; the other one may be a
     # second ahead of it, and what it reads until watermarks are compared.
     waited = [when for when in times["fast"] if when < 6]
@@ -134,21 +151,22 @@ def test_sources_of_different_groups_do_not_wait_for_each_other() -> None:
     assert times["fast"] == pytest.approx([(n + 1) / RATE for n in range(COUNT)], abs=0.1)
 
 
-def test_source_that_ended_holds_nobody_back() -> None:
+def test_ended_source_holds_no_other_source_back() -> None:
     times = Race(aligned(1000), aligned(100), slow_count=10).run()
     # From the end of the slow one (1 s) on, the fast one reads at its rate again.
     assert times["fast"][-1] < 1.5 + COUNT / RATE
 
 
-def test_idle_source_holds_nobody_back() -> None:
+@pytest.mark.parametrize(("kind", "number"), [(Paced, 2), (InSplits, 3)])
+def test_idle_source_holds_no_other_source_back(kind: type[Paced], number: int) -> None:
     """A source without records for half a second is out of the reckoning until the next one."""
     idle = aligned(100).with_idleness(Duration.of_millis(500))
     race = Race(aligned(1000), idle, slow_count=0)
-    source = Paced(lambda n: ("slow", n), 2, 0.1)  # at 10 s and 20 s
+    source = kind(lambda n: ("slow", n), number, 0.1)  # at 10 s, 20 s, …
     race.env.from_source(source, idle, "seldom").sink_to(CallbackSink(race._take))
     times = race.run()
     assert times["fast"][-1] <= COUNT / RATE + 0.1
-    assert times["slow"] == pytest.approx([10, 20], abs=0.1)
+    assert times["slow"] == pytest.approx([10, 20, 30][:number], abs=0.1)
 
 
 def test_source_that_waits_does_not_turn_idle() -> None:
@@ -157,10 +175,12 @@ def test_source_that_waits_does_not_turn_idle() -> None:
     graph = race.env.get_stream_graph()
     job = LocalJob(graph, race.clock)
     (fast, *_), was_paused = job.tasks, False
-    stamping = fast.head._stamping  # type: ignore[attr-defined]
+    assert isinstance(fast.head, SourceOperator)
+    stamping = fast.head.stamping
+    assert stamping is not None
     while not job.finished and race.clock.time() < 4:
         job.advance()
-        was_paused = was_paused or fast.head.paused  # type: ignore[attr-defined]
+        was_paused = was_paused or fast.head.paused
         assert not stamping._emitter._idle
     assert was_paused
     job.close()
@@ -228,7 +248,7 @@ def test_least_watermark_is_that_of_all_members_of_the_group() -> None:
     assert groups.report("g", "a", MAX_TIMESTAMP) == 70
 
 
-def test_member_that_failed_holds_nobody_back() -> None:
+def test_failed_member_holds_no_other_member_back() -> None:
     groups = AlignmentGroups()
     groups.report("g", "a#0", 10)
     groups.report("g", "a#1", 20)

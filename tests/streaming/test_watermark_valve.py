@@ -69,14 +69,14 @@ def test_returning_channel_lets_time_go_on_when_no_other_has_caught_up() -> None
     assert behind().status(0, False) == ValveOutput(20)
 
 
-def test_what_follows_is_told_while_the_next_valve_is_active() -> None:
+def test_valve_output_is_delivered_while_the_next_valve_is_active() -> None:
     told: list[int | bool] = []
     ValveOutput(7, False).tell(told.append, told.append)
     ValveOutput(8, True).tell(told.append, told.append)
     assert told == [False, 7, 8, True]
 
 
-def test_channel_that_did_not_hold_the_output_back_changes_nothing_by_turning_idle() -> None:
+def test_leading_channel_that_turns_idle_does_not_change_the_watermark() -> None:
     """ST-15"""
     valve = WatermarkValve(2)
     fed(valve, 10, 5)
@@ -97,7 +97,7 @@ def test_returning_channel_must_catch_up_before_it_counts() -> None:
     assert valve.watermark(0, 20) == ValveOutput(9)
 
 
-def test_a_channel_that_has_just_caught_up_holds_the_output_back_from_then_on() -> None:
+def test_channel_that_has_caught_up_holds_the_watermark_back_again() -> None:
     """ST-15"""
     valve = WatermarkValve(2)
     valve.status(1, True)
@@ -118,7 +118,8 @@ def test_nothing_comes_out_while_no_active_channel_has_caught_up() -> None:
     assert valve.status(1, False) == ValveOutput(None, False)
     assert valve.watermark(1, 8) == ValveOutput()
     assert valve.current == 10
-    assert valve.watermark(1, MAX_TIMESTAMP) == ValveOutput(MAX_TIMESTAMP)
+    assert valve.watermark(1, MAX_TIMESTAMP) == ValveOutput(None, True)
+    assert valve.watermark(0, MAX_TIMESTAMP) == ValveOutput(MAX_TIMESTAMP, False)
 
 
 def test_watermarks_and_repeated_status_of_an_idle_channel_are_ignored() -> None:

@@ -61,7 +61,7 @@ def test_windows_begin_rightly_before_the_epoch(offset: int, timestamp: int, sta
 
 @settings(deadline=None)
 @given(st.integers(1, 50), st.integers(1, 50), st.integers(-49, 49), st.integers(-1000, 1000))
-def test_sliding_windows_are_all_that_contain_the_time(
+def test_record_gets_all_sliding_windows_containing_its_time(
     size: int, slide: int, offset: int, timestamp: int
 ) -> None:
     if abs(offset) >= slide:

@@ -34,7 +34,7 @@ def client(shared_client: ClusterClient) -> Iterator[ClusterClient]:
         if not job.status.is_terminal:
             handle = shared_client.job(job.job_id)
             handle.cancel()
-            handle.wait(timeout=60)
+            handle.wait(timeout=300)
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def finish(client: ClusterClient, folder: Path, job_id: JobID) -> dict[str, obje
     ]
     savepoint = job.trigger_savepoint(str(folder / "savepoint"))
     job.cancel()
-    ended = job.wait(timeout=60)
+    ended = job.wait(timeout=300)
     # more slots than there are: a worker group and its processes are started
     env = StreamExecutionEnvironment.get_execution_environment(cluster=client)
     env.set_parallelism(3)

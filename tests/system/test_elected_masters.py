@@ -96,7 +96,7 @@ def another_leads(znodes: KazooClient, component: str, before: dict[str, str]) -
     """Its process, when it does."""
     return (
         wait_until(
-            lambda: {leader(znodes, component)} - {before[component], None}, 60, "another leader"
+            lambda: {leader(znodes, component)} - {before[component], None}, 300, "another leader"
         ).pop()
         or ""
     )
@@ -120,7 +120,7 @@ def begin(streams: ClusterClient, count: int, tmp_path: Path) -> Iterator[object
     env = StreamExecutionEnvironment.get_execution_environment(cluster=streams)
     env.configure(Configuration.from_dict(settings(checkpoints, "300 ms")))
     results = tallies(env.set_parallelism(2), count, 4_000.0, witness).execute_and_collect()
-    wait_until(lambda: newest(checkpoints) > 1, 90, "two checkpoints")
+    wait_until(lambda: newest(checkpoints) > 1, 300, "two checkpoints")
     return results
 
 
@@ -130,7 +130,7 @@ def test_standbys_take_over_from_killed_masters_while_a_job_runs(
     """HA-27, HA-28, HA-29, DI-16: clients that wait go on waiting, and are answered by the next
     Dispatcher.  No task is restarted."""
     for component in COMPONENTS:
-        wait_until(partial(all_are_there, znodes, component), 60, "one that stands by")
+        wait_until(partial(all_are_there, znodes, component), 300, "one that stands by")
     results = begin(streams, 32_000, tmp_path)
     before = {component: leads(znodes, component) for component in COMPONENTS}
     for place, component in enumerate(COMPONENTS):
@@ -143,18 +143,18 @@ def test_standbys_take_over_from_killed_masters_while_a_job_runs(
     assert job.status.name == "FINISHED"
     vertices = streams.job(job.job_id).details().vertices
     assert {e.attempt_number for v in vertices for e in v.executions} == {0}
-    wait_until(lambda: set(znodes.get_children(f"{ZNODE}/leader")) == {*COMPONENTS}, 60, "no more")
+    wait_until(lambda: set(znodes.get_children(f"{ZNODE}/leader")) == {*COMPONENTS}, 300, "no more")
     leaders = Leaders(ZNODE, transactions(zookeeper.directory))
     assert len(leaders.confirmed) >= len(COMPONENTS) * 2 + 2  # and two JobMasters
 
 
-def test_leaders_that_were_stopped_for_longer_than_their_sessions_change_nothing_and_end(
+def test_leaders_paused_beyond_their_sessions_change_nothing_and_end(
     streams: ClusterClient, zookeeper: ZooKeeperServer, znodes: KazooClient, tmp_path: Path
 ) -> None:
     """DI-17, HA-29: while they are stopped, their successors see to the deaths of a JobMaster and
     of a TaskProcess.  When they go on, they learn of them, too, and must leave them alone."""
     for component in COMPONENTS:
-        wait_until(partial(all_are_there, znodes, component), 60, "one that stands by")
+        wait_until(partial(all_are_there, znodes, component), 300, "one that stands by")
     results = begin(streams, 40_000, tmp_path)
     before = {component: leads(znodes, component) for component in COMPONENTS}
     stopped = [psutil.Process(pid_of(process)) for process in before.values()]
@@ -165,16 +165,16 @@ def test_leaders_that_were_stopped_for_longer_than_their_sessions_change_nothing
         (last,) = pids_of("JobMaster")
         kill(last)
         kill(pids_of("TaskProcess")[0])
-        wait_until(lambda: set(pids_of("JobMaster")) - {last}, 60, "the next JobMaster")
+        wait_until(lambda: set(pids_of("JobMaster")) - {last}, 300, "the next JobMaster")
         (job_master,) = pids_of("JobMaster")
         workers = pids_of("TaskExecutor")
     finally:
         for process in stopped:
             process.resume()
     for process in stopped:
-        process.wait(60)
+        process.wait(300)
     for component in COMPONENTS:
-        wait_until(partial(all_are_there, znodes, component), 60, "it to stand by")
+        wait_until(partial(all_are_there, znodes, component), 300, "it to stand by")
     assert pids_of("JobMaster") in ([job_master], []), "it was killed, or the job is over"
     assert set(results) == expected(40_000)
     assert {component: leads(znodes, component) for component in COMPONENTS} == after
@@ -192,7 +192,7 @@ def test_a_zookeeper_that_is_killed_and_started_again_costs_a_job_no_attempt(
     results = begin(streams, 32_000, tmp_path)
     zookeeper.stop()
     zookeeper.start()
-    wait_until(lambda: znodes.connected, 60, "the test's own connection")  # by another session
+    wait_until(lambda: znodes.connected, 300, "the test's own connection")  # by another session
     assert set(results) == expected(32_000)
     job = streams.job(streams.list_jobs()[-1].job_id)
     assert {e.attempt_number for v in job.details().vertices for e in v.executions} == {0}

@@ -58,7 +58,7 @@ def test_nothing_is_lost_doubled_or_out_of_order(
     env.configure(Configuration.from_dict(settings(checkpoints, "300 ms")))
     results = tallies(env.set_parallelism(2), COUNT, PER_SECOND, witness).execute_and_collect()
     # the first one has its pointer when the second is stored
-    wait_until(lambda: newest(checkpoints) > 1, 90, "two checkpoints")
+    wait_until(lambda: newest(checkpoints) > 1, 300, "two checkpoints")
     for pid in of_kind(kind):
         kill(pid)
     assert set(results) == expected(COUNT)
@@ -78,7 +78,7 @@ def test_task_processes_that_stand_still_are_replaced(
     env = StreamExecutionEnvironment.get_execution_environment(cluster=streams)
     env.configure(Configuration.from_dict(settings(checkpoints, "300 ms")))
     results = tallies(env.set_parallelism(2), 48_000, PER_SECOND, witness).execute_and_collect()
-    wait_until(lambda: newest(checkpoints) > 1, 90, "two checkpoints")
+    wait_until(lambda: newest(checkpoints) > 1, 300, "two checkpoints")
     stopped = of_kind("TaskProcess")
     try:
         for pid in stopped:

@@ -110,7 +110,7 @@ def states(handle: JobHandle) -> dict[str, set[ExecutionState]]:
 
 def until_all_run(handle: JobHandle) -> None:
     running = {"first": {ExecutionState.RUNNING}, "second": {ExecutionState.RUNNING}}
-    wait_until(lambda: states(handle) == running, 60, "all tasks to run")
+    wait_until(lambda: states(handle) == running, 300, "all tasks to run")
 
 
 def failures(lines: list[str]) -> list[str]:
@@ -125,7 +125,7 @@ def test_code_that_cannot_be_loaded_fails_the_job_at_once_and_says_where(
     handle = client.submit(pair(waits, Unloadable(), restarts=3))
 
     with pytest.raises(JobExecutionError, match="no such library here") as raised:
-        handle.result(timeout=60)
+        handle.result(timeout=300)
     assert "in missing_library" in (raised.value.remote_traceback or "")
     assert handle.details().restarts == 0
     assert states(handle)["first"] == {ExecutionState.CANCELED}
@@ -172,7 +172,7 @@ def test_an_open_that_fails_while_others_open_fails_the_job_after_its_restarts(
     handle = client.job(env.execute_async("opens").get_job_id())
 
     with pytest.raises(JobExecutionError, match="cannot open my database"):
-        handle.result(timeout=60)
+        handle.result(timeout=300)
     assert handle.details().restarts == 1
     found = handle.exceptions()
     assert len(found) == 2
@@ -197,7 +197,7 @@ def test_an_error_while_a_job_is_cancelled_changes_nothing_and_is_in_rays_log(
     handle.cancel()
 
     with pytest.raises(JobCancelledError):
-        handle.result(timeout=60)
+        handle.result(timeout=300)
     assert states(handle) == {name: {ExecutionState.CANCELED} for name in ("first", "second")}
     assert handle.exceptions() == ()
     lines = info(handle)
@@ -216,7 +216,7 @@ def test_an_error_while_a_job_is_cancelled_changes_nothing_and_is_in_rays_log(
             for log in logs
         )
 
-    wait_until(logged, 30, "the error in Ray's logs")
+    wait_until(logged, 150, "the error in Ray's logs")
 
 
 def test_an_error_while_a_job_that_fails_is_cancelled_does_not_hide_the_cause(
@@ -234,7 +234,7 @@ def test_an_error_while_a_job_that_fails_is_cancelled_does_not_hide_the_cause(
     gate.touch()
 
     with pytest.raises(JobExecutionError, match="the cause"):
-        handle.result(timeout=60)
+        handle.result(timeout=300)
     (failure,) = handle.exceptions()
     assert failure.text == "ValueError: the cause"
     everything = (failure, *failure.concurrent)
@@ -243,7 +243,7 @@ def test_an_error_while_a_job_that_fails_is_cancelled_does_not_hide_the_cause(
     assert "things away" not in "\n".join(info(handle, "--verbose"))
 
 
-def test_a_process_that_dies_while_its_job_is_cancelled_is_named_once_for_all_its_tasks(
+def test_process_death_during_cancellation_is_named_once_for_all_tasks(
     client: ClusterClient, info: Info
 ) -> None:
     handle = client.submit(pair(waits, dies_when_it_leaves))
@@ -251,7 +251,7 @@ def test_a_process_that_dies_while_its_job_is_cancelled_is_named_once_for_all_it
 
     handle.cancel()
 
-    assert handle.wait(timeout=60) is JobStatus.CANCELED
+    assert handle.wait(timeout=300) is JobStatus.CANCELED
     (failure,) = handle.exceptions()
     assert failure.text.startswith("the task process TaskProcess-")
     assert {entry.text for entry in failure.concurrent} == {failure.text}
@@ -271,7 +271,7 @@ def test_logs_shows_what_a_task_has_printed(
         print("to standard error", file=sys.stderr)  # noqa: T201
 
     handle = client.submit(python_job(noisy))
-    handle.result(timeout=60)
+    handle.result(timeout=300)
     capsys.readouterr()
     line = ["logs", handle.job_id.hex()[:12], "--cluster-id", CLUSTER_ID]
     assert execute([*line, "--output", "--lines", "1"]) == 0

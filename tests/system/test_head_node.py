@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.own_ray,
     pytest.mark.kill,
     pytest.mark.skipif(bool(redis_server.why_not()), reason=redis_server.why_not() or "-"),
-    pytest.mark.timeout(300 + 2 * AWAY),
+    pytest.mark.timeout(900 + 2 * AWAY),
 ]
 
 PATIENT = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
@@ -42,7 +42,7 @@ PATIENT = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
 OF_RAY = {"ray::DashboardA", "ray::RuntimeEnv", "ray::IDLE"}
 """Processes that Ray itself has on each node."""
 NO_CLUSTER = 3
-LIMIT = 120.0
+LIMIT = 300.0
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from tests.system.observer import kill, live_actors
 pytestmark = [pytest.mark.ray, pytest.mark.kill]
 
 CLUSTER_ID = "hostile"
-SECONDS = 90.0
+SECONDS = 300.0
 """Within which a job has ended, on a machine under load."""
 AT_ONCE = 3
 """Harmful jobs, that wait for others most of their time."""
@@ -214,7 +214,7 @@ def test_what_a_job_does_to_its_process_is_not_there_for_the_next(
     assert run(client, changes_all) == ""
     for _ in range(3):
         assert run(client, finds_nothing) == ""
-    wait_until(lambda: not psutil.pid_exists(int(note.read_text())), 20, "the end of its process")
+    wait_until(lambda: not psutil.pid_exists(int(note.read_text())), 100, "the end of its process")
 
 
 @pytest.mark.parametrize("how", ["returns", "exits", "is cancelled", "dies with its TaskExecutor"])
@@ -259,4 +259,4 @@ def test_what_a_job_has_started_ends_with_its_process(
         except psutil.NoSuchProcess:
             return False
 
-    wait_until(lambda: not any(map(is_there, pids)), 20, "the end of all three")
+    wait_until(lambda: not any(map(is_there, pids)), 100, "the end of all three")

@@ -83,9 +83,9 @@ def program(client: ClusterClient, tmp_path: Path) -> Iterator[subprocess.Popen[
 def test_programs_that_end_with_their_client_are_cancelled_when_it_was_killed(
     client: ClusterClient, program: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    wait_until((tmp_path / "has read").exists, 120, "the program's first result")
+    wait_until((tmp_path / "has read").exists, 300, "the program's first result")
     wait_until(
-        lambda: [j.status for j in client.list_jobs()] == [JobStatus.RUNNING] * 3, 60, "three jobs"
+        lambda: [j.status for j in client.list_jobs()] == [JobStatus.RUNNING] * 3, 300, "three jobs"
     )
     jobs = {job.name: client.job(job.job_id) for job in client.list_jobs()}
 
@@ -96,7 +96,7 @@ def test_programs_that_end_with_their_client_are_cancelled_when_it_was_killed(
         ("waited for", "execution.shutdown-on-attached-exit is true"),
     ):
         with pytest.raises(JobCancelledError) as cancelled:
-            jobs[name].result(timeout=120)
+            jobs[name].result(timeout=300)
         text = str(cancelled.value)
         assert f"its client, program.py, process {program.pid} on " in text
         assert "nothing was heard of it for 5 s (client.heartbeat.timeout)" in text
@@ -105,4 +105,4 @@ def test_programs_that_end_with_their_client_are_cancelled_when_it_was_killed(
     alone = jobs["not waited for"]
     assert alone.status() is JobStatus.RUNNING
     alone.cancel()
-    assert alone.wait(timeout=60) is JobStatus.CANCELED
+    assert alone.wait(timeout=300) is JobStatus.CANCELED

@@ -7,7 +7,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +43,11 @@ def python_client(ray_cluster: object) -> Iterator[ClusterClient]:
         yield client
 
 
-def pairs_that_wait() -> JobGraph:
-    """64 tasks: 32 pairs, each a region of its own."""
+def pairs_that_wait(pids: Path) -> JobGraph:
+    """64 tasks: 32 pairs, each a region of its own. *pids* gets a file for each process."""
 
     async def waits(context: Any) -> None:
+        (pids / str(os.getpid())).touch()
         await asyncio.get_running_loop().create_future()
 
     builder = PythonJobBuilder("pairs", restart_strategy=FixedDelayRestart(3, 0.0))
@@ -99,29 +99,25 @@ def task_executors_of(handle: JobHandle) -> dict[str, list[int]]:
     return found
 
 
-def run_64_and_kill(client: ClusterClient, kind: str) -> tuple[JobHandle, set[int], float]:
+def run_64_and_kill(
+    client: ClusterClient, kind: str, pids: Path
+) -> tuple[JobHandle, set[int], float]:
     """The job after it has recovered, the pairs that were on the TaskExecutor that was hit, and the
     seconds until all ran again."""
-    handle = client.submit(pairs_that_wait())
-    wait_until(lambda: all_run(handle), 60, "all 64 tasks to run")
+    handle = client.submit(pairs_that_wait(pids))
+    wait_until(lambda: all_run(handle), 300, "all 64 tasks to run")
     victim, pairs = sorted(task_executors_of(handle).items())[0]
 
-    def is_hit() -> bool:
-        return any(e.attempt_number for e in executions(handle))
-
     def has_recovered() -> bool:
-        return is_hit() and all_run(handle)
+        return any(e.attempt_number for e in executions(handle)) and all_run(handle)
 
-    found = {name: pid for name, pid in pids_of(kind).items() if name.endswith(victim)}
-    for name in sorted(found, key=lambda it: (len(it), it)):
-        killed = time.time()
-        kill(found[name])
-        with suppress(AssertionError):  # one that has no tasks: who starts first need not get them
-            wait_until(is_hit, 20, "tasks to be hit")
-            break
-
+    found = {pid for name, pid in pids_of(kind).items() if name.endswith(victim)}
+    if kind == "TaskProcess":  # others of the TaskExecutor wait without tasks
+        found &= {int(file.name) for file in pids.iterdir()}
+    killed = time.time()
+    kill(min(found))
     try:
-        wait_until(has_recovered, 60, "all 64 tasks to run again")
+        wait_until(has_recovered, 300, "all 64 tasks to run again")
     except AssertionError as error:
         details = handle.details()
         story = f"{details.status}, {details.pending_reason}, {details.exceptions}"
@@ -134,10 +130,13 @@ def run_64_and_kill(client: ClusterClient, kind: str) -> tuple[JobHandle, set[in
     "kind", [pytest.param("TaskExecutor", marks=pytest.mark.slow), "TaskProcess"]
 )
 def test_only_the_regions_that_a_kill_hits_restart(
-    kind: str, python_client: ClusterClient, record_property: Callable[[str, object], None]
+    kind: str,
+    python_client: ClusterClient,
+    record_property: Callable[[str, object], None],
+    tmp_path: Path,
 ) -> None:
     """FO-01."""
-    handle, pairs_there, seconds = run_64_and_kill(python_client, kind)
+    handle, pairs_there, seconds = run_64_and_kill(python_client, kind, tmp_path)
     record_property("seconds from the kill to all RUNNING", seconds)
 
     details = handle.details()
@@ -154,7 +153,7 @@ def test_only_the_regions_that_a_kill_hits_restart(
     assert any(kind in entry.text for entry in details.exceptions)
 
     handle.cancel()
-    assert handle.wait(timeout=60) is JobStatus.CANCELED
+    assert handle.wait(timeout=300) is JobStatus.CANCELED
 
 
 def test_a_killed_task_process_is_followed_by_the_one_that_waits(
@@ -178,11 +177,11 @@ def test_a_killed_task_process_is_followed_by_the_one_that_waits(
     with flinkray.connect(cluster_id="waiting", configuration=configuration) as client:
         job = python_job(waits, restart_strategy=FixedDelayRestart(1, 0.0))
         handle = client.submit(job)
-        wait_until(seen, 60, "the task to run")
-        waited = wait_until(waiting, 60, "one that waits")
+        wait_until(seen, 300, "the task to run")
+        waited = wait_until(waiting, 300, "one that waits")
         kill(seen()[0])
-        wait_until(lambda: len(seen()) == 2, 60, "the task to run again")
+        wait_until(lambda: len(seen()) == 2, 300, "the task to run again")
         assert seen()[1] in waited
-        wait_until(lambda: waiting() - waited, 60, "another one that waits")
+        wait_until(lambda: waiting() - waited, 300, "another one that waits")
         handle.cancel()
-        assert handle.wait(timeout=60) is JobStatus.CANCELED
+        assert handle.wait(timeout=300) is JobStatus.CANCELED

@@ -41,7 +41,7 @@ def streams(ray_cluster: object) -> Iterator[ClusterClient]:
         yield client
 
 
-def test_state_is_queried_from_another_process_and_followed_when_its_process_is_killed(
+def test_queries_from_another_process_follow_state_after_a_kill(
     streams: ClusterClient, tmp_path: Path
 ) -> None:
     """QS-11, QS-12: counts rise, and go back to the last checkpoint at most."""
@@ -68,9 +68,9 @@ def test_state_is_queried_from_another_process_and_followed_when_its_process_is_
             return False
 
     try:
-        wait_until(is_there, 90, "an answer")
+        wait_until(is_there, 300, "an answer")
         least, before = read(), newest(checkpoints)
-        wait_until(lambda: newest(checkpoints) > before + 2, 90, "checkpoints")
+        wait_until(lambda: newest(checkpoints) > before + 2, 300, "checkpoints")
         last = read()
         victims = [
             actor
@@ -82,7 +82,7 @@ def test_state_is_queried_from_another_process_and_followed_when_its_process_is_
             kill(victim.pid)
         found = read()
         assert all(one <= other for one, other in zip(least, found, strict=True))
-        wait_until(lambda: all(map(int.__gt__, read(), last)), 60, "more than before")
+        wait_until(lambda: all(map(int.__gt__, read(), last)), 300, "more than before")
         address = ray.get_runtime_context().gcs_address
         main = "from flinkray.client.cli import main; main()"
         query = ["query", str(job.job_id), "counts", "7"]

@@ -317,7 +317,7 @@ def test_a_sampler_counts_its_samples_and_fails_by_the_first_that_cannot_be() ->
     contradictory, words = CONTRADICTIONS["two jobs are in a slot"]
     samples = [contradictory, sample()]
     with pytest.raises(ImpossibleSampleError) as failure, Sampler(samples.pop) as sampler:
-        wait_until(lambda: sampler.count == 2, 30, "both samples")
+        wait_until(lambda: sampler.count == 2, 150, "both samples")
     assert words in str(failure.value)
     assert "in sample 2:\nSample(ray_before=" in str(failure.value)
     with pytest.raises(ImpossibleSampleError, match="in sample 2"):

@@ -75,7 +75,7 @@ def test_jobs_share_a_session_and_nothing_of_each_other(
     gated = client.submit(flinkray.spark_job(gate.pipeline(), name="gated", **SESSION))
     wait_until(lambda: len(gate.waiting_tasks()) >= 1, 300, "a Spark task to begin")
     gated.cancel()
-    wait_until(lambda: gated.status() is JobStatus.CANCELED, 60, "the job's end")
+    wait_until(lambda: gated.status() is JobStatus.CANCELED, 300, "the job's end")
 
     # The executor's only core is free again, though the gate has not been opened.
     conf = {"spark.sql.shuffle.partitions": 11}
@@ -94,7 +94,7 @@ def test_jobs_share_a_session_and_nothing_of_each_other(
     assert session.status is JobStatus.RUNNING
     handle = client.job(session.job_id)
     handle.cancel()
-    wait_until(lambda: handle.status() is JobStatus.CANCELED, 60, "the session's end")
+    wait_until(lambda: handle.status() is JobStatus.CANCELED, 300, "the session's end")
     assert not psutil.pid_exists(first["jvm"])
     assert_leaves_nothing(session.job_id, resources_before)
 
@@ -132,7 +132,7 @@ def test_stages_beside_streams_share_it_too(client: ClusterClient, tmp_path: Pat
     (session,) = [job for job in session_jobs(client) if not job.status.is_terminal]
     handle = client.job(session.job_id)
     handle.cancel()
-    wait_until(lambda: handle.status() is JobStatus.CANCELED, 60, "the session's end")
+    wait_until(lambda: handle.status() is JobStatus.CANCELED, 300, "the session's end")
     assert not psutil.pid_exists(jvms.pop())
 
 

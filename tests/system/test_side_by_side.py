@@ -27,7 +27,8 @@ from tests.system.pipelines import ROWS, Gate, expected_rows
 from tests.system.resource_sampler import Look, Sampler
 from tests.system.resource_samples import Sample, differences, jobs_with_slots
 
-pytestmark = [pytest.mark.ray, pytest.mark.spark]
+# test_spark_job runs jobs side by side, too
+pytestmark = [pytest.mark.ray, pytest.mark.spark, pytest.mark.slow]
 
 log = logging.getLogger(__name__)
 

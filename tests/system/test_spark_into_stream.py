@@ -23,7 +23,14 @@ import pyarrow as pa
 import pytest
 
 from flinkray.client import ClusterClient
-from flinkray.datastream import DataStream, StreamExecutionEnvironment, WatermarkStrategy
+from flinkray.datastream import (
+    Configuration,
+    DataStream,
+    MapFunction,
+    StreamExecutionEnvironment,
+    Types,
+    WatermarkStrategy,
+)
 from flinkray.datastream.window import TumblingEventTimeWindows
 from flinkray.testing.waiting import wait_until
 from tests.system.observer import assert_leaves_no_traces, kill
@@ -117,6 +124,63 @@ def test_stream_reads_what_spark_computes_and_nothing_is_left(cluster: ClusterCl
     assert_leaves_no_traces(results.job_id)
 
 
+LINES = 4000
+
+
+class SlowUntil(MapFunction[Any, int]):
+    """The number in a line; takes its time for each until a file is there."""
+
+    def __init__(self, gate: Path) -> None:
+        self._gate = gate
+
+    def map(self, value: Any) -> int:
+        if not self._gate.exists():
+            time.sleep(0.02)
+        return int(value["value"])
+
+
+def collect_into(results: Iterator[int], found: list[int]) -> None:
+    for number in results:
+        found.append(number)
+
+
+@pytest.mark.slow  # tests/spark/test_repeatable_frames.py has other cores after a savepoint
+def test_a_job_goes_on_from_a_savepoint_with_other_executors(
+    cluster: ClusterClient, tmp_path: Path
+) -> None:
+    """In the middle of a file, which Spark would divide otherwise for three cores than for two."""
+    text, gate = tmp_path / "lines.txt", tmp_path / "gate"
+    text.write_text("".join(f"{number:02399d}\n" for number in range(LINES)))
+
+    def lines(executors: int, cpu: int, savepoint: str | None = None) -> Any:
+        env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
+        env.set_parallelism(1).enable_checkpointing(300)
+        if savepoint is not None:
+            recovery = "execution.state-recovery.path"
+            env.configure(Configuration().set_string(recovery, savepoint))
+        rows = env.from_spark(
+            lambda spark: spark.read.text(str(text)),
+            executors=executors,
+            cpu=cpu,
+            spark_conf={"spark.sql.execution.arrow.maxRecordsPerBatch": 50},
+        )
+        return rows.uid("lines").map(SlowUntil(gate), Types.LONG()).execute_and_collect()
+
+    results = lines(2, cpu=1)
+    found: list[int] = []
+    with ThreadPoolExecutor(1) as pool:
+        reading: Future[None] = pool.submit(collect_into, results, found)
+        wait_until(lambda: reading.done() or found, END, "the first lines")
+        savepoint = cluster.job(results.job_id).stop_with_savepoint(str(tmp_path / "savepoint"))
+        reading.result(timeout=END)
+    assert len(found) < LINES
+
+    gate.touch()
+    found += lines(1, cpu=3, savepoint=savepoint)
+
+    assert sorted(found) == list(range(LINES))
+
+
 # --- kills ----------------------------------------------------------------------------------------
 
 
@@ -141,7 +205,7 @@ def wait_for_rows(folder: Path, results: Future[Any]) -> None:
 
 
 @pytest.mark.kill
-@pytest.mark.timeout(300 + 120 * KILLS)
+@pytest.mark.timeout(900 + 120 * KILLS)
 @pytest.mark.skipif(KILLS == 0, reason="FLINKRAY_KILLS says how many")
 def test_results_are_the_same_under_random_kills(cluster: ClusterClient, storage: Path) -> None:
     """One job after the other, until so many processes were killed; each ends right."""

@@ -86,7 +86,7 @@ def collected(results: Iterator[int], into: list[int]) -> None:
 
 
 @pytest.mark.slow  # the other jobs of this file read alike; test_spark_table kills
-def test_each_row_counts_once_although_a_driver_and_a_task_are_killed_and_the_job_is_stopped(
+def test_rows_count_once_despite_killed_driver_and_task_and_a_stop(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:
     """The query ends with the stream."""
@@ -125,6 +125,7 @@ def test_each_row_counts_once_although_a_driver_and_a_task_are_killed_and_the_jo
     assert_leaves_no_traces(results.job_id)
 
 
+@pytest.mark.slow  # tests/spark/test_published_frames.py has the query go on in another job
 def test_another_job_goes_on_with_the_query_from_a_savepoint(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:

@@ -57,7 +57,7 @@ def fails(streams: ClusterClient, program: HalfWay, output: Output, *texts: str)
     shown."""
     before = program.told().failed
     with pytest.raises(CheckpointError) as error:
-        program.job.trigger_checkpoint(timeout=60)
+        program.job.trigger_checkpoint(timeout=300)
     told = program.told()
     assert told.failed == before + 1
     output.readouterr()
@@ -104,7 +104,7 @@ class Mount:
                 return False
             return True
 
-        wait_until(is_changed, 30, "nothing to be written")
+        wait_until(is_changed, 150, "nothing to be written")
 
     def unmount(self) -> None:
         self._run("umount", "--lazy", self._path)
@@ -143,11 +143,11 @@ def test_checkpoints_fail_while_the_disk_is_full_or_read_only_and_go_on_afterwar
     fill(program.checkpoints)
     fails(streams, program, capsys, directory, "No space left", "make room, or use another")
     mount.change("size=8m")
-    program.job.trigger_checkpoint(timeout=60)
+    program.job.trigger_checkpoint(timeout=300)
     mount.change("ro")
     fails(streams, program, capsys, directory, "Read-only file system", "mount it for writing")
     mount.change("rw")
-    last = program.job.trigger_checkpoint(timeout=60)
+    last = program.job.trigger_checkpoint(timeout=300)
     assert find_checkpoints(directory)[-1] == last
     goes_on_from(program, last)
 
@@ -172,7 +172,7 @@ def test_checkpoints_fail_while_s3_refuses_or_is_away_and_go_on_afterwards(
         assert user[1] not in shown, "no secrets are told"
         assert quote(user[1], safe="") not in shown
         line.mend()
-        goes_on_from(program, program.job.trigger_checkpoint(timeout=60))
+        goes_on_from(program, program.job.trigger_checkpoint(timeout=300))
 
 
 # --- the command line ---------------------------------------------------------------------------
@@ -201,9 +201,9 @@ class Left:
         }
         program = HalfWay(streams, folder, settings_of=retained)
         checkpoint = Path(program.take_checkpoints())
-        savepoint = program.job.trigger_savepoint(str(folder / "savepoints"), timeout=60)
+        savepoint = program.job.trigger_savepoint(str(folder / "savepoints"), timeout=300)
         program.job.cancel()
-        assert program.job.wait(timeout=60).name == "CANCELED"
+        assert program.job.wait(timeout=300).name == "CANCELED"
         program.go_on()
         moved = Path(shutil.move(checkpoint.parent, folder / "moved"))
         self.checkpoint = moved / checkpoint.name

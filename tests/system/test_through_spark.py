@@ -40,7 +40,7 @@ def named(rows: Any, checkpoint_id: int) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_each_row_comes_back_once_although_the_driver_and_a_task_are_killed_in_between(
+def test_rows_come_back_once_despite_killed_driver_and_task(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
@@ -125,6 +125,7 @@ def test_a_savepoint_has_what_is_on_its_way_and_another_job_goes_on_with_it(
     assert sorted(came_first + found("second")) == [*range(0, count, 2)]
 
 
+@pytest.mark.slow  # the halves, into Spark and out of it, have such tests of their own
 def test_without_checkpoints_all_rows_go_through_at_the_end(cluster: ClusterClient) -> None:
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
     rows = env.from_sequence(0, 9).map(lambda n: (n, n % 4), ROW)

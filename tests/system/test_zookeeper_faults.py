@@ -111,7 +111,7 @@ class Stream:
         self.job: JobHandle = the_job(client)
 
     def __enter__(self) -> Stream:
-        wait_until(lambda: all_run(self.job), 120, "all tasks to run")
+        wait_until(lambda: all_run(self.job), 300, "all tasks to run")
         self.await_checkpoints()
         return self
 
@@ -121,7 +121,7 @@ class Stream:
     def await_checkpoints(self) -> None:
         """Two more are complete; their ids never go back."""
         least = self._newest_checkpoint() + 2
-        wait_until(lambda: self._newest_checkpoint() >= least, 120, f"checkpoint {least}")
+        wait_until(lambda: self._newest_checkpoint() >= least, 300, f"checkpoint {least}")
 
     def _newest_checkpoint(self) -> int:
         before, self._checkpoint = self._checkpoint, newest(self._folder / "checkpoints")
@@ -132,7 +132,7 @@ class Stream:
         """Some come out that had not when this was called."""
         assert not self.results.done()
         begin = len(gaps(self._folder))
-        wait_until(lambda: len(gaps(self._folder)) > begin + 20, 60, "records")
+        wait_until(lambda: len(gaps(self._folder)) > begin + 20, 300, "records")
 
     def tell(self, begin: float) -> None:
         """How long the output stood still since then."""
@@ -162,7 +162,7 @@ def leading(client: ClusterClient) -> dict[str, int]:
 
 def await_ends(leaders: dict[str, int]) -> None:
     """They notice that they lead no more, and nobody else does."""
-    wait_until(lambda: not any(map(psutil.pid_exists, leaders.values())), 120, "them to end")
+    wait_until(lambda: not any(map(psutil.pid_exists, leaders.values())), 300, "them to end")
 
 
 def ends(context: Any) -> None:

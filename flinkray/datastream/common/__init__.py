@@ -1,4 +1,4 @@
-"""What PyFlink has in ``pyflink.common``: rows, types, time, watermarks, configuration."""
+"""Counterpart of ``pyflink.common``: rows, types, time, watermarks, configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyFlink's ``pyflink.common.completable_future``, which is Python's own future here."""
+"""PyFlink's ``pyflink.common.completable_future``; Python's own future takes its place here."""
 
 from __future__ import annotations
 

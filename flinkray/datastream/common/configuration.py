@@ -16,8 +16,9 @@ _Value = str | int | float | bool | bytes
 
 
 class Configuration:
-    """Options by name.  A value that was set as one type can be read as another one that its text
-    is of.
+    """Options of a program, by name.
+
+    A value can be read as another type than it was set as, if its text is valid for that type.
 
     >>> config = Configuration()
     >>> config.set_string("pipeline.name", "demo").set_integer("parallelism.default", 2).to_dict()
@@ -31,14 +32,14 @@ class Configuration:
 
     @classmethod
     def from_dict(cls, map: Mapping[str, str]) -> Configuration:
-        """With these options."""
+        """Return a configuration with the options of *map*."""
         configuration = cls()
         configuration._values.update(map)
         return configuration
 
     @staticmethod
     def parse_list_value(value: str | None) -> list[str]:
-        """The parts of ``a;b``, or of a YAML list of plain texts.
+        """Return the parts of ``a;b``, or of a YAML list of plain texts.
 
         >>> Configuration.parse_list_value("a.jar;b.jar")
         ['a.jar', 'b.jar']
@@ -77,34 +78,35 @@ class Configuration:
         return self
 
     def set_bytearray(self, key: str, value: bytes | bytearray) -> Configuration:
-        """Set bytes, whose text is their Base64."""
+        """Set bytes. Their text is Base64."""
         self._values[key] = bytes(value)
         return self
 
     def get_string(self, key: str, default_value: str) -> str:
-        """The value as a text."""
+        """Return the value as a text."""
         return _text(self._values[key]) if key in self._values else default_value
 
     get = get_string
 
     def get_integer(self, key: str, default_value: int) -> int:
-        """The value as a number.
+        """Return the value as a whole number.
 
         Raises:
-            ConfigurationError: it is none; as with all that follow.
+            ConfigurationError: the value is no whole number. The other ``get_`` methods raise it
+                likewise for their types.
         """
         return self._read(key, int, "a whole number", default_value)
 
     def get_boolean(self, key: str, default_value: bool) -> bool:
-        """Whether the value is true."""
+        """Return the value as true or false."""
         return self._read(key, _truth, "true or false", default_value)
 
     def get_float(self, key: str, default_value: float) -> float:
-        """The value as a number."""
+        """Return the value as a number."""
         return self._read(key, float, "a number", default_value)
 
     def get_bytearray(self, key: str, default_value: bytearray) -> bytearray:
-        """The value as bytes."""
+        """Return the value as bytes."""
         return self._read(key, _bytes, "bytes in Base64", default_value)
 
     def _read(self, key: str, parse: Callable[[str], T], what: str, default_value: T) -> T:
@@ -117,15 +119,15 @@ class Configuration:
             raise ConfigurationError(f"{key} must be {what}, got {text!r}") from None
 
     def key_set(self) -> AbstractSet[str]:
-        """The keys that have a value."""
+        """Return the keys that have a value."""
         return set(self._values)
 
     def contains_key(self, key: str) -> bool:
-        """Whether the key has a value."""
+        """Return whether the key has a value."""
         return key in self._values
 
     def remove_config(self, key: str) -> bool:
-        """Whether it was there."""
+        """Remove a key. Return whether it had a value."""
         return self._values.pop(key, None) is not None
 
     def add_all(self, other: Configuration, prefix: str | None = None) -> Configuration:
@@ -136,12 +138,12 @@ class Configuration:
     add_configuration = add_all
 
     def add_all_to_dict(self, target_dict: dict[str, Any]) -> None:
-        """Put all values into a dictionary, each as what it was set as."""
+        """Put all values into a dictionary, with the types that they were set with."""
         for key, value in self._values.items():
             target_dict[key] = bytearray(value) if isinstance(value, bytes) else value
 
     def to_dict(self) -> dict[str, str]:
-        """All values, as texts."""
+        """Return all values as texts."""
         return {key: _text(value) for key, value in self._values.items()}
 
     def __eq__(self, other: object) -> bool:
@@ -174,7 +176,7 @@ def _bytes(text: str) -> bytearray:
 
 
 def parse_milliseconds(value: object) -> int:
-    """``1 min``, ``200 ms``, or a number of milliseconds, as a configuration has it."""
+    """Parse a time of a configuration: ``1 min``, ``200 ms``, or a number of milliseconds."""
     text = str(value).strip()
     if text.lstrip("-").isdigit():
         return int(text)

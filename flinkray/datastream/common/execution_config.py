@@ -1,4 +1,4 @@
-"""How programs are executed."""
+"""Settings for the execution of programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ MAX_PARALLELISM = 1 << 15
 
 
 class ExecutionConfig:
-    """How programs of an environment are executed.
+    """Settings for the execution of an environment's programs.
+
+    PyFlink's settings for Java's serializers and closures are stored and have no effect: values and
+    functions are pickled here.
 
     What PyFlink sets for Java's serializers and closures is kept and has no effect: values and
     functions travel pickled.
@@ -24,9 +27,9 @@ class ExecutionConfig:
     """
 
     PARALLELISM_DEFAULT = -1
-    """The environment's own."""
+    """Parallelism that stands for the environment's own."""
     PARALLELISM_UNKNOWN = -2
-    """Leaves the parallelism as it is."""
+    """Parallelism that leaves the present value unchanged."""
 
     def __init__(self) -> None:
         self._auto_watermark_interval = 200
@@ -44,7 +47,7 @@ class ExecutionConfig:
         self._cancellation_timeout: int | None = None
 
     def set_auto_watermark_interval(self, interval: int | Duration | Time) -> ExecutionConfig:
-        """Milliseconds of processing time between periodic watermarks; 0 turns them off."""
+        """Set the processing time in milliseconds between periodic watermarks. 0 turns them off."""
         value = milliseconds(interval)
         if value < 0:
             raise ValueError(f"an interval must not be negative, got {value} ms")
@@ -52,11 +55,11 @@ class ExecutionConfig:
         return self
 
     def get_auto_watermark_interval(self) -> int:
-        """Milliseconds."""
+        """Return the processing time in milliseconds between periodic watermarks."""
         return self._auto_watermark_interval
 
     def set_parallelism(self, parallelism: int) -> ExecutionConfig:
-        """That of operators that are made from now on and have none of their own."""
+        """Set the default parallelism of operators that are made from now on."""
         if parallelism < 1 and parallelism not in (
             self.PARALLELISM_DEFAULT,
             self.PARALLELISM_UNKNOWN,
@@ -67,11 +70,14 @@ class ExecutionConfig:
         return self
 
     def get_parallelism(self) -> int:
-        """PARALLELISM_DEFAULT: not set, the environment's default."""
+        """Return the parallelism.
+
+        PARALLELISM_DEFAULT: not set, so the environment's default applies.
+        """
         return self._parallelism
 
     def set_max_parallelism(self, max_parallelism: int) -> ExecutionConfig:
-        """The number of key groups."""
+        """Set the number of key groups."""
         max_parallelism = whole_number(max_parallelism, "max parallelism")
         if not 1 <= max_parallelism <= MAX_PARALLELISM:
             raise ValueError(
@@ -81,36 +87,36 @@ class ExecutionConfig:
         return self
 
     def get_max_parallelism(self) -> int:
-        """-1: by the parallelism."""
+        """Return the number of key groups. -1: it depends on the parallelism."""
         return self._max_parallelism
 
     def enable_auto_generated_uids(self) -> ExecutionConfig:
-        """Operators need no ``uid`` (the default)."""
+        """Allow operators without a ``uid`` (the default)."""
         self._auto_generated_uids = True
         return self
 
     def disable_auto_generated_uids(self) -> ExecutionConfig:
-        """A program with an operator that has no ``uid`` is refused."""
+        """Refuse a program with an operator that has no ``uid``."""
         self._auto_generated_uids = False
         return self
 
     def has_auto_generated_uids_enabled(self) -> bool:
-        """False after :meth:`disable_auto_generated_uids`."""
+        """Return false after :meth:`disable_auto_generated_uids`, else true."""
         return self._auto_generated_uids
 
     def set_global_job_parameters(
         self, global_job_parameters_dict: Mapping[str, str]
     ) -> ExecutionConfig:
-        """What functions read with ``runtime_context.get_job_parameter``."""
+        """Set the parameters that functions read with ``runtime_context.get_job_parameter``."""
         self._job_parameters = dict(global_job_parameters_dict)
         return self
 
     def get_global_job_parameters(self) -> dict[str, str]:
-        """A copy of what :meth:`set_global_job_parameters` was given."""
+        """Return a copy of the parameters that :meth:`set_global_job_parameters` was given."""
         return dict(self._job_parameters)
 
     def set_latency_tracking_interval(self, interval: int) -> ExecutionConfig:
-        """Latencies are not tracked.
+        """Accept only 0, because latencies are not tracked.
 
         Raises:
             ConfigurationError: *interval* is more than 0.
@@ -127,35 +133,36 @@ class ExecutionConfig:
         return 0
 
     def set_task_cancellation_interval(self, interval: int) -> ExecutionConfig:
-        """Milliseconds after which a task of a cluster that is cancelled and does not end is
-        interrupted, again and again.
+        """Set the interval of interrupts to a cancelled task on a cluster.
+
+        In milliseconds; interrupts repeat until the task ends.
 
         Raises:
-            ValueError: it is not positive.
+            ValueError: *interval* is not positive.
         """
         self._cancellation_interval = _positive(interval)
         return self
 
     def get_task_cancellation_interval(self) -> int:
-        """Milliseconds; where none is set, those of a cluster that sets no other."""
+        """Return the interval in milliseconds. If it is not set: the default of clusters."""
         default = round(TASK_CANCELLATION_INTERVAL.default * 1000)
         return self._cancellation_interval or default
 
     def set_task_cancellation_timeout(self, timeout: int) -> ExecutionConfig:
-        """Milliseconds after which the process of such a task is killed.
+        """Set the milliseconds after which the process of a cancelled task is killed.
 
         Raises:
-            ValueError: it is not positive; there is always a time-out.
+            ValueError: *timeout* is not positive; there is always a time-out.
         """
         self._cancellation_timeout = _positive(timeout)
         return self
 
     def get_task_cancellation_timeout(self) -> int:
-        """Milliseconds; where none is set, those of a cluster that sets no other."""
+        """Return the time-out in milliseconds. If it is not set: the default of clusters."""
         return self._cancellation_timeout or round(TASK_CANCELLATION_TIMEOUT.default * 1000)
 
     def task_cancellation_settings(self) -> dict[str, str]:
-        """What was set of the two, as options of a job."""
+        """Return the cancellation interval and time-out, as far as set, as options of a job."""
         times = {
             TASK_CANCELLATION_INTERVAL.key: self._cancellation_interval,
             TASK_CANCELLATION_TIMEOUT.key: self._cancellation_timeout,
@@ -163,23 +170,25 @@ class ExecutionConfig:
         return {key: f"{time} ms" for key, time in times.items() if time is not None}
 
     def set_use_snapshot_compression(self, use_snapshot_compression: bool) -> ExecutionConfig:
-        """For checkpoints, which are still to come."""
+        """Store the setting for the compression of checkpoints. It has no effect yet."""
         self._snapshot_compression = use_snapshot_compression
         return self
 
     def is_use_snapshot_compression(self) -> bool:
-        """What :meth:`set_use_snapshot_compression` was given; false by default."""
+        """Return the value of :meth:`set_use_snapshot_compression`. Default: false."""
         return self._snapshot_compression
 
     def enable_object_reuse(self) -> ExecutionConfig:
-        """Hand values from operator to operator as they are: functions promise to keep none that
-        they have put out, and to change none that they were given.  By default those that can be
-        changed are copied."""
+        """Pass values from operator to operator without copies.
+
+        Functions must not keep values that they have emitted, and must not change values that they
+        were given. By default mutable values are copied.
+        """
         self._object_reuse = True
         return self
 
     def disable_object_reuse(self) -> ExecutionConfig:
-        """The default: values that can be changed are copied when they are put out."""
+        """Copy mutable values when they are emitted (the default)."""
         self._object_reuse = False
         return self
 
@@ -190,12 +199,15 @@ class ExecutionConfig:
     # --- without effect -------------------------------------------------------------------------
 
     def enable_closure_cleaner(self) -> ExecutionConfig:
-        """The default; Java's closures are meant."""
+        """Store the setting for Flink's closure cleaner (the default).
+
+        The setting concerns Java and has no effect here.
+        """
         self._closure_cleaner = True
         return self
 
     def disable_closure_cleaner(self) -> ExecutionConfig:
-        """See :meth:`enable_closure_cleaner`."""
+        """Disable the closure cleaner; :meth:`enable_closure_cleaner` describes the effect."""
         self._closure_cleaner = False
         return self
 
@@ -204,12 +216,12 @@ class ExecutionConfig:
         return self._closure_cleaner
 
     def enable_force_kryo(self) -> ExecutionConfig:
-        """Java's objects are meant."""
+        """Store the setting for Kryo. It concerns Java's objects and has no effect here."""
         self._force_kryo = True
         return self
 
     def disable_force_kryo(self) -> ExecutionConfig:
-        """The default."""
+        """Store the setting for Kryo as false (the default)."""
         self._force_kryo = False
         return self
 
@@ -218,12 +230,12 @@ class ExecutionConfig:
         return self._force_kryo
 
     def enable_force_avro(self) -> ExecutionConfig:
-        """Java's objects are meant."""
+        """Store the setting for Avro. It concerns Java's objects and has no effect here."""
         self._force_avro = True
         return self
 
     def disable_force_avro(self) -> ExecutionConfig:
-        """The default."""
+        """Store the setting for Avro as false (the default)."""
         self._force_avro = False
         return self
 
@@ -232,12 +244,15 @@ class ExecutionConfig:
         return self._force_avro
 
     def enable_generic_types(self) -> ExecutionConfig:
-        """The default."""
+        """Store the setting for generic types as true (the default)."""
         self._generic_types = True
         return self
 
     def disable_generic_types(self) -> ExecutionConfig:
-        """Refuses what only Kryo can write, in Flink; nothing here is written by it."""
+        """Store the setting for generic types as false.
+
+        In Flink it refuses types that only Kryo can write; here it has no effect.
+        """
         self._generic_types = False
         return self
 
@@ -246,15 +261,15 @@ class ExecutionConfig:
         return not self._generic_types
 
     def get_default_kryo_serializer_classes(self) -> dict[str, str]:
-        """None, since there is no Kryo."""
+        """Return an empty dict: there is no Kryo."""
         return {}
 
     def get_registered_kryo_types(self) -> list[str]:
-        """None, since there is no Kryo."""
+        """Return an empty list: there is no Kryo."""
         return []
 
     def get_registered_pojo_types(self) -> list[str]:
-        """None, since there are no Java objects."""
+        """Return an empty list: there are no Java objects."""
         return []
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""The handle of a program that runs."""
+"""Handle of a running program."""
 
 from __future__ import annotations
 
@@ -12,42 +12,50 @@ from flinkray.datastream.common.job_status import JobStatus
 
 
 class JobClient(ABC):
-    """A program that runs."""
+    """Handle of a running program."""
 
     @abstractmethod
     def get_job_id(self) -> JobID:
-        """The job that runs."""
+        """Return the id of the program's job."""
 
     @abstractmethod
     def get_job_status(self) -> Future[JobStatus]:
-        """In this process RUNNING, FINISHED, FAILED or CANCELED."""
+        """Return the status.
+
+        For a program in this process: RUNNING, FINISHED, FAILED or CANCELED.
+        """
 
     @abstractmethod
     def cancel(self) -> Future[None]:
-        """Ask the program to end; the future is done once it has."""
+        """Ask the program to end. The future is done when the program has ended."""
 
     @abstractmethod
     def trigger_savepoint(self, savepoint_directory: str | None = None) -> Future[str]:
-        """Take a savepoint; the program goes on.  The future's result is its directory, below that
-        one; None: below the environment's default savepoint directory."""
+        """Take a savepoint; the program goes on. The future's result is the savepoint's directory.
+
+        The directory lies below *savepoint_directory*; None: below the environment's default
+        savepoint directory.
+        """
 
     @abstractmethod
     def stop_with_savepoint(
         self, advance_to_end_of_event_time: bool, savepoint_directory: str | None = None
     ) -> Future[str]:
-        """Take a savepoint and let the program finish with it; the same result.
+        """Take a savepoint and let the program finish with it.
+
+        The future's result is the savepoint's directory.
 
         Args:
-            advance_to_end_of_event_time: all windows and timers fire before; otherwise they are in
-                the savepoint.
+            advance_to_end_of_event_time: whether all windows and timers fire before the savepoint;
+                otherwise they are in the savepoint.
         """
 
     @abstractmethod
     def get_job_execution_result(self) -> Future[JobExecutionResult]:
-        """Done when the program has ended; raises what it failed with."""
+        """Return a future that is done when the program has ended; its failure is the program's."""
 
     def get_accumulators(self) -> Future[dict[str, Any]]:
-        """Of nothing: functions have no accumulators, as PyFlink's have none."""
+        """Return an empty dict: functions have no accumulators, as in PyFlink."""
         done: Future[dict[str, Any]] = Future()
         done.set_result({})
         return done

@@ -1,4 +1,4 @@
-"""How a program has ended."""
+"""Result of a program's execution."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from flinkray.core.ids import JobID
 
 
 class JobExecutionResult:
-    """The end of a program."""
+    """Result of a program's execution."""
 
     def __init__(self, job_id: JobID, net_runtime: float) -> None:
         self._job_id = job_id
         self._net_runtime = net_runtime
 
     def get_job_id(self) -> JobID:
-        """The job that ended."""
+        """Return the id of the job that ended."""
         return self._job_id
 
     def is_job_execution_result(self) -> bool:
-        """Always true: it has ended."""
+        """Return true: the program has ended."""
         return True
 
     def get_net_runtime(self) -> int:
-        """Milliseconds."""
+        """Return the run time in milliseconds."""
         return round(self._net_runtime * 1000)
 
     def get_accumulator_result(self, accumulator_name: str) -> None:
-        """None: functions have no accumulators, as PyFlink's have none."""
+        """Return None: functions have no accumulators, as in PyFlink."""
         return
 
     def get_all_accumulator_results(self) -> dict[str, Any]:
-        """Nothing, for the same reason."""
+        """Return an empty dict: functions have no accumulators, as in PyFlink."""
         return {}
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""How a program stands."""
+"""Status of a program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class JobStatus(str, Enum):
-    """The state of a program; equal to its name as a text.
+    """Status of a program; equal to its name as a text.
 
     >>> JobStatus.SUSPENDED.is_terminal_state(), JobStatus.SUSPENDED.is_globally_terminal_state()
     (True, False)
@@ -15,7 +15,7 @@ class JobStatus(str, Enum):
     """
 
     INITIALIZING = "INITIALIZING"
-    """Of Flink's own clients; PyFlink does not know it."""
+    """The job is being initialized. Only Flink's own clients know this status, PyFlink does not."""
     CREATED = "CREATED"
     RUNNING = "RUNNING"
     FAILING = "FAILING"
@@ -28,9 +28,12 @@ class JobStatus(str, Enum):
     RECONCILING = "RECONCILING"
 
     def is_globally_terminal_state(self) -> bool:
-        """Whether the program has ended for good."""
+        """Return whether the program has ended for good."""
         return self in (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED)
 
     def is_terminal_state(self) -> bool:
-        """Whether it has ended where it ran; another JobMaster may take up a suspended one."""
+        """Return whether the program has ended where it ran.
+
+        Another JobMaster may take up a suspended program.
+        """
         return self.is_globally_terminal_state() or self is JobStatus.SUSPENDED

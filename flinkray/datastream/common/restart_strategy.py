@@ -1,4 +1,4 @@
-"""Restart strategies as programs for older versions of Flink set them."""
+"""Restart strategies in the form that programs for older versions of Flink use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class RestartStrategyConfiguration:
-    """A restart strategy, as options of the configuration."""
+    """Restart strategy, in the form of options of the configuration."""
 
     description: str
     options: dict[str, str] = field(default_factory=dict)
@@ -17,7 +17,9 @@ class RestartStrategyConfiguration:
 
 
 class RestartStrategies:
-    """Times are milliseconds.  ``restart-strategy.*`` of the configuration says the same.
+    """Factory of restart strategies; times are milliseconds.
+
+    Options ``restart-strategy.*`` of the configuration have the same effect.
 
     >>> RestartStrategies.fixed_delay_restart(3, 10_000).options["restart-strategy.type"]
     'fixed-delay'
@@ -25,21 +27,21 @@ class RestartStrategies:
 
     @staticmethod
     def no_restart() -> RestartStrategyConfiguration:
-        """The first failure ends the program."""
+        """End the program with its first failure."""
         return RestartStrategyConfiguration(
             "Restart deactivated.", {"restart-strategy.type": "none"}
         )
 
     @staticmethod
     def fall_back_restart() -> RestartStrategyConfiguration:
-        """What the cluster's configuration says."""
+        """Use the strategy of the cluster's configuration."""
         return RestartStrategyConfiguration("Cluster level default restart strategy")
 
     @staticmethod
     def fixed_delay_restart(
         restart_attempts: int, delay_between_attempts: int
     ) -> RestartStrategyConfiguration:
-        """So many restarts, each after the same pause."""
+        """Restart up to a number of times, each time after the same pause."""
         return RestartStrategyConfiguration(
             f"Restart with fixed delay ({delay_between_attempts} ms). "
             f"#{restart_attempts} restart attempts.",
@@ -54,7 +56,7 @@ class RestartStrategies:
     def failure_rate_restart(
         failure_rate: int, failure_interval: int, delay_interval: int
     ) -> RestartStrategyConfiguration:
-        """Restarts, unless more than *failure_rate* failures fall into an interval."""
+        """Restart unless more than *failure_rate* failures fall into an interval."""
         return RestartStrategyConfiguration(
             f"Failure rate restart with maximum of {failure_rate} failures within interval "
             f"{failure_interval} ms and fixed delay {delay_interval} ms.",
@@ -74,7 +76,7 @@ class RestartStrategies:
         reset_backoff_threshold: int,
         jitter_factor: float,
     ) -> RestartStrategyConfiguration:
-        """Restarts without end, after pauses that grow from failure to failure."""
+        """Restart without limit, after pauses that grow with each failure."""
         prefix = "restart-strategy.exponential-delay"
         return RestartStrategyConfiguration(
             f"Restart with exponential delay: starting at {initial_backoff} ms, increasing by "

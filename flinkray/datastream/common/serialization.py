@@ -1,4 +1,4 @@
-"""How single values are written and read."""
+"""Conversion of single values to bytes and back."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from flinkray.streaming.errors import StreamError
 
 
 def check_charset(charset_name: str) -> None:
-    """
+    """Check that a character set is UTF-8.
+
     Raises:
-        StreamError: it is another one than UTF-8.
+        StreamError: it is another one.
     """
     if charset_name.upper().replace("-", "") != "UTF8":
         raise StreamError(f"text is read and written as UTF-8, not {charset_name}")
@@ -21,7 +22,7 @@ def check_charset(charset_name: str) -> None:
 
 @dataclass(frozen=True)
 class Encoder:
-    """How values are written.
+    """Format in which a file sink writes values.
 
     >>> Encoder.simple_string_encoder()
     Encoder(file_format='text')
@@ -31,29 +32,29 @@ class Encoder:
 
     @staticmethod
     def simple_string_encoder(charset_name: str = "UTF-8") -> Encoder:
-        """A value on a line, as ``print()`` writes it."""
+        """Return an encoder that writes each value on a line, as ``print()`` does."""
         check_charset(charset_name)
         return Encoder("text")
 
 
 class SerializationSchema(ABC):
-    """Makes bytes of values, for sinks of one's own."""
+    """Converter of values to bytes, for user-defined sinks."""
 
     @abstractmethod
     def serialize(self, element: Any) -> bytes:
-        """The value as bytes."""
+        """Return the value as bytes."""
 
 
 class DeserializationSchema(ABC):
-    """Makes values of bytes, for sources of one's own."""
+    """Converter of bytes to values, for user-defined sources."""
 
     @abstractmethod
     def deserialize(self, message: bytes) -> Any:
-        """The value that the bytes stand for."""
+        """Return the value that the bytes represent."""
 
 
 class SimpleStringSchema(SerializationSchema, DeserializationSchema):
-    """Texts, in any encoding that Python has.
+    """Schema for texts, in any encoding that Python has.
 
     >>> schema = SimpleStringSchema("ISO-8859-1")
     >>> schema.serialize("naïve"), schema.deserialize(b"na\\xefve")
@@ -75,7 +76,7 @@ class SimpleStringSchema(SerializationSchema, DeserializationSchema):
 
 
 class ByteArraySchema(SerializationSchema, DeserializationSchema):
-    """Bytes as they are."""
+    """Schema for bytes, which stay unchanged."""
 
     def serialize(self, element: bytes) -> bytes:
         return bytes(element)

@@ -1,4 +1,4 @@
-"""How values become bytes in a stream of bytes (PyFlink's ``pyflink.common.serializer``)."""
+"""Serializers for streams of bytes (PyFlink's ``pyflink.common.serializer``)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ T = TypeVar("T")
 
 
 class TypeSerializer(ABC, Generic[T]):
-    """Writes and reads values of one type; equal to another one of its class that has the same
-    settings.
+    """Serializer for values of one type. Serializers of one class with equal settings are equal.
 
-    Nothing here asks for one: window assigners of PyFlink's programs may have
-    ``get_window_serializer``, but windows are kept as they are.
+    This package never calls it: PyFlink's window assigners may have ``get_window_serializer``, but
+    windows are stored without it.
     """
 
     @abstractmethod
@@ -36,7 +35,7 @@ class TypeSerializer(ABC, Generic[T]):
 
 
 class VoidNamespaceSerializer(TypeSerializer[bytes]):
-    """Writes nothing, and reads no bytes."""
+    """Serializer that writes and reads no bytes."""
 
     def serialize(self, element: bytes, stream: BytesIO) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Spans of time and moments (PyFlink's ``pyflink.common.time``)."""
+"""Time spans and moments (PyFlink's ``pyflink.common.time``)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ __all__ = ["Duration", "Instant", "Time"]
 
 @dataclass(frozen=True, order=True)
 class Instant:
-    """A moment, in seconds since the epoch and nanoseconds after them.  Values of the type
-    ``Types.INSTANT()``; columns of that type are made of ``datetime.datetime``.
+    """Moment, in seconds since the epoch and additional nanoseconds.
+
+    Instants are the values of the type ``Types.INSTANT()``; columns of that type are made of
+    ``datetime.datetime``.
 
     >>> Instant.of_epoch_milli(1500)
     Instant<1, 500000000>
@@ -32,12 +34,12 @@ class Instant:
 
     @staticmethod
     def of_epoch_milli(epoch_milli: int) -> Instant:
-        """So many milliseconds after the epoch, or before it."""
+        """Return the moment *epoch_milli* milliseconds after the epoch; before it, if negative."""
         seconds, millis = divmod(epoch_milli, 1000)
         return Instant(seconds, millis * 1_000_000)
 
     def to_epoch_milli(self) -> int:
-        """Milliseconds since the epoch, rounded down."""
+        """Return milliseconds since the epoch, rounded down."""
         return self.seconds * 1000 + self.nanos // 1_000_000
 
     def __repr__(self) -> str:

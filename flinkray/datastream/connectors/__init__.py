@@ -1,4 +1,4 @@
-"""Sources and sinks, and the interfaces to write one's own."""
+"""Sources and sinks, and the interfaces for user-defined ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files as PyFlink programs write them, with builders (PyFlink's ``connectors.file_system``)."""
+"""File sources and sinks with the builders of PyFlink's ``connectors.file_system``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flinkray.core.durations import Duration
-from flinkray.datastream.common.serialization import Encoder, check_charset
+from flinkray.datastream.common.serialization import Encoder
 from flinkray.streaming.sinks import files as sinks
 from flinkray.streaming.sinks.file_formats import FileFormat
 from flinkray.streaming.sinks.file_policies import (
@@ -15,23 +15,25 @@ from flinkray.streaming.sinks.file_policies import (
     RollingPolicy,
 )
 from flinkray.streaming.sources import files as sources
+from flinkray.streaming.sources.file_input import check_encoding
 
 
 @dataclass(frozen=True)
 class StreamFormat:
-    """How files are read record by record.
+    """Format for reading files record by record.
 
     >>> StreamFormat.text_line_format()
-    StreamFormat(file_format='text')
+    StreamFormat(file_format='text', encoding='UTF-8')
     """
 
     file_format: str | sources.RecordFormat
+    encoding: str | None = None
+    """Character set of text files. A byte order mark in a file overrides it."""
 
     @staticmethod
     def text_line_format(charset_name: str = "UTF-8") -> StreamFormat:
-        """A string for each line."""
-        check_charset(charset_name)
-        return StreamFormat("text")
+        """Return the format that gives a string for each line."""
+        return StreamFormat("text", check_encoding(charset_name))
 
 
 class FileSource(sources.FileSource):
@@ -52,103 +54,114 @@ class FileSource(sources.FileSource):
 
     @staticmethod
     def for_record_stream_format(stream_format: StreamFormat, *paths: str) -> FileSourceBuilder:
-        """A builder of a source that reads *paths* in that format."""
-        return FileSourceBuilder(stream_format.file_format, paths)
+        """Return the builder of a source that reads *paths* in that format."""
+        return FileSourceBuilder(stream_format.file_format, paths, encoding=stream_format.encoding)
 
 
 @dataclass(frozen=True)
 class FileEnumeratorProvider:
-    """How a source divides what it finds into splits.  Here a split is a whole file either way: all
-    that differs is which subtask reads what."""
+    """Kind of division of files into splits.
+
+    Here a split is always a whole file, so the kind has no effect on the results.
+    """
 
     splittable: bool
 
     @staticmethod
     def default_splittable_file_enumerator() -> FileEnumeratorProvider:
-        """Flink divides large files of formats that allow it."""
+        """Return the kind that divides large files in Flink; here a split is a whole file."""
         return FileEnumeratorProvider(splittable=True)
 
     @staticmethod
     def default_non_splittable_file_enumerator() -> FileEnumeratorProvider:
-        """A split for each file."""
+        """Return the kind with a split for each file."""
         return FileEnumeratorProvider(splittable=False)
 
 
 @dataclass(frozen=True)
 class FileSplitAssignerProvider:
-    """Which split a subtask is given.  Here it is the next one, since files are equally far from
-    all subtasks."""
+    """Choice of the split that a subtask gets next.
+
+    Here it is always the next split, because files are equally far from all subtasks.
+    """
 
     @staticmethod
     def locality_aware_split_assigner() -> FileSplitAssignerProvider:
-        """Flink's only one."""
+        """Return the only assigner that Flink has."""
         return FileSplitAssignerProvider()
 
 
 @dataclass
 class FileSourceBuilder:
-    """Builds a :class:`FileSource`."""
+    """Builder of a :class:`FileSource`."""
 
     file_format: str | sources.RecordFormat
     paths: tuple[str, ...]
     interval: Duration | None = None
+    encoding: str | None = None
 
     def monitor_continuously(self, discovery_interval: Duration) -> FileSourceBuilder:
-        """Look for new files that often, without end."""
+        """Look for new files at this interval, without end."""
         self.interval = discovery_interval
         return self
 
     def process_static_file_set(self) -> FileSourceBuilder:
-        """Read the files that are there (the default)."""
+        """Read the files that exist at the start (the default)."""
         self.interval = None
         return self
 
     def set_file_enumerator(self, file_enumerator: FileEnumeratorProvider) -> FileSourceBuilder:
-        """Changes nothing in the results; see :class:`FileEnumeratorProvider`."""
+        """Accept a setting that does not change the results (:class:`FileEnumeratorProvider`)."""
         return self
 
     def set_split_assigner(self, split_assigner: FileSplitAssignerProvider) -> FileSourceBuilder:
-        """Changes nothing in the results; see :class:`FileSplitAssignerProvider`."""
+        """Accept a setting that does not change the results.
+
+        See :class:`FileSplitAssignerProvider`.
+        """
         return self
 
     def build(self) -> FileSource:
-        """The source."""
+        """Build the source."""
         return FileSource(
-            *self.paths, file_format=self.file_format, discovery_interval=self.interval
+            *self.paths,
+            file_format=self.file_format,
+            discovery_interval=self.interval,
+            encoding=self.encoding,
         )
 
 
 @dataclass
 class OutputFileConfigBuilder:
-    """Builds an :class:`OutputFileConfig`."""
+    """Builder of an :class:`OutputFileConfig`."""
 
     prefix: str = "part"
     suffix: str = ""
 
     def with_part_prefix(self, prefix: str) -> OutputFileConfigBuilder:
-        """What names begin with."""
+        """Set the beginning of file names."""
         self.prefix = prefix
         return self
 
     def with_part_suffix(self, suffix: str) -> OutputFileConfigBuilder:
-        """What names end with, the dot included."""
+        """Set the end of file names, the dot included."""
         self.suffix = suffix
         return self
 
     def build(self) -> OutputFileConfig:
-        """The configuration."""
+        """Build the configuration."""
         return OutputFileConfig(self.prefix, self.suffix)
 
 
 class _Names:
-    """PyFlink's programs write ``OutputFileConfig.OutputFileConfigBuilder``."""
+    """Namespace for PyFlink's spelling ``OutputFileConfig.OutputFileConfigBuilder``."""
 
     OutputFileConfigBuilder = OutputFileConfigBuilder
 
 
 @dataclass(frozen=True)
 class OutputFileConfig(_Names):
-    """How files are called: prefix, the writer's random id and number, suffix.
+    """Pattern of file names: prefix, the writer's random id and number, suffix.
 
     >>> OutputFileConfig.builder().with_part_prefix("words").with_part_suffix(".txt").build()
     OutputFileConfig(part_prefix='words', part_suffix='.txt')
@@ -158,16 +171,16 @@ class OutputFileConfig(_Names):
     part_suffix: str = ""
 
     def get_part_prefix(self) -> str:
-        """What names begin with."""
+        """Return the beginning of file names."""
         return self.part_prefix
 
     def get_part_suffix(self) -> str:
-        """What names end with."""
+        """Return the end of file names."""
         return self.part_suffix
 
     @staticmethod
     def builder() -> OutputFileConfigBuilder:
-        """A builder with Flink's defaults: ``part`` and no suffix."""
+        """Return a builder with Flink's defaults: ``part`` and no suffix."""
         return OutputFileConfigBuilder()
 
 
@@ -194,12 +207,12 @@ class FileSink(sinks.FileSink):
 
     @staticmethod
     def for_row_format(base_path: str, encoder: Encoder) -> FileSinkBuilder:
-        """A builder of a sink that writes record by record."""
+        """Return the builder of a sink that writes record by record."""
         return FileSinkBuilder(base_path, encoder.file_format)
 
     @staticmethod
     def for_bulk_format(base_path: str, writer_factory: FileFormat) -> FileSinkBuilder:
-        """A builder of a sink that writes batch by batch, as ``ParquetFormat`` does."""
+        """Return the builder of a sink that writes batch by batch, as ``ParquetFormat`` does."""
         return FileSinkBuilder(
             base_path, writer_factory, policy=RollingPolicy.on_checkpoint_rolling_policy()
         )
@@ -207,7 +220,7 @@ class FileSink(sinks.FileSink):
 
 @dataclass
 class FileSinkBuilder:
-    """Builds a :class:`FileSink`."""
+    """Builder of a :class:`FileSink`."""
 
     base_path: str | Path
     file_format: str | FileFormat
@@ -217,27 +230,27 @@ class FileSinkBuilder:
     check_interval: int = BUCKET_CHECK_INTERVAL
 
     def with_output_file_config(self, output_file_config: OutputFileConfig) -> FileSinkBuilder:
-        """How files are called."""
+        """Set the names of files."""
         self.config = output_file_config
         return self
 
     def with_rolling_policy(self, rolling_policy: RollingPolicy) -> FileSinkBuilder:
-        """When a file is followed by a new one."""
+        """Set the policy that decides when a new file begins."""
         self.policy = rolling_policy
         return self
 
     def with_bucket_assigner(self, bucket_assigner: BucketAssigner) -> FileSinkBuilder:
-        """The folder of each record."""
+        """Set the assigner that decides on the folder of each record."""
         self.assigner = bucket_assigner
         return self
 
     def with_bucket_check_interval(self, interval: int) -> FileSinkBuilder:
-        """Milliseconds between two looks at the ages of files."""
+        """Set the milliseconds between two checks of the files' ages."""
         self.check_interval = interval
         return self
 
     def build(self) -> FileSink:
-        """The sink."""
+        """Build the sink."""
         return FileSink(
             self.base_path,
             self.file_format,

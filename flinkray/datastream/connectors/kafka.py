@@ -1,4 +1,4 @@
-"""Kafka as PyFlink programs read and write it, with builders (PyFlink's ``connectors.kafka``).
+"""Kafka sources and sinks with the builders of PyFlink's ``connectors.kafka``.
 
 Needs ``pip install 'flinkray[kafka]'``.
 """
@@ -26,27 +26,27 @@ from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.sinks.delivery_guarantee import DeliveryGuarantee
 
 DISCOVERY_INTERVAL = 300_000
-"""Milliseconds: Flink's default."""
+"""Milliseconds between two discoveries of partitions; Flink's default."""
 
 API_TIMEOUT = 60_000
-"""Milliseconds: Kafka's default."""
+"""Milliseconds that a call to Kafka may take; Kafka's default."""
 
 _OF_JAVA = frozenset(
     {"key.deserializer", "value.deserializer", "register.consumer.metrics"}
     | {"key.serializer", "value.serializer", "register.producer.metrics"}
 )
-"""Properties of Flink programs that mean nothing here."""
+"""Properties in Flink programs that have no meaning outside Java; they are ignored."""
 
 
 class KafkaRecordDeserializationSchema(ABC):
-    """Makes values of whole records, with key, headers, topic and offset."""
+    """Converter of whole Kafka records to values, with key, headers, topic and offset."""
 
     @abstractmethod
     def deserialize(self, record: KafkaConsumerRecord) -> Any:
-        """The value; None leaves the record out."""
+        """Return the value of a record. None leaves the record out."""
 
     def get_produced_type(self) -> TypeInformation | None:
-        """The type of the values, if it is known."""
+        """Return the type of the values. None: it is not known."""
         return None
 
 
@@ -69,12 +69,12 @@ class KafkaSource(sources.KafkaSource):
 
     @staticmethod
     def builder() -> KafkaSourceBuilder:
-        """A builder, which needs brokers, a subscription and a deserializer."""
+        """Return a builder; it needs brokers, a subscription and a deserializer."""
         return KafkaSourceBuilder()
 
 
 class KafkaSourceBuilder:
-    """Builds a :class:`KafkaSource`."""
+    """Builder of a :class:`KafkaSource`."""
 
     def __init__(self) -> None:
         self._properties: dict[str, Any] = {}
@@ -86,11 +86,11 @@ class KafkaSourceBuilder:
         self._produced_type: TypeInformation | None = None
 
     def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSourceBuilder:
-        """Some of the brokers: ``host:port``, separated by commas."""
+        """Set some of the brokers: ``host:port``, separated by commas."""
         return self.set_property("bootstrap.servers", bootstrap_servers)
 
     def set_group_id(self, group_id: str) -> KafkaSourceBuilder:
-        """The consumer group that offsets are committed to when a checkpoint is complete."""
+        """Set the consumer group for which offsets are committed when a checkpoint is complete."""
         return self.set_property("group.id", group_id)
 
     def set_topics(self, *topics: str) -> KafkaSourceBuilder:
@@ -123,29 +123,37 @@ class KafkaSourceBuilder:
     def set_starting_offsets(
         self, starting_offsets_initializer: KafkaOffsetsInitializer
     ) -> KafkaSourceBuilder:
-        """Where to begin, in a job that begins without a checkpoint; the default is at the first
-        record that there is."""
+        """Set the offsets at which a job without a checkpoint begins.
+
+        Default: the first record there is.
+        """
         self._starting = starting_offsets_initializer
         return self
 
     def set_unbounded(
         self, stopping_offsets_initializer: KafkaOffsetsInitializer
     ) -> KafkaSourceBuilder:
-        """End at these offsets, which are decided at the start; the source counts as unbounded."""
+        """Set the end offsets, which are determined at the start.
+
+        The source still counts as unbounded.
+        """
         self._stopping, self._is_bounded = stopping_offsets_initializer, False
         return self
 
     def set_bounded(
         self, stopping_offsets_initializer: KafkaOffsetsInitializer
     ) -> KafkaSourceBuilder:
-        """End at these offsets, which are decided at the start; the source is bounded."""
+        """Set the end offsets, which are determined at the start. The source is bounded."""
         self._stopping, self._is_bounded = stopping_offsets_initializer, True
         return self
 
     def set_value_only_deserializer(
         self, deserialization_schema: DeserializationSchema
     ) -> KafkaSourceBuilder:
-        """How values are read; None leaves a record out, and so does a record without a value."""
+        """Set the deserializer of values.
+
+        A record is left out if the result is None or it has no value.
+        """
         self._deserialize = sources.ValueOfRecord(deserialization_schema.deserialize)
         produced_type = getattr(deserialization_schema, "get_produced_type", None)
         self._produced_type = None if produced_type is None else produced_type()
@@ -154,32 +162,35 @@ class KafkaSourceBuilder:
     def set_deserializer(
         self, kafka_record_deserialization_schema: KafkaRecordDeserializationSchema
     ) -> KafkaSourceBuilder:
-        """How whole records are read, by a class in Python (PyFlink's takes one of Java)."""
+        """Set the deserializer of whole records, a Python class (PyFlink takes a Java class)."""
         schema = kafka_record_deserialization_schema
         self._deserialize = sources.WholeRecord(schema.deserialize)
         self._produced_type = schema.get_produced_type()
         return self
 
     def set_client_id_prefix(self, prefix: str) -> KafkaSourceBuilder:
-        """What the names of the clients begin with, as brokers know them."""
+        """Set the beginning of the client names that brokers see."""
         return self.set_property("client.id.prefix", prefix)
 
     def set_property(self, key: str, value: str) -> KafkaSourceBuilder:
-        """A property of librdkafka, or one of the source: ``partition.discovery.interval.ms``,
-        ``commit.offsets.on.checkpoint``, ``client.id.prefix``, ``default.api.timeout.ms``."""
+        """Set a property of librdkafka or of the source.
+
+        Properties of the source: ``partition.discovery.interval.ms``,
+        ``commit.offsets.on.checkpoint``, ``client.id.prefix``, ``default.api.timeout.ms``.
+        """
         self._properties[key] = value
         return self
 
     def set_properties(self, props: Mapping[str, str]) -> KafkaSourceBuilder:
-        """Several of them."""
+        """Set several properties, as :meth:`set_property` does for one."""
         self._properties.update(props)
         return self
 
     def build(self) -> KafkaSource:
-        """The source.
+        """Build the source.
 
         Raises:
-            StreamError: something is missing, or does not go together.
+            StreamError: a setting is missing, or settings contradict each other.
         """
         properties = {k: v for k, v in self._properties.items() if k not in _OF_JAVA}
         interval = _milliseconds(properties, "partition.discovery.interval.ms", None)
@@ -219,23 +230,23 @@ class KafkaSourceBuilder:
 
 
 class KafkaTopicSelector(ABC):
-    """Says which topic a value goes to."""
+    """Choice of the topic for each value."""
 
     @abstractmethod
     def apply(self, data: Any) -> str:
-        """The topic's name."""
+        """Return the name of the value's topic."""
 
 
 class KafkaRecordSerializationSchema(ABC):
-    """Makes Kafka's records of values: by a builder, or by a class of your own."""
+    """Converter of values to Kafka's records, made by a builder or a user-defined class."""
 
     @abstractmethod
     def serialize_record(self, element: Any, timestamp: int | None) -> KafkaProducerRecord:
-        """The record; *timestamp*: event time, if the stream has any."""
+        """Return the record. *timestamp*: event time; None: the stream has none."""
 
     @staticmethod
     def builder() -> KafkaRecordSerializationSchemaBuilder:
-        """A builder, which needs a topic and a schema for values."""
+        """Return a builder; it needs a topic and a schema for values."""
         return KafkaRecordSerializationSchemaBuilder()
 
 
@@ -260,7 +271,7 @@ class _SerializesByParts(KafkaRecordSerializationSchema):
 
 
 class KafkaRecordSerializationSchemaBuilder:
-    """Builds a :class:`KafkaRecordSerializationSchema`."""
+    """Builder of a :class:`KafkaRecordSerializationSchema`."""
 
     def __init__(self) -> None:
         self._topic = ""
@@ -269,14 +280,14 @@ class KafkaRecordSerializationSchemaBuilder:
         self._value: SerializationSchema | None = None
 
     def set_topic(self, topic: str) -> KafkaRecordSerializationSchemaBuilder:
-        """All records go there."""
+        """Send all records to this topic."""
         self._topic, self._selector = topic, None
         return self
 
     def set_topic_selector(
         self, topic_selector: Callable[[Any], str] | KafkaTopicSelector
     ) -> KafkaRecordSerializationSchemaBuilder:
-        """Each record goes where this says."""
+        """Send each record to the topic that the selector returns."""
         selector = getattr(topic_selector, "apply", topic_selector)
         if not callable(selector):
             raise TypeError("topic_selector must be KafkaTopicSelector or a callable")
@@ -286,19 +297,19 @@ class KafkaRecordSerializationSchemaBuilder:
     def set_key_serialization_schema(
         self, key_serialization_schema: SerializationSchema
     ) -> KafkaRecordSerializationSchemaBuilder:
-        """Makes the key of a value: records with one key go to one partition."""
+        """Set the schema of keys. Records with equal keys go to one partition."""
         self._key = key_serialization_schema
         return self
 
     def set_value_serialization_schema(
         self, value_serialization_schema: SerializationSchema
     ) -> KafkaRecordSerializationSchemaBuilder:
-        """Makes the record's value."""
+        """Set the schema of the records' values."""
         self._value = value_serialization_schema
         return self
 
     def build(self) -> KafkaRecordSerializationSchema:
-        """Raises StreamError: topic or value are missing."""
+        """Build the schema. Raises StreamError if the topic or the value schema is missing."""
         if not self._topic and self._selector is None:
             raise StreamError("records of Kafka need set_topic or set_topic_selector")
         if self._value is None:
@@ -330,12 +341,12 @@ class KafkaSink(sinks.KafkaSink):
 
     @staticmethod
     def builder() -> KafkaSinkBuilder:
-        """A builder, which needs brokers and a serializer of records."""
+        """Return a builder; it needs brokers and a serializer of records."""
         return KafkaSinkBuilder()
 
 
 class KafkaSinkBuilder:
-    """Builds a :class:`KafkaSink`."""
+    """Builder of a :class:`KafkaSink`."""
 
     def __init__(self) -> None:
         self._properties: dict[str, Any] = {}
@@ -344,37 +355,40 @@ class KafkaSinkBuilder:
         self._serializer: KafkaRecordSerializationSchema | None = None
 
     def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSinkBuilder:
-        """Some of the brokers: ``host:port``, separated by commas."""
+        """Set some of the brokers: ``host:port``, separated by commas."""
         return self.set_property("bootstrap.servers", bootstrap_servers)
 
     def set_delivery_guarantee(self, delivery_guarantee: DeliveryGuarantee) -> KafkaSinkBuilder:
-        """What is promised; the default is nothing."""
+        """Set the delivery guarantee; by default there is none."""
         self._guarantee = DeliveryGuarantee(delivery_guarantee)
         return self
 
     def set_transactional_id_prefix(self, transactional_id_prefix: str) -> KafkaSinkBuilder:
-        """For exactly once: a name that no other sink has in the whole Kafka cluster, and that
-        stays the same when the job goes on."""
+        """Set the prefix of transaction ids, needed for exactly once.
+
+        No other sink in the whole Kafka cluster may have it, and it must stay the same when the job
+        goes on.
+        """
         self._prefix = transactional_id_prefix
         return self
 
     def set_record_serializer(
         self, record_serializer: KafkaRecordSerializationSchema
     ) -> KafkaSinkBuilder:
-        """Makes records of values."""
+        """Set the schema that makes records of values."""
         self._serializer = record_serializer
         return self
 
     def set_property(self, key: str, value: str) -> KafkaSinkBuilder:
-        """A property of librdkafka's producer."""
+        """Set a property of librdkafka's producer."""
         self._properties[key] = value
         return self
 
     def build(self) -> KafkaSink:
-        """The sink.
+        """Build the sink.
 
         Raises:
-            StreamError: something is missing, or does not go together.
+            StreamError: a setting is missing, or settings contradict each other.
         """
         properties = {k: v for k, v in self._properties.items() if k not in _OF_JAVA}
         if not properties.get("bootstrap.servers"):

@@ -1,4 +1,4 @@
-"""The place where PyFlink has its sequence of numbers."""
+"""PyFlink's ``connectors.number_seq``: the source of a sequence of numbers."""
 
 from __future__ import annotations
 

@@ -1,25 +1,28 @@
-"""Tables of PostgreSQL as the end of a stream, exactly once; needs ``flinkray[postgresql]``.
+"""PostgreSQL sink with exactly-once semantics; needs ``flinkray[postgresql]``.
 
-Writers put rows into a *staging table* beside the table, in transactions of their own.  A
-committable names a batch of staged rows, and to commit it is to move them: one transaction deletes
-them there and inserts them into the table.  So what is staged is not committed, what is committed
-is not staged, and to commit again does nothing.  Nothing of the server's configuration has to be
-changed (docs/design/0045-sinks.md).
+Writers insert rows into a *staging table* beside the target table, in transactions of their own. A
+committable names a batch of staged rows. The commit moves the batch: one transaction deletes the
+rows in the staging table and inserts them into the target table. So staged rows are not committed,
+committed rows are not staged, and a repeated commit does nothing. The server's configuration needs
+no change (docs/design/0045-sinks.md).
 
-A second table says which jobs have gone on from the same checkpoint: the last one of them writes,
-and the others fail.
+A second table notes which jobs have gone on from the same checkpoint: the last of these jobs
+writes, and the others fail.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
 from flinkray.core.errors import SuppressRestartsError
+from flinkray.streaming.errors import text_of
 from flinkray.streaming.records.elements import Block
+from flinkray.streaming.records.json_text import to_json
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.sinks.sink import (
     CommitRequest,
@@ -27,6 +30,7 @@ from flinkray.streaming.sinks.sink import (
     CommitterContext,
     Sink,
     SinkError,
+    SinkUnavailableError,
     StatefulSinkWriter,
     WriterContext,
 )
@@ -44,47 +48,56 @@ logger = logging.getLogger(__name__)
 
 BATCH = "flinkray_batch"
 ROW = "flinkray_row"
-"""Columns of staging tables, before those of the table itself."""
+"""First of the columns that staging tables have before the columns of the table itself."""
 
 _DEFAULTS = {"connect_timeout": 5, "keepalives_idle": 10, "tcp_user_timeout": 30_000}
-"""Of connections: seconds, seconds and milliseconds; what the user says goes before."""
+"""Default settings of connections, which the user's settings override.
+
+The values are in seconds, seconds and milliseconds, in this order.
+"""
 
 _LONGEST_WAIT = "5s"
-"""For a lock that somebody else holds; what the user, the role or the server says goes before."""
+"""Longest wait for a lock of another client.
+
+A setting of the user, the role or the server overrides it.
+"""
 
 _LONGEST_NAME = 63
-"""Bytes (NAMEDATALEN)."""
+"""Most bytes of a name in PostgreSQL (NAMEDATALEN)."""
 
 _OF_JSON = (dict, list, tuple, bool)
-"""What becomes JSON in a column of it.  Numbers are written the same way; text is JSON already."""
+"""Types of values that become JSON in a JSON column.
+
+Numbers have the same text in JSON. Text must be JSON already.
+"""
 
 _MOST_ROWS = 10_000
-"""That a writer holds before it stages them."""
+"""Most rows that a writer buffers before it stages them."""
 
 
 class StagedBatch(NamedTuple):
-    """What is to be moved into the table."""
+    """Batch of staged rows that is to be moved into the table."""
 
     name: str
     rows: int
 
 
 class FencedSinkError(SinkError, SuppressRestartsError):
-    """Another job writes in place of this one.  No restart would change that, so none follows."""
+    """Another job writes in place of this job, which fails for good: a restart is useless."""
 
 
 class _Attempt(NamedTuple):
-    """Of a writer; the middle of the names of its batches.
+    """Attempt of a writer; the middle part of the names of its batches.
 
-    Nothing counts a job's attempts in an order that outlives its JobMaster and another parallelism.
-    But ids of checkpoints never go back.  An attempt is restored from the last complete one; so
-    whoever goes on from an earlier one is over, and whoever goes on from a later one is not.
+    Attempt numbers begin again with a new JobMaster or parallelism, but checkpoint ids never
+    decrease. An attempt is restored from the last complete checkpoint, so an attempt that was
+    restored from an earlier checkpoint than another attempt is over.
     """
 
     job_id: str
-    """Empty: unknown, or the name was given by an earlier flinkray."""
+    """Id of the job. Empty: unknown, or an earlier flinkray has given the name."""
     checkpoint_id: int
-    """That it is restored from."""
+    """Id of the checkpoint that the attempt is restored from."""
     unique: str
 
     def __str__(self) -> str:
@@ -97,27 +110,28 @@ class _Attempt(NamedTuple):
 
 
 class _Lineage(NamedTuple):
-    """State of a writer: the batches of it and of the attempts before it."""
+    """State of a writer: its batches and those of the attempts before it."""
 
     run: str
-    """What names of batches begin with."""
+    """Beginning of the names of the batches."""
     covered: dict[str, int]
-    """Attempt -> the number of its first batch that the checkpoint does not cover."""
+    """Number of the first batch that the checkpoint does not cover, by attempt."""
 
 
 class PostgreSqlSink(Sink[StagedBatch]):
-    """Inserts rows into a table, or updates those that are there.
+    """Sink that inserts rows into a PostgreSQL table, or updates existing rows.
 
-    Records are rows, tuples or lists, with a value for each column; or rows and dictionaries whose
-    fields are called as the columns; or for a table of one column, the values.
+    Records are rows, tuples or lists with a value for each column; or rows and dictionaries whose
+    fields are named as the columns; or, for a table of one column, the plain values.
 
     Args:
-        conninfo: as of libpq, ``"host=db dbname=shop user=etl"`` or ``"postgresql://..."``.
-        table: its name, maybe behind that of its schema and a dot.
-        columns: those that are written.
-        key: columns with a unique index: a row whose key is there already takes the place of it.
-        staging_table: made if it is not there, as ``<staging table>_jobs`` is; by default
-            ``<table>_flinkray``.  Sinks that write the same columns of a table may share it.
+        conninfo: connection string of libpq, ``"host=db dbname=shop user=etl"`` or
+            ``"postgresql://..."``.
+        table: name of the table, optionally after its schema and a dot.
+        columns: the columns that are written.
+        key: columns with a unique index: a row replaces an existing row with the same key.
+        staging_table: created if it does not exist, as is ``<staging table>_jobs``; by default
+            ``<table>_flinkray``. Sinks that write the same columns of a table may share it.
     """
 
     def __init__(
@@ -138,9 +152,9 @@ class PostgreSqlSink(Sink[StagedBatch]):
         self._database = _Database(
             conninfo, table, tuple(columns), tuple(key), staging_table or f"{table}_flinkray"
         )
-        self.commits_in_order = bool(key)  # a row must not take the place of a later one
+        self.commits_in_order = bool(key)  # a row must not replace a later row
         name = self._database.jobs_table.rpartition(".")[2]
-        if len(name.encode()) > _LONGEST_NAME:  # PostgreSQL would cut it, to another table's
+        if len(name.encode()) > _LONGEST_NAME:  # PostgreSQL would cut the name
             raise SinkError(
                 f"a table {name} is needed beside {table}, and names of tables have at most "
                 f"{_LONGEST_NAME} bytes: give a shorter staging_table"
@@ -157,7 +171,7 @@ class PostgreSqlSink(Sink[StagedBatch]):
 
 
 class _Database(NamedTuple):
-    """What writers and committers know."""
+    """Settings and statements that writers and committers share."""
 
     conninfo: str
     table: str
@@ -167,18 +181,21 @@ class _Database(NamedTuple):
 
     @property
     def jobs_table(self) -> str:
-        """Which jobs have written batches of a run, in the order in which they began; and by which
-        job a batch was removed."""
+        """Name of the table that notes jobs.
+
+        The table holds the jobs that have written batches of a run, in the order in which they
+        began, and for each removed batch the job that removed it.
+        """
         return f"{self.staging_table}_jobs"
 
     def connect(self) -> psycopg.Connection[Any]:
-        """Raises psycopg.OperationalError."""
+        """Connect to the database. Raises psycopg.OperationalError."""
         parts = _DEFAULTS | psycopg.conninfo.conninfo_to_dict(self.conninfo)
-        # statements that are prepared are in the way of connection pools
+        # prepared statements do not work with connection pools
         connection = psycopg.connect(**parts, autocommit=True, prepare_threshold=None)  # type: ignore[arg-type]
         try:
             (commit,) = connection.execute("SHOW synchronous_commit").fetchone() or ("on",)
-            if commit == "off":  # what is told to be staged must be
+            if commit == "off":  # a batch that is reported as staged must be durable
                 connection.execute("SET synchronous_commit TO on")
         except BaseException:
             connection.close()
@@ -187,15 +204,22 @@ class _Database(NamedTuple):
 
     @contextmanager
     def failing_clearly(self, what: str) -> Iterator[None]:
-        """Raises SinkError for whatever the server or the library refuses."""
+        """Convert errors of the server or the library to SinkError.
+
+        SinkUnavailableError: a retry may help.
+        """
         try:
             yield
         except psycopg.Error as error:
-            raise SinkError(f"cannot {what}: {_text_of(error)}") from error
+            kind = SinkError if _is_lasting(error) else SinkUnavailableError
+            raise kind(f"cannot {what}: {_text_of(error)}") from error
 
     def limit_waits(self, connection: psycopg.Connection[Any]) -> None:
-        """To the end of this transaction, that for a lock ends with psycopg.OperationalError.  Not
-        for longer: behind a connection pool the next one may be another server process."""
+        """Limit waits for locks in this transaction. A longer wait raises psycopg.OperationalError.
+
+        The limit ends with the transaction, because behind a connection pool the next transaction
+        may use another server process.
+        """
         connection.execute(
             sql.SQL(
                 "SELECT set_config(name, {}, true) FROM pg_settings "
@@ -204,7 +228,7 @@ class _Database(NamedTuple):
         )
 
     def move(self, connection: psycopg.Connection[Any], batch: str) -> int:
-        """The staged rows of a batch into the table; how many there were."""
+        """Move the staged rows of a batch into the table; return their number."""
         columns = _names(self.columns)
         if self.key:
             others = [column for column in self.columns if column not in self.key]
@@ -242,8 +266,11 @@ class _Database(NamedTuple):
         return int(found[0])
 
     def _same_key(self, connection: psycopg.Connection[Any]) -> sql.Composed:
-        """By what the unique index takes two rows for the same: its collations may be others than
-        those of the columns, and nulls are different from each other unless it says otherwise."""
+        """Return the condition under which the unique index takes two rows as equal.
+
+        The index may have other collations than the columns. Nulls differ from each other unless
+        the index is declared with NULLS NOT DISTINCT.
+        """
         found = connection.execute(
             sql.SQL(
                 "SELECT i.indexrelid, to_jsonb(i) ->> 'indnullsnotdistinct' = 'true', "
@@ -268,7 +295,7 @@ class _Database(NamedTuple):
         fitting = [index for index, columns in indexes.items() if columns.keys() == {*self.key}]
         if fitting:
             same = [indexes[fitting[0]][column] for column in self.key]
-        else:  # of a view, for one
+        else:  # for example, a view
             same = [sql.Identifier(column) for column in self.key]
         if not any(nulls_are_same[index] for index in fitting):
             has_null = sql.SQL(" OR ").join(
@@ -278,11 +305,10 @@ class _Database(NamedTuple):
         return sql.SQL(", ").join(same)
 
     def claim(self, connection: psycopg.Connection[Any], run: str, job_id: str) -> None:
-        """From the end of this transaction on, the batches of a run are this job's, unless they are
-        another's that began later.
+        """Note that this job writes the batches of a run from the end of this transaction on.
 
         Raises:
-            FencedSinkError: they are.
+            FencedSinkError: the batches belong to another job that began later.
         """
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 1))", [run])
         connection.execute(
@@ -293,9 +319,10 @@ class _Database(NamedTuple):
         self.check_owner(connection, run, job_id)
 
     def check_owner(self, connection: psycopg.Connection[Any], run: str, job_id: str) -> None:
-        """
+        """Check that no other job has begun to write the batches of the run after this job.
+
         Raises:
-            FencedSinkError: another job has begun later to write the batches of the run.
+            FencedSinkError: another job has begun later.
         """
         later = connection.execute(
             sql.SQL(
@@ -313,7 +340,7 @@ class _Database(NamedTuple):
             )
 
     def batches(self, connection: psycopg.Connection[Any], prefix: str) -> list[tuple[str, str]]:
-        """The names of those that are staged and begin so, with their attempts."""
+        """Return the names of the staged batches that begin with *prefix*, with their attempts."""
         found = connection.execute(
             sql.SQL("SELECT DISTINCT {batch} FROM {stage} WHERE {batch} LIKE {like}").format(
                 batch=sql.Identifier(BATCH), stage=_name(self.staging_table), like=f"{prefix}%"
@@ -324,8 +351,11 @@ class _Database(NamedTuple):
     def remove(
         self, connection: psycopg.Connection[Any], batches: Sequence[str], job_id: str
     ) -> None:
-        """They are not to be committed.  It is noted, since the state of a savepoint may name them
-        as much as one that was moved."""
+        """Remove batches that must not be committed, and note the removal.
+
+        The state of a savepoint may name a removed batch or a moved batch; by the note,
+        :meth:`check_not_removed` tells them apart.
+        """
         if not batches:
             return
         connection.execute(
@@ -340,9 +370,10 @@ class _Database(NamedTuple):
         )
 
     def check_not_removed(self, connection: psycopg.Connection[Any], batch: StagedBatch) -> None:
-        """
+        """Check that a missing batch was moved and not removed.
+
         Raises:
-            FencedSinkError: it was, so that what is not there was not moved.
+            FencedSinkError: the batch was removed, so its rows are not in the table.
         """
         found = connection.execute(
             sql.SQL("SELECT job FROM {} WHERE run = {}").format(_name(self.jobs_table), batch.name)
@@ -357,10 +388,12 @@ class _Database(NamedTuple):
             )
 
     def prepare(self, connection: psycopg.Connection[Any]) -> dict[str, _Column]:
-        """Make the staging table and that of jobs, if they are not there; the columns of the table.
+        """Create the staging table and the table of jobs if they are missing.
+
+        Return the columns of the target table.
 
         Raises:
-            SinkError: the table is missing, or a column of it, or is not as what is staged.
+            SinkError: the table or one of its columns is missing, or does not fit the staged rows.
         """
         with connection.transaction():
             self.limit_waits(connection)
@@ -407,11 +440,13 @@ class _Database(NamedTuple):
     def _adapt_staging_table(
         self, connection: psycopg.Connection[Any], there: Mapping[str, _Column]
     ) -> None:
-        """The table may have been altered since: what is staged would be cut to what it was.  Rows
-        that are staged are converted as those of the table itself were.
+        """Give the staging table the present column types of the target table, if they differ.
+
+        With the old types, values would be cut. Staged rows are converted as the rows of the target
+        table were.
 
         Raises:
-            SinkError: they cannot be.
+            SinkError: the staged rows cannot be converted.
         """
         staged = _columns_of(connection, self.staging_table)
         altered = [column for column in self.columns if staged.get(column) != there[column]]
@@ -442,16 +477,16 @@ class _Database(NamedTuple):
 
 
 class _Column(NamedTuple):
-    """Of a table, so far as staged values depend on it."""
+    """Column of a table, with the properties that staged values depend on."""
 
     type: str
-    """As in statements."""
+    """Type of the column as in SQL statements."""
     is_required: bool
     is_json: bool
 
 
 def _columns_of(connection: psycopg.Connection[Any], table: str) -> dict[str, _Column]:
-    """By name; of a table that is not there: none."""
+    """Return the columns of a table by name; empty if the table does not exist."""
     found = connection.execute(
         "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, "
         "CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END "
@@ -466,7 +501,7 @@ def _columns_of(connection: psycopg.Connection[Any], table: str) -> dict[str, _C
 def _changes(
     column: str, was: _Column | None, now: _Column, has_rows: bool
 ) -> Iterator[sql.Composed]:
-    """Of a staging table: what makes the one column of the other."""
+    """Yield the SQL clauses that change a column of a staging table from *was* to *now*."""
     required = sql.SQL("NOT NULL")
     name = sql.Identifier(column)
     if was is None:
@@ -490,14 +525,37 @@ def _names(columns: Sequence[str]) -> sql.Composed:
     return sql.SQL(", ").join(map(sql.Identifier, columns))
 
 
+_LASTING = (
+    psycopg.DataError,
+    psycopg.IntegrityError,
+    psycopg.NotSupportedError,
+    psycopg.ProgrammingError,
+)
+_LASTING_ANSWER = re.compile(
+    r"FATAL: .*(does not exist|authentication failed|pg_hba\.conf|permission denied|not permitted)"
+)
+"""Messages with which the server refuses a client for good; the library has no codes for them."""
+
+
+def _is_lasting(error: psycopg.Error) -> bool:
+    """Return whether an error is permanent, so that a restart of the job does not help."""
+    answers = [line for line in str(error).splitlines() if "FATAL:" in line]
+    # the library may have retried without encryption, and this retry may be refused
+    is_refused = bool(answers) and all(map(_LASTING_ANSWER.search, answers))
+    return isinstance(error, _LASTING) or is_refused
+
+
 def _text_of(error: psycopg.Error) -> str:
-    """What the server says, and where, on one line."""
+    """Return the server's message on one line, with its place."""
     return " ".join(str(error).split())
 
 
 class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
-    """Stages rows.  Whatever fails, fails the attempt: the next one stages what comes after the
-    last checkpoint again, and removes what this one has left."""
+    """Writer that stages rows. Every error fails the attempt.
+
+    The next attempt stages the rows after the last checkpoint again, and removes the rows that this
+    attempt has left.
+    """
 
     def __init__(self, database: _Database, context: WriterContext, states: Sequence[Any]) -> None:
         self._database = database
@@ -507,9 +565,9 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
         self._attempt = str(_Attempt(context.job_id, context.restored_checkpoint_id, unique))
         self._lineages = [_Lineage(*state) for state in states] or [_Lineage(uuid.uuid4().hex, {})]
         self._number = 0
-        """Of the batch."""
+        """Number of the present batch."""
         self._staged = 0
-        """Rows of it."""
+        """Number of staged rows of the present batch."""
         self._rows: list[Sequence[Any]] = []
         self._connection: psycopg.Connection[Any] | None = None
         with ExitStack() as opened:
@@ -530,11 +588,10 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
         )
 
     def _cleaned(self, connection: psycopg.Connection[Any], lineage: _Lineage) -> _Lineage:
-        """What attempts have staged after the checkpoint that came before this one is removed, and
-        attempts are forgotten of which nothing is left.
+        """Remove rows staged after the restored checkpoint; return *lineage* of attempts with rows.
 
-        Attempts of this job that went on from the same checkpoint may have come before this one, or
-        after it while this one stood still: theirs is left to the committer.
+        Other attempts of this job may have gone on from the same checkpoint, before this attempt or
+        while it stood still. Their rows stay; the committer removes them if the attempts failed.
         """
         run, covered = lineage
         left: dict[str, int] = {}
@@ -585,9 +642,19 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
                 f"{len(fields)} fields: {value!r}"
             )
         return [
-            Json(field) if isinstance(field, _OF_JSON if is_json else dict) else field
+            self._json(field) if isinstance(field, _OF_JSON if is_json else dict) else field
             for field, is_json in zip(fields, self._are_json, strict=True)
         ]
+
+    def _json(self, field: Any) -> Json:
+        try:
+            text = to_json(field)
+        except (TypeError, ValueError) as error:
+            raise SinkError(
+                f"{text_of(field)} of a record for table {self._database.table} cannot be written "
+                f"as JSON: {error}"
+            ) from error
+        return Json(field, lambda _: text)
 
     def _stage(self) -> None:
         if not self._rows:
@@ -628,9 +695,11 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
 
 
 class _Committer(Committer[StagedBatch]):
-    """Moves staged rows.  While the server is away, or somebody holds a lock, commits are tried
-    again, and what is behind them waits: so rows keep their order, and one call does not wait for
-    a lock time and again."""
+    """Committer that moves staged rows.
+
+    While the server is away or another client holds a lock, commits are tried again, and later
+    commits wait. So rows keep their order, and one call does not wait for a lock again and again.
+    """
 
     def __init__(self, database: _Database, job_id: str) -> None:
         self._database = database
@@ -646,7 +715,7 @@ class _Committer(Committer[StagedBatch]):
             try:
                 self._move(request)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                # the server is away, its disk is full, somebody else holds a lock
+                # the server is away, its disk is full, or another client holds a lock
                 hindrance = SinkError(
                     f"rows cannot be moved from {self._database.staging_table} to "
                     f"{self._database.table} now: {_text_of(error)}"
@@ -661,7 +730,7 @@ class _Committer(Committer[StagedBatch]):
 
     def _move(self, request: CommitRequest[StagedBatch]) -> None:
         if self._connection is None:
-            with ExitStack() as opened:  # it may be here before any writer
+            with ExitStack() as opened:  # the committer may run before any writer
                 connection = opened.enter_context(closing(self._database.connect()))
                 self._database.prepare(connection)
                 opened.pop_all()
@@ -683,8 +752,11 @@ class _Committer(Committer[StagedBatch]):
             request.signal_already_committed()
 
     def _remove_of_failed(self, connection: psycopg.Connection[Any], batch: str) -> None:
-        """A checkpoint that covers the attempt of this batch is complete.  So those that went on
-        from the same checkpoint as it did and are not in its state failed before it began."""
+        """Remove the batches of failed attempts that went on from the same checkpoint as *batch*'s.
+
+        A checkpoint that covers the attempt of *batch* is complete, so the other attempts that went
+        on from the same checkpoint have failed. Acts only for the first batch of an attempt.
+        """
         run, attempt, number = batch.split("/")
         of_batch = _Attempt.of(attempt)
         if int(number) or not of_batch.checkpoint_id or of_batch.job_id != self._job_id:

@@ -19,6 +19,13 @@ from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import RowTypeInfo, TypeInformation, Types
 from flinkray.streaming.sinks.file_formats import FileFormat, PartFile, TextPart
+from flinkray.streaming.sources.file_input import (
+    Reading,
+    check_encoding,
+    misread,
+    open_text,
+    shown,
+)
 from flinkray.streaming.sources.files import RecordFormat
 
 __all__ = [
@@ -39,7 +46,7 @@ def _one_character(char: str, what: str) -> str:
 
 @dataclass(frozen=True)
 class CsvSchema:
-    """The columns of CSV files, and how they are written.
+    """Columns of CSV files, and the characters that separate them.
 
     >>> schema = (
     ...     CsvSchema.builder()
@@ -55,22 +62,22 @@ class CsvSchema:
     row_type: RowTypeInfo
     dialect: CsvDialect
     element_separators: dict[int, str] = field(default_factory=dict)
-    """Of columns that have one of their own, by place."""
+    """Element separators of the columns that have their own, by position."""
     use_header: bool = False
     strict_headers: bool = False
     skip_first_data_row: bool = False
 
     @staticmethod
     def builder() -> CsvSchemaBuilder:
-        """A builder without columns."""
+        """Return a builder without columns."""
         return CsvSchemaBuilder()
 
     def get_type_info(self) -> RowTypeInfo:
-        """The type of the rows."""
+        """Return the type of the rows."""
         return self.row_type
 
     def size(self) -> int:
-        """The number of columns."""
+        """Return the number of columns."""
         return len(self.row_type.get_field_names())
 
     def __len__(self) -> int:
@@ -78,16 +85,19 @@ class CsvSchema:
 
 
 class CsvSchemaBuilder:
-    """Builds a :class:`CsvSchema`.  Where PyFlink has ``DataTypes`` here are ``Types``."""
+    """Builder of a :class:`CsvSchema`, with ``Types`` in place of PyFlink's ``DataTypes``."""
 
     def __init__(self) -> None:
         self._columns: list[tuple[str, TypeInformation, str]] = []
-        """Name, type, separator of elements (empty: that of the schema)."""
+        """Name, type and element separator of each column.
+
+        An empty separator means the schema's.
+        """
         self._dialect = CsvDialect()
         self._use_header = self._strict_headers = self._skip_first_data_row = False
 
     def build(self) -> CsvSchema:
-        """The schema."""
+        """Build the schema."""
         names = [name for name, _, _ in self._columns]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
@@ -104,22 +114,22 @@ class CsvSchemaBuilder:
     def add_array_column(
         self, name: str, separator: str = ";", element_type: TypeInformation | None = None
     ) -> CsvSchemaBuilder:
-        """A column of lists; of texts by default."""
+        """Add a column of lists, by default of texts."""
         self._columns.append((name, Types.LIST(element_type or Types.STRING()), separator))
         return self
 
     def add_boolean_column(self, name: str) -> CsvSchemaBuilder:
-        """A column of ``true`` and ``false``."""
+        """Add a column of ``true`` and ``false``."""
         return self._add(name, Types.BOOLEAN())
 
     def add_number_column(
         self, name: str, number_type: TypeInformation | None = None
     ) -> CsvSchemaBuilder:
-        """A column of numbers; of ``Types.LONG()`` by default."""
+        """Add a column of numbers, by default of ``Types.LONG()``."""
         return self._add(name, number_type or Types.LONG())
 
     def add_string_column(self, name: str) -> CsvSchemaBuilder:
-        """A column of texts."""
+        """Add a column of texts."""
         return self._add(name, Types.STRING())
 
     def _add(self, name: str, kind: TypeInformation) -> CsvSchemaBuilder:
@@ -131,7 +141,7 @@ class CsvSchemaBuilder:
         return self
 
     def add_columns_from(self, schema: CsvSchema) -> CsvSchemaBuilder:
-        """All columns of another schema."""
+        """Add all columns of another schema."""
         pairs = zip(
             schema.row_type.get_field_names(), schema.row_type.get_field_types(), strict=True
         )
@@ -140,73 +150,75 @@ class CsvSchemaBuilder:
         return self
 
     def clear_columns(self) -> CsvSchemaBuilder:
-        """No columns."""
+        """Remove all columns."""
         self._columns.clear()
         return self
 
     def set_allow_comments(self, allow: bool = True) -> CsvSchemaBuilder:
-        """Lines that begin with ``#`` are no records."""
+        """Skip lines that begin with ``#``."""
         return self._set(allow_comments=allow)
 
     def set_any_property_name(self, name: str) -> CsvSchemaBuilder:
-        """Has no effect: records with more fields than columns are refused, as in Flink."""
+        """Do nothing: records with more fields than columns are refused, as in Flink."""
         return self
 
     def disable_array_element_separator(self) -> CsvSchemaBuilder:
-        """Fields are not divided into elements, but by their columns' own separators."""
+        """Divide fields into elements only by the separators of their columns."""
         return self._set(element_separator="")
 
     def remove_array_element_separator(self, index: int) -> CsvSchemaBuilder:
-        """The column has no separator of its own."""
+        """Remove a column's own element separator."""
         name, kind, _ = self._columns[index]
         self._columns[index] = name, kind, ""
         return self
 
     def set_array_element_separator(self, separator: str) -> CsvSchemaBuilder:
-        """Between elements, in columns without a separator of their own; ``;`` by default."""
+        """Set the separator of elements, for columns without their own; default ``;``."""
         return self._set(element_separator=separator)
 
     def set_column_separator(self, char: str) -> CsvSchemaBuilder:
-        """Between fields; a comma by default."""
+        """Set the separator of fields; default: a comma."""
         return self._set(separator=_one_character(char, "a column separator"))
 
     def disable_escape_char(self) -> CsvSchemaBuilder:
-        """No character is escaped, as by default."""
+        """Escape no character (the default)."""
         return self._set(escape=None)
 
     def set_escape_char(self, char: str) -> CsvSchemaBuilder:
-        """In front of a character that means itself."""
+        """Set the character that escapes the following character."""
         return self._set(escape=_one_character(char, "an escape character"))
 
     def set_line_separator(self, separator: str) -> CsvSchemaBuilder:
-        """At the end of each line that is written; a line feed by default."""
+        """Set the end of written lines; default: a line feed."""
         return self._set(line_end=separator)
 
     def set_null_value(self, null_value: str) -> CsvSchemaBuilder:
-        """What stands for no value.  By default an empty text is written, and nothing is read as
-        no value."""
+        """Set the text that stands for no value.
+
+        By default an empty text is written, and no text is read as no value.
+        """
         return self._set(null=null_value)
 
     def disable_quote_char(self) -> CsvSchemaBuilder:
-        """Quotes are nothing special."""
+        """Treat quotes as ordinary characters."""
         return self._set(quote=None)
 
     def set_quote_char(self, char: str) -> CsvSchemaBuilder:
-        """Around fields; ``"`` by default."""
+        """Set the quote character around fields; default ``"`` (a double quote)."""
         return self._set(quote=_one_character(char, "a quote character"))
 
     def set_skip_first_data_row(self, skip: bool = True) -> CsvSchemaBuilder:
-        """The first record is left out."""
+        """Leave out the first record."""
         self._skip_first_data_row = skip
         return self
 
     def set_strict_headers(self, strict: bool = True) -> CsvSchemaBuilder:
-        """The names in the first line have to be those of the columns."""
+        """Require that the names in the first line are those of the columns."""
         self._strict_headers = strict
         return self
 
     def set_use_header(self, use: bool = True) -> CsvSchemaBuilder:
-        """The first line has names."""
+        """Set whether the first line has the names of the columns."""
         self._use_header = use
         return self
 
@@ -215,7 +227,7 @@ class CsvSchemaBuilder:
         return self
 
     def size(self) -> int:
-        """The number of columns until now."""
+        """Return the number of columns so far."""
         return len(self._columns)
 
     def __len__(self) -> int:
@@ -223,24 +235,34 @@ class CsvSchemaBuilder:
 
 
 class CsvReaderFormat(StreamFormat):
-    """Reads CSV files as rows: ``FileSource.for_record_stream_format(format, path)``."""
+    """Format that reads CSV files as rows.
+
+    Use: ``FileSource.for_record_stream_format(format, path)``.
+    """
 
     @staticmethod
-    def for_schema(schema: CsvSchema) -> CsvReaderFormat:
-        """For files of these columns."""
-        return CsvReaderFormat(_CsvRecords(schema))
+    def for_schema(schema: CsvSchema, charset_name: str | None = None) -> CsvReaderFormat:
+        """Make a format for files with the schema's columns.
+
+        Args:
+            charset_name: the encoding of files without a byte order mark; None: UTF-8.
+        """
+        if charset_name is not None:
+            check_encoding(charset_name)
+        return CsvReaderFormat(_CsvRecords(schema, charset_name))
 
 
 class _CsvRecords(RecordFormat):
-    def __init__(self, schema: CsvSchema) -> None:
+    def __init__(self, schema: CsvSchema, encoding: str | None) -> None:
         self._schema = schema
+        self._encoding = encoding
         self._names = schema.row_type.get_field_names()
         self.type_info = schema.row_type
 
     def read(self, path: str) -> Generator[Row, None, None]:
         schema = self._schema
         rows = FieldsToRows(schema.row_type, schema.dialect, schema.element_separators)
-        with open(path, encoding="utf-8", newline="") as file:
+        with Reading(path, "CSV", self._encoding), open_text(path, self._encoding) as file:
             records = schema.dialect.records(file)
             try:
                 if schema.use_header:
@@ -249,9 +271,12 @@ class _CsvRecords(RecordFormat):
                     next(records, None)
                 for fields in records:
                     yield rows.row(fields)
+            except UnicodeDecodeError:
+                raise  # Reading finds the place of the record
             except ValueError as error:
                 line = records.line_number
-                raise StreamError(f"{path}, line {line}, cannot be read: {error}") from error
+                made = misread(path, self._encoding, line)
+                raise made(f"{shown(path)}, line {line}, cannot be read: {error}") from error
 
     def _check_header(self, names: list[str]) -> None:
         if self._schema.strict_headers and [name.strip() for name in names] != self._names:
@@ -259,11 +284,14 @@ class _CsvRecords(RecordFormat):
 
 
 class CsvBulkWriters:
-    """Writes rows as CSV files: ``FileSink.for_bulk_format(folder, writers)``."""
+    """Factory of the format that writes rows as CSV files.
+
+    Use: ``FileSink.for_bulk_format(folder, writers)``.
+    """
 
     @staticmethod
     def for_schema(schema: CsvSchema) -> FileFormat:
-        """For rows of these columns."""
+        """Return a file format for rows with the schema's columns."""
         return _CsvFiles(schema)
 
 
@@ -288,7 +316,7 @@ def _row_type(type_info: TypeInformation) -> RowTypeInfo:
 
 
 class CsvRowDeserializationSchema(DeserializationSchema):
-    """Makes rows of messages that are a record of CSV.
+    """Schema that reads each message as a CSV record and makes a row of it.
 
     >>> schema = (
     ...     CsvRowDeserializationSchema.Builder(
@@ -311,10 +339,10 @@ class CsvRowDeserializationSchema(DeserializationSchema):
         return type(self), (self._row_type, self._dialect, self._ignore_errors)
 
     def deserialize(self, message: bytes) -> Row | None:
-        """The row; None: there is none, or it cannot be read and errors are ignored.
+        """Return the message's row. None: it is empty, or cannot be read and errors are ignored.
 
         Raises:
-            StreamError: it cannot be read.
+            StreamError: the message cannot be read.
         """
         try:
             fields = first_record(self._dialect, bytes(message).decode())
@@ -325,11 +353,11 @@ class CsvRowDeserializationSchema(DeserializationSchema):
             raise StreamError(f"failed to deserialize CSV row {message!r}: {error}") from error
 
     def get_produced_type(self) -> RowTypeInfo:
-        """The type of the rows."""
+        """Return the type of the rows."""
         return self._row_type
 
     class Builder:
-        """Builds the schema for rows of a type."""
+        """Builder of the schema for rows of a type."""
 
         def __init__(self, type_info: TypeInformation) -> None:
             self._row_type = _row_type(type_info)
@@ -337,35 +365,35 @@ class CsvRowDeserializationSchema(DeserializationSchema):
             self._ignore_errors = False
 
         def set_field_delimiter(self, delimiter: str) -> CsvRowDeserializationSchema.Builder:
-            """Between fields; a comma by default."""
+            """Set the separator of fields; default: a comma."""
             return self._set(separator=_one_character(delimiter, "a field delimiter"))
 
         def set_allow_comments(self, allow_comments: bool) -> CsvRowDeserializationSchema.Builder:
-            """Lines that begin with ``#`` are no records."""
+            """Skip lines that begin with ``#``."""
             return self._set(allow_comments=allow_comments)
 
         def set_array_element_delimiter(
             self, delimiter: str
         ) -> CsvRowDeserializationSchema.Builder:
-            """Between elements of arrays and rows in a field; ``;`` by default."""
+            """Set the separator of the elements of arrays and rows in a field; default ``;``."""
             return self._set(element_separator=delimiter)
 
         def set_quote_character(self, c: str) -> CsvRowDeserializationSchema.Builder:
-            """Around fields; ``"`` by default."""
+            """Set the quote character around fields; default ``"`` (a double quote)."""
             return self._set(quote=_one_character(c, "a quote character"))
 
         def set_escape_character(self, c: str) -> CsvRowDeserializationSchema.Builder:
-            """In front of a character that means itself; none by default."""
+            """Set the character that escapes the following character; default: none."""
             return self._set(escape=_one_character(c, "an escape character"))
 
         def set_null_literal(self, null_literal: str) -> CsvRowDeserializationSchema.Builder:
-            """What stands for no value; nothing by default."""
+            """Set the text that stands for no value; default: none."""
             return self._set(null=null_literal)
 
         def set_ignore_parse_errors(
             self, ignore_parse_errors: bool
         ) -> CsvRowDeserializationSchema.Builder:
-            """Fields and rows that cannot be read are None."""
+            """Return None for fields and rows that cannot be read."""
             self._ignore_errors = ignore_parse_errors
             return self
 
@@ -374,12 +402,12 @@ class CsvRowDeserializationSchema(DeserializationSchema):
             return self
 
         def build(self) -> CsvRowDeserializationSchema:
-            """The schema."""
+            """Build the schema."""
             return CsvRowDeserializationSchema(self._row_type, self._dialect, self._ignore_errors)
 
 
 class CsvRowSerializationSchema(SerializationSchema):
-    """Makes messages of rows, each a line of CSV.
+    """Schema that writes each row as a message with one line of CSV.
 
     >>> kind = Types.ROW([Types.INT(), Types.STRING(), Types.DOUBLE()])
     >>> CsvRowSerializationSchema.Builder(kind).build().serialize(Row(1, "a, b", None))
@@ -395,9 +423,10 @@ class CsvRowSerializationSchema(SerializationSchema):
         return type(self), (self._row_type, self._dialect)
 
     def serialize(self, element: Any) -> bytes:
-        """
+        """Return the row as CSV.
+
         Raises:
-            StreamError: it is no row of the type.
+            StreamError: *element* is no row of the type.
         """
         try:
             return self._lines.line(element).encode()
@@ -405,18 +434,21 @@ class CsvRowSerializationSchema(SerializationSchema):
             raise StreamError(f"could not serialize row {element!r}: {error}") from error
 
     class Builder:
-        """Builds the schema for rows of a type."""
+        """Builder of the schema for rows of a type."""
 
         def __init__(self, type_info: TypeInformation) -> None:
             self._row_type = _row_type(type_info)
             self._dialect = CsvDialect()
 
         def set_field_delimiter(self, c: str) -> CsvRowSerializationSchema.Builder:
-            """Between fields; a comma by default."""
+            """Set the separator of fields; default: a comma."""
             return self._set(separator=_one_character(c, "a field delimiter"))
 
         def set_line_delimiter(self, delimiter: str) -> CsvRowSerializationSchema.Builder:
-            """At the end: a line feed (the default), a carriage return, both, or nothing."""
+            """Set the end of the line: a line feed, a carriage return, both, or nothing.
+
+            Default: a line feed.
+            """
             if delimiter not in ("\n", "\r", "\r\n", ""):
                 raise ValueError(
                     f"a line delimiter is \\n, \\r, \\r\\n or empty, got {delimiter!r}"
@@ -424,23 +456,23 @@ class CsvRowSerializationSchema(SerializationSchema):
             return self._set(line_end=delimiter)
 
         def set_array_element_delimiter(self, delimiter: str) -> CsvRowSerializationSchema.Builder:
-            """Between elements of arrays and rows in a field; ``;`` by default."""
+            """Set the separator of the elements of arrays and rows in a field; default ``;``."""
             return self._set(element_separator=delimiter)
 
         def disable_quote_character(self) -> CsvRowSerializationSchema.Builder:
-            """No field is put in quotes."""
+            """Put no field in quotes."""
             return self._set(quote=None)
 
         def set_quote_character(self, c: str) -> CsvRowSerializationSchema.Builder:
-            """Around fields that need it; ``"`` by default."""
+            """Set the quote character for fields that need one; default ``"`` (a double quote)."""
             return self._set(quote=_one_character(c, "a quote character"))
 
         def set_escape_character(self, c: str) -> CsvRowSerializationSchema.Builder:
-            """Written twice where a text in quotes has it; none by default."""
+            """Set the character that is written twice within quoted texts; default: none."""
             return self._set(escape=_one_character(c, "an escape character"))
 
         def set_null_literal(self, s: str) -> CsvRowSerializationSchema.Builder:
-            """What stands for no value; an empty text by default."""
+            """Set the text that stands for no value; default: an empty text."""
             return self._set(null=s)
 
         def _set(self, **changes: Any) -> CsvRowSerializationSchema.Builder:
@@ -448,5 +480,5 @@ class CsvRowSerializationSchema(SerializationSchema):
             return self
 
         def build(self) -> CsvRowSerializationSchema:
-            """The schema."""
+            """Build the schema."""
             return CsvRowSerializationSchema(self._row_type, self._dialect)

@@ -1,5 +1,7 @@
-"""Lines of comma-separated values and the rows that they stand for, as Flink's CSV format has them
-(which is Jackson's)."""
+"""CSV lines and the rows that they represent.
+
+The rules are those of Flink's CSV format, which uses Jackson.
+"""
 
 from __future__ import annotations
 
@@ -22,38 +24,45 @@ from flinkray.datastream.formats.field_text import (
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import ListTypeInfo, RowTypeInfo, TypeInformation
 
-csv.field_size_limit(sys.maxsize)  # Python's own would refuse fields of more than 128 kB
+csv.field_size_limit(sys.maxsize)  # Python's default would refuse fields of more than 128 kB
 
 _LOOKED_THROUGH = 24
-"""Characters; longer texts are put in quotes without a look at them (Jackson's CsvEncoder)."""
+"""Most characters of a text that is checked for characters that need quotes.
+
+Longer texts are put in quotes without a check (Jackson's CsvEncoder).
+"""
 
 _ESCAPED = {"0": "\0", "n": "\n", "r": "\r", "t": "\t"}
 
 
 @dataclass(frozen=True)
 class CsvDialect:
-    """How fields and lines are told apart."""
+    """Characters that separate fields and lines, and related rules."""
 
     separator: str = ","
     quote: str | None = '"'
     escape: str | None = None
     line_end: str = "\n"
-    """Of what is written; what is read may have any."""
+    """Line end of written text; text that is read may have any line end."""
     null: str | None = None
-    """The text that stands for no value; None: nothing is read as that, and it is written as an
-    empty text."""
+    """Text that stands for no value.
+
+    None: no text is read so, and no value is written as an empty text.
+    """
     element_separator: str = ";"
-    """Between the elements of arrays and rows in a field; empty: they are not divided."""
+    """Separator of the elements of arrays and rows in a field. Empty: fields are not divided."""
     allow_comments: bool = False
-    """Lines that begin with ``#`` are no records."""
+    """Whether lines that begin with ``#`` are skipped."""
 
     def records(self, lines: Iterable[str]) -> Records:
-        """The fields of each record."""
+        """Iterate over the records in lines; a record is the list of its fields."""
         return Records(self, lines)
 
     def quoted(self, text: str) -> str:
-        """A text as a field; in quotes where Jackson puts it in quotes, which is more often than
-        it is needed."""
+        """Return a text as a field.
+
+        The text is quoted wherever Jackson quotes a text, which is more often than needed.
+        """
         quote = self.quote
         if quote is None:
             return text
@@ -66,15 +75,15 @@ class CsvDialect:
         return f"{quote}{text.replace(quote, 2 * quote)}{quote}"
 
     def line(self, fields: Sequence[str]) -> str:
-        """Fields, each of which is in quotes already if it has to be."""
+        """Return the line of some fields, which must be quoted already where needed."""
         return self.separator.join(fields) + self.line_end
 
 
 class Records(Iterator[list[str]]):
-    """See :meth:`CsvDialect.records`.
+    """Iterator over the records in lines of text, as :meth:`CsvDialect.records` returns it.
 
     Raises:
-        ValueError: quotes that do not go together.
+        ValueError: quotes that do not match.
     """
 
     def __init__(self, dialect: CsvDialect, lines: Iterable[str]) -> None:
@@ -82,7 +91,7 @@ class Records(Iterator[list[str]]):
         self._allow_comments = dialect.allow_comments
         self._is_between = True
         self.line_number = 0
-        """The number of the line that was read last, from 1 on."""
+        """Number of the line that was read last, from 1 on."""
         self._escaped = None
         if dialect.escape is not None:
             self._escaped = re.compile(f"{re.escape(dialect.escape)}(.)", re.DOTALL)
@@ -117,11 +126,11 @@ def _meant(match: re.Match[str]) -> str:
 
 
 class FieldsToRows:
-    """Makes rows of the fields of records.
+    """Converter of the fields of records to rows.
 
     Args:
-        element_separators: of fields that have one of their own, by place.
-        ignore_errors: what cannot be read is None.
+        element_separators: separators of fields that have their own, by position.
+        ignore_errors: whether a field that cannot be read becomes None.
 
     Raises:
         StreamError: a field's type has no text.
@@ -144,13 +153,14 @@ class FieldsToRows:
         self._null = dialect.null
 
     def row(self, fields: list[str]) -> Row:
-        """
+        """Return the row of a record's fields.
+
         Raises:
-            ValueError: there are more fields, or fewer, or one that cannot be read.
+            ValueError: there are too many or too few fields, or a field cannot be read.
         """
         expected = len(self._fields)
         if len(fields) == expected + 1 and not fields[-1]:
-            fields = fields[:-1]  # a separator at the end of the line
+            fields = fields[:-1]  # a separator at the end of the line adds an empty field
         missing = expected - len(fields)
         if missing and (missing < 0 or not self._ignore_errors):
             raise ValueError(f"{expected} fields are expected, and there are {len(fields)}")
@@ -195,7 +205,7 @@ def _elements(text: str, separator: str) -> list[str]:
 
 
 class RowsToLines:
-    """Makes lines of rows.
+    """Converter of rows to CSV lines.
 
     Raises:
         StreamError: a field's type has no text.
@@ -217,11 +227,12 @@ class RowsToLines:
         ]
 
     def header(self) -> str:
-        """The line of names."""
+        """Return the line with the names of the columns."""
         return self._dialect.line([self._dialect.quoted(name) for name in self._names])
 
     def line(self, value: Any) -> str:
-        """
+        """Return the line of a row.
+
         Raises:
             ValueError, TypeError: the value has other fields.
         """
@@ -257,11 +268,11 @@ class RowsToLines:
 
 
 def fields_of(value: Any, names: list[str]) -> list[Any]:
-    """The fields of a row, dictionary or tuple, in the order of *names*.
+    """Return the fields of a row, dictionary or tuple, in the order of *names*.
 
     Raises:
-        ValueError: there are others.
-        TypeError: it is none of these.
+        ValueError: the value has other fields.
+        TypeError: the value is none of these.
     """
     if isinstance(value, Row):
         values = value.values_by(names)
@@ -277,5 +288,5 @@ def fields_of(value: Any, names: list[str]) -> list[Any]:
 
 
 def first_record(dialect: CsvDialect, text: str) -> list[str] | None:
-    """The fields of the record that a message is; None: it is empty."""
+    """Return the fields of the record in a message. None: the message is empty."""
     return next(dialect.records(io.StringIO(text, newline="")), None) if text else None

@@ -1,4 +1,4 @@
-"""Values of declared types as text, written and read as Java does."""
+"""Conversion of values of declared types to text and back, by Java's rules."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Parse = Callable[[str], Any]
 ToText = Callable[[Any], str]
 
 BYTES = Types.PRIMITIVE_ARRAY(Types.BYTE())
-"""``bytes``, in Base64."""
+"""Type of ``bytes``, whose text is Base64."""
 
 TEXTS = frozenset({Types.STRING(), Types.CHAR()})
 BITS = {Types.BYTE(): 8, Types.SHORT(): 16, Types.INT(): 32, Types.LONG(): 64}
 NUMBERS = frozenset(
     {*BITS, Types.FLOAT(), Types.DOUBLE(), Types.BIG_INT(), Types.BIG_DEC(), Types.BOOLEAN()}
 )
-"""What is written as it is, never in quotes."""
+"""Types whose values are never quoted."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"([+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))[dDfF]?", re.A)
@@ -44,7 +44,7 @@ _TIMESTAMP = re.compile(f"{_DATE}[ T]{_TIME}Z?", re.A)
 
 
 def no_such_type(kind: TypeInformation) -> StreamError:
-    """There is no text for values of that type."""
+    """Return the error that values of a type have no text in a format."""
     return StreamError(f"values of {kind!r} have no text in this format")
 
 
@@ -56,7 +56,7 @@ def _matched(pattern: re.Pattern[str], text: str, what: str) -> re.Match[str]:
 
 
 def parse_boolean(text: str) -> bool:
-    """All that is not ``true`` is false, as for Java's ``Boolean.parseBoolean``."""
+    """Parse a boolean: all texts but ``true`` are false, as for Java's ``Boolean.parseBoolean``."""
     return text.strip().lower() == "true"
 
 
@@ -65,7 +65,8 @@ def _parse_integer(text: str) -> int:
 
 
 def in_range(value: int, bits: int) -> int:
-    """
+    """Return an integer after a check of its size.
+
     Raises:
         ValueError: the number needs more bits.
     """
@@ -83,7 +84,7 @@ def _parse_double(text: str) -> float:
 
 
 def as_float(value: float) -> float:
-    """The nearest number of 32 bits."""
+    """Return the nearest number of 32 bits."""
     with np.errstate(over="ignore"):
         return float(np.float32(value))
 
@@ -133,7 +134,10 @@ _PARSERS: dict[TypeInformation, Parse] = {
 
 
 def parser_of(kind: TypeInformation) -> Parse | None:
-    """What makes a value of a text, or raises ValueError; None: the values have parts."""
+    """Return the function from a text to a value; it raises ValueError.
+
+    None: the type's values have parts.
+    """
     return _PARSERS.get(kind)
 
 
@@ -152,5 +156,5 @@ _TEXTS: dict[TypeInformation, ToText] = {
 
 
 def text_of(kind: TypeInformation) -> ToText | None:
-    """What makes a text of a value; None: the values have parts."""
+    """Return the function from a value to its text. None: the type's values have parts."""
     return _TEXTS.get(kind)

@@ -6,6 +6,7 @@ import datetime
 import json
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 from flinkray.datastream.common.serialization import DeserializationSchema, SerializationSchema
@@ -22,6 +23,7 @@ from flinkray.datastream.formats.field_text import (
 from flinkray.datastream.formats.json_schema import type_of_json_schema
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.java_text import java_double
+from flinkray.streaming.records.json_text import as_python, parse_exact_json
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import (
     ListTypeInfo,
@@ -38,7 +40,7 @@ _Convert = Callable[[Any], Any]
 
 
 class JsonRowDeserializationSchema(DeserializationSchema):
-    """Makes rows of messages that are a JSON object.
+    """Schema that reads each message as a JSON object and makes a row of it.
 
     >>> kind = Types.ROW_NAMED(["id", "name"], [Types.INT(), Types.STRING()])
     >>> schema = JsonRowDeserializationSchema.builder().type_info(kind).build()
@@ -57,18 +59,17 @@ class JsonRowDeserializationSchema(DeserializationSchema):
 
     @staticmethod
     def builder() -> JsonRowDeserializationSchema.Builder:
-        """A builder, to be given a type."""
+        """Return a builder, which needs a type."""
         return JsonRowDeserializationSchema.Builder()
 
     def deserialize(self, message: bytes) -> Row | None:
-        """The row; None: it is ``null``, or it cannot be read and errors are ignored.
+        """Return the message's row. None: it is ``null``, or cannot be read and errors are ignored.
 
         Raises:
-            StreamError: it cannot be read, or a field is missing that must not be.
+            StreamError: the message cannot be read, or a required field is missing.
         """
         try:
-            value = json.loads(bytes(message), parse_constant=_no_number)
-            row: Row | None = self._convert(value)
+            row: Row | None = self._convert(parse_exact_json(bytes(message)))
         except (ValueError, RecursionError) as error:
             if self._ignore_errors:
                 return None
@@ -76,7 +77,7 @@ class JsonRowDeserializationSchema(DeserializationSchema):
         return row
 
     def get_produced_type(self) -> RowTypeInfo:
-        """The type of the rows."""
+        """Return the type of the rows."""
         return self._row_type
 
     def _reader(self, kind: TypeInformation) -> _Convert:
@@ -103,6 +104,8 @@ class JsonRowDeserializationSchema(DeserializationSchema):
         if kind in (Types.INT(), Types.LONG()):
             bits = BITS[kind]
             return lambda value: _integer(value, bits, parse)
+        if parse is not None and kind == Types.BIG_DEC():
+            return lambda value: value if isinstance(value, Decimal) else parse(_scalar_text(value))
         if parse is not None:
             return lambda value: parse(_scalar_text(value))
         if isinstance(kind, MapTypeInfo):
@@ -114,7 +117,7 @@ class JsonRowDeserializationSchema(DeserializationSchema):
             element = self._reader(kind.element_type)
             return lambda value: [element(item) for item in _expect(list, value)]
         if isinstance(kind, PickledBytesTypeInfo):
-            return lambda value: value
+            return as_python
         raise no_such_type(kind)
 
     def _row_reader(self, kind: RowTypeInfo) -> _Convert:
@@ -136,7 +139,7 @@ class JsonRowDeserializationSchema(DeserializationSchema):
         return read
 
     class Builder:
-        """Builds the schema."""
+        """Builder of a :class:`JsonRowDeserializationSchema`."""
 
         def __init__(self) -> None:
             self._type_info: TypeInformation | None = None
@@ -144,15 +147,15 @@ class JsonRowDeserializationSchema(DeserializationSchema):
             self._ignore_parse_errors = False
 
         def type_info(self, type_info: TypeInformation) -> JsonRowDeserializationSchema.Builder:
-            """The type of the rows, whose names are those of the objects' fields."""
+            """Set the type of the rows. Its field names are those of the JSON objects."""
             self._type_info = type_info
             return self
 
         def json_schema(self, json_schema: str) -> JsonRowDeserializationSchema.Builder:
-            """The type of the rows, as a JSON schema.
+            """Set the type of the rows by a JSON schema.
 
             Raises:
-                ValueError: it allows what no type of rows has.
+                ValueError: the schema allows values that no row type has.
             """
             if json_schema is None:
                 raise TypeError("The json_schema must not be None.")
@@ -160,20 +163,21 @@ class JsonRowDeserializationSchema(DeserializationSchema):
             return self
 
         def fail_on_missing_field(self) -> JsonRowDeserializationSchema.Builder:
-            """A field that is missing is an error; it is None by default."""
+            """Raise an error for a missing field; by default the field is None."""
             self._fail_on_missing_field = True
             return self
 
         def ignore_parse_errors(self) -> JsonRowDeserializationSchema.Builder:
-            """Fields and rows that cannot be read are None."""
+            """Return None for fields and rows that cannot be read."""
             self._ignore_parse_errors = True
             return self
 
         def build(self) -> JsonRowDeserializationSchema:
-            """The schema.
+            """Build the schema.
 
             Raises:
-                ValueError: missing fields are to fail, and errors to be ignored.
+                ValueError: both :meth:`fail_on_missing_field` and :meth:`ignore_parse_errors` were
+                    called.
             """
             if self._ignore_parse_errors and self._fail_on_missing_field:
                 raise ValueError(
@@ -186,7 +190,7 @@ class JsonRowDeserializationSchema(DeserializationSchema):
 
 
 class JsonRowSerializationSchema(SerializationSchema):
-    """Makes messages of rows, each a JSON object.
+    """Schema that writes each row as a message with one JSON object.
 
     >>> kind = Types.ROW_NAMED(["id", "name"], [Types.INT(), Types.STRING()])
     >>> schema = JsonRowSerializationSchema.builder().with_type_info(kind).build()
@@ -203,13 +207,14 @@ class JsonRowSerializationSchema(SerializationSchema):
 
     @staticmethod
     def builder() -> JsonRowSerializationSchema.Builder:
-        """A builder, to be given a type."""
+        """Return a builder, which needs a type."""
         return JsonRowSerializationSchema.Builder()
 
     def serialize(self, element: Any) -> bytes:
-        """
+        """Return the row as JSON.
+
         Raises:
-            StreamError: it is no row of the type.
+            StreamError: *element* is no row of the type.
         """
         try:
             return self._write(element).encode()
@@ -220,18 +225,18 @@ class JsonRowSerializationSchema(SerializationSchema):
             ) from error
 
     class Builder:
-        """Builds the schema."""
+        """Builder of a :class:`JsonRowSerializationSchema`."""
 
         def __init__(self) -> None:
             self._type_info: TypeInformation | None = None
 
         def with_type_info(self, type_info: TypeInformation) -> JsonRowSerializationSchema.Builder:
-            """The type of the rows, whose names are those of the objects' fields."""
+            """Set the type of the rows. Its field names become those of the JSON objects."""
             self._type_info = type_info
             return self
 
         def build(self) -> JsonRowSerializationSchema:
-            """The schema."""
+            """Build the schema."""
             return JsonRowSerializationSchema(_row_type(self._type_info))
 
 
@@ -246,10 +251,6 @@ def _row_type(type_info: TypeInformation | None) -> RowTypeInfo:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no JSON")
-
-
 def _expect(kind: type, value: Any) -> Any:
     if not isinstance(value, kind):
         what = "an object" if kind is dict else "an array"
@@ -258,10 +259,21 @@ def _expect(kind: type, value: Any) -> Any:
 
 
 def _as_text(value: Any) -> str:
-    """A JSON value where a text is declared."""
-    if isinstance(value, dict | list):
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    """Return the text of a JSON value whose declared type is a text."""
+    if isinstance(value, dict):
+        return _braces(f"{_quoted(name)}:{_json(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return f"[{','.join(map(_json, value))}]"
     return _scalar_text(value)
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, Decimal):
+        number = as_python(value)
+        return str(number) if isinstance(number, Decimal) else json.dumps(number)
+    return (
+        _as_text(value) if isinstance(value, dict | list) else json.dumps(value, ensure_ascii=False)
+    )
 
 
 def _scalar_text(value: Any) -> str:
@@ -269,17 +281,18 @@ def _scalar_text(value: Any) -> str:
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float):
-        return java_double(value)
+    if isinstance(value, Decimal):
+        number = as_python(value)
+        return java_double(number) if isinstance(number, float) else str(number)
     if isinstance(value, dict | list):
-        return ""  # which is no value of any other type
+        return ""  # no other type has a value with this text
     return str(value)
 
 
 def _integer(value: Any, bits: int, parse: _Convert | None) -> int:
-    """A number with a fraction loses it, as in Flink."""
-    if isinstance(value, float) and math.isfinite(value):
-        return in_range(int(value), bits)
+    """Return a JSON number as an integer. A fraction is cut off, as in Flink."""
+    if isinstance(value, Decimal):
+        return in_range(int(value) if value.adjusted() < bits else bits * 10**bits, bits)
     assert parse is not None
     number: int = parse(_scalar_text(value))
     return number

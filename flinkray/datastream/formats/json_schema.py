@@ -1,4 +1,4 @@
-"""The type of rows that a JSON schema describes (Flink's JsonRowSchemaConverter)."""
+"""Conversion of a JSON schema to a row type (Flink's JsonRowSchemaConverter)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ _UNSUPPORTED = ("allOf", "anyOf", "not", "extends", "disallow")
 
 
 def type_of_json_schema(json_schema: str) -> TypeInformation:
-    """
+    """Return the row type that a JSON schema describes.
+
     Raises:
-        ValueError: it is no JSON, or describes what has no one type.
+        ValueError: the text is no JSON, or describes values that have no single type.
     """
     try:
         root = json.loads(json_schema)
@@ -31,7 +32,10 @@ class _Converter:
         self._root = root
 
     def type_of(self, location: str, node: Any, through: tuple[str, ...]) -> TypeInformation | None:
-        """None: null.  *through*: the references that led there."""
+        """Return the type of a schema node.
+
+        None: null. *through*: the references that led to the node.
+        """
         if not isinstance(node, dict):
             raise ValueError(f"an object is expected in node: {location}")
         used = [word for word in _UNSUPPORTED if word in node]

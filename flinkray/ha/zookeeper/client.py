@@ -1,4 +1,4 @@
-"""A session with ZooKeeper: the one seam between kazoo's threads and the event loop."""
+"""A session with ZooKeeper; connects kazoo's threads with the event loop."""
 
 from __future__ import annotations
 
@@ -37,28 +37,31 @@ AWAY = (
     OperationTimeoutError,
     KazooTimeoutError,
 )
-"""The server could not be asked, or did not answer: whether it did what it was asked is unknown."""
+"""Errors without an answer from the server: the outcome of the request is unknown."""
 
 _ATTEMPTS = 3
-"""How often it is tried to connect, at least, before a session would end.  A server that is just
-starting may accept a connection and never answer; kazoo waits for the answer as long as a session
-may be silent, divided by the number of servers that it knows."""
+"""The fewest attempts to connect before a session would expire.
+
+A server that is just starting may accept a connection and never answer; kazoo waits for the answer
+for the session timeout, divided by the number of servers that it knows.
+"""
 
 
 class ZooKeeperError(FlinkRayError):
-    """ZooKeeper cannot be used as it is; the text says why, and the way out."""
+    """ZooKeeper cannot be used as it is; the text says why, and the remedy."""
 
 
 class ZooKeeperClient:
-    """One session; a session that expires is followed by another one.
+    """A session with ZooKeeper; an expired session is replaced by a new one.
 
     Args:
         hosts: servers, as ``host:port,host:port``.
-        root: path of the znode below which all lies.
-        session_timeout: seconds without contact after which the server gives up a session, and with
-            it all leaderships; the server may choose another one within its own limits.
-        tolerance: a connection that breaks counts as lost only when it is not there again within
-            *session_timeout*, by these deadlines, or the session has ended.  None: at once.
+        root: path of the znode that holds all znodes of the client.
+        session_timeout: seconds without contact after which the server ends a session, and with
+            it all leaderships; the server may choose another value within its own limits.
+        tolerance: the deadlines that measure a broken connection: the connection counts as lost
+            only if it is not back within *session_timeout*, or the session has ended. None: a
+            broken connection counts as lost at once.
     """
 
     def __init__(
@@ -81,10 +84,9 @@ class ZooKeeperClient:
         )
         self._lock = threading.Lock()
         self._epoch = 0
-        """How often the state of the connection has changed."""
         self._connected = False
         self._away_since = time.time()
-        """While there is no connection: since when, or since when there was to be one."""
+        """The time in epoch seconds since when a connection is missing."""
         self._listeners: list[Callable[[bool], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._kazoo.add_listener(self._state_changed)
@@ -92,13 +94,13 @@ class ZooKeeperClient:
     # --- life cycle
 
     def start(self) -> None:
-        """Begin to connect; nothing waits for it.  Call it on the event loop."""
+        """Begin to connect, without waiting for a connection. Call this on the event loop."""
         self._loop = asyncio.get_running_loop()
         self._away_since = time.time()
         self._kazoo.start_async()
 
     async def connect(self, timeout: float) -> None:
-        """Begin, and wait until the session is there; *timeout* in seconds.
+        """Begin to connect and wait for the session, at most *timeout* seconds.
 
         Raises:
             ZooKeeperError: no server answers.
@@ -114,7 +116,7 @@ class ZooKeeperClient:
             ) from None
 
     async def until_connected(self) -> None:
-        """Returns when there is a connection."""
+        """Wait until there is a connection."""
         connected = asyncio.Event()
 
         def changed(is_connected: bool) -> None:
@@ -129,7 +131,7 @@ class ZooKeeperClient:
             self.remove_listener(changed)
 
     async def close(self) -> None:
-        """End the session: what lives as long as it is gone at once."""
+        """End the session; its ephemeral znodes are removed at once."""
         with self._lock:
             self._listeners.clear()
 
@@ -151,7 +153,7 @@ class ZooKeeperClient:
 
     @property
     def outage(self) -> str | None:
-        """For people: that no server answers, since when, and the way out; None: one does."""
+        """Text for users: since when no server answers, and the remedy. None if one answers."""
         if self._connected:
             return None
         since = datetime.fromtimestamp(self._away_since).astimezone()
@@ -163,14 +165,16 @@ class ZooKeeperClient:
 
     @property
     def session(self) -> int:
-        """Id of the session, as ``ephemeralOwner`` of znodes has it."""
+        """The id of the session, as in ``ephemeralOwner`` of znodes; -1: no session yet."""
         client_id = self._kazoo.client_id
         return -1 if client_id is None else int(client_id[0])
 
     def add_listener(self, listener: Callable[[bool], None]) -> None:
-        """*listener* is called, mostly in a thread of kazoo's, with whether there is a connection
-        now, each time that this changes; it must not block.  False comes late or not at all if
-        breaks are tolerated."""
+        """Call *listener* with True when the connection is made, and with False when it is lost.
+
+        Most calls come from a thread of kazoo; *listener* must not block. If breaks are tolerated,
+        False comes late or not at all.
+        """
         with self._lock:
             self._listeners.append(listener)
 
@@ -193,8 +197,11 @@ class ZooKeeperClient:
             self._tell(state == KazooState.CONNECTED)
 
     def _give_up_later(self, tolerance: PatientDeadlines, epoch: int) -> None:
-        """A process that stood still looks for its connection before it gives itself up: it may be
-        there again, and what is done in a session that has ended is fenced anyway."""
+        """Report the connection as lost after the session timeout, unless its state changes before.
+
+        Time for which this process was paused does not count: the connection may be back. Waiting
+        is safe, because changes in an ended session are fenced.
+        """
 
         def give_up() -> None:
             if self._epoch == epoch:
@@ -214,7 +221,10 @@ class ZooKeeperClient:
         return "/".join((self.root, *names)).replace("//", "/")
 
     def to_loop(self, callback: Callable[[], None]) -> None:
-        """Run it on the event loop, from a thread of kazoo's; nothing when the loop is gone."""
+        """Run *callback* on the event loop, from a thread of kazoo.
+
+        Does nothing if the loop is closed.
+        """
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(callback)
@@ -223,10 +233,9 @@ class ZooKeeperClient:
                 raise
 
     async def do(self, begin: Callable[[KazooClient], Any]) -> Any:
-        """The result of what *begin* asks kazoo for (one of its ``…_async`` methods).
+        """Start an ``…_async`` method of kazoo with *begin*, and return its result.
 
-        Raises:
-            KazooException: of :data:`AWAY` when it is unknown what became of it.
+        Raises a KazooException; one of :data:`AWAY` if the outcome is unknown.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -246,20 +255,17 @@ class ZooKeeperClient:
         return await future
 
     def blocking(self, work: Callable[[KazooClient], T]) -> T:
-        """Run *work* on kazoo's blocking methods, in the calling thread.
+        """Run *work* on kazoo's blocking methods, in the calling thread, and return its result.
 
-        Raises:
-            KazooException: of :data:`AWAY` when it is unknown what became of it.
+        Raises a KazooException; one of :data:`AWAY` if the outcome is unknown.
         """
         return work(self._kazoo)
 
     def ask(self, read: Callable[[KazooClient], T]) -> T:
-        """As :meth:`blocking`, of what changes nothing: asked again for as long as a session may be
-        silent.  While there is no connection it waits for one.
+        """Run *read*, which must change nothing, in the calling thread; waits for a connection.
 
-        Raises:
-            KazooException: of :data:`AWAY` when the connection has broken again after that time, or
-                the client is closed.
+        If the connection breaks, *read* is repeated for a session timeout. Raises a KazooException
+        of :data:`AWAY` if it has broken again after that, or the client is closed.
         """
         patience = KazooRetry(
             max_tries=-1, delay=0.02, max_delay=0.5, ignore_expire=True, deadline=self._patience
@@ -271,7 +277,7 @@ class ZooKeeperClient:
         return answer
 
     def explain(self, error: KazooException) -> Exception:
-        """What to tell of an error after which there is no going on."""
+        """Return the error to report for an error of kazoo that ends the work."""
         if isinstance(error, NoAuthError):
             return ZooKeeperError(
                 f"ZooKeeper at {self.hosts} refuses access below {self.root}: its access control "
@@ -281,12 +287,12 @@ class ZooKeeperClient:
 
 
 def _so_often(hosts: str, least: int) -> str:
-    """So many servers at least, some of them the same."""
+    """Return a host list of at least *least* servers, by repeating *hosts*."""
     return ",".join([hosts] * math.ceil(least / len(hosts.split(","))))
 
 
 def check_transaction(results: list[Any]) -> None:
-    """Raises the error of the operation because of which a transaction was not made."""
+    """Raise the error of the operation that made a transaction fail, if it failed."""
     errors = [result for result in results if isinstance(result, KazooException)]
     for error in errors:
         if not isinstance(error, (RolledBackError, RuntimeInconsistency)):

@@ -1,10 +1,10 @@
-"""What a contender that has died leaves behind is removed before its session ends.
+"""Removes the znodes of a dead contender before its session ends.
 
 ZooKeeper deletes the znodes of a killed process only when its session has been silent for long
-enough.  The processes of a cluster know earlier: Ray starts only one of a name at a time, and a
-port at which nobody listens any more was a dead one's.  So each contender watches the process of
-the one in front of it.  Nothing depends on it: whoever is taken for dead and lives has lost its
-fence with its znode, changes nothing any more, and is told so.
+enough. The processes of a cluster know earlier: Ray starts only one process of a name at a time,
+and a port without a listener belonged to a dead process. So each contender watches the process of
+the contender in front of it. Correctness does not depend on this: a live contender that is taken
+for dead loses its fence together with its znode, changes nothing any more, and gets an error.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from flinkray.rpc.spec import process_of
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
-"""Seconds between two looks at a process that cannot be reached, and is not known to be dead."""
+"""The longest pause in seconds between two looks at an unreachable process."""
 
 
 class DeadContenders:
-    """Sees to the contender in front of one's own, which may change.  On the event loop."""
+    """Watches the contender in front of this process's contender. Runs on the event loop."""
 
     def __init__(self, client: ZooKeeperClient, information: str, processes: RpcService) -> None:
-        """*information*: path of what the leader publishes.  *processes* knows who has died."""
+        """*information* is the path of the leader's published information.
+
+        *processes* knows which processes have died.
+        """
         self._client = client
         self._information = information
         self._processes = processes
@@ -37,14 +40,17 @@ class DeadContenders:
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, latch: str, identity: str) -> None:
-        """The contender in front is now that one: path of its znode, and who has made it."""
+        """Watch this contender, which is now in front.
+
+        *latch* is the path of its znode, *identity* the identity of its process.
+        """
         if latch != self._latch or self._task is None or self._task.done():
             self.stop()
             self._latch = latch
             self._task = asyncio.ensure_future(self._remove_when_dead(latch, identity))
 
     def stop(self) -> None:
-        """There is nobody in front.  Idempotent."""
+        """Stop watching, as no contender is in front. Idempotent."""
         task, self._task, self._latch = self._task, None, None
         if task is not None:
             task.cancel()
@@ -56,11 +62,14 @@ class DeadContenders:
                 pause = _FIRST_PAUSE
             await self._processes.pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-        with suppress(KazooException):  # it goes with its session
+        with suppress(KazooException):  # the znode is removed when its session ends
             await self._remove(latch)
 
     async def _until_lost(self, process: str) -> bool:
-        """Whether there was a connection to be lost for a while."""
+        """Wait until the connection to the process is lost, or cannot be made.
+
+        Return whether this took longer than ``_LONGEST_PAUSE``: the process was alive.
+        """
         began = self._processes.clock.monotonic()
         lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         watch = self._processes.watch_process(process, lambda _: _set(lost))
@@ -71,7 +80,7 @@ class DeadContenders:
         return self._processes.clock.monotonic() - began > _LONGEST_PAUSE
 
     async def _remove(self, latch: str) -> None:
-        """With what it has published, if it led."""
+        """Remove the contender's znode, and its published information if it led."""
         owner = await self._client.do(lambda zk: zk.exists_async(latch))
         if owner is None:
             return
@@ -88,5 +97,5 @@ class DeadContenders:
 
 
 def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():  # nobody may wait for it any more
+    if not future.done():  # the waiter may be gone
         future.set_result(None)

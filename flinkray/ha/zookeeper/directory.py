@@ -1,9 +1,9 @@
-"""Directories whose entries count as soon as ZooKeeper says so, and no sooner.
+"""Directories whose entries count only when ZooKeeper says so.
 
-The content of an entry lies in storage under a name of its own; a znode points to it.  A pointer is
-set in one transaction with a check that the writer's *fence* (see :mod:`.election_driver`) is still
-there: a leader that was paused, and whose session has expired meanwhile, changes nothing.  What it
-wrote into storage before is pointed to by nobody, and is deleted as far as it lives to do it.
+The content of an entry lies in storage under a name of its own; a znode points to it. A pointer is
+set in one transaction that checks that the writer's *fence* (see :mod:`.election_driver`) is still
+there: a paused leader whose session has expired changes nothing. Content that the leader
+wrote and to which no znode points is deleted if the leader lives long enough.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from flinkray.ha.directory import Directory, LostEntryError
 from flinkray.ha.zookeeper.client import AWAY, ZooKeeperClient, check_transaction
 
 _AT_ONCE = 200
-"""Questions to ZooKeeper that are on their way together: a Dispatcher that takes over reads the
-results of all jobs that are remembered."""
+"""How many requests to ZooKeeper may be under way together.
+
+A Dispatcher that takes over reads the results of all remembered jobs.
+"""
 
 
 class FencedError(OSError):
-    """Another leader has taken over, or nobody leads: nothing was changed."""
+    """Another leader has taken over, or there is no leader: nothing was changed."""
 
 
 class ZooKeeperDirectory(Directory):
-    """Entries of which only the present leader changes any.  Blocking.
+    """Entries that only the present leader changes. Blocking.
 
-    Args:
-        client: connected, or about to be.
-        path: of the znode.
-        storage: holds the contents.
-        fence: path of the znode that is there as long as the writer leads; None: it does not lead.
+    *client* is connected, or is about to connect. *path* is the path of the directory's znode.
+    *storage* holds the contents.
+    *fence* returns the path of the znode that exists as long as the writer leads, or None.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ZooKeeperDirectory(Directory):
             found = pointer
             if self._committed(begin, fence):
                 break
-        if found is not None:  # if it is gone by now, by a call whose answer was lost
+        if found is not None:  # also if an earlier call, whose answer was lost, has deleted it
             self._discard(found)
 
     def names(self) -> list[str]:
@@ -141,7 +141,10 @@ class ZooKeeperDirectory(Directory):
         return ZooKeeperDirectory(self._client, path, self._storage.subdirectory(name), self._fence)
 
     def delete_all(self) -> None:
-        """Pointers first: what they point to is kept if that fails (SPEC HA-21).  Not fenced."""
+        """Delete pointers, then contents; if the first fails, contents are kept (SPEC HA-21).
+
+        Not fenced.
+        """
 
         with suppress(NoNodeError):
             self._ask(lambda zk: zk.delete(self._path, recursive=True))
@@ -165,11 +168,10 @@ class ZooKeeperDirectory(Directory):
         return pointer
 
     def _point(self, name: str, pointer: str, fence: str) -> str | None:
-        """Returns where it pointed before.
+        """Point an entry to *pointer*; return its earlier pointer; None if unknown or none.
 
-        Raises:
-            FencedError: and it points elsewhere, for good.
-            OSError: it is unknown where it points.
+        Raises FencedError if the entry will never point to *pointer*, and OSError if it is unknown
+        to which content the entry points.
         """
         before = None
         while (now := self._pointer(name)) != pointer:
@@ -182,7 +184,7 @@ class ZooKeeperDirectory(Directory):
                 if self._pointer(name) != pointer:
                     raise
                 break
-        return before  # if it points there already, by a call whose answer was lost
+        return before  # None also if an earlier call, whose answer was lost, has set it
 
     def _set(self, name: str, is_new: bool, pointer: str, fence: str, zk: KazooClient) -> Any:
         path = f"{self._path}/{name}"
@@ -197,10 +199,12 @@ class ZooKeeperDirectory(Directory):
         return transaction.commit()
 
     def _committed(self, begin: Callable[[KazooClient], Any], fence: str) -> bool:
-        """False: somebody else was quicker, or it is unknown; look again.
+        """Commit a transaction; return False if it must be tried again.
+
+        That is the case if another writer was faster, or the outcome is unknown.
 
         Raises:
-            FencedError.
+            FencedError: the fence is gone.
         """
         try:
             check_transaction(self._client.blocking(begin))
@@ -215,7 +219,6 @@ class ZooKeeperDirectory(Directory):
         return True
 
     def _discard(self, pointer: str) -> None:
-        """What nothing points to any more; if it cannot be deleted it harms nobody."""
         with suppress(OSError):
             self._storage.delete(pointer)
 
@@ -233,7 +236,10 @@ class ZooKeeperDirectory(Directory):
 def _answers(
     ask: Callable[[KazooClient, str], Any], paths: Sequence[str], zk: KazooClient
 ) -> list[Any]:
-    """To one of kazoo's ``…_async`` questions about each path; None: there is no such znode."""
+    """Return the answers to one of kazoo's ``…_async`` requests for each path.
+
+    None: there is no such znode.
+    """
     found = []
     for begin in range(0, len(paths), _AT_ONCE):
         for asked in [ask(zk, path) for path in paths[begin : begin + _AT_ONCE]]:

@@ -1,13 +1,13 @@
-"""Election by ephemeral, numbered znodes: who has the lowest number leads (the latch of Curator).
+"""Election by ephemeral, numbered znodes: the contender with the lowest number leads.
 
-Below the path of a component lie
+This is the latch of Curator. Below the path of a component lie
 
-- ``latch/<contender>-<number>``, ephemeral: one for each contender; it holds who that is, as
-  :attr:`~flinkray.rpc.service.RpcService.identity` has it,
-- ``connection_info``, ephemeral, of the leader's session: where it is found.
+- ``latch/<contender>-<number>``, ephemeral: one for each contender; its content is the contender's
+  :attr:`~flinkray.rpc.service.RpcService.identity`,
+- ``connection_info``, ephemeral, of the leader's session: the address of the leader.
 
-The leader's own latch is its *fence*: what a leader writes is written in a transaction that checks
-that this very znode is still there, so that one whose session has expired changes nothing, however
+The leader's own latch is its *fence*: each write of a leader is a transaction that checks that
+exactly this znode still exists, so that a leader whose session has expired changes nothing, however
 late it wakes.
 """
 
@@ -47,17 +47,17 @@ _OVERTAKEN = (
     RolledBackError,
     RuntimeInconsistency,
 )
-"""Somebody else was quicker."""
+"""Errors that mean that another process was faster."""
 
 
 def encode_information(information: LeaderInformation) -> bytes:
-    """JSON, so that ``zkCli get`` shows who leads."""
+    """Return the information as JSON, so that ``zkCli get`` shows who leads."""
     session = information.session_id.hex()
     return json.dumps({"address": information.address, "session": session}).encode()
 
 
 def decode_information(data: bytes) -> LeaderInformation | None:
-    """None: nothing that a leader of flinkray publishes."""
+    """Return the published information; None: *data* was not published by a leader of flinkray."""
     try:
         read = json.loads(data)
         return LeaderInformation(str(read["address"]), LeaderSessionID.from_hex(read["session"]))
@@ -68,9 +68,7 @@ def decode_information(data: bytes) -> LeaderInformation | None:
 class ZooKeeperElectionDriver(LeaderElectionDriver):
     """One contender's latch.
 
-    Args:
-        processes: by which contenders hear of each other's death; None: by the end of their
-            sessions only.
+    *processes* reports deaths of other contenders; None: only the end of their sessions shows them.
     """
 
     def __init__(
@@ -101,7 +99,7 @@ class ZooKeeperElectionDriver(LeaderElectionDriver):
 
     @property
     def fence(self) -> str | None:
-        """Path of the znode that is there as long as this contender leads; None: it does not."""
+        """The path of the znode that exists while this contender leads. None while it does not."""
         return None if self._latch is None else self._latch.fence
 
     async def publish(self, information: LeaderInformation) -> None:
@@ -110,12 +108,12 @@ class ZooKeeperElectionDriver(LeaderElectionDriver):
             while (fence := self.fence) is not None:
                 try:
                     if await self._put(fence, data) or not await self._is_there(fence):
-                        return  # it is found, or no longer the leader: the latch will hear of it
+                        return  # published, or not the leader any more: the latch will notice
                 except AWAY:
                     await self._client.until_connected()
 
     async def _put(self, fence: str, data: bytes) -> bool:
-        """False: somebody else was quicker, or has taken over."""
+        """Publish *data*; return False if another process was faster, or has taken over."""
         path = f"{self._path}/{CONNECTION_INFO}"
         stat = await self._client.do(lambda zk: zk.exists_async(path))
         session = self._client.session
@@ -126,7 +124,7 @@ class ZooKeeperElectionDriver(LeaderElectionDriver):
             if stat is not None and stat.ephemeralOwner == session:
                 transaction.set_data(path, data, stat.version)
             else:
-                if stat is not None:  # of an earlier leader, whose session it would end with
+                if stat is not None:  # of an earlier leader: it would end with that session
                     transaction.delete(path, stat.version)
                 transaction.create(path, data, ephemeral=True)
             return transaction.commit_async()
@@ -156,7 +154,7 @@ class ZooKeeperElectionDriver(LeaderElectionDriver):
             async with self._publishing:
                 check_transaction(await self._client.do(begin))
         except (*AWAY, *_OVERTAKEN):
-            return  # it is gone, or goes with the session
+            return  # it is gone, or ends with the session
 
     async def close(self) -> None:
         latch, self._latch = self._latch, None
@@ -165,7 +163,7 @@ class ZooKeeperElectionDriver(LeaderElectionDriver):
 
 
 class _Latch(Watching):
-    """The znode of one contender: made, and made again after its session expired."""
+    """The znode of one contender; made again after its session has expired."""
 
     def __init__(
         self,
@@ -186,9 +184,9 @@ class _Latch(Watching):
         self._lock = threading.Lock()
         self._fence: str | None = None
         self._led_before = False
-        """Whether the znode is of a leadership that was lost."""
+        """Whether the znode belongs to a leadership that was lost."""
         self._told = False
-        """Whether the contender has been told that it leads, and not that it does no longer."""
+        """Whether the contender was last told that it leads."""
         self._fence_told: str | None = None
 
     @property
@@ -196,7 +194,7 @@ class _Latch(Watching):
         return self._fence
 
     def connection_changed(self, is_connected: bool) -> None:
-        """While the server cannot be asked, somebody else may lead already."""
+        """Give up the fence when the connection is lost, as another contender may lead already."""
         if is_connected:
             return
         with self._lock:
@@ -234,12 +232,15 @@ class _Latch(Watching):
         try:
             identity, _ = await self.client.do(lambda zk: zk.get_async(path))
         except NoNodeError:
-            return  # the watch has seen it
+            return  # the watch will report this
         if identity:
             self._dead.watch(path, bytes(identity).decode())
 
     async def _leave(self) -> None:
-        """Each grant has a znode of its own: what was begun in an earlier one must not pass."""
+        """Delete the own znode and choose a new name.
+
+        Each grant has its own znode, so that writes that began under an earlier grant fail.
+        """
         own = await self._own()
         if own is not None:
             with suppress(NoNodeError):  # its session has expired
@@ -252,8 +253,10 @@ class _Latch(Watching):
             self._fence = None
 
     async def _own(self) -> str | None:
-        """Its name among the children.  A znode that was made by a call whose answer was lost is
-        found by it."""
+        """Return the name of the own znode among the children; None: there is none.
+
+        This also finds a znode that was made by a call whose answer was lost.
+        """
         of_own = [name for name in await self._children() if name.startswith(self._name)]
         return of_own[0] if of_own else None
 
@@ -274,7 +277,6 @@ class _Latch(Watching):
         return made.rpartition("/")[2]
 
     async def _watch(self, path: str) -> bool:
-        """Whether it is there; looks again when it is no longer."""
         return bool(await self.client.do(lambda zk: zk.exists_async(path, self.wake)))
 
     async def _look_at_information(self) -> None:
@@ -297,7 +299,7 @@ class _Latch(Watching):
             self._events.on_grant()
 
     async def close(self) -> None:
-        """The znode goes, so that the next contender need not wait for the session's end."""
+        """Remove the znode, so that the next contender need not wait for the session's end."""
         await super().close()
         if self._dead is not None:
             self._dead.stop()
@@ -306,11 +308,11 @@ class _Latch(Watching):
             try:
                 await self._leave()
             except AWAY:
-                return  # it goes with the session
+                return  # it ends with the session
 
 
 _A_LATCH = re.compile(r".+-[0-9]{10}")
-"""A child that is none was made by somebody else, and has no number."""
+"""The names of latches; other children were made by others, and have no number."""
 
 
 def _number(name: str) -> int:

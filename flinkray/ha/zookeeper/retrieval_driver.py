@@ -13,7 +13,7 @@ from flinkray.ha.zookeeper.watching import Watching
 
 
 class ZooKeeperRetrievalDriver(LeaderRetrievalDriver):
-    """One listener's view."""
+    """Follows a component's leader for one listener."""
 
     def __init__(self, client: ZooKeeperClient, component: str) -> None:
         self._client = client
@@ -51,7 +51,7 @@ class _Published(Watching):
         self._on_information = on_information
 
     def connection_changed(self, is_connected: bool) -> None:
-        """Without a connection nobody can say who leads."""
+        """Report that no leader is known while there is no connection."""
         if not is_connected:
             self.client.to_loop(lambda: self._tell(None))
 
@@ -62,7 +62,7 @@ class _Published(Watching):
             try:
                 data, _ = await self.client.do(lambda zk: zk.get_async(self._path))
             except NoNodeError:
-                return  # the watch has seen it
+                return  # the watch will report it
             information = decode_information(data)
         if self.client.epoch == epoch:
             self._tell(information)

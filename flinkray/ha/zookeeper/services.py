@@ -1,4 +1,4 @@
-"""High availability services on ZooKeeper: it knows who leads and what counts."""
+"""High availability services on ZooKeeper, which decides who leads and which writes count."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flinkray.ha.abstract_services import (
     JOB_RESULTS,
     AbstractHaServices,
 )
-from flinkray.ha.directory import Directory
+from flinkray.ha.directory import Directory, Entries
 from flinkray.ha.elections import DriverLeaderElection, DriverLeaderRetrievalService
 from flinkray.ha.leadership import LeaderElection, LeaderRetrievalService
 from flinkray.ha.stores import StoreError
@@ -33,20 +33,15 @@ STORES = "stores"
 
 
 class ZooKeeperHaServices(AbstractHaServices):
-    """One process's part: its session, the elections that it takes part in, and its stores.
+    """The services of one process: its session, its elections and its stores.
 
-    What a store writes is fenced by the election that this object's owner has won: the Dispatcher's
-    for graphs, results and what ended jobs leave, a JobMaster's for its job's checkpoints.
+    A store's writes are fenced by an election that this process has won: the Dispatcher's election
+    for graphs, results and the leftovers of ended jobs, a JobMaster's election for its job's
+    checkpoints. Below the root lie ``leader/<component>`` and ``stores/…`` of exactly one cluster.
 
-    Below the root lie ``leader/<component>`` and ``stores/…`` of one cluster, and nothing of
-    others.
-
-    Args:
-        client: started, with the cluster's own root.
-        storage: the cluster's directory; holds contents and blobs.
-        executor: runs the blocking work.
-        processes: those of the cluster; by it contenders hear of each other's death, sooner than by
-            the end of a session.
+    *client* is started, with the cluster's own root; *storage* holds contents and blobs. By
+    *processes*, the RPC service, contenders notice each other's death sooner than by the end of a
+    session; None: only by the end of a session.
     """
 
     def __init__(
@@ -61,7 +56,7 @@ class ZooKeeperHaServices(AbstractHaServices):
         self._storage = storage
         self._processes = processes
         self._drivers: dict[str, ZooKeeperElectionDriver] = {}
-        """Of this process's contenders, by component."""
+        """The drivers of this process's contenders, by component."""
         self._elections: dict[str, LeaderElection] = {}
 
     def get_dispatcher_leader_retriever(self) -> LeaderRetrievalService:
@@ -90,7 +85,7 @@ class ZooKeeperHaServices(AbstractHaServices):
         return self._election(_job_master(job_id), session_id)
 
     async def cleanup_job(self, job_id: JobID) -> None:
-        """What this process contends for is left first."""
+        """Leave this process's election for the job, then remove the job's election data."""
         component = _job_master(job_id)
         election = self._elections.pop(component, None)
         if election is not None:
@@ -101,17 +96,19 @@ class ZooKeeperHaServices(AbstractHaServices):
             raise StoreError(f"cannot delete who led job {job_id}: {error!r}") from error
 
     async def close(self) -> None:
-        """What this process leads is free at once; its elections and retrievals are over."""
+        """End all elections, retrievals and the session.
+
+        Leaderships of this process are free at once.
+        """
         if not self._closed:
             await super().close()
             await self._leave_elections()
             await self._client.close()
 
     async def close_and_cleanup_all_data(self) -> None:
-        """Pointers before what they point to: if ZooKeeper fails, nothing else is deleted.
+        """Leave the elections and delete all data: pointers first, then their targets.
 
-        Raises:
-            KazooException, OSError: something could not be deleted; it can be called again.
+        Raises KazooException (ZooKeeper fails: nothing else is deleted) or OSError: call again.
         """
         await self._leave_elections()
         await self._delete(self._client.path())
@@ -126,6 +123,9 @@ class ZooKeeperHaServices(AbstractHaServices):
 
     def _of_job_master(self, job_id: JobID) -> Directory:
         return self._fenced_by(_job_master(job_id))
+
+    def _job_entries(self, name: str, suffixes: tuple[str, ...]) -> Entries:
+        return self._of_dispatcher().subdirectory(name)
 
     def _blobs(self) -> Directory:
         return self._storage.subdirectory(BLOBS)

@@ -1,4 +1,4 @@
-"""What a driver does again each time that something has changed, until it is closed."""
+"""Repeats the work of a driver each time that something has changed, until it is closed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from flinkray.ha.zookeeper.client import AWAY, ZooKeeperClient
 log = logging.getLogger(__name__)
 
 _PAUSE = 0.1
-"""Seconds until what failed for the server's sake is tried again, while there is a connection."""
+"""Seconds until work that failed because of the server is repeated, while connected."""
 
 
 class Watching(ABC):
-    """Looks at the znodes as they are whenever a watch or the connection says that they may have
-    changed: a change that was missed is seen with the next one, and none is acted on twice."""
+    """Reads the znodes again whenever a watch or the connection reports a possible change.
+
+    A missed change is noticed with the next one, and no change is handled twice.
+    """
 
     def __init__(self, client: ZooKeeperClient, on_error: Callable[[Exception], None]) -> None:
         self.client = client
@@ -29,14 +31,14 @@ class Watching(ABC):
         self._closed = False
 
     def start(self) -> None:
-        """Look for the first time, and from now on."""
+        """Look for the first time, and after each change from now on."""
         self.client.add_listener(self._connection_changed)
         self._changed.set()
         self._task = asyncio.ensure_future(self._run())
         self._task.add_done_callback(self._ended)
 
     async def close(self) -> None:
-        """Returns when nothing more will be done.  Idempotent."""
+        """Stop; return when no more work will be done. Idempotent."""
         self._closed = True
         self.client.remove_listener(self._connection_changed)
         task, self._task = self._task, None
@@ -45,27 +47,26 @@ class Watching(ABC):
             await asyncio.wait([task])
 
     def wake(self, _event: object = None) -> None:
-        """Look again; from any thread.  A watch of kazoo's."""
+        """Look again; callable from any thread. Fits as a watch of kazoo."""
         self.client.to_loop(self._changed.set)
 
     @abstractmethod
     async def look(self) -> None:
-        """See how things are, and do what follows.
+        """Read the current state, and act on it.
 
         Raises:
-            KazooException: of :data:`AWAY`, and it is looked again.
+            KazooException: for :data:`AWAY`, this method is called again.
         """
 
     @abstractmethod
     def connection_changed(self, is_connected: bool) -> None:
-        """In a thread of kazoo's, before anybody looks again."""
+        """Handle a made or lost connection; called in a thread of kazoo, before the next look."""
 
     def _connection_changed(self, is_connected: bool) -> None:
         self.connection_changed(is_connected)
         self.wake()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Whoever waits for what nobody looks at any more would wait for ever."""
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception) and not self._closed:
             self._on_error(error)
@@ -75,7 +76,7 @@ class Watching(ABC):
             await self._changed.wait()
             self._changed.clear()
             if not self.client.is_connected:
-                continue  # it is heard of when it is
+                continue  # the next connection wakes this task
             try:
                 await self.look()
             except AWAY as error:

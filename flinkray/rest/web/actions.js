@@ -45,6 +45,11 @@ function open({ title, explains, fields = [], verb, isHarmful = false, perform }
         go.hidden = true;
       } catch (error) {
         if (!(error instanceof ApiError)) throw error;
+        if (error.status === 401) {
+          dialog.close();
+          window.dispatchEvent(new Event("token-needed"));
+          return;
+        }
         answer.className = "answer bad-text";
         say(h("strong", {}, error.kind ?? (error.status ? "Refused: " : "No answer: ")), error.message);
         go.disabled = false;

@@ -25,6 +25,15 @@ let isAsking = false; // For the token: then nothing is looked at until it is gi
 let timer = 0;
 let round = new AbortController();
 
+// A link from the terminal of the endpoint may bring the token. It goes from the address bar and the
+// history at once.
+function takeToken() {
+  const found = /^#token=(.+)$/.exec(location.hash);
+  if (!found) return;
+  token.set(decodeURIComponent(found[1]));
+  history.replaceState(null, "", location.pathname + location.search);
+}
+
 function route() {
   const parts = location.hash.replace(/^#\/?/, "").split("/").map((part) => {
     try {
@@ -154,8 +163,8 @@ function askForToken() {
     },
   },
   h("h1", {}, "Token"),
-  h("p", { id: "why" }, "This endpoint answers those who know its token (", h("code", {}, "rest.token"),
-    "). It is kept until this tab is closed."),
+  h("p", { id: "why" }, "This endpoint answers those who know its token. ",
+    h("code", {}, "flinkray rest-token"), " prints it. This tab keeps it until it is closed."),
   wasWrong && h("p", { id: "wrong", class: "bad-text", role: "alert" }, "That is not the token."),
   h("label", { for: "token" }, "Token"),
   field,
@@ -185,11 +194,18 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden) clearTimeout(timer);
   else if (!isPaused && !isAsking) show(false);
 });
+window.addEventListener("token-needed", () => {
+  clearTimeout(timer);
+  round.abort();
+  askForToken();
+});
 window.addEventListener("online", () => {
   if (!isAsking) show(false);
 });
 window.addEventListener("hashchange", () => {
+  takeToken();
   show(true);
 });
 window.matchMedia("(max-width: 760px)").addEventListener("change", () => data && render());
+takeToken();
 show(true);

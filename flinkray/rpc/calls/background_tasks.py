@@ -1,4 +1,4 @@
-"""Tasks that a service starts and that end with it."""
+"""Background tasks that a service starts, and that are cancelled when the service ends."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ T = TypeVar("T")
 
 
 class BackgroundTasks:
-    """Those of one service; none belongs to the handler in which it was started."""
+    """The background tasks of one service.
+
+    A task goes on when the handler that started the task ends or reaches its deadline.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, owner: str) -> None:
-        """*owner* is what the names of tasks begin with."""
+        """*owner* is the prefix of the task names."""
         self._loop = loop
         self._owner = owner
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def create(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """One that nobody awaits.
+        """Start a task that nobody awaits, and return the task.
 
-        An exception goes to the loop's exception handler, which logs it with name and traceback; in
-        a simulation it ends the run.
+        An exception goes to the loop's handler, which logs it; in a simulation it ends the run.
         """
         task = self.create_awaited(coroutine, name)
         task.add_done_callback(self.report_failure)
         return task
 
     def create_awaited(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """One whose exception is for who awaits it, and for nobody else."""
+        """Start a task that the caller awaits; its exception is reported to the caller only."""
         create_task = partial(self._loop.create_task, name=f"{self._owner}: {name}")
         task: asyncio.Task[T] = outside_of_handler(create_task, coroutine)
         self._tasks[task] = None
@@ -42,10 +44,10 @@ class BackgroundTasks:
     def _done(self, task: asyncio.Task[Any]) -> None:
         del self._tasks[task]
         if not task.cancelled():
-            task.exception()  # noted, should nobody wait any more
+            task.exception()  # mark as retrieved: the waiter may be gone
 
     def report_failure(self, task: asyncio.Task[Any]) -> None:
-        """Tell the loop's exception handler what a task that is done has failed with, if it has."""
+        """Report the exception of a finished task, if any, to the loop's exception handler."""
         if task.cancelled() or task.exception() is None:
             return
         message = f"{task.get_name()}: failed: {task.exception()!r}"
@@ -54,7 +56,7 @@ class BackgroundTasks:
         )
 
     def cancel(self) -> tuple[asyncio.Task[Any], ...]:
-        """Cancel all; returns those that were under way."""
+        """Cancel all tasks; return the tasks that were still running."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""What a handler knows of the call that it handles, and hands on to what it calls itself."""
+"""What a handler knows about the call that it handles, and passes on to the calls that it makes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ class CallInHandling(Protocol):
     """A call whose handler runs; see :class:`flinkray.rpc.serving.handler_call.HandlerCall`."""
 
     deadline: float | None
-    """In the loop's time; None: none, or the handler is over."""
+    """The loop's time at which the caller stops waiting; None: no limit, or handler ended."""
     ask_deadline: float | None
-    """The same, where it holds for the asks that the handler makes too."""
+    """The deadline in the loop's time that also limits the handler's own asks; None: no limit."""
 
 
 current_call: ContextVar[CallInHandling | None] = ContextVar("current_call", default=None)
 
 
 def deadline() -> float | None:
-    """Seconds that the caller of the running handler still waits for its answer.
+    """Return for how many more seconds the caller of the running handler waits for the answer.
 
-    None: no handler runs here, or its caller waits without a limit (or, for a tell, not at all).
-    0.0 when the time is over; that is seen only by a handler that may not be stopped midway
-    (:func:`~flinkray.rpc.gateway.runs_to_completion`), for any other is cancelled then.
+    None: no handler runs here, or the caller waits without a limit (or, for a tell, not at all).
+    Only a handler of :func:`~flinkray.rpc.gateway.runs_to_completion` can see 0.0 (the time is
+    over), as any other handler is cancelled at the deadline.
     """
     call = current_call.get()
     if call is None or call.deadline is None:
@@ -36,7 +36,7 @@ def deadline() -> float | None:
 
 
 def outside_of_handler(fn: Callable[..., T], *args: object) -> T:
-    """Call *fn* so that what it starts is not bound to the deadline of the running handler."""
+    """Return the result of *fn*, called without the handler's deadline, as are tasks it starts."""
     if current_call.get() is None:
         return fn(*args)
     context = copy_context()

@@ -1,4 +1,4 @@
-"""The calling side of a connection: requests go out, answers and notices of ends come in."""
+"""The calling side of a connection: sends requests, receives answers and notices of ends."""
 
 from __future__ import annotations
 
@@ -76,19 +76,22 @@ class PendingAnswer:
         self._recorder = recorder
         self._sequence = sequence
         self.what = what
-        """How errors name the call."""
+        """The name of the call in error messages."""
         self.timeout = timeout
         self.begun = begun
-        """In the loop's time."""
+        """The time at which the request was sent, in the loop's time."""
         self.future = future
-        """Only until it is done: deadlines keep this object for longer than its caller."""
+        """The result for the caller.
+
+        Deleted once done, as the deadlines keep this object for longer than its caller.
+        """
         self.is_over = False
 
     def expire(self) -> None:
         self.fail(RpcTimeoutError(f"{self.what}: no answer within {self.timeout:g} s"))
 
     def give_up(self) -> None:
-        """Nobody waits for the answer any more."""
+        """Stop waiting for the answer: a late answer is ignored, and the deadline has no effect."""
         self.is_over = True
         self._connection.forget(self._sequence)
 
@@ -111,9 +114,10 @@ class PendingAnswer:
 
 
 class Resolution(PendingAnswer):
-    """A request for an endpoint's number, which is followed from the moment the answer is here.
+    """A request for an endpoint's number.
 
-    Not when its caller runs again: the notice of the endpoint's end may come before.
+    The connection adds the number to ``followed`` when the answer arrives, before the caller runs
+    again, because the notice of the endpoint's end may arrive in between.
     """
 
     __slots__ = ()
@@ -126,9 +130,9 @@ class Resolution(PendingAnswer):
 
 
 class ClientConnection:
-    """A connection to one incarnation of one process; once lost, it stays lost.
+    """A connection to one incarnation of one process; a lost connection stays lost.
 
-    Proxies go on with its successor: :mod:`flinkray.rpc.calls.connection_pool`.
+    Proxies continue with the successor connection: :mod:`flinkray.rpc.calls.connection_pool`.
     """
 
     def __init__(
@@ -141,29 +145,29 @@ class ClientConnection:
     ) -> None:
         self.process_name = process_name
         self.incarnation = incarnation
-        """Of the process at the other end."""
+        """The incarnation of the process at the other end."""
         self.lost_reason: str | None = None
-        """Why the connection is gone; None while it is there."""
+        """Why the connection was lost; None while the connection is not lost."""
         self.peer_died = False
-        """Whether the connection is gone because Ray has reported the process's death."""
+        """Whether the connection was lost because Ray reported the death of the process."""
         self.where: object = None
         """What the service needs to reach the same incarnation again; None: it never tries."""
         self.failed_openings = 0
-        """So many attempts in a row to open a connection to this incarnation again failed."""
+        """How many attempts in a row to reopen a connection to this incarnation have failed."""
         self.replaces_lost: str | None = None
-        """Until it is open: why the last open connection, whose place this one takes, was lost."""
+        """Why the open connection that this one replaces was lost; None once this one is open."""
         self.retry_at = 0.0
-        """Loop time before which there is no other attempt."""
+        """The loop time before which no other attempt to reconnect is made."""
         self.followed: set[int] = {CONTROL_LANE}
         """Numbers of the endpoints that were resolved and whose end was not reported.
 
-        Numbers are never used twice, so one that is missing here has ended, and what has ended
-        takes no room.
+        Numbers are never used twice, so a resolved number that is missing here belongs to an ended
+        endpoint. Ended endpoints take no room.
         """
         self.ended_with: dict[int, str] = {}
-        """Why the newest of those endpoints have ended that have failed, by number."""
+        """The reasons why endpoints failed, by endpoint number; only the newest failures."""
         self.refused_frames = 0
-        """Frames that made no sense."""
+        """How many received frames were refused because they were invalid."""
         self._transport = transport
         self._deadlines = deadlines
         self._max_frame_size = max_frame_size
@@ -179,11 +183,11 @@ class ClientConnection:
         return self.lost_reason is not None
 
     def end_of(self, target: int) -> str | None:
-        """Why endpoint number *target* can not be reached any more; None while it can."""
+        """Return why endpoint number *target* can not be reached any more; None: it can."""
         return self.ended_with.get(target, ENDED) if self.has_ended(target) else self.lost_reason
 
     def has_ended(self, target: int) -> bool:
-        """Whether endpoint number *target*, once resolved, is known to have terminated."""
+        """Return whether endpoint number *target*, resolved before, is known to have terminated."""
         return target not in self.followed
 
     # --- requests -----------------------------------------------------------------------------
@@ -191,11 +195,11 @@ class ClientConnection:
     async def resolve(
         self, endpoint_id: str, gateway: str | None, timeout: float
     ) -> tuple[int, str]:
-        """The number of the endpoint, which names this one object for good, and its full id.
+        """Return the endpoint's number, which names this one endpoint object for good, and full id.
 
         Raises:
             RpcConnectionError: there is no such endpoint.
-            HandshakeError: it does not implement the gateway (a type name).
+            HandshakeError: the endpoint does not implement *gateway* (a type name).
         """
         what = f"{self.process_name}/{endpoint_id}"
         payload = _NONE if gateway is None else codec.encode(gateway)
@@ -207,17 +211,17 @@ class ClientConnection:
 
     @property
     def requests(self) -> int:
-        """How many were sent."""
+        """How many requests and tells were sent over this connection."""
         return self._sequence
 
     @property
     def is_needed(self) -> bool:
-        """Whether an answer or the end of something is waited for, or something is on its way."""
+        """Whether a caller waits for an answer, a watch for an end, or frames are still unsent."""
         is_watched = any(self._listeners.values())
         return bool(self._pending) or is_watched or self._transport.has_unsent
 
     def follow(self, numbers: Iterable[int]) -> None:
-        """Have the ends of endpoints reported that another connection had resolved."""
+        """Ask the process to report the ends of the endpoints *numbers* over this connection."""
         for number in numbers:
             if number in self.followed or self.is_lost:
                 continue
@@ -231,13 +235,13 @@ class ClientConnection:
             self._endpoint_ended(number, str(answer.exception()))
 
     async def stop_process(self) -> None:
-        """Have the process close its endpoints and end; returns when it is about to end."""
+        """Ask the process to close its endpoints and end; return when it is about to end."""
         await self._request(STOP, self.process_name, _NONE, None)
 
     async def ping(self, timeout: float) -> bool:
-        """Return when the process has answered: whether an endpoint lives there.
+        """Wait for the answer of the process; return whether any endpoint lives in the process.
 
-        None does while the process starts or ends.
+        No endpoint lives in a process that is starting or ending.
         """
         return bool(await self._request(PING, self.process_name, _NONE, timeout))
 
@@ -250,7 +254,7 @@ class ClientConnection:
         method: str = "",
         answer_type: type[PendingAnswer] = PendingAnswer,
     ) -> Any:
-        recorder = MethodRecorder()  # of no interest
+        recorder = MethodRecorder()  # its figures are not used
         answer = self.ask(
             what, CONTROL_LANE, method, None, payload, timeout, recorder, kind, answer_type
         )
@@ -272,9 +276,10 @@ class ClientConnection:
         kind: int = ASK,
         answer_type: type[PendingAnswer] = PendingAnswer,
     ) -> PendingAnswer:
-        """Send a request; who is cancelled while waiting for the answer must give it up.
+        """Send a request and return the pending answer.
 
-        *what* is how errors name the call.
+        A caller that is cancelled while waiting must call :meth:`PendingAnswer.give_up`. *what* is
+        the name of the call in error messages.
         """
         sequence = self._send(what, kind, target, method, token, timeout, payload)
         begun = self._time()
@@ -293,14 +298,14 @@ class ClientConnection:
 
     @property
     def is_congested(self) -> bool:
-        """Whether the other side does not take what is sent as fast as it comes."""
+        """Whether frames are sent faster than the other side takes them."""
         return self._transport.is_congested
 
     async def drain(self, what: str) -> None:
-        """Wait until it has caught up.
+        """Wait until the connection is no longer congested.
 
         Raises:
-            RecipientUnreachableError: the connection was lost meanwhile.
+            RecipientUnreachableError: the connection was lost during the wait.
         """
         await self._transport.drain()
         if self.lost_reason is not None:
@@ -334,7 +339,7 @@ class ClientConnection:
         return sequence
 
     def forget(self, sequence: int) -> None:
-        """For :class:`PendingAnswer`."""
+        """Remove the request from the pending ones (called by :class:`PendingAnswer`)."""
         self._pending.pop(sequence, None)
 
     # --- answers ------------------------------------------------------------------------------
@@ -383,9 +388,10 @@ class ClientConnection:
     # --- ends ---------------------------------------------------------------------------------
 
     def on_end_of(self, target: int, callback: Callable[[str], None]) -> Callable[[], None]:
-        """Be told once when the endpoint has terminated or the connection is lost.
+        """Call *callback* once, with the reason, when the endpoint ends or the connection is lost.
 
-        Returns what takes the wish back.
+        If *target* can already not be reached, *callback* is called at once. Returns a function
+        that withdraws the callback.
         """
         reason = self.end_of(target)
         if reason is not None:
@@ -400,7 +406,7 @@ class ClientConnection:
         return release
 
     async def until_end_of(self, target: int) -> str:
-        """Return why, when the endpoint has terminated or the connection is lost."""
+        """Wait until the endpoint has terminated or the connection is lost; return the reason."""
         ended: asyncio.Future[str] = self._loop.create_future()
 
         def set_ended(reason: str) -> None:
@@ -414,7 +420,7 @@ class ClientConnection:
             release()
 
     def on_lost(self, callback: Callable[[], None]) -> None:
-        """Be told when the connection is lost."""
+        """Call *callback* when the connection is lost."""
         self._lost_listeners.append(callback)
 
     def connection_lost(self, reason: str) -> None:
@@ -432,14 +438,16 @@ class ClientConnection:
             lost()
 
     def _lost_story(self) -> str:
-        """For calls that were sent when the connection was lost."""
         if isinstance(self._transport, OpeningTransport):
             return str(self.lost_reason)
         return f"{self.lost_reason}; the call may have been handled all the same"
 
     def use(self, transport: Transport, frames: Iterable[tuple[bytes, int | None]]) -> None:
-        """The transport is open at last: what was sent until now, with its lanes, goes there."""
-        if self.is_lost:  # given up meanwhile
+        """Switch to *transport*, which is now open.
+
+        The frames queued until now are sent over it, each in its lane.
+        """
+        if self.is_lost:  # it was closed while the transport was being opened
             transport.close()
             return
         self._transport = transport
@@ -448,18 +456,21 @@ class ClientConnection:
         transport.attach(self)
 
     def break_off(self, reason: str) -> None:
-        """As when this process dies: nothing more is sent, the other side loses the connection."""
+        """Drop the connection as if this process died.
+
+        Nothing more is sent, and the other side loses the connection too.
+        """
         self._transport.break_off(reason)
         self.connection_lost(reason)
 
     def close(self, reason: str = "this side closed the connection") -> None:
-        """Give the connection up."""
+        """Close the connection; *reason* is reported to pending calls and listeners."""
         self._transport.close()
         self.connection_lost(reason)
 
 
 def _reason_in(notice: Payload) -> str:
-    """Of an endpoint's end."""
+    """Return the reason in a notice of an endpoint's end; ``ENDED`` if the notice is invalid."""
     try:
         reason = codec.decode(notice)
     except RpcSerializationError:

@@ -1,14 +1,14 @@
 """The connections of one service to other processes: at most one to each, opened when needed.
 
-A connection that breaks takes its pending calls with it.  Its successor, to the same incarnation of
-the process, is opened by the next call (or watch) that needs it, once for all who do.  What is sent
-while it is being opened waits in the connection itself; so the order of calls is that of a
-connection that never broke, and nothing is sent twice.
+When a connection breaks, its pending calls fail. The next call (or watch) that needs the process
+opens a successor to the same incarnation, once for all callers. Frames sent before the successor is
+open wait in the successor; so calls keep their order, and nothing is sent twice.
 
-A connection that nobody uses is closed after a while, by the side that has opened it and that alone
-sends requests over it.  A ping goes before: when it is answered, the other side has received all
-that was sent, and if nobody has used the connection meanwhile, nothing of ours can cross its end.
-What the other side may still say, that an endpoint has ended, the next connection asks for first.
+An unused connection is closed after a while by the side that opened it and that alone sends
+requests over it. That side sends a ping first: when the ping is answered, the other side has
+received everything, so no request is on its way if nobody has used the connection since the ping.
+The other side may still have to report the end of an endpoint; the next connection first asks which
+endpoints have ended.
 """
 
 from __future__ import annotations
@@ -25,30 +25,29 @@ from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.wire.transport import OpeningTransport, Transport
 
 FIRST_PAUSE = 0.05
-"""Seconds after a failed attempt to reach a lost process again, before the next one; doubled with
-each attempt."""
+"""Seconds to wait after the first failed attempt to reconnect; doubled with each failure."""
 LONGEST_PAUSE = 2.0
 
 IDLE_LOOKS = 4
-"""The time in which an idle connection is not used is counted in so many looks."""
+"""The idle timeout is divided into this many looks at each connection."""
 
 _PING_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A new connection to a process, as a service has opened it."""
+    """A new connection to a process, opened by a service."""
 
     transport: Transport
-    """Nobody receives from it yet."""
+    """The open transport; nobody receives from it yet."""
     incarnation: str
-    """Of the process at the other end."""
+    """The incarnation of the process at the other end."""
     where: object = None
     """What the service needs to reach the same incarnation again."""
 
 
 class ConnectionPool:
-    """See the module.  All methods are to be called on the event loop."""
+    """The connections of one service to other processes. Call all methods on the event loop."""
 
     def __init__(
         self,
@@ -58,12 +57,12 @@ class ConnectionPool:
         tasks: BackgroundTasks,
         on_open: Callable[[ClientConnection], None],
     ) -> None:
-        """*open_transport*: to a process by its name, or (second argument not None) to the very
-        incarnation that is there; raises RpcConnectionError.
+        """Create an empty pool.
 
-        *new_connection* takes name, incarnation and transport.  *jittered*: see
-        :meth:`RpcService.jittered`.  *on_open* hears of each connection
-        once it is open.
+        *open_transport* takes (process name, ``Opened.where``) and opens a transport to that
+        incarnation (None: to any); raises RpcConnectionError. *new_connection* takes name,
+        incarnation and transport. *jittered* is :meth:`RpcService.jittered`. *on_open* is called
+        with each connection once the connection is open.
         """
         self._open_transport = open_transport
         self._new_connection = new_connection
@@ -73,18 +72,21 @@ class ConnectionPool:
         self._loop = asyncio.get_running_loop()
         self._connections: dict[str, ClientConnection] = {}
         self._connecting: dict[str, asyncio.Task[ClientConnection]] = {}
-        # with the lost ones, as long as a proxy or a watch holds them
+        # also lost connections, while a proxy or a watch holds them
         self._latest: WeakValueDictionary[str, ClientConnection] = WeakValueDictionary()
         self._closed_reason: str | None = None
         self._idle_timeout: float | None = None
         self._idle_looks: dict[ClientConnection, tuple[int, int]] = {}
-        """How many requests each connection had sent at the last look, and how many looks in a row
-        have found it without use."""
+        """How often each connection was idle.
+
+        For each connection: the number of requests sent at the last look, and the looks in a row
+        that found no new request.
+        """
         self._looker: asyncio.TimerHandle | None = None
 
     @property
     def idle_timeout(self) -> float | None:
-        """Seconds without use after which a connection is closed; None: it is not."""
+        """Seconds without use after which a connection is closed; None: connections stay open."""
         return self._idle_timeout
 
     @idle_timeout.setter
@@ -97,7 +99,7 @@ class ConnectionPool:
         self._look_later()
 
     def close(self, reason: str) -> None:
-        """Open no connection any more; those that there are are left to the caller."""
+        """Refuse to open connections from now on; the caller closes the existing connections."""
         self._closed_reason = reason
         if self._looker is not None:
             self._looker.cancel()
@@ -107,14 +109,15 @@ class ConnectionPool:
         return list(self._connections.values())
 
     def get(self, process_name: str) -> ClientConnection | None:
-        """The connection that there is (it may be about to be opened)."""
+        """Return the existing connection, which may still be opening; None: there is none."""
         return self._connections.get(process_name)
 
     async def connect(self, process_name: str) -> ClientConnection:
-        """A connection to whatever incarnation of the process is there.
+        """Return a connection to the current incarnation of the process.
 
         Raises:
-            RpcConnectionError: there is none, or it cannot be reached, or the pool is closed.
+            RpcConnectionError: there is no such process, it cannot be reached, or the pool is
+                closed.
         """
         if self._closed_reason is not None:
             raise RpcConnectionError(self._closed_reason)
@@ -128,7 +131,7 @@ class ConnectionPool:
             )
             self._connecting[process_name] = task
         await asyncio.wait({task})  # others wait for it too
-        if task.cancelled():  # nobody has cancelled the caller
+        if task.cancelled():  # the task was cancelled, not the caller
             raise RpcConnectionError(self._closed_reason or f"connecting to {process_name} ended")
         return task.result()
 
@@ -139,7 +142,7 @@ class ConnectionPool:
             del self._connecting[process_name]
         known = self._connections.get(process_name)
         if known is not None and known.incarnation == opened.incarnation:
-            opened.transport.close()  # a lost one's successor was faster
+            opened.transport.close()  # a reopened connection was faster
             return known
         connection = self._new_connection(process_name, opened.incarnation, opened.transport)
         connection.where = opened.where
@@ -150,7 +153,7 @@ class ConnectionPool:
         return connection
 
     def keep(self, connection: ClientConnection) -> None:
-        """Use this one from now on."""
+        """Use *connection* for its process from now on."""
         name = connection.process_name
 
         def forget() -> None:
@@ -163,14 +166,13 @@ class ConnectionPool:
         self._look_later()
 
     def successor_of(self, lost: ClientConnection) -> ClientConnection:
-        """The connection to the same incarnation that takes the place of a lost one.
+        """Return the connection to the same incarnation that replaces a lost connection.
 
-        It may have yet to be opened; if that fails, it is lost like any other.  It knows of the
-        endpoints that the lost one had resolved.
+        The returned connection may still be opening; if opening fails, it counts as lost. It also
+        reports the ends of the endpoints that the lost connection had resolved.
 
-        Raises:
-            RecipientUnreachableError: the process is dead, or could not be reached a moment ago, or
-                the pool is closed.
+        Raises RecipientUnreachableError: the process is dead or was just out of reach, or the pool
+        is closed.
         """
         if self._closed_reason is not None:
             raise RecipientUnreachableError(self._closed_reason)
@@ -225,7 +227,6 @@ class ConnectionPool:
     # --- idle connections ---------------------------------------------------------------------
 
     def _look_later(self) -> None:
-        """As long as there are connections, and they may be closed."""
         if (
             self._looker is None
             and self._idle_timeout is not None
@@ -240,7 +241,7 @@ class ConnectionPool:
         looks, self._idle_looks = self._idle_looks, {}
         for connection in self.all():
             if connection.where is None or connection.is_needed:
-                continue  # it leads to this very process, or somebody waits
+                continue  # it leads to this process, or is in use
             requests, idle = looks.get(connection, (-1, 0))
             idle = idle + 1 if connection.requests == requests else 0
             if idle < IDLE_LOOKS:
@@ -255,6 +256,6 @@ class ConnectionPool:
         try:
             await connection.ping(_PING_TIMEOUT)
         except RpcError:
-            return  # it is lost, or the other side does not get on with what was sent
+            return  # it is lost, or the other side is still busy with requests
         if connection.requests == requests + 1 and not connection.is_needed:
             connection.close("the connection was closed because nobody used it")

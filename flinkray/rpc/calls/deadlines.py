@@ -1,4 +1,4 @@
-"""Time-outs of many calls at the cost of one timer."""
+"""Timeouts of many calls, with one timer for all."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Protocol
 
 _SMALLEST_SWEEP = 256
 _TOLERANCE = 1e-6
-"""Seconds; a loop may call that much early, and virtual time may not get any nearer."""
+"""Seconds by which a loop may call a timer early; virtual time may not get any closer."""
 
 
 class Expirable(Protocol):
-    """Something that has to be over in time."""
+    """Something with a deadline, such as a pending answer."""
 
     is_over: bool
-    """True: it came to its end, and its deadline means nothing any more."""
+    """True: this object has ended in time, and its deadline has no effect any more."""
 
     def expire(self) -> None:
-        """The deadline has passed and it is not over."""
+        """Called when the deadline has passed and this object is not over."""
 
 
 class DeadlineHeap(ABC):
-    """What is not over yet, by deadline, and the timer that looks at it.
+    """Entries with deadlines, and one timer for the nearest deadline.
 
-    Most of it is over long before its deadline: that is not taken out one by one, but swept out
-    whenever as many have been added as were left by the sweep before.
+    Most entries are over long before their deadlines. Such entries are not removed one by one; a
+    sweep removes them whenever as many entries have been added as the last sweep left.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -38,7 +38,7 @@ class DeadlineHeap(ABC):
         self._timer_at: float
 
     def close(self) -> None:
-        """Nothing expires any more."""
+        """Remove all entries and cancel the timer: nothing expires any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -49,7 +49,7 @@ class DeadlineHeap(ABC):
 
     @abstractmethod
     def _timer_over(self) -> None:
-        """It is time to look at the heap."""
+        """Look at the heap; called when the timer fires."""
 
     def _arm(self, when: float) -> None:
         if self._timer is not None:
@@ -69,13 +69,16 @@ class DeadlineHeap(ABC):
         self._sweep_at = max(_SMALLEST_SWEEP, 2 * len(self._heap))
 
     def _nearest(self) -> float | None:
-        """When the next one expires; what is over before it is taken out."""
+        """Return the deadline of the next entry that is not over; None: there is none.
+
+        Entries before it that are over are removed.
+        """
         while self._heap and self._heap[0][2].is_over:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def _expire_until(self, when: float) -> None:
-        """What is added by what expires has to wait for another look."""
+        """Expire all entries due at *when*, except entries that are added during this call."""
         added = self._added
         nearest = self._nearest()
         while nearest is not None and nearest <= when and self._heap[0][1] <= added:
@@ -84,14 +87,14 @@ class DeadlineHeap(ABC):
 
 
 class Deadlines(DeadlineHeap):
-    """Expires what is not over in time, by the clock of others: of calls whose callers wait for so
-    long, whatever befalls this process meanwhile.
+    """Expires received calls by plain loop time, as their callers wait exactly this long.
 
-    Those after which this process gives others up: :mod:`flinkray.rpc.calls.patience`.
+    For deadlines after which this process takes a peer for dead use
+    :mod:`flinkray.rpc.calls.patience`.
     """
 
     def add(self, when: float, expirable: Expirable) -> None:
-        """Expire it at *when*, in the loop's time, if it is not over by then."""
+        """Expire *expirable* at *when*, in the loop's time, if it is not over by then."""
         self._push(when, expirable)
         if self._timer is None or when < self._timer_at:
             self._arm(when)

@@ -1,7 +1,6 @@
-"""What calls of each gateway method have come to, on the calling and on the called side.
+"""Counts and latencies of the calls of each gateway method, on the calling and on the called side.
 
-Recording is part of every call and therefore cheap: two additions and an index, which is the number
-of bits of the latency in microseconds.
+Recording is cheap: two additions and an index, the number of bits of the latency in microseconds.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from flinkray.core.message import message
 
 BUCKETS = 48
-"""Latencies below 1 us, 2 us, 4 us and so on; the last one ends after four years."""
+"""Number of buckets: below 1 us, 2 us, 4 us and so on; the last bucket ends after four years."""
 
 
 @message
@@ -19,9 +18,9 @@ class LatencyHistogram:
     """Latencies in buckets, each twice as wide as the one before."""
 
     counts: tuple[int, ...]
-    """The first is of latencies below 1 microsecond, number i of those from 2**(i-1) to 2**i."""
+    """Calls per bucket: 0 for latencies below 1 microsecond, i for those from 2**(i-1) to 2**i."""
     seconds: float
-    """Of all together."""
+    """The sum of all latencies, in seconds."""
 
     @property
     def count(self) -> int:
@@ -29,12 +28,15 @@ class LatencyHistogram:
 
     @staticmethod
     def upper_bounds() -> tuple[float, ...]:
-        """Of the buckets, in seconds."""
+        """Return the upper bounds of the buckets, in seconds."""
         return tuple(2**index / 1e6 for index in range(BUCKETS))
 
     def quantile(self, portion: float) -> float:
-        """Seconds below which *portion* (0 to 1) of the latencies are: the upper bound of the
-        bucket, so at most twice the real one; 0.0 when there are none."""
+        """Return the latency in seconds below which the fraction *portion* (0 to 1) of calls lies.
+
+        The result is the upper bound of a bucket, so at most twice the real value. It is 0.0 if no
+        latency was recorded.
+        """
         wanted = portion * self.count
         seen = 0
         for count, bound in zip(self.counts, self.upper_bounds(), strict=True):
@@ -46,40 +48,45 @@ class LatencyHistogram:
 
 @message
 class MethodMetrics:
-    """Of one gateway method, since the service began."""
+    """The figures of one gateway method since the service began."""
 
     calls: int
-    """On the calling side: asks and tells that were sent or refused to be.  On the called side:
-    those that came."""
+    """Calling side: asks and tells that were sent or refused. Called side: calls that arrived."""
     failures: int
-    """On the calling side: asks that ended with an error, time-outs too, but not those whose caller
-    gave them up; tells that could not be sent.  On the called side: refused calls, and handlers
-    that ended with an error, were cancelled or never begun."""
+    """How many calls failed.
+
+    Calling side: asks that ended with an error or timed out, but not asks that the caller gave up,
+    and tells that could not be sent. Called side: refused calls, and handlers that ended with an
+    error, were cancelled or never began.
+    """
     latency: LatencyHistogram
-    """On the calling side: of asks that were answered, be it by an error, until the answer.  On the
-    called side: of all calls that were not refused, from arrival to the end of the handler."""
+    """How long calls took.
+
+    Calling side: asks that were answered, with a result or an error, until the answer. Called side:
+    all calls that were not refused, from arrival to the end of the handler.
+    """
 
 
 @message
 class RpcMetrics:
-    """A snapshot; keys are ``Gateway.method``."""
+    """A snapshot of the call metrics of one process; keys are ``Gateway.method``."""
 
     called: dict[str, MethodMetrics] = field(default_factory=dict)
-    """What this process has called."""
+    """Calls that this process made."""
     handled: dict[str, MethodMetrics] = field(default_factory=dict)
-    """What its endpoints have handled."""
+    """Calls that the endpoints of this process handled."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """A figure of something else than calls, which is exported with theirs."""
+    """A metric that is exported together with the call metrics, but measures something else."""
 
     name: str
-    """As Prometheus has it, without prefix and suffix."""
+    """The name as Prometheus shows it, without prefix and suffix."""
     description: str
     value: float
     tags: dict[str, str]
-    """Of the same names in all samples of a name."""
+    """The tags; all samples of one name have the same tag names."""
 
 
 class MethodRecorder:
@@ -91,7 +98,7 @@ class MethodRecorder:
         self.calls = 0
         self.failures = 0
         self.buckets = [0] * BUCKETS
-        """A latency belongs into number ``int(seconds * 1e6).bit_length()``."""
+        """Calls per bucket; a latency belongs into bucket ``int(seconds * 1e6).bit_length()``."""
         self.seconds = 0.0
 
     def snapshot(self) -> MethodMetrics:
@@ -107,15 +114,15 @@ class RpcRecorder:
         self._handled: dict[str, MethodRecorder] = {}
 
     def called(self, method: str) -> MethodRecorder:
-        """For calls from here; *method* is the full name."""
+        """Return the recorder for calls that this service makes; *method* is the full name."""
         return self._called.setdefault(method, MethodRecorder())
 
     def handled(self, method: str) -> MethodRecorder:
-        """For handlers here."""
+        """Return the recorder for calls that this service handles; *method* is the full name."""
         return self._handled.setdefault(method, MethodRecorder())
 
     def snapshot(self) -> RpcMetrics:
-        """All methods that were called."""
+        """Return the figures of all methods that were called at least once."""
         return RpcMetrics(_snapshots(self._called), _snapshots(self._handled))
 
 

@@ -1,23 +1,21 @@
-"""Deadlines after which others are given up, in the time in which this process was served.
+"""Deadlines after which a process takes a peer for dead; time it stood still does not count.
 
-A process that stood still (it was stopped, its machine was suspended, a callback took long) is
-late for all of its deadlines when it goes on.  What it waited for may lie in its sockets, behind
-much else; and what it asks of others itself, they could not answer, as it did not ask.  So:
+A process stands still when it is stopped, its machine is suspended, or a callback takes long. Then
+it is late for all of its deadlines, and answers may lie unread in its sockets. So:
 
-- *The time in which it stood still does not count.*  It shows in a timer of ours, the *look*, that
-  is late.  There is a look when a quarter of what is left of the nearest deadline has passed, so
-  a stall of any length costs that deadline a quarter of what was left, and no deadline more.
-- *After a stall nothing expires at once*, but when what lay there has been handled: for as long
-  as the process stood still itself, at most :data:`LONGEST_RESPITE`, and not before a look that
-  is on time.  While much is handled, looks are late.
+- *The time in which the process stood still does not count.*  A timer, the *look*, measures that
+  time by being late.  There is a look when a quarter of what is left of the nearest deadline has
+  passed, so a stall of any length costs a deadline at most a quarter of what was left.
+- *After a stall nothing expires at once*, but only when the unread input has been handled: for as
+  long as the process stood still, at most :data:`LONGEST_RESPITE`, and not before a look that is
+  on time.  While much input is handled, looks are late.
 
-So a deadline passes after at least as long as it says, and when it says if nothing stood still.
-Who is dead is found all the same: each look uses up some of what is left, and a deadline that has
-passed is put off :data:`RESPITES` times at most.
+So a deadline never passes early, and passes exactly on time if the process did not stand still. A
+dead peer is found all the same: each look uses up some of the remaining time, and a deadline that
+has passed is postponed at most :data:`RESPITES` times.
 
-One object for each process, for all of its deadlines: of asks, heartbeats, registrations, slots,
-leases (:meth:`RpcEndpoint.schedule_deadline`).  What is only to happen *later*, and gives nobody
-up, is an ordinary timer.
+Each process has one object for all of its deadlines (:meth:`RpcEndpoint.schedule_deadline`). For
+work that only has to happen *later*, and takes no peer for dead, use an ordinary timer.
 """
 
 from __future__ import annotations
@@ -35,22 +33,22 @@ from flinkray.rpc.time_limit import retrieve, within
 T = TypeVar("T")
 
 PUNCTUAL = 0.05
-"""Seconds: a look that is late by less tells of no stall, but of a busy machine."""
+"""Seconds. A look that is late by less is not a stall; the machine is just busy."""
 LONGEST_RESPITE = 1.0
-"""Seconds after a stall in which nothing expires, at most."""
+"""The longest time in seconds after a stall in which nothing expires."""
 RESPITES = 10
-"""A deadline that has passed is put off so many times."""
+"""How many times a deadline that has passed is postponed."""
 
 _SHARE = 0.25
-"""Of what is left of the nearest deadline, until the next look."""
+"""The fraction of the time left until the nearest deadline that passes before the next look."""
 _SHORTEST_LOOK = 0.25
-"""Seconds: what is left is divided no further."""
+"""The shortest time between two looks, in seconds."""
 _SHORTEST_PAUSE = 1e-6
-"""Seconds: less may be lost in the digits of the loop's time, and would never pass."""
+"""Seconds. A shorter pause may vanish in the rounding of the loop's time, and would never pass."""
 
 
 class Deadline:
-    """A call that somebody made for later; ``cancel`` is idempotent."""
+    """A scheduled call of a function; ``cancel`` is idempotent."""
 
     __slots__ = ("_call", "_context", "is_over")
 
@@ -60,7 +58,7 @@ class Deadline:
         self.is_over = False
 
     def cancel(self) -> None:
-        """Deadlines keep the object for a while, and nothing of what it was for."""
+        """Cancel the call and release the function, as the heap keeps this object for a while."""
         self.is_over = True
         self._call = self._context = None
 
@@ -72,28 +70,31 @@ class Deadline:
 
 
 class PatientDeadlines(DeadlineHeap):
-    """See the module.  All methods are to be called on the loop."""
+    """The patient deadlines of one process (see the module). Call all methods on the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self._stood_still = 0.0
-        """Seconds so far."""
+        """How many seconds the process has stood still so far."""
         self._late_at = inf
-        """In the loop's time: until then the next look is on time."""
+        """The loop time after which the next look counts as late."""
         self._respite_until = -inf
-        """In the time that counts."""
+        """The counted time (see :meth:`time`) until which nothing expires."""
         self._respites = 0
-        """So many since something was due that has not expired yet."""
+        """How many respites in a row the nearest due deadline has had."""
 
     def time(self) -> float:
-        """Seconds that count: the loop's time without that in which this process stood still."""
+        """Return the counted time in seconds: loop time minus the time the process stood still."""
         now = self._loop.time()
         if now > self._late_at:
             self._goes_on(now)
         return now - self._stood_still
 
     def begin(self, now: float, seconds: float, expirable: Expirable) -> None:
-        """Expire it *seconds* from now, if it is not over by then; *now* in the loop's time."""
+        """Expire *expirable* after *seconds*, if it is not over by then.
+
+        *now* is the loop's time.
+        """
         if now > self._late_at:
             self._goes_on(now)
         self._push(now - self._stood_still + seconds, expirable)
@@ -101,16 +102,16 @@ class PatientDeadlines(DeadlineHeap):
             self._look_after(seconds, now)
 
     def call_after(self, seconds: float, call: Callable[[], object]) -> Deadline:
-        """Call it *seconds* from now, as from outside of any handler."""
+        """Call *call* after *seconds*, outside of any handler's context; return the deadline."""
         deadline = Deadline(call, outside_of_handler(copy_context))
         self.begin(self._loop.time(), seconds, deadline)
         return deadline
 
     async def within(self, seconds: float | None, awaitable: Awaitable[T]) -> T:
-        """As :func:`flinkray.rpc.time_limit.within`, for what may be done by what lies unread.
+        """Wait for *awaitable*, at most *seconds* of counted time (None: without a limit).
 
-        Raises:
-            asyncio.TimeoutError: it was not done in time.
+        Use this instead of :func:`flinkray.rpc.time_limit.within` if unread input may complete
+        *awaitable*. Raises asyncio.TimeoutError.
         """
         if seconds is None:
             return await within(None, awaitable)
@@ -124,7 +125,7 @@ class PatientDeadlines(DeadlineHeap):
         finally:
             deadline.cancel()
             over.cancel()
-            task.cancel()  # no harm if it is done; a future, other than a task, is done by it
+            task.cancel()  # no effect on a done task; a future that is not a task becomes done
             task.add_done_callback(retrieve)
         if not is_done:
             raise asyncio.TimeoutError
@@ -137,7 +138,6 @@ class PatientDeadlines(DeadlineHeap):
     # --- looks --------------------------------------------------------------------------------
 
     def _look_after(self, left: float, now: float) -> None:
-        """There is nothing to expire for *left* seconds; unless there is an earlier look."""
         if left > _SHORTEST_LOOK:
             pause = max(_SHARE * left, _SHORTEST_LOOK)
         else:
@@ -147,7 +147,6 @@ class PatientDeadlines(DeadlineHeap):
             self._late_at = now + pause + PUNCTUAL
 
     def _look_again(self, now: float) -> None:
-        """When the nearest deadline wants it."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -158,7 +157,7 @@ class PatientDeadlines(DeadlineHeap):
             self._look_after(max(nearest, self._respite_until, counted) - counted, now)
 
     def _goes_on(self, now: float) -> None:
-        """The process stood still since the look was due, which is *now* looked for."""
+        """Handle a stall: the process stood still from the time the look was due until *now*."""
         stall = now - self._timer_at
         counted = self._timer_at - self._stood_still
         self._stood_still += stall

@@ -32,7 +32,10 @@ _timeout_override: ContextVar[float | None] = ContextVar("ask_timeout", default=
 
 @contextmanager
 def asks_within(seconds: float) -> Iterator[None]:
-    """Asks made inside, and in tasks started inside, wait this long whatever their methods say."""
+    """Asks made inside, and in tasks started inside, time out after *seconds*.
+
+    This overrides the timeouts of the gateway methods.
+    """
     token = _timeout_override.set(seconds)
     try:
         yield
@@ -41,7 +44,7 @@ def asks_within(seconds: float) -> Iterator[None]:
 
 
 class Binding:
-    """What a proxy is bound to: one endpoint object, reached by one connection after the other."""
+    """The endpoint object that a proxy calls, and the current connection to reach it."""
 
     __slots__ = (
         "_calls",
@@ -65,7 +68,7 @@ class Binding:
         successor_of: Callable[[ClientConnection], ClientConnection],
         recorder: RpcRecorder,
     ) -> None:
-        """*successor_of*: see :meth:`ConnectionPool.successor_of`."""
+        """*successor_of* is :meth:`ConnectionPool.successor_of`."""
         self.connection = connection
         self.successor_of = successor_of
         self.number = number
@@ -75,7 +78,7 @@ class Binding:
         self.ask_timeout = ask_timeout
         self._recorder = recorder
         self._calls: dict[GatewayMethod, tuple[str, MethodRecorder]] = {}
-        """How errors name a call, and who counts it."""
+        """For each method: the name of the call in error messages, and its recorder."""
 
     def _new_call(self, method: GatewayMethod) -> tuple[str, MethodRecorder]:
         call = f"{self.address}: {method.full_name}", self._recorder.called(method.full_name)
@@ -83,7 +86,7 @@ class Binding:
         return call
 
     def ask(self, method: GatewayMethod, arguments: tuple[Any, ...]) -> PendingAnswer:
-        """Send an ask; see :meth:`ClientConnection.ask`."""
+        """Send an ask and return the pending answer; a lost connection is replaced first."""
         what, recorder = self._calls.get(method) or self._new_call(method)
         recorder.calls += 1
         try:
@@ -121,10 +124,11 @@ class Binding:
             raise
 
     def connect_again(self, what: str) -> ClientConnection:
-        """Go on with the successor of a lost connection.
+        """Replace the lost connection by its successor and return the successor.
 
         Raises:
-            RecipientUnreachableError: endpoint or process are dead.
+            RecipientUnreachableError: the endpoint has terminated, the process is dead, or the
+                process could not be reached a moment ago.
         """
         if not self.connection.has_ended(self.number):
             try:
@@ -158,14 +162,14 @@ def _blame(what: str, names: tuple[str, ...], arguments: tuple[Any, ...]) -> Rpc
 
 
 def make_proxy(gateway: type[G], binding: Binding) -> G:
-    """A *gateway* whose calls go to what *binding* says."""
+    """Return an object of type *gateway* whose methods call the endpoint of *binding*."""
     proxy = _proxy_class(gateway)()
     setattr(proxy, _BINDING, binding)
     return cast("G", proxy)
 
 
 def binding_of(gateway: RpcGateway) -> Binding:
-    """Raises TypeError: it is no proxy."""
+    """Return the binding of a proxy. Raises TypeError: *gateway* is not a proxy."""
     binding = getattr(gateway, _BINDING, None)
     if not isinstance(binding, Binding):
         raise TypeError(f"{gateway!r} is no proxy: it was not connected to")
@@ -194,7 +198,7 @@ def _proxy_class(gateway: type[RpcGateway]) -> type[RpcGateway]:
 
 def _stub(method: GatewayMethod) -> Callable[..., Any]:
     signature = method.signature
-    # the number of arguments with which a call needs no binding to names
+    # calls with this number of positional arguments need no binding to names
     count = len(method.parameters) if not method.keywords else -1
 
     def positional(proxy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -1,9 +1,9 @@
-"""The caller's trace context travels with each call, by OpenTelemetry where that is installed.
+"""Passes the caller's trace context on with each call, by OpenTelemetry if it is installed.
 
 What the global propagator of OpenTelemetry injects at the caller is extracted and made current
-around the handler; so spans that a handler starts are children of the caller's span.  No spans are
-made here.  Without OpenTelemetry, or while nothing in the process has imported it, what came with
-a call is passed on as it is to the calls that its handler makes.
+around the handler; so spans that a handler starts are children of the caller's span. This module
+makes no spans. Without OpenTelemetry, or while nothing in the process has imported it, the trace
+context of a call is passed on unchanged to the calls that its handler makes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any
 
 trace_context: ContextVar[dict[str, str] | None] = ContextVar("trace_context", default=None)
-"""What came with the call that is being handled."""
+"""The trace context of the call that is being handled; None: the call carried none."""
 
 _CONTEXT_MODULE = "opentelemetry.context"
 _is_installed = (
@@ -25,7 +25,7 @@ _modules = sys.modules
 
 
 def outgoing_trace() -> dict[str, str] | None:
-    """What a call that is sent now carries."""
+    """Return the trace context for a call that is sent now; None: there is none."""
     if _CONTEXT_MODULE not in _modules:
         return trace_context.get()  # nobody can have begun a span
     current = _modules[_CONTEXT_MODULE].get_current()

@@ -1,4 +1,4 @@
-"""Being told, once, that an endpoint is no more."""
+"""Watches that report once that an endpoint has terminated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TerminationWatch:
-    """Calls back once, with the reason, on the loop of the service that watches."""
+    """Calls a function once, with the reason, on the loop of the watching service."""
 
     def __init__(self, address: str, on_terminated: Callable[[str], None]) -> None:
         self.address = address
@@ -22,23 +22,26 @@ class TerminationWatch:
 
     @property
     def is_active(self) -> bool:
-        """False once it has fired or was cancelled."""
+        """Whether the watch has neither fired nor been cancelled."""
         return self._on_terminated is not None
 
     def cancel(self) -> None:
-        """No call back after this; idempotent."""
+        """Stop the watch: the callback is not called after this; idempotent."""
         self._on_terminated = None
         self._end()
 
     def fire(self, reason: str) -> None:
-        """For services: report the end; ignored when cancelled or already fired."""
+        """For services: report the end; has no effect if the watch was cancelled or has fired."""
         callback, self._on_terminated = self._on_terminated, None
         if callback is not None:
             self._end()
             callback(reason)
 
     def on_end(self, release: Callable[[], None]) -> None:
-        """For services: *release* what the watch holds, when it fires or is cancelled."""
+        """For services: call *release* when the watch fires or is cancelled.
+
+        If that has already happened, *release* is called at once.
+        """
         if self.is_active:
             self._on_end = release
         else:
@@ -49,9 +52,10 @@ class TerminationWatch:
         reached: Callable[[], Awaitable[tuple[ClientConnection, int]]],
         successor_of: Callable[[ClientConnection], ClientConnection],
     ) -> None:
-        """For services: wait for the end and report it.
+        """For services: wait for the end of the watched endpoint and report the end.
 
-        *reached* gives what is watched: the control lane stands for the whole process.
+        *reached* returns (connection, endpoint number); the number of the control lane stands for
+        the whole process.
         """
         try:
             connection, number = await reached()
@@ -65,10 +69,13 @@ class TerminationWatch:
         self.fire(reason)
 
     def kept_by(self, task: asyncio.Task[None]) -> None:
-        """For services: that runs :meth:`keep`."""
+        """For services: *task* runs :meth:`keep`. Cancelling the watch cancels *task*.
+
+        If *task* fails, the watch fires.
+        """
 
         def ended(task: asyncio.Task[None]) -> None:
-            # who waits for an end is better told too early than never
+            # better to notify the watcher too early than never
             if not task.cancelled() and task.exception() is not None:
                 self.fire(f"watching it failed: {task.exception()!r}")
 

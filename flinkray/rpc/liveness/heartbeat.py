@@ -1,9 +1,8 @@
-"""Heartbeats: finding out that a peer is deaf although its process lives (after Flink's).
+"""Heartbeats: find out that a peer does not answer although its process lives (after Flink's).
 
 The *sender* (a leader) asks every target for a heartbeat each interval; the *receiver* answers.
-Both sides notice silence.  Every method is to be called on the endpoint's main thread.
-
-Time in which this process itself stood still is no silence of others
+Both sides notice silence. Call every method on the endpoint's main thread. Time in which this
+process itself stood still does not count as silence of its peers
 (:mod:`flinkray.rpc.calls.patience`).
 """
 
@@ -20,7 +19,7 @@ from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.mailbox import TimerHandle
 
 _RESOLUTION = 1e-6
-"""Seconds: a timer that is early by less is not."""
+"""Seconds. A timer that fires early by less than this counts as on time."""
 
 OutT = TypeVar("OutT")
 InT = TypeVar("InT")
@@ -28,14 +27,14 @@ InT = TypeVar("InT")
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatSettings:
-    """Flink's ``heartbeat.*`` with Flink's defaults."""
+    """The ``heartbeat.*`` settings of Flink, with Flink's defaults."""
 
     interval: float = 10.0
     """Seconds between two requests of the sender."""
     timeout: float = 50.0
     """Seconds of silence after which a target is reported."""
     failed_rpc_requests_until_unreachable: int = 2
-    """So many messages in a row that found nobody there report a target; -1: never."""
+    """A target is reported after so many sends in a row that did not reach it; -1: never."""
 
     def __post_init__(self) -> None:
         if not 0 < self.interval < self.timeout:
@@ -55,16 +54,16 @@ class HeartbeatSettings:
 class _Target(Generic[OutT]):
     send: Callable[[OutT], Awaitable[None]]
     deadline: float
-    """In the time that counts; moved by each heartbeat, and looked at when the timer is over."""
+    """The counted time at which silence is reported; each heartbeat moves this deadline."""
     timer: TimerHandle
     last_heartbeat: float = 0.0
     failures: int = 0
 
 
 class HeartbeatManager(Generic[OutT, InT]):
-    """The receiver's side: answers requests, notices silence.
+    """The receiver's side: answers requests and notices silence.
 
-    ``OutT`` is what we tell a target, ``InT`` what we hear from it.
+    ``OutT`` is the payload that this side sends to a target, ``InT`` the payload that it receives.
     """
 
     def __init__(
@@ -79,9 +78,9 @@ class HeartbeatManager(Generic[OutT, InT]):
     ) -> None:
         """*payload* is computed for each target and message; *on_heartbeat* gets what targets send.
 
-        *on_timeout*: silence for the whole timeout.  *on_unreachable*: so many sends in a row as
-        the settings say raised RecipientUnreachableError.  After either the target is not
-        monitored any more.
+        *on_timeout* is called after silence for the whole timeout, *on_unreachable* after
+        ``failed_rpc_requests_until_unreachable`` sends in a row that raised
+        RecipientUnreachableError. After either call the target is not monitored any more.
         """
         self._endpoint = endpoint
         self._now = endpoint.rpc_service.deadlines.time
@@ -95,9 +94,10 @@ class HeartbeatManager(Generic[OutT, InT]):
     def monitor_target(
         self, target_id: ResourceID, send: Callable[[OutT], Awaitable[None]]
     ) -> None:
-        """Watch for a target's silence; *send* sends it one heartbeat (or request for one).
+        """Monitor a target for silence.
 
-        Monitoring a target again replaces *send* and begins anew.
+        *send* sends the target one heartbeat (or a request for one). Monitoring a target again
+        replaces *send* and starts the timeout again.
         """
         self.unmonitor_target(target_id)
         timeout = self._settings.timeout
@@ -106,13 +106,13 @@ class HeartbeatManager(Generic[OutT, InT]):
         )
 
     def unmonitor_target(self, target_id: ResourceID) -> None:
-        """No report about this target any more; idempotent."""
+        """Stop monitoring the target: nothing is reported about it any more; idempotent."""
         target = self._targets.pop(target_id, None)
         if target is not None:
             target.timer.cancel()
 
     def stop(self) -> None:
-        """Monitor nothing any more."""
+        """Stop monitoring all targets."""
         for target_id in tuple(self._targets):
             self.unmonitor_target(target_id)
 
@@ -120,12 +120,15 @@ class HeartbeatManager(Generic[OutT, InT]):
         return tuple(self._targets)
 
     def last_heartbeat_from(self, target_id: ResourceID) -> float:
-        """Seconds since the epoch of the last heartbeat; 0: none yet; -1: not monitored."""
+        """Return the time of the target's last heartbeat, in seconds since the epoch.
+
+        0: no heartbeat yet. -1: the target is not monitored.
+        """
         target = self._targets.get(target_id)
         return -1.0 if target is None else target.last_heartbeat
 
     def receive_heartbeat(self, target_id: ResourceID, payload: InT) -> None:
-        """A target's heartbeat is here; ignored when it is not monitored."""
+        """Note the heartbeat of a target; ignored if the target is not monitored."""
         target = self._targets.get(target_id)
         if target is None:
             return
@@ -136,7 +139,10 @@ class HeartbeatManager(Generic[OutT, InT]):
             self._on_heartbeat(target_id, payload)
 
     def request_heartbeat(self, target_id: ResourceID, payload: InT) -> None:
-        """A target asks for our heartbeat, which counts as its own; answered when monitored."""
+        """Answer a target's request for a heartbeat, if the target is monitored.
+
+        The request also counts as the target's own heartbeat.
+        """
         self.receive_heartbeat(target_id, payload)
         self._send(target_id)
 
@@ -164,7 +170,6 @@ class HeartbeatManager(Generic[OutT, InT]):
         return self._endpoint.schedule_deadline(delay, lambda: self._timer_over(target_id))
 
     def _timer_over(self, target_id: ResourceID) -> None:
-        """Silence, or a heartbeat has come since: one timer serves many of them."""
         target = self._targets[target_id]
         remaining = target.deadline - self._now()
         if remaining > _RESOLUTION:

@@ -1,11 +1,10 @@
-"""Registering at a leader, again and again until it answers (after Flink's RetryingRegistration).
+"""Repeated registration at a leader, until the leader answers (after RetryingRegistration).
 
 Back-off: an attempt that gets no answer in time is repeated at once with twice the timeout, up to
-the maximum; a failure answer pauses the refused delay, any other error the error delay, and then
-the timeouts begin anew.  A rejection ends the registration.
-
-Time-outs and pauses are up to a quarter longer, at random (:meth:`RpcService.jittered`), and never
-shorter: a thousand that lose their leader at one time do not all come to the next one at one time.
+the maximum. After a failure answer the registration pauses for the refused delay, after any other
+error for the error delay, and starts again with the initial timeout. A rejection ends the
+registration. Timeouts and pauses are longer at random (:meth:`RpcService.jittered`), as many
+endpoints may lose a leader at one time.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ S = TypeVar("S")
 
 @message
 class RegistrationFailure:
-    """Refused for now; the registration tries again after the refused delay."""
+    """The leader refuses for now; the registration tries again after the refused delay."""
 
     reason: str
 
 
 @message
 class RegistrationRejection:
-    """Refused for good; no further attempt."""
+    """The leader refuses for good; there is no further attempt."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrationSettings:
-    """Seconds; Flink's ``cluster.registration.*`` with Flink's defaults."""
+    """The ``cluster.registration.*`` settings of Flink in seconds, with Flink's defaults."""
 
     initial_timeout: float = 0.1
     max_timeout: float = 30.0
@@ -64,14 +63,14 @@ class RegistrationSettings:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationSuccess(Generic[G, S]):
-    """A registration that was accepted: the gateway and the leader's answer."""
+    """An accepted registration: the gateway and the leader's answer."""
 
     gateway: G
     response: S
 
 
 class RetryingRegistration(Generic[G, S]):
-    """One registration at one leader; ends with a success, a rejection, an error or by cancel."""
+    """One registration at one leader; ends with success, rejection, error or :meth:`cancel`."""
 
     def __init__(
         self,
@@ -85,11 +84,10 @@ class RetryingRegistration(Generic[G, S]):
         settings: RegistrationSettings | None = None,
         connect: Callable[[], Awaitable[G]] | None = None,
     ) -> None:
-        """*register* makes one registration call on the gateway it is given.
+        """*register* makes one registration call on the gateway that it receives.
 
-        *connect* replaces ``endpoint.connect(address, gateway, fencing_token)``.  An exception that
-        *connect* or *register* raise when called (not when awaited) is a mistake of the program:
-        the registration fails with it.
+        *connect* replaces ``endpoint.connect(address, gateway, fencing_token)``. An exception that
+        *connect* or *register* raise when called (not when awaited) fails the registration.
         """
         self._endpoint = endpoint
         self._target_name = target_name
@@ -101,10 +99,10 @@ class RetryingRegistration(Generic[G, S]):
         self.future: asyncio.Future[RegistrationSuccess[G, S] | RegistrationRejection] = (
             endpoint.rpc_service.loop.create_future()
         )
-        """The outcome; always the same object.  Cancelled by :meth:`cancel`."""
+        """The outcome of the registration; always the same object. Cancelled by :meth:`cancel`."""
 
     def start(self) -> None:
-        """Begin; to be called once, on the endpoint's main thread."""
+        """Begin to register. Call this once, on the endpoint's main thread."""
         if self._task is not None:
             raise RuntimeError(f"the registration at {self._target_name} was started before")
         if not self.future.done():
@@ -114,7 +112,7 @@ class RetryingRegistration(Generic[G, S]):
             self._task.add_done_callback(lambda _: self.future.cancel())
 
     def cancel(self) -> None:
-        """No further attempt; idempotent."""
+        """Stop the registration without an outcome; idempotent."""
         self.future.cancel()
         if self._task is not None:
             self._task.cancel()
@@ -201,7 +199,10 @@ class RegisteredRpcConnection(Generic[G, S]):
         settings: RegistrationSettings | None = None,
         connect: Callable[[], Awaitable[G]] | None = None,
     ) -> None:
-        """*on_failure* defaults to on_fatal_error; *connect* is as in RetryingRegistration."""
+        """*on_failure* gets the error of a failed registration; default: endpoint.on_fatal_error.
+
+        *connect* replaces ``endpoint.connect(address, gateway, fencing_token)``.
+        """
         self._endpoint = endpoint
         self._on_success = on_success
         self._on_rejection = on_rejection
@@ -229,7 +230,7 @@ class RegisteredRpcConnection(Generic[G, S]):
 
     @property
     def target_gateway(self) -> G | None:
-        """None until registered."""
+        """The leader's gateway; None until registered."""
         return self._target_gateway
 
     @property
@@ -241,7 +242,7 @@ class RegisteredRpcConnection(Generic[G, S]):
         return self._closed
 
     def start(self) -> None:
-        """Begin to register."""
+        """Begin to register. Raises RuntimeError if closed or started before."""
         if self._closed:
             raise RuntimeError(f"the connection to {self.target_name} is closed")
         if self._registration is not None:
@@ -249,7 +250,7 @@ class RegisteredRpcConnection(Generic[G, S]):
         self._begin()
 
     def try_reconnect(self) -> bool:
-        """Register anew at the same leader; False when the connection is closed."""
+        """Register anew at the same leader and return True; False if the connection is closed."""
         if self._closed:
             return False
         if self._registration is not None:
@@ -259,7 +260,7 @@ class RegisteredRpcConnection(Generic[G, S]):
         return True
 
     def close(self) -> None:
-        """Give up the connection, and a registration that is under way; idempotent."""
+        """Close the connection and stop a running registration; idempotent."""
         self._closed = True
         self._target_gateway = None
         if self._registration is not None:
@@ -290,8 +291,6 @@ class RegisteredRpcConnection(Generic[G, S]):
             self._call(lambda: self._on_success(success.gateway, success.response))
 
     def _is_current(self, registration: RetryingRegistration[G, S] | None) -> bool:
-        """The answer to an older registration must not disturb a newer one, nor a closed
-        connection."""
         return not self._closed and registration is self._registration
 
     def _call(self, callback: Callable[[], Awaitable[None] | None]) -> None:

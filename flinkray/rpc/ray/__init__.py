@@ -1,3 +1,3 @@
 """The RPC service on Ray."""
 
-__all__ = ["dialler", "directory", "head", "service"]
+__all__ = ["dialler", "directory", "head", "references", "service"]

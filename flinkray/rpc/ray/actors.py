@@ -1,4 +1,4 @@
-"""Creating and ending the actors that are a cluster's processes."""
+"""Creates and ends the actors that are the processes of a cluster."""
 
 from __future__ import annotations
 
@@ -21,20 +21,23 @@ from flinkray.rpc.wire import codec
 
 logger = logging.getLogger(__name__)
 
-# By name, because they are what runs in the other process, and that has a service as this one.
+# By name, because these classes run in the other process, which has its own service.
 _PROCESS_CLASS = "flinkray.rpc.ray.process:process_class"
 _PRESTARTED_CLASS = "flinkray.rpc.ray.process:prestarted_class"
 
 NAME_FREED_TIMEOUT = 10.0
-"""Seconds that a spawn waits for a dying process of the same name."""
+"""Seconds that a spawn waits while a process of the same name dies."""
 
 _NAME_FREED_POLL = 0.02
 _ASK_AGAIN = 0.5
-"""Seconds until Ray is asked again about a child that it cannot reach."""
+"""Seconds until Ray is asked again about a child that Ray cannot reach."""
 
 
 def died_at_its_start(process_name: str, why: str) -> str:
-    """What is told of it; *why*: Ray's words, a stack of its own for the most part."""
+    """Return the error text for a process that died at its start; *why* is Ray's text.
+
+    If the workers cannot import flinkray, the text says so instead of Ray's stack trace.
+    """
     if re.search(r"No module named '?flinkray\b", why):
         return (
             f"{process_name} cannot be started: Ray's Python workers cannot import flinkray. "
@@ -44,30 +47,32 @@ def died_at_its_start(process_name: str, why: str) -> str:
 
 
 class RayActors:
-    """Starts actors in one Ray namespace, and owns those that are not detached.
+    """Starts actors in one Ray namespace, and owns the actors that are not detached.
 
-    Ray ends an actor that is not detached when its owner's process is gone or holds no handle of
-    it any more; and it keeps the name of a dead one until then, so the owner looks after them.
+    Ray ends an actor that is not detached when the owner's process is gone or holds no handle of
+    the actor any more. Ray keeps the name of a dead actor until then, so the owner frees the names.
     """
 
     def __init__(self, namespace: str, head: RayHead) -> None:
         self._namespace = namespace
         self._head = head
         self.avoids_head_node = False
-        """Whether what says nothing of its place is started on other nodes than Ray's head, where
-        there are any."""
+        """Whether actors without a placement avoid Ray's head node, if there are other nodes."""
         self._classes: dict[str, Any] = {}
         self._children: dict[str, ActorHandle[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, spec: EndpointSpec, is_running: Callable[[str], Awaitable[bool]]) -> str:
-        """See :meth:`RpcService.spawn`; *is_running* says whether a process is in full life."""
+        """Start the process of *spec* and return the address of its endpoint.
+
+        *is_running* returns whether a process is running, that is, neither starting nor ending.
+        """
         give_up = asyncio.get_running_loop().time() + NAME_FREED_TIMEOUT
         while True:
             handle = await self._create_when_free(spec, is_running, give_up)
             try:
                 started, outcome = codec.decode(await result_of(handle.ready.remote()))
-            except ray.exceptions.ActorAlreadyExistsError as error:  # Ray Client tells it only now
+            except ray.exceptions.ActorAlreadyExistsError as error:  # Ray Client reports it late
                 await self._until_free(spec.name, is_running, give_up, error)
                 continue
             except ray.exceptions.RayError as error:
@@ -84,7 +89,7 @@ class RayActors:
             return str(outcome)
 
     async def kill(self, process_name: str) -> None:
-        """End the process and free its name; fine when there is none."""
+        """End the process and free its name; no error if there is no such process."""
         self._children.pop(process_name, None)
 
         def kill() -> None:
@@ -99,7 +104,7 @@ class RayActors:
     async def create_prestarted(
         self, name: str, imports: tuple[str, ...], ahead: tuple[str, ...]
     ) -> None:
-        """Begin to create a process without a role; it is detached."""
+        """Begin to create a detached process that has no role yet."""
         options = {
             "name": name,
             "namespace": self._namespace,
@@ -117,11 +122,14 @@ class RayActors:
         await self._head.ask(create)
 
     def forget(self, process_name: str) -> None:
-        """The process has ended by itself."""
+        """Forget a child process that has ended by itself."""
         self._children.pop(process_name, None)
 
     def children(self) -> tuple[str, ...]:
-        """Names of those that are owned; to be killed: they are not looked after any more."""
+        """Return the names of the owned processes, for the caller to kill.
+
+        From now on this object does not free the names of these processes when they die.
+        """
         for task in tuple(self._tasks):
             task.cancel()
         return tuple(self._children)
@@ -137,7 +145,7 @@ class RayActors:
             try:
                 return await asyncio.shield(creating)
             except asyncio.CancelledError:
-                await asyncio.wait({creating})  # the actor would come to be all the same
+                await asyncio.wait({creating})  # otherwise the actor would still start
                 if creating.exception() is None:
                     await self._head.ask(ray.kill, creating.result())
                 raise
@@ -145,7 +153,7 @@ class RayActors:
                 if not any(words in str(error) for words in ("already taken", "already exists")):
                     raise
                 await self._until_free(spec.name, is_running, give_up, error)
-            except ray.exceptions.RayError as error:  # the head went meanwhile
+            except ray.exceptions.RayError as error:  # the head went away
                 raise RpcConnectionError(
                     f"Ray could not be asked to start {spec.name}: {error}"
                 ) from error
@@ -157,7 +165,11 @@ class RayActors:
         give_up: float,
         error: Exception,
     ) -> None:
-        """After *error* said that the name is taken: wait for a moment if it will soon be free."""
+        """Free the name of a dead or ending process, and wait a moment before the next attempt.
+
+        *error*: Ray's error that the name is taken. Raises ProcessExistsError: the process runs,
+        or the loop's time *give_up* has passed.
+        """
         if asyncio.get_running_loop().time() > give_up or await is_running(process_name):
             raise ProcessExistsError(process_name) from error
         await self._bury(process_name)
@@ -173,7 +185,7 @@ class RayActors:
         return handle
 
     def _avoided_node(self) -> str | None:
-        # asked for each time: a head that comes back is another node
+        # asked each time: a head that comes back is another node
         return head_node_id() if self.avoids_head_node else None
 
     async def _bury(self, process_name: str) -> None:
@@ -221,10 +233,10 @@ class RayActors:
             logger.error("%s: failed: %r", task.get_name(), error, exc_info=error)
 
     async def _tend(self, process_name: str, handle: ActorHandle[Any]) -> None:
-        """Give the name of a child free when it is dead.
+        """Free the name of a child process when the child is dead.
 
-        Of one that Ray's memory monitor has killed, Ray says so and nothing else from then on.  If
-        it is being restarted, only calls that were under way hear that.
+        After Ray's memory monitor has killed an actor, Ray reports OutOfMemoryError for every call.
+        If Ray restarts the actor, only calls that were under way get this error.
         """
         was_out_of_memory = False
         while True:

@@ -1,4 +1,4 @@
-"""Reaching another process of a Ray cluster: directly if possible, else through Ray's calls."""
+"""Opens streams to other processes of a Ray cluster: directly if possible, else by Ray calls."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from flinkray.rpc.wire.tls import SWITCH, Tls
 logger = logging.getLogger(__name__)
 
 TransportChoice = Literal["auto", "direct", "ray"]
-"""How other processes are reached.  auto: directly where that works, else through Ray."""
+"""How other processes are reached: auto means directly where that works, else through Ray."""
 
 CONNECT_TIMEOUT = 5.0
-"""Seconds for opening a socket."""
+"""The longest time to open a socket, in seconds."""
 
 HIDDEN_FOR = 60.0
-"""Seconds for which a host that could not be reached directly is not tried again."""
+"""Seconds until a host that could not be reached directly is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """Which incarnation was reached, and how."""
+    """The incarnation that a connection has reached, and whether Ray's calls carry its frames."""
 
     record: ProcessRecord
     is_carried: bool
 
 
 class RayDialler:
-    """Opens and introduces streams to processes whose record is known."""
+    """Opens streams to processes whose records are known, and does the handshake."""
 
     def __init__(
         self,
@@ -55,8 +55,10 @@ class RayDialler:
         run: Callable[..., Awaitable[Any]],
         frame_limit: Callable[[], int],
     ) -> None:
-        """*node_id*: Ray's, None where this process is on none of its nodes.  *run* runs blocking
-        calls off the loop.  *frame_limit*: bytes, for the next stream."""
+        """*node_id* is Ray's node id; None: this process is not on a Ray node.
+
+        *run* runs blocking calls off the loop; *frame_limit* returns the limit in bytes.
+        """
         self._namespace = namespace
         self._identity = identity
         self._secret = secret
@@ -71,13 +73,11 @@ class RayDialler:
     async def dial(
         self, process_name: str, record: ProcessRecord, was_carried: bool | None
     ) -> tuple[FrameStream | CallingStream, bool]:
-        """A stream that has shaken hands with that incarnation, and whether Ray's calls carry it.
+        """Return a stream to the incarnation of *record*, and whether Ray's calls carry the stream.
 
-        *was_carried* says how it was reached before: what could be reached directly and refuses
-        connections now is dead.
-
-        Raises:
-            RpcConnectionError: it is not there, or cannot be reached.
+        *was_carried*: whether Ray's calls carried the previous stream; None: this is the first
+        stream. A process that was reached directly before and refuses connections now is dead.
+        Raises RpcConnectionError.
         """
         is_carried = was_carried
         if is_carried is None:
@@ -95,9 +95,9 @@ class RayDialler:
         return await self._dial_through_ray(process_name, record), True
 
     async def is_refused(self, record: ProcessRecord) -> bool:
-        """Whether nobody listens any more where that process did, on a host that answers."""
+        """Return whether the host answers, but the process does not listen there any more."""
         if record.node_id != self.node_id and record.host not in self._reached_hosts:
-            return False  # another host may answer in its place
+            return False  # another host may answer under this address
         connecting = asyncio.open_connection(record.host, record.port)
         try:
             _, writer = await within(CONNECT_TIMEOUT, connecting)
@@ -138,7 +138,7 @@ class RayDialler:
             try:
                 _, stream = await loop.create_unix_connection(protocol, record.unix_path)
             except OSError:
-                pass  # dead, or in another container on this node: TCP will tell
+                pass  # dead, or in another container on this node: try TCP
             else:
                 return stream
         if record.has_tls != (self._tls is not None):
@@ -226,7 +226,6 @@ class RayDialler:
         return until is not None and asyncio.get_running_loop().time() < until
 
     def _may_be_hidden(self, record: ProcessRecord) -> bool:
-        """Whether a process that refuses direct connections may be alive all the same."""
         return (
             self.choice == "auto"
             and record.actor_id is not None
@@ -246,4 +245,4 @@ class RayDialler:
 
 
 class _CannotOpenError(Exception):
-    """Nobody listens at the place, or it cannot be got at."""
+    """Nobody listens at the address, or the address cannot be reached."""

@@ -1,22 +1,19 @@
-"""Waiting for Ray on an event loop."""
+"""Await Ray's object references on an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+from flinkray.rpc.time_limit import retrieve
+
 
 async def result_of(reference: Any) -> Any:
-    """Await an object reference, on any event loop; also one of Ray Client.
+    """Await an object reference, on any event loop; also a reference of Ray Client.
 
-    Ray's own future is not cancelled together with its waiter: the thread in which Ray Client sets
-    its futures does not survive that.
+    Ray's own future is not cancelled together with the waiting task: the thread in which Ray Client
+    sets its futures does not survive that.
     """
     future = asyncio.wrap_future(reference.future())
-    future.add_done_callback(_retrieve)  # also when nobody waits any more
+    future.add_done_callback(retrieve)  # also when nobody waits any more
     return await asyncio.shield(future)
-
-
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()

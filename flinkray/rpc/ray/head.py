@@ -1,8 +1,8 @@
-"""Ray's head (GCS), as a process asks it.
+"""Calls to Ray's head (GCS) from one process.
 
-The head knows of all nodes, actors and placement groups, and of where the processes of a cluster
-listen.  It may be away for a while and come back (docs/clusters.md).  What runs goes on meanwhile;
-what has to be found, started or ended waits for it.  Nothing dies because the head is away.
+The head knows all nodes, actors and placement groups, and where the processes of a cluster listen.
+While it is away (docs/clusters.md), running processes go on; whatever has to be found, started or
+ended waits for it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 
 import ray
 
+from flinkray.core.errors import RpcError
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -26,17 +28,23 @@ ASK_AGAIN = 1.0
 """Seconds between two questions to a head that does not answer."""
 
 TELL_AFTER = 5.0
-"""Seconds without an answer after which the head counts as away, and that is told; told again after
-twice as long, and so on."""
+"""Seconds without an answer until the head counts as away, which is logged.
+
+It is logged again after twice as long, and so on.
+"""
 
 _THREADS = 8
 
 _HEAD = "node:__internal_head__"
-"""A resource that only Ray's head has."""
+"""A resource that only the node of Ray's head has."""
+
+
+class ProcessEndsError(RpcError):
+    """This process ends, and asks Ray nothing more."""
 
 
 def head_node_id() -> str | None:
-    """Hex id of Ray's head node, or None when Ray does not say.  Blocks."""
+    """Return the hex id of Ray's head node, or None if Ray does not report it. Blocks."""
     for node in ray.nodes():
         if node["Alive"] and _HEAD in node["Resources"]:
             return str(node["NodeID"])
@@ -44,11 +52,11 @@ def head_node_id() -> str | None:
 
 
 class RayHead:
-    """Questions to Ray's head, from one process, off its event loop.
+    """Asks Ray's head questions for one process, off its event loop.
 
-    Ray's own calls wait for a head that is away; Ray ends the process after a minute of that
-    (``RAY_gcs_rpc_server_reconnect_timeout_s``).  They have threads of their own, so that user work
-    is never behind them.
+    Ray's own calls wait for a head that is away; Ray ends the process after a minute of waiting
+    (``RAY_gcs_rpc_server_reconnect_timeout_s``). The calls run in threads of their own, so that
+    they never delay user work.
     """
 
     def __init__(
@@ -57,8 +65,10 @@ class RayHead:
         executor: Executor | None = None,
         is_in_ray: Callable[[], bool] = ray.is_initialized,
     ) -> None:
-        """*executor*: for the questions; with threads of its own by default.  *is_in_ray*: whether
-        this process has not left Ray."""
+        """*executor* runs the questions; by default one with its own threads.
+
+        *is_in_ray* returns whether this process is still connected to Ray.
+        """
         self._loop = asyncio.get_running_loop()
         self._epoch = time.time() - self._loop.time()
         self._executor = executor or ThreadPoolExecutor(
@@ -66,17 +76,16 @@ class RayHead:
         )
         self._is_in_ray = is_in_ray
         self._unanswered: dict[Future[Any], float] = {}
-        """Since when each question waits, oldest first."""
+        """The loop's time at which each unanswered question was asked, oldest first."""
         self._failing: dict[object, float] = {}
-        """Since when each of those who ask patiently is answered with errors of Ray's, the first
-        one first."""
+        """The time since when each :meth:`ask_patiently` has got errors, oldest first."""
         self._away_since: float | None = None
-        """Set: that it is away was told."""
+        """The loop's time at which the head stopped answering; None: no outage was logged."""
         self._next_look: asyncio.TimerHandle | None = None
 
     @property
     def outage(self) -> str | None:
-        """For people: that the head does not answer, and since when; None: it does."""
+        """Text for users: the head does not answer, and since when; None: the head answers."""
         silence = self._silence()
         if silence < TELL_AFTER:
             return None
@@ -84,17 +93,24 @@ class RayHead:
         return f"Ray's head has not answered since {since.isoformat(timespec='seconds')}"
 
     async def ask(self, fn: Callable[..., T], *args: object) -> T:
-        """Run a call of Ray's that may wait for the head; it goes on when nobody waits any more."""
-        question = self._executor.submit(fn, *args)
+        """Run a Ray call that may wait for the head, and return its result.
+
+        The call goes on if the caller is cancelled.
+
+        Raises:
+            ProcessEndsError: this object is closed, or the interpreter ends.
+        """
+        question = self._submit(fn, *args)
         self._unanswered[question] = self._loop.time()
         question.add_done_callback(self._answered_in_thread)
         self._look_later(TELL_AFTER)
         return await asyncio.wrap_future(question)
 
     async def ask_patiently(self, fn: Callable[..., T], *args: object) -> T:
-        """A call that does no harm when it is made twice, until the head has answered.
+        """Repeat a Ray call until the head has answered; making the call twice must do no harm.
 
-        One that was under way when the head went, or came while it was starting, may fail.
+        A call that was under way when the head went away, or that came while it was starting, may
+        fail.
 
         Raises:
             RayError: this process has left Ray.
@@ -117,17 +133,24 @@ class RayHead:
                     self._tell_if_back()
                     return answer
         finally:
-            self._failing.pop(asker, None)  # who gives up does not know how it went on
+            self._failing.pop(asker, None)  # a caller that gives up does not learn the outcome
 
     def soon(self, fn: Callable[..., object], *args: object) -> None:
-        """Run a call of Ray's whose result nobody wants."""
-        self._executor.submit(fn, *args)
+        """Run a Ray call in the background and ignore its result."""
+        with suppress(ProcessEndsError):
+            self._submit(fn, *args)
+
+    def _submit(self, fn: Callable[..., T], *args: object) -> Future[T]:
+        try:
+            return self._executor.submit(fn, *args)
+        except RuntimeError as error:  # at the interpreter's end threads stop before the loop does
+            raise ProcessEndsError("this process ends, and asks Ray nothing more") from error
 
     async def close(self, timeout: float) -> None:
-        """Return when the calls under way have ended, after *timeout* seconds at the latest.
+        """Wait until the calls under way have ended, at most *timeout* seconds.
 
-        One that outlived ``ray.shutdown`` would make Ray end this process; but a head that is gone
-        must not hold the end up for minutes.
+        A call that outlived ``ray.shutdown`` would make Ray end this process; but a head that is
+        gone must not delay the end for minutes.
         """
         if self._next_look is not None:
             self._next_look.cancel()
@@ -138,18 +161,17 @@ class RayHead:
     # --- telling that it is away --------------------------------------------------------------
 
     def _silence(self) -> float:
-        """Seconds for which the oldest question waits, or is answered with errors."""
         oldest = [next(iter(of.values())) for of in (self._unanswered, self._failing) if of]
         return self._loop.time() - min(oldest) if oldest else 0.0
 
     def _answered_in_thread(self, question: Future[Any]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody wants to know
+        with suppress(RuntimeError):  # the loop is closed: nobody waits for the answer
             self._loop.call_soon_threadsafe(self._answered, question)
 
     def _answered(self, question: Future[Any]) -> None:
         del self._unanswered[question]
         if question.cancelled() or isinstance(question.exception(), ray.exceptions.RayError):
-            return  # no answer of the head
+            return  # not an answer of the head
         self._tell_if_back()
 
     def _tell_if_back(self) -> None:

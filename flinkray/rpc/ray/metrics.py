@@ -1,7 +1,7 @@
-"""Figures of a service's calls, for Ray's metrics endpoint (Prometheus) and its dashboards.
+"""Exports the call metrics of a service to Ray's metrics endpoint (Prometheus) and dashboards.
 
-They are brought there every few seconds, from what the service has counted meanwhile; a call itself
-does nothing for them.
+The metrics are exported every few seconds, from the service's own counters; a call itself does
+nothing for the export.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flinkray.rpc.calls.metrics import (
 QUANTILES = (0.5, 0.99)
 
 NO_VALUE = float("nan")
-"""Of gauges of what is gone: Ray shows a series, with its last value, until it is told this."""
+"""The value of gauges whose subject is gone: otherwise Ray shows their last value forever."""
 
 _NAMESPACE_PREFIX = "flinkray-"
 _NOTHING = MethodMetrics(0, 0, LatencyHistogram((0,) * BUCKETS, 0.0))
@@ -39,10 +39,10 @@ _CONNECTIONS = "flinkray_rpc_connections", "Connections to other processes."
 
 
 class MetricsExporter:
-    """Of one service.  ``export`` is to be called by one thread at a time.
+    """Exports the metrics of one service. Only one thread at a time may call ``export``.
 
-    Ray puts ``ray_`` before the names.  All are gauges of Ray's, totals too: it shows a counter for
-    as long as its node lives, also when its process has ended long ago.
+    Ray puts ``ray_`` before the names. All metrics are gauges, even totals: Ray shows a counter for
+    as long as the node lives, even if the process ended long ago.
     """
 
     def __init__(self, namespace: str, process_name: str) -> None:
@@ -53,7 +53,6 @@ class MetricsExporter:
         self._last = RpcMetrics()
         self._gauges: dict[str, Gauge] = {}
         self._shown: dict[tuple[str, ...], dict[str, str]] = {}
-        """The series of samples that have a value -> their tags."""
 
     def export(
         self,
@@ -62,7 +61,7 @@ class MetricsExporter:
         connections: int,
         samples: Iterable[MetricSample] = (),
     ) -> None:
-        """All are totals of now."""
+        """Export the current totals of the service."""
         shown: dict[tuple[str, ...], dict[str, str]] = {}
         own = (
             MetricSample(*_REFUSED, refused_frames, {}),
@@ -77,7 +76,7 @@ class MetricsExporter:
         for series, tags in self._shown.items():
             if series not in shown:
                 if series[0] == _LATENCY[0]:
-                    shown[series] = tags  # of the last calls
+                    shown[series] = tags  # the latency of the last calls stays
                 else:
                     self._gauges[series[0]].set(NO_VALUE, tags)
         self._shown = shown
@@ -107,12 +106,11 @@ class MetricsExporter:
 
 
 def _label(text: str) -> str:
-    """As Ray takes it, which knows labels in ASCII only, and raises at others: those are written
-    out."""
+    """Return *text* as a Ray label: Ray raises at non-ASCII labels, so those are escaped."""
     return text if text.isascii() else text.encode("ascii", "backslashreplace").decode()
 
 
 def since(now: LatencyHistogram, before: LatencyHistogram) -> LatencyHistogram:
-    """What has come to a histogram since it was *before*."""
+    """Return the latencies that a histogram has gained since its state *before*."""
     counts = tuple(one - other for one, other in zip(now.counts, before.counts, strict=True))
     return LatencyHistogram(counts, now.seconds - before.seconds)

@@ -1,4 +1,4 @@
-"""Placements in Ray's words."""
+"""Translates placements into Ray's options."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from flinkray.core.ids import WorkerGroupId
 from flinkray.rpc.spec import EndpointSpec, Placement
 
 MAX_CONCURRENCY = 100_000
-"""Every watcher of a process keeps one call to its actor open."""
+"""The concurrency of actors: every watcher of a process keeps one call to its actor open."""
 
 
 _NODE_ID = "ray.io/node-id"
-"""Ray's own label of each node."""
+"""Ray's own label of each node: its id."""
 
 
 def actor_options(
     spec: EndpointSpec, namespace: str, avoided_node: str | None = None
 ) -> dict[str, Any]:
-    """The ``options`` of the actor that hosts the process.
+    """Return the ``options`` of the actor that hosts the process of *spec*.
 
-    *avoided_node*: where it is not started if there are others, unless it says itself where.
-
-    Environment variables are not among them: a runtime_env makes Ray start a fresh worker through
-    its agent, where one from the pool would do.
+    The process is not started on *avoided_node* if there are other nodes, unless its placement says
+    where. Environment variables are not part of the options: with a runtime_env, Ray starts a fresh
+    worker through its agent, instead of taking one from its pool.
     """
     placement = spec.placement
     options: dict[str, Any] = {
@@ -49,7 +48,7 @@ def actor_options(
 
 
 def placement_group_of(worker_group: WorkerGroupId) -> PlacementGroup:
-    """Ray's handle of a worker group, which may have been made by another process."""
+    """Return Ray's handle of a worker group; another process may have made the group."""
     return PlacementGroup(ray.PlacementGroupID(bytes.fromhex(worker_group.value)))
 
 
@@ -72,7 +71,7 @@ def _preferring(node_id: str) -> dict[str, Any]:
 
 
 def avoiding(node_id: str | None) -> dict[str, Any]:
-    """Options of an actor that is to be there only if there is no other node; None: anywhere."""
+    """Return actor options that avoid *node_id* if there are other nodes; None: avoid no node."""
     return {} if node_id is None else _selecting("!" + node_id, node_id)
 
 

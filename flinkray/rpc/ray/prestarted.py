@@ -1,9 +1,10 @@
-"""Prestarted processes: started ahead, they take over the role of a process that is to be spawned.
+"""Prestarted processes are started ahead, and take over the roles of processes to be spawned.
 
 To create an actor takes Ray half a second, and several at once compete for the processor; a process
-that runs already is the new one within milliseconds: it opens a second RPC service under the
-name of its role.  The actor's own name was fixed when it was created; but its creation is not over,
-for Ray, before it has a role, so that Ray lists and shows it (``repr``) under its role's name.
+that runs already becomes the new process within milliseconds: it opens a second RPC service under
+the name of its role. The actor's own name was fixed when the actor was created. But the actor's
+constructor returns only when the process has a role, so that Ray lists and shows the actor
+(``repr``) under its role's name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import ray
 
-from flinkray.core.errors import RpcError
+from flinkray.core.errors import RpcError, RpcTimeoutError
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.gateway import RpcGateway, ask_timeout, runs_to_completion
 from flinkray.rpc.ray.directory import RayDirectory
@@ -32,35 +33,54 @@ logger = logging.getLogger(__name__)
 PRESTARTED_ENDPOINT = "prestarted"
 
 _POLL = 1.0
-"""Seconds between two looks at how many there are."""
+"""Seconds between two checks of how many prestarted processes there are."""
 _AFTER_TAKEN = 0.3
-"""Seconds until one that was taken by this process is replaced: its job is deployed by then if all
-it needs was ready, and the processor had nothing else to do."""
+"""Seconds until a prestarted process that this process took is replaced.
+
+By then the job is deployed, if all it needs was ready and the processor had nothing else to do.
+"""
 _LOOK_AGAIN = 0.1
-"""Seconds between two looks whether one that is being created is ready."""
+"""Seconds between two checks whether a claimed process is ready."""
 _PATIENCE = 60.0
-"""Seconds for which such a one is waited for: as long as a start may take."""
+"""Seconds to wait for a claimed process that is being created: as long as a start may take."""
 
 _START_TIMEOUT = 60.0
-"""Seconds after which one that is being created is given up."""
+"""Seconds until a process that is being created, or was taken and does not answer, is killed."""
+_ANSWERS_WITHIN = 3.0
+"""Seconds to wait for a ready process that does not answer, as it may be stopped."""
+_HUNG_AFTER = 30.0
+"""Seconds without an answer until a process with a role counts as hanging.
+
+It may import modules for this long on a busy machine.
+"""
+_LEFT_AFTER = 10.0
+"""Seconds until a taken process without a role, or a surplus process, is ended.
+
+A taken process gets its role within milliseconds, unless the process that took it has died.
+"""
+_PREFIX = "Prestarted-"
 
 
 class PrestartedGateway(RpcGateway):
-    """A process without a role."""
+    """A process that has no role yet."""
+
+    @abstractmethod
+    async def waits_for_role(self) -> bool:
+        """Return True until the process has received its role."""
 
     @abstractmethod
     @ask_timeout(None)
     @runs_to_completion
     async def take_over(self, factory: str, spec: bytes, owner: str | None) -> bytes:
-        """Be the process of that spec, encoded.  *owner*: the process to die with.
+        """Become the process of *spec* (encoded); *owner* is the process to die with, or None.
 
         Returns, encoded, (True, the address of its endpoint) or (False, the error of its start).
-        To be asked once, by the caller that has taken the process out of the directory.
+        Only the caller that removed the process from the directory may call this, once.
         """
 
 
 class Role:
-    """What a prestarted process is to be."""
+    """The role of a prestarted process: the process that it is to become."""
 
     def __init__(self, factory: str, spec: bytes, owner: str | None) -> None:
         self.factory = factory
@@ -70,16 +90,28 @@ class Role:
 
 
 class Prestarted(RpcEndpoint, PrestartedGateway):
-    """Waits for its role."""
+    """The endpoint of a prestarted process, which waits for its role."""
 
     def __init__(self, rpc_service: RpcService) -> None:
         super().__init__(rpc_service, PRESTARTED_ENDPOINT)
         self.role: asyncio.Future[Role] = rpc_service.loop.create_future()
 
+    async def waits_for_role(self) -> bool:
+        return not self.role.done()
+
     async def take_over(self, factory: str, spec: bytes, owner: str | None) -> bytes:
         role = Role(factory, spec, owner)
         self.role.set_result(role)
         return await asyncio.shield(role.answer)
+
+
+async def _connect(service: RpcService, name: str, patience: float) -> PrestartedGateway | None:
+    """Connect to a prestarted process; None if it does not answer in *patience* seconds."""
+    connecting = service.connect(f"{name}/{PRESTARTED_ENDPOINT}", PrestartedGateway)
+    try:
+        return await service.deadlines.within(patience, connecting)
+    except (RpcError, asyncio.TimeoutError):
+        return None
 
 
 class PrestartedTaker:
@@ -93,7 +125,7 @@ class PrestartedTaker:
         kill_actor: Callable[[str], Awaitable[None]],
         on_taken: Callable[[], None],
     ) -> None:
-        """*on_taken*: there is one less."""
+        """*on_taken* is called when this object has taken a prestarted process."""
         self._service = service
         self._directory = directory
         self._run = run
@@ -101,13 +133,14 @@ class PrestartedTaker:
         self._on_taken = on_taken
 
     async def spawn(self, spec: EndpointSpec) -> str | None:
-        """The address of the role's endpoint; None: there is no prestarted process.
+        """Give the role of *spec* to a prestarted process; return the endpoint's address.
 
-        One that is being created is waited for, rather than that another one is created beside it;
-        but by no more than one, so that many that want a process at once all begin to get one.
+        None: no prestarted process is available, and the caller must create an actor. A call that
+        finds no ready process claims one that is being created, and waits for it. Only one call can
+        claim a process; a call that can claim none returns None.
 
         Raises:
-            Exception: what the factory or ``on_start`` raised.
+            Exception: the exception of the factory or of ``on_start``.
         """
         clock = self._service.clock
         give_up = clock.monotonic() + _PATIENCE
@@ -128,46 +161,90 @@ class PrestartedTaker:
             await asyncio.sleep(_LOOK_AGAIN)
 
     async def _become(self, spec: EndpointSpec) -> str | None:
-        """None: none is ready."""
-        owner = None if spec.detached else self._service.process_name
-        for name in await self._run(self._directory.ready_prestarted):
-            if not await self._take(name):
-                continue  # somebody else was faster
-            self._on_taken()
-            try:
-                prestarted = await self._service.connect(
-                    f"{name}/{PRESTARTED_ENDPOINT}", PrestartedGateway
-                )
-                answer = await prestarted.take_over(spec.factory, codec.encode(spec), owner)
-            except asyncio.CancelledError:
-                await self._kill_actor(name)  # nobody else knows of it
-                raise
-            except RpcError as error:
-                logger.info("%s cannot become %s: %s", name, spec.name, error)
-                await self._kill_actor(name)  # or it might become it all the same, later
-                continue
-            started, outcome = codec.decode(answer)
-            if not started:
-                raise outcome
-            return str(outcome)
+        """Give the role to a ready process; return the endpoint's address, or None if none answers.
+
+        The processes are tried in the order in which they answer. The keeper ends those that do not
+        answer.
+        """
+        ready = await self._run(self._directory.ready_prestarted)
+        answers = {
+            asyncio.ensure_future(_connect(self._service, name, _ANSWERS_WITHIN)): name
+            for name in ready
+        }
+        waiting = set(answers)
+        try:
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for answer in done:
+                    prestarted, name = answer.result(), answers[answer]
+                    if prestarted is None or not await self._take(name):
+                        continue  # it does not answer, or another process has taken it
+                    self._on_taken()
+                    address = await self._give_role(name, prestarted, spec)
+                    if address is not None:
+                        return address
+        finally:
+            for answer in waiting:
+                answer.cancel()
         return None
 
+    async def _give_role(
+        self, name: str, prestarted: PrestartedGateway, spec: EndpointSpec
+    ) -> str | None:
+        """Give the role to a taken process.
+
+        Return the address of its endpoint. None: the process did not answer and was killed.
+        """
+        owner = None if spec.detached else self._service.process_name
+        taking_over = prestarted.take_over(spec.factory, codec.encode(spec), owner)
+        answer = asyncio.ensure_future(taking_over)
+        looking = asyncio.ensure_future(self._until_it_hangs(name))
+        try:
+            await asyncio.wait({answer, looking}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise RpcTimeoutError(f"{name} has not answered for {_HUNG_AFTER:g} s")
+            started, outcome = codec.decode(answer.result())
+        except asyncio.CancelledError:
+            await self._kill_actor(name)  # nobody else knows this process
+            raise
+        except RpcError as error:
+            logger.info("%s cannot become %s: %s", name, spec.name, error)
+            await self._kill_actor(name)  # otherwise it might take the role later
+            return None
+        finally:
+            answer.cancel()
+            looking.cancel()
+        if not started:
+            raise outcome
+        return str(outcome)
+
+    async def _until_it_hangs(self, name: str) -> None:
+        clock = self._service.clock
+        answered_at = clock.monotonic()
+        while clock.monotonic() - answered_at < _HUNG_AFTER:
+            if await _connect(self._service, name, _HUNG_AFTER) is not None:
+                answered_at = clock.monotonic()
+            await asyncio.sleep(_POLL)
+
     async def _take(self, name: str) -> bool:
-        """Whether that prestarted process is now ours; if so, nobody else knows of it."""
+        """Take the prestarted process for this process; return whether that succeeded.
+
+        A taken process is not in the directory any more, so no other process can take it.
+        """
         taking = asyncio.ensure_future(self._run(self._directory.remove_prestarted, name))
         try:
             return bool(await asyncio.shield(taking))
-        except ray.exceptions.RayError:  # Ray's head went meanwhile: somebody else may have it
+        except ray.exceptions.RayError:  # Ray's head went away: another may have it
             return False
         except asyncio.CancelledError:
-            await asyncio.wait({taking})  # it comes about all the same
+            await asyncio.wait({taking})  # the removal goes on all the same
             if taking.exception() is None and taking.result():
                 await self._kill_actor(name)
             raise
 
 
 class PrestartedKeeper:
-    """Keeps a number of prestarted processes ready, whoever takes them."""
+    """Keeps a number of prestarted processes ready, whichever process takes them."""
 
     def __init__(
         self,
@@ -177,22 +254,29 @@ class PrestartedKeeper:
         create: Callable[[str], Awaitable[None]],
         kill_actor: Callable[[str], Awaitable[None]],
     ) -> None:
-        """*create* begins to create one of that name."""
+        """*create* begins to create a prestarted process with the given name."""
         self._service = service
         self._directory = directory
         self._run = run
         self._create = create
         self._kill_actor = kill_actor
         self._starting: dict[str, float] = {}
-        """Since when each has been seen to start."""
+        """The time at which this object first saw each process that is being created."""
+        self._without_role: dict[str, float] = {}
+        """The time at which this object first saw each taken process without a known role."""
+        self._surplus_since: float | None = None
+        """The time since when there are more ready processes than wanted; None: no surplus."""
         self._taken = asyncio.Event()
 
     def taken(self) -> None:
-        """By this process; what others take is seen at the next look."""
+        """Note that this process took a prestarted process, which is soon replaced.
+
+        Processes that others take are noticed at the next check.
+        """
         self._taken.set()
 
     async def keep(self, number: int) -> None:
-        """Runs until it is cancelled."""
+        """Keep *number* processes ready; runs until it is cancelled."""
         while True:
             try:
                 await self._fill_up(number)
@@ -211,33 +295,66 @@ class PrestartedKeeper:
         for name, since in self._starting.items():
             if now - since > _START_TIMEOUT:
                 await self._end(name)
-        missing = [name for name in ready if not await self._is_there(name)]
-        if missing:
-            # who has become another process meanwhile was taken out of the book before
-            still_ready = await self._run(self._directory.ready_prestarted)
-            for name in missing:
-                if name in still_ready:
-                    await self._end(name)
+        await self._end_left(now, {*starting, *ready})
+        answers = await asyncio.gather(
+            *(_connect(self._service, name, _HUNG_AFTER) for name in ready)
+        )
+        missing = [name for name, there in zip(ready, answers, strict=True) if there is None]
+        for name in missing:
+            # a process that got a role meanwhile was removed from the directory before
+            if await self._run(self._directory.remove_prestarted, name):
+                await self._end(name)
+        ready = [name for name in ready if name not in missing]
+        await self._end_surplus(now, ready, number)
         claimed = await self._run(self._directory.claimed_prestarted)
         for _ in range(number - len({*ready} | ({*starting} - {*claimed}))):
-            name = f"Prestarted-{uuid.uuid4().hex[:8]}"
+            name = f"{_PREFIX}{uuid.uuid4().hex[:8]}"
             await self._run(self._directory.prestarted_begun, name)
             await self._create(name)
+
+    async def _end_left(self, now: float, known: set[str]) -> None:
+        """End the taken processes whose taker died before it gave them a role.
+
+        *known*: names of the processes that are ready or being created. A process with a role is
+        not found any more under its prestarted name.
+        """
+        names = await self._run(self._directory.names, _PREFIX)
+        taken = [name for name in names if name not in known]
+        self._without_role = {name: self._without_role.get(name, now) for name in taken}
+        for name, since in tuple(self._without_role.items()):
+            if now - since <= _LEFT_AFTER:
+                continue
+            prestarted = await _connect(self._service, name, _ANSWERS_WITHIN)
+            if prestarted is not None:
+                is_left = await prestarted.waits_for_role()
+            elif now - since <= _START_TIMEOUT:
+                is_left = False
+            elif await self._run(self._directory.has_become_another, name):
+                is_left = False
+                await self._run(self._directory.remove, name)  # it has a role but did not sign off
+            else:
+                is_left = True
+            if is_left:
+                logger.info("%s was taken, and nobody has given it a role: it is ended", name)
+                await self._end(name)
+
+    async def _end_surplus(self, now: float, ready: list[str], number: int) -> None:
+        if len(ready) <= number:
+            self._surplus_since = None
+            return
+        self._surplus_since = now if self._surplus_since is None else self._surplus_since
+        if now - self._surplus_since > _LEFT_AFTER:
+            for name in ready[number:]:
+                if await self._run(self._directory.remove_prestarted, name):
+                    await self._end(name)
 
     async def _end(self, name: str) -> None:
         await self._run(self._directory.remove_prestarted, name)
         await self._kill_actor(name)
         await self._run(self._directory.remove, name)
 
-    async def _is_there(self, name: str) -> bool:
-        try:
-            await self._service.connect(f"{name}/{PRESTARTED_ENDPOINT}", PrestartedGateway)
-        except RpcError:
-            return False
-        return True
-
     async def end_all(self) -> None:
-        """End those without a role."""
+        """End all prestarted processes without a role."""
         for name in await self._run(self._directory.starting_prestarted):
             await self._end(name)
         for name in await self._run(self._directory.ready_prestarted):

@@ -1,6 +1,6 @@
 """A process of the cluster: the Ray actor that hosts an endpoint.
 
-Ray's part is to place, name, supervise and restart it; messages between endpoints go through the
+Ray places, names, supervises and restarts the actor; messages between endpoints go through the
 actor's methods only for peers that cannot connect directly.
 """
 
@@ -11,17 +11,19 @@ import importlib
 import logging
 import os
 import threading
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
 
+from flinkray.core.clock import Clock
 from flinkray.core.errors import FlinkRayError, RpcSerializationError
 from flinkray.core.garbage_collection import spare_what_is_there
 from flinkray.core.resources import format_memory_size
 from flinkray.rpc.local_service import create_endpoint
-from flinkray.rpc.ray.growth import GrowthWatch, memory_of_its_own
-from flinkray.rpc.spec import load_factory
+from flinkray.rpc.spec import Renewal, load_factory
 from flinkray.rpc.time_limit import within
 from flinkray.rpc.wire import codec
 
@@ -33,24 +35,26 @@ from flinkray.rpc.spec import EndpointSpec
 logger = logging.getLogger(__name__)
 
 FAILED_START_LINGER = 10.0
-"""Seconds that a process whose first start failed waits for its spawner to ask why."""
+"""Seconds that a process whose first start failed lives on, so that its spawner can ask why."""
 
 _LOOP_END_GRACE = 2.0
-"""Seconds that Ray has to end a process after it has stopped its event loop."""
+"""Seconds that Ray has to end a process after stopping the process's event loop."""
 
 PARKED = 120.0
 """Seconds for which a call that waits for the end of the process stays open."""
 
 IMPORT_AHEAD_AFTER = 0.5
-"""Seconds after a process without a role is ready.  Who waits for one comes at once, and goes
-first."""
+"""Seconds from the readiness of a prestarted process until it imports modules ahead.
+
+A caller that waits for the process comes at once, and goes first.
+"""
 
 RESTART_PAUSE = 1.0
-"""Seconds between a failed start after a restart and the next one."""
+"""Seconds between a failed start after a restart and the next start."""
 
 
 def end_with_the_loop() -> None:
-    """End this process when the present event loop does: it would be there and answer nobody."""
+    """End this process when its event loop ends: without the loop it would answer nobody."""
     thread = threading.current_thread()
     join, exit_process, pause = thread.join, os._exit, threading.Event().wait  # may be spoilt later
 
@@ -63,7 +67,7 @@ def end_with_the_loop() -> None:
 
 
 def failed_start(error: Exception) -> bytes:
-    """The answer to who has spawned a process whose start failed."""
+    """Return the encoded answer to the spawner of a process whose start failed with *error*."""
     try:
         return codec.encode((False, error))
     except RpcSerializationError:  # it holds something that cannot be sent
@@ -71,7 +75,7 @@ def failed_start(error: Exception) -> bytes:
 
 
 class RayProcess:
-    """Base of the actor classes; each kind of process has a subclass of that name."""
+    """Base of the actor classes; each kind of process has a subclass named after the kind."""
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it on the actor's loop
         self,
@@ -93,7 +97,7 @@ class RayProcess:
         await self._host(factory, spec_bytes)
 
     async def _host(self, factory: str, spec_bytes: bytes) -> None:
-        """Be the process that the spec describes; ``self._answer`` says whether that went well."""
+        """Create the endpoint of the spec; ``self._answer`` says whether the start succeeded."""
         try:
             load_factory(factory)  # its module registers the messages that the spec may hold
             spare_what_is_there()  # before a job is built
@@ -107,8 +111,9 @@ class RayProcess:
             self._answer = failed_start(error)
             self._end_task = asyncio.create_task(self._end(FAILED_START_LINGER))
             return
-        # What was imported stays: with Ray's and our modules in it, each full collection takes tens
-        # of milliseconds, in which no call is answered, and 1,000 calls under way bring them about.
+        # The imported modules stay in memory: with Ray's and our modules, each full garbage
+        # collection takes tens of milliseconds, in which no call is answered, and 1,000 calls under
+        # way cause such collections.
         spare_what_is_there()
         self._answer = codec.encode((True, endpoint.address))
         restarts = spec.max_restarts != 0
@@ -120,18 +125,19 @@ class RayProcess:
             )
 
     async def ready(self) -> bytes:
-        """Encoded: (True, address) or (False, the error of the start)."""
+        """Return, encoded, (True, address) or (False, the error of the start)."""
         return self._answer
 
     async def carry(self, request: bytes) -> bytes:
-        """For peers that cannot connect: see :mod:`flinkray.rpc.wire.call_transport`."""
+        """Answer a call of a peer that cannot connect (:mod:`flinkray.rpc.wire.call_transport`)."""
         return await self._service.carry(request)
 
     async def park(self) -> bool:
-        """Return when the process is about to end; fails, by Ray, when it dies.
+        """Return True when the process is about to end.
 
-        False: it goes on, and is to be asked again.  Who has asked may be dead by now, and Ray
-        keeps what a dead process has called, its connection included, until that returns.
+        The call fails, by Ray, when the process dies. False: the process goes on, and the caller
+        must ask again. The caller may be dead by now, and Ray keeps the calls of a dead process,
+        and its connection, until the calls return.
         """
         try:
             await within(PARKED, self._leaving.wait())
@@ -171,11 +177,11 @@ class RayProcess:
         except Exception:
             logger.exception("%s ended with an error", self._name)
         finally:
-            # so late, because others must find it to kill it if it hangs while it ends
+            # only now, because others must find the process to kill it if it hangs while ending
             await self._service.sign_off()
             self._leaving.set()
-            # Not exit_actor: it waits until the calls that this process has open have been
-            # answered, and each of its watches is one that only the other's end answers.
+            # Not exit_actor: it waits until the open calls of this process have been answered, and
+            # each watch is a call that is answered only at the other process's end.
             await asyncio.get_running_loop().run_in_executor(None, self._kill_itself)
 
     def _kill_itself(self) -> None:
@@ -183,7 +189,7 @@ class RayProcess:
 
 
 class PrestartedProcess(RayProcess):
-    """A process that is to become another one (see :mod:`flinkray.rpc.ray.prestarted`)."""
+    """A process that becomes another process later (see :mod:`flinkray.rpc.ray.prestarted`)."""
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it on the actor's loop
         self, namespace: str, name: str, imports: tuple[str, ...], ahead: tuple[str, ...]
@@ -218,7 +224,7 @@ class PrestartedProcess(RayProcess):
             role.answer.set_result(failed_start(error))
             self._end_task = asyncio.create_task(self._end(FAILED_START_LINGER))
             return
-        self._name = spec.name  # as Ray shows it, which asks only now
+        self._name = spec.name  # the name that Ray shows: Ray asks for it only now
         self._service = await RayRpcService.open_process(
             namespace, spec.name, self._end_of_service, actor_name=name
         )
@@ -229,7 +235,7 @@ class PrestartedProcess(RayProcess):
         self._closing = asyncio.create_task(self._close_prestarted(prestarted_service))
 
     async def _close_prestarted(self, service: RayRpcService) -> None:
-        await asyncio.sleep(0)  # the answer goes first
+        await asyncio.sleep(0)  # send the answer first
         await service.close()
         await service.sign_off()
 
@@ -239,7 +245,7 @@ class PrestartedProcess(RayProcess):
 
 
 async def _import_ahead(modules: tuple[str, ...]) -> None:
-    """One after the other: a role that comes waits for one at most."""
+    """Import the modules one after the other, so that a role waits for at most one import."""
     await asyncio.sleep(IMPORT_AHEAD_AFTER)
     for module in modules:
         importlib.import_module(module)
@@ -247,12 +253,12 @@ async def _import_ahead(modules: tuple[str, ...]) -> None:
 
 
 def prestarted_class() -> Any:
-    """The actor class of prestarted processes."""
+    """Return the actor class of prestarted processes."""
     return _remote("Prestarted", PrestartedProcess)
 
 
 def process_class(kind: str) -> Any:
-    """The actor class of that name."""
+    """Return the actor class for processes of *kind*, named after the kind."""
     return _remote(kind, RayProcess)
 
 
@@ -266,6 +272,44 @@ def _remote(kind: str, base: type) -> Any:
             "__doc__": f"A process of kind {kind}.",
         },
     )
-    # By an option of the actor: ray.method refuses this one in a process that has joined by ray://.
-    options: dict[str, Any] = {"enable_task_events": False}  # Ray's own types do not know it
+    # As an option of the actor: ray.method refuses this in a process that has joined by ray://.
+    options: dict[str, Any] = {"enable_task_events": False}  # not in Ray's type hints
     return ray.remote(**options)(cls)
+
+
+_STATUS = Path("/proc/self/status")
+_OF_ITS_OWN = "RssAnon:"
+
+
+def memory_of_its_own() -> int | None:
+    """Return the process's resident bytes without files and shared memory; None: not on Linux."""
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    return next(
+        (int(line.split()[1]) * 1024 for line in lines if line.startswith(_OF_ITS_OWN)), None
+    )
+
+
+class GrowthWatch:
+    """Decides when a process has grown so much that a fresh process should replace it.
+
+    The growth is measured from the creation of this object, at the start of the process.
+    """
+
+    def __init__(self, renewal: Renewal, clock: Clock, memory: Callable[[], int | None]) -> None:
+        self._renewal = renewal
+        self._clock = clock
+        self._memory = memory
+        self._start = clock.monotonic()
+        self._at_start = memory()
+
+    def grown(self) -> int:
+        """Return the growth in bytes if the process should be replaced; 0: it goes on."""
+        now = self._memory()
+        if now is None or self._at_start is None:
+            return 0
+        grown = now - self._at_start
+        is_old = self._clock.monotonic() - self._start >= self._renewal.age
+        return grown if is_old and grown > self._renewal.growth else 0

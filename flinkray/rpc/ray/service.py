@@ -1,4 +1,4 @@
-"""The RPC service on Ray: processes are named actors, messages go by direct connections."""
+"""The RPC service on Ray: processes are named actors, messages go over direct connections."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from flinkray.rpc.clock import SystemClock
 from flinkray.rpc.ray.actors import RayActors
 from flinkray.rpc.ray.dialler import RayDialler, TransportChoice, Whereabouts
 from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
-from flinkray.rpc.ray.head import RayHead
+from flinkray.rpc.ray.head import ProcessEndsError, RayHead
 from flinkray.rpc.ray.metrics import MetricsExporter
 from flinkray.rpc.ray.prestarted import PrestartedKeeper, PrestartedTaker
 from flinkray.rpc.ray.watch import death_of, is_node_dead
@@ -52,10 +52,10 @@ _CALLS_END_TIMEOUT = 5.0
 
 
 class RayRpcService(BaseRpcService):
-    """The RPC service of one process on a Ray cluster: an actor's or a driver's.
+    """The RPC service of one process on a Ray cluster: of an actor or a driver.
 
-    Create it with :meth:`open`.  A driver's service can do all that an actor's can; other
-    processes find it under its ``process_name`` as long as it is open.
+    Create it with :meth:`open`. A driver's service can do all that an actor's can; other processes
+    find it under its ``process_name`` as long as it is open.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class RayRpcService(BaseRpcService):
         ask_timeout: float,
         transport: TransportChoice = "auto",
     ) -> None:
-        """For :meth:`open`."""
+        """Use :meth:`open` instead."""
         super().__init__(
             process_name,
             uuid.uuid4().hex,
@@ -77,11 +77,11 @@ class RayRpcService(BaseRpcService):
         )
         self.namespace = namespace
         self.is_restart = False
-        """Whether Ray has restarted this process after a death."""
+        """Whether Ray has restarted this process after its death."""
         self.actor_name = process_name
-        """Of the actor whose process this is: another one if it was a prestarted process."""
+        """The name of the hosting actor; differs from the process name after a prestart."""
         self.head = RayHead(process_name)
-        """Whoever asks Ray for something in this process asks by it."""
+        """Asks Ray's head; all calls to Ray in this process go through this object."""
         self._directory = RayDirectory(namespace)
         self._secret = secret
         self._on_end: Callable[[], None] | None = None
@@ -117,7 +117,7 @@ class RayRpcService(BaseRpcService):
         self._keeper_of_prestarted: PrestartedKeeper | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._taken_children: set[str] = set()
-        """Names of the processes that prestarted processes became and that die with this one."""
+        """Names of the spawned processes that were prestarted and die with this one."""
 
     @classmethod
     async def open(
@@ -129,16 +129,16 @@ class RayRpcService(BaseRpcService):
         transport: TransportChoice = "auto",
         actor_name: str | None = None,
     ) -> RayRpcService:
-        """Join the cluster of that Ray namespace with this process, on the running loop.
+        """Join the cluster of *namespace* with this process, on the running loop.
 
-        *process_name* defaults to ``client-<random>``.  *transport*: by "auto", messages go by
-        direct connections where they can be opened, and through Ray's actor calls, which is
-        slower, where not; "direct" and "ray" allow the one or the other only.  Drivers are reached
-        directly or not at all.  *actor_name*: of the actor that hosts it, if that is another one.
+        *process_name* defaults to ``client-<random>``. *transport*: with "auto", messages go over
+        direct connections where they can be opened, and elsewhere through Ray's actor calls, which
+        are slower; "direct" and "ray" allow only the one or the other. Drivers are always reached
+        directly. *actor_name* is the name of the hosting actor, if it differs from *process_name*.
 
         Raises:
             RuntimeError: Ray is not initialised in this process.
-            ConfigurationError: Ray's TLS is on, and its files are not there.
+            ConfigurationError: Ray's TLS is on, and its files are missing.
         """
         if not ray.is_initialized():
             raise RuntimeError("Ray is not initialised in this process: call ray.init first")
@@ -164,9 +164,11 @@ class RayRpcService(BaseRpcService):
         on_end: Callable[[], None],
         actor_name: str | None = None,
     ) -> RayRpcService:
-        """For the actor that hosts a process: *on_end* ends it; *actor_name*: if it has another.
+        """Open the service for the actor that hosts a process.
 
-        Others find the process by its name until :meth:`sign_off`, also when this is closed.
+        *on_end* ends the process; *actor_name* is the actor's name, if it differs from
+        *process_name*. Others find the process by its name until :meth:`sign_off`, even after this
+        service is closed.
         """
         service = await cls.open(namespace, process_name, actor_name=actor_name)
         service._on_end = on_end
@@ -174,7 +176,7 @@ class RayRpcService(BaseRpcService):
 
     @property
     def transport(self) -> TransportChoice:
-        """How others are reached; a new value holds for connections made later."""
+        """How other processes are reached; a new value applies to connections made later."""
         return self._dialler.choice
 
     @transport.setter
@@ -183,8 +185,7 @@ class RayRpcService(BaseRpcService):
 
     @property
     def avoids_head_node(self) -> bool:
-        """Whether processes that say nothing of their place are started on other nodes than Ray's
-        head, where there are any."""
+        """Whether processes without a placement avoid Ray's head node, if there are other nodes."""
         return self._actors.avoids_head_node
 
     @avoids_head_node.setter
@@ -217,7 +218,7 @@ class RayRpcService(BaseRpcService):
             figures = self.metrics, self.refused_frames, len(self.connections()), samples
             try:
                 exported = self.loop.run_in_executor(None, exporter.export, *figures)
-            except RuntimeError:  # the interpreter ends, and nobody has closed this service
+            except RuntimeError:  # the interpreter is ending, and nobody closed this service
                 return
             await exported
 
@@ -245,7 +246,10 @@ class RayRpcService(BaseRpcService):
         await self.head.ask(self._directory.put, self.process_name, record)
 
     async def carry(self, request: bytes) -> bytes:
-        """For the actor that hosts a process: answer one call of a connection that Ray carries."""
+        """Answer one call of a connection that Ray's calls carry.
+
+        The actor that hosts the process calls this.
+        """
         return await self._carrier.carry(request)
 
     async def _welcome(self, stream: FrameStream | AnsweringStream) -> None:
@@ -274,7 +278,7 @@ class RayRpcService(BaseRpcService):
         return Opened(stream, record.incarnation, Whereabouts(record, is_carried))
 
     async def _find(self, process_name: str) -> ProcessRecord:
-        try:  # patiently: that the head is away says nothing of the process, which may be watched
+        try:  # patiently: an absent head says nothing about the process, which may be watched
             record = await self.head.ask_patiently(self._directory.get, process_name)
         except StoredFormatError as error:
             raise RpcConnectionError(str(error)) from error
@@ -293,18 +297,21 @@ class RayRpcService(BaseRpcService):
             connection.on_lost(lambda: _ignore(sentinel.cancel()))
 
     async def _guard(self, connection: ClientConnection, record: ProcessRecord) -> None:
-        """Break the connection when Ray reports the death of the process (or its node)."""
+        """Break the connection when Ray reports the death of the process (or of its node)."""
         assert record.actor_id is not None
-        reason = await death_of(
-            self.head.ask,
-            connection,
-            self.namespace,
-            record.actor_name,
-            record.actor_id,
-            record.node_id,
-            self.ask_timeout,
-            self._give_up,
-        )
+        try:
+            reason = await death_of(
+                self.head.ask,
+                connection,
+                self.namespace,
+                record.actor_name,
+                record.actor_id,
+                record.node_id,
+                self.ask_timeout,
+                self._give_up,
+            )
+        except ProcessEndsError:
+            return
         logger.info("%s: %s", connection.process_name, reason)
         connection.peer_died = True
         connection.break_off(reason)
@@ -374,7 +381,7 @@ class RayRpcService(BaseRpcService):
         except (ray.exceptions.RayError, StoredFormatError):
             return False
         if record is None or f"{name}#{record.incarnation}" != identity:
-            return True  # it has signed off, or Ray has started it again
+            return True  # the process has signed off, or Ray has started it again
         if await self._is_running(name):
             return False
         if await self._dialler.is_refused(record):
@@ -397,14 +404,14 @@ class RayRpcService(BaseRpcService):
         try:
             await connection.stop_process()
         except RecipientUnreachableError:
-            await self.kill(process_name)  # it died meanwhile: it shall not come back
+            await self.kill(process_name)  # it has just died, and must not be restarted
             return
         await lost
         self._actors.forget(process_name)
 
     async def _end_children(self) -> None:
         for process_name in (*self._taken_children, *self._actors.children()):
-            await self.kill(process_name)  # and what says where it listens, which stays otherwise
+            await self.kill(process_name)  # this removes its record, too
 
     async def _end_process(self) -> None:
         if self._on_end is not None:
@@ -420,7 +427,7 @@ class RayRpcService(BaseRpcService):
         await self.head.close(_CALLS_END_TIMEOUT)
 
     async def sign_off(self) -> None:
-        """Nobody is to find the process by its name any more."""
+        """Remove the process's record, so that nobody finds the process by its name any more."""
         if ray.is_initialized():
             remove = partial(self._directory.remove, self.process_name, self.incarnation)
             try:
@@ -430,11 +437,14 @@ class RayRpcService(BaseRpcService):
 
 
 def _ignore(result: object) -> None:
-    """For callbacks whose result nobody wants."""
+    """Do nothing; for callbacks whose result is not needed."""
 
 
 async def _if_readable(record: Awaitable[ProcessRecord | None]) -> ProcessRecord | None:
-    """For a process that begins or is ended now, which makes untrue what was written before."""
+    """Return the record, or None if it cannot be read.
+
+    For a process that starts or is ended now, which makes an old record obsolete.
+    """
     try:
         return await record
     except StoredFormatError as error:

@@ -1,13 +1,13 @@
-"""Ray's own report of a process's death.
+"""Ray's own report of the death of a process, as no socket breaks when a node is gone.
 
-A broken socket tells of a killed process within a millisecond or so.  Ray knows of what breaks no
-socket: a node that is gone.  It is asked by a call to the process's actor that stays open while
-the process lives, and is made again now and then.
+This process asks Ray by a call to the other process's actor; the call stays open while the process
+lives, and is repeated now and then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,10 +18,12 @@ from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.ray.futures import result_of
 
 _FIRST = 1.0
-"""Seconds until Ray is asked.  Many connections are given up before, and a node that is gone is
-noticed by Ray after many more."""
+"""Seconds until Ray is first asked.
+
+Many connections are closed earlier, and Ray takes much longer to notice that a node is gone.
+"""
 _AGAIN = 1.0
-"""Seconds between two questions while Ray says "unavailable" of a process that answers us."""
+"""Seconds between two questions while Ray reports a process as unavailable that answers pings."""
 
 
 async def death_of(
@@ -34,13 +36,12 @@ async def death_of(
     ping_timeout: float,
     give_up: Callable[[Any], None],
 ) -> str:
-    """Return, with the reason, when the process of *connection* is dead according to Ray.
+    """Wait until the process of *connection* is dead according to Ray; return the reason.
 
-    *run* runs blocking calls off the loop.  *give_up* takes the call that stays open when nobody
-    waits for it any more: an actor has room for so many.  What is on a node that Ray has given up
-    is dead, be it that a process there still answers: Ray starts it again elsewhere.  Whatever else
-    Ray says, or its head being away, is no death while the process answers a ping within
-    *ping_timeout* seconds.
+    *run* runs blocking calls off the loop. *give_up* cancels the open call when nobody waits for it
+    any more, as an actor has room for a limited number of calls. If Ray reports a node as dead, its
+    processes count as dead, as Ray starts them on other nodes. After any other report of Ray's, or
+    without Ray's head, a process that answers a ping in *ping_timeout* seconds counts as alive.
     """
     name = connection.process_name
 
@@ -66,7 +67,7 @@ async def death_of(
                 give_up(parked)
             raise
         except ray.exceptions.ActorDiedError as error:
-            return f"the process {name} died: {error}"
+            return f"the process {name} died: {_how(error)}"
         except ValueError:
             reason = f"Ray has no actor {actor_name} any more"
         except ray.exceptions.RayError as error:
@@ -80,8 +81,19 @@ async def death_of(
         await asyncio.sleep(_AGAIN)
 
 
+_OF_ACTOR = re.compile(r"^\t(class_name|actor_id|name|namespace): .*\n?", re.MULTILINE)
+
+
+def _how(error: ray.exceptions.ActorDiedError) -> str:
+    """Return Ray's text about a dead actor, without the actor's name.
+
+    The name would be wrong for a prestarted process: Ray uses its first name even hours later.
+    """
+    return _OF_ACTOR.sub("", str(error))
+
+
 def is_node_dead(node_id: str | None) -> bool:
-    """Whether Ray has given up the node; False when Ray's head is away."""
+    """Return whether Ray reports the node as dead; False when Ray's head is away."""
     try:
         nodes: list[dict[str, Any]] = ray.nodes()
     except ray.exceptions.RayError:

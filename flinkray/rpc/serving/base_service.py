@@ -1,4 +1,4 @@
-"""What all services share: the book of endpoints, connections by process, watches."""
+"""The common part of all services: registered endpoints, connections by process, watches."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class BaseRpcService(RpcService):
-    """A service without the knowledge of how to reach, start and end other processes."""
+    """A service that does not know how to reach, start and end other processes."""
 
     def __init__(
         self,
@@ -70,20 +70,20 @@ class BaseRpcService(RpcService):
         self.max_pending_calls = MAX_PENDING_CALLS
         self.max_pending_bytes = MAX_PENDING_BYTES
         self.refused_frames = 0
-        """Frames that made no sense, or came twice; and peers that are not of the cluster."""
+        """How many frames were invalid or came twice, plus refused peers of other clusters."""
         self._refusals = RefusalLog(logger, clock.monotonic)
         self.recorder = RpcRecorder()
-        """For proxies and connections."""
+        """The recorder for proxies and connections."""
         self._executor: ThreadPoolExecutor | None = None
         self.deadlines = PatientDeadlines(self.loop)
         self.deadlines_of_calls = Deadlines(self.loop)
-        """Of those that are handled here."""
+        """The deadlines of the calls that are handled here."""
         self._numbers = 0
         self._names = 0
         self._endpoints: dict[str, tuple[int, HostedEndpoint]] = {}
         self._by_number: dict[int, HostedEndpoint] = {}
         self.ended_with: dict[int, str] = {}
-        """Why the newest of those endpoints have ended that have failed, by number."""
+        """The reasons why endpoints failed, by endpoint number, of the newest failures only."""
         self._tasks = BackgroundTasks(self.loop, process_name)
         self._pool = ConnectionPool(
             self._open_transport,
@@ -111,24 +111,26 @@ class BaseRpcService(RpcService):
     def identity(self) -> str:
         return f"{self.process_name}#{self.incarnation}"
 
+    def identity_of(self, gateway: RpcGateway) -> str:
+        connection = binding_of(gateway).connection
+        return f"{connection.process_name}#{connection.incarnation}"
+
     # --- what each service knows for itself ---------------------------------------------------
 
     @abstractmethod
     async def _open_transport(self, process_name: str, where: Any) -> Opened:
-        """A new connection to a process other than this one.
+        """Open a connection to another process.
 
-        *where* is None, or what an earlier :class:`Opened` says of the incarnation to reach.
-
-        Raises:
-            RpcConnectionError: it cannot be reached, or another incarnation is there.
+        *where*: the ``where`` of an earlier :class:`Opened`, to reach the same incarnation; None:
+        any incarnation. Raises RpcConnectionError: the process or incarnation is not reached.
         """
 
     def _connection_opened(self, connection: ClientConnection) -> None:
-        """A connection to another process was opened, for the first time or again."""
+        """Called when a connection to another process was opened, for the first time or again."""
 
     @abstractmethod
     async def _end_children(self) -> None:
-        """End the processes that die with this one."""
+        """End the processes that die with this process."""
 
     @abstractmethod
     async def _end_process(self) -> None:
@@ -159,7 +161,7 @@ class BaseRpcService(RpcService):
                 peer.endpoint_terminated(number, reason)
 
     def find_endpoint(self, endpoint_id: str) -> tuple[int, HostedEndpoint | None]:
-        """For connections: number and endpoint."""
+        """For connections: return number and endpoint of an id; (0, None): there is none."""
         if not endpoint_id.endswith(WILDCARD):
             return self._endpoints.get(endpoint_id, (0, None))
         prefix = endpoint_id.removesuffix(WILDCARD)
@@ -173,11 +175,11 @@ class BaseRpcService(RpcService):
         return f"{prefix}_{self._names}"
 
     def endpoint_by_number(self, number: int) -> HostedEndpoint | None:
-        """For connections."""
+        """For connections: return the endpoint with *number*; None: ended or never existed."""
         return self._by_number.get(number)
 
     def end_of(self, number: int) -> str:
-        """For connections: why an endpoint that was here has ended."""
+        """For connections: return why an endpoint of this process has ended."""
         return self.ended_with.get(number, ENDED)
 
     def self_gateway(self, endpoint: HostedEndpoint, gateway: type[G]) -> G:
@@ -217,7 +219,6 @@ class BaseRpcService(RpcService):
     async def _resolve(
         self, address: str, gateway: str | None
     ) -> tuple[ClientConnection, int, str]:
-        """The connection, the endpoint's number there, and its address without a wildcard."""
         try:
             process, endpoint_id = split_address(address)
         except ValueError as error:
@@ -230,7 +231,7 @@ class BaseRpcService(RpcService):
             except RecipientUnreachableError:
                 if connection is not known:
                     raise
-                # the process may have been replaced while its old connection was taken for good
+                # the process may have been replaced while its old connection was still in use
                 connection = await self._connection(process)
                 number, full_id = await connection.resolve(endpoint_id, gateway, self.ask_timeout)
         except HandshakeError:
@@ -261,13 +262,13 @@ class BaseRpcService(RpcService):
         return connection
 
     def new_memory_transport(self, target: BaseRpcService) -> Transport:
-        """One from this service to *target*, which lives on the same loop."""
+        """Return a transport from this service to *target*, which lives on the same loop."""
         near, far = MemoryTransport.pair(self.loop)
         far.attach(target.new_peer(far, self.identity))
         return near
 
     def new_peer(self, transport: Transport, peer: str) -> ServerConnection:
-        """The called side of a new connection from *peer*."""
+        """Return the called side of a new connection from *peer*."""
         server = ServerConnection(self, transport, peer)
         self._peers[server] = None
         return server
@@ -275,16 +276,16 @@ class BaseRpcService(RpcService):
     # --- called side --------------------------------------------------------------------------
 
     def refuse_frame(self, peer: str, reason: str) -> None:
-        """For connections: count a frame that is not acceptable."""
+        """For connections: count and log a frame that was refused."""
         self.refused_frames += 1
         self._refusals.refused(f"{self.process_name} refused a frame from {peer}", reason)
 
     def peer_lost(self, peer: ServerConnection) -> None:
-        """For connections: a peer's connection is gone."""
+        """For connections: forget a peer whose connection is lost."""
         self._peers.pop(peer, None)
 
     def stop_requested(self, answer: Callable[[], None]) -> None:
-        """For connections: close all endpoints, answer, end the process."""
+        """For connections: close all endpoints, answer the request, end the process."""
 
         async def stop() -> None:
             await self._close_endpoints()
@@ -299,10 +300,10 @@ class BaseRpcService(RpcService):
     def keep_prestarted(
         self, number: int, imports: tuple[str, ...] = (), ahead: tuple[str, ...] = ()
     ) -> None:
-        """Processes start at once here, unless a subclass knows better."""
+        """Do nothing: processes start at once here. A subclass may override this."""
 
     async def end_prestarted(self) -> None:
-        """There are none."""
+        """Do nothing: this service keeps no prestarted processes."""
 
     # --- watching -----------------------------------------------------------------------------
 
@@ -335,7 +336,6 @@ class BaseRpcService(RpcService):
         watch: TerminationWatch,
         reached: Callable[[], Awaitable[tuple[ClientConnection, int]]],
     ) -> TerminationWatch:
-        """*reached*: see :meth:`TerminationWatch.keep`."""
         keeping = watch.keep(reached, self._pool.successor_of)
         watch.kept_by(self.create_task(keeping, f"watch {watch.address}"))
         return watch
@@ -373,7 +373,7 @@ class BaseRpcService(RpcService):
         return PeriodicTask(self._tasks.create_awaited, fn, interval, delay)
 
     def create_task(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Work of the service itself; cancelled when it closes.  An exception is logged."""
+        """Start work of the service itself; cancelled when it closes. An exception is logged."""
         return self._tasks.create(coroutine, name)
 
     async def close(self) -> None:
@@ -395,7 +395,6 @@ class BaseRpcService(RpcService):
         return [result for result in results if isinstance(result, BaseException)]
 
     async def _release(self) -> None:
-        """Give up connections, tasks and threads."""
         self._open_no_more()
         tasks = self._tasks.cancel()
         if tasks:
@@ -415,9 +414,9 @@ class BaseRpcService(RpcService):
         self._pool.close(f"the RPC service of {self.process_name} is closed")
 
     def connections(self) -> list[ClientConnection]:
-        """From here to other processes, and to this one itself."""
+        """Return the connections from here to other processes, and to this process itself."""
         return self._pool.all()
 
     def endpoints(self) -> list[HostedEndpoint]:
-        """All that live here."""
+        """Return all endpoints of this process."""
         return [endpoint for _, endpoint in self._endpoints.values()]

@@ -55,7 +55,7 @@ MAX_PENDING_BYTES = 67_108_864
 
 
 class _Lane(AtMostOnce):
-    """Requests of one connection to one endpoint; with number 0, to the process."""
+    """The requests of one connection to one endpoint; number 0 is the lane for the process."""
 
     __slots__ = ("endpoint", "mailbox", "methods", "post", "token")
 
@@ -63,7 +63,10 @@ class _Lane(AtMostOnce):
         super().__init__()
         self.endpoint = endpoint
         self.token: bytes | None = None
-        """See :mod:`flinkray.rpc.serving.fencing`; None: calls need none."""
+        """The token that calls must carry, encoded (:mod:`flinkray.rpc.serving.fencing`).
+
+        None: calls need no token.
+        """
         if endpoint is not None:
             self.mailbox = endpoint.mailbox
             self.post = endpoint.mailbox.handlers.post
@@ -81,7 +84,7 @@ class _Lane(AtMostOnce):
 
 
 class Host(Protocol):
-    """The service of a :class:`ServerConnection`, as the connection sees it."""
+    """The service of a :class:`ServerConnection`, as the connection uses it."""
 
     loop: asyncio.AbstractEventLoop
     process_name: str
@@ -101,7 +104,7 @@ class Host(Protocol):
 
 
 class ServerConnection:
-    """A connection from one peer to this process."""
+    """The called side of a connection from one peer to this process."""
 
     def __init__(
         self,
@@ -185,7 +188,7 @@ class ServerConnection:
         self._transport.close()
 
     def break_off(self, reason: str) -> None:
-        """As when this process dies."""
+        """Drop the connection as if this process died."""
         self._transport.break_off(reason)
 
     def _new_lane(self, target: int) -> _Lane:
@@ -209,7 +212,7 @@ class ServerConnection:
             self._refuse(name, sequence, error)
 
     def _resolve(self, sequence: int, target: int, endpoint_id: str, payload: Payload) -> None:
-        if target != CONTROL_LANE:  # known from a connection that broke
+        if target != CONTROL_LANE:  # the number is known from a connection that broke
             number, endpoint = target, self._service.endpoint_by_number(target)
         else:
             number, endpoint = self._service.find_endpoint(endpoint_id)
@@ -228,7 +231,7 @@ class ServerConnection:
         self._reply(RESULT, sequence, (number, endpoint.endpoint_id))
 
     def endpoint_terminated(self, number: int, reason: str) -> None:
-        """Tell the peer, if it has ever asked for this endpoint."""
+        """Report the end of an endpoint to the peer, if the peer has resolved the endpoint."""
         self._lanes.pop(number, None)
         if number in self._resolved:
             self._resolved.discard(number)
@@ -237,7 +240,7 @@ class ServerConnection:
     # --- calls under way ----------------------------------------------------------------------
 
     def expire_at(self, deadline: float, call: HandlerCall) -> None:
-        """For calls: see :class:`~flinkray.rpc.calls.deadlines.Deadlines`."""
+        """For calls: expire *call* at *deadline*, in the loop's time, if it is not over by then."""
         self._service.deadlines_of_calls.add(deadline, call)
 
     def _done(self, call: HandlerCall) -> None:
@@ -255,7 +258,7 @@ class ServerConnection:
             self._transport.resume_reading()
 
     def succeeded(self, call: HandlerCall, result: object) -> None:
-        """For calls: the handler has returned."""
+        """For calls: the handler has returned; send its result."""
         self._done(call)
         if call.sequence == 0:
             return
@@ -272,7 +275,7 @@ class ServerConnection:
             self._refuse(call.method.name, call.sequence, unsendable)
 
     def failed(self, call: HandlerCall, error: BaseException) -> None:
-        """For calls: the handler has failed, or could not begin."""
+        """For calls: the handler has failed, or could not begin; send the error."""
         call.recorder.failures += 1
         self._done(call)
         self._refuse(call.method.name, call.sequence, error)

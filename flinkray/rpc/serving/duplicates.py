@@ -1,14 +1,14 @@
-"""Duplicates: a request that comes again is not handled again.
+"""Duplicates: a request that arrives again is not handled again.
 
-A sender numbers its requests to an endpoint, upwards.  A transport loses or repeats none; a peer
-that is mistaken, or that lies, may.
+A sender numbers its requests to an endpoint, upwards. A transport neither loses nor repeats a
+request; a faulty or lying peer may repeat it.
 """
 
 from __future__ import annotations
 
 
 class AtMostOnce:
-    """The requests of one sender to one endpoint, by their numbers."""
+    """Checks the numbers of one sender's requests to one endpoint."""
 
     __slots__ = ("last_sequence",)
 
@@ -16,7 +16,7 @@ class AtMostOnce:
         self.last_sequence = 0
 
     def takes(self, sequence: int) -> bool:
-        """Whether the request is later than all before; if so, it counts as one of these."""
+        """Return whether the request is later than all requests before; if so, note its number."""
         if sequence <= self.last_sequence:
             return False
         self.last_sequence = sequence

@@ -1,7 +1,7 @@
-"""Fencing: an endpoint of a leader session refuses calls that are meant for another one.
+"""Fencing: an endpoint of a leader session refuses calls meant for another session.
 
-Each call carries the token of the leader that its sender follows.  One whose token is missing, of
-the past or foreign is refused before its handler runs, tells as well as asks.
+Each call carries the token of the leader that the sender follows. A call without a token, or with
+an old or foreign token, is refused before its handler runs. This applies to tells and asks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flinkray.rpc.wire import codec
 
 
 def token_of(endpoint: HostedEndpoint) -> bytes | None:
-    """What a call must carry, encoded; None: calls need none."""
+    """Return the encoded token that calls must carry; None: calls need no token."""
     if isinstance(endpoint, FencedRpcEndpoint):
         return codec.encode(endpoint.fencing_token)
     return None
@@ -27,11 +27,11 @@ def token_of(endpoint: HostedEndpoint) -> bytes | None:
 def refuse_token(
     endpoint: HostedEndpoint, method: GatewayMethod, received: bytes | None
 ) -> NoReturn:
-    """Raises FencingTokenError, with what came in the place of the endpoint's token."""
+    """Raise FencingTokenError, with the received token and the endpoint's own token."""
     assert isinstance(endpoint, FencedRpcEndpoint)
     token: object = None
     if received is not None:
-        with suppress(RpcSerializationError):  # then it is nobody's
+        with suppress(RpcSerializationError):  # then no token is reported
             token = codec.decode(received)
     raise FencingTokenError(
         endpoint.address,

@@ -20,7 +20,7 @@ from flinkray.rpc.mailbox import HostedEndpoint
 
 
 class Answering(Protocol):
-    """The connection of a call, as the call sees it."""
+    """The connection of a call, as the call uses it."""
 
     def expire_at(self, deadline: float, call: HandlerCall) -> None: ...
     def succeeded(self, call: HandlerCall, result: object) -> None: ...
@@ -69,12 +69,12 @@ class HandlerCall:
         self.method = method
         self.recorder = recorder
         self.sequence = sequence
-        """Of the request; 0 for a tell, which gets no answer."""
+        """The number of the request; 0 for a tell, which gets no answer."""
         self._arguments = arguments
         self.size = size
-        """Bytes of the request."""
+        """The size of the request in bytes."""
         self.begun = begun
-        """When the request came, in the loop's time."""
+        """The time at which the request arrived, in the loop's time."""
         self.timeout = timeout
         deadline = self.deadline = None if timeout is None else begun + timeout
         self.ask_deadline = None if method.runs_to_completion else deadline
@@ -85,7 +85,7 @@ class HandlerCall:
 
     @property
     def what(self) -> str:
-        """How errors name the call."""
+        """The name of the call in error messages."""
         return f"{self.endpoint.address}: {self.method.full_name}"
 
     # --- the handler --------------------------------------------------------------------------
@@ -117,7 +117,11 @@ class HandlerCall:
             self._connection.expire_at(self.ask_deadline, self)
 
     def expire(self) -> None:
-        """Nobody waits for the answer any more."""
+        """Cancel the handler because nobody waits for its answer any more.
+
+        If the handler has not begun, the call fails with RpcTimeoutError. A handler that runs to
+        completion is not cancelled.
+        """
         if self._task is None:
             self.failed(self._timeout_error())
         elif self.ask_deadline is not None and not self._has_expired:
@@ -130,7 +134,7 @@ class HandlerCall:
     # --- its end ------------------------------------------------------------------------------
 
     def succeeded(self, result: object) -> None:
-        # what the handler has started, and which goes on, is bound to no deadline from now on
+        # what the handler has started and left running has no deadline from now on
         self.is_over = True
         self.deadline = self.ask_deadline = None
         self._connection.succeeded(self, result)

@@ -1,4 +1,4 @@
-"""What an endpoint class shows to the outside."""
+"""The gateways and methods that an endpoint class offers to callers."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from flinkray.rpc.gateway import GatewayMethod, RpcGateway, gateway_methods
 
 @dataclass(frozen=True, slots=True)
 class ImplementedGateways:
-    """Gateways and their methods."""
+    """The gateways of an endpoint class and their methods."""
 
     gateways: frozenset[str]
-    """Type names."""
+    """The type names of the gateways."""
     methods: dict[str, GatewayMethod]
-    """By name."""
+    """The methods by name."""
 
 
 @cache
 def implemented_gateways(endpoint_class: type) -> ImplementedGateways:
-    """The gateways that the class implements and their methods.
+    """Return the gateways that the class implements and their methods.
 
     Raises:
-        TypeError: see :func:`gateway_methods`.
+        TypeError: a gateway is not valid; see :func:`gateway_methods`.
     """
     gateways = [
         base

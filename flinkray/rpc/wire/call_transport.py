@@ -1,13 +1,12 @@
-"""A transport over calls of another system, where no connection can be opened.
+"""A transport over another system's calls, for when no connection can be opened.
 
-The calling side sends its frames in numbered *requests*; each is answered once, with frames that
-the called side has for it.  The called side keeps a request open until it has something to say,
-and the calling side always has one open; so an ask takes one request (its answer travels on the one
-that was open before), and the end of an endpoint is told at once.
+The calling side sends its frames in numbered *requests*; each request gets one answer, with frames
+of the called side. The called side keeps a request open until it has frames to send, and the
+calling side always has one request open. So an ask takes one request (its answer travels on the
+request that was open before), and the end of an endpoint is reported at once.
 
-Calls may start out of order and twice, as those of Ray do: requests and answers are put in order
-by their numbers, and a request that comes again is answered as it was before.  What a call fails
-with is the end of the connection.
+Calls may start out of order and twice, as Ray's calls do: the numbers put requests and answers in
+order, and a repeated request gets its earlier answer again. When a call fails, the connection ends.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ import asyncio
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import msgpack
 
 from flinkray.core.errors import RpcConnectionError
+from flinkray.rpc.time_limit import retrieve
 from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
 from flinkray.rpc.wire.frames import MAX_HANDSHAKE_FRAME
 from flinkray.rpc.wire.transport import WRITE_HIGH_WATER, FrameReceiver, Transport
 
 WINDOW = 8
-"""Requests that the calling side has open at once."""
+"""How many requests the calling side has open at once."""
 
 NO_BATCH = 0
-"""Instead of the number of a batch of frames: the answer has none."""
+"""A batch number that means: the answer has no frames."""
 
 NOBODY = -1
-"""The same: the connection is not known."""
+"""A batch number that means: the called side does not know the connection."""
 
 
 class CarriedStream(Transport):
-    """What both sides have in common: frames that come in are read as from a socket."""
+    """The common part of both sides: received frames are read as from a socket."""
 
     def __init__(self, max_frame_size: int = MAX_FRAME_SIZE) -> None:
         super().__init__(asyncio.get_running_loop())
@@ -51,11 +50,7 @@ class CarriedStream(Transport):
         self._lost: str | None = None
 
     async def receive(self) -> bytes:
-        """The next frame of the handshake.
-
-        Raises:
-            RpcConnectionError: the connection ended.
-        """
+        """Return the next frame of the handshake; RpcConnectionError if the connection ended."""
         while not self._inbox:
             if self._lost is not None:
                 raise RpcConnectionError(self._lost)
@@ -96,7 +91,7 @@ class CarriedStream(Transport):
         self._flush_soon()
 
     def abort(self, reason: str) -> None:
-        """End the connection as it is; the receiver is told the reason."""
+        """End the connection at once, and report *reason* to this side's receiver."""
         self._end(reason)
 
     def break_off(self, reason: str) -> None:
@@ -107,7 +102,7 @@ class CarriedStream(Transport):
 
     @abstractmethod
     def _flush(self) -> None:
-        """Send what can be sent now."""
+        """Send the queued frames that can be sent now."""
 
     def _flush_soon(self) -> None:
         if not self._is_flushing:
@@ -119,7 +114,7 @@ class CarriedStream(Transport):
         self._flush()
 
     def _take_batch(self) -> list[bytes]:
-        """Frames for one call: as many as are small, or one that is large."""
+        """Return the frames for one call: as many small frames as fit, or one large frame."""
         batch: list[bytes] = []
         size = 0
         while self._outbox and (not batch or size + len(self._outbox[0]) <= WRITE_HIGH_WATER):
@@ -163,7 +158,7 @@ class CarriedStream(Transport):
 
 
 class CallingStream(CarriedStream):
-    """The side that calls."""
+    """The calling side of a transport over calls."""
 
     def __init__(
         self,
@@ -171,9 +166,11 @@ class CallingStream(CarriedStream):
         call: Callable[[bytes], asyncio.Future[bytes]],
         max_frame_size: int = MAX_FRAME_SIZE,
     ) -> None:
-        """*call* takes a request to the other side's
-        :class:`~flinkray.rpc.wire.call_transport_server.Carrier` and brings the answer; it raises
-        nothing, its future may."""
+        """*call* sends a request to the other side and returns a future of the answer.
+
+        The other side is a :class:`~flinkray.rpc.wire.call_transport_server.Carrier`. *call* raises
+        nothing, but its future may fail.
+        """
         super().__init__(max_frame_size)
         self._connection_id = connection_id
         self._call = call
@@ -182,7 +179,7 @@ class CallingStream(CarriedStream):
         self._next_batch = 1
         self._early: dict[int, tuple[tuple[bytes, ...], str | None]] = {}
         self._is_begun = False
-        """Whether the other side knows of this connection: nothing may overtake the first call."""
+        """Whether the other side knows this connection; until then only one call may be open."""
 
     def close(self) -> None:
         if self._lost is None:
@@ -210,7 +207,7 @@ class CallingStream(CarriedStream):
         request = msgpack.packb((self._connection_id, self._number, oldest, is_last, frames))
         future = self._call(request)
         if is_last:
-            future.add_done_callback(_forget)
+            future.add_done_callback(retrieve)
             return
         self._open[self._number] = future
         number = self._number
@@ -222,7 +219,7 @@ class CallingStream(CarriedStream):
         if self._lost is not None:
             return
         if future.cancelled() or error is not None:
-            self._is_begun = False  # there is nobody to say good-bye to
+            self._is_begun = False  # the other side is gone: send no last request
             self.abort(f"the call that carried the connection failed: {_told(error)}")
             return
         self._is_begun = True
@@ -244,11 +241,6 @@ class CallingStream(CarriedStream):
 
 
 def _told(error: BaseException | None) -> str:
-    """Ray's errors have pages of text; the first line says it."""
+    """Return type and first line of an error, as Ray's errors have pages of text."""
     first_line = str(error).partition("\n")[0]
     return f"{type(error).__name__}: {first_line}"
-
-
-def _forget(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()

@@ -12,16 +12,16 @@ from flinkray.rpc.wire.call_transport import NO_BATCH, NOBODY, WINDOW, CarriedSt
 from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
 
 MAX_OPEN = 4
-"""Requests that are left unanswered although there is nothing to say."""
+"""How many requests stay unanswered while there are no frames for the other side."""
 
 MAX_AHEAD = 8 * WINDOW
-"""Requests that may have overtaken one that is missing.  The other side never has so many open."""
+"""How many numbers ahead a request may be; the calling side never has so many open."""
 
 ROUND = 20.0
 """Seconds after which an open request is answered in any case."""
 
 SILENCE = 30.0
-"""Seconds without any request after which the connection is taken for lost."""
+"""Seconds without any request after which the connection counts as lost."""
 
 _CLOSED = "the connection was closed by the other side"
 _EMPTY = (NO_BATCH, (), None)
@@ -29,19 +29,19 @@ _NOTHING: bytes = msgpack.packb(_EMPTY)
 
 
 class AnsweringStream(CarriedStream):
-    """The called side."""
+    """The called side of a transport over calls."""
 
     def __init__(
         self, on_forgotten: Callable[[], None], max_frame_size: int = MAX_FRAME_SIZE
     ) -> None:
-        """*on_forgotten*: no request is expected any more; some time after the end."""
+        """*on_forgotten* is called some time after the end, when no more requests are expected."""
         super().__init__(max_frame_size)
         self._on_forgotten = on_forgotten
         self._next_request = 1
         self._early: dict[int, tuple[bool, tuple[bytes, ...]]] = {}
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
         self._answers: dict[int, bytes] = {}
-        """Those that the other side is not known to have."""
+        """The answers that the other side may not have received yet, by request number."""
         self._batch = 0
         self._last_heard = self._loop.time()
         self._is_end_told = False
@@ -49,7 +49,7 @@ class AnsweringStream(CarriedStream):
         self._loop.call_at(self._next_round, self._round)
 
     def answer(self, request: tuple[Any, ...]) -> asyncio.Future[bytes]:
-        """What becomes the answer to a request."""
+        """Return a future of the answer to a request."""
         _, number, oldest, is_last, frames = request
         self._last_heard = self._loop.time()
         for known in [known for known in self._answers if known < oldest]:
@@ -116,8 +116,8 @@ class AnsweringStream(CarriedStream):
         now = self._loop.time()
         self._last_heard += (
             now - self._next_round
-        )  # while this process stood still, nobody was heard
-        if self._is_paused:  # the other side may have sent all that it may
+        )  # time in which this process stood still is no silence of the peer
+        if self._is_paused:  # the other side may have reached its limit of open requests
             self._last_heard = now
         elif now - self._last_heard > SILENCE:
             self._end(f"nothing came for {SILENCE:g} s")
@@ -130,12 +130,15 @@ class AnsweringStream(CarriedStream):
 
 
 class Carrier:
-    """The called side of all carried connections of a process."""
+    """The called side of all transports over calls of a process."""
 
     def __init__(
         self, welcome: Callable[[AnsweringStream], None], frame_limit: Callable[[], int]
     ) -> None:
-        """*welcome* takes each new stream; *frame_limit*: bytes, for the next one."""
+        """*welcome* takes each new stream.
+
+        *frame_limit* returns the largest size of a frame in bytes, for a new stream.
+        """
         self._welcome = welcome
         self._frame_limit = frame_limit
         self._streams: dict[bytes, AnsweringStream] = {}

@@ -1,15 +1,14 @@
-"""Values to bytes and back: msgpack with an allow-list of types.
+"""Encodes values to bytes and decodes them: msgpack with an allow-list of types.
 
-What may travel: None, bool, int (64 bit), float, str, bytes, tuples and lists (arrive as tuples),
-dicts with str keys, and the types declared in :mod:`flinkray.core.message`: ids, str subclasses,
-enums, message dataclasses; and exceptions.  Anything else is refused at the sender.
+These values may be sent: None, bool, int (64 bit), float, str, bytes, tuples and lists (arrive as
+tuples), dicts with str keys, the types declared in :mod:`flinkray.core.message` (ids, str
+subclasses, enums, message dataclasses), and exceptions. The sender refuses any other value.
 
-Both ends are of one version.  What is stored, and read by later versions, is not written by this
-codec but by :mod:`flinkray.core.records`.
+Both ends have the same version; :mod:`flinkray.core.records` writes data for later versions.
 
 Wire form: ids, str subclasses and enums are msgpack ext values (type name, NUL, value); messages
-and exceptions are maps with one integer key, which no dict of a user can be.  Types travel under
-their names and are looked up in the registry, never imported.
+and exceptions are maps with one integer key, which no dict of a user can have. Types are sent by
+name and looked up in the registry, never imported.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ _STR_EXT = 2
 _ENUM_EXT = 3
 _COMPOSITE_EXT = 4
 _SHORT = 256
-"""Bytes of an ext value that is worth being remembered."""
+"""The largest ext value in bytes that is cached."""
 _MESSAGE_KEY = 0
 _ERROR_KEY = 1
 
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
-"""Types that msgpack packs as they are; what it says of an int is told apart in :func:`encode`."""
+"""Types that msgpack packs unchanged; :func:`encode` reports too large ints."""
 _all_plain = _PLAIN.issuperset
 _all_str = frozenset({str}).issuperset
 
@@ -51,7 +50,7 @@ _builders: dict[str, Callable[[list[Any]], Any]] = {}
 
 
 class RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of an error from elsewhere
-    """Where an error arose in the process it came from; set as the error's ``__cause__``."""
+    """The traceback of an error in the process it came from; set as the error's ``__cause__``."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -62,14 +61,14 @@ class RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of an error
 
 
 class _RefusedError(Exception):
-    """Internal: a value cannot travel; the text says which and why."""
+    """Internal: a value cannot be sent; the text says which value and why."""
 
 
 def encode(value: object) -> bytes:
-    """The wire form of one value.
+    """Return the wire form of a value.
 
     Raises:
-        RpcSerializationError: a part of it may not travel; the message names its type.
+        RpcSerializationError: a part of the value may not be sent; the message names its type.
     """
     try:
         return pack(value if type(value) in _PLAIN else _lower(value))
@@ -84,7 +83,11 @@ def encode(value: object) -> bytes:
 
 
 def encode_in_parts(value: object) -> Packed:
-    """As :func:`encode`; large bytes, if *value* is such or a tuple of such, are not copied."""
+    """Return the wire form of a value, in parts where that avoids copies of large bytes.
+
+    That is the case if *value* is large bytes, or a tuple that contains large bytes. Raises like
+    :func:`encode`.
+    """
     if type(value) is tuple:
         for item in value:
             if type(item) is bytes and LARGE < len(item) <= LONGEST:
@@ -107,7 +110,7 @@ def _encode_items(items: tuple[Any, ...]) -> list[bytes]:
 
 
 def decode(data: bytes | memoryview) -> Any:
-    """The value of a wire form.
+    """Return the value of a wire form.
 
     Raises:
         RpcSerializationError: not a wire form, or it names a type that is not registered here.
@@ -128,20 +131,22 @@ def decode(data: bytes | memoryview) -> Any:
 
 
 def encode_error(error: BaseException) -> bytes:
-    """The wire form of an exception; never fails.
+    """Return the wire form of an exception; never fails.
 
-    Text that UTF-8 has no bytes for is written out; of what cannot be sent otherwise, type and
-    message remain.
+    If the exception cannot be sent whole, the form has its type, message and traceback only, with
+    escapes for characters that UTF-8 cannot encode.
     """
     try:
         return encode(error)
-    except Exception:  # noqa: BLE001 - it cannot be sent, or its class does not want to be seen
+    except Exception:  # noqa: BLE001 - it cannot be sent, or its class raises
         return encode_error_in_short(error)
 
 
 def encode_error_in_short(error: BaseException) -> bytes:
-    """Type, message and traceback of an exception that is too large or too odd to be sent whole:
-    of each at most some KiB."""
+    """Return type, message and traceback of an exception that cannot be sent whole.
+
+    Each of them is cut to some KiB.
+    """
     if isinstance(error, RemoteError):
         short = [sendable(error.error_type), sendable(error.text)]
     else:
@@ -151,7 +156,7 @@ def encode_error_in_short(error: BaseException) -> bytes:
 
 
 def remote_traceback(error: BaseException) -> str | None:
-    """Where an error arose, when that was in another process."""
+    """Return the traceback of an error from another process; None: the error arose here."""
     cause = error.__cause__
     return cause.text if isinstance(cause, RemoteTraceback) else None
 
@@ -160,7 +165,7 @@ def remote_traceback(error: BaseException) -> str | None:
 
 
 def _lower(value: Any) -> Any:
-    """*value* in types that msgpack packs as they are; itself where nothing is to be done."""
+    """Return *value* converted to types that msgpack packs; unchanged if its type is one."""
     cls = type(value)
     lowerer = _lowerers.get(cls)
     if lowerer is None:
@@ -195,7 +200,7 @@ def _make_lowerer(cls: type) -> _Lowerer:
         return lambda value: _ext((_STR_EXT, prefix + value.encode()))
     if is_dataclass(cls):
         names = [field.name for field in fields(cls) if field.init]
-        if len(names) < 2:  # of one name an attrgetter makes no tuple
+        if len(names) < 2:  # with one name, an attrgetter returns no tuple
             return lambda value: {
                 _MESSAGE_KEY: (name, *_lower_items([getattr(value, it) for it in names]))
             }
@@ -211,7 +216,7 @@ def _lower_flag(members: dict[Any, Any], value: Any) -> Any:
 
 
 _ext = partial(tuple.__new__, msgpack.ExtType)
-"""A value of msgpack's, of which nothing is to be checked: code and data."""
+"""Makes a msgpack ext value from (code, data), without msgpack's checks."""
 
 
 def _lower_items(value: tuple[Any, ...] | list[Any]) -> tuple[Any, ...] | list[Any]:
@@ -249,7 +254,7 @@ def _lower_argument(argument: Any) -> Any:
     if type(argument) is str:
         if argument.isascii():
             return argument
-        return argument.encode(errors="backslashreplace").decode()  # lone surrogates, written out
+        return argument.encode(errors="backslashreplace").decode()  # escapes lone surrogates
     return _lower(argument)
 
 
@@ -277,7 +282,7 @@ def _raise_any_ext(code: int, data: bytes) -> Any:
 
 
 _raise_short = lru_cache(4096)(_raise_any_ext)
-"""Ids and enums come again and again, and cannot be changed."""
+"""A cached decoder: ids and enums come again and again, and are immutable."""
 
 
 def _raise_map(value: dict[Any, Any]) -> Any:
@@ -347,7 +352,7 @@ def _raise_error(name: str, arguments: tuple[Any, ...], text: str) -> BaseExcept
     else:
         try:
             error = cls(*arguments)
-        except Exception:  # noqa: BLE001 - its constructor does not take its own args
+        except Exception:  # noqa: BLE001 - its constructor does not accept its own args
             error = RemoteError(short_name, ", ".join(map(str, arguments)))
     if isinstance(error, FlinkRayError):
         error.remote_traceback = text

@@ -1,16 +1,13 @@
-"""Envelopes: what is around a call or an answer on the wire.
+"""Envelopes: the parts of a call or an answer on the wire.
 
-One envelope is one msgpack array that begins with the protocol version and the kind.  The payload
-inside is packed on its own, so that what cannot be decoded there fails that one call only, and
-nothing of it is decoded before the fencing token was found right.  It comes last, so that a large
-one need not be copied on its way into the envelope and out of it.
+An envelope is a msgpack array. The payload is packed separately, so that a bad payload fails only
+one call, and no payload is decoded before its fencing token was checked. The payload comes last, so
+that a large payload need not be copied into the envelope and out of it.
 
-=========  ==========================================================================
-requests   version, kind, sequence, target, method, token, timeout, trace, payload
-answers    version, kind, sequence, payload
-=========  ==========================================================================
+- requests: version, kind, sequence, target, method, token, timeout, trace, payload
+- answers: version, kind, sequence, payload
 
-Who sends is not in the envelope: the handshake of the connection knows.
+The sender is not in the envelope: the handshake of the connection identifies it.
 """
 
 from __future__ import annotations
@@ -27,53 +24,55 @@ from flinkray.rpc.wire.packing import LARGE, LONGEST, Packed, bytes_head, pack, 
 
 PROTOCOL_VERSION = 2
 MAX_FRAME_SIZE = 10_485_760
-"""Bytes; Flink's akka.framesize default."""
+"""The default frame limit in bytes; the default of Flink's akka.framesize."""
 
 
 class Kind(IntEnum):
-    """What an envelope is."""
+    """The kind of an envelope."""
 
     RESOLVE = 1
-    """Ask for the number of endpoint ``method`` (or whether number ``target`` lives), and for the
-    notice of its end; the payload is a gateway's type name or None."""
+    """Asks for the number of endpoint ``method``, or whether number ``target`` lives.
+
+    Also asks for the notice of its end. The payload is a gateway's type name or None.
+    """
     ASK = 2
     TELL = 3
     STOP = 4
-    """Ask the process to stop; answered when it is about to end."""
+    """Asks the process to stop; answered when the process is about to end."""
     PING = 5
-    """Answered at once: whether an endpoint lives in the process."""
+    """Asks whether any endpoint lives in the process; answered at once."""
     RESULT = 6
     ERROR = 7
     TERMINATED = 8
-    """Endpoint number ``sequence`` has terminated; the payload is the reason if it has failed, else
-    None."""
+    """Reports that endpoint number ``sequence`` has terminated.
+
+    The payload is the reason if the endpoint has failed, else None.
+    """
 
 
 # plain ints: an IntEnum member costs a conversion each time it is packed
 RESOLVE, ASK, TELL, STOP, PING, RESULT, ERROR, TERMINATED = map(int, Kind)
 
 CONTROL_LANE = 0
-"""The target of requests that are not for an endpoint; endpoint numbers begin at 1."""
+"""The target of requests to the process, not to an endpoint; endpoint numbers begin at 1."""
 
 ENDED = "the endpoint has terminated"
-"""Why an endpoint does not answer; the caller's side adds which call it was.  After a colon, what
-the endpoint has failed with."""
+"""Why an endpoint does not answer; a colon and its error may follow. The caller adds the call."""
 
 MAX_CAUSE_BYTES = 4096
-"""Of the text that says what an endpoint has failed with."""
+"""The longest text of the error with which an endpoint has failed, in bytes."""
 
 MAX_CAUSES = 64
-"""Each side of a connection, and each process, remembers what so many endpoints have failed with:
-the newest ones."""
+"""How many failed endpoints each connection and each process remembers; the oldest are dropped."""
 
 
 def ended_with(error: BaseException | None) -> str:
-    """That an endpoint has terminated, and what it has failed with, if it has."""
+    """Return the text that an endpoint has terminated, with its error if it has failed."""
     return ENDED if error is None else f"{ENDED}: {sendable(summary_of(error), MAX_CAUSE_BYTES)}"
 
 
 def remember(causes: dict[int, str], number: int, reason: str) -> None:
-    """Keep why endpoint *number* has ended, if it has failed."""
+    """Store why endpoint *number* has ended, if it has failed; drops the oldest above the limit."""
     if reason != ENDED:
         causes[number] = reason
         if len(causes) > MAX_CAUSES:
@@ -81,7 +80,7 @@ def remember(causes: dict[int, str], number: int, reason: str) -> None:
 
 
 Payload = bytes | memoryview
-"""Of a message that came; a view where it is large."""
+"""The payload of a received message; a view if it is large."""
 
 Request = tuple[
     int, int, int, int, str, "bytes | None", "float | None", "dict[str, str] | None", Payload
@@ -89,20 +88,19 @@ Request = tuple[
 Answer = tuple[int, int, int, Payload]
 
 NOT_MSGPACK = (ValueError, TypeError, msgpack.UnpackException, RecursionError, MemoryError)
-"""What msgpack raises for bytes that are none of its."""
+"""The exceptions that msgpack raises for invalid bytes."""
 
 
 def _unpack_large(frame: bytes | memoryview, count: int) -> Any:
-    """An envelope of *count* parts, or something else."""
     parts = unpack_but_last(frame, count)
     return msgpack.unpackb(frame, use_list=False) if parts is None else parts
 
 
 def unpack_request(frame: bytes | memoryview) -> Request:
-    """The parts of a request.
+    """Return the parts of a request.
 
     Raises:
-        RpcSerializationError: it is none, or one of another protocol version.
+        RpcSerializationError: the frame is not a request, or has another protocol version.
     """
     try:
         if len(frame) > LARGE:
@@ -130,10 +128,10 @@ def unpack_request(frame: bytes | memoryview) -> Request:
 
 
 def unpack_answer(frame: bytes | memoryview) -> Answer:
-    """The parts of an answer or notice.
+    """Return the parts of an answer or a notice.
 
     Raises:
-        RpcSerializationError: as :func:`unpack_request`.
+        RpcSerializationError: the frame is neither, or has another protocol version.
     """
     try:
         if len(frame) > LARGE:
@@ -172,10 +170,10 @@ def _not_an_envelope(parts: Any) -> RpcSerializationError:
 
 
 def frame_of(parts: tuple[Any, ...], limit: int) -> Packed:
-    """The frame of a request or an answer, of which the payload may be in parts.
+    """Return the frame of a request or an answer; the payload may be in parts.
 
     Raises:
-        FrameTooLargeError: it is larger than *limit* bytes.
+        FrameTooLargeError: the frame is larger than *limit* bytes.
     """
     payload: Packed = parts[-1]
     if type(payload) is bytes and len(payload) <= LARGE:
@@ -205,29 +203,29 @@ def _too_large(size: int, limit: int) -> FrameTooLargeError:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A request, an answer or a notice, for those who look at frames and do not act on them."""
+    """A request, an answer or a notice, for code that inspects frames without handling them."""
 
     kind: Kind
     sequence: int
-    """Of a request: counts up within one connection.  Of an answer: that of its request."""
+    """A request's number counts up within a connection; an answer has its request's number."""
     payload: Payload
-    """Encoded arguments (a tuple), result, exception."""
+    """The encoded arguments (a tuple), result or exception."""
     target: int = CONTROL_LANE
-    """Number of an endpoint within its process; never used twice."""
+    """The number of an endpoint within its process; never used twice."""
     method: str = ""
     token: bytes | None = None
-    """Encoded fencing token."""
+    """The encoded fencing token; None: the call has none."""
     timeout: float | None = None
     """Seconds that the sender waits, counted from when it sent (clocks of nodes differ)."""
     trace: dict[str, str] | None = None
-    """Trace context, passed on as it is."""
+    """The caller's trace context, passed on unchanged."""
 
 
 def unpack(frame: bytes | memoryview) -> Envelope:
-    """The envelope of a frame of either direction.
+    """Return the envelope of a frame of either direction.
 
     Raises:
-        RpcSerializationError: as :func:`unpack_request`.
+        RpcSerializationError: the frame is no envelope, or has another protocol version.
     """
     try:
         _, kind, sequence, target, method, token, timeout, trace, payload = unpack_request(frame)

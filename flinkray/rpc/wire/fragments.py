@@ -1,8 +1,9 @@
 """How frames share one stream.
 
-On the wire each frame has its length before it (four bytes, big-endian).  A large frame travels in
-fragments, which have the top bit of their length set and begin with the number of the large frame
-and its total size; so others get in between, and no large frame holds up more than its own lane.
+On the wire, the length of each frame precedes it (four bytes, big-endian). A large frame is sent in
+fragments. A fragment has the top bit of its length set, and begins with the number and the total
+size of the large frame. So other frames can be sent between fragments, and a large frame delays
+only its own lane.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ FRAGMENT_HEAD = struct.Struct(">II")
 FRAGMENT_BIT = 1 << 31
 
 FRAGMENT_SIZE = 65_536
-"""Bytes of a large frame that travel together; larger frames are large frames."""
+"""Size of a fragment in bytes; frames above this size are large frames."""
 LARGEST_FRAGMENT = FRAGMENT_SIZE + FRAGMENT_HEAD.size
 MAX_LARGE_FRAMES = 8
-"""Large frames of one connection that are under way at the same time; with the frame limit, what
-bounds the memory that the other side needs to put them together."""
+"""How many large frames of one connection may be under way at the same time.
+
+Together with the frame limit, this bounds the memory that the receiver needs to join fragments.
+"""
 
 
 class _LargeFrame:
-    """A frame that leaves in fragments."""
-
     __slots__ = ("_missing", "_parts", "lane", "number", "size")
 
     def __init__(self, parts: Sequence[bytes]) -> None:
@@ -39,7 +40,7 @@ class _LargeFrame:
         self.lane: object = None
 
     def next_fragment(self, taken: list[bytes | memoryview]) -> int:
-        """Add it to what is *taken*; returns the size of its body."""
+        """Append the next fragment to *taken*; return the size of its content in bytes."""
         size = left = min(FRAGMENT_SIZE, self._missing)
         self._missing -= size
         length = FRAGMENT_BIT | (size + FRAGMENT_HEAD.size)
@@ -61,30 +62,32 @@ class _LargeFrame:
 
 
 class FrameSplitter:
-    """The sending side: frames by lanes in, bytes for the stream out.
+    """The sending side: takes frames by lane, returns bytes for the stream.
 
-    Small frames and fragments of large ones take turns, fragment by fragment.
+    Small frames and fragments of large frames alternate, fragment by fragment.
     """
 
     def __init__(self) -> None:
         self._small: list[bytes] = []
-        """Lengths and frames in turn."""
+        """Lengths and frames, alternating."""
         self.small_bytes = 0
-        """Bytes of small frames that have to be written yet."""
+        """Bytes of small frames that are not written yet."""
         self.large_bytes = 0
-        """Bytes of frames that are large, or behind one, and have to be written yet."""
+        """Bytes of large frames, and of frames queued behind them, that are not written yet."""
         self._lanes: dict[object, deque[bytes | _LargeFrame]] = {}
-        """What is behind the large frame of a lane; there is a lane only while it has one."""
+        """The frames queued behind the large frame of each lane.
+
+        A lane is here only while it has a large frame.
+        """
         self._under_way: deque[_LargeFrame] = deque()
         self._next: deque[_LargeFrame] = deque()
-        """Large frames of other lanes, until there are fewer under way."""
         self._numbers = 0
 
     def __bool__(self) -> bool:
         return bool(self._small or self._under_way)
 
     def put(self, frame: bytes, lane: int | None) -> None:
-        """Queue a frame behind those of its lane."""
+        """Queue a frame behind the earlier frames of its lane."""
         if len(frame) > FRAGMENT_SIZE:
             self._put_large(_LargeFrame((frame,)), lane)
         elif self._lanes and lane in self._lanes:
@@ -96,7 +99,7 @@ class FrameSplitter:
             self.small_bytes += len(frame)
 
     def put_parts(self, parts: Sequence[bytes], lane: int | None) -> None:
-        """Queue one frame that is in parts."""
+        """Queue one frame that is given in parts."""
         large = _LargeFrame(parts)
         if large.size > FRAGMENT_SIZE:
             self._put_large(large, lane)
@@ -113,7 +116,7 @@ class FrameSplitter:
             self._begin(large)
 
     def take(self, size: int) -> list[bytes | memoryview]:
-        """What to write next: about *size* bytes."""
+        """Return about *size* bytes to write next."""
         if not self._under_way and self.small_bytes <= size:
             small, self._small = self._small, []
             self.small_bytes = 0
@@ -169,30 +172,28 @@ class FrameSplitter:
 
 @dataclass(slots=True)
 class _PartialFrame:
-    """A large frame of which more has to come."""
-
     memory: bytearray
     content: memoryview
-    """As much of the memory as the frame takes."""
+    """The part of *memory* that the frame takes."""
     received: int = 0
 
 
 class FragmentJoiner:
-    """The receiving side of large frames."""
+    """The receiving side: joins the fragments of large frames."""
 
     def __init__(self, max_frame_size: int) -> None:
         self._max_frame_size = max_frame_size
         self._frames: dict[int, _PartialFrame] = {}
-        """By number."""
         self._spare: bytearray | None = None
-        """Memory of a frame that was taken.  New memory costs more than what is copied to it, as
-        the system has to clear it, page by page."""
+        """The memory of an earlier frame, to be used again.
+
+        New memory costs more than copying into it, as the system has to clear it page by page.
+        """
 
     def place_for(self, number: int, total: int, size: int) -> memoryview:
-        """Where the *size* bytes go that come next of large frame *number*, of *total* bytes.
+        """Return the memory for the next *size* bytes of large frame *number*, of *total* bytes.
 
-        Raises:
-            RpcConnectionError: this cannot be a fragment of a frame within the limits.
+        Raises RpcConnectionError: this cannot be a fragment of a frame within the limits.
         """
         if size <= 0:
             raise RpcConnectionError("a fragment without content came")
@@ -216,10 +217,9 @@ class FragmentJoiner:
         return frame.content[begin : frame.received]
 
     def take(self, number: int) -> memoryview | None:
-        """The large frame, if it is whole now that the last place was filled.
+        """Return the large frame, after its last place is filled, if it is complete, else None.
 
-        Its memory is used again for a frame to come: be done with it before asking for the next
-        place.
+        The frame's memory is used again: finish with the frame before the next :meth:`place_for`.
         """
         frame = self._frames[number]
         if frame.received < len(frame.content):
@@ -229,5 +229,5 @@ class FragmentJoiner:
         return frame.content
 
     def give_back(self) -> None:
-        """Keep no memory for frames to come."""
+        """Release the memory that is kept for later frames."""
         self._spare = None

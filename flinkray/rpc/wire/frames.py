@@ -1,4 +1,4 @@
-"""Frames on a socket; how they are laid out there: :mod:`flinkray.rpc.wire.fragments`."""
+"""Frames on a socket; for their layout see :mod:`flinkray.rpc.wire.fragments`."""
 
 from __future__ import annotations
 
@@ -21,38 +21,39 @@ from flinkray.rpc.wire.fragments import (
 from flinkray.rpc.wire.transport import WRITE_HIGH_WATER, FrameReceiver, Transport
 
 MAX_HANDSHAKE_FRAME = 4096
-"""Bytes; nobody may send more before it has proved that it belongs to the cluster."""
+"""Bytes; a peer may not send a larger frame before it has proved that it is of the cluster."""
 
 KEEPALIVE_IDLE = 60
-"""Seconds without a byte on a TCP connection after which the peer's system is asked for a sign."""
+"""Seconds of silence on a TCP connection until the system probes the peer."""
 KEEPALIVE_INTERVAL = 10
-"""Seconds between such questions."""
+"""Seconds between two such probes."""
 KEEPALIVE_COUNT = 6
-"""So many without an answer end the connection."""
+"""How many unanswered probes end the connection."""
 
 _WRITE_AT_ONCE = 131_072
-"""Bytes that are given to the socket together; what is sent later has to wait for them."""
+"""Bytes that are given to the socket together; later frames have to wait for them."""
 
 
 _WRITE_EARLY = 16_384
-"""Bytes that are not kept until the end of the loop's turn, so that the other side can begin."""
+"""More queued bytes than this are written before the loop's turn ends; the peer can begin early."""
 
 
 _MEMORY_KEPT = 1.0
-"""Seconds for which the memory of a large frame may lie ready for the next one."""
+"""Seconds for which the memory of a large frame is kept for the next one."""
 
 
 _BUFFER_SIZE = 262_144
-"""Bytes that are read at once, at the most."""
+"""The most bytes that are read at once."""
 
 _of_thread = threading.local()
 
 
 def _receive_buffer() -> memoryview:
-    """The one of this thread: what is received is copied or done with before anything else runs.
+    """Return the receive buffer of this thread.
 
-    Without it the loop makes a new one for each time that something comes, and for as much as might
-    come, which costs several calls to the system.
+    Received bytes are copied or handled before anything else runs. Without this buffer the loop
+    makes a new one for each read, as large as the most that may arrive, which costs several system
+    calls.
     """
     buffer: memoryview | None = getattr(_of_thread, "buffer", None)
     if buffer is None:
@@ -61,11 +62,10 @@ def _receive_buffer() -> memoryview:
 
 
 class FrameStream(asyncio.BufferedProtocol, Transport):
-    """Both ends of one socket: frames out, frames in.
+    """Both ends of one socket: sends and receives frames.
 
-    Until :meth:`attach`, frames are read one by one by :meth:`receive` (the handshake does); from
-    then on each goes to the receiver as it comes.  Frames that are sent in one turn of the loop
-    are written together.
+    Until :meth:`attach`, the handshake reads frames one by one with :meth:`receive`; then each
+    frame goes to the receiver. Frames sent in one turn of the loop are written together.
     """
 
     def __init__(self, max_frame_size: int = MAX_FRAME_SIZE) -> None:
@@ -75,12 +75,12 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
         self._receiver: FrameReceiver | None = None
         self._buffer = _receive_buffer()
         self._unread = b""
-        """What has come and is not a whole frame yet, or waits for its reader."""
+        """Received bytes that are not a whole frame yet, or wait for their reader."""
         self._joiner = FragmentJoiner(max_frame_size)
         self._gap: memoryview | None = None
-        """Where what comes next belongs, if it is the rest of a fragment ..."""
+        """The memory for the rest of the current fragment, if a fragment is incomplete ..."""
         self._gap_number = 0
-        """... of this large frame."""
+        """... and the number of its large frame."""
         self._is_memory_kept = False
         self._is_paused = False
         self._waiter: asyncio.Future[None] | None = None
@@ -93,10 +93,10 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
     # --- handshake ----------------------------------------------------------------------------
 
     async def receive(self) -> bytes:
-        """The next frame of the handshake.
+        """Return the next frame of the handshake.
 
         Raises:
-            RpcConnectionError: the connection ended, or what came is too large for a handshake.
+            RpcConnectionError: the connection ended, or the frame is too large for a handshake.
         """
         while True:
             unread = self._unread
@@ -121,7 +121,7 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
         self._receiver = receiver
         self._split(memoryview(self._unread))
         if self._lost is None:
-            if not self._is_paused:  # by what had come already
+            if not self._is_paused:  # unless frames that had arrived have paused it
                 self._read_on()
         elif self._receiver is not None:
             self._receiver = None
@@ -156,7 +156,7 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
                 self._write(_WRITE_AT_ONCE)
             elif outgoing.small_bytes > WRITE_HIGH_WATER:
                 self._hold_senders()
-        # a large frame as such makes only its own lane wait; many of them make senders wait too
+        # a large frame delays only its own lane; many large frames delay all senders
         if outgoing.large_bytes > self._max_frame_size:
             self._hold_senders()
 
@@ -204,7 +204,7 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
             self._transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._receiver is None:  # strangers have nothing to say that is longer
+        if self._receiver is None:  # a stranger may not send longer frames
             return self._buffer[:MAX_HANDSHAKE_FRAME]
         return self._buffer
 
@@ -215,7 +215,7 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
             return
         self._unread += data
         if len(self._unread) > MAX_HANDSHAKE_FRAME and self._transport is not None:
-            self._transport.pause_reading()  # it is for whom the handshake makes way
+            self._transport.pause_reading()  # until the handshake has read it
         self._wake_reader()
 
     def _split(self, data: memoryview) -> None:
@@ -243,7 +243,7 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
         self._unread = bytes(data[position:])
 
     def _fragment(self, data: memoryview, begin: int, length: int) -> int:
-        """A fragment of a large frame, or something else; returns where in *data* to go on."""
+        """Begin or refuse a fragment of a large frame; return the position in *data* after it."""
         assert self._receiver is not None
         size = length & ~FRAGMENT_BIT
         try:
@@ -264,7 +264,7 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
         return self._fill(data, begin + FRAGMENT_HEAD.size)
 
     def _fill(self, data: memoryview, begin: int) -> int:
-        """Copy to the gap what is there for it; returns where in *data* to go on."""
+        """Copy the bytes of the current fragment from *data*; return the position after them."""
         assert self._receiver is not None
         assert self._gap is not None
         gap = self._gap
@@ -305,7 +305,10 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
         self.abort(reason)
 
     def abort(self, reason: str) -> None:
-        """End the connection as it is; the receiver is told the reason."""
+        """End the connection at once, without sending the queued frames.
+
+        *reason* is reported to this side's receiver.
+        """
         self._break_reason = self._break_reason or reason
         if self._transport is not None:
             self._transport.abort()
@@ -338,16 +341,16 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
         self._wake_reader()
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
-            # proxies may hold on to a lost connection for long
+            # proxies may hold a lost connection for long
             self._joiner, self._gap, self._unread = FragmentJoiner(0), None, b""
             receiver.connection_lost(self._lost)
 
 
 def _notice_silence(own_end: socket.socket) -> None:
-    """A peer whose machine has lost its power sends no end: have the system ask for a sign of life.
+    """Have the system probe the peer: a peer whose machine loses its power sends no end.
 
-    No TCP_USER_TIMEOUT, by which Linux also ends connections whose other side lives and does not
-    read, as one does whose handlers cannot keep up.
+    TCP_USER_TIMEOUT is not used, as with it Linux also ends connections to a live peer that does
+    not read, such as a peer whose handlers cannot keep up.
     """
     own_end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
@@ -355,11 +358,10 @@ def _notice_silence(own_end: socket.socket) -> None:
         ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL),
         ("TCP_KEEPCNT", KEEPALIVE_COUNT),
     ):
-        if hasattr(socket, option):  # not everywhere but on Linux
+        if hasattr(socket, option):  # some systems other than Linux lack them
             own_end.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def _may_be_fragment(length: int) -> bool:
-    """Whether a large frame's number and size, and something of it, follow such a length."""
     size = length & ~FRAGMENT_BIT
     return size != length and FRAGMENT_HEAD.size < size <= LARGEST_FRAGMENT

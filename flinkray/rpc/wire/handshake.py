@@ -1,10 +1,10 @@
-"""Proving on both sides of a new connection that it belongs to the cluster.
+"""The handshake: both sides of a new connection prove that they belong to the cluster.
 
 Hello (client, with a nonce) → challenge (server, with a nonce and its proof) → proof (client) →
-welcome.  A proof is an HMAC-SHA256, keyed with the cluster's secret, of who gives it, the hello and
-the server's nonce; so nothing of the secret is on the wire, and no recorded proof serves twice.
-No envelope is read before the client's proof was found right.  Frames after it are neither signed
-nor encrypted: on an untrusted network use TLS below.
+welcome. A proof is an HMAC-SHA256, keyed with the cluster's secret, over the role of the prover,
+the hello and the server's nonce; so the secret is never sent, and a recorded proof cannot be used
+again. No envelope is read before the client's proof was checked. Frames after the handshake are
+neither signed nor encrypted: on an untrusted network use TLS below.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ _NONCE_SIZE = 32
 
 
 class HandshakeStream(Protocol):
-    """What a handshake needs of a new connection."""
+    """The methods of a new connection that a handshake needs."""
 
     def send(self, frame: bytes) -> None: ...
 
     async def receive(self) -> bytes:
-        """The next frame; raises RpcConnectionError when the connection has ended."""
+        """Return the next frame; raise RpcConnectionError if the connection has ended."""
 
 
 async def introduce(
     stream: HandshakeStream, secret: bytes, identity: str, process_name: str, incarnation: str
 ) -> None:
-    """The client's part; *identity* is its own, the rest says whom it wants to reach.
+    """Do the client's part of the handshake.
 
-    Raises:
-        HandshakeError: version or secret differ.
-        RpcConnectionError: another process is there, or the connection ended.
+    *identity* is the client's own; *process_name* and *incarnation* name the wanted server. Raises
+    HandshakeError (version or secret differ), RpcConnectionError (wrong process, or it is lost).
     """
     hello = msgpack.packb(
         (_MAGIC, PROTOCOL_VERSION, os.urandom(_NONCE_SIZE), identity, process_name, incarnation)
@@ -55,11 +54,10 @@ async def introduce(
 async def receive(
     stream: HandshakeStream, secret: bytes, process_name: str, incarnation: str
 ) -> str:
-    """The server's part; returns the client's identity.
+    """Do the server's part of the handshake; return the client's identity.
 
-    Raises:
-        HandshakeError: the client is refused, and was told why.
-        RpcConnectionError: the connection ended.
+    Raises HandshakeError (the client was refused and got the reason) or RpcConnectionError
+    (connection lost).
     """
     hello = await stream.receive()
     parts = _unpack(hello)

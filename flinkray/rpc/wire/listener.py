@@ -1,7 +1,7 @@
-"""The sockets at which a process waits for its peers.
+"""The sockets on which a process accepts its peers.
 
-Whoever has connected and has not yet proved that it belongs to the cluster is a *stranger*.  There
-are only so many at a time, so that they cost a bounded number of file descriptors and tasks.
+A peer that has connected and has not yet proved that it belongs to the cluster is a *stranger*. The
+number of strangers is limited, so that they cost a bounded number of file descriptors and tasks.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ from flinkray.rpc.wire.frames import FrameStream
 logger = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT = 5.0
-"""Seconds that a new peer has for TLS, and again for proving that it belongs to the cluster."""
+"""Seconds that a new peer has for TLS, and again for the handshake."""
 
 MAX_STRANGERS = 256
-"""Peers that may be about to prove that they belong to the cluster, at one time."""
+"""The most strangers at one time."""
 
 PATIENCE = 0.5
-"""Seconds that a stranger has in any case while there are so many; then it makes room for others,
-which wait in the system's queue until then.  A peer that means well is done within milliseconds."""
+"""Seconds that a stranger may stay at least when there are too many strangers.
+
+Then it is refused to make room for waiting peers; a good peer needs only milliseconds.
+"""
 
 _BACKLOG = 1024
 _EXHAUSTED_PAUSE = 1.0
-"""Seconds until the next peer is accepted after the process had no file descriptor left."""
+"""Seconds until the next accept after the process ran out of file descriptors."""
 
 
 class Listener:
-    """Accepts peers at TCP (with TLS, if so wished) and, on Linux, at an abstract unix socket."""
+    """Accepts peers over TCP (with TLS if configured) and, on Linux, an abstract Unix socket."""
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class Listener:
         create_task: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
         tls: ssl.SSLContext | None,
     ) -> None:
-        """*welcome* gets each new peer's stream; *refuse* hears why one did not come so far."""
+        """*welcome* gets the stream of each new peer, *refuse* the reason of each refused peer."""
         self._new_stream = new_stream
         self._welcome = welcome
         self._refuse = refuse
@@ -53,23 +55,25 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._loops: list[asyncio.Task[None]] = []
         self._strangers: dict[asyncio.Task[None], float] = {}
-        """Oldest first, with the loop's time when they came."""
+        """The strangers with the loop's time when each came, oldest first."""
         self._leaving: asyncio.Future[None] | None = None
-        """Done when one of them is no stranger any more."""
+        """Completes when a stranger leaves; None: nobody waits for that."""
 
     @property
     def strangers(self) -> int:
-        """How many there are now."""
+        """How many strangers there are now."""
         return len(self._strangers)
 
     @property
     def has_tls(self) -> bool:
-        """Whether TCP peers have to speak it."""
+        """Whether TCP peers have to use TLS."""
         return self._tls is not None
 
     def listen_tcp(self, host: str) -> int:
-        """Returns the port.  Where *host* is not one of this machine's own addresses (NAT), at all
-        of them."""
+        """Listen on TCP and return the port.
+
+        If *host* is not an address of this machine (NAT), the socket listens on all addresses.
+        """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             listening = socket.create_server((host, 0), family=family, backlog=_BACKLOG)
@@ -80,9 +84,10 @@ class Listener:
         return port
 
     def listen_unix(self, name: str) -> str | None:
-        """Returns the path; None where there are no abstract sockets, which leave no file behind.
+        """Listen on an abstract Unix socket, which leaves no file, and return its path.
 
-        Never with TLS: what goes through it stays on this machine.
+        None: the platform has no abstract sockets. TLS is never used here, as the data stays on
+        this machine.
         """
         if sys.platform != "linux":
             return None
@@ -112,7 +117,7 @@ class Listener:
             try:
                 accepted, _ = await loop.sock_accept(listening)
             except ConnectionError:
-                continue  # it was gone before it was accepted
+                continue  # the peer was gone before it was accepted
             except OSError as error:
                 logger.warning("no peer can be accepted: %s", error)
                 await asyncio.sleep(_EXHAUSTED_PAUSE)
@@ -122,7 +127,7 @@ class Listener:
             stranger.add_done_callback(self._left)
 
     async def _room(self) -> None:
-        """Wait until there is room for one stranger more."""
+        """Wait until there is room for another stranger; refuse the oldest if it is too slow."""
         loop = asyncio.get_running_loop()
         while len(self._strangers) >= MAX_STRANGERS:
             oldest, since = next(iter(self._strangers.items()))

@@ -1,7 +1,4 @@
-"""Packing by msgpack, with packers that are used again.
-
-Making a packer costs as much as packing a message.
-"""
+"""Packing by msgpack. Packers are used again: to make a packer costs as much as to pack a value."""
 
 from __future__ import annotations
 
@@ -10,28 +7,28 @@ import struct
 import msgpack
 
 LARGE = 65_536
-"""Bytes; what is larger is worth an effort not to be copied."""
+"""Bytes above this size are not copied where that can be avoided."""
 
 Packed = bytes | list[bytes]
-"""A packed value, or the parts of it in their order."""
+"""A packed value, or its parts in order."""
 
 LONGEST = 0xFFFF_FFFF
-"""Bytes that msgpack can pack as one value."""
+"""The most bytes that msgpack can pack as one value."""
 
 _BIN_32 = struct.Struct(">BI")
 _BIN_32_CODE = 0xC6
 _HEAD = 8192
-"""Bytes within which :func:`unpack_but_last` expects all but the last value."""
+"""Bytes within which :func:`unpack_but_last` expects all values but the last."""
 
 _idle: list[msgpack.Packer] = []
-"""Any thread takes and returns."""
+"""Packers that are not in use; any thread takes and returns packers."""
 
 
 def pack(value: object) -> bytes:
-    """The msgpack form of *value*.
+    """Return the msgpack form of *value*.
 
     Raises:
-        TypeError, ValueError, OverflowError, RecursionError: msgpack's.
+        TypeError, ValueError, OverflowError, RecursionError: raised by msgpack.
     """
     try:
         packer = _idle.pop()
@@ -44,20 +41,20 @@ def pack(value: object) -> bytes:
 
 
 def bytes_head(size: int) -> bytes:
-    """What is before so many bytes when they are packed: at most :data:`LONGEST`."""
+    """Return the msgpack head of *size* bytes (at most :data:`LONGEST`)."""
     return _BIN_32.pack(_BIN_32_CODE, size)
 
 
 def array_head(count: int) -> bytes:
-    """What is before so many values when they are packed as a tuple."""
+    """Return the msgpack head of a tuple of *count* values."""
     head: bytes = msgpack.Packer().pack_array_header(count)
     return head
 
 
 def unpack_but_last(data: bytes | memoryview, count: int) -> tuple[object, ...] | None:
-    """A packed tuple of *count* values, the last of which are bytes and here a view of *data*.
+    """Return a packed tuple of *count* values, with the last (bytes) as a view of *data*.
 
-    None: it is something else, or begins with more than is looked at.
+    None: *data* holds something else, or the other values are too long.
     """
     unpacker = msgpack.Unpacker(use_list=False, read_size=_HEAD, max_buffer_size=_HEAD)
     unpacker.feed(data[:_HEAD])

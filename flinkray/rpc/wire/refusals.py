@@ -1,4 +1,4 @@
-"""What is refused of peers, in the log: a few lines, and how many more there would have been."""
+"""Logs refusals of peers: a few lines per period, and the number of the others."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import logging
 from collections.abc import Callable
 
 MAX_LINES = 5
-"""In each period; what is beyond is counted."""
+"""The most log lines in each period; further refusals are only counted."""
 
 PERIOD = 10.0
-"""Seconds."""
+"""The length of a period in seconds."""
 
 _LONGEST = 300
-"""Characters of a reason, which may be made of what a stranger has sent."""
+"""The most characters of a reason, as a stranger's data may be part of the reason."""
 
 
 class RefusalLog:
-    """Whoever can connect may give reasons for such lines, as often as it likes."""
+    """Limits the log lines about refused peers, as any peer can cause many refusals."""
 
     def __init__(self, logger: logging.Logger, clock: Callable[[], float]) -> None:
-        """*clock*: seconds that pass."""
+        """*clock* returns monotonic seconds."""
         self._logger = logger
         self._clock = clock
         self._period_ends = clock()
@@ -27,7 +27,7 @@ class RefusalLog:
         self._suppressed = 0
 
     def refused(self, what: str, reason: str) -> None:
-        """*what* was refused, and by whom; *reason* is cut where it is long."""
+        """Log that *what* was refused, and why; a long *reason* is cut."""
         now = self._clock()
         if now >= self._period_ends:
             self.tell_rest()
@@ -42,7 +42,7 @@ class RefusalLog:
         self._logger.warning("%s: %s", what, reason)
 
     def tell_rest(self) -> None:
-        """How many were not told one by one, if there are any."""
+        """Log how many refusals were only counted, if any."""
         suppressed, self._suppressed = self._suppressed, 0
         if suppressed:
             self._logger.warning("%d more refusals are not told one by one", suppressed)

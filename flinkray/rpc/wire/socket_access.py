@@ -1,4 +1,4 @@
-"""What a process needs for listeners of its own, beside that of its RPC service."""
+"""What a process needs to open its own listeners, beside the listener of its RPC service."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from flinkray.rpc.wire.tls import Tls
 
 @dataclass(frozen=True, slots=True)
 class SocketAccess:
-    """Where to listen, and how both sides of a connection prove that they belong together."""
+    """The host to listen on, and the means by which both sides of a connection authenticate."""
 
     host: str
     node_id: str
-    """Processes with the same one can talk through unix sockets."""
+    """The id of the node; processes with the same id can use Unix sockets."""
     secret: bytes = field(repr=False)
-    """The cluster's."""
+    """The secret of the cluster."""
     tls: Tls | None
-    """Between nodes; None: none."""
+    """The TLS contexts for connections between nodes; None: TLS is off."""

@@ -1,10 +1,9 @@
-"""TLS between nodes, where Ray has it on: the same switch, the same files.
+"""TLS between nodes, configured by the switch and the files of Ray's TLS.
 
-Ray is told by ``RAY_USE_TLS=1`` and by the paths in ``RAY_TLS_SERVER_CERT``,
-``RAY_TLS_SERVER_KEY`` and ``RAY_TLS_CA_CERT``.  Both sides of a connection show their certificate,
-and each must be signed by that CA.  Names in certificates are not compared with addresses: whom one
-talks to is proved by the handshake that follows, which knows the process's incarnation and the
-cluster's secret.
+Ray's settings are ``RAY_USE_TLS=1`` and the paths in ``RAY_TLS_SERVER_CERT``,
+``RAY_TLS_SERVER_KEY`` and ``RAY_TLS_CA_CERT``. Both sides of a connection show certificates signed
+by that CA. Names in certificates are not compared with addresses: the handshake that follows checks
+the process's incarnation and the cluster's secret.
 """
 
 from __future__ import annotations
@@ -23,17 +22,16 @@ AUTHORITY = "RAY_TLS_CA_CERT"
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What the two sides of a connection speak TLS with."""
+    """The TLS contexts of the two sides of a connection."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
 
 
 def tls_of(environment: Mapping[str, str]) -> Tls | None:
-    """None: Ray's TLS is off there.
+    """Return the TLS contexts for the variables of *environment*; None: Ray's TLS is off.
 
-    Raises:
-        ConfigurationError: it is on, and a variable is not set or its file is not usable.
+    Raises ConfigurationError: TLS is on, and a variable or its file is missing or not usable.
     """
     if environment.get(SWITCH, "0").lower() not in ("1", "true"):
         return None

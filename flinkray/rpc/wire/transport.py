@@ -1,4 +1,4 @@
-"""What carries frames between two processes, and the one that never leaves this process."""
+"""Transports carry frames between two processes; one kind stays within a process."""
 
 from __future__ import annotations
 
@@ -10,53 +10,53 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 WRITE_HIGH_WATER = 262_144
-"""Bytes that are queued for the other side before senders should wait."""
+"""Bytes queued for the other side above which senders should wait."""
 
 
 class FrameReceiver(Protocol):
-    """The end of a transport where frames arrive."""
+    """The receiving end of a transport."""
 
     def frame_received(self, frame: bytes | memoryview) -> None:
-        """Frames arrive whole, each once; those of one lane in the order they were sent.
+        """Handle a frame. Frames arrive whole, each once, and in order within a lane.
 
-        A view is of memory that is used again after the call.
+        If *frame* is a view, its memory is used again after the call.
         """
 
     def frame_refused(self, reason: str) -> None:
-        """What came could not be a frame; the connection is about to be lost for it."""
+        """Note that invalid data arrived instead of a frame; the connection ends after this."""
 
     def connection_lost(self, reason: str) -> None:
-        """Once; no frame comes after it."""
+        """Handle the loss of the connection; called once, after the last frame."""
 
 
 class Transport(ABC):
-    """The end of a transport where frames are sent."""
+    """The sending end of a transport."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._congested: asyncio.Future[None] | None = None
-        """Set while senders should wait."""
+        """A future while senders should wait, completed when they may go on; else None."""
 
     @abstractmethod
     def attach(self, receiver: FrameReceiver) -> None:
-        """Give *receiver* what arrives at this end, also what has arrived already."""
+        """Give *receiver* the frames that arrive at this end or have arrived already."""
 
     @abstractmethod
     def send(self, frame: bytes, lane: int | None = None) -> None:
-        """Queue a frame; dropped when the connection is gone.
+        """Queue a frame; the frame is dropped if the connection is lost.
 
-        Frames of one lane arrive in the order they were sent, and a large frame holds up those of
-        its own lane only.  A large frame without a lane may be overtaken by any other.
+        Frames of one lane arrive in the order they were sent, and a large frame delays only its own
+        lane. A large frame without a lane may be overtaken by any other frame.
         """
 
     def send_parts(self, parts: Sequence[bytes], lane: int | None = None) -> None:
-        """Send one frame that is in parts; large ones are not copied where that can be avoided."""
+        """Send one frame given in parts; large parts are not copied where that can be avoided."""
         self.send(b"".join(parts), lane)
 
     @property
     @abstractmethod
     def has_unsent(self) -> bool:
-        """Whether something that was sent here has not left this process yet, for all one knows."""
+        """Whether frames that were sent here may not have left this process yet."""
 
     @property
     def is_congested(self) -> bool:
@@ -64,46 +64,44 @@ class Transport(ABC):
         return self._congested is not None
 
     async def drain(self) -> None:
-        """Wait until the queue is short again, or the connection gone."""
+        """Wait until the queue is short again, or the connection is lost."""
         if self._congested is not None:
             await asyncio.shield(self._congested)
 
     def _hold_senders(self) -> None:
-        """For subclasses: the queue is long."""
         if self._congested is None:
             self._congested = self._loop.create_future()
 
     def _let_senders_go(self) -> None:
-        """For subclasses: the queue is short, or the connection gone."""
         congested, self._congested = self._congested, None
         if congested is not None and not congested.done():
             congested.set_result(None)
 
     @abstractmethod
     def pause_reading(self) -> None:
-        """Give this side's receiver nothing more until :meth:`resume_reading`.
+        """Give this side's receiver no more frames until :meth:`resume_reading`.
 
-        The other side becomes congested when it goes on sending.  To be called at any time, also
+        The other side becomes congested if it goes on sending. May be called at any time, also
         while a frame is received; idempotent.
         """
 
     @abstractmethod
     def resume_reading(self) -> None:
-        """Go on after :meth:`pause_reading`, beginning in the loop's next turn; idempotent."""
+        """Go on after :meth:`pause_reading`, from the loop's next turn; idempotent."""
 
     @abstractmethod
     def close(self) -> None:
-        """Send what is queued, then end the connection; the other side is told."""
+        """Send the queued frames, then end the connection; the other side notices the end."""
 
     @abstractmethod
     def break_off(self, reason: str) -> None:
-        """End the connection as it is; this side's receiver is not told."""
+        """End the connection at once; *reason* is not reported to this side's receiver."""
 
 
 class MemoryTransport(Transport):
     """One end of a pair on one event loop; a frame arrives in the loop's next turn.
 
-    A frame takes no time to transfer, whatever its size, so that lanes make no difference.
+    A frame takes no time to transfer, whatever its size, so lanes make no difference.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -113,12 +111,11 @@ class MemoryTransport(Transport):
         self._travelling: list[bytes] = []
         self._inbox: deque[bytes] = deque()
         self._queued_bytes = 0
-        """Of both."""
         self._is_paused = False
         self._end: str | None = None
-        """Why the connection ends when the inbox is empty."""
+        """Why the connection ends once the inbox is empty; None: it does not end."""
         self._lost_reason: str | None = None
-        # what arrives must not run in the context of who sent it
+        # a frame must not be handled in the context of its sender
         self._context = contextvars.Context()
 
     @classmethod
@@ -218,7 +215,7 @@ class MemoryTransport(Transport):
 
 
 class OpeningTransport(Transport):
-    """Keeps what is sent while the real transport is being opened."""
+    """Keeps frames that are sent while the real transport is being opened."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
@@ -226,7 +223,7 @@ class OpeningTransport(Transport):
         self._hold_senders()
 
     def attach(self, receiver: FrameReceiver) -> None:
-        """Nothing arrives here."""
+        """Do nothing, as no frame arrives here."""
 
     def send(self, frame: bytes, lane: int | None = None) -> None:
         self._frames.append((frame, lane))
@@ -236,13 +233,13 @@ class OpeningTransport(Transport):
         return True
 
     def pause_reading(self) -> None:
-        """Nothing arrives here."""
+        """Do nothing, as no frame arrives here."""
 
     def resume_reading(self) -> None:
-        """Nothing arrives here."""
+        """Do nothing, as no frame arrives here."""
 
     def take(self) -> list[tuple[bytes, int | None]]:
-        """Frames and lanes of what was sent so far; whoever waits in :meth:`drain` goes on."""
+        """Return the frames sent so far, with lanes; callers waiting in :meth:`drain` go on."""
         self._let_senders_go()
         frames, self._frames = self._frames, []
         return frames

@@ -1,6 +1,6 @@
-"""Keyed state on a local disk (:mod:`flinkray.state.disk.engine`), for state larger than memory.
+"""A backend that keeps keyed state on a local disk, for state that is larger than memory.
 
-Values, lists, maps and timers are on the disk, with a cache.  Columnar tables are in memory.
+Values, lists, maps and timers are on the disk, with a cache; columnar tables are in memory.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ _SHAPES: dict[str, type[DiskTable[Any]]] = {
     "list": DiskListTable,
     "map": DiskMapTable,
 }
-"""By the descriptor's kind."""
+"""Table classes, by the descriptor's kind."""
 
 _LARGEST_BATCH = 1 << 20
-"""Bytes that a restore writes at once."""
+"""Number of bytes that a restore writes at once."""
 
 
 class DiskKeyedStateBackend(KeyedStateBackend):
-    """See the module.
+    """Keeps keyed state on a local disk; see the module's docstring.
 
     Raises:
-        StateStorageError: by all methods, and by those of its tables.
+        StateStorageError: raised by all methods, and by those of the tables, if the disk fails.
         StateError: the engine is not installed.
     """
 
@@ -85,12 +85,12 @@ class DiskKeyedStateBackend(KeyedStateBackend):
         self._restored: dict[str, RestoredTable] = {}
         self._columnar = ColumnarTables()
         self._known: dict[int, int] = {}
-        """Captures that others may begin at, and the epochs of changes since."""
+        """First epoch of later changes, by capture to which later captures can refer."""
 
     def _open_engine(self) -> Engine:
         load_module()
         directories = self._settings.directories
-        # Subtasks take turns: their key groups follow each other.
+        # Subtasks use the directories in turn: the turn follows from the key groups.
         turn = self.key_groups.first // (self.key_groups.last - self.key_groups.first + 1)
         directory = directories[turn % len(directories)] if directories else None
         try:
@@ -264,7 +264,7 @@ class DiskKeyedStateBackend(KeyedStateBackend):
         )
 
     def _take_over(self, table: DiskTable[Any], restored: RestoredTable) -> None:
-        """Write what was restored as rows.  Raises StateMigrationError."""
+        """Write the restored contents of a table as rows. Raises StateMigrationError."""
         serializer: StateSerializer = table.serializer
         for snapshot in restored.serializers:
             serializer.check(snapshot)
@@ -289,13 +289,12 @@ class DiskKeyedStateBackend(KeyedStateBackend):
         self._written(batch)
 
     def _written(self, batch: rocksdict.WriteBatch) -> rocksdict.WriteBatch:
-        """A new one, after that was written."""
         if len(batch):
             self._store.engine.write(batch)
         return self._store.engine.batch()
 
     def _remove_rows(self, table: DiskTable[Any], frame: Frame) -> None:
-        """Of places that an earlier frame may have: they are removed, or replaced as a whole."""
+        """Delete the rows of a frame's places; the frame removes or replaces these as a whole."""
         places = [
             *as_places(frame.removed_keys, frame.removed_namespaces),
             *as_places(frame.keys, frame.namespaces),

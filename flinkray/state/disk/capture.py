@@ -1,4 +1,4 @@
-"""Points in time of state on a disk: read from a snapshot of the engine, a key group at a time."""
+"""Captures of state on a disk, read from a snapshot of the engine, one key group at a time."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from flinkray.state.snapshots import (
 )
 
 _LARGEST_FRAME = 4 << 20
-"""Bytes of rows that become one frame, but for what one place holds."""
+"""Largest size of a frame in bytes; a single place may be larger."""
 _MOST_PLACES = 20_000
-"""Of one frame."""
+"""Largest number of places in a frame."""
 _MOST_TIMERS = 20_000
 
 
 class CapturedTable:
-    """A table, as far as the thread that writes the capture needs it."""
+    """The parts of a table that a capture's writing thread needs."""
 
     def __init__(self, table: DiskTable[Any], assign: KeyGroupAssigner) -> None:
         self.table = table
@@ -54,18 +54,18 @@ class CapturedTable:
         self.writer: StateFrameWriter = table.serializer.writer()
 
     def read_rows(self, pairs: Iterator[Pair]) -> Iterator[tuple[Any, Any]]:
-        """Places and their contents."""
+        """Yield (place, contents)."""
         return self.table.read_rows(self.codec, pairs)
 
     def columns(self, places: list[Any]) -> Places:
-        """Of keys, and of namespaces if there are any."""
+        """Return (keys, namespaces) of places; the latter are None if the table has none."""
         if not self.namespaced:
             return places, None
         return [key for key, _ in places], [namespace for _, namespace in places]
 
 
 class CapturedQueue:
-    """The same of timers."""
+    """The parts of a timer queue that a capture's writing thread needs."""
 
     def __init__(
         self, name: str, queue: DiskTimerQueue, memory: TableCapture, assign: KeyGroupAssigner
@@ -78,7 +78,7 @@ class CapturedQueue:
 
 @dataclass
 class _Frame:
-    """What is put together of a table."""
+    """A frame of a table that is being filled."""
 
     places: list[Any] = field(default_factory=list)
     contents: list[Any] = field(default_factory=list)
@@ -91,11 +91,8 @@ class _Frame:
 
 
 class DiskCapture(StateCapture):
-    """See :class:`StateCapture`.
-
-    Args:
-        epochs: changes of these are wanted only; None: everything is.
-    """
+    """A :class:`StateCapture` of a :class:`DiskKeyedStateBackend`.
+    *epochs*: only changes of these epochs are wanted; None: the whole state is wanted."""
 
     def __init__(
         self,
@@ -121,7 +118,7 @@ class DiskCapture(StateCapture):
         self.queues = queues
         self.columns = columns
         self.spool = spool
-        # Its own: the frames of a table are forgotten when it is asked for.
+        # A copy: the backend drops the frames of a table that comes into use.
         self.restored = {
             name: RestoredTable(it.kind, it.namespaced, list(it.serializers), dict(it.groups))
             for name, it in restored.items()
@@ -139,7 +136,7 @@ class DiskCapture(StateCapture):
 
 
 class _DiskStream(SnapshotStream):
-    """Reads while its bodies are taken."""
+    """Reads the state while its bodies are iterated."""
 
     def __init__(self, capture: DiskCapture) -> None:
         self.key_groups = capture.key_groups
@@ -242,12 +239,11 @@ class _DiskStream(SnapshotStream):
             yield from self._written(group, table, frame)
 
     def _written(self, group: int, table: CapturedTable, frame: _Frame) -> Iterator[SnapshotBody]:
-        """And the frame is empty."""
         config = table.descriptor.ttl_config
         if config is not None and config.cleanup_strategies.in_full_snapshot():
             limit = self._capture.moment - config.ttl
             places, contents = without_expired(table.table, frame.places, frame.contents, limit)
-            if not self._capture.is_whole:  # nor is what an earlier snapshot has of them to be seen
+            if not self._capture.is_whole:  # remove what earlier snapshots have
                 frame.removed += set(frame.places).difference(places)
             frame.places, frame.contents = places, contents
         if frame.places or frame.removed:

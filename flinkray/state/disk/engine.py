@@ -1,8 +1,8 @@
-"""RocksDB, as far as state needs it: ordered bytes on a local disk.
+"""Wraps RocksDB as a store of ordered key-value pairs on a local disk.
 
-Nothing else imports ``rocksdict``.  What is here is scratch: it belongs to one attempt of one
-subtask, and is gone with it.  Checkpoints are what is kept, so nothing is logged and nothing synced
-here.  RocksDB's own errors have no class of their own: they become :class:`StateStorageError`.
+No other module imports ``rocksdict``. The data is temporary: it belongs to one attempt of one
+subtask and is deleted with the attempt. Durable state is in checkpoints, so there is no write-ahead
+log and no sync here. RocksDB raises plain exceptions, which become :class:`StateStorageError`.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ if TYPE_CHECKING:
 Pair = tuple[bytes, bytes]
 
 _PORTION = 512
-"""Pairs that are read at once by whoever must not keep an iterator."""
+"""Number of pairs read at once for callers that must not keep an iterator open."""
 _BLOOM_BITS = 10
 _LARGEST_BUFFER = 64 << 20
-"""Bytes of a table in memory, as RocksDB has it by default."""
+"""Largest size in bytes of a table in memory; RocksDB's default."""
 
 
 class StateStorageError(StateError):
-    """The local disk does not take or give state; the text names the folder and the way out.
-    The task fails, and goes on from its latest checkpoint where there is room."""
+    """The local disk cannot store or read state; the text names the folder and a solution.
+    The task fails and restarts from the latest checkpoint, perhaps on a disk with space."""
+
+    retryable = True
 
 
 @contextmanager
-def storage_errors(folder: Path, what: str) -> Iterator[None]:
-    """Errors of RocksDB name the folder."""
+def disk_errors(folder: Path, what: str) -> Iterator[None]:
+    """Convert RocksDB's errors to StateStorageError, whose text names the folder."""
     try:
         yield
     except Exception as error:
-        # RocksDB's errors are plain exceptions, or its own of a closed database.
+        # RocksDB raises plain exceptions, or a class of rocksdict if the database is closed.
         if type(error) is not Exception and type(error).__module__ != "rocksdict":
             raise
         raise StateStorageError(
@@ -53,14 +55,14 @@ def storage_errors(folder: Path, what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """What all engines of a process have together, in bytes."""
+    """Memory that all engines of a process share, in bytes."""
 
     total: int
     write_buffer_ratio: float
 
 
 class _Shared:
-    """One cache, in which also the tables count that are being filled."""
+    """The block cache that all engines share; tables being filled count toward its size, too."""
 
     def __init__(self, memory: EngineMemory) -> None:
         module = load_module()
@@ -84,7 +86,7 @@ def _shared_of(memory: EngineMemory) -> _Shared:
 
 
 def load_module() -> Any:
-    """Raises StateError: it is not installed."""
+    """Return the module ``rocksdict``. Raises StateError if it is not installed."""
     try:
         import rocksdict
     except ImportError as error:
@@ -96,13 +98,11 @@ def load_module() -> Any:
 
 
 class Engine:
-    """One database, in a folder of its own.  From any thread; batches and iterators from one.
+    """A RocksDB database in its own folder.
 
-    It is closed, and its folder is removed, when its owner and all who read snapshots of it have
-    released it.
-
-    Raises:
-        StateStorageError: by all methods.
+    It may be used from any thread; a batch or an iterator from one thread only. The database is
+    closed and its folder removed when the owner and all readers of its snapshots have released it.
+    All methods raise StateStorageError if the disk fails.
     """
 
     def __init__(self, folder: LockedFolder, memory: EngineMemory) -> None:
@@ -123,7 +123,7 @@ class Engine:
         table.set_bloom_filter(_BLOOM_BITS, False)
         table.set_cache_index_and_filter_blocks(True)
         table.set_pin_l0_filter_and_index_blocks_in_cache(True)
-        # In parts: of a large file, one index or filter is too large for a small cache to keep.
+        # Partitioned, as the index or filter of a large file is too large for a small cache.
         table.set_index_type(module.BlockBasedIndexType.two_level_index_search())
         table.set_partition_filters(True)
         table.set_pin_top_level_index_and_filter(True)
@@ -133,9 +133,9 @@ class Engine:
         self._lock = threading.Lock()
         self._holders = 1
         self.path = folder.path
-        weakref.finalize(self, folder.remove)  # of one that nobody has closed
+        weakref.finalize(self, folder.remove)  # for an engine that was never closed
         try:
-            with storage_errors(folder.path, "kept"):
+            with disk_errors(folder.path, "kept"):
                 self._db: rocksdict.Rdict = module.Rdict(str(folder.path / "db"), options)
                 self._db.set_write_options(self._writes)
         except StateStorageError:
@@ -145,18 +145,18 @@ class Engine:
     # --- holders ------------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """It stays until one more has released it."""
+        """Add a holder; the engine stays open until each holder has called :meth:`release`."""
         with self._lock:
             self._holders += 1
 
     def release(self) -> None:
-        """The last one closes it."""
+        """Remove a holder; the last one closes the engine."""
         with self._lock:
             self._holders -= 1
             is_last = self._holders == 0
         if is_last:
             try:
-                with storage_errors(self.path, "closed"):
+                with disk_errors(self.path, "closed"):
                     self._db.close()
             finally:
                 self._folder.remove()
@@ -164,39 +164,38 @@ class Engine:
     # --- pairs --------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> bytes | None:
-        """What is there."""
+        """Return the value of a key; None if the key does not exist."""
         try:
             found: bytes | None = self._db.get(key)
-        except Exception as error:  # on the path of every miss, hence without a context
-            with storage_errors(self.path, "read"):
+        except Exception as error:  # no context manager around it, as every cache miss comes here
+            with disk_errors(self.path, "read"):
                 raise error
         return found
 
     def batch(self) -> rocksdict.WriteBatch:
-        """What is to be written at once."""
+        """Return an empty batch of writes, which are made together."""
         batch: rocksdict.WriteBatch = self._module.WriteBatch(raw_mode=True)
         return batch
 
     def write(self, batch: rocksdict.WriteBatch) -> None:
-        """All of it, or nothing."""
-        with storage_errors(self.path, "written"):
+        """Write a batch: all of its writes, or none."""
+        with disk_errors(self.path, "written"):
             self._db.write(batch, self._writes)
 
     def delete_range(self, begin: bytes, end: bytes) -> None:
-        """Everything from *begin* up to but not including *end*."""
-        with storage_errors(self.path, "written"):
+        """Delete all keys from *begin* up to but not including *end*."""
+        with disk_errors(self.path, "written"):
             self._db.delete_range(begin, end, self._writes)
 
     def scan(self, begin: bytes, end: bytes) -> Iterator[Pair]:
-        """In order, as it is now."""
+        """Yield the pairs from *begin* up to *end*, in order, as of the beginning of the scan."""
         reads = self._module.ReadOptions()
         reads.set_iterate_upper_bound(end)
-        with storage_errors(self.path, "read"):
+        with disk_errors(self.path, "read"):
             yield from self._db.items(from_key=begin, read_opt=reads)
 
     def scan_in_portions(self, begin: bytes, end: bytes) -> Iterator[Pair]:
-        """In order, for those who take their time: what has come or gone meanwhile may be seen or
-        not."""
+        """Yield pairs in order, for slow callers; changes during the scan may be seen or not."""
         while True:
             portion = list(islice(self.scan(begin, end), _PORTION))
             yield from portion
@@ -205,30 +204,30 @@ class Engine:
             begin = portion[-1][0] + b"\x00"
 
     def reader(self) -> Reader:
-        """Of what there is now, for many short ranges."""
-        with storage_errors(self.path, "read"):
+        """Return a reader of the present contents, for many short ranges."""
+        with disk_errors(self.path, "read"):
             return Reader(self.path, self._db.iter())
 
     def snapshot(self) -> Snapshot:
-        """This moment; the engine is held by it."""
+        """Return a snapshot of this moment; the snapshot holds the engine."""
         return Snapshot(self)
 
     def estimated_number(self) -> int:
-        """Of pairs."""
+        """Return an estimate of the number of pairs."""
         return self._db.property_int_value("rocksdb.estimate-num-keys") or 0
 
 
 class Reader:
-    """Reads one moment, a range after the other; from one thread at a time."""
+    """Reads ranges of pairs as of one moment, one range after another; one thread at a time."""
 
     def __init__(self, path: Path, iterator: rocksdict.RdictIter) -> None:
         self._path = path
         self._iterator = iterator
 
     def scan(self, prefix: bytes) -> Iterator[Pair]:
-        """What begins with it, in order; to the end before the next call."""
+        """Yield the pairs whose keys begin with *prefix*, in order. Finish before the next call."""
         iterator = self._iterator
-        with storage_errors(self._path, "read"):
+        with disk_errors(self._path, "read"):
             iterator.seek(prefix)
             while iterator.valid():
                 key: bytes = iterator.key()
@@ -239,17 +238,18 @@ class Reader:
             iterator.status()
 
     def scan_place(self, place: bytes) -> Iterator[Pair]:
-        """The rows of a place.  Those of a text that goes on with a zero begin with its bytes as
-        well, and with 0xff after them, which no row's own part begins with."""
+        """Yield the rows of a place.
+        Keys of a longer text that continues with a zero byte have the same prefix, followed by
+        0xff. No row's own part begins with 0xff, so these are left out."""
         end = len(place)
         return takewhile(lambda pair: pair[0][end : end + 1] != b"\xff", self.scan(place))
 
 
 class Snapshot:
-    """A moment of an engine, until it is released; for one thread, which may be any.
+    """The contents of an engine at one moment, until it is released; for one thread at a time.
 
-    It is an iterator, since one sees the moment at which it was made.  (Iterators of rocksdict's
-    own snapshots show what there is when they are made: 0.3.29.)
+    It uses an iterator, which sees the moment at which it was made. (Iterators of rocksdict's own
+    snapshots see the moment at which the iterator is made: 0.3.29.)
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -258,17 +258,17 @@ class Snapshot:
         engine.hold()
 
     def scan(self, prefix: bytes) -> Iterator[Pair]:
-        """What begins with it, in order; to the end before the next call."""
+        """Yield the pairs whose keys begin with *prefix*, in order. Finish before the next call."""
         assert self._reader is not None
         return self._reader.scan(prefix)
 
     def scan_place(self, place: bytes) -> Iterator[Pair]:
-        """The rows of a place, in the same way."""
+        """Yield the rows of a place; see :meth:`Reader.scan_place`."""
         assert self._reader is not None
         return self._reader.scan_place(place)
 
     def release(self) -> None:
-        """Once is enough; nothing of it is read any more."""
+        """Release the snapshot, which is not read any more. Further calls do nothing."""
         with self._engine._lock:
             reader, self._reader = self._reader, None
         if reader is not None:
@@ -277,6 +277,6 @@ class Snapshot:
 
 
 def after(prefix: bytes) -> bytes:
-    """The first bytes that follow all that begin with *prefix*."""
+    """Return the lowest bytes that are above all keys that begin with *prefix*."""
     cut = prefix.rstrip(b"\xff")
     return cut[:-1] + bytes([cut[-1] + 1])

@@ -1,7 +1,6 @@
 """Folders of state on a local disk.
 
-Whoever makes the next one below the same directory removes those that processes have left which
-were killed.
+Creating a folder removes the folders below the same directory that killed processes have left.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ _PREFIX = "flinkray-state-"
 
 
 def new_state_folder(directory: str | None) -> LockedFolder:
-    """A folder of this process.
+    """Create a folder for the state of this process, and remove abandoned ones.
 
     Args:
-        directory: below which it is; None: the temporary one of the machine.
+        directory: parent directory; None: the temporary directory of the machine.
 
     Raises:
-        OSError: there is no such directory, or it cannot be written to.
+        OSError: the directory cannot be created or written to.
     """
     root = Path(directory or tempfile.gettempdir())
     sweep_state_folders(root)
@@ -30,5 +29,5 @@ def new_state_folder(directory: str | None) -> LockedFolder:
 
 
 def sweep_state_folders(root: Path) -> int:
-    """Remove what processes have left there that died; how many folders.  Blocks."""
+    """Remove the folders of processes that have died. Returns the number of folders. Blocks."""
     return sweep_locked_folders(root, _PREFIX, time.time())

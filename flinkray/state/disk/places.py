@@ -1,13 +1,13 @@
-"""Places as ordered bytes, and back.
+"""Encodes places (keys with namespaces) as ordered bytes, and decodes them.
 
-A row's key is ``number of the table (2 bytes), key group (2), key, namespace``, these two in the
-canonical encoding (:mod:`flinkray.state.key_encoding`).  So a snapshot of a key group is a range,
-and all rows of a place begin with its bytes.  Only those of a text, or bytes, that go on with a
-zero begin with them as well, and have 0xff next: see ``Reader.scan_place``.
+A row's key is ``number of the table (2 bytes), key group (2), key, namespace``. Key and namespace
+are in the canonical encoding (:mod:`flinkray.state.key_encoding`). So a snapshot of a key group is
+a range, and all rows of a place begin with the bytes of that place. Rows of a longer text can have
+the same prefix: see ``Reader.scan_place``.
 
-The canonical encoding says which keys are equal, not what they are: ``True`` and ``1`` have one, as
-a window and a tuple have.  Where a key is not the very value that its encoding gives, the row has
-that as well: it is *exact*.
+Equal keys have equal canonical encodings, even if they are different values: ``True`` and ``1``, or
+a window and a tuple. If the encoding does not give back the very key, the row also stores the key's
+*exact* value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flinkray.state.value_encoding import ValueDecoder, ValueEncoder, pack, unpa
 
 Place = Any
 Exact = tuple[bytes | None, bytes | None]
-"""Of the key, and of the namespace."""
+"""Encoded (exact key, exact namespace); None if the canonical encoding gives the very value."""
 
 NOTHING: Exact = (None, None)
 
@@ -31,16 +31,16 @@ _PREFIX = struct.Struct(">HH")
 _MOST_NAMESPACES = 10_000
 
 _AS_DECODED = frozenset({str, int, bytes, type(None)})
-"""Types of which the canonical encoding gives the very values."""
+"""Types for which the canonical encoding gives back the very values."""
 
 
 def table_prefix(number: int, group: int | None = None) -> bytes:
-    """What the rows of a table, or of a key group in it, begin with."""
+    """Return the prefix of the rows of a table, or of one key group in the table."""
     return struct.pack(">H", number) if group is None else _PREFIX.pack(number, group)
 
 
 def encode_part(part: Any) -> bytes:
-    """The canonical encoding, faster for the most common keys."""
+    """Return the canonical encoding of a key or namespace; faster for texts."""
     if type(part) is str:
         text = part.encode("utf-8", "surrogatepass")
         if b"\x00" in text:
@@ -50,7 +50,7 @@ def encode_part(part: Any) -> bytes:
 
 
 def exact_part(part: Any) -> bytes | None:
-    """What gives the very value; None: the canonical encoding does."""
+    """Return the encoded exact value; None if the canonical encoding gives the very value."""
     kind = type(part)
     if kind in _AS_DECODED or (kind is tuple and _AS_DECODED.issuperset(map(type, part))):
         return None
@@ -58,29 +58,29 @@ def exact_part(part: Any) -> bytes | None:
 
 
 def part_of(exact: bytes) -> Any:
-    """The reverse of :func:`exact_part`."""
+    """Decode an exact value; the inverse of :func:`exact_part`."""
     (column,) = unpack(exact)
     (part,) = ValueDecoder(exactly=True).decode(column)
     return part
 
 
 class PlaceCodec:
-    """Of one table; from one thread."""
+    """Encodes and decodes the places of one table; for one thread."""
 
     def __init__(self, number: int, namespaced: bool, assign: KeyGroupAssigner) -> None:
         self.number = number
         self.namespaced = namespaced
         self._assign = assign
         self._namespaces: dict[Any, tuple[bytes, bytes | None]] = {}
-        """Encoded: most places have one of a few."""
+        """Encoded namespaces, because most places have one of a few namespaces."""
         self._exact_namespaces: dict[bytes, Any] = {}
 
     def encode(self, place: Place) -> bytes:
-        """What the rows of the place begin with."""
+        """Return the prefix of the rows of a place."""
         return self._encode(place, self._assign(place[0] if self.namespaced else place))
 
     def encode_all(self, places: Sequence[Place]) -> list[bytes]:
-        """The same of many, which differ."""
+        """Return the prefixes of the rows of many places, which are all different."""
         keys = [place[0] for place in places] if self.namespaced else places
         groups = self._assign.of_all(keys).tolist()
         return list(map(self._encode, places, groups))
@@ -93,13 +93,13 @@ class PlaceCodec:
         return prefix + encode_part(place)
 
     def exact(self, place: Place) -> Exact:
-        """What the rows of the place have besides."""
+        """Return the exact parts that the rows of a place also store."""
         if not self.namespaced:
             kind = type(place)
             return NOTHING if kind is str or kind is int else (exact_part(place), None)
         key, namespace = place
         exact_key, exact_namespace = exact_part(key), self._namespace(namespace)[1]
-        if exact_key is not None and exact_namespace is None:  # where it begins will not be known
+        if exact_key is not None and exact_namespace is None:  # its position will be unknown
             exact_namespace = pack(ValueEncoder().encode([namespace]))
         return exact_key, exact_namespace
 
@@ -113,7 +113,7 @@ class PlaceCodec:
         return found
 
     def decode(self, encoded: bytes, at: int, exact: Exact) -> Place:
-        """A place, of whose encoding the key begins at *at*."""
+        """Decode the place whose key begins at *at* in *encoded*."""
         exact_key, exact_namespace = exact
         if exact_key is None:
             key, at = decode_first_key(encoded, at)

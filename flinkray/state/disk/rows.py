@@ -1,10 +1,10 @@
-"""What is in a row: values of state, one by one.
+"""Rows of state on disk: encoding of single values.
 
 ::
 
     flags (1 byte), for each flag (length (4 bytes), exact part), tag (1), value
 
-Rows are read by the process that wrote them: they need not tell how the state was declared, and are
+Only the process that wrote a row reads it, so rows need not say how the state was declared, and are
 never migrated.
 """
 
@@ -29,17 +29,13 @@ _NO_FLAGS = b"\x00"
 
 
 class ValueRows:
-    """Encodes values one by one; from one thread."""
+    """Encodes values one by one; for one thread."""
 
     def __init__(self) -> None:
         self._pack: Any = msgpack.Packer(unicode_errors="surrogatepass").pack
 
     def encode(self, value: Any) -> bytes:
-        """One value, of whatever type.
-
-        Raises:
-            StateError: it cannot be stored.
-        """
+        """Encode one value of any type. Raises StateError if the value cannot be stored."""
         kind = type(value)
         encoded: bytes
         try:
@@ -55,7 +51,7 @@ class ValueRows:
 
 
 def decode_value(row: bytes, at: int) -> Any:
-    """The value whose encoding begins there, as a new object.  From any thread."""
+    """Decode the value that begins at *at*, as a new object. May be called from any thread."""
     tag = row[at]
     if tag == _COLUMN_TAG:
         (column,) = unpack(row[at + 1 :])
@@ -70,7 +66,7 @@ def decode_value(row: bytes, at: int) -> Any:
 
 
 def with_exact(exact: Exact, encoded: bytes, entry_key: bytes | None = None) -> bytes:
-    """A row."""
+    """Return a row that consists of exact parts and an encoded value."""
     if exact is NOTHING and entry_key is None:
         return _NO_FLAGS + encoded
     parts = (*exact, entry_key)
@@ -81,7 +77,7 @@ def with_exact(exact: Exact, encoded: bytes, entry_key: bytes | None = None) -> 
 
 
 def without_exact(row: bytes) -> tuple[Exact, bytes | None, int]:
-    """Exact parts of a row's place, and of the key of its entry; and where the rest begins."""
+    """Return (exact parts of the row's place, exact key of its map entry, position of the rest)."""
     flags = row[0]
     if not flags:
         return NOTHING, None, 1
@@ -96,5 +92,5 @@ def without_exact(row: bytes) -> tuple[Exact, bytes | None, int]:
 
 
 def encoded_at(row: bytes) -> int:
-    """Where the rest begins, for those who know the place."""
+    """Return the position at which the rest of a row begins, for callers that know the place."""
     return without_exact(row)[2] if row[0] else 1

@@ -1,4 +1,4 @@
-"""What a user says of state on the disk."""
+"""Settings for state on a local disk."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from flinkray.state.disk.timers import MOST_IN_MEMORY
 
 @dataclass(frozen=True)
 class DiskSettings:
-    """Of all backends of a process."""
+    """Settings of all disk backends of a process."""
 
     directories: tuple[str, ...] = ()
-    """Where folders of state are made, in turns; none: in the temporary one of the machine."""
+    """Directories for folders of state, in turn; empty: the machine's temporary directory."""
     memory_bytes: int = 128 << 20
-    """Of RocksDB, for blocks that were read and tables that are being filled, in the process."""
+    """Memory of RocksDB in the process, in bytes: read blocks and tables being filled."""
     write_buffer_ratio: float = 0.5
-    """How much of that is for the latter at most."""
+    """Largest share of ``memory_bytes`` for tables that are being filled."""
     cache_bytes: int = 64 << 20
-    """Of decoded values, of each operator's subtask; roughly."""
+    """Memory for decoded values in each subtask of an operator, in bytes; approximate."""
     timers_in_memory: int = MOST_IN_MEMORY
-    """Of each queue."""
+    """Largest number of timers in memory, for each queue."""

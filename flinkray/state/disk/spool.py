@@ -1,4 +1,4 @@
-"""What a backend is restored from, until it is asked for: frames in a file beside the engine."""
+"""A file next to the engine with restored frames of tables that are not in use yet."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from flinkray.state.disk.engine import storage_errors
+from flinkray.state.disk.engine import disk_errors
 from flinkray.state.stored_forms import SerializerSnapshot
 
 
 class SpooledFrames(NamedTuple):
-    """Where they are."""
+    """Position of frames in the spool file."""
 
     offset: int
     size: int
 
 
 class Spool:
-    """A file that is only added to, by one thread, and read by any."""
+    """A file to which one thread appends, and which any thread reads."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        with storage_errors(folder, "written"):
+        with disk_errors(folder, "written"):
             self._file = os.open(folder / "restored", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        weakref.finalize(self, os.close, self._file)  # captures may read it to the end
+        weakref.finalize(self, os.close, self._file)  # captures may still read the file
         self._size = 0
 
     def add(self, payload: bytes | memoryview) -> SpooledFrames:
-        """Raises StateStorageError."""
-        with storage_errors(self._folder, "written"):
+        """Append a payload and return its position. Raises StateStorageError."""
+        with disk_errors(self._folder, "written"):
             left = memoryview(payload)
             while left:
                 left = left[os.write(self._file, left) :]
@@ -41,21 +41,21 @@ class Spool:
         return added
 
     def read(self, frames: SpooledFrames) -> bytes:
-        """Raises StateStorageError."""
-        with storage_errors(self._folder, "read"):
+        """Return the frames at a position. Raises StateStorageError."""
+        with disk_errors(self._folder, "read"):
             return os.pread(self._file, frames.size, frames.offset)
 
 
 @dataclass
 class RestoredTable:
-    """A table that nobody has asked for yet, or a queue of timers."""
+    """A restored table that is not in use yet, or a restored queue of timers."""
 
     kind: str
     namespaced: bool
     serializers: list[SerializerSnapshot] = field(default_factory=list)
     groups: dict[int, list[SpooledFrames]] = field(default_factory=dict)
-    """Key group -> frames, oldest first."""
+    """Positions of frames by key group, oldest first."""
 
     def frames(self, spool: Spool, group: int) -> Iterator[bytes]:
-        """Of a key group, oldest first."""
+        """Return the frames of a key group, oldest first."""
         return (spool.read(frames) for frames in self.groups.get(group, ()))

@@ -1,13 +1,14 @@
-"""What the tables of one backend share: the engine, the room of their caches, the noted changes."""
+"""Shared by the tables of one backend: the engine, the size of their caches, notes of changes."""
 
 from __future__ import annotations
 
 import struct
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from flinkray.state.disk.engine import Engine, Snapshot
-from flinkray.state.disk.fair_lock import FairLock
 from flinkray.state.disk.places import Exact
 from flinkray.state.disk.rows import with_exact, without_exact
 
@@ -15,44 +16,43 @@ if TYPE_CHECKING:
     import rocksdict
 
 CHANGES = 0xFFFF
-"""Number of the table of noted changes; others have lower ones."""
+"""Number of the table of noted changes; other tables have lower numbers."""
 
 OVERHEAD = 200
-"""Bytes that a decoded value and its place take beyond their encoding, about."""
+"""Approximate size in bytes of a decoded value and its place, beyond their encoded size."""
 MOST_DIRTY = 4096
-"""Places of a table that have changed and are not written yet: some milliseconds of work."""
+"""Largest number of unwritten changed places of a table; writing them takes some milliseconds."""
 _LEAST_DIRTY = 16
 
 _NOTE = struct.Struct(">HIHH")
 _EPOCH = struct.Struct(">HI")
 _TABLE_AND_GROUP = struct.Struct(">HH")
 _FEW_NOTES = 100_000
-"""Changes that are remembered in any case; of more than there are rows, nothing is."""
+"""Number of changes that are always noted; more are dropped if they outnumber half of all pairs."""
 
 
 class Cached(Protocol):
-    """A table, as far as its store goes."""
+    """A table as its store sees it."""
 
     @property
     def has_changes(self) -> bool:
-        """Whether there is something to be written."""
+        """Whether the table has unwritten changes."""
 
     def write_to(self, batch: rocksdict.WriteBatch) -> tuple[int, int]:
-        """Add what has changed; how many places, and bytes, these are."""
+        """Add the changes to *batch*. Returns (number of places, number of bytes)."""
 
     def written(self) -> None:
-        """It is on the disk."""
+        """Called when the changes are on the disk."""
 
     def make_older(self) -> None:
-        """Values that were not used since the last call are forgotten."""
+        """Drop cached values that were not used since the last call."""
 
 
 class DiskStore:
-    """See the module.  From the task's thread, but for ``lock`` and ``opened_engine``.
+    """Engine, caches and notes of changes of one backend.
 
-    Args:
-        open_engine: makes the engine, when it is needed first.
-        cache_bytes: for decoded values, roughly.
+    Only the task's thread uses it, except ``lock`` and ``opened_engine``. *open_engine* is called
+    when the engine is first needed; *cache_bytes* is an approximate limit for decoded values.
     """
 
     def __init__(self, open_engine: Callable[[], Engine], cache_bytes: int) -> None:
@@ -63,37 +63,37 @@ class DiskStore:
         self._tables: list[Cached] = []
         self.most_dirty = MOST_DIRTY
         self.lock = FairLock()
-        """Held while changes are written and while what tables have of them is let go, and by
-        tables that other threads read; see ``DiskTable.point_reader``."""
+        """Held while changes are written and while tables drop the written changes from memory.
+        Tables that other threads read also take it; see ``DiskTable.point_reader``."""
         self.epoch: int | None = None
-        """Of changes now; None: they are not noted yet."""
+        """Epoch of present changes; None: changes are not noted yet."""
         self._first_epoch = 0
         self._notes = 0
-        """Changes that were noted, some of them more than once."""
+        """Number of noted changes; a place may be counted several times."""
 
     @property
     def engine(self) -> Engine:
-        """Opened at its first use."""
+        """The engine, which is opened at its first use."""
         if self._engine is None:
             self._engine = self._open()
         return self._engine
 
     @property
     def opened_engine(self) -> Engine | None:
-        """If there is one; from any thread."""
+        """The engine; None if it is not open. May be read from any thread."""
         return self._engine
 
     @property
     def is_open(self) -> bool:
-        """Whether there is an engine."""
+        """Whether the engine is open."""
         return self._engine is not None
 
     def add(self, table: Cached) -> None:
-        """Its changes are written with those of the others."""
+        """Register a table; the changes of all registered tables are written together."""
         self._tables.append(table)
 
     def close(self) -> None:
-        """Nothing is read or written here any more."""
+        """Release the engine; nothing is read or written through this store any more."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.release()
@@ -101,15 +101,15 @@ class DiskStore:
     # --- caches -------------------------------------------------------------------------------
 
     def account(self, size: int) -> None:
-        """So many bytes of decoded values more are kept.  When there is no room, all tables write
-        their changes, and forget what was not used for the longest time."""
+        """Add *size* bytes to the size of decoded values.
+        If the cache is full, all tables write their changes and drop the longest unused values."""
         self._used += size
         if self._used > self._half:
             self.flush()
             self.make_room()
 
     def make_room(self) -> None:
-        """Where there is none, after everything was written."""
+        """If the cache is full, drop old values from all tables. All changes must be written."""
         if self._used > self._half:
             for table in self._tables:
                 table.make_older()
@@ -131,15 +131,15 @@ class DiskStore:
             for table in changed:
                 table.written()
         self._used += size + number * OVERHEAD
-        # Large values are written more often, so that what is not written stays small.
+        # Large values are written more often, so that unwritten changes stay small.
         room = self._half // (8 * max(size // number, 1))
         self.most_dirty = min(MOST_DIRTY, max(_LEAST_DIRTY, room))
 
     # --- changes ------------------------------------------------------------------------------
 
     def note(self, batch: rocksdict.WriteBatch, place: bytes, exact: Exact) -> None:
-        """A place has changed in this epoch: its contents, or that there are none any more, belong
-        to captures of changes since then."""
+        """Note that a place has changed in this epoch.
+        Captures of changes then include the place's contents, or that the place is empty."""
         if self.epoch is not None:
             table, group = _TABLE_AND_GROUP.unpack_from(place)
             key = _NOTE.pack(CHANGES, self.epoch, group, table) + place[4:]
@@ -147,8 +147,8 @@ class DiskStore:
             self._notes += 1
 
     def next_epoch(self, oldest: int | None) -> None:
-        """What changes from now on is told apart; what has changed before the epoch *oldest* is
-        not asked for any more."""
+        """Begin a new epoch of changes.
+        Notes from before the epoch *oldest* are deleted, since no capture needs them."""
         epoch = 0 if self.epoch is None else self.epoch + 1
         first = epoch if oldest is None else oldest
         if first > self._first_epoch and self.is_open and self._notes:
@@ -161,7 +161,7 @@ class DiskStore:
 
     @property
     def has_too_many_notes(self) -> bool:
-        """More than it is worth: all that there is is not more."""
+        """Whether the notes are so many that a whole capture is cheaper."""
         if self._notes <= _FEW_NOTES:
             return False
         return 2 * self._notes > self.engine.estimated_number()
@@ -170,8 +170,8 @@ class DiskStore:
 def changed_places(
     snapshot: Snapshot, epochs: Iterable[int], group: int
 ) -> list[tuple[int, bytes, Exact]]:
-    """Tables and places (encoded, behind their key group) of a key group that have changed in these
-    epochs, in order."""
+    """Return the places in a key group that changed in these epochs, in order.
+    Each is (table number, encoded place after the key group, exact parts)."""
     notes: dict[bytes, bytes] = {}
     for epoch in epochs:
         prefix = _EPOCH.pack(CHANGES, epoch) + group.to_bytes(2, "big")
@@ -181,3 +181,46 @@ def changed_places(
         (int.from_bytes(encoded[:2], "big"), encoded[2:], without_exact(notes[encoded])[0])
         for encoded in sorted(notes)
     ]
+
+
+class FairLock:
+    """A reentrant lock for ``with`` statements.
+
+    With Python's own locks, a thread that takes the lock again and again keeps all other threads
+    out.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._owner: int | None = None
+        self._depth = 0
+        self._waiting: deque[tuple[int, threading.Lock]] = deque()
+
+    @property
+    def number_waiting(self) -> int:
+        """Number of threads that wait for the lock."""
+        return len(self._waiting)
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        with self._mutex:
+            if self._owner == me or self._owner is None:
+                self._owner = me
+                self._depth += 1
+                return
+            turn = threading.Lock()
+            turn.acquire()
+            self._waiting.append((me, turn))
+        turn.acquire()  # returns when the lock belongs to this thread
+
+    def __exit__(self, *_: object) -> None:
+        with self._mutex:
+            self._depth -= 1
+            if self._depth:
+                return
+            if not self._waiting:
+                self._owner = None
+                return
+            self._owner, turn = self._waiting.popleft()
+            self._depth = 1
+            turn.release()

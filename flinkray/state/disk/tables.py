@@ -1,13 +1,13 @@
 """State tables on a disk, with a cache of decoded contents.
 
-What is read is kept, decoded, until there is no room for it; what is put, or may be changed in
-place, is written back with others: when some thousands of places have changed, when the cache has
-no room, and before each capture.  The cache has two generations: what is used moves to the young
-one, and when that is full, the old one is forgotten.
+Places that were changed, or may have been changed in place, are written together: when some
+thousands of places have changed, when the cache is full, and before each capture. The cache has two
+generations. A place that is used moves to the young generation; when the young generation is full,
+the old one is dropped.
 
-A *value* has one row.  A *list* has a row for each portion of elements that was written at once, so
-that adding to a list reads nothing but whether there is one.  A *map* has a row for each entry,
-with a number that says when it was inserted.
+A *value* has one row. A *list* has a row for each portion of elements that was written at once, so
+adding to a list only reads whether the list exists. A *map* has a row for each entry, with a number
+that gives the order of insertion.
 """
 
 from __future__ import annotations
@@ -62,23 +62,19 @@ class _Unknown:
 
 
 _UNKNOWN: Any = _Unknown()
-"""Stands for what is not in the cache."""
+"""Marks a place or entry that is not in the cache."""
 
 _NUMBER = struct.Struct(">Q")
 _ENTRY = struct.Struct(">QI")
-"""Of an entry of a map: its number, and the size of its place, encoded."""
+"""Head of a map entry's row: number of the entry, size of the encoded place."""
 _FIRST = _NUMBER.pack(0)
 _MOST_PORTIONS = 16
-"""Rows of a list that is in the cache."""
+"""Number of a cached list's rows from which on the list is rewritten as one row."""
 
 
 class DiskTable(StateTable, Generic[HeldT]):
-    """What the shapes have in common; *HeldT* is what the cache has of a place.
-
-    Args:
-        number: in the engine; others have another one.
-        assign: says the key groups.
-    """
+    """Common parts of the tables of all shapes; *HeldT* is the cached form of a place's contents.
+    *number* is the table's number in the engine."""
 
     def __init__(
         self,
@@ -93,44 +89,43 @@ class DiskTable(StateTable, Generic[HeldT]):
         self.codec = PlaceCodec(number, namespaced, assign)
         self._assign = assign
         self._is_shared = False
-        """Whether other threads read it: what can be changed is then copied before it is changed in
-        place, each time, and put back."""
+        """Whether other threads read the table.
+        Then mutable contents are copied before each change in place, and put back."""
         self._store = store
         self._rows = ValueRows()
         self._young: dict[Any, HeldT] = {}
         self._old: dict[Any, HeldT] = {}
         self._dirty: dict[Any, None] = {}
-        """Places that have changed and are not written yet; what they hold is in the young
-        generation."""
+        """Changed places that are not written yet; their contents are in the young generation."""
 
     _CHANGING: ClassVar[tuple[str, ...]] = ()
-    """Methods that change what readers put together."""
+    """Methods that change contents which readers combine from cache and rows."""
 
-    # --- what shapes say ----------------------------------------------------------------------
+    # --- methods of each shape --------------------------------------------------------------------
 
     @abstractmethod
     def _put_rows(
         self, batch: rocksdict.WriteBatch, place: bytes, exact: Exact, held: HeldT
     ) -> int:
-        """Write what has changed of a place; its size."""
+        """Write the changes of a place. Returns their size in bytes."""
 
     @abstractmethod
     def _settled(self, held: HeldT) -> None:
-        """What has changed of a place is on the disk."""
+        """Called when the changes of a place are on the disk."""
 
     @abstractmethod
     def place_of(self, pair: Pair) -> bytes:
-        """The place of a row, encoded, with the number of the table and the key group."""
+        """Return the encoded place of a row, including table number and key group."""
 
     @abstractmethod
     def contents_of(self, rows: Sequence[Pair]) -> Any:
-        """What the rows of a place, in order, hold.  From any thread."""
+        """Return the contents in the ordered rows of a place. May be called from any thread."""
 
     @abstractmethod
     def put_restored(
         self, batch: rocksdict.WriteBatch, place: Any, encoded: bytes, contents: Any
     ) -> None:
-        """Write a place of which there is nothing."""
+        """Write the contents of a place that is empty so far."""
 
     # --- StateTable ---------------------------------------------------------------------------
 
@@ -152,8 +147,8 @@ class DiskTable(StateTable, Generic[HeldT]):
         return self.read_rows(self.codec, pairs)
 
     def read_rows(self, codec: PlaceCodec, pairs: Iterable[Pair]) -> Iterator[tuple[Any, Any]]:
-        """Places and their contents, of rows in order.  From any thread, with a codec of its
-        own."""
+        """Yield (place, contents) from ordered rows.
+        May be called from any thread, with the thread's own codec."""
         for encoded, rows in groupby(pairs, self.place_of):
             of_place = list(rows)
             exact, _, _ = without_exact(of_place[0][1])
@@ -166,9 +161,10 @@ class DiskTable(StateTable, Generic[HeldT]):
             yield encoded, exact
 
     def point_reader(self) -> PointReader:
-        """Lists and maps are changed and read in turns: what is not written yet has to be put
-        together with rows.  No function of the user's runs meanwhile, and what was read is
-        serialised afterwards.  Values are read without waiting (see ``DiskValueTable``)."""
+        """Return a reader for other threads.
+        Lists and maps are changed and read under a lock, because readers combine unwritten changes
+        with rows. No user function runs under the lock, and results are serialised after it is
+        released. Values are read without the lock (see ``DiskValueTable``)."""
         if not self._is_shared:
             self._is_shared = True
             for name in self._CHANGING:
@@ -176,17 +172,17 @@ class DiskTable(StateTable, Generic[HeldT]):
         return self._read
 
     def _read(self, places: Sequence[Any]) -> list[Any]:
-        """From any thread."""
+        """Return the contents of places. May be called from any thread."""
         assign = KeyGroupAssigner(self._assign.max_parallelism, self._assign.hash_of, 1)
         codec = PlaceCodec(self.number, self.namespaced, assign)
         return [self._read_place(codec, place) for place in places]
 
     @abstractmethod
     def _read_place(self, codec: PlaceCodec, place: Any) -> Any:
-        """What is there, or MISSING.  From any thread."""
+        """Return the contents of a place, or MISSING. May be called from any thread."""
 
     def _stored(self, codec: PlaceCodec, place: Any) -> list[Pair]:
-        """Its rows.  From any thread."""
+        """Return the rows of a place. May be called from any thread."""
         engine = self._store.opened_engine
         return [] if engine is None else list(engine.reader().scan_place(codec.encode(place)))
 
@@ -200,7 +196,7 @@ class DiskTable(StateTable, Generic[HeldT]):
             engine.write(batch)
         prefix = table_prefix(self.number)
         engine.delete_range(prefix, after(prefix))
-        self._old = {}  # the older one first: readers look there last
+        self._old = {}  # the old one first: readers look there last
         self._young = {}
 
     # --- Cached -------------------------------------------------------------------------------
@@ -231,10 +227,11 @@ class DiskTable(StateTable, Generic[HeldT]):
     def make_older(self) -> None:
         self._old, self._young = self._young, {}
 
-    # --- for the shapes -----------------------------------------------------------------------
+    # --- helpers for the shapes -------------------------------------------------------------------
 
     def _held(self, place: Any) -> HeldT | None:
-        """What the cache has, which is young from now on."""
+        """Return the cached contents of a place and move them to the young generation.
+        None if not cached."""
         held = self._young.get(place)
         if held is None:
             held = self._old.get(place)
@@ -248,7 +245,7 @@ class DiskTable(StateTable, Generic[HeldT]):
         return held
 
     def _change(self, place: Any, held: HeldT) -> None:
-        """To be called before a place is changed."""
+        """Mark a place as changed; call this before the change."""
         if place not in self._dirty:
             if len(self._dirty) >= self._store.most_dirty:
                 self._store.flush()
@@ -261,7 +258,6 @@ class DiskTable(StateTable, Generic[HeldT]):
 
 
 def _in_turns(lock: AbstractContextManager[Any], method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, while nobody else has the lock."""
 
     @wraps(method)
     def call(*arguments: Any) -> Any:
@@ -283,10 +279,10 @@ def _size_of(rows: Iterable[Pair]) -> int:
 
 
 class DiskValueTable(DiskTable[Any], ValueTable):
-    """See the module.  The cache has values, and MISSING of places that hold nothing.
+    """A table with one value per place. The cache holds values, and MISSING for empty places.
 
-    A reader that finds nothing in the cache looks into the engine.  When it looked into the cache,
-    what was in the engine was right, and what is written there since is right as well.
+    A reader that finds nothing in the cache reads the engine. That is correct: the engine's value
+    was current when the reader looked in the cache, and values written since are current as well.
     """
 
     def _load(self, place: Any) -> Any:
@@ -387,33 +383,36 @@ class DiskValueTable(DiskTable[Any], ValueTable):
 
 
 class _HeldList:
-    """What is known of a list: all of it (*values*), or that there is one, and what was added to
-    it and is not written yet."""
+    """The cached part of a list.
+
+    The cache has either the whole list (*values*), or only knows that the list exists; then it has
+    the elements that were added and are not written yet (*added*).
+    """
 
     __slots__ = ("added", "is_rewritten", "portions", "stored", "values")
 
     def __init__(self, values: list[Any] | None, portions: list[bytes]) -> None:
         self.values = values
         self.added: list[Any] = []
-        """Where the values are not known."""
+        """Unwritten elements, while ``values`` is None."""
         self.portions = portions
-        """Where they are: the numbers of its rows."""
+        """Numbers of the list's rows, if ``values`` is not None."""
         self.stored = 0 if values is None else len(values)
-        """Elements that are on the disk."""
+        """Number of elements on the disk."""
         self.is_rewritten = False
-        """Nothing that is on the disk stays."""
+        """Whether the rows on the disk are to be replaced as a whole."""
 
 
 class DiskListTable(DiskTable[_HeldList], ListTable):
-    """See the module."""
+    """A table with one list per place; see the module's docstring."""
 
     _CHANGING = ("take", "append", "extend", "put", "remove", "clear")
 
     _next = 1
-    """The number of what comes next: rows are in the order in which they came."""
+    """Number of the next row: rows are in the order in which they were written."""
 
     def _known(self, place: Any) -> _HeldList:
-        """With all of its values."""
+        """Return the list of a place with all its values; reads them if needed."""
         held = self._held(place)
         if held is not None and held.values is not None:
             return held
@@ -425,7 +424,7 @@ class DiskListTable(DiskTable[_HeldList], ListTable):
         else:
             held.stored, held.portions = len(values), portions
             held.values = values + held.added
-            held.added = []  # after that: others may be reading
+            held.added = []  # last, as other threads may be reading
         return self._keep(place, held, _size_of(rows))
 
     def __contains__(self, place: Any) -> bool:
@@ -433,7 +432,7 @@ class DiskListTable(DiskTable[_HeldList], ListTable):
         return held.values is None or bool(held.values)
 
     def _existing(self, place: Any) -> _HeldList:
-        """Of a place that is not in the cache."""
+        """Read from the engine whether the list of an uncached place exists; cache the answer."""
         row = self._store.engine.get(self.codec.encode(place) + _FIRST)
         return self._keep(place, _HeldList([] if row is None else None, []), 0)
 
@@ -452,7 +451,8 @@ class DiskListTable(DiskTable[_HeldList], ListTable):
     def _read_place(self, codec: PlaceCodec, place: Any) -> Any:
         with self._store.lock:
             held = self._young.get(place) or self._old.get(place)
-            # In this order: when all of a list becomes known, its values are set first.
+            # In this order: when the whole list becomes known, ``values`` is set before ``added``
+            # is emptied.
             added = [] if held is None else held.added.copy()
             values = None if held is None else held.values
             if values is None:
@@ -502,7 +502,7 @@ class DiskListTable(DiskTable[_HeldList], ListTable):
             for portion in held.portions:
                 batch.delete(place + portion)
             held.portions = []
-            held.is_rewritten = True  # until it is on the disk
+            held.is_rewritten = True  # until the rows are on the disk
         if begin == len(held.values):
             return len(place)
         portion = self._number() if held.portions else _FIRST
@@ -544,36 +544,35 @@ class DiskListTable(DiskTable[_HeldList], ListTable):
 
 
 class _HeldMap:
-    """What is known of a map: some entries, or all."""
+    """The cached part of a map: some entries, or all."""
 
     __slots__ = ("changed", "entries", "gone", "is_complete", "numbers")
 
     def __init__(self) -> None:
         self.entries: dict[Any, Any] = {}
-        """Values by key, in order if all are here; else MISSING where it is known that there is
-        none."""
+        """Values by key.
+        If all entries are here, they are in order; else MISSING marks keys without entry."""
         self.numbers: dict[Any, tuple[int, Any]] = {}
-        """Of those that there are, with the very key that the entry has: others may equal it."""
+        """(number, the entry's very key) of existing entries, by key; equal keys may differ."""
         self.is_complete = False
         self.changed: dict[Any, None] = {}
-        """Keys whose entries have changed, or gone, and are not written yet."""
+        """Keys of entries that were changed or removed, and are not written yet."""
         self.gone: list[bytes] = []
-        """Rows that are to be removed before that."""
+        """Rows to be deleted before the changes are written."""
 
 
 class DiskMapTable(DiskTable[_HeldMap], MapTable):
-    """See the module."""
+    """A table with one map per place; see the module's docstring."""
 
     _CHANGING = ("put", "put_all", "remove_entry", "remove", "clear")
 
     _next = 0
-    """The number of what comes next: rows are in the order in which they came."""
+    """Number of the next entry, which gives the order of insertion."""
 
     def _map(self, place: Any) -> _HeldMap:
         return self._held(place) or self._keep(place, _HeldMap(), 0)
 
     def _entry(self, place: Any, held: _HeldMap, key: Any) -> Any:
-        """The value, or MISSING."""
         value = held.entries.get(key, _UNKNOWN)
         if value is not _UNKNOWN:
             return value
@@ -595,7 +594,7 @@ class DiskMapTable(DiskTable[_HeldMap], MapTable):
         return value
 
     def _complete(self, place: Any) -> _HeldMap:
-        """With all of its entries."""
+        """Return the map of a place with all its entries; reads them if needed."""
         held = self._map(place)
         if held.is_complete:
             return held
@@ -763,7 +762,6 @@ def _number_of(entry: tuple[int, Any]) -> int:
 
 
 def _read_entry(place_size: int, row_key: bytes, row: bytes) -> tuple[Any, int, Any]:
-    """Key, number, value."""
     _, exact_key, at = without_exact(row)
     number, _ = _ENTRY.unpack_from(row, at)
     if exact_key is None:

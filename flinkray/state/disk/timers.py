@@ -1,9 +1,9 @@
-"""Timers in memory, up to so many; those that are due later than all of them are on the disk.
+"""A timer queue that keeps the earliest timers in memory and later ones on the disk.
 
-The *horizon* is the first timer on the disk, by time, and of one time by registration.  When there
-are too many in memory, the later half is written; when there are none left, the next ones are read.
-A timer on the disk has two rows: one by time, in the order in which they fire, and one by key
-group, which says whether it is there, and which snapshots read.
+The *horizon* is the first timer on the disk, by time and then by order of registration. When too
+many timers are in memory, the later half is written; when none is left, the next ones are read. A
+timer on the disk has two rows: one by time, in the order of firing, and one by key group, which
+says whether the timer exists and which snapshots read.
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ from flinkray.state.timer_queue import TimerQueue
 MOST_IN_MEMORY = 100_000
 
 _AT = struct.Struct(">QQ")
-"""Time and order of registration."""
+"""Time, and order of registration."""
 _TIME = struct.Struct(">Q")
 _SIGN = 1 << 63
 _MIDDLE = 1 << 62
-"""The first order of registration: timers may come between others, before those of one time."""
+"""The first order of registration, in the middle of the range.
+
+Timers written later may have to be put before others of the same time.
+"""
 
 Timer = tuple[int, Any, Any]
 
 
 class DiskTimerQueue(TimerQueue):
-    """See the module.
+    """A timer queue in memory and on the disk; see the module's docstring.
 
     Args:
-        number: of a table in the engine, as the next number is.
-        most: timers in memory.
+        number: number of a table in the engine; the queue uses the next number, too.
+        most: largest number of timers in memory.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class DiskTimerQueue(TimerQueue):
         self._in_memory = 0
         self._on_disk = 0
         self._horizon: tuple[int, int] | None = None
-        """None: there are none on the disk."""
+        """(time, order) of the first timer on the disk; None if there are none."""
         self._next = _MIDDLE
 
     def add(self, timestamp: int, key: Any, namespace: Any) -> bool:
@@ -132,7 +135,7 @@ class DiskTimerQueue(TimerQueue):
             yield from read_timers_of_rows(self.codec, pairs)
 
     def capture(self) -> TableCapture:
-        """Of those in memory; the others are in the engine's snapshot."""
+        """Capture the timers in memory; the others are in the engine's snapshot."""
         return self._memory.capture()
 
     # --- between memory and disk --------------------------------------------------------------
@@ -145,7 +148,7 @@ class DiskTimerQueue(TimerQueue):
         for timestamp in sorted(self._memory.times(), reverse=True):
             timers = self._memory.at(timestamp)[-left:]
             if self._horizon is not None and timestamp == self._horizon[0]:
-                order = self._horizon[1] - len(timers)  # those on the disk came later
+                order = self._horizon[1] - len(timers)  # timers on the disk were registered later
             else:
                 order = self._next
                 self._next += len(timers)
@@ -208,7 +211,7 @@ def _order(row: bytes) -> int:
 
 
 def read_timers_of_rows(codec: PlaceCodec, pairs: Iterable[Pair]) -> Iterator[Timer]:
-    """Of rows by key group; those of one time and key group in the order of registration."""
+    """Yield timers from rows by key group; those of one time in the order of registration."""
     for due, rows in groupby(pairs, lambda pair: pair[0][2 : 4 + _TIME.size]):
         timestamp = int.from_bytes(due[2:], "big") - _SIGN
         for key, row in sorted(rows, key=lambda pair: _order(pair[1])):

@@ -1,3 +1,3 @@
-"""What a task does for checkpoints: barriers, its snapshot, and the way back to one."""
+"""A task's part in checkpoints: barriers, snapshots and restored state."""
 
 __all__ = ["barrier_handler", "subtask_checkpoints"]

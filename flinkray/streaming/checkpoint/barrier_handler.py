@@ -1,9 +1,9 @@
-"""What barriers in a task's input lead to: strategies, one for each guarantee.
+"""Barrier handlers: how a task reacts to barriers in its input, one strategy per guarantee.
 
-A handler is told of what comes in the channels, and says when the task is to take its snapshot.
-All calls come from the task's thread.  Channels are numbered from 0; ids of checkpoints increase.
+The task reports events in its channels to a handler, which decides when the task takes its
+snapshot. The task's thread makes all calls. Channels are numbered from 0. Checkpoint ids increase.
 
-After Flink's ``SingleCheckpointBarrierHandler`` and ``CheckpointBarrierTracker``.
+Modelled on Flink's ``SingleCheckpointBarrierHandler`` and ``CheckpointBarrierTracker``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flinkray.core.clock import Clock
 from flinkray.streaming.records.elements import Barrier
 
 MOST_TRACKED = 50
-"""Checkpoints that are waited for at a time, at least once; older ones are forgotten."""
+"""Most checkpoints that an at-least-once task waits for at a time. Older ones are forgotten."""
 
 SUBSUMED = "a barrier of a later checkpoint came before all of its own"
 DECLINED_BEFORE = "a task before this one has given it up"
@@ -26,30 +26,30 @@ ABORTED = "the coordinator has given it up"
 
 
 class BlockableGate(Protocol):
-    """The task's input, as far as handlers go."""
+    """The methods of the task's input gate that handlers use."""
 
     def block(self, channel: int) -> None:
-        """Read nothing from it until it is resumed."""
+        """Read nothing from this channel until :meth:`resume_all`."""
 
     def resume_all(self) -> None:
         """Read from all channels again."""
 
 
 class CheckpointableTask(Protocol):
-    """The task, as far as handlers go."""
+    """The methods of the task that handlers use."""
 
     def perform_checkpoint(self, barrier: Barrier) -> None:
-        """Send the barrier on and take the snapshot, now."""
+        """Send the barrier on and take the snapshot, at once."""
 
     def abort_checkpoint(self, checkpoint_id: int, reason: str) -> None:
-        """The task takes no part in it; tasks behind this one are to be told."""
+        """Take no part in the checkpoint, and tell downstream tasks."""
 
     def call_at(self, timestamp: int, action: Callable[[], None]) -> None:
-        """Between two portions of the input, when it is that time: milliseconds since 1970."""
+        """Call *action* at a time (milliseconds since 1970), between two portions of the input."""
 
 
 class BarrierHandler(ABC):
-    """See the module.
+    """Strategy for barriers in a task's input: decides when the task takes its snapshot.
 
     Args:
         channels: number of channels of the task's input.
@@ -60,29 +60,30 @@ class BarrierHandler(ABC):
         self._task = task
         self._open = set(range(channels))
         self.alignment_seconds = 0.0
-        """For which channels waited for barriers in others, in the last checkpoint that was taken
-        aligned or timed out; any thread may read it."""
+        """Seconds for which channels waited for barriers of other channels.
+        Measured in the last checkpoint that was taken aligned or that timed out. Any thread may
+        read the value."""
 
     @abstractmethod
     def barrier(self, channel: int, barrier: Barrier) -> None:
-        """It has come to a barrier in that channel."""
+        """The task has read a barrier in this channel."""
 
     @abstractmethod
     def cancelled(self, channel: int, checkpoint_id: int) -> None:
-        """It has come to a sign that a task before this one takes no part in that checkpoint."""
+        """The task has read a cancellation: an upstream task takes no part in the checkpoint."""
 
     @abstractmethod
     def aborted(self, checkpoint_id: int) -> None:
-        """The coordinator has given the checkpoint up."""
+        """The coordinator has aborted the checkpoint."""
 
     def ended(self, channel: int) -> None:
-        """Nothing follows in that channel: as good as the barriers of all checkpoints (ST-04)."""
+        """The channel has ended. This counts as the barriers of all checkpoints (ST-04)."""
         self._open.discard(channel)
         self._on_ended(channel)
 
     def is_recording(self, channel: int) -> bool:
-        """Whether what is read from that channel now was in flight when the snapshot was taken,
-        and belongs to the checkpoint."""
+        """Return whether elements read from this channel now belong to the checkpoint.
+        They do if they were in flight when the snapshot was taken."""
         return False
 
     @abstractmethod
@@ -90,28 +91,27 @@ class BarrierHandler(ABC):
 
 
 class InFlightRecorder(Protocol):
-    """Keeps what was in flight for a checkpoint."""
+    """Records the data in flight of a checkpoint."""
 
     def overtaken(self, checkpoint_id: int, channel: int) -> None:
-        """A barrier came in that channel before what was sent ahead of it and has not been read:
-        that belongs to the checkpoint."""
+        """Record the unread elements of this channel, which a barrier has overtaken."""
 
     def completed(self, checkpoint_id: int) -> None:
-        """All channels have brought the barrier: nothing more belongs to it."""
+        """All channels have delivered the barrier: nothing more belongs to the checkpoint."""
 
     def dropped(self, checkpoint_id: int) -> None:
-        """It was given up."""
+        """The checkpoint was aborted."""
 
 
 class ExactlyOnceHandler(BarrierHandler):
-    """No record before a barrier counts as one after it, and none the other way round.
+    """Exactly once: records before a barrier never count as records after it, or vice versa.
 
-    An *aligned* checkpoint: a channel that has brought its barrier is not read from until all open
-    ones have; then the snapshot is taken (ST-01).  An *unaligned* one: the snapshot is taken at the
-    first barrier; what is read from the other channels until theirs come belongs to it as well
-    (ST-06).  Which it is, each barrier says: savepoints are aligned where checkpoints are not
-    (ST-07).  An aligned checkpoint with a *time-out* goes on as an unaligned one when that is over,
-    or when a barrier comes that has overtaken what it had to wait behind (ST-08).
+    *Aligned* checkpoint: a channel that has delivered its barrier is blocked until all open
+    channels have. Then the snapshot is taken (ST-01). *Unaligned* checkpoint: the snapshot is taken
+    at the first barrier. Elements read from other channels until their barriers arrive also belong
+    to the checkpoint (ST-06). Each barrier says which kind it is: savepoints are aligned even if
+    checkpoints are not (ST-07). An aligned checkpoint with a *time-out* becomes unaligned when the
+    time-out passes, or when a barrier arrives that has overtaken other elements (ST-08).
     """
 
     def __init__(
@@ -126,17 +126,16 @@ class ExactlyOnceHandler(BarrierHandler):
         self._recorder = recorder
         self._clock = clock
         self._first_came_at = 0.0
-        """The first barrier of the latest checkpoint, by that clock."""
+        """Arrival of the first barrier of the latest checkpoint, by *clock* (monotonic seconds)."""
         self._latest = 0
-        """Id of the latest checkpoint that was heard of; older ones are over."""
+        """Id of the latest known checkpoint. Older ones are over."""
         self._pending: Barrier | None = None
-        """Of that checkpoint, while barriers of it are waited for."""
         self._came: set[int] = set()
-        """Channels that have brought it."""
+        """Channels that have delivered the pending barrier."""
 
     @property
     def pending(self) -> Barrier | None:
-        """Of the checkpoint whose barriers are waited for."""
+        """A barrier of the checkpoint that waits for more barriers. None: no checkpoint waits."""
         return self._pending
 
     def barrier(self, channel: int, barrier: Barrier) -> None:
@@ -149,7 +148,7 @@ class ExactlyOnceHandler(BarrierHandler):
             if barrier.unaligned:
                 self._task.perform_checkpoint(barrier)
         if self._pending is None or barrier.checkpoint_id < self._latest:
-            return  # late: it was given up
+            return  # a late barrier of an aborted checkpoint
         self._came.add(channel)
         if barrier.unaligned:
             self.alignment_timed_out(barrier.checkpoint_id)
@@ -162,7 +161,7 @@ class ExactlyOnceHandler(BarrierHandler):
             self._task.call_at(barrier.overtakes_at, timed_out)
 
     def alignment_timed_out(self, checkpoint_id: int) -> None:
-        """The checkpoint goes on as an unaligned one, if it is still waited for (ST-08)."""
+        """Continue the checkpoint as an unaligned one, if barriers are still awaited (ST-08)."""
         pending = self._pending
         if pending is None or pending.unaligned or pending.checkpoint_id != checkpoint_id:
             return
@@ -227,15 +226,15 @@ class _Tracked:
 
 
 class BarrierTracker(BarrierHandler):
-    """At least once: nothing is blocked; the snapshot is taken when all open channels have brought
-    the barrier, also when barriers of later checkpoints came in between (ST-05)."""
+    """At least once: no channel is blocked.
+    The snapshot is taken when all open channels have delivered the barrier, even if barriers of
+    later checkpoints came in between (ST-05)."""
 
     def __init__(self, gate: BlockableGate, task: CheckpointableTask, channels: int) -> None:
         super().__init__(gate, task, channels)
         self._tracked: dict[int, _Tracked] = {}
-        """By id."""
         self._done = 0
-        """Id of the latest checkpoint that is not waited for any more, as are all before it."""
+        """Id of the latest checkpoint that was performed or forgotten. Earlier ones are ignored."""
 
     def barrier(self, channel: int, barrier: Barrier) -> None:
         tracked = self._track(barrier.checkpoint_id)
@@ -263,7 +262,7 @@ class BarrierTracker(BarrierHandler):
         self._perform_complete()
 
     def _track(self, checkpoint_id: int) -> _Tracked | None:
-        """None: it is not waited for any more."""
+        """Return the entry of a checkpoint, which may be new. None: the checkpoint is over."""
         if checkpoint_id <= self._done:
             return None
         if checkpoint_id not in self._tracked:

@@ -1,6 +1,6 @@
-"""A task's part in checkpoints: its snapshots, and the news of how they have ended.
+"""A task's part in checkpoints: its snapshots, and the notifications of how checkpoints ended.
 
-After Flink's ``SubtaskCheckpointCoordinatorImpl``.  All calls come from the task's thread.
+Modelled on Flink's ``SubtaskCheckpointCoordinatorImpl``. The task's thread makes all calls.
 """
 
 from __future__ import annotations
@@ -16,54 +16,56 @@ from flinkray.streaming.records.elements import Barrier, Element
 from flinkray.streaming.records.in_flight import InFlight, Settled, kept
 
 MOST_REMEMBERED = 128
-"""Ids of checkpoints that were aborted before their barriers came."""
+"""Most ids of checkpoints remembered that were aborted before their barriers came."""
 
 
 class CheckpointResponder(Protocol):
-    """Where a task reports to.
+    """Receiver of a task's reports about checkpoints.
 
-    A checkpoint whose barrier :attr:`~flinkray.streaming.records.elements.Barrier.may_overtake`
-    has data in flight besides its snapshot: it is acknowledged after :meth:`in_flight_completed`
-    and not before.  With a time-out, :meth:`overtaken_results` and that may be called by another
-    thread; after :meth:`declined` and :meth:`aborted` they are not called any more.
+    If the barrier's :attr:`~flinkray.streaming.records.elements.Barrier.may_overtake` is true, a
+    checkpoint has data in flight besides its snapshot. Then it is acknowledged after
+    :meth:`in_flight_completed` and not before. With a time-out, another thread may call
+    :meth:`overtaken_results` and :meth:`in_flight_completed`. After :meth:`declined` or
+    :meth:`aborted` they are not called any more.
     """
 
     def overtaken_results(
         self, checkpoint_id: int, result: int, subpartition: int, elements: Sequence[InFlight]
     ) -> None:
-        """These, which were not sent yet, belong to it; told once for a subpartition, before
-        :meth:`captured` where the barrier is unaligned.  *result*: its place among the results of
-        the task's chain."""
+        """These elements of a result were not sent yet and belong to the checkpoint.
+        Called once per subpartition, before :meth:`captured` if the barrier is unaligned. *result*:
+        place of the result among the results of the task's chain."""
 
     def base_of(self, operator_id: str, barrier: Barrier) -> int | None:
-        """The checkpoint that the operator's keyed state is to be captured as changes since; None:
-        all of it is.  Asked right before that is captured."""
+        """Return the checkpoint since which changes of the operator's keyed state are captured.
+        None: the whole state is captured. Called right before the capture."""
 
     def captured(self, barrier: Barrier, states: Mapping[str, OperatorStateCapture]) -> None:
-        """The snapshot is taken, by operator id: to be written, and acknowledged."""
+        """The snapshot was taken. Write *states* (by operator id) and acknowledge the snapshot."""
 
     def declined(self, checkpoint_id: int, reason: str) -> None:
-        """The task takes no part in it, or not to its end.  *reason*: one of those of
-        :mod:`flinkray.streaming.checkpoint.barrier_handler`."""
+        """The task takes no part in the checkpoint, or stops taking part.
+        *reason*: one of the reasons in :mod:`flinkray.streaming.checkpoint.barrier_handler`."""
 
     def in_flight(self, checkpoint_id: int, channel: int, elements: Sequence[InFlight]) -> None:
-        """These, of an input channel, belong to it, after those that were told of before."""
+        """These elements of an input channel belong to the checkpoint, after earlier ones."""
 
     def in_flight_completed(self, checkpoint_id: int) -> None:
-        """Nothing more is in flight for it."""
+        """No more data is in flight for the checkpoint."""
 
     def aborted(self, checkpoint_id: int) -> None:
-        """The coordinator has given it up, be it before the task has come to it: what was captured
-        is to be released, be it written or not; and it is to be declined, if nothing was answered
-        yet.  Told again where its barrier, or its trigger, comes afterwards."""
+        """The coordinator has aborted the checkpoint, perhaps before the task has reached it.
+        Captured state is to be released, whether or not it was written. The checkpoint is to be
+        declined if nothing was answered yet. Called again if the barrier or trigger comes
+        afterwards."""
 
     def awaits_checkpoint(self, after: int) -> None:
-        """The task's input has ended, and the task waits for a checkpoint later than *after*."""
+        """The task's input has ended. The task waits for a checkpoint later than *after*."""
         return
 
 
 class NotCheckpointed(CheckpointResponder):
-    """Of a task whose job takes no checkpoints: a barrier in its input is an error."""
+    """Responder of a task whose job takes no checkpoints: a barrier in its input is an error."""
 
     def base_of(self, operator_id: str, barrier: Barrier) -> int | None:
         raise _unexpected(barrier.checkpoint_id)
@@ -94,27 +96,27 @@ def _unexpected(checkpoint_id: int) -> StreamError:
 
 
 class CheckpointInput(Protocol):
-    """The task's gate."""
+    """The methods of the task's input gate that checkpoints use."""
 
     def in_flight(self, channel: int) -> Sequence[InFlight]:
-        """What the barrier that was read last has overtaken in its channel."""
+        """Return the elements that the last barrier has overtaken in this channel."""
 
 
 class CheckpointOutput(Protocol):
-    """A way out of the task."""
+    """An output of the task, to which barriers are sent."""
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None:
-        """Send it on."""
+        """Send the barrier on. *settled* gets the elements that it has overtaken."""
 
     def cancelled_barrier(self, checkpoint_id: int) -> None:
-        """Tell that the task takes no part in it."""
+        """Tell downstream tasks that this task takes no part in the checkpoint."""
 
 
 class _InFlight:
-    """The data in flight of one checkpoint: complete when all who were to tell of some have.
+    """The data in flight of one checkpoint. Complete when all its parts have been reported.
 
     Args:
-        awaited: how many these are, the task itself included, which tells of its snapshot.
+        awaited: number of parts, including the snapshot of the task itself.
     """
 
     def __init__(self, barrier: Barrier, responder: CheckpointResponder, awaited: int) -> None:
@@ -126,11 +128,10 @@ class _InFlight:
 
     @property
     def is_complete(self) -> bool:
-        """Nobody is awaited."""
         return not self._awaited
 
     def overtaken(self, result: int, overtaken: Mapping[int, Sequence[InFlight]]) -> None:
-        """In a result; from any thread."""
+        """Report the elements overtaken in a result. Thread-safe."""
         with self._lock:
             if not self._is_dropped:
                 for subpartition, elements in overtaken.items():
@@ -140,7 +141,6 @@ class _InFlight:
                 self._told()
 
     def told(self) -> None:
-        """One of those who are awaited tells of nothing more."""
         with self._lock:
             self._told()
 
@@ -150,18 +150,15 @@ class _InFlight:
             self._responder.in_flight_completed(self._barrier.checkpoint_id)
 
     def drop(self) -> None:
-        """The checkpoint was given up: nothing is told of it any more."""
         with self._lock:
             self._is_dropped = True
 
 
 class SubtaskCheckpoints:
-    """See the module.
+    """Takes the snapshots of one task and tells operators how checkpoints end.
 
-    Args:
-        operators: id and operator, head first.
-        outputs: by the places of the results in the task's chain; others after them.
-        restored_from: id of the checkpoint that the task was restored from; 0: of none.
+    *operators*: (id, operator), head first. *outputs*: the outputs of the results, in the order
+    of the results in the task's chain, then others. *restored_from*: id of a checkpoint; 0: none.
     """
 
     def __init__(
@@ -177,32 +174,33 @@ class SubtaskCheckpoints:
         self._outputs = outputs
         self._responder = responder
         self._latest = restored_from
-        """Id of the latest checkpoint that the task took part in, or has declined."""
+        """Id of the latest checkpoint that the task took part in or declined."""
         self._completed = restored_from
-        """Of the latest one that the operators know to be complete."""
+        """Id of the latest checkpoint that the operators know to be complete."""
         self._aborted: set[int] = set()
-        """Of which the barriers had not come when they were; the latest ones."""
+        """Ids of the latest checkpoints that were aborted before their barriers came."""
         self._in_flight: dict[int, _InFlight] = {}
-        """Of checkpoints that the task has taken part in, by id; some of them are complete."""
+        """Data in flight by checkpoint id, of checkpoints that the task has taken part in.
+        Some of them are complete."""
 
     def awaits(self, checkpoint_id: int) -> bool:
-        """Whether the task is to take part in it.  It is not in one that it has taken part in or
-        declined, and not in one that was aborted before it came here: then tasks behind this one
-        are told instead (ST-10)."""
+        """Return whether the task is to take part in the checkpoint.
+        False if it has taken part or declined, or if the checkpoint was aborted before its barrier
+        arrived. In the last case the task sends a CancelledBarrier downstream (ST-10)."""
         if checkpoint_id <= self._latest:
             return False
         if checkpoint_id in self._aborted:
             self._latest = checkpoint_id
             self._send_cancelled(checkpoint_id)
-            # whoever has triggered the task waits for what becomes of it
+            # the sender of the trigger waits for the outcome
             self._responder.aborted(checkpoint_id)
             return False
         return True
 
     def perform_checkpoint(self, barrier: Barrier) -> None:
-        """Send the barrier on, and take the snapshot: what comes before it in the results is what
-        the snapshot covers.  Operators learn first of what is complete by then: that news may have
-        been lost, or be late."""
+        """Send the barrier on and take the snapshot.
+        The snapshot covers the results before the barrier. Operators are first notified of the
+        latest completed checkpoint, because its own notification may be lost or late."""
         self.notify_complete(barrier.latest_completed)
         self._latest = barrier.checkpoint_id
         for _, operator in self._operators:
@@ -228,40 +226,40 @@ class SubtaskCheckpoints:
         in_flight.told()
 
     def abort_checkpoint(self, checkpoint_id: int, reason: str) -> None:
-        """The task takes no part: tasks behind it are told, and so is the coordinator."""
+        """Take no part in the checkpoint. Tell downstream tasks and the coordinator."""
         if checkpoint_id > self._latest:
             self._latest = checkpoint_id
             self._send_cancelled(checkpoint_id)
         self._responder.declined(checkpoint_id, reason)
 
     def await_one(self) -> None:
-        """The task ends with the next checkpoint."""
+        """Report that the task's input has ended and that the task waits for a later checkpoint."""
         self._responder.awaits_checkpoint(self._latest)
 
     def overtaken(self, checkpoint_id: int, channel: int) -> None:
-        """See :class:`InFlightRecorder`."""
+        """Report the unread elements of a channel as data in flight (:class:`InFlightRecorder`)."""
         if checkpoint_id in self._in_flight:
             elements = kept(self._gate.in_flight(channel))
             self._responder.in_flight(checkpoint_id, channel, elements)
 
     def read_in_flight(self, channel: int, element: Element) -> None:
-        """Of the checkpoint that was performed last."""
+        """Report an element read after the latest snapshot as data in flight of this checkpoint."""
         if self._latest in self._in_flight:
             self._responder.in_flight(self._latest, channel, kept([element]))
 
     def completed(self, checkpoint_id: int) -> None:
-        """See :class:`InFlightRecorder`."""
+        """Note that all channels have delivered the checkpoint's barrier."""
         if checkpoint_id in self._in_flight:
             self._in_flight[checkpoint_id].told()
 
     def dropped(self, checkpoint_id: int) -> None:
-        """See :class:`InFlightRecorder`; it is declined next."""
+        """Forget the data in flight of a checkpoint, which is declined next."""
         in_flight = self._in_flight.pop(checkpoint_id, None)
         if in_flight is not None:
             in_flight.drop()
 
     def notify_complete(self, checkpoint_id: int) -> None:
-        """It is complete everywhere.  Operators hear of increasing ids only (ST-12)."""
+        """The checkpoint is complete in all tasks. Operators get only increasing ids (ST-12)."""
         if checkpoint_id <= self._completed:
             return
         self._completed = checkpoint_id
@@ -269,7 +267,8 @@ class SubtaskCheckpoints:
             operator.notify_checkpoint_complete(checkpoint_id)
 
     def notify_aborted(self, checkpoint_id: int, latest_completed: int) -> None:
-        """It was given up; *latest_completed* is complete, whether its news came or not."""
+        """Abort a checkpoint, after notifying operators that *latest_completed* is complete.
+        The coordinator's notification of its completion may have been lost."""
         self.notify_complete(latest_completed)
         self.dropped(checkpoint_id)
         self._responder.aborted(checkpoint_id)

@@ -1,4 +1,4 @@
-"""Operators on Arrow columns that never make a Python object per record."""
+"""Operators on Arrow columns. They make no Python object per record."""
 
 __all__ = [
     "conversion",
@@ -12,7 +12,6 @@ __all__ = [
     "panes",
     "serialize_batches",
     "views",
-    "widening",
     "window_aggregate",
     "window_operators",
 ]

@@ -1,5 +1,4 @@
-"""The aggregate of a column for each key, in arrays: one number per key, and each key's first
-row."""
+"""The aggregate of a column for each key, in arrays: a number per key, and each key's first row."""
 
 from __future__ import annotations
 
@@ -21,38 +20,34 @@ from flinkray.streaming.columnar.grouping import (
     sums_by_group,
     ufunc_of,
 )
-from flinkray.streaming.columnar.widening import as_wide, wider_schema
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.row import Row
+from flinkray.streaming.records.widening import as_wide, wider_schema
 
 NUMBER = "number"
-"""The column of the table of numbers."""
-
-
-NUMBER = "number"
-"""The column of the aggregates."""
+"""Name of the column of aggregates in the table of numbers."""
 
 
 class AggregateTables(NamedTuple):
-    """Where the state is, in memory or in a state backend."""
+    """The tables that hold the state, in memory or in a state backend."""
 
     numbers: ColumnarTable
-    """Has the aggregates."""
+    """The aggregates: one number for each key."""
     first_rows: RowTable
-    """Has the first row of each key, in the order of the slots: what else is in the results, and of
-    which types.  The aggregated column is null."""
+    """The first row of each key, in the order of the slots. The results take their other columns,
+    and their types, from these rows. The aggregated column is null."""
 
     @property
     def keys(self) -> list[Any]:
-        """By slot."""
+        """The keys, by slot."""
         return self.numbers.keys
 
     def rows(self, key: str, field: str) -> dict[Any, Row]:
         """Key -> the row that was put out for it last.
 
         Args:
-            key: the key column.
-            field: the aggregated column.
+            key: name of the key column.
+            field: name of the aggregated column.
         """
         result: dict[Any, Row] = {}
         for batch, _ in self.first_rows:
@@ -66,25 +61,25 @@ class AggregateTables(NamedTuple):
         return result
 
     def slots_of(self, batch: pa.RecordBatch) -> Slots:
-        """Of first rows."""
+        """The slots of the keys of first rows."""
         keys_of = self.first_rows.keys_of
         assert keys_of is not None
         return self.numbers.known_slots_of_column(keys_of(batch))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all keys."""
         self.numbers.clear()
         self.first_rows.clear()
 
 
 class AggregateState:
-    """See the module.
+    """The running aggregate of a column for each key.
 
     Args:
         how: ``sum``, ``min`` or ``max``.
-        field: the aggregated column.
-        key: the key column.
-        schema: of the first batch, or of all first rows that were restored.
+        field: name of the aggregated column.
+        key: name of the key column.
+        schema: the schema of the first batch, or of all first rows that were restored.
 
     Raises:
         StreamError: the column holds no numbers.
@@ -105,7 +100,7 @@ class AggregateState:
     def restored(
         cls, how: str, field: str, key: str, tables: AggregateTables
     ) -> AggregateState | None:
-        """Of what the tables hold; None: the columns of the first rows do not go together."""
+        """The state in the tables. None if the columns of the first rows do not fit together."""
         schemas = [rows.batch.schema for rows in tables.first_rows]
         schema: pa.Schema | None = schemas[0]
         for other in schemas[1:]:
@@ -137,7 +132,6 @@ class AggregateState:
         self._first_rows.convert(lambda batch: as_wide(batch, self._row_schema))
 
     def _kind_of(self, schema: pa.Schema) -> np.dtype[Any]:
-        """Of the numbers that are kept."""
         given = schema.field(self._field).type
         if not (pa.types.is_integer(given) or pa.types.is_floating(given)):
             raise StreamError(
@@ -156,8 +150,10 @@ class AggregateState:
         )
 
     def fitting(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """The batch in columns of the state's types, which become wider where they have to; None:
-        its columns are others, and :meth:`aggregate` and :meth:`add` cannot take it."""
+        """Convert a batch to the types of the state, which become wider if they have to.
+
+        Returns None if :meth:`aggregate` and :meth:`add` cannot take the batch.
+        """
         if batch.schema == self.schema:
             return batch
         schema = wider_schema(self.schema, batch.schema)
@@ -172,8 +168,7 @@ class AggregateState:
         return fitting
 
     def _keeps_keys(self, kind: pa.DataType) -> bool:
-        """Whether a column of that type holds the keys that came as what they are: a large integer
-        may be no float."""
+        """Whether *kind* holds all earlier keys exactly: a float cannot hold every integer."""
         was = self.schema.field(self._key).type
         if not (pa.types.is_integer(was) and pa.types.is_floating(kind)):
             return True
@@ -184,11 +179,11 @@ class AggregateState:
         return True
 
     def __len__(self) -> int:
-        """Keys."""
+        """The number of keys."""
         return len(self._numbers)
 
     def aggregate(self, batch: pa.RecordBatch, keys: pa.Array) -> pa.RecordBatch:
-        """Every record's key as it is after the record."""
+        """Add a batch. Returns for each record the row of its key, as it is after that record."""
         slots, values = self._prepare(batch, keys)
         state = self._numbers.values(NUMBER)
         if self._how == "sum":
@@ -202,7 +197,7 @@ class AggregateState:
         return _batch_of(columns, self.result_schema)
 
     def add(self, batch: pa.RecordBatch, keys: pa.Array) -> None:
-        """The same without telling of each record."""
+        """Add a batch. Unlike :meth:`aggregate` it returns no rows."""
         slots, values = self._prepare(batch, keys)
         state = self._numbers.values(NUMBER)
         if self._how == "sum":
@@ -211,9 +206,9 @@ class AggregateState:
             extremes_by_group(slots, values, state, self._ufunc)
 
     def result(self) -> pa.RecordBatch:
-        """Every key as it is now, in the order in which the keys came."""
+        """The current row of every key, in the order in which the keys came."""
         keys = pa.array(self._tables.keys, self.result_schema.field(self._key).type)
-        numbers = self._numbers.values(NUMBER).copy()  # which goes on
+        numbers = self._numbers.values(NUMBER).copy()  # a copy: the state goes on changing
         columns = {self._key: keys, self._field: pa.array(numbers)}
         if self._others:
             rows = self._all_first_rows()
@@ -221,7 +216,7 @@ class AggregateState:
         return _batch_of(columns, self.result_schema)
 
     def as_results(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch as it came, as if each of its records were the only one of its key."""
+        """The rows that the records would give if each were the only record of its key."""
         value_type = self.result_schema.field(self._field).type
         columns = {name: batch.column(name) for name in batch.schema.names}
         columns[self._field] = columns[self._field].cast(value_type, safe=False)  # as sums wrap
@@ -254,8 +249,11 @@ class AggregateState:
 
 
 def _roomy(kind: pa.DataType) -> pa.DataType:
-    """A dictionary that all batches share may have more entries than each of theirs, whose indices
-    may be of 8 bits (those of pandas are)."""
+    """Widen the indices of a dictionary type to 32 bits, and leave other types as they are.
+
+    All batches share one dictionary. It may have more entries than the 8-bit indices that batches
+    from pandas have can count.
+    """
     if pa.types.is_dictionary(kind) and kind.index_type.bit_width < 32:
         return pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
     return kind

@@ -1,4 +1,4 @@
-"""From Python values to Arrow, where an operator or a sink wants columns."""
+"""Converts Python values to Arrow, for operators and sinks that need columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from flinkray.streaming.errors import StreamError
+from flinkray.core.arguments import first_twice
+from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.row import Row, RowKind
 from flinkray.streaming.records.typeinfo import (
@@ -25,18 +26,19 @@ from flinkray.streaming.records.typeinfo import (
 )
 
 SCALAR_COLUMN = "value"
-"""The column's name where values are bare."""
+"""Name of the only column of records that have no fields."""
 
 
-def block_to_batch(block: Block, type_info: TypeInformation | None = None) -> pa.RecordBatch:
-    """The values as a record batch.
+def block_to_batch(
+    block: Block, type_info: TypeInformation | None = None, key: str | None = None
+) -> pa.RecordBatch:
+    """The values as a record batch, of the types of *type_info*, or of types found from the values.
 
-    Rows and dictionaries have a column for each name, tuples f0, f1, …, and other values one
-    column, ``value``.  A dictionary without one of the names has null there.  Types are those of
-    *type_info*, or else found from the values.
+    Rows and dictionaries have a column for each name, tuples have f0, f1, …, and other values have
+    one column, ``value``. A name that a dictionary lacks is null in its row. The column *key* is
+    not rounded to a ``FLOAT``, because rounded keys would be in other key groups.
 
-    Raises:
-        StreamError: values that no column can hold as they are, or that differ in type or fields.
+    Raises StreamError: no column holds the values exactly, or they differ in type or fields.
     """
     _refuse_changes(block.values)
     wanted = None if type_info is None else type_info.to_arrow()
@@ -47,8 +49,10 @@ def block_to_batch(block: Block, type_info: TypeInformation | None = None) -> pa
             kinds = [None] * len(names)
         else:
             schema = schema_of(wanted)
-            names, kinds = schema.names, schema.types
+            names, kinds = schema.names, list(schema.types)
             columns = _declared_columns(block.values, type_info)
+            if key in names and schema.field(key).type in (pa.float16(), pa.float32()):
+                kinds[names.index(key)] = None
     except (TypeError, ValueError) as error:
         raise StreamError(f"values cannot be turned into columns: {error}") from error
     arrays = [
@@ -57,8 +61,10 @@ def block_to_batch(block: Block, type_info: TypeInformation | None = None) -> pa
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def block_to_columns(block: Block, type_info: TypeInformation | None = None) -> Columns:
-    """The same with timestamps and origin."""
+def block_to_columns(
+    block: Block, type_info: TypeInformation | None = None, key: str | None = None
+) -> Columns:
+    """The values as columns, with the timestamps and the origin of the block."""
     wanted = None if type_info is None else type_info.to_arrow()
     if wanted is None:
         scalar = not isinstance(block.values[0], Row | dict | tuple)
@@ -67,22 +73,22 @@ def block_to_columns(block: Block, type_info: TypeInformation | None = None) -> 
     timestamps = None
     if block.timestamps is not None:
         timestamps = np.asarray(block.timestamps, np.int64)
-    return Columns(block_to_batch(block, type_info), timestamps, block.origin, scalar)
+    return Columns(block_to_batch(block, type_info, key), timestamps, block.origin, scalar)
 
 
 def schema_of(kind: pa.DataType) -> pa.Schema:
-    """The columns of records of that type."""
+    """The schema of records of type *kind*: a column for each field, or one column."""
     if pa.types.is_struct(kind):
         return pa.schema([kind.field(place) for place in range(kind.num_fields)])
     return pa.schema([(SCALAR_COLUMN, kind)])
 
 
 def batch_of_type(batch: pa.RecordBatch, type_info: TypeInformation) -> pa.RecordBatch:
-    """The batch with the columns of a declared type: those of a row type one after the other, with
-    its names; of another type the one column.  As it is where Arrow has no such type.
+    """The batch with the columns of a declared type. Unchanged if Arrow has no such type.
 
-    Raises:
-        StreamError: it has more columns or fewer, or a column holds what is not of its type.
+    Columns of a row type are matched by place and get its field names.
+
+    Raises StreamError: the number of columns differs, or values do not fit.
     """
     wanted = type_info.to_arrow()
     if wanted is None:
@@ -117,7 +123,7 @@ Values = Sequence[Any]
 
 
 def _refuse_changes(values: Values) -> None:
-    """Raises StreamError: a row says that another one is updated or deleted, and columns do not."""
+    """Raises StreamError if a row stands for an update or a deletion: columns cannot say so."""
     for value in values:
         if isinstance(value, Row) and value.get_row_kind() is not RowKind.INSERT:
             kind = value.get_row_kind()
@@ -129,10 +135,10 @@ def _refuse_changes(values: Values) -> None:
 
 
 def _columns(values: Values) -> tuple[list[str], list[list[Any]]]:
-    """Names and columns of records of no declared type.
+    """Names and columns of records without a declared type.
 
     Raises:
-        ValueError: they have other fields than the first one, or none.
+        ValueError: the records differ in their fields, or have none.
     """
     first = values[0]
     if isinstance(first, dict):
@@ -154,6 +160,9 @@ def _columns(values: Values) -> tuple[list[str], list[list[Any]]]:
         return [SCALAR_COLUMN], [list(values)]
     if not names:
         raise ValueError(f"{first!r} has no fields")
+    twice = first_twice(names)
+    if twice is not None:
+        raise ValueError(f"{first!r} has two fields named {twice!r}")
     return names, columns
 
 
@@ -163,13 +172,9 @@ def _names_of(value: Row | tuple[Any, ...]) -> list[str] | None:
 
 
 def _by_name(values: Values, names: list[str], named: bool = True) -> list[list[Any]]:
-    """The columns of records.
+    """The values of each column. *named*: fields are matched by name, not by position.
 
-    Args:
-        named: *names* count for records that have names; otherwise all go by their places.
-
-    Raises:
-        ValueError: some have other fields.
+    Raises ValueError if a record has other fields.
     """
     rows = _alike(values, names, named)
     if rows is None:
@@ -178,7 +183,8 @@ def _by_name(values: Values, names: list[str], named: bool = True) -> list[list[
 
 
 def _alike(values: Values, names: list[str], named: bool) -> Values | None:
-    """What the records hold; None: they have to be looked at one by one."""
+    """The fields of each record, if all records are tuples or rows with their fields in order.
+    None: the records differ, and :func:`_in_order` has to read each record."""
     types = set(map(type, values))
     rows = values
     if types == {Row}:
@@ -191,7 +197,6 @@ def _alike(values: Values, names: list[str], named: bool) -> Values | None:
 
 
 def _in_order(value: Any, names: list[str], named: bool) -> Values:
-    """The fields of one record."""
     if isinstance(value, dict):
         unknown = [key for key in value if not named or key not in names]
         if unknown:
@@ -232,8 +237,6 @@ def _fields(kind: RowTypeInfo | TupleTypeInfo, values: Values) -> list[list[Any]
 
 
 def _as_arrow_takes(kind: TypeInformation, values: Values) -> list[Any]:
-    """Rows as tuples, and dictionaries as lists of pairs, which are all that Arrow knows as structs
-    and maps."""
     convert = _converter(kind)
     if convert is None:
         return list(values)
@@ -241,7 +244,7 @@ def _as_arrow_takes(kind: TypeInformation, values: Values) -> list[Any]:
 
 
 def _converter(kind: TypeInformation) -> Callable[[Any], Any] | None:
-    """None: the values stay as they are."""
+    """The function that converts values of the type for Arrow. None: they stay as they are."""
     if isinstance(kind, RowTypeInfo | TupleTypeInfo):
         return lambda value: tuple(column[0] for column in _declared_columns([value], kind))
     if isinstance(kind, ListTypeInfo):
@@ -258,7 +261,7 @@ def _pairs(kind: MapTypeInfo, value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, dict):
         keys, items = list(value), list(value.values())
     elif isinstance(value, list) and all(isinstance(it, tuple) and len(it) == 2 for it in value):
-        keys, items = [key for key, _ in value], [item for _, item in value]  # of a column of maps
+        keys, items = [key for key, _ in value], [item for _, item in value]  # from Arrow
     else:
         raise ValueError(f"{value!r} is not a dictionary, as {kind} has them")
     keys = _as_arrow_takes(kind.key_type, keys)
@@ -269,12 +272,15 @@ def _pairs(kind: MapTypeInfo, value: Any) -> list[tuple[Any, Any]]:
 
 
 def _array(name: str, column: list[Any], kind: pa.DataType | None) -> pa.Array:
-    """
-    Raises:
-        StreamError: the values are not of one type, or lose something.
-    """
     try:
         array = pa.array(column, kind)
+        if kind is None and _have_nanoseconds(array.type, column):
+            array = pa.array(column, _in_nanoseconds(array.type))
+    except UnicodeEncodeError as error:
+        raise StreamError(
+            f"values cannot be turned into columns: column {name!r} has {text_of(error.object)}: "
+            f"{HALF_A_PAIR}"
+        ) from None
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         way_out = (
             "declare an output type, or use values of one type for each field"
@@ -288,12 +294,33 @@ def _array(name: str, column: list[Any], kind: pa.DataType | None) -> pa.Array:
     return array
 
 
+HALF_A_PAIR = (
+    "it has half of a surrogate pair, which UTF-8 does not hold; replace it, as "
+    "text.encode('utf-8', 'replace').decode() does"
+)
+"""The end of the error message for a text with half of a surrogate pair."""
+
+
+def _have_nanoseconds(kind: pa.DataType, values: Values) -> bool:
+    """Whether pandas values have nanoseconds, beyond the microseconds that Arrow gives them."""
+    name = "nanosecond" if pa.types.is_timestamp(kind) else "nanoseconds"
+    if not (pa.types.is_timestamp(kind) or pa.types.is_duration(kind)):
+        return False
+    have_any = any(hasattr(cls, name) for cls in set(map(type, values)))
+    return have_any and any(getattr(value, name, 0) for value in values)
+
+
+def _in_nanoseconds(kind: pa.DataType) -> pa.DataType:
+    return pa.timestamp("ns", kind.tz) if pa.types.is_timestamp(kind) else pa.duration("ns")
+
+
 def _check_values(name: str, values: Values, kind: pa.DataType, *, is_declared: bool) -> None:
-    """Arrow takes values of other types than the first one's, and leaves out what they have beyond
-    it.
+    """Check that Arrow loses no part of a value.
+
+    Arrow takes values of other types than the first value's, and drops the parts that do not fit.
 
     Raises:
-        StreamError: something is left out.
+        StreamError: a part of a value would be lost.
     """
     if not pa.types.is_nested(kind):
         if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
@@ -310,7 +337,7 @@ def _check_values(name: str, values: Values, kind: pa.DataType, *, is_declared: 
         _check_values(f"{name}.key", keys, kind.key_type, is_declared=is_declared)
         _check_values(f"{name}.value", items, kind.item_type, is_declared=is_declared)
     elif pa.types.is_list(kind):
-        lists = [value for value in values if not isinstance(value, np.ndarray)]  # of one type
+        lists = [value for value in values if not isinstance(value, np.ndarray)]  # one type
         items = [item for value in lists for item in value]
         _check_values(f"{name}[]", items, kind.value_type, is_declared=is_declared)
     elif pa.types.is_struct(kind):
@@ -333,8 +360,8 @@ _FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("UUIDs", (UUID,)),
     ("numbers", (int, float, Decimal, np.number)),
 )
-"""Arrow takes a value of one for one of another, such as a number for a date.  A class is of the
-first that it fits."""
+"""Kinds of values. A column holds one kind only, because Arrow would take a number for a date.
+A class belongs to the first kind that has it or a base class of it."""
 
 
 def _families_of(values: Values) -> set[str]:

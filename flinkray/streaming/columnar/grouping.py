@@ -1,5 +1,4 @@
-"""Arithmetic by group on NumPy arrays: sums, extremes and running values, without a Python object
-for each record."""
+"""Sums, extremes and running values by group in NumPy arrays. No Python object per record."""
 
 from __future__ import annotations
 
@@ -15,32 +14,33 @@ from flinkray.state.key_numbers import Slots
 Values = npt.NDArray[Any]
 
 _EXACT = 1 << 53
-"""Up to here every integer is a double."""
+"""Up to this number a double represents every integer exactly."""
 _MOST_HALVES = 1 << 21
-"""The sum of so many numbers of 32 bits is not greater."""
+"""The sum of this many 32-bit numbers is at most :data:`_EXACT`."""
 
 _COUNTED = 4096
 _COUNTED_FROM = 1024
-"""Arrow sorts more than so many numbers of a range of at most so many by counting, others by
-comparing, which takes several times as long (``CountOrCompareSorter`` in its vector_sort.cc)."""
+"""Arrow sorts arrays of more than ``_COUNTED_FROM`` numbers with a range of at most ``_COUNTED`` by
+counting, others by comparing, which takes several times as long (``CountOrCompareSorter`` in its
+vector_sort.cc)."""
 
 _LONG_GROUP = 256
-"""Groups with more records in a batch are gone through by themselves, the others side by side."""
+"""Groups with more records in a batch are accumulated singly, smaller groups together."""
 
 
 class Groups(NamedTuple):
-    """A batch sorted by group, records of a group in their old order."""
+    """A batch sorted by group. Records of a group keep their order."""
 
     order: npt.NDArray[np.intp]
-    """Where each sorted record was."""
+    """The old place of each sorted record."""
     starts: npt.NDArray[np.intp]
     counts: npt.NDArray[np.intp]
     slots: Slots
-    """The group of each run."""
+    """The group of each run of records."""
 
 
 def start_of(how: str, kind: np.dtype[Any]) -> Any:
-    """The sum, minimum or maximum of no values."""
+    """The sum, minimum or maximum of no values: the start of an aggregation."""
     if how not in ("min", "max"):
         return 0
     if kind.kind == "f":
@@ -49,8 +49,10 @@ def start_of(how: str, kind: np.dtype[Any]) -> Any:
 
 
 def ufunc_of(how: str, kind: np.dtype[Any]) -> np.ufunc:
-    """What puts two of them together.  NaN is greater than every number, as in Flink (Java's
-    ``Double.compareTo``)."""
+    """The function that combines two sums, minima or maxima.
+
+    NaN is greater than every number, as in Flink (Java's ``Double.compareTo``).
+    """
     if how not in ("min", "max"):
         return np.add
     if how == "max":
@@ -59,9 +61,9 @@ def ufunc_of(how: str, kind: np.dtype[Any]) -> np.ufunc:
 
 
 def group(slots: Slots) -> Groups:
-    """Sort by group, in linear time."""
+    """Sort records by group, in linear time."""
     order = stable_order(slots)
-    ordered = slots.take(order)  # as slots[order], in half the time
+    ordered = slots.take(order)  # the same as slots[order], in half the time
     ends = np.flatnonzero(ordered[1:] != ordered[:-1])
     bounds = np.empty(len(ends) + 2, np.intp)
     bounds[0], bounds[-1] = 0, len(slots)
@@ -71,8 +73,11 @@ def group(slots: Slots) -> Groups:
 
 
 def stable_order(slots: Slots) -> npt.NDArray[np.intp]:
-    """Arrow counts where numbers are small and many, in half of NumPy's time; NumPy sorts 16-bit
-    integers by radix; wider ones are sorted in two passes."""
+    """The stable order of slots, as indices.
+
+    Arrow counts if the numbers are small and many, in half of NumPy's time. NumPy sorts 16-bit
+    integers by radix; wider ones take two passes.
+    """
     largest = int(slots.max()) if len(slots) else 0
     if largest < _COUNTED and len(slots) > _COUNTED_FROM:
         indices = pc.array_sort_indices(pa.array(slots))  # stable, as its documentation says
@@ -86,7 +91,7 @@ def stable_order(slots: Slots) -> npt.NDArray[np.intp]:
 
 
 def sums_by_group(slots: npt.NDArray[Any], values: Values, number: int) -> Values:
-    """The sum of each of *number* groups; exact for integers (modulo 2**64)."""
+    """The sum of each of *number* groups. Sums of integers are exact (modulo 2**64)."""
     if values.dtype.kind == "f":
         return np.bincount(slots, values, number)
     if len(values) == 0:
@@ -108,21 +113,20 @@ def sums_by_group(slots: npt.NDArray[Any], values: Values, number: int) -> Value
 def extremes_by_group(
     slots: npt.NDArray[Any], values: Values, into: Values, ufunc: np.ufunc
 ) -> None:
-    """Bring ``into[slot]`` up to date by minimum or maximum."""
+    """Update ``into[slot]`` with the minimum or maximum of each group."""
     groups = group(slots.astype(np.int32, copy=False))
     reduced = ufunc.reduceat(values.take(groups.order), groups.starts)
     into[groups.slots] = ufunc(into[groups.slots], reduced)
 
 
 def running_sums(slots: Slots, values: Values, state: Values) -> Values:
-    """The sum of each record's group after that record; *state* has the sums so far, and is brought
-    up to date."""
+    """For each record: the sum of its group so far. *state* has the sum by group; is updated."""
     groups = group(slots)
     ordered = values.take(groups.order)
     if ordered.dtype.kind == "f":
         running = _accumulate(np.add, groups, ordered, state)
     else:
-        ordered = ordered.astype(np.int64, copy=False)  # else unsigned ones make doubles
+        ordered = ordered.astype(np.int64, copy=False)  # NumPy would make doubles of unsigned ones
         running = np.cumsum(ordered)
         before = running.take(groups.starts) - ordered.take(groups.starts)
         running += np.repeat(state[groups.slots] - before, groups.counts)
@@ -133,7 +137,7 @@ def running_sums(slots: Slots, values: Values, state: Values) -> Values:
 
 
 def running_extremes(slots: Slots, values: Values, state: Values, ufunc: np.ufunc) -> Values:
-    """The same for minimum and maximum."""
+    """For each record: the extreme of its group so far. *state* has it by group; is updated."""
     groups = group(slots)
     running = _accumulate(ufunc, groups, values.take(groups.order), state)
     state[groups.slots] = running[groups.starts + groups.counts - 1]
@@ -143,9 +147,10 @@ def running_extremes(slots: Slots, values: Values, state: Values, ufunc: np.ufun
 
 
 def _accumulate(ufunc: np.ufunc, groups: Groups, ordered: Values, state: Values) -> Values:
-    """Accumulate each run from its group's state on.
+    """Accumulate the values of each group, beginning with the group's state.
 
-    One cumulative sum over everything would let a large group's rounding spoil the others'.
+    One cumulative sum over all groups would let the rounding errors of a large group spoil the
+    others.
     """
     running = ordered.astype(np.result_type(ordered, state), copy=True)
     running[groups.starts] = ufunc(running[groups.starts], state[groups.slots])

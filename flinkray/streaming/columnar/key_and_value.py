@@ -1,4 +1,4 @@
-"""Keyed records with their keys, as columns."""
+"""Turns keyed records into columns of key and record."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from flinkray.streaming.records.typeinfo import TypeInformation
 
 
 class KeyAndValueOperator(StreamOperator):
-    """Makes a record of two columns of each: ``f0`` is its key, and ``f1`` the record, which is a
-    struct if it has fields.
+    """Turns each record into a record of two columns: ``f0`` is its key, ``f1`` the record.
 
-    Columns stay columns, and so do keys that are in one.
+    A record with fields becomes a struct. Records that come as Arrow columns are not converted to
+    Python values, nor are their keys if these are a column.
     """
 
     def __init__(self, keys: Keys, value_type: TypeInformation | None) -> None:

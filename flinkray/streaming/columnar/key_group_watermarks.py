@@ -1,8 +1,9 @@
-"""Watermarks by key group: up to where windows have ended.
+"""Watermarks by key group: the time up to which windows have ended.
 
-All key groups of a subtask have its own.  After a restore with more or fewer subtasks they may have
-come from several, whose watermarks differed, as a barrier had overtaken one on the way to some of
-them: windows that have ended in some key groups are open in others.
+Usually all key groups of a subtask have the subtask's watermark. After a restore with more or fewer
+subtasks, its key groups may come from several subtasks. Their watermarks may differ, because a
+barrier had overtaken a watermark on the way to some of them. Then a window that has ended in some
+key groups is still open in other key groups.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from flinkray.state.keys import KeyGroupAssigner
 from flinkray.streaming.records.elements import MIN_TIMESTAMP
 
 Stored = tuple[int, int, int]
-"""The first and the last key group, and the watermark of those and all between them."""
+"""(first key group, last key group, watermark of the key groups from first to last)"""
 
 
 class KeyGroupWatermarks:
-    """Of one subtask.  Key groups of which nothing was stored have had none.
+    """The watermarks of one subtask's key groups: the least time if none was stored.
 
     Args:
-        stored: of any subtasks.
+        stored: stored watermarks of any subtasks.
     """
 
     def __init__(self, state: KeyedStateBackend, stored: Iterable[Stored]) -> None:
@@ -39,12 +40,12 @@ class KeyGroupWatermarks:
             if not common.is_empty:
                 self._watermarks[common.first - first : common.last - first + 1] = watermark
         self.earliest: int = int(self._watermarks.min())
-        """Of all of them."""
+        """The earliest watermark of all key groups."""
         self.latest: int = int(self._watermarks.max())
         self._assign = KeyGroupAssigner(state.max_parallelism, state.hash_of)
 
     def advance(self, watermark: int) -> None:
-        """The subtask's is here; later than the earliest."""
+        """Advance to the subtask's watermark, which must be later than the earliest one."""
         self.earliest = watermark
         if watermark >= self.latest:
             self.latest = watermark
@@ -55,13 +56,13 @@ class KeyGroupWatermarks:
     def are_before(
         self, time: int | npt.NDArray[np.int64], keys: Sequence[Any]
     ) -> npt.NDArray[np.bool_]:
-        """Of which of these keys the watermark is before that time, or before each its own."""
+        """For each key: whether its watermark is before *time* (one for all keys, or an array)."""
         of_keys = self._watermarks[self._assign.of_all(keys) - self._groups.first]
         before: npt.NDArray[np.bool_] = of_keys < time
         return before
 
     def stored(self) -> list[Stored]:
-        """To be stored: neighbours of one watermark together."""
+        """The watermarks to store. Neighbouring key groups with equal watermarks share an entry."""
         places = range(self._groups.first, self._groups.last + 1)
         found = []
         by_watermark = zip(self._watermarks.tolist(), places, strict=True)

@@ -1,9 +1,9 @@
-"""Rolling sum, minimum and maximum of a column by key: a batch of columns in, one out.
+"""Rolling sum, minimum and maximum of a column by key: a batch of columns in, a batch out.
 
-Results are those of the record-at-a-time reduce: every record puts out its key's first row with
-the aggregated field as it is now.  State is one number per key in an array.  A column whose type
-becomes wider has the wider type from then on, in all rows.  A stream that brings rows as well is
-taken over as rows from then on, and so is state of subtasks that have stored rows.
+Results are those of the record-at-a-time reduce: for every record, the first row of its key with
+the current aggregate. State is a number per key in an array. If the type of a column becomes wider,
+all later rows have the wider type. When a stream also brings rows, or the state of subtasks that
+have stored rows is restored, the operator goes on with rows.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from flinkray.streaming.records.keying import Keys
 
 
 class KeyedAggregateOperator(ReduceOperator):
-    """See the module.
+    """Rolling aggregate of a column by key.
 
     Args:
         how: ``sum``, ``min`` or ``max``.
-        field: the aggregated column.
-        reduce: the same on rows.
+        field: name of the aggregated column.
+        reduce: the equivalent reduce function on rows.
     """
 
     def __init__(self, how: str, field: str, reduce: Any, keys: Keys) -> None:
@@ -71,7 +71,7 @@ class KeyedAggregateOperator(ReduceOperator):
         if not len(columns):
             return
         if state is None:
-            if len(self._values):  # rows came before
+            if len(self._values):  # rows came first
                 self.process_block(columns.to_block())
                 return
             assert self.keys.field is not None
@@ -97,7 +97,7 @@ class KeyedAggregateOperator(ReduceOperator):
 
 
 class BatchKeyedAggregateOperator(KeyedAggregateOperator):
-    """The same in batch mode: the final row of each key, at the end of the input."""
+    """Aggregate in batch mode: puts out the final row of each key at the end of the input."""
 
     def process_block(self, block: Block) -> None:
         self._leave_columns()

@@ -1,4 +1,4 @@
-"""Functions of whole batches of a keyed stream, with state in arrays."""
+"""The operator for functions of whole batches of a keyed stream, with state in arrays."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class KeyedBatchOperator(FunctionOperator):
 
 
 class _OwnedKeys(Sequence[Any]):
-    """Keys that can be changed: a copy each time."""
+    """Keys of mutable types by slot: each access returns a copy."""
 
     def __init__(self, keys: Sequence[Any], own: Callable[[Any], Any]) -> None:
         self._keys = keys
@@ -100,7 +100,7 @@ class _Context(BatchContext):
         self._keys = keys
         self._owned = _OwnedKeys(keys, own)
         self._looked_at = 0
-        """So many keys, the first, nobody can change."""
+        """Number of keys, from the first one, that are known to be immutable."""
         self.watermark = MIN_TIMESTAMP
         self.slots = _NO_SLOTS
 

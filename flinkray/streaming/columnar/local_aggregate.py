@@ -1,8 +1,7 @@
-"""The first half of an aggregate in batch mode, in the tasks in front of the exchange by key: what
-travels is one row for each key that a task has seen, not every record.
+"""The first half of an aggregate in batch mode, in the tasks before the exchange by key.
 
-Where keys hardly repeat that would gain nothing: after a sample, batches are passed on as they
-come (Flink's SQL does so too: ``table.exec.local-hash-agg.adaptive.enabled``).
+A task sends one row for each key, instead of every record. If a sample shows that keys hardly
+repeat, batches are passed on as they come (Flink: ``table.exec.local-hash-agg.adaptive.enabled``).
 """
 
 from __future__ import annotations
@@ -17,24 +16,22 @@ from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.keying import Keys
 
 SAMPLE = 500_000
-"""Records; Flink's default of
-``table.exec.local-hash-agg.adaptive.sampling-threshold``."""
+"""Records in the sample (Flink: ``table.exec.local-hash-agg.adaptive.sampling-threshold``)."""
 MOST_DISTINCT = 0.5
-"""Keys for each record of the sample; Flink's default of
+"""Most keys per record of the sample; Flink's default of
 ``table.exec.local-hash-agg.adaptive.distinct-value-rate-threshold``."""
 MOST_KEYS = 1 << 20
-"""That a task remembers: its memory is bounded."""
+"""Most keys that a task remembers, so that its memory is bounded."""
 
 
 class LocalAggregateOperator(StreamOperator):
-    """See the module.  Rows are passed on as they are; so are columns that cannot be aggregated,
-    about which the operator behind the exchange has to decide.
+    """Aggregates columns by key before the exchange; other records are passed on as they are.
 
     Args:
         how: ``sum``, ``min`` or ``max``.
-        field: the aggregated column.
-        sample: records after which it is decided whether to go on.
-        most_keys: with more, what there is is passed on.
+        field: name of the aggregated column.
+        sample: records after which the operator decides whether to go on aggregating.
+        most_keys: with more keys, the operator puts out all that it has.
     """
 
     def __init__(
@@ -94,7 +91,6 @@ class LocalAggregateOperator(StreamOperator):
         self._flush()
 
     def _flush(self) -> None:
-        """Put out what there is."""
         state, self._state = self._state, None
         if state is not None and len(state):
             self.output.emit_columns(Columns(state.result()))

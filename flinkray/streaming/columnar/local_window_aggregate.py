@@ -1,13 +1,14 @@
-"""The first half of aggregates by key and window, in the tasks in front of the exchange by key:
-what travels is one row for each key and pane, not every record.
+"""The first half of aggregates by key and window, in the tasks before the exchange by key.
 
-A pane is put out when the watermark has passed its end, before that watermark: the operator behind
-the exchange needs nothing of it earlier.  That holds as long as the operator waits for this task's
-watermark: one that was idle is waited for again only when it has caught up with the others, which
-it cannot know, so from then on nothing is kept from one batch to the next.  Nothing is kept across
-a barrier, so there is no state.
-Where keys hardly repeat nothing would be gained: after a sample, batches are passed on as they come
-(Flink's SQL does so too: ``table.exec.local-hash-agg.adaptive.enabled``).
+A task sends one row for each key and pane, instead of every record. A pane is put out when the
+watermark passes its end, before that watermark: the operator behind the exchange does not need it
+earlier. This holds while that operator waits for this task's watermark. After this task was idle,
+the operator waits for its watermark again only when it has caught up with those of other tasks, and
+this task cannot know when that is. So once it was idle, it puts everything out after each batch.
+
+Everything is put out before a barrier, so there is no state. If a sample shows that keys hardly
+repeat, aggregating gains nothing: then batches are passed on as they come (as in Flink's SQL:
+``table.exec.local-hash-agg.adaptive.enabled``).
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from flinkray.streaming.records.elements import (
 from flinkray.streaming.records.keying import Keys
 
 MOST_NUMBERS = 1 << 20
-"""Keys times panes that a task remembers: its memory is bounded."""
+"""Most numbers (keys times panes) that a task remembers, so that its memory is bounded."""
 
 
 class LocalWindowAggregateOperator(StreamOperator):
-    """See the module.  Rows are passed on as they are.
+    """Aggregates columns by key and pane before the exchange. Rows are passed on as they are.
 
     Args:
-        sample: records after which it is decided whether to go on.
-        most_numbers: with more, what there is is passed on.
+        sample: records after which the operator decides whether to go on aggregating.
+        most_numbers: with more numbers, the operator puts out all that it has.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class LocalWindowAggregateOperator(StreamOperator):
         if len(table) * len(table.namespaces) > self._most_numbers:
             self._put_out_all()
             self._begin_anew()
-        elif self._was_idle:  # behind the exchange time may be ahead of this task's
+        elif self._was_idle:  # the operator behind the exchange may be ahead
             self._put_out_all()
         elif int(times.min()) <= self._watermark:  # behind the exchange it may be in time
             self._put_out_up_to(self._watermark)
@@ -105,7 +106,6 @@ class LocalWindowAggregateOperator(StreamOperator):
         self._put_out_up_to(MAX_TIMESTAMP)
 
     def _put_out_up_to(self, timestamp: int) -> None:
-        """Panes that have ended by then."""
         panes = self._panes.table.namespaces
         ended = sorted(pane for pane in panes if self._times.begin_of(pane + 1) - 1 <= timestamp)
         if not ended:

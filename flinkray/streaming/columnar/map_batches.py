@@ -1,4 +1,4 @@
-"""Functions of whole Arrow batches."""
+"""The operator for functions of whole Arrow batches."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from flinkray.core.arguments import first_twice
 from flinkray.streaming.columnar.conversion import block_to_columns
 from flinkray.streaming.columnar.views import without_views
 from flinkray.streaming.errors import StreamError
@@ -16,14 +17,14 @@ from flinkray.streaming.records.elements import Block, Columns, Origin
 from flinkray.streaming.records.typeinfo import TypeInformation
 
 TIMESTAMPS = "$timestamp"
-"""The column in which functions are given the timestamps of rows, in milliseconds."""
+"""Name of the column that gives functions the timestamps of the rows, in milliseconds."""
 
 
 class MapBatchesOperator(FunctionOperator):
-    """Calls a function with each record batch; it returns one, a table, several, or None.
+    """Calls a function with each record batch. The function returns batches, tables, or None.
 
-    Rows that have timestamps have them in the last column, ``$timestamp``; whatever the function
-    does with the rows, those of its result are in that column.  Without it they have none.
+    If rows have timestamps, these are in the last column, ``$timestamp``. The timestamps of the
+    results are taken from that column of the returned batch; without it the results have none.
     """
 
     def __init__(self, function: Any, input_type: TypeInformation | None = None) -> None:
@@ -45,7 +46,7 @@ class MapBatchesOperator(FunctionOperator):
 
 
 def with_timestamps(columns: Columns) -> pa.RecordBatch:
-    """As a function is given them."""
+    """The batch with its timestamps in the column ``$timestamp``, as functions get it."""
     batch = columns.batch
     if columns.timestamps is None:
         return batch
@@ -58,7 +59,7 @@ def with_timestamps(columns: Columns) -> pa.RecordBatch:
 
 
 def without_timestamps(batch: pa.RecordBatch, origin: Origin | None) -> Columns:
-    """As they go on."""
+    """Split a batch that a function has returned into columns and timestamps."""
     place = batch.schema.get_field_index(TIMESTAMPS)
     if place < 0:
         return Columns(batch, None, origin)
@@ -68,13 +69,18 @@ def without_timestamps(batch: pa.RecordBatch, origin: Origin | None) -> Columns:
 
 
 def batches_of(result: Any) -> Iterable[pa.RecordBatch]:
-    """What a function of batches returned, as record batches."""
+    """The record batches in the result of a function."""
     if result is None:
         return ()
     if isinstance(result, pa.RecordBatch):
+        twice = first_twice(result.schema.names)
+        if twice is not None:
+            raise StreamError(
+                f"a map_batches function returned two columns named {twice!r}: rename one"
+            )
         return (without_views(result),)
     if isinstance(result, pa.Table):
-        return without_views(result).combine_chunks().to_batches()  # type: ignore[no-any-return]
+        return batches_of(result.combine_chunks().to_batches())
     if isinstance(result, list | tuple | Iterator):
         return (batch for part in result for batch in batches_of(part))
     raise StreamError(

@@ -1,9 +1,8 @@
-"""Numbers by key and *pane*: the largest pieces of time of which all windows of an operator are
-made.  A pane has one number per key and aggregate, and is a namespace of the state.  So sliding
-windows cost no more per record than tumbling ones.
+"""Numbers by key and pane. Windows consist of *panes*: pieces of time, as long as possible.
 
-Panes may come in parts that were aggregated elsewhere: a part is a record batch of a key, a count
-(:data:`COUNT_OF_PART`) and the numbers of all measures, with the begin of the pane as its time.
+A pane has one number per key and aggregate, and is a namespace of the state. Panes may come in
+parts that other tasks have aggregated: record batches with a key, a count (:data:`COUNT_OF_PART`)
+and the numbers of all measures, with the begins of the panes as timestamps.
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ from flinkray.streaming.columnar.grouping import (
     sums_by_group,
     ufunc_of,
 )
-from flinkray.streaming.columnar.widening import wider_type
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.widening import wider_type
 
 KINDS = ("count", "sum", "min", "max", "mean")
 
 COUNT = "count"
-"""The records, in the state."""
+"""Name of the column of the number of records, in the state."""
 COUNT_OF_PART = "__count_of_part"
-"""The column of records in a part; no column of a user."""
+"""Name of the column of the number of records in a part. No user's column has this name."""
 
 _SLICED = 1024
-"""Panes in the time that a batch spans; where there are more, most of them are empty."""
+"""Most panes that a batch may span to be sliced by pane. In a longer span most are empty."""
 
 Times = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class ColumnAggregate:
-    """One aggregate: what its result is called, how it is made, and of which column."""
+    """One aggregate: the name of its result, the kind of aggregate, and its column."""
 
     name: str
     how: str
@@ -62,14 +61,14 @@ class ColumnAggregate:
 
     @property
     def measure(self) -> Measure | None:
-        """What is kept for it; None: nothing but the count of records."""
+        """The number that is kept for the aggregate. None: only the count of records is needed."""
         if self.column is None:
             return None
         return Measure("sum" if self.how == "mean" else self.how, self.column)
 
     @property
     def measures(self) -> Sequence[Measure]:
-        """All that is kept for it: a mean is of the sum that did not wrap."""
+        """All numbers that are kept for the aggregate: for a mean, also its sum's upper halves."""
         measure = self.measure
         if measure is None:
             return ()
@@ -80,33 +79,32 @@ _UPPER = "upper"
 
 
 class Measure(NamedTuple):
-    """A number kept per key and pane."""
+    """A number that is kept for each key and pane."""
 
     how: str
     column: str
 
     @property
     def name(self) -> str:
-        """In the state."""
+        """Name of the column in the state."""
         return f"{self.how} {self.column}"
 
     @property
     def upper(self) -> Measure:
-        """Of a sum of 64 bits, which wraps: the sum of its numbers' :func:`upper_halves`.  Kept
-        where numbers have 64 bits; others come to no such sum."""
+        """For a sum of 64-bit integers, which may wrap: the sum of their :func:`upper_halves`.
+
+        Kept only if the numbers have 64 bits. Sums of smaller numbers do not wrap.
+        """
         return Measure(_UPPER, self.column)
 
     @property
     def sum(self) -> Measure:
-        """The reverse."""
+        """For upper halves: the sum that they belong to."""
         return Measure("sum", self.column)
 
 
 class PaneTimes(NamedTuple):
-    """How time is cut, in milliseconds.
-
-    *size* and *slide* are those of the windows: equal ones tumble.
-    """
+    """How time is cut into panes, in milliseconds. *size* and *slide* are those of the windows."""
 
     size: int
     slide: int
@@ -120,18 +118,18 @@ class PaneTimes(NamedTuple):
         return pane * self.pane_size + self.offset
 
     def panes_of(self, times: Times) -> Times:
-        """By number."""
+        """The number of each time's pane."""
         panes: Times = (times - self.offset) // self.pane_size
         return panes
 
 
 class Panes:
-    """See the module.
+    """The numbers of all keys and panes of a subtask.
 
     Args:
-        keys: by a column.
-        table: with namespaces; has the numbers.
-        name: of the operator, for errors.
+        keys: keys by a column.
+        table: the table that holds the numbers, with panes as namespaces.
+        name: name of the operator, for error messages.
     """
 
     def __init__(
@@ -146,7 +144,7 @@ class Panes:
         self.table = table
         self._keys = keys
         self.kinds: dict[Measure, np.dtype[Any]] = {}
-        """Of the numbers of a measure, in all panes."""
+        """The type of each measure's numbers, in all panes."""
         self._key_type: pa.DataType | None = None
         self._measures = sorted({measure for a in aggregates for measure in a.measures})
         self._open_columns(name)
@@ -164,18 +162,19 @@ class Panes:
             if kind is not None:
                 self._widen(measure, kind)
         for measure in self._measures:
-            # Some subtasks may have stored sums of integers, which wrap, and others of doubles.
+            # Some subtasks may have stored sums of integers, which wrap, and other subtasks sums of
+            # doubles.
             if self.has_upper(measure) and self.kinds[measure].kind == "f":
                 self._unwrap_all(measure)
 
     def has_upper(self, measure: Measure) -> bool:
-        """Whether it is a sum of which the upper halves are known."""
+        """Whether the measure is a sum whose upper halves are kept."""
         return measure.how == "sum" and measure.upper in self.kinds
 
-    # --- what comes -------------------------------------------------------------------------------
+    # --- adding records ---------------------------------------------------------------------------
 
     def add(self, columns: Columns, times: Times) -> None:
-        """Records, or parts.  At least one."""
+        """Add a batch of records or of parts of panes. The batch must not be empty."""
         keys = self._keys.of_columns(columns)
         if keys is None:
             raise StreamError(
@@ -207,7 +206,7 @@ class Panes:
     def _add_slices(
         self, first: int, last: int, times: Times, add: Callable[[int, Any], None]
     ) -> None:
-        """Of records in order of time, those of a pane lie together: nothing is copied."""
+        """Add records that are in order of time, as one slice per pane, without copying them."""
         begins = np.arange(first + 1, last + 1) * self.times.pane_size + self.times.offset
         bounds = [0, *np.searchsorted(times, begins).tolist(), len(times)]
         for pane, (begin, end) in enumerate(pairwise(bounds), first):
@@ -215,7 +214,10 @@ class Panes:
                 add(pane, slice(begin, end))
 
     def _numbers(self, batch: pa.RecordBatch) -> tuple[Values | None, dict[Measure, Values]]:
-        """How many records each row stands for (None: itself), and what there is to be added."""
+        """(number of records that each row stands for, numbers to add by measure)
+
+        The first is None if each row is one record.
+        """
         numbers: dict[Measure, Values] = {}
         if not is_part(batch):
             for measure in self._measures:
@@ -226,7 +228,8 @@ class Panes:
                     numbers[measure] = upper_halves(column)
             return None, numbers
         for measure in self._measures:
-            # No upper halves are in parts of earlier versions, and nulls where there are none.
+            # Parts of earlier versions have no upper halves, and parts without them have nulls
+            # there.
             if measure.name in batch.schema.names:
                 column = batch.column(measure.name)
                 if column.null_count < len(column):
@@ -240,7 +243,7 @@ class Panes:
         return batch.column(1).to_numpy(), numbers
 
     def _is_double(self, measure: Measure) -> bool:
-        """Whether it is a sum that does not wrap."""
+        """Whether the measure is a sum of doubles, which does not wrap."""
         return measure.how == "sum" and self.kinds.get(measure) == np.float64
 
     def _wider_key_type(self, kind: pa.DataType) -> pa.DataType:
@@ -256,7 +259,6 @@ class Panes:
         return wider
 
     def _widen(self, measure: Measure, kind: np.dtype[Any]) -> None:
-        """All panes have numbers that hold these too."""
         if measure.how in ("sum", _UPPER):
             kind = np.dtype(np.float64 if kind.kind == "f" else np.int64)
         known = self.kinds.get(measure)
@@ -271,14 +273,15 @@ class Panes:
                 self._unwrap_all(measure)
 
     def _begin_upper(self, measure: Measure) -> None:
-        """Of the sums that there are: of numbers of fewer bits, or stored before there was this."""
+        """Compute the upper halves of existing sums, which have had none: sums of smaller numbers,
+        or sums restored from an earlier version of flinkray."""
         if measure.sum in self.kinds:
             for pane in self.table.namespaces.values():
                 pane.values(measure.name)[:] = upper_halves(pane.values(measure.sum.name))
                 pane.touch(np.flatnonzero(pane.present()))
 
     def _unwrap_all(self, measure: Measure) -> None:
-        """Sums have become doubles, which do not wrap."""
+        """Undo the wrapping of a measure's sums: they are doubles now, which do not wrap."""
         for pane in self.table.namespaces.values():
             total, upper = pane.values(measure.name), pane.values(measure.upper.name)
             were_integers = upper != 0
@@ -306,10 +309,10 @@ class Panes:
             else:
                 extremes_by_group(slots, column, array, ufunc_of(measure.how, self.kinds[measure]))
 
-    # --- what there is ----------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def key_array(self, present: Any) -> pa.Array:
-        """The keys at these slots."""
+        """The keys at these slots, as an Arrow array."""
         keys = self.table.keys
         mine = [keys[slot] for slot in present.tolist()]
         try:
@@ -321,7 +324,7 @@ class Panes:
             ) from error
 
     def part(self, numbers: Sequence[int]) -> Columns:
-        """These panes, for who goes on adding to them; a row for each of their keys."""
+        """These panes as rows that another task adds up: one row for each key and pane."""
         slots, times, counts = [], [], []
         values: dict[Measure, list[Values]] = {measure: [] for measure in self._measures}
         for number in numbers:
@@ -351,8 +354,8 @@ class Panes:
 
 
 def upper_halves(values: Values) -> Values:
-    """By how often 2**32 goes into each number of 64 bits, rounded: of a sum of up to 2**31 numbers
-    these tell how often it has wrapped."""
+    """Each 64-bit number divided by 2**32 and rounded.
+    The sum of up to 2**31 halves shows how often the sum of the numbers has wrapped."""
     halves: Values = values >> values.dtype.type(32)
     if values.dtype == np.uint64:
         return halves.astype(np.int64)
@@ -361,10 +364,10 @@ def upper_halves(values: Values) -> Values:
 
 
 def unwrapped(sums: Values, uppers: Values) -> Values:
-    """Sums modulo 2**64 as the doubles that they would be if they had not wrapped.
+    """The doubles that sums modulo 2**64 would be if they had not wrapped.
 
     Args:
-        uppers: the sums of the same numbers' :func:`upper_halves`.
+        uppers: the sums of the :func:`upper_halves` of the summed numbers.
     """
     sums = sums.astype(np.float64)
     wraps = np.rint((uppers * 2.0**32 - sums) / 2.0**64)
@@ -373,12 +376,12 @@ def unwrapped(sums: Values, uppers: Values) -> Values:
 
 
 def is_part(batch: pa.RecordBatch) -> bool:
-    """Whether rows are parts of panes, not records."""
+    """Whether the rows are parts of panes, not records."""
     return bool(batch.num_columns > 1 and batch.schema.names[1] == COUNT_OF_PART)
 
 
 def records_in(batch: pa.RecordBatch) -> int:
-    """How many there are, or were."""
+    """The number of records in the batch, or that its parts were made from."""
     if not is_part(batch):
         return batch.num_rows  # type: ignore[no-any-return]
     return int(batch.column(1).to_numpy().sum())

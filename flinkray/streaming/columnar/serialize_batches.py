@@ -1,4 +1,4 @@
-"""Columns that stay columns on their way to whoever collects them."""
+"""Serialises record batches in Arrow's format for a program that collects a stream's columns."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation
 
 MOST_BYTES = 2**20
-"""Of the rows in one value: it must fit into a message beside what else is in that."""
+"""Most bytes of the rows in one value, which must fit into a message beside other content."""
 
 
 class SerializeBatchesOperator(StreamOperator):
-    """Makes each record batch a value, in Arrow's format; large ones become several.
+    """Turns each record batch into bytes in Arrow's format. Large batches become several values.
 
-    Streams of Python values are turned into columns.  Timestamps are left out.
+    Streams of Python values are turned into columns first. Timestamps are left out.
     """
 
     def __init__(self, input_type: TypeInformation | None = None) -> None:
@@ -38,7 +38,7 @@ class SerializeBatchesOperator(StreamOperator):
 
 
 def serialized(batch: pa.RecordBatch) -> bytes:
-    """The batch with its schema."""
+    """The batch with its schema as bytes."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -46,6 +46,6 @@ def serialized(batch: pa.RecordBatch) -> bytes:
 
 
 def deserialized(data: bytes) -> pa.RecordBatch:
-    """What :func:`serialized` was given."""
+    """The batch that :func:`serialized` has turned into bytes."""
     with pa.ipc.open_stream(data) as reader:
         return reader.read_next_batch()

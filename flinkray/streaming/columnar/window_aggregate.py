@@ -1,5 +1,7 @@
-"""Count, sum, minimum, maximum and mean by key and window, on columns: panes
-(:mod:`flinkray.streaming.columnar.panes`) are put together when a window ends."""
+"""Count, sum, minimum, maximum and mean by key and window, on columns.
+
+When a window ends, its panes (:mod:`flinkray.streaming.columnar.panes`) are combined.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +34,27 @@ from flinkray.streaming.operators.operator import (
 )
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.typeinfo import TypeInformation
 
 _WATERMARKS: ListStateDescriptor[Stored] = ListStateDescriptor("watermarks")
-"""Of panes that are kept, earlier windows have ended already."""
+"""Watermarks by key group. Windows that end before them are not put out again after a restore,
+though the state still has some of their panes."""
 
 
 class WindowAggregateOperator(StreamOperator):
-    """See the module.  Records that come after their last window ended are dropped and counted.
-    Columns may be parts of panes, which tasks in front of the exchange have put together.
+    """Aggregates columns by key and window. Late records are dropped and counted.
+
+    A record is late when its last window has ended. The columns may be parts of panes, which tasks
+    before the exchange have aggregated.
     """
 
-    def __init__(self, times: PaneTimes, aggregates: Sequence[ColumnAggregate], keys: Keys) -> None:
+    def __init__(
+        self,
+        times: PaneTimes,
+        aggregates: Sequence[ColumnAggregate],
+        keys: Keys,
+        input_type: TypeInformation | None = None,
+    ) -> None:
         if keys.field is None:
             raise StreamError("aggregates of columns need key_by with the name of a column")
         taken = (keys.field, WINDOW_START, WINDOW_END)
@@ -55,6 +67,7 @@ class WindowAggregateOperator(StreamOperator):
         self._aggregates = tuple(aggregates)
         self.keys = keys
         self._key = keys.field
+        self._input_type = input_type
 
     def key_hash(self) -> KeyHash:
         return self.keys.hash_of
@@ -74,7 +87,7 @@ class WindowAggregateOperator(StreamOperator):
 
     def process_block(self, block: Block) -> None:
         if len(block):
-            self.process_columns(block_to_columns(block))
+            self.process_columns(block_to_columns(block, self._input_type, self._key))
 
     def process_columns(self, columns: Columns) -> None:
         times = columns.timestamps
@@ -86,9 +99,12 @@ class WindowAggregateOperator(StreamOperator):
             self._panes.add(columns, times)
 
     def _without_late(self, columns: Columns, times: Any) -> tuple[Columns, Any]:
-        """A record is late when the last window it belongs to has ended, or, between windows, when
-        time has passed it; for its key, where key groups have come from subtasks that were not
-        equally far."""
+        """Remove and count late records.
+
+        A record is late when the watermark has passed the end of its last window or, if no window
+        contains the record, its timestamp. The watermark is that of the record's key group, because
+        key groups may differ after a restore.
+        """
         size, slide, offset = self._times
         last = np.maximum(times - (times - offset) % slide + (size - 1), times)
         late = last <= self._watermark
@@ -108,7 +124,7 @@ class WindowAggregateOperator(StreamOperator):
 
     def process_watermark(self, timestamp: int) -> None:
         before = self._watermark
-        if timestamp > before:  # it may be the first one after a restore
+        if timestamp > before:  # not if a restore was from a later time
             self._watermark = timestamp
             for start in self._windows_that_end(before, timestamp):
                 self._emit(start)
@@ -117,7 +133,6 @@ class WindowAggregateOperator(StreamOperator):
         self.output.emit_watermark(timestamp)
 
     def _windows_that_end(self, before: int, watermark: int) -> list[int]:
-        """Starts of the windows that have panes and end between the two watermarks, in order."""
         size, slide, offset = self._times
         starts: set[int] = set()
         for number in self._table.namespaces:
@@ -153,7 +168,8 @@ class WindowAggregateOperator(StreamOperator):
         self.output.emit_columns(Columns(batch, timestamps))
 
     def _not_ended(self, slots: Any, last: int) -> Any:
-        """Those of a window that has not ended for their keys before the last restore."""
+        """The *slots* whose keys have a watermark before *last*, the last time of a window.
+        The other keys had the results of this window before the last restore."""
         if self._ended.latest < last:
             return slots
         keys = self._table.keys
@@ -180,7 +196,6 @@ class WindowAggregateOperator(StreamOperator):
         return mean
 
     def _combined(self, measure: Measure, panes: Sequence[NamespaceArrays], size: int) -> Values:
-        """Of all panes, for each of so many slots."""
         kind = self._panes.kinds[measure]
         combined: Values = np.full(size, start_of(measure.how, kind), kind)
         ufunc = ufunc_of(measure.how, kind)
@@ -190,7 +205,7 @@ class WindowAggregateOperator(StreamOperator):
         return combined
 
     def _last_pane_before(self, watermark: int) -> int:
-        """A pane goes when the last window it belongs to has ended."""
+        """The number of the last pane whose windows have all ended; panes up to it are removed."""
         if watermark == MAX_TIMESTAMP:
             return MAX_TIMESTAMP
         size, slide, offset = self._times
@@ -199,11 +214,11 @@ class WindowAggregateOperator(StreamOperator):
 
     @property
     def keys_known(self) -> int:
-        """How many keys have a place in the arrays of every pane."""
+        """The number of keys that have a place in the arrays of every pane."""
         return len(self._table)
 
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
-        # After the last one, nothing is known to have come from a stream that goes on.
+        # After the last watermark nothing is stored: if the stream goes on, its time is not known.
         kept = [] if self._watermark == MAX_TIMESTAMP else self._ended.stored()
         self.operator_state.union_list_state(_WATERMARKS).update(kept)
         return super().capture(checkpoint_id, since)

@@ -1,4 +1,4 @@
-"""Rows of tumbling windows, kept as Arrow batches until the watermark passes their window."""
+"""Keeps rows of tumbling windows as Arrow batches until the watermark passes their window."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flinkray.state.row_table import RowTable
-from flinkray.streaming.columnar.widening import as_one_table
 from flinkray.streaming.errors import no_timestamps
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Columns
+from flinkray.streaming.records.widening import as_one_table
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
@@ -21,12 +21,12 @@ Times = npt.NDArray[np.int64]
 
 
 class WindowBuffer:
-    """The rows of one input.
+    """The rows of one input whose windows have not ended.
 
     Args:
-        size, offset: the windows, in milliseconds.
-        key: the column of the keys; None: there is none.
-        table: has the rows, by the starts of their windows.
+        size, offset: of the windows, in milliseconds.
+        key: name of the key column; None if the key is not a column.
+        table: the table that holds the rows, by the start of their window.
     """
 
     def __init__(self, size: int, offset: int, key: str | None, table: RowTable) -> None:
@@ -35,13 +35,9 @@ class WindowBuffer:
         self._table = table
 
     def add(self, columns: Columns, watermark: int, keys: Sequence[Any] | None = None) -> int:
-        """Keep the rows whose windows have not ended; gives the number of the others.
+        """Keep the rows whose windows have not ended. Returns the number of late rows.
 
-        Args:
-            keys: of the rows, where they are no column.
-
-        Raises:
-            StreamError: the rows have no timestamps.
+        *keys*: the rows' keys, if they are no column. Raises StreamError without timestamps.
         """
         times = columns.timestamps
         if times is None:
@@ -62,7 +58,7 @@ class WindowBuffer:
         return late
 
     def take(self, watermark: int) -> tuple[pa.Table, Times] | None:
-        """The rows whose windows have ended, and the windows' starts; None if there are none."""
+        """Remove and return the rows of ended windows, and the windows' starts; None: no rows."""
         limit = MAX_TIMESTAMP if watermark == MAX_TIMESTAMP else watermark - self._size + 1
         due = self._table.take_up_to(limit)
         if not due:

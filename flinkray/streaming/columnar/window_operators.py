@@ -1,8 +1,7 @@
-"""Tumbling windows of event time on columns: a join of two streams, and functions of all rows.
+"""Tumbling event-time windows on columns: a join of two streams, and functions of all rows.
 
-Rows are kept as they came.  When the watermark passes the end of windows, the rows of all of them
-are handled at once: the join is one hash join by key and window.  Late rows are dropped and
-counted.
+When the watermark passes the end of windows, the rows of all of them are processed at once. Late
+rows are dropped and counted.
 """
 
 from __future__ import annotations
@@ -34,17 +33,21 @@ from flinkray.streaming.operators.operator import (
 from flinkray.streaming.operators.two_inputs import InputPort, TwoInputs
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.keying import Keys, functions_of
+from flinkray.streaming.records.typeinfo import TypeInformation
 
 _KEY, _LEFT, _RIGHT = "key", "left", "right"
 """Columns of the tables that are joined: the key, and the number of the row on each side."""
 
 
-class _BufferedWindows(StreamOperator):
-    """What the operators have in common: a buffer per input, late rows."""
+InputTypes = Sequence[TypeInformation | None]
+"""The declared type of each input's records; None: the type is found from the records."""
 
-    def __init__(self, size: int, offset: int, keys: Sequence[Keys]) -> None:
+
+class _BufferedWindows(StreamOperator):
+    def __init__(self, size: int, offset: int, keys: Sequence[Keys], types: InputTypes) -> None:
         self._size, self._offset = size, offset
         self._keys = tuple(keys)
+        self._types = types
 
     @property
     def selectors(self) -> Sequence[Any]:
@@ -70,6 +73,9 @@ class _BufferedWindows(StreamOperator):
         name = f"rows of input {place + 1}"
         return self.keyed_state.rows(name, True, None if keys.field is None else keys_of)
 
+    def _columns(self, place: int, block: Block) -> Columns:
+        return block_to_columns(block, self._types[place], self._keys[place].field)
+
     def _put(self, place: int, columns: Columns, keys: Sequence[Any] | None = None) -> None:
         if len(columns):
             late = self._buffers[place].add(columns, self._watermark, keys)
@@ -78,10 +84,17 @@ class _BufferedWindows(StreamOperator):
 
 
 class WindowBatchesOperator(_BufferedWindows, FunctionOperator):
-    """Calls a function with all rows of a window that this subtask has, in one record batch."""
+    """Calls a function with all rows of a window in this subtask, in one record batch."""
 
-    def __init__(self, function: Any, size: int, offset: int, keys: Keys) -> None:
-        _BufferedWindows.__init__(self, size, offset, [keys])
+    def __init__(
+        self,
+        function: Any,
+        size: int,
+        offset: int,
+        keys: Keys,
+        input_type: TypeInformation | None = None,
+    ) -> None:
+        _BufferedWindows.__init__(self, size, offset, [keys], [input_type])
         FunctionOperator.__init__(self, function)
 
     def open(self) -> None:
@@ -90,14 +103,13 @@ class WindowBatchesOperator(_BufferedWindows, FunctionOperator):
 
     def process_block(self, block: Block) -> None:
         if len(block):
-            self._put(0, block_to_columns(block), self._keys_of(block))
+            self._put(0, self._columns(0, block), self._keys_of(block))
 
     def process_columns(self, columns: Columns) -> None:
         keys = None if self._keys[0].field is not None else self._keys_of(columns.to_block())
         self._put(0, columns, keys)
 
     def _keys_of(self, block: Block) -> Sequence[Any] | None:
-        """Those that are no column."""
         keys = self._keys[0]
         return None if keys.field is not None else keys.of_block(block)
 
@@ -120,7 +132,7 @@ class WindowBatchesOperator(_BufferedWindows, FunctionOperator):
 
 
 def _by_window(table: pa.Table, starts: Times) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each window in the order they came, windows in order of time."""
+    """(window start, rows) of each window, in order of time. Rows keep their order."""
     if int(starts.min()) != int(starts.max()):
         order = np.argsort(starts, kind="stable")
         table, starts = table.take(pa.array(order)), starts[order]
@@ -131,8 +143,6 @@ def _by_window(table: pa.Table, starts: Times) -> Iterator[tuple[int, pa.RecordB
 
 
 class _ColumnsPort(InputPort):
-    """An input that takes columns as they are."""
-
     takes_columns = True
 
     def process_columns(self, columns: Columns) -> None:
@@ -140,18 +150,22 @@ class _ColumnsPort(InputPort):
 
 
 class WindowJoinOperator(TwoInputs, _BufferedWindows):
-    """All pairs of rows with equal keys in a window, as rows of both inputs' columns.
+    """Joins two inputs: all pairs of rows with equal keys in a window, with both inputs' columns.
 
-    A key that is null has no partner.  Pairs come in no particular order.
-
-    Args:
-        right_suffix: added to names of the second input that the first has too.
+    A null key has no partner. The order of the pairs is undefined. *right_suffix* is added to names
+    of the second input's columns that the first input has too.
     """
 
     def __init__(
-        self, size: int, offset: int, left: Keys, right: Keys, right_suffix: str = "_right"
+        self,
+        size: int,
+        offset: int,
+        left: Keys,
+        right: Keys,
+        right_suffix: str = "_right",
+        input_types: InputTypes = (None, None),
     ) -> None:
-        _BufferedWindows.__init__(self, size, offset, [left, right])
+        _BufferedWindows.__init__(self, size, offset, [left, right], input_types)
         self._suffix = right_suffix
         if left.field is None or right.field is None:
             raise StreamError("a join of columns needs where and equal_to with names of columns")
@@ -161,7 +175,7 @@ class WindowJoinOperator(TwoInputs, _BufferedWindows):
         return (_ColumnsPort(self, 0), _ColumnsPort(self, 1))
 
     def put_columns(self, place: int, columns: Columns) -> None:
-        """Rows of one of the inputs."""
+        """Keep rows of one of the inputs."""
         names = columns.batch.schema.names
         key = self._keys[place].field
         if key not in names:
@@ -170,11 +184,11 @@ class WindowJoinOperator(TwoInputs, _BufferedWindows):
 
     def process_first(self, block: Block) -> None:
         if len(block):
-            self.put_columns(0, block_to_columns(block))
+            self.put_columns(0, self._columns(0, block))
 
     def process_second(self, block: Block) -> None:
         if len(block):
-            self.put_columns(1, block_to_columns(block))
+            self.put_columns(1, self._columns(1, block))
 
     def process_watermark(self, timestamp: int) -> None:
         self._watermark = timestamp
@@ -186,8 +200,11 @@ class WindowJoinOperator(TwoInputs, _BufferedWindows):
         self.output.emit_watermark(timestamp)
 
     def _join(self, left: tuple[pa.Table, Times], right: tuple[pa.Table, Times]) -> pa.Table:
-        """Only keys, windows and numbers of rows are joined: Arrow joins no tables with nested
-        columns, and the columns of both are copied once."""
+        """Join the rows of windows that have ended.
+
+        Arrow joins only keys, windows and row numbers, because it cannot join tables with nested
+        columns. So the columns of both inputs are copied only once.
+        """
         (mine, my_starts), (theirs, their_starts) = left, right
         left_key, right_key = mine[self._left_key], theirs[self._right_key]
         if left_key.type != right_key.type or pa.types.is_floating(left_key.type):
@@ -210,14 +227,13 @@ class WindowJoinOperator(TwoInputs, _BufferedWindows):
         )
 
     def _numbered(self, *of_both: Times) -> list[Times]:
-        """Windows are numbered from the first one: a small number is hashed faster than a time."""
+        """Number the windows from the first one: a small number is hashed faster than a time."""
         first = min(int(starts.min()) for starts in of_both)
         last = max(int(starts.max()) for starts in of_both)
         kind = np.int32 if (last - first) // self._size < 2**31 else np.int64
         return [((starts - first) // self._size).astype(kind) for starts in of_both]
 
     def _name_beside(self, names: list[str], name: str) -> str:
-        """Of a column of the second input."""
         if name not in names:
             return name
         if name + self._suffix in names:
@@ -233,7 +249,7 @@ def _keyed(keys: pa.ChunkedArray, windows: Times, side: str) -> pa.Table:
 
 
 def _key_numbers(*of_both: pa.ChunkedArray) -> list[pa.ChunkedArray]:
-    """The same number for equal keys, where Arrow tells them apart: 1 is 1.0, and 0.0 is -0.0."""
+    """Equal numbers for equal keys that Arrow tells apart, such as 1 and 1.0, 0.0 and -0.0."""
     numbers = KeyNumbers()
     of_each = []
     for column in of_both:

@@ -1,4 +1,4 @@
-"""What users implement, and what it is given."""
+"""The functions that users implement, and the objects that these functions get."""
 
 __all__ = [
     "async_functions",

@@ -1,9 +1,9 @@
-"""Functions that wait for others, such as a database or a web service, without holding up the
-records behind: what users implement, and when a call is made again.
+"""Asynchronous functions and their retry strategies, which users implement.
 
-All calls of one function's copy come from one thread, that of an event loop which runs all the
-time: also those of ``open`` and ``close``, which may therefore be ``async def``, and may make or
-close what belongs to the loop.
+An asynchronous function waits for another system, such as a database, without blocking later
+records. One thread with an event loop calls all methods of a function's copy, also ``open`` and
+``close``. So these may be ``async def``, and may create and close objects that belong to the event
+loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic
 
 from flinkray.core.durations import Span
-from flinkray.streaming.errors import StreamError, text_of
+from flinkray.streaming.errors import UnavailableError, text_of
 from flinkray.streaming.functions.functions import IN, OUT, Function
 
 if TYPE_CHECKING:
@@ -25,18 +25,18 @@ ResultPredicate = Callable[[list[Any]], bool]
 ExceptionPredicate = Callable[[Exception], bool]
 
 
-class AsyncTimeoutError(StreamError, TimeoutError):
-    """There was no result in time."""
+class AsyncTimeoutError(UnavailableError, TimeoutError):
+    """An asynchronous function has not returned its results in time."""
 
 
 class AsyncFunction(Function, ABC, Generic[IN, OUT]):
-    """Any number of results for each value, in a coroutine: many run at the same time.
+    """Any number of results for each value, from a coroutine. Many coroutines run at the same time.
 
-    A coroutine must not block: what does belongs into ``asyncio.to_thread``.
+    A coroutine must not block; run blocking calls with ``asyncio.to_thread``.
     """
 
     def open(self, runtime_context: RuntimeContext) -> Awaitable[None] | None:  # type: ignore[override]
-        """Called once before the first record; may be ``async def``.  There is no state."""
+        """Called once before the first record; may be ``async def``. There is no keyed state."""
         return None
 
     def close(self) -> Awaitable[None] | None:  # type: ignore[override]
@@ -45,47 +45,47 @@ class AsyncFunction(Function, ABC, Generic[IN, OUT]):
 
     @abstractmethod
     async def async_invoke(self, value: IN) -> list[OUT]:
-        """The results; an empty list where there are none."""
+        """Return the results for a value: a list, which may be empty."""
 
     def timeout(self, value: IN) -> list[OUT]:
-        """The results where the time is over; the coroutine has been cancelled.
+        """Return the results for a value whose time-out is over. The coroutine has been cancelled.
 
         Raises:
-            TimeoutError: unless it is overridden.
+            TimeoutError: unless the method is overridden.
         """
         raise AsyncTimeoutError(f"Async function call has timed out for input: {text_of(value)}")
 
 
 class AsyncRetryPredicate(ABC, Generic[OUT]):
-    """Which outcomes are reasons to call once more."""
+    """Decides after which outcomes a function is called again."""
 
     @abstractmethod
     def result_predicate(self) -> Callable[[list[OUT]], bool] | None:
-        """Whether a result is; None: none is."""
+        """The function that says whether to retry after a result; None: never."""
 
     @abstractmethod
     def exception_predicate(self) -> ExceptionPredicate | None:
-        """Whether what was raised is; None: nothing is."""
+        """The function that says whether to retry after an exception; None: never."""
 
 
 class AsyncRetryStrategy(ABC, Generic[OUT]):
-    """Whether, when and why a function is called once more for a record."""
+    """Decides whether, when and why a function is called again for a record."""
 
     @abstractmethod
     def can_retry(self, current_attempts: int) -> bool:
-        """Whether there may be one more attempt after so many."""
+        """Whether another attempt may follow after *current_attempts* attempts."""
 
     @abstractmethod
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """How long to wait after so many attempts."""
+        """Milliseconds to wait after *current_attempts* attempts."""
 
     @abstractmethod
     def get_retry_predicate(self) -> AsyncRetryPredicate[OUT]:
-        """What an outcome must be like."""
+        """The predicates that say which outcomes are retried."""
 
     @staticmethod
     def no_restart() -> AsyncRetryStrategy[Any]:
-        """The first outcome holds."""
+        """The strategy without retries."""
         return NO_RETRY_STRATEGY
 
     @staticmethod
@@ -95,7 +95,7 @@ class AsyncRetryStrategy(ABC, Generic[OUT]):
         result_predicate: ResultPredicate | None,
         exception_predicate: ExceptionPredicate | None,
     ) -> FixedDelayRetryStrategy[Any]:
-        """Up to so many times, always after the same time."""
+        """Up to *max_attempts* retries, each after the same time in milliseconds."""
         return FixedDelayRetryStrategy(
             max_attempts, backoff_time_millis, result_predicate, exception_predicate
         )
@@ -109,7 +109,7 @@ class AsyncRetryStrategy(ABC, Generic[OUT]):
         result_predicate: ResultPredicate | None,
         exception_predicate: ExceptionPredicate | None,
     ) -> ExponentialBackoffDelayRetryStrategy[Any]:
-        """Up to so many times, each time after a longer time, in milliseconds."""
+        """Up to *max_attempts* retries, each after a longer time, in milliseconds."""
         return ExponentialBackoffDelayRetryStrategy(
             max_attempts,
             initial_delay,
@@ -121,7 +121,7 @@ class AsyncRetryStrategy(ABC, Generic[OUT]):
 
 
 class RetryPredicate(AsyncRetryPredicate[OUT]):
-    """Two functions; None of them: never."""
+    """A pair of functions. None instead of a function: never retry."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class RetryPredicate(AsyncRetryPredicate[OUT]):
 
 
 class NoRetryStrategy(AsyncRetryStrategy[OUT]):
-    """See :meth:`AsyncRetryStrategy.no_restart`."""
+    """The strategy without retries."""
 
     def can_retry(self, current_attempts: int) -> bool:
         return False
@@ -155,7 +155,7 @@ NO_RETRY_STRATEGY: AsyncRetryStrategy[Any] = NoRetryStrategy()
 
 
 class _LimitedRetryStrategy(AsyncRetryStrategy[OUT]):
-    """So many attempts, of what the predicates say."""
+    """Base of strategies with a limited number of retries."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class _LimitedRetryStrategy(AsyncRetryStrategy[OUT]):
 
 
 class FixedDelayRetryStrategy(_LimitedRetryStrategy[OUT]):
-    """See :meth:`AsyncRetryStrategy.fixed_delay`.
+    """Up to *max_attempts* retries, each after *backoff_time_millis* milliseconds.
 
     Raises:
         ValueError: a number is not greater than zero.
@@ -196,7 +196,7 @@ class FixedDelayRetryStrategy(_LimitedRetryStrategy[OUT]):
 
 
 class ExponentialBackoffDelayRetryStrategy(_LimitedRetryStrategy[OUT]):
-    """See :meth:`AsyncRetryStrategy.exponential_backoff`.
+    """Up to *max_attempts* retries, with a delay that grows up to *max_retry_delay* milliseconds.
 
     >>> strategy = ExponentialBackoffDelayRetryStrategy(5, 100, 500, 2.0, None, None)
     >>> [strategy.get_backoff_time_millis(attempts) for attempts in (1, 2, 3, 4)]
@@ -227,7 +227,7 @@ class ExponentialBackoffDelayRetryStrategy(_LimitedRetryStrategy[OUT]):
         self._multiplier = multiplier
 
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        # Many records share the strategy: nothing is remembered of the attempts before.
+        # Many records share the strategy, so it does not remember earlier attempts.
         delay = self._initial_delay
         for _ in range(1, current_attempts):
             delay = int(min(delay * self._multiplier, self._max_retry_delay))
@@ -242,20 +242,20 @@ def _expect_positive(**numbers: float) -> None:
 
 @dataclass(frozen=True)
 class AsyncFunctionDescriptor:
-    """An asynchronous function, and how it is called."""
+    """An asynchronous function, and the options of its calls."""
 
     class OutputMode(Enum):
-        """In which order results go on."""
+        """The order in which results are put out."""
 
         ORDERED = 0
-        """That of the records."""
+        """The order of the records."""
         UNORDERED = 1
-        """As they come, but not across a watermark."""
+        """The order in which results arrive, but never across a watermark."""
 
     async_function: AsyncFunction[Any, Any]
     timeout: Span
-    """For a record, with all attempts; 0: for ever."""
+    """Time limit for one record with all its attempts; 0: no limit."""
     capacity: int
-    """Records that are on their way at once."""
+    """Most records that are in progress at once."""
     async_retry_strategy: AsyncRetryStrategy[Any]
     output_mode: OutputMode

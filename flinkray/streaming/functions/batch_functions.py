@@ -1,4 +1,4 @@
-"""Functions of keyed streams that are given many records at once."""
+"""Functions of keyed streams that get many records at once."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ OUT = TypeVar("OUT")
 
 
 class BatchContext(ABC):
-    """About the batch that a :class:`KeyedBatchFunction` is given."""
+    """Context of the batch that a :class:`KeyedBatchFunction` processes."""
 
     slots: Slots
-    """The place of each row's key in array state."""
+    """For each row, the place of its key in array state."""
 
     @property
     @abstractmethod
     def keys(self) -> Sequence[Any]:
-        """All keys that have come so far, by slot."""
+        """All keys so far, by slot."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Milliseconds."""
+        """The watermark in milliseconds; the least time before the first watermark."""
 
 
 class KeyedBatchFunction(Function, ABC):
-    """Is given whole Arrow batches, and for each row the place of its key in arrays of state.
+    """Gets whole Arrow batches, and for each row the place of its key in arrays of state.
 
     State comes from ``runtime_context.get_array_state`` and is read and written as NumPy arrays: no
     Python object is made for a record or a key.
@@ -41,30 +41,36 @@ class KeyedBatchFunction(Function, ABC):
 
     @abstractmethod
     def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
-        """A record batch, a table, several, or None.  Rows that have timestamps have them in the
-        last column, ``$timestamp``, and so have those of the result."""
+        """Return the results for a batch: a record batch, a table, several of them, or None.
+
+        Rows with timestamps have them in the last column, ``$timestamp``; so have rows of the
+        results.
+        """
 
     def on_watermark(self, timestamp: int, ctx: BatchContext) -> Any:
-        """Results that come before a watermark, as of :meth:`process_batch`; the last watermark,
-        at the end of the input, is Java's greatest ``long``.  There are no slots."""
+        """Return results that go before a watermark, in the form of :meth:`process_batch`.
+
+        At the end of the input comes the last watermark, Java's greatest ``long``. ``ctx.slots`` is
+        empty.
+        """
         return None
 
 
 class GroupContext(TimerContext):
-    """About the records of one key that a :class:`KeyedGroupFunction` is given."""
+    """Context of the records of one key that a :class:`KeyedGroupFunction` processes."""
 
     timestamps: Sequence[int] | None
-    """Of the records, if they have any; of results, :meth:`timestamp` is: the latest of them."""
+    """The timestamps of the records; None if they have none. The results get the latest of them,
+    which :meth:`timestamp` returns."""
 
 
 class KeyedGroupFunction(Function, ABC, Generic[KEY, IN, OUT]):
-    """Is given all records of one key that have come together, and so looks its state up once."""
+    """Gets all records of a key that have come together, so that it reads the key's state once."""
 
     @abstractmethod
     def process_group(self, key: KEY, values: list[IN], ctx: GroupContext) -> Iterable[OUT] | None:
-        """Results for the records of a key, in the order in which they came; how many of them come
-        together is not known beforehand.  State and timers are those of the key."""
+        """Return the results for records of a key, which are in the order in which they came."""
 
     def on_timer(self, timestamp: int, ctx: TimerContext) -> Iterable[OUT] | None:
-        """A timer that this function registered fires."""
+        """Called when a timer that this function registered fires."""
         return None

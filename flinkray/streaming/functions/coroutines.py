@@ -1,4 +1,4 @@
-"""Operators call functions and do not await them."""
+"""Refuses coroutine functions where operators do not await the results."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 
 
 def refuse_coroutines(function: Any, method: str = "") -> None:
-    """
+    """Raise TypeError if a function, or a method that operators call, is ``async def``.
+
     Args:
         function: a plain function, or an object with methods that operators call.
-        method: the name of one that it may have without deriving from a class of flinkray.
+        method: a method that is checked even if no class of flinkray declares it.
 
     Raises:
-        TypeError: what would be called is ``async def``.
+        TypeError: a function that would be called is ``async def``.
     """
     for call in _called(function, method):
         if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
@@ -41,8 +42,7 @@ def _called(function: Any, method: str) -> Iterator[Any]:
 
 
 def _declared_methods(kind: type) -> Iterator[Any]:
-    """What *kind* has of the methods that classes of flinkray declare; its other methods are its
-    own affair."""
+    """The methods of *kind* that a class of flinkray declares. Other methods are never called."""
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] == "flinkray":
             for name in vars(base):

@@ -1,6 +1,8 @@
-"""What users implement.  Functions run in the thread of their task, one record at a time, and a
-task has its own copy of each; ``open`` comes before the first record and ``close`` after the last.
-Those that await others are in :mod:`flinkray.streaming.functions.async_functions`.
+"""The functions that users implement.
+
+Functions run in the thread of their task, one record at a time, and each task has its own copy.
+``open`` is called before the first record and ``close`` after the last one. Asynchronous functions
+are in :mod:`flinkray.streaming.functions.async_functions`.
 """
 
 from __future__ import annotations
@@ -28,169 +30,168 @@ class Function:
     """Base of all user functions."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Called once before the first record: the place to ask for state."""
+        """Called once before the first record. Request state in this method."""
 
     def close(self) -> None:
         """Called once after the last record, and when the task fails or is cancelled."""
 
 
 class MapFunction(Function, ABC, Generic[IN, OUT]):
-    """One value for each value."""
+    """Returns one value for each value."""
 
     @abstractmethod
     def map(self, value: IN) -> OUT:
-        """The new value."""
+        """Return the new value."""
 
 
 class CoMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """One value for each value of two streams; None is left out."""
+    """Returns one value for each value of two streams. A returned None is left out."""
 
     @abstractmethod
     def map1(self, value: IN1) -> OUT:
-        """For a value of the first stream."""
+        """Return the new value for a value of the first stream."""
 
     @abstractmethod
     def map2(self, value: IN2) -> OUT:
-        """For a value of the second stream."""
+        """Return the new value for a value of the second stream."""
 
 
 class FlatMapFunction(Function, ABC, Generic[IN, OUT]):
-    """Any number of values for each value: a generator, a list, or None."""
+    """Returns any number of values for each value: a generator, a list, or None."""
 
     @abstractmethod
     def flat_map(self, value: IN) -> Iterable[OUT] | None:
-        """The new values."""
+        """Return the new values."""
 
 
 class CoFlatMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """Any number of values for each value of two streams."""
+    """Returns any number of values for each value of two streams."""
 
     @abstractmethod
     def flat_map1(self, value: IN1) -> Iterable[OUT] | None:
-        """For a value of the first stream."""
+        """Return the new values for a value of the first stream."""
 
     @abstractmethod
     def flat_map2(self, value: IN2) -> Iterable[OUT] | None:
-        """For a value of the second stream."""
+        """Return the new values for a value of the second stream."""
 
 
 class FilterFunction(Function, ABC, Generic[IN]):
-    """Keeps the values for which it returns true."""
+    """Keeps the values for which ``filter`` returns true."""
 
     @abstractmethod
     def filter(self, value: IN) -> bool:
-        """Whether to keep the value."""
+        """Return whether to keep the value."""
 
 
 class ReduceFunction(Function, ABC, Generic[IN]):
-    """Makes one value of two, associatively."""
+    """Combines two values into one. The operation must be associative."""
 
     @abstractmethod
     def reduce(self, value1: IN, value2: IN) -> IN:
-        """One value of two: the reduced one so far, and the next."""
+        """Combine the value reduced so far and the next value."""
 
 
 class AggregateFunction(Function, ABC, Generic[IN, ACC, OUT]):
-    """Adds values to an accumulator and makes the result of it."""
+    """Adds values to an accumulator and computes the result from it."""
 
     @abstractmethod
     def create_accumulator(self) -> ACC:
-        """An accumulator with nothing in it."""
+        """Return an empty accumulator."""
 
     @abstractmethod
     def add(self, value: IN, accumulator: ACC) -> ACC:
-        """The accumulator with *value* in it: a new one, or the same, changed."""
+        """Return the accumulator with *value* added: a new one, or the same one, changed."""
 
     @abstractmethod
     def get_result(self, accumulator: ACC) -> OUT:
-        """The result as it stands."""
+        """Return the result for the values added so far."""
 
     @abstractmethod
     def merge(self, acc_a: ACC, acc_b: ACC) -> ACC:
-        """Needed where windows merge (sessions)."""
+        """Return both accumulators combined. Needed where windows merge (sessions)."""
 
 
 class KeySelector(Function, ABC, Generic[IN, KEY]):
-    """The key of a value."""
+    """Returns the key of a value."""
 
     @abstractmethod
     def get_key(self, value: IN) -> KEY:
-        """The key; it must be hashable, and the same each time."""
+        """Return the key. It must be hashable, and always the same for a value."""
 
 
 class Partitioner(Function, ABC, Generic[KEY]):
-    """Which of *num_partitions* channels a key goes to, from 0."""
+    """Decides to which of *num_partitions* channels a key goes."""
 
     @abstractmethod
     def partition(self, key: KEY, num_partitions: int) -> int:
-        """The number of the channel."""
+        """Return the number of the channel, from 0."""
 
 
 class NullByteKeySelector(KeySelector[Any, int]):
-    """The same key for every value."""
+    """Returns the key 0 for every value."""
 
     def get_key(self, value: Any) -> int:
         return 0
 
 
 class SinkFunction(Function, ABC, Generic[IN]):
-    """Takes values out of the job, one at a time."""
+    """Takes the values of a stream out of the job, one at a time."""
 
     @abstractmethod
     def invoke(self, value: IN) -> None:
-        """Take one value."""
+        """Take one value out of the job."""
 
 
 class TimeDomain(Enum):
-    """What kind of time a timer is of."""
+    """The kinds of time for which timers can be set."""
 
     EVENT_TIME = 0
     PROCESSING_TIME = 1
 
 
 class TimerService(ABC):
-    """Time, and timers of the current key.  Times are milliseconds since the epoch."""
+    """Time, and timers of the current key. All times are milliseconds since the epoch."""
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """The clock's time, milliseconds since the epoch."""
+        """The time of the clock, in milliseconds since the epoch."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """The smallest possible number before the first watermark."""
+        """The current watermark; the least possible time before the first watermark."""
 
     @abstractmethod
     def register_event_time_timer(self, timestamp: int) -> None:
-        """Call ``on_timer`` when the watermark reaches *timestamp*; at most once per key and
-        timestamp."""
+        """Have ``on_timer`` called once per key when the watermark reaches *timestamp*."""
 
     @abstractmethod
     def register_processing_time_timer(self, timestamp: int) -> None:
-        """Call ``on_timer`` when processing time reaches *timestamp*."""
+        """Have ``on_timer`` called once per key when processing time reaches *timestamp*."""
 
     @abstractmethod
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Take a timer back; nothing happens if there is none."""
+        """Delete the timer of the current key; without effect if there is none."""
 
     @abstractmethod
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Take a timer back; nothing happens if there is none."""
+        """Delete the timer of the current key; without effect if there is none."""
 
 
 class ProcessContext(ABC):
-    """What a process function may ask about the record it is given."""
+    """Context of the record that a process function processes."""
 
     @abstractmethod
     def timestamp(self) -> int | None:
-        """The record's timestamp; None if it has none."""
+        """The record's timestamp; None if the record has none."""
 
     @abstractmethod
     def timer_service(self) -> TimerService:
-        """Time, and timers where the stream is keyed."""
+        """The timer service. Timers can be registered only on keyed streams."""
 
 
 class KeyedProcessContext(ProcessContext):
-    """The same on a keyed stream."""
+    """Context of the record that a process function of a keyed stream processes."""
 
     @abstractmethod
     def get_current_key(self) -> Any:
@@ -198,21 +199,21 @@ class KeyedProcessContext(ProcessContext):
 
 
 class TimerContext(KeyedProcessContext):
-    """The same for a timer; ``timestamp()`` is the timer's."""
+    """Context of a timer that fires. ``timestamp()`` is the timer's."""
 
     @abstractmethod
     def time_domain(self) -> TimeDomain:
-        """What kind of time the timer is of."""
+        """Whether the timer is a timer of event time or of processing time."""
 
 
 class ProcessFunction(Function, ABC, Generic[IN, OUT]):
-    """Any number of values for each value, side outputs (``yield tag, value``) and time."""
+    """Any number of results for each value, with side outputs (``yield tag, value``) and time."""
 
     Context: TypeAlias = ProcessContext
 
     @abstractmethod
     def process_element(self, value: IN, ctx: ProcessContext) -> Iterable[OUT] | None:
-        """Results for a value."""
+        """Return the results for a value."""
 
 
 class KeyedProcessFunction(Function, ABC, Generic[KEY, IN, OUT]):
@@ -223,10 +224,10 @@ class KeyedProcessFunction(Function, ABC, Generic[KEY, IN, OUT]):
 
     @abstractmethod
     def process_element(self, value: IN, ctx: KeyedProcessContext) -> Iterable[OUT] | None:
-        """Results for a value; state and timers are those of its key."""
+        """Return the results for a value. State and timers are those of its key."""
 
     def on_timer(self, timestamp: int, ctx: TimerContext) -> Iterable[OUT] | None:
-        """A timer that this function registered fires."""
+        """Called when a timer that this function registered fires. Return its results."""
         return None
 
 
@@ -237,75 +238,77 @@ class CoProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
     @abstractmethod
     def process_element1(self, value: IN1, ctx: ProcessContext) -> Iterable[OUT] | None:
-        """Results for a value of the first stream."""
+        """Return the results for a value of the first stream."""
 
     @abstractmethod
     def process_element2(self, value: IN2, ctx: ProcessContext) -> Iterable[OUT] | None:
-        """Results for a value of the second stream."""
+        """Return the results for a value of the second stream."""
 
 
 class KeyedCoProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
-    """A process function of two keyed streams, with state and timers they share."""
+    """A process function of two keyed streams, which share state and timers."""
 
     Context: TypeAlias = KeyedProcessContext
     OnTimerContext: TypeAlias = TimerContext
 
     @abstractmethod
     def process_element1(self, value: IN1, ctx: KeyedProcessContext) -> Iterable[OUT] | None:
-        """Results for a value of the first stream."""
+        """Return the results for a value of the first stream."""
 
     @abstractmethod
     def process_element2(self, value: IN2, ctx: KeyedProcessContext) -> Iterable[OUT] | None:
-        """Results for a value of the second stream."""
+        """Return the results for a value of the second stream."""
 
     def on_timer(self, timestamp: int, ctx: TimerContext) -> Iterable[OUT] | None:
-        """A timer that this function registered fires."""
+        """Called when a timer that this function registered fires. Return its results."""
         return None
 
 
 class BaseBroadcastContext(ABC):
-    """Time, as far as both sides of a broadcast function know it."""
+    """Timestamp and time, for both sides of a broadcast process function."""
 
     @abstractmethod
     def timestamp(self) -> int | None:
-        """The record's timestamp; None if it has none."""
+        """The record's timestamp; None if the record has none."""
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """The clock's time, milliseconds since the epoch."""
+        """The time of the clock, in milliseconds since the epoch."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """The smallest possible number before the first watermark."""
+        """The current watermark; the least possible time before the first watermark."""
 
 
 class BroadcastContext(BaseBroadcastContext):
-    """For an element of the broadcast side: broadcast state may be changed."""
+    """Context of an element of the broadcast side. Broadcast state can be changed."""
 
     @abstractmethod
     def get_broadcast_state(
         self, state_descriptor: MapStateDescriptor[Any, Any]
     ) -> BroadcastState[Any, Any]:
-        """The state of that descriptor, to read and change; the same in all subtasks only if
-        every subtask changes it alike."""
+        """The broadcast state of a descriptor, to read and change.
+
+        It is equal in all subtasks only if every subtask changes it in the same way.
+        """
 
 
 class ReadOnlyBroadcastContext(BaseBroadcastContext):
-    """For an element of the other side: broadcast state may be read."""
+    """Context of an element of the other side. Broadcast state can only be read."""
 
     @abstractmethod
     def get_broadcast_state(
         self, state_descriptor: MapStateDescriptor[Any, Any]
     ) -> ReadOnlyBroadcastState[Any, Any]:
-        """The state of that descriptor, to read."""
+        """The broadcast state of a descriptor, to read."""
 
 
 class KeyedReadOnlyBroadcastContext(ReadOnlyBroadcastContext):
-    """The same on a keyed stream."""
+    """Context of an element of a keyed stream beside a broadcast stream."""
 
     @abstractmethod
     def timer_service(self) -> TimerService:
-        """Time, and timers of the key."""
+        """The timer service, for timers of the current key."""
 
     @abstractmethod
     def get_current_key(self) -> Any:
@@ -313,15 +316,15 @@ class KeyedReadOnlyBroadcastContext(ReadOnlyBroadcastContext):
 
 
 class BroadcastTimerContext(KeyedReadOnlyBroadcastContext):
-    """The same for a timer; ``timestamp()`` is the timer's."""
+    """Context of a timer that fires. ``timestamp()`` is the timer's."""
 
     @abstractmethod
     def time_domain(self) -> TimeDomain:
-        """What kind of time the timer is of."""
+        """Whether the timer is a timer of event time or of processing time."""
 
 
 class BaseBroadcastProcessFunction(Function):
-    """What the two process functions with broadcast state have in common."""
+    """Base of the two process functions with broadcast state."""
 
     BaseContext: TypeAlias = BaseBroadcastContext
     Context: TypeAlias = BroadcastContext
@@ -333,11 +336,14 @@ class BroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[IN1, I
 
     @abstractmethod
     def process_element(self, value: IN1, ctx: ReadOnlyBroadcastContext) -> Iterable[OUT] | None:
-        """Results for a value; broadcast state can be read."""
+        """Return the results for a value of the stream. Broadcast state can be read."""
 
     @abstractmethod
     def process_broadcast_element(self, value: IN2, ctx: BroadcastContext) -> Iterable[OUT] | None:
-        """Results for a value that every subtask is given; broadcast state can be changed."""
+        """Return the results for a broadcast value. Broadcast state can be changed.
+
+        Every subtask gets every broadcast value.
+        """
 
 
 class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[KEY, IN1, IN2, OUT]):
@@ -350,37 +356,43 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[K
     def process_element(
         self, value: IN1, ctx: KeyedReadOnlyBroadcastContext
     ) -> Iterable[OUT] | None:
-        """Results for a value; broadcast state can be read."""
+        """Return the results for a value of the stream. Broadcast state can be read."""
 
     @abstractmethod
     def process_broadcast_element(self, value: IN2, ctx: BroadcastContext) -> Iterable[OUT] | None:
-        """Results for a value that every subtask is given; broadcast state can be changed."""
+        """Return the results for a broadcast value. Broadcast state can be changed.
+
+        Every subtask gets every broadcast value.
+        """
 
     def on_timer(self, timestamp: int, ctx: BroadcastTimerContext) -> Iterable[OUT] | None:
-        """A timer that ``process_element`` registered fires; broadcast state can be read."""
+        """Called when a timer of ``process_element`` fires. Broadcast state can be read."""
         return None
 
 
 class ProcessJoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """Any number of values for each pair of an interval join."""
+    """Any number of results for each pair of an interval join."""
 
     @abstractmethod
     def process_element(self, left: IN1, right: IN2, ctx: Any) -> Iterable[OUT] | None:
-        """*ctx* has ``get_left_timestamp()``, ``get_right_timestamp()`` and ``get_timestamp()``,
-        the later of the two."""
+        """Return the results for a pair.
+
+        *ctx* has ``get_left_timestamp()``, ``get_right_timestamp()`` and ``get_timestamp()``, the
+        later of the two.
+        """
 
 
 class JoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """One value for each pair of a window join."""
+    """Returns one value for each pair of a window join."""
 
     @abstractmethod
     def join(self, first: IN1, second: IN2) -> OUT:
-        """*first* is of the stream that ``join`` was called on."""
+        """Return the value for a pair. *first* is of the stream on which ``join`` was called."""
 
 
 class CoGroupFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """Any number of values for the records of a key and window in two streams."""
+    """Any number of results for the records of a key and window in two streams."""
 
     @abstractmethod
     def co_group(self, first: list[IN1], second: list[IN2]) -> Iterable[OUT] | None:
-        """One of the lists may be empty."""
+        """Return the results for the records of both streams. One of the lists may be empty."""

@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class Metric:
-    """What a group has under a name."""
+    """Base of all metrics, which a group holds by name."""
 
 
 M = TypeVar("M", bound=Metric)
@@ -24,22 +24,23 @@ class Counter(Metric):
         self._count = 0
 
     def inc(self, n: int = 1) -> None:
-        """Count up."""
+        """Add *n* to the count."""
         self._count += n
 
     def dec(self, n: int = 1) -> None:
-        """Count down."""
+        """Subtract *n* from the count."""
         self._count -= n
 
     def get_count(self) -> int:
-        """Where it stands."""
+        """The count."""
         return self._count
 
 
 class Meter(Metric):
-    """How many events there were, and how many per second in the last *time_span* seconds.
+    """Counts events, and their rate per second over the last *time_span* seconds.
 
-    The rate is that between two readings, at least five seconds apart, as of Flink's MeterView.
+    The rate is computed between two readings that are at least five seconds apart, as in Flink's
+    MeterView.
     """
 
     def __init__(self, time_span_in_seconds: int = 60) -> None:
@@ -47,16 +48,16 @@ class Meter(Metric):
         self._count = 0
 
     def mark_event(self, value: int = 1) -> None:
-        """So many events happened."""
+        """Count *value* events."""
         self._count += value
 
     def get_count(self) -> int:
-        """All events so far."""
+        """The number of events so far."""
         return self._count
 
 
 class Distribution(Metric):
-    """Count, sum, least and greatest of the values it was updated with."""
+    """Count, sum, minimum and maximum of the values it was updated with."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -65,7 +66,7 @@ class Distribution(Metric):
         self.max: int | None = None
 
     def update(self, value: int) -> None:
-        """One more value."""
+        """Add a value."""
         self.count += 1
         self.sum += value
         self.min = value if self.min is None else min(self.min, value)
@@ -73,21 +74,21 @@ class Distribution(Metric):
 
 
 class Gauge(Metric):
-    """A number that is read when somebody looks."""
+    """A number that is read from a function when the metric is shown."""
 
     def __init__(self, read: Callable[[], int]) -> None:
         self._read = read
 
     def get_value(self) -> int:
-        """What the function says now."""
+        """The number that the function returns now."""
         return self._read()
 
 
 class MetricGroup:
-    """Metrics under a name; groups nest.
+    """Metrics by name, and groups inside this group.
 
-    Who asks for a metric of a name that another kind has is given one of its own, which is not
-    shown (as in Flink).
+    If a name is already used by another kind of metric, a new metric is returned but not shown (as
+    in Flink).
     """
 
     def __init__(self, path: tuple[str, ...] = ()) -> None:
@@ -96,7 +97,7 @@ class MetricGroup:
         self._metrics: dict[str, Any] = {}
 
     def add_group(self, name: str, extra: str | None = None) -> MetricGroup:
-        """A group inside this one; with *extra*, a key and its value."""
+        """A group inside this group. With *extra*, *name* is a key and *extra* its value."""
         path = (name,) if extra is None else (name, extra)
         for part in path:
             _check(part)
@@ -132,7 +133,7 @@ class MetricGroup:
         return made
 
     def all(self) -> dict[str, Any]:
-        """Every metric below this group by its full name; from any thread."""
+        """Every metric in this group and the groups inside, by full name; from any thread."""
         metrics, groups = tuple(self._metrics.items()), tuple(self._groups.values())
         found = {".".join((*self._path, name)): metric for name, metric in metrics}
         for group in groups:

@@ -1,4 +1,4 @@
-"""Tags of side outputs."""
+"""Tags that name side outputs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ T = TypeVar("T")
 
 
 class OutputTag(Generic[T]):
-    """Names a side output; ``yield tag, value`` sends there.
+    """Names a side output. A function sends a value to it with ``yield tag, value``.
 
-    Tags with the same id are the same side output of one operator, and may be used on several.
+    Tags with equal ids are the same side output of an operator. A tag may be used on several
+    operators.
     """
 
     in_use: ClassVar[bool] = False
-    """Whether this process has any tag; where it has none, results need not be searched."""
+    """Whether any tag exists in this process. If not, results need not be searched for tags."""
 
     tag_id: str
     type_info: Any

@@ -1,4 +1,4 @@
-"""What a user function can ask of its surroundings in ``open``."""
+"""The runtime context that user functions get in ``open``."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from flinkray.streaming.functions.metrics import MetricGroup
 
 
 class DistributedCache:
-    """Copies of the client's files, where the function runs."""
+    """Local copies of files that the program has registered."""
 
     def __init__(self, paths: Mapping[str, str]) -> None:
         self._paths = paths
 
     def get_file(self, name: str) -> str:
-        """The path of a file or directory; not to be changed, others read it, too.
+        """The path of a file or directory. Do not change it: other functions read it, too.
 
         Raises:
-            CachedFileError: nothing was registered under that name.
+            CachedFileError: no file was registered under that name.
         """
         path = self._paths.get(name)
         if path is None:
@@ -60,27 +60,27 @@ class KeyedStateStore(ABC):
 
     @abstractmethod
     def get_state(self, state_descriptor: Any) -> Any:
-        """One value."""
+        """Value state: a single value."""
 
     @abstractmethod
     def get_list_state(self, state_descriptor: Any) -> Any:
-        """A list."""
+        """List state."""
 
     @abstractmethod
     def get_map_state(self, state_descriptor: Any) -> Any:
-        """A dictionary."""
+        """Map state: a dictionary."""
 
     @abstractmethod
     def get_reducing_state(self, state_descriptor: Any) -> Any:
-        """The reduction of all that was added."""
+        """Reducing state: all added values, reduced to one."""
 
     @abstractmethod
     def get_aggregating_state(self, state_descriptor: Any) -> Any:
-        """The aggregate of all that was added."""
+        """Aggregating state: the aggregate of all added values."""
 
 
 class RuntimeContext(KeyedStateStore):
-    """Where a function runs, its metrics, and its keyed state."""
+    """Tells a function where it runs, and gives it metrics and keyed state."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class RuntimeContext(KeyedStateStore):
         self._metrics = metrics
         self._keyed_state = keyed_state
         self._has_arrays = has_arrays
-        """The function is given batches, and the slots of their keys."""
+        """Whether the function gets batches with the slots of their keys (KeyedBatchFunction)."""
         self._is_restored = is_restored
 
     def get_task_name(self) -> str:
@@ -114,35 +114,37 @@ class RuntimeContext(KeyedStateStore):
         return self._task_name
 
     def get_task_name_with_subtasks(self) -> str:
-        """``Map (1/4)#0``: name, subtask from 1, parallelism, attempt."""
+        """``Map (1/4)#0``: name, number of the subtask from 1, parallelism, attempt."""
         return (
             f"{self._task_name} ({self._subtask_index + 1}/{self._parallelism})"
             f"#{self._attempt_number}"
         )
 
     def get_number_of_parallel_subtasks(self) -> int:
-        """The operator's parallelism."""
+        """The parallelism of the function's operator."""
         return self._parallelism
 
     def get_max_number_of_parallel_subtasks(self) -> int:
-        """The number of key groups."""
+        """The operator's maximum parallelism, which is the number of key groups."""
         return self._max_parallelism
 
     def get_index_of_this_subtask(self) -> int:
-        """From 0."""
+        """The index of this subtask, from 0."""
         return self._subtask_index
 
     def get_attempt_number(self) -> int:
-        """From 0."""
+        """The attempt of this subtask, from 0."""
         return self._attempt_number
 
     def is_restored(self) -> bool:
-        """Whether the task goes on from a checkpoint or savepoint, with or without state of this
-        function in it."""
+        """Whether the task was restored from a checkpoint or savepoint.
+
+        The checkpoint need not hold state of this function.
+        """
         return self._is_restored
 
     def get_job_parameter(self, key: str, default_value: str) -> str:
-        """A global parameter of the job."""
+        """A global parameter of the job; *default_value* if the job does not have it."""
         return self._job_parameters.get(key, default_value)
 
     def get_distributed_cache(self) -> DistributedCache:
@@ -150,44 +152,44 @@ class RuntimeContext(KeyedStateStore):
         return self._cache
 
     def get_metrics_group(self) -> MetricGroup:
-        """Where the function registers metrics."""
+        """The group in which the function registers metrics."""
         return self._metrics
 
     def get_metric_group(self) -> MetricGroup:
-        """The same by its new name."""
+        """Return the group of :meth:`get_metrics_group`, by the newer name of that method."""
         return self._metrics
 
     def get_state(self, state_descriptor: ValueStateDescriptor[Any]) -> ValueState[Any]:
-        """One value for each key."""
+        """State with one value for each key."""
         return self._state(state_descriptor, ValueStateDescriptor)  # type: ignore[no-any-return]
 
     def get_list_state(self, state_descriptor: ListStateDescriptor[Any]) -> ListState[Any]:
-        """A list for each key."""
+        """State with a list for each key."""
         return self._state(state_descriptor, ListStateDescriptor)  # type: ignore[no-any-return]
 
     def get_map_state(self, state_descriptor: MapStateDescriptor[Any, Any]) -> MapState[Any, Any]:
-        """A dictionary for each key."""
+        """State with a dictionary for each key."""
         return self._state(state_descriptor, MapStateDescriptor)  # type: ignore[no-any-return]
 
     def get_reducing_state(
         self, state_descriptor: ReducingStateDescriptor[Any]
     ) -> ReducingState[Any]:
-        """For each key the reduction of all that was added."""
+        """State with all added values of each key, reduced to one."""
         return self._state(state_descriptor, ReducingStateDescriptor)  # type: ignore[no-any-return]
 
     def get_aggregating_state(
         self, state_descriptor: AggregatingStateDescriptor[Any]
     ) -> AggregatingState[Any, Any]:
-        """For each key the aggregate of all that was added."""
+        """State with the aggregate of all added values of each key."""
         return self._state(  # type: ignore[no-any-return]
             state_descriptor, AggregatingStateDescriptor
         )
 
     def get_array_state(self, state_descriptor: ArrayStateDescriptor) -> ArrayState:
-        """A number for each key, in an array; for a KeyedBatchFunction.
+        """State with a number for each key, in an array. Only for a KeyedBatchFunction.
 
         Raises:
-            StateError: the function is another one, or the name is in use for another type.
+            StateError: the function is of another kind, or the name is used for another type.
         """
         if self._keyed_state is None or not self._has_arrays:
             raise StateError(
@@ -211,7 +213,7 @@ def typed_state(
     kind: type[StateDescriptor],
     context: Any,
 ) -> Any:
-    """The state of a descriptor that must be of that kind."""
+    """The state of a descriptor. Raises StateError if the descriptor is not of class *kind*."""
     if not isinstance(descriptor, kind):
         raise StateError(f"a {kind.__name__} is needed here, got {descriptor!r}")
     return backend.state(descriptor, context)

@@ -1,4 +1,4 @@
-"""Functions take what operators call them with."""
+"""Checks that functions take the arguments with which operators call them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ _FIRST = "runtime_context"
 
 
 def expect_function(function: Any, method: str, what: str, values: int = 1) -> Any:
-    """The function, if it has the method or is a plain function.
+    """Return *function* if it has the method or is a plain function.
 
     Args:
-        values: with how many a plain function is called.
+        values: number of arguments with which a plain function is called.
 
     Raises:
-        TypeError: it is neither, ``async def``, or takes other arguments.
+        TypeError: *function* has no such method and is no function, is ``async def``, or takes
+            other arguments.
     """
     forgotten = isinstance(function, type) and (
         issubclass(function, Function) or (method == "map_batch" and hasattr(function, method))
@@ -33,10 +34,10 @@ def expect_function(function: Any, method: str, what: str, values: int = 1) -> A
 
 
 def expect_kind(function: Any, kind: type, what: str) -> Any:
-    """The function.
+    """Return *function* if it is of class *kind*.
 
     Raises:
-        TypeError: the function is not of that class, or a method of it is ``async def`` or takes
+        TypeError: *function* is of another class, or has a method that is ``async def`` or takes
             other arguments.
     """
     if not isinstance(function, kind):
@@ -47,19 +48,20 @@ def expect_kind(function: Any, kind: type, what: str) -> Any:
 
 
 def refuse_signatures(function: Any, method: str = "", values: int = 1) -> None:
-    """
+    """Raise TypeError if a function, or a method that operators call, takes other arguments.
+
     Args:
         function: a plain function, or an object with methods that operators call.
-        method: the name of one that it may have without deriving from a class of flinkray.
-        values: with how many that, or a plain function, is called.
+        method: a method that is checked if *function* is of no class of flinkray.
+        values: number of arguments with which this method, or a plain function, is called.
 
     Raises:
-        TypeError: what would be called takes other arguments.
+        TypeError: a function that would be called takes other arguments.
     """
     for call, names in _calls(function, method, values):
         try:
             signature = inspect.signature(call)
-        except (TypeError, ValueError):  # one of C, which does not tell
+        except (TypeError, ValueError):  # written in C, with unknown arguments
             continue
         try:
             signature.bind(*names)
@@ -77,7 +79,7 @@ def _text(names: tuple[str, ...]) -> str:
 
 
 def _calls(function: Any, method: str, values: int) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """What is called, and the names of what it is called with, as far as they have any."""
+    """(callable, argument names) of everything that operators call. A name is empty if unknown."""
     declared = dict(_declared(type(function)))
     for name, names in declared.items():
         yield getattr(function, name), names
@@ -94,8 +96,7 @@ def _calls(function: Any, method: str, values: int) -> Iterator[tuple[Any, tuple
 
 
 def _declared(kind: type) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The methods that classes of flinkray declare and *kind* has made its own, with the names of
-    their arguments."""
+    """(name, argument names) of methods that classes of flinkray declare and *kind* overrides."""
     for base in reversed(kind.__mro__):
         if base.__module__.partition(".")[0] != "flinkray":
             continue

@@ -1,4 +1,4 @@
-"""Functions of windows."""
+"""Window functions that users implement."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ W = TypeVar("W")
 
 
 class WindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
-    """The results of one key's window."""
+    """Returns the results of a window of one key."""
 
     @abstractmethod
     def apply(self, key: KEY, window: W, inputs: Iterable[IN]) -> Iterable[OUT] | None:
-        """Results for the records of the key's window."""
+        """Return the results for the records of the key's window."""
 
 
 class AllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
-    """The results of a window over the whole stream."""
+    """Returns the results of a window over the whole stream."""
 
     @abstractmethod
     def apply(self, window: W, inputs: Iterable[IN]) -> Iterable[OUT] | None:
-        """Results for the records of the window."""
+        """Return the results for the records of the window."""
 
 
 class WindowContext(ABC, Generic[W]):
-    """What a process window function may ask about its window."""
+    """Context of the window that a process window function processes."""
 
     @abstractmethod
     def window(self) -> W:
@@ -40,23 +40,23 @@ class WindowContext(ABC, Generic[W]):
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """The clock's time, milliseconds since the epoch."""
+        """The time of the clock, in milliseconds since the epoch."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """The smallest possible number before the first watermark."""
+        """The current watermark; the least possible time before the first watermark."""
 
     @abstractmethod
     def window_state(self) -> KeyedStateStore:
-        """State of this key and window; to be cleared in ``clear``."""
+        """State of this key and window. Clear it in ``clear``."""
 
     @abstractmethod
     def global_state(self) -> KeyedStateStore:
-        """State of this key."""
+        """State of this key, which all its windows share."""
 
 
 class ProcessWindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
-    """The results of one key's window, with state and time."""
+    """Returns the results of a window of one key, with state and time."""
 
     Context = WindowContext
 
@@ -64,20 +64,20 @@ class ProcessWindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
     def process(
         self, key: KEY, context: WindowContext[W], elements: Iterable[IN]
     ) -> Iterable[OUT] | None:
-        """Results for the records of the key's window."""
+        """Return the results for the records of the key's window."""
 
     def clear(self, context: WindowContext[W]) -> None:
-        """The window ends: clear its state."""
+        """Called when the window is removed: clear its state."""
 
 
 class ProcessAllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
-    """The results of a window over the whole stream, with state and time."""
+    """Returns the results of a window over the whole stream, with state and time."""
 
     Context = WindowContext
 
     @abstractmethod
     def process(self, context: WindowContext[W], elements: Iterable[IN]) -> Iterable[OUT] | None:
-        """Results for the records of the window."""
+        """Return the results for the records of the window."""
 
     def clear(self, context: WindowContext[W]) -> None:
-        """The window ends: clear its state."""
+        """Called when the window is removed: clear its state."""

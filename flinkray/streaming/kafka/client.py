@@ -1,4 +1,4 @@
-"""What all that speaks to Kafka shares: the library, its properties, its errors."""
+"""Shared parts of Kafka clients: the library, properties, errors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.sinks.sink import SinkError, SinkUnavailableError
 
 try:
     import confluent_kafka
@@ -40,7 +41,7 @@ FETCHES_ON = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""What the library tries again by itself, for as long as it takes."""
+"""Errors after which the library retries by itself, without a time limit."""
 
 VANISHED = frozenset(
     {
@@ -49,14 +50,45 @@ VANISHED = frozenset(
         KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
-"""The partition is not there (any more); it may come back."""
+"""Errors for a partition that does not exist (any more). It may come back."""
 
 REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
-"""No try of the same client will be better."""
+"""Errors that no retry with the same client can overcome."""
+
+LASTING = VANISHED | frozenset(
+    {
+        KafkaError._INVALID_ARG,
+        KafkaError._UNSUPPORTED_FEATURE,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.INVALID_CONFIG,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.UNSUPPORTED_VERSION,
+    }
+)
+"""Errors that Kafka repeats until somebody changes something: a restart of the job does not help.
+
+``_AUTHENTICATION`` is not among them: an OAuth token may be missing only for a while.
+"""
+
+
+def is_lasting(error: KafkaException | KafkaError) -> bool:
+    """Return whether a restart of the job does not help."""
+    told = error.args[0] if isinstance(error, KafkaException) else error
+    return isinstance(told, KafkaError) and told.code() in LASTING
+
+
+def sink_error(error: KafkaException) -> type[SinkError]:
+    """Return the class of the error that a sink raises for a Kafka error."""
+    return SinkError if is_lasting(error) else SinkUnavailableError
 
 
 def made(kind: Any, properties: Mapping[str, Any]) -> Any:
-    """A client of that kind.
+    """Create a client of this class.
 
     Raises:
         StreamError: librdkafka does not know a property, or refuses its value.
@@ -71,7 +103,7 @@ def made(kind: Any, properties: Mapping[str, Any]) -> Any:
 
 
 def text_of(error: BaseException | KafkaError) -> str:
-    """One line."""
+    """Return the error as one line of text."""
     inner = error.args[0] if isinstance(error, BaseException) and error.args else error
     if isinstance(inner, KafkaError):
         return f"{inner.str()} ({inner.name()})"

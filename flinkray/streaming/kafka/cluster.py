@@ -1,4 +1,4 @@
-"""What is asked of a Kafka cluster about topics and offsets.  Every call blocks."""
+"""Queries to a Kafka cluster about topics and offsets. Every call blocks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from flinkray.core.clock import Clock
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.errors import StreamError, UnavailableError
 from flinkray.streaming.kafka.client import (
     FETCHES_ON,
     VANISHED,
     KafkaError,
     KafkaException,
+    is_lasting,
     made,
     text_of,
 )
@@ -29,16 +30,16 @@ _INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__share_group_state", "__tr
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
-"""Seconds between two tries, doubled each time."""
+"""Seconds: longest pause between two tries. The pause doubles with each try."""
 
 
 class KafkaCluster:
-    """Connections are made when they are needed.
+    """Queries topics and offsets. Connects when needed.
 
     Args:
-        properties: librdkafka's, of a consumer.
-        timeout: seconds that a question is repeated for.
-        closed: set when nobody waits for answers any more.
+        properties: librdkafka's properties of a consumer.
+        timeout: seconds for which a query is repeated.
+        closed: event that is set when answers are not needed any more.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class KafkaCluster:
         self._closed = closed
         self._servers = properties["bootstrap.servers"]
         self._group: str | None = properties.get("group.id")
-        silent = {**properties, "log_level": 0}  # what goes wrong is told as an error
+        silent = {**properties, "log_level": 0}  # failures are raised as errors
         self._consumer_properties = {**silent, "group.id": self._group or "flinkray"}
         committed_only = properties.get("isolation.level", "read_committed") == "read_committed"
         self._isolation = (
@@ -60,7 +61,7 @@ class KafkaCluster:
     # --- topics -----------------------------------------------------------------------------------
 
     def partitions_of(self, topics: Iterable[str]) -> list[KafkaTopicPartition]:
-        """Raises StreamError: a topic does not exist."""
+        """Return all partitions of these topics. Raises StreamError if a topic does not exist."""
 
         def look() -> list[KafkaTopicPartition]:
             known = self._topics()
@@ -75,7 +76,7 @@ class KafkaCluster:
         return self._asked("the partitions of its topics", look)
 
     def partitions_matching(self, pattern: re.Pattern[str]) -> list[KafkaTopicPartition]:
-        """Of the topics whose whole name matches; none of Kafka's own."""
+        """Return the partitions of all topics whose whole names match, except internal topics."""
 
         def look() -> list[KafkaTopicPartition]:
             known = self._topics()
@@ -85,7 +86,7 @@ class KafkaCluster:
         return self._asked("its topics", look)
 
     def must_have(self, partitions: Iterable[KafkaTopicPartition]) -> None:
-        """Raises StreamError: one does not exist."""
+        """Raise StreamError if a partition does not exist."""
 
         def look() -> None:
             known = self._topics()
@@ -96,7 +97,6 @@ class KafkaCluster:
         self._asked("its partitions", look)
 
     def _topics(self) -> dict[str, int]:
-        """How many partitions each has."""
         metadata = self._admin.list_topics(timeout=self._timeout)
         found = {}
         for name, topic in metadata.topics.items():
@@ -158,7 +158,7 @@ class KafkaCluster:
     # ----------------------------------------------------------------------------------------------
 
     def _asked(self, what: str, look: Callable[[], T]) -> T:
-        """The answer; asked again while the cluster is not ready to give one."""
+        """Return the result of *look*. Repeat it while the cluster is not ready to answer."""
         pause = _FIRST_PAUSE
         deadline = self._clock.monotonic() + self._timeout
         while True:
@@ -169,7 +169,8 @@ class KafkaCluster:
                 passes = told.retriable() or told.code() in FETCHES_ON | VANISHED
                 is_over = self._clock.monotonic() >= deadline or self._closed.is_set()
                 if not passes or is_over:
-                    raise StreamError(
+                    kind = StreamError if is_lasting(told) else UnavailableError
+                    raise kind(
                         f"Kafka at {self._servers} does not tell {what}: {text_of(error)}"
                     ) from None
             self._closed.wait(pause)

@@ -1,4 +1,4 @@
-"""Which committables were committed under one transactional id: kept in Kafka, pure here."""
+"""History of the committables committed under one transactional id. Kafka stores it as text."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from flinkray.streaming.errors import StreamError
 
 MOST_RUNS = 16
-"""Writers that are remembered; text of them stays far below Kafka's limit of 4096 bytes."""
+"""Number of writers in the history. Its text stays far below Kafka's limit of 4096 bytes."""
 
 
 @dataclass(frozen=True)
 class CommittedRun:
-    """What one writer has prepared and was committed: all up to a number, and some beyond it."""
+    """Numbers of a writer's committed committables: all up to a number, and some beyond it."""
 
     up_to: int = 0
     beyond: frozenset[int] = frozenset()
@@ -21,7 +21,7 @@ class CommittedRun:
         return sequence <= self.up_to or sequence in self.beyond
 
     def plus(self, sequence: int) -> CommittedRun:
-        """With this one."""
+        """Return the run with this number added."""
         beyond, up_to = {*self.beyond, sequence}, self.up_to
         while up_to + 1 in beyond:
             up_to += 1
@@ -30,25 +30,25 @@ class CommittedRun:
 
 @dataclass(frozen=True)
 class CommitHistory:
-    """By writer, the latest last.  A writer numbers what it prepares from 1 on, and each number is
-    committed once; mostly in order, but after a change of parallelism two committers may have some
-    of one writer."""
+    """The committed runs by writer, latest last.
+    A writer numbers its committables from 1. Each number is committed once, mostly in order. After
+    a change of parallelism, two committers may have committables of one writer."""
 
     runs: dict[str, CommittedRun] = field(default_factory=dict)
 
     def has(self, run: str, sequence: int) -> bool:
-        """Whether it was committed."""
+        """Return whether this committable was committed."""
         return sequence in self.runs.get(run, CommittedRun())
 
     def plus(self, run: str, sequence: int) -> CommitHistory:
-        """With this one."""
+        """Return the history with this committable added."""
         others = {name: of for name, of in self.runs.items() if name != run}
         for name in list(others)[: max(0, len(others) + 1 - MOST_RUNS)]:
             del others[name]
         return CommitHistory({**others, run: self.runs.get(run, CommittedRun()).plus(sequence)})
 
     def text(self) -> str:
-        """As it is stored."""
+        """Return the history in the form in which it is stored."""
         return " ".join(
             f"{name}:{'+'.join(map(str, (of.up_to, *sorted(of.beyond))))}"
             for name, of in self.runs.items()
@@ -56,7 +56,7 @@ class CommitHistory:
 
     @staticmethod
     def parse(text: str) -> CommitHistory:
-        """Raises StreamError: it is something else."""
+        """Parse a stored history. Raises StreamError if the text is no history."""
         runs = {}
         for entry in text.split():
             name, _, numbers = entry.partition(":")

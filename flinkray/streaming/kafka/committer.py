@@ -1,27 +1,38 @@
-"""Writes what checkpoints hold to Kafka, each in one transaction.
+"""Committer of a Kafka sink: writes each committable in one transaction.
 
-A transaction writes the records and, as the offset of a consumer group that is called as the
-transactional id, that these were committed.  Kafka makes both seen, or none.  Whoever is to commit
-something again, after whatever failure, first begins a new session of the transactional id.  That
-ends every transaction of earlier sessions, one way or the other, and lets none of them write any
-more.  Then it reads what was committed.
+A transaction writes the records and marks them as committed. The mark is stored with an offset of a
+consumer group that has the name of the transactional id. Kafka makes both visible or neither. To
+repeat a commit after any failure, the committer first begins a new session of the transactional id.
+This ends every transaction of earlier sessions, committed or aborted, and prevents further writes
+of these sessions. Then it reads what was committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import index
 from typing import Any
 
+import msgpack
+import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
-from flinkray.streaming.kafka.client import FETCHES_ON, KafkaError, KafkaException, made, text_of
+from flinkray.streaming.kafka.client import (
+    FETCHES_ON,
+    KafkaError,
+    KafkaException,
+    made,
+    sink_error,
+    text_of,
+)
 from flinkray.streaming.kafka.commit_history import CommitHistory
-from flinkray.streaming.kafka.committable import KafkaCommittable
 from flinkray.streaming.kafka.producing import RecordProducer
+from flinkray.streaming.kafka.records import KafkaProducerRecord
 from flinkray.streaming.sinks.sink import CommitRequest, Committer, SinkError
 
 _TIMEOUT = 10.0
-"""Seconds that one call to Kafka may block the task; what takes longer is tried again later."""
+"""Seconds that one call to Kafka may block the task. Slower calls are retried later."""
 
 _PASSES = FETCHES_ON | frozenset(
     {
@@ -41,21 +52,56 @@ _PASSES = FETCHES_ON | frozenset(
         KafkaError.UNSTABLE_OFFSET_COMMIT,
     }
 )
-"""What a new session may get over."""
+"""Errors that a new session may overcome."""
+
+
+CHUNK_BYTES = 1 << 18
+"""Approximate number of bytes that are packed and compressed at once."""
+
+_CODEC = "zstd"
+
+
+@dataclass(frozen=True)
+class KafkaCommittable:
+    """The records of one transaction."""
+
+    transactional_id: str
+    run: str
+    """Id of the writer that has prepared it."""
+    sequence: int
+    """Number of committables of that writer so far, including this one."""
+    marker_topic: str
+    """Topic whose partition 0 holds the notes about commits; the same for the whole run."""
+    count: int
+    chunks: list[tuple[int, bytes]] = field(repr=False)
+    """Packed records: (size before compression, compressed bytes)."""
+
+    def records(self) -> Iterator[KafkaProducerRecord]:
+        """Yield the records in the order in which they were written."""
+        for size, compressed in self.chunks:
+            packed = pa.decompress(compressed, size, codec=_CODEC, asbytes=True)
+            for fields in msgpack.unpackb(packed, use_list=False):
+                yield KafkaProducerRecord(*fields)
+
+
+def pack(records: Sequence[tuple[Any, ...]]) -> tuple[int, bytes]:
+    """Pack and compress the fields of records to a chunk."""
+    packed = msgpack.packb(records, default=index)  # for integers of other types than int
+    return len(packed), pa.compress(packed, codec=_CODEC, asbytes=True)
 
 
 class TransactionalSession:
-    """From the beginning of it until something fails.
+    """A session of a transactional id. It ends with the first failure.
 
     Raises:
-        KafkaException: it does not begin.
+        KafkaException: the session cannot begin.
     """
 
     def __init__(self, properties: Mapping[str, Any], transactional_id: str) -> None:
         self._producer = RecordProducer({**properties, "transactional.id": transactional_id})
         self._histories: dict[str, CommitHistory] = {}
         self._producer.inner.init_transactions(_TIMEOUT)
-        # After this: what an earlier session had begun is committed or aborted now.
+        # After this, every transaction of an earlier session is committed or aborted.
         self._consumer: Consumer = made(
             Consumer,
             {
@@ -67,10 +113,9 @@ class TransactionalSession:
         )
 
     def commit(self, committable: KafkaCommittable) -> bool:
-        """False: it was committed before.
+        """Commit a committable. Return False if it was already committed.
 
-        Raises:
-            KafkaException: nobody knows whether it is committed; the session is over.
+        Raises KafkaException: the outcome of the commit is unknown, and the session is over.
         """
         topic = committable.marker_topic
         history = self._history(topic)
@@ -99,7 +144,7 @@ class TransactionalSession:
         return self._histories[topic]
 
     def cause(self, error: KafkaException) -> KafkaError:
-        """Of the failure: that of a record, if one was not delivered."""
+        """Return the cause of a failure: the error of an undelivered record, if there is one."""
         told: KafkaError = self._producer.failure or error.args[0]
         return told
 
@@ -112,8 +157,8 @@ class KafkaCommitter(Committer[KafkaCommittable]):
     """Commits under the transactional ids of the writers.
 
     Args:
-        own: the id of which it begins a session at once, so that nothing is open of earlier
-            attempts; None: of none.
+        own: transactional id for which a session begins at once, so that no transaction of an
+            earlier attempt stays open. None: no such id.
     """
 
     def __init__(self, properties: Mapping[str, Any], own: str | None) -> None:
@@ -121,12 +166,13 @@ class KafkaCommitter(Committer[KafkaCommittable]):
         self._own = own
         self._sessions: dict[str, TransactionalSession] = {}
         self._unfinished: dict[str, list[tuple[str, int]]] = {}
-        """By transactional id, what is to be tried again: nothing behind it may be committed."""
+        """Committables to retry, by transactional id: (run, sequence).
+        The first one has to be committed before any other committable of its id."""
         if own is not None:
             try:
                 self._session(own)
             except KafkaException as error:
-                raise SinkError(
+                raise sink_error(error)(
                     f"the Kafka sink cannot begin transactions as {own!r}: {text_of(error)}"
                 ) from None
 
@@ -134,7 +180,7 @@ class KafkaCommitter(Committer[KafkaCommittable]):
         for request in requests:
             self._commit(request)
         for name in [name for name in self._sessions if name != self._own]:
-            self._end_session(name)  # of other writers, which were restored with these
+            self._end_session(name)  # sessions of other writers, restored with these requests
 
     def _commit(self, request: CommitRequest[KafkaCommittable]) -> None:
         committable = request.committable

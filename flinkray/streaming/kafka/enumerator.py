@@ -1,4 +1,4 @@
-"""Finds partitions, decides where each is read from, and gives each to one reader."""
+"""Enumerator of a Kafka source: finds partitions, decides where reading begins, assigns readers."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from flinkray.streaming.kafka.records import KafkaPartitionSplit, KafkaTopicPart
 from flinkray.streaming.sources.source import EnumeratorContext, SplitEnumerator
 
 _LOOK_AT_ANSWER = 0.02
-"""Seconds between two looks whether the cluster has answered."""
+"""Seconds between two checks whether the search in the other thread has ended."""
 
 
 class Found(NamedTuple):
-    """An answer of the cluster."""
+    """Result of one search: partitions that are new, and known ones that do not exist now."""
 
     new: list[KafkaPartitionSplit]
     vanished: list[KafkaTopicPartition]
 
 
 class PartitionFinder:
-    """What is done in a thread: it asks the cluster.
+    """Searches for partitions. Called in a thread, because it queries the cluster.
 
     Args:
-        partitions: asks for all that are subscribed to.
-        broker: asks for offsets.
-        starting: of partitions that are there when the job starts; later ones are read from their
-            beginning.
-        stopping: None: without end.
+        partitions: queries all subscribed partitions.
+        broker: queries offsets.
+        starting: start of partitions that exist when the job starts. Later partitions are read from
+            their beginning.
+        stopping: end of partitions. None: no end.
     """
 
     def __init__(
@@ -49,7 +49,8 @@ class PartitionFinder:
         self._stopping = stopping
 
     def find(self, known: frozenset[KafkaTopicPartition], is_first: bool) -> Found:
-        """Raises StreamError: the cluster does not tell, or a partition has no offset."""
+        """Return new and vanished partitions.
+        Raises StreamError if the cluster does not answer, or if a partition has no offset."""
         there = self._partitions()
         new = [partition for partition in there if partition not in known]
         starting = self._starting if is_first else KafkaOffsetsInitializer.earliest()
@@ -62,8 +63,6 @@ class PartitionFinder:
 
 
 class _Search:
-    """One answer, on its way from a thread."""
-
     def __init__(self, find: Callable[[], Found]) -> None:
         self._find = find
         self.found: Found | None = None
@@ -80,14 +79,13 @@ class _Search:
 
 
 class KafkaEnumerator(SplitEnumerator[KafkaPartitionSplit]):
-    """Partitions are spread evenly, beginning at a reader that depends on the topic.
+    """Assigns partitions evenly to readers. The reader of partition 0 depends on the topic's name.
 
-    The first search must succeed.  A later one that fails is logged, and repeated after the
-    interval: readers go on meanwhile.
+    The first search must succeed. A later failure is logged, and the search is repeated.
 
     Args:
-        make_finder: called once; closed with the event.
-        interval: seconds between two searches; None: there is one.
+        make_finder: called once, with an event that is set when the enumerator is closed.
+        interval: seconds between two searches. None: only one search.
     """
 
     def __init__(
@@ -103,13 +101,13 @@ class KafkaEnumerator(SplitEnumerator[KafkaPartitionSplit]):
         self._make_finder = make_finder
         self._interval = interval
         self._known: set[KafkaTopicPartition] = set()
-        """Those that readers have, and those that wait for theirs."""
+        """Partitions that readers have, and partitions that wait for their readers."""
         self._waiting: dict[int, list[KafkaPartitionSplit]] = {}
-        """By the reader that they are for."""
+        """Splits that wait for their reader, by subtask of the reader."""
         self._vanished: set[KafkaTopicPartition] = set()
         self._readers: set[int] = set()
         self._has_found = False
-        """The first search was successful: those of a run that is gone on with, too."""
+        """Whether a search has succeeded, in this run or in the run from which it was restored."""
         self._search: _Search | None = None
         self._next: float | None = None
 
@@ -175,10 +173,10 @@ class KafkaEnumerator(SplitEnumerator[KafkaPartitionSplit]):
         self._hand_out([subtask])
 
     def handle_split_request(self, subtask: int) -> None:
-        """Readers do not ask."""
+        """Do nothing: Kafka readers request no splits."""
 
     def add_splits_back(self, splits: Sequence[KafkaPartitionSplit], subtask: int) -> None:
-        self._readers.discard(subtask)  # its next attempt is added when it is there
+        self._readers.discard(subtask)  # its next attempt is added when it registers
         self._hold(splits)
 
     def snapshot_state(self, checkpoint_id: int) -> Any:

@@ -1,4 +1,4 @@
-"""A thread that fetches the records of some partitions: whoever takes them never waits."""
+"""A thread that fetches records of partitions, so that the consumer of the records never blocks."""
 
 from __future__ import annotations
 
@@ -10,32 +10,39 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.errors import StreamError, UnavailableError
 from flinkray.streaming.kafka.client import (
     FETCHES_ON,
     REFUSED,
     VANISHED,
     KafkaError,
     KafkaException,
+    is_lasting,
     log,
     made,
     text_of,
 )
+from flinkray.streaming.kafka.offsets import KafkaOffsetResetStrategy
 from flinkray.streaming.kafka.records import KafkaPartitionSplit, KafkaTopicPartition
 
 AHEAD = 16384
-"""Records that lie ready before the thread waits; the library has a buffer of its own besides
-(``queued.max.messages.kbytes``)."""
+"""Records that are ready before the thread pauses.
+The library has its own buffer in addition (``queued.max.messages.kbytes``)."""
 
 _TAKEN_AT_ONCE = 2048
-"""Records."""
+"""Records taken from the library at once."""
+
+_LONGEST_ANSWER = 5.0
+"""Seconds to wait for the first and last offset of a partition.
+No partition is read during this time."""
 
 _PATIENCE = 0.1
-"""Seconds for which a poll waits: as long may it take until another partition is begun."""
+"""Seconds that a poll waits. A new partition may have to wait as long."""
 
 
 class Fetched(NamedTuple):
-    """Records of one partition, in order; none: there is nothing behind *end* at present."""
+    """Records of one partition, in order. *end*: offset after them. Without messages: Kafka
+    has no record from *end* on at the moment."""
 
     partition: KafkaTopicPartition
     messages: Sequence[Message]
@@ -43,26 +50,36 @@ class Fetched(NamedTuple):
 
 
 class PartitionFetcher:
-    """Methods are called by the task's thread; the consumer belongs to the thread that is made
-    here.
+    """Fetches records of partitions in its own thread. The task's thread calls the public methods.
+    Only the fetcher's thread uses the consumer.
 
     Args:
-        properties: of the consumer.
-        wake: called, from the thread, when there is something to take after there was nothing.
+        properties: properties of the consumer. ``auto.offset.reset`` must be ``error``.
+        reset: where to continue if Kafka has no record at the offset.
+        wake: called from the thread when there is something to take after there was nothing.
     """
 
-    def __init__(self, properties: Mapping[str, Any], wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        properties: Mapping[str, Any],
+        reset: KafkaOffsetResetStrategy,
+        wake: Callable[[], None],
+    ) -> None:
+        self._reset = reset
         self._wake = wake
         self._fetched: deque[Fetched] = deque()
         self._ready = 0
-        """Records in them."""
+        """Number of records in :attr:`_fetched`."""
         self._changed = threading.Condition()
-        """Guards all that follows, and what lies ready."""
+        """Guards the fields below and the fetched records."""
         self._begun: list[KafkaPartitionSplit] = []
         self._ended: list[KafkaTopicPartition] = []
         self._to_commit: dict[KafkaTopicPartition, int] = {}
-        self._assigned = 0
-        """Partitions that are fetched; the thread's own."""
+        self._positions: dict[KafkaTopicPartition, int] = {}
+        """Next offset of each partition that is fetched. Used only by the fetching thread."""
+        self._out_of_range: dict[KafkaTopicPartition, str] = {}
+        """Kafka's error text for each partition that has no record at its position.
+        Used only by the fetching thread."""
         self._found_nothing = False
         self._is_closed = False
         self._failure: BaseException | None = None
@@ -77,19 +94,20 @@ class PartitionFetcher:
     # --- for the task's thread --------------------------------------------------------------------
 
     def begin(self, splits: Iterable[KafkaPartitionSplit]) -> None:
-        """Fetch these, too."""
+        """Begin to fetch these partitions, too."""
         with self._changed:
             self._begun += splits
             self._changed.notify()
 
     def end(self, partition: KafkaTopicPartition) -> None:
-        """Fetch no more of it; what lies ready of it still comes."""
+        """Stop fetching a partition. Fetched records can still be taken."""
         with self._changed:
             self._ended.append(partition)
 
     def take(self) -> Fetched | None:
-        """The next; None: there is nothing now.  Raises what the thread has ended with, after what
-        came before."""
+        """Return the next fetched records.
+        None: there is nothing now. Raises the thread's failure, after all records that came before
+        it."""
         with self._changed:
             if self._fetched:
                 fetched = self._fetched.popleft()
@@ -103,13 +121,13 @@ class PartitionFetcher:
             return None
 
     def commit(self, offsets: Mapping[KafkaTopicPartition, int]) -> None:
-        """Tell the group how far this is; for those who watch.  Does not wait."""
+        """Commit the offsets to the consumer group, for monitoring. Does not block."""
         with self._changed:
             self._to_commit.update(offsets)
             self._changed.notify()
 
     def close(self) -> None:
-        """Does not wait for a poll that is under way."""
+        """Stop the thread. Does not wait for a running poll."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -143,22 +161,26 @@ class PartitionFetcher:
                 self._consumer.incremental_assign(
                     [TopicPartition(s.topic, s.partition, s.offset) for s in begun]
                 )
+                self._positions.update((s.topic_partition, s.offset) for s in begun)
             if ended:
                 self._consumer.incremental_unassign(
                     [TopicPartition(p.topic, p.partition) for p in ended]
                 )
+                for partition in ended:
+                    self._positions.pop(partition, None)
+                    self._out_of_range.pop(partition, None)
             if to_commit:
                 self._commit(to_commit)
-            self._assigned += len(begun) - len(ended)
-            if self._assigned:
+            if self._positions:
                 self._poll()
+                self._go_on_elsewhere()
 
     def _may_go_on(self) -> bool:
         if self._is_closed or self._failure is not None:
             return True
         if self._begun or self._ended or self._to_commit:
             return True
-        return self._assigned > 0 and self._ready < AHEAD
+        return bool(self._positions) and self._ready < AHEAD
 
     def _commit(self, offsets: Mapping[KafkaTopicPartition, int]) -> None:
         try:
@@ -185,7 +207,7 @@ class PartitionFetcher:
                 self._hand_over(partition, messages[begin:number])
                 begin = number + 1
                 if error.code() == KafkaError._PARTITION_EOF:
-                    self._hand_over(partition, [], _offset_of(message))
+                    self._hand_over(partition, [], offset_of(message))
                 else:
                     self._judge(partition, error)
         self._hand_over(partition, messages[begin:])
@@ -196,7 +218,9 @@ class PartitionFetcher:
         if end is None:
             if not messages:
                 return
-            end = _offset_of(messages[-1]) + 1
+            end = offset_of(messages[-1]) + 1
+        if partition in self._positions:
+            self._positions[partition] = end
         with self._changed:
             self._fetched.append(Fetched(partition, messages, end))
             self._ready += len(messages)
@@ -213,21 +237,61 @@ class PartitionFetcher:
         elif code in VANISHED:
             self._report_vanished(f"{partition}: {text_of(error)}")
         elif code == KafkaError._AUTO_OFFSET_RESET:
-            raise StreamError(
-                f"Kafka has no record of {partition} at the offset to read on from: "
-                f"{text_of(error)}; its records may have expired, or the topic been made anew. "
-                "Give a KafkaOffsetResetStrategy other than NONE, or begin without the state"
-            )
+            if partition in self._positions:
+                self._out_of_range[partition] = text_of(error)
         else:
-            raise StreamError(f"{partition} cannot be read: {text_of(error)}")
+            raise _read_error(error)(f"{partition} cannot be read: {text_of(error)}")
+
+    def _go_on_elsewhere(self) -> None:
+        for partition, said in list(self._out_of_range.items()):
+            at = TopicPartition(partition.topic, partition.partition)
+            try:
+                answer = self._consumer.get_watermark_offsets(at, _LONGEST_ANSWER)
+            except KafkaException as error:
+                self._judge(partition, error.args[0])  # may be asked again, with the next poll
+                continue
+            if answer is not None:
+                at.offset = self._elsewhere(partition, said, *answer)
+                self._consumer.incremental_unassign([at])
+                self._consumer.incremental_assign([at])
+                self._positions[partition] = at.offset
+                del self._out_of_range[partition]
+
+    def _elsewhere(self, partition: KafkaTopicPartition, said: str, first: int, end: int) -> int:
+        """Return the offset from which to continue after Kafka had no record at the position.
+        *said*: Kafka's error text. *first*, *end*: the partition's offsets in Kafka.
+
+        Raises:
+            StreamError: the strategy is NONE.
+        """
+        wanted = self._positions[partition]
+        if first <= wanted <= end:
+            log.info("%s is read on from offset %d after all: %s", partition, wanted, said)
+            return wanted
+        if self._reset is KafkaOffsetResetStrategy.NONE:
+            raise StreamError(
+                f"Kafka has no record of {partition} at offset {wanted}, to read on from: it has "
+                f"offsets {first} to {end}; its records may have expired, or the topic been made "
+                "anew. Give a KafkaOffsetResetStrategy other than NONE, or begin without the state"
+            )
+        elsewhere = end if self._reset is KafkaOffsetResetStrategy.LATEST else first
+        gone = f"{first - wanted} records have gone" if wanted < first else f"it ends at {end}"
+        left = f", which skips {end - first} records that are there" if elsewhere > first else ""
+        log.warning(
+            "partition %d of topic %s has no record at offset %d: its first offset is %d, %s. It "
+            "is read on from offset %d (%s)%s",
+            *(partition.partition, partition.topic, wanted, first, gone),
+            *(elsewhere, self._reset.name, left),
+        )
+        return elsewhere
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() in REFUSED or error.fatal():
-            self._fail(StreamError(f"Kafka refuses the reader: {text_of(error)}"))
+            self._fail(_read_error(error)(f"Kafka refuses the reader: {text_of(error)}"))
         elif error.code() in VANISHED:
             self._report_vanished(text_of(error))
         else:
-            log.debug("%s", text_of(error))  # the library writes what it does about it
+            log.debug("%s", text_of(error))  # the library logs how it handles the error
 
     def _report_vanished(self, what: str) -> None:
         if what not in self._reported:
@@ -235,12 +299,17 @@ class PartitionFetcher:
             log.warning("a partition is not there, and is read on if it returns: %s", what)
 
 
+def _read_error(error: KafkaError) -> type[StreamError]:
+    return StreamError if is_lasting(error) else UnavailableError
+
+
 def _partition_of(message: Message) -> KafkaTopicPartition:
     topic, partition = message.topic(), message.partition()
     return KafkaTopicPartition(topic or "", -1 if partition is None else partition)
 
 
-def _offset_of(message: Message) -> int:
+def offset_of(message: Message) -> int:
+    """Offset of a consumed message."""
     offset = message.offset()
     assert offset is not None
     return offset

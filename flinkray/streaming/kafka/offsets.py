@@ -1,4 +1,4 @@
-"""Where partitions begin and end to be read (Flink's ``OffsetsInitializer``)."""
+"""Offsets at which reading of partitions begins and ends (Flink's ``OffsetsInitializer``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flinkray.streaming.kafka.records import KafkaTopicPartition
 
 
 class KafkaOffsetResetStrategy(Enum):
-    """What to do where there is no offset: begin at the end, at the beginning, or fail."""
+    """Start of partitions without an offset: the end, the beginning, or an error (NONE)."""
 
     LATEST = 0
     EARLIEST = 1
@@ -20,8 +20,7 @@ class KafkaOffsetResetStrategy(Enum):
 
 
 class PartitionOffsets(Protocol):
-    """What a broker is asked of some partitions.  Each answer has all that were asked for, but for
-    what is said."""
+    """Queries to the broker. Each answer has all requested partitions, except where noted."""
 
     def earliest(self, of: list[KafkaTopicPartition]) -> dict[KafkaTopicPartition, int]: ...
 
@@ -30,44 +29,56 @@ class PartitionOffsets(Protocol):
     def of_time(
         self, of: list[KafkaTopicPartition], timestamp: int
     ) -> dict[KafkaTopicPartition, int]:
-        """Those that have no record so late are left out."""
+        """Offset of the first record of each partition at or after *timestamp*.
+
+        Partitions without such a record are left out.
+        """
         ...
 
     def committed(self, of: list[KafkaTopicPartition]) -> dict[KafkaTopicPartition, int]:
-        """Those for which the group has committed nothing are left out."""
+        """Offset that the group has committed for each partition.
+
+        Partitions without a committed offset are left out."""
         ...
 
 
 class KafkaOffsetsInitializer(ABC):
-    """An offset for each partition, decided once: what comes of it is stored in checkpoints.
+    """Chooses an offset for each partition, once. The offset is then stored in checkpoints.
 
-    Made by its static methods.
+    Create instances with the static methods.
     """
 
     reset: KafkaOffsetResetStrategy = KafkaOffsetResetStrategy.EARLIEST
-    """Of readers that find their offset out of range."""
+    """Position at which a reader goes on if Kafka has no record at its offset.
+
+    Default: the first record there is, so that no further record is skipped after others have
+    expired.
+    """
     needs_group = False
 
     @staticmethod
     def earliest() -> KafkaOffsetsInitializer:
-        """The first record that Kafka still has."""
+        """Start at the first record that Kafka still has."""
         return _Earliest()
 
     @staticmethod
     def latest() -> KafkaOffsetsInitializer:
-        """The end, as it is when the partition is found."""
+        """Start at the end, as it is when the partition is found."""
         return _Latest()
 
     @staticmethod
     def timestamp(timestamp: int) -> KafkaOffsetsInitializer:
-        """The first record of that time (milliseconds) or later; the end if there is none."""
+        """Start at the first record with this time (milliseconds) or later.
+        Start at the end if there is no such record."""
         return _OfTime(timestamp)
 
     @staticmethod
     def committed_offsets(
         offset_reset_strategy: KafkaOffsetResetStrategy = KafkaOffsetResetStrategy.NONE,
     ) -> KafkaOffsetsInitializer:
-        """What the consumer group has committed; the strategy is for partitions without that."""
+        """Start at the offset committed by the consumer group.
+        The strategy applies to partitions without a committed offset, and if Kafka has no record
+        at the offset."""
         return _Committed(offset_reset_strategy)
 
     @staticmethod
@@ -75,18 +86,19 @@ class KafkaOffsetsInitializer(ABC):
         offsets: Mapping[KafkaTopicPartition, int],
         offset_reset_strategy: KafkaOffsetResetStrategy = KafkaOffsetResetStrategy.EARLIEST,
     ) -> KafkaOffsetsInitializer:
-        """These offsets; the strategy is for partitions that are not named, and where Kafka has no
-        such offset."""
+        """Start at these offsets.
+        The strategy applies to partitions that are not listed, and if Kafka has no record at the
+        offset."""
         return _Named(offsets, offset_reset_strategy)
 
     @abstractmethod
     def resolve(
         self, partitions: list[KafkaTopicPartition], broker: PartitionOffsets
     ) -> dict[KafkaTopicPartition, int]:
-        """The offsets of all of these.
+        """Return the offsets of all partitions.
 
         Raises:
-            StreamError: one has none, and the strategy is to fail.
+            StreamError: a partition has no offset, and the strategy is NONE.
         """
 
     def _or_reset(
@@ -117,8 +129,6 @@ class _Earliest(KafkaOffsetsInitializer):
 
 
 class _Latest(KafkaOffsetsInitializer):
-    reset = KafkaOffsetResetStrategy.LATEST
-
     def resolve(
         self, partitions: list[KafkaTopicPartition], broker: PartitionOffsets
     ) -> dict[KafkaTopicPartition, int]:
@@ -126,8 +136,6 @@ class _Latest(KafkaOffsetsInitializer):
 
 
 class _OfTime(KafkaOffsetsInitializer):
-    reset = KafkaOffsetResetStrategy.LATEST
-
     def __init__(self, timestamp: int) -> None:
         if timestamp < 0:
             raise ValueError(f"a timestamp must not be negative, got {timestamp}")
@@ -136,7 +144,7 @@ class _OfTime(KafkaOffsetsInitializer):
     def resolve(
         self, partitions: list[KafkaTopicPartition], broker: PartitionOffsets
     ) -> dict[KafkaTopicPartition, int]:
-        # The end is asked for first: what is written between the two questions is read.
+        # Query the end first, so that records written between the two queries are read.
         return {**broker.latest(partitions), **broker.of_time(partitions, self._timestamp)}
 
 

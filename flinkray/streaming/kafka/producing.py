@@ -1,4 +1,4 @@
-"""A producer, and what became of what it was given."""
+"""A Kafka producer that notes failed deliveries."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from flinkray.streaming.kafka.client import KafkaError, KafkaException, log, mad
 from flinkray.streaming.kafka.records import KafkaProducerRecord
 
 _WAIT = 0.1
-"""Seconds until a full queue is looked at again."""
+"""Seconds until a full queue is checked again."""
 
 DEFAULTS: Mapping[str, Any] = {
-    "enable.idempotence": True,  # keeps the order when something is sent again
-    "partitioner": "murmur2_random",  # Java's: a key is in the same partition, whoever writes it
+    "enable.idempotence": True,  # keeps the order of retried records
+    "partitioner": "murmur2_random",  # Java's default: a key has the same partition for all clients
 }
 
 
 class RecordProducer:
-    """Belongs to one thread."""
+    """Sends records. For use by one thread."""
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self.failure: KafkaError | None = None
-        """The first record that was not delivered says why."""
+        """Error of the first record that was not delivered. None: there is no such record."""
         self.inner: Producer = made(
             Producer, {**DEFAULTS, **properties, "on_delivery": self._delivered, "logger": log}
         )
@@ -34,13 +34,13 @@ class RecordProducer:
             self.failure = error
 
     def send(self, record: KafkaProducerRecord) -> None:
-        """Hand it over; waits while the queue is full.  Raises KafkaException."""
+        """Pass a record to the library. Blocks while the queue is full. Raises KafkaException."""
         topic, value, key, partition, timestamp, headers = record
         more: dict[str, Any] = {}
         if partition is not None:
             more["partition"] = partition
         if timestamp is not None:
-            more["timestamp"] = timestamp or 1  # the library takes 0 for the time of writing
+            more["timestamp"] = timestamp or 1  # for the library, 0 means the time of writing
         if headers:
             more["headers"] = list(headers)
         while True:
@@ -51,17 +51,17 @@ class RecordProducer:
                 self.check()
 
     def check(self) -> None:
-        """Raises KafkaException: a record was not delivered."""
+        """Raise KafkaException if a record was not delivered."""
         if self.failure is not None:
             raise KafkaException(self.failure)
 
     def flush(self) -> None:
-        """Until all are delivered.  Raises KafkaException: one was not."""
+        """Wait until all records are delivered. Raises KafkaException if a record was not."""
         while self.inner.flush(_WAIT):
             self.check()
         self.check()
 
     def give_up(self) -> None:
-        """The end: what is on its way is not waited for."""
+        """Close without waiting for records that are being sent."""
         self.inner.purge()
-        del self.inner  # it refers to this, and is not to live until cyclic garbage is searched for
+        del self.inner  # it refers to this object: do not leave it to the garbage collector

@@ -1,4 +1,4 @@
-"""Reads the partitions of one subtask side by side."""
+"""Reader of a Kafka source: reads the partitions of one subtask in parallel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from confluent_kafka import Message
 
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.kafka.fetcher import Fetched, PartitionFetcher
+from flinkray.streaming.kafka.fetcher import Fetched, PartitionFetcher, offset_of
+from flinkray.streaming.kafka.offsets import KafkaOffsetResetStrategy
 from flinkray.streaming.kafka.records import KafkaPartitionSplit, KafkaTopicPartition
 from flinkray.streaming.records.elements import Block, Origin
 from flinkray.streaming.sources.source import (
@@ -22,22 +23,23 @@ from flinkray.streaming.sources.source import (
 )
 
 Deserialize = Callable[[Message], Any]
-"""The value of a record; None: it is left out."""
+"""Returns the value of a record. None: the record is skipped."""
 
 
 class _Reading(NamedTuple):
-    """What is left of something that was fetched."""
+    """Fetched records of which those before *position* have been emitted."""
 
     fetched: Fetched
     position: int
 
 
 class KafkaReader(SourceReader[KafkaPartitionSplit]):
-    """The order of a partition is kept.
+    """Reads partitions, each in its order.
 
     Args:
-        properties: of the consumer.
+        properties: properties of the consumer.
         commits: whether offsets of complete checkpoints are committed to the consumer group.
+        reset: where to continue if Kafka has no record at the offset.
     """
 
     def __init__(
@@ -46,19 +48,21 @@ class KafkaReader(SourceReader[KafkaPartitionSplit]):
         properties: Mapping[str, Any],
         deserialize: Deserialize,
         commits: bool,
+        reset: KafkaOffsetResetStrategy,
     ) -> None:
         super().__init__(context)
         self._properties = properties
         self._deserialize = deserialize
         self._commits = commits
+        self._reset = reset
         self._fetcher: PartitionFetcher | None = None
         self._splits: dict[KafkaTopicPartition, KafkaPartitionSplit] = {}
-        """As they have to be read on."""
+        """Splits with the offsets to read on from."""
         self._reading: _Reading | None = None
         self._ended: list[KafkaTopicPartition] = []
-        """Of which all was given, but which still hold back the watermark."""
+        """Partitions that are read completely but still hold back the watermark."""
         self._committable: dict[KafkaTopicPartition, int] = {}
-        """Of partitions that have ended."""
+        """Offsets to commit for partitions that were read to their end."""
         self._of_checkpoints: dict[int, dict[KafkaTopicPartition, int]] = {}
         self._no_more = False
 
@@ -69,7 +73,7 @@ class KafkaReader(SourceReader[KafkaPartitionSplit]):
         for split in splits:
             self._splits[split.topic_partition] = split
         if self._fetcher is None:
-            self._fetcher = PartitionFetcher(self._properties, self.context.wake)
+            self._fetcher = PartitionFetcher(self._properties, self._reset, self.context.wake)
         self._fetcher.begin([split for split in splits if not self._has_ended(split)])
         for split in splits:
             if self._has_ended(split):
@@ -119,29 +123,31 @@ class KafkaReader(SourceReader[KafkaPartitionSplit]):
     def _read(self, reading: _Reading, max_records: int) -> OfSplit | None:
         (partition, messages, end), begin = reading
         split = self._splits.get(partition)
-        if split is None:  # what was fetched behind its end
+        if split is None:  # records after the end of the split
             self._reading = None
             return None
         if begin == 0:
-            self._check_goes_on(split, _offset(messages[0]) if messages else end)
+            self._check_goes_on(split, offset_of(messages[0]) if messages else end)
         chunk = messages[begin : begin + max_records]
         is_last = begin + len(chunk) >= len(messages)
         self._reading = None if is_last else _Reading(reading.fetched, begin + len(chunk))
-        next_offset = end if is_last else _offset(messages[begin + len(chunk)])
+        next_offset = end if is_last else offset_of(messages[begin + len(chunk)])
         if split.stopping_offset is not None and next_offset > split.stopping_offset:
             next_offset = split.stopping_offset
-            chunk = [message for message in chunk if _offset(message) < next_offset]
+            chunk = [message for message in chunk if offset_of(message) < next_offset]
         batch = self._block(partition, chunk) if chunk else None
         self._move(partition, next_offset)
         return None if batch is None else OfSplit(str(partition), batch)
 
     @staticmethod
     def _check_goes_on(split: KafkaPartitionSplit, offset: int) -> None:
-        """Where Kafka has nothing at the offset to read on from, the consumer begins elsewhere by
-        itself; right for an offset that somebody gave, and for records that have expired.
+        """Check the *offset* at which the fetcher continues the split.
+
+        It may be after the split's offset, because records may have expired. It may be before
+        the split's offset if nothing was read and the program chose the split's offset.
 
         Raises:
-            StreamError: it was read up to there, and goes on before that.
+            StreamError: the split was read up to its offset, and *offset* is before it.
         """
         if split.is_read and offset < split.offset:
             raise StreamError(
@@ -165,7 +171,7 @@ class KafkaReader(SourceReader[KafkaPartitionSplit]):
             if value is not None:
                 values.append(value)
                 timestamps.append(message.timestamp()[1])
-        return Block(values, timestamps, None, Origin(str(partition), _offset(messages[0])))
+        return Block(values, timestamps, None, Origin(str(partition), offset_of(messages[0])))
 
     def next_poll_time(self) -> float | None:
         return math.inf
@@ -191,9 +197,3 @@ class KafkaReader(SourceReader[KafkaPartitionSplit]):
     def close(self) -> None:
         if self._fetcher is not None:
             self._fetcher.close()
-
-
-def _offset(message: Message) -> int:
-    offset = message.offset()
-    assert offset is not None
-    return offset

@@ -1,4 +1,4 @@
-"""What no producer takes of a record is found before a checkpoint holds it."""
+"""Check records before a checkpoint contains them: refuse records that no producer accepts."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ MAX_BYTES = 1_000_000
 """librdkafka's default of ``message.max.bytes``."""
 
 _OVERHEAD = 36
-"""Bytes that librdkafka counts for what is beside key, value and headers
-(``RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD``)."""
+"""Bytes that librdkafka counts in addition to key, value and headers.
+Its name there is ``RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD``."""
 
 _TOPIC = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
-"""As ``org.apache.kafka.common.internals.Topic`` has it."""
+"""Valid topic names, by the rules of ``org.apache.kafka.common.internals.Topic``."""
 
 _BYTES = (bytes, str, type(None))
-"""The client takes text, too."""
+"""Types of key, value and header values. The client accepts text, too."""
 
 _LONGEST_TEXT = 100
-"""Characters of a wrong part that an error shows."""
+"""Most characters of a wrong part in an error text."""
 
 
 def max_bytes_of(properties: Mapping[str, Any]) -> int:
-    """Of one record.  Raises StreamError."""
+    """Return the most bytes of a record. Raises StreamError if the property is no number."""
     value = properties.get("message.max.bytes", MAX_BYTES)
     try:
         return int(value)
@@ -38,7 +38,7 @@ def max_bytes_of(properties: Mapping[str, Any]) -> int:
 
 
 def why_refused(record: Any, max_bytes: int) -> str:
-    """Why no producer would take it, whatever the brokers say; empty: it would."""
+    """Return why no producer accepts the record. Empty: it is acceptable."""
     if not isinstance(record, KafkaProducerRecord):
         return f"it has to be a KafkaProducerRecord, and is {_shown(record)}"
     return next(_faults(record, max_bytes), "")
@@ -83,7 +83,7 @@ def _is_topic(name: str) -> bool:
 
 
 def _is_integer(value: Any, least: int, bits: int) -> bool:
-    is_one = type(value) is int or isinstance(value, SupportsIndex)  # which takes much longer
+    is_one = type(value) is int or isinstance(value, SupportsIndex)  # the latter is slow
     return is_one and least <= index(value) < 1 << bits
 
 
@@ -95,20 +95,17 @@ def _is_header(header: Any) -> bool:
 
 
 def _length(part: bytes | str | None) -> int:
-    """Bytes; text is written as UTF-8."""
     if part is None:
         return 0
     return len(part.encode() if isinstance(part, str) else part)
 
 
 def _size_of_header(header: tuple[str, bytes | None]) -> int:
-    """With the lengths of both, which are varints."""
     name, value = map(_length, header)
     return _varint(name) + name + _varint(value) + value
 
 
 def _varint(number: int) -> int:
-    """How many bytes it takes: the first bit is for the sign."""
     return number.bit_length() // 7 + 1
 
 

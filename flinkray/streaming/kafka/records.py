@@ -1,4 +1,4 @@
-"""What Kafka holds, as values: partitions and records."""
+"""Partitions and records of Kafka, as values."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class KafkaTopicPartition:
 
 
 class KafkaPartitionSplit(NamedTuple):
-    """A partition, from *offset* on, up to but not including *stopping_offset* (None: no end)."""
+    """A partition from *offset* up to but not including *stopping_offset* (None: no end)."""
 
     topic: str
     partition: int
     offset: int
     stopping_offset: int | None
     is_read: bool = False
-    """Kafka has had records up to *offset*; else that is where somebody said to begin."""
+    """Whether Kafka has had records up to *offset*. If not, *offset* is the configured start."""
 
     @property
     def topic_partition(self) -> KafkaTopicPartition:
@@ -38,7 +38,7 @@ class KafkaPartitionSplit(NamedTuple):
 
 @dataclass(frozen=True)
 class KafkaConsumerRecord:
-    """A record as Kafka has it.  *timestamp*: milliseconds, -1 where it has none."""
+    """A record as read from Kafka. *timestamp*: milliseconds, -1 if the record has none."""
 
     topic: str
     partition: int
@@ -50,9 +50,9 @@ class KafkaConsumerRecord:
 
 
 class KafkaProducerRecord(NamedTuple):
-    """A record to be written.  *partition*: None leaves it to the producer, which goes by the key.
-    *timestamp*: milliseconds since 1970; None is the time at which it is written.  0 is written as
-    1: librdkafka cannot write 0."""
+    """A record to be written.
+    *partition*: None lets the producer choose, by the key. *timestamp*: milliseconds since 1970.
+    None: the time of writing. 0 is written as 1, because librdkafka cannot write 0."""
 
     topic: str
     value: bytes | None

@@ -1,4 +1,4 @@
-"""The sink: what a builder has put together."""
+"""The Kafka sink that a builder creates."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from flinkray.streaming.kafka.committable import KafkaCommittable
-from flinkray.streaming.kafka.committer import KafkaCommitter
+from flinkray.streaming.kafka.committer import KafkaCommittable, KafkaCommitter
 from flinkray.streaming.kafka.record_check import max_bytes_of
 from flinkray.streaming.kafka.writers import DirectWriter, Serialize, TransactionalWriter
 from flinkray.streaming.sinks.delivery_guarantee import DeliveryGuarantee
@@ -20,16 +19,16 @@ from flinkray.streaming.sinks.sink import (
 )
 
 TRANSACTION_TIMEOUT = 600_000
-"""Milliseconds: below the 15 minutes that brokers allow by default."""
+"""Time-out of transactions in milliseconds, below the 15 minutes that brokers allow by default."""
 
 
 class KafkaSink(Sink[KafkaCommittable]):
     """Writes to topics of Kafka.
 
     Args:
-        properties: librdkafka's, with the brokers.
-        serialize: makes a record of a value and its timestamp.
-        transactional_id_prefix: of this sink alone in the whole Kafka cluster; for exactly once.
+        properties: librdkafka's properties, with the brokers.
+        serialize: converts a value and its timestamp to a record.
+        transactional_id_prefix: unique to this sink in the whole Kafka cluster. For exactly once.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The source: what a builder has put together."""
+"""The Kafka source that a builder creates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from confluent_kafka import Message
 from flinkray.core.clock import Clock
 from flinkray.streaming.kafka.cluster import KafkaCluster
 from flinkray.streaming.kafka.enumerator import KafkaEnumerator, PartitionFinder
-from flinkray.streaming.kafka.offsets import KafkaOffsetResetStrategy, KafkaOffsetsInitializer
+from flinkray.streaming.kafka.offsets import KafkaOffsetsInitializer
 from flinkray.streaming.kafka.reader import KafkaReader
 from flinkray.streaming.kafka.records import (
     KafkaConsumerRecord,
@@ -31,23 +31,17 @@ from flinkray.streaming.sources.source import (
     SplitEnumerator,
 )
 
-_RESET = {
-    KafkaOffsetResetStrategy.EARLIEST: "earliest",
-    KafkaOffsetResetStrategy.LATEST: "latest",
-    KafkaOffsetResetStrategy.NONE: "error",
-}
-
 
 @dataclass(frozen=True)
 class Subscription:
-    """One of the three; which partitions are read."""
+    """The partitions to read: topics, a topic pattern, or partitions. One of the three is set."""
 
     topics: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
     partitions: frozenset[KafkaTopicPartition] = frozenset()
 
     def look_up(self, cluster: KafkaCluster) -> list[KafkaTopicPartition]:
-        """Raises StreamError: a topic, or a partition that is named, does not exist."""
+        """Return the subscribed partitions. Raises StreamError if one of them does not exist."""
         if self.pattern is not None:
             return cluster.partitions_matching(self.pattern)
         if self.topics:
@@ -57,7 +51,7 @@ class Subscription:
 
 
 class ValueOfRecord:
-    """Of a record nothing but its value; records without one (tombstones) are left out."""
+    """Function from a Kafka message to its deserialized value. Tombstones are left out."""
 
     def __init__(self, deserialize: Callable[[bytes], Any]) -> None:
         self._deserialize = deserialize
@@ -68,7 +62,7 @@ class ValueOfRecord:
 
 
 class WholeRecord:
-    """All of a record."""
+    """Deserializes a whole record, with key, headers and position."""
 
     def __init__(self, deserialize: Callable[[KafkaConsumerRecord], Any]) -> None:
         self._deserialize = deserialize
@@ -92,16 +86,16 @@ class KafkaSource(Source[KafkaPartitionSplit]):
     """Reads topics of Kafka.
 
     Args:
-        properties: librdkafka's, with the brokers.
-        deserialize: makes a value of a record; None leaves it out.
-        client_id_prefix: of the clients' names, which end with the subtask.
-        starting: of partitions that are there when the job starts.  Those found later are read from
+        properties: librdkafka's properties, with the brokers.
+        deserialize: converts a record to a value. A record with the value None is skipped.
+        client_id_prefix: beginning of client names. They end with the subtask.
+        starting: start of partitions that exist when the job starts. Later partitions are read from
             their beginning.
-        stopping: up to where; None: without end.
-        bounded: whether a source that has an end is told to be bounded.
-        discovery_interval: seconds between two searches for partitions; None: there is one search.
+        stopping: end of partitions. None: no end.
+        bounded: whether the source reports that it is bounded.
+        discovery_interval: seconds between two searches for partitions. None: only one search.
         commits: whether offsets of complete checkpoints are committed to the consumer group.
-        timeout: seconds that questions to the cluster are repeated for.
+        timeout: seconds for which queries to the cluster are repeated.
     """
 
     def __init__(
@@ -156,9 +150,10 @@ class KafkaSource(Source[KafkaPartitionSplit]):
             **self._properties,
             "group.id": group,
             "client.id": f"{self._client_id_prefix}-{context.subtask_index}",
-            "auto.offset.reset": _RESET[self._starting.reset],
+            "auto.offset.reset": "error",  # the reader handles missing offsets itself
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
         }
-        return KafkaReader(context, properties, self._deserialize, self._commits)
+        reset = self._starting.reset
+        return KafkaReader(context, properties, self._deserialize, self._commits, reset)

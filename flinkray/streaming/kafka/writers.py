@@ -1,4 +1,4 @@
-"""The writers of a Kafka sink: one that keeps records for a transaction, and one that does not."""
+"""Writers of a Kafka sink: one keeps records for a transaction, one writes directly."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-from flinkray.streaming.kafka.client import KafkaException, text_of
-from flinkray.streaming.kafka.committable import CHUNK_BYTES, KafkaCommittable, pack
+from flinkray.streaming.kafka.client import KafkaException, sink_error, text_of
+from flinkray.streaming.kafka.committer import CHUNK_BYTES, KafkaCommittable, pack
 from flinkray.streaming.kafka.producing import RecordProducer
 from flinkray.streaming.kafka.record_check import MAX_BYTES, max_bytes_of, why_refused
 from flinkray.streaming.kafka.records import KafkaProducerRecord
@@ -15,13 +15,12 @@ from flinkray.streaming.records.elements import Block
 from flinkray.streaming.sinks.sink import SinkError, SinkWriter
 
 Serialize = Callable[[Any, int | None], KafkaProducerRecord]
-"""Makes the record of a value and its timestamp."""
+"""Converts a value and its timestamp to a record."""
 
 
 def _records_of(
     block: Block, serialize: Serialize, max_bytes: int
 ) -> Iterator[KafkaProducerRecord]:
-    """Raises SinkError: no producer takes one of them."""
     timestamps = repeat(None) if block.timestamps is None else block.timestamps
     for value, timestamp in zip(block.values, timestamps, strict=False):
         record = serialize(value, timestamp)
@@ -33,7 +32,7 @@ def _records_of(
 
 
 class TransactionalWriter(SinkWriter[KafkaCommittable]):
-    """Writes nothing: what has come since the last checkpoint becomes one committable."""
+    """Keeps records for a transaction: those since the last checkpoint become one committable."""
 
     def __init__(
         self, transactional_id: str, run: str, serialize: Serialize, max_bytes: int = MAX_BYTES
@@ -81,10 +80,10 @@ class TransactionalWriter(SinkWriter[KafkaCommittable]):
 
 
 class DirectWriter(SinkWriter[KafkaCommittable]):
-    """Writes at once.
+    """Writes records at once.
 
     Args:
-        waits: for all that was written, before each checkpoint; at the end it does so anyway.
+        waits: whether to wait for delivery before each checkpoint. At the end it waits in any case.
     """
 
     def __init__(self, properties: Mapping[str, Any], serialize: Serialize, waits: bool) -> None:
@@ -116,4 +115,4 @@ class DirectWriter(SinkWriter[KafkaCommittable]):
 
 
 def _not_written(error: KafkaException) -> SinkError:
-    return SinkError(f"Kafka does not take a record: {text_of(error)}")
+    return sink_error(error)(f"Kafka does not take a record: {text_of(error)}")

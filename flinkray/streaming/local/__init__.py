@@ -1,3 +1,3 @@
-"""A runner for whole programs in one process."""
+"""Runs whole programs in one process."""
 
 __all__ = ["local_job"]

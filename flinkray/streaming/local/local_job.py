@@ -1,11 +1,12 @@
-"""Runs a whole stream program in the calling process: all subtasks, one thread, in turn.
+"""Runs a whole stream program in the calling process: all subtasks in turn, in one thread.
 
-One thread is the fastest way in one Python process, and with a manual clock the whole run is
-deterministic: the same program and seed do the same steps in the same order.
+One thread is the fastest way in one Python process. With a manual clock the run is deterministic:
+the same program and seed take the same steps in the same order.
 """
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
+from flinkray.core.garbage_collection import RARELY, YOUNG
 from flinkray.core.ids import JobID
 from flinkray.state import OperatorSnapshot
 from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
@@ -26,7 +28,6 @@ from flinkray.streaming.local.pending_checkpoint import (
     Checkpoint,
     PendingLocalCheckpoint,
 )
-from flinkray.streaming.local.rare_searches import rare_searches
 from flinkray.streaming.operators.operator import OperatorState, OperatorStateCapture
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_builder import (
@@ -38,9 +39,9 @@ from flinkray.streaming.program.chain_builder import (
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedResult, edges_of, plan_chain
 from flinkray.streaming.program.graph import Chain, StreamGraph
 from flinkray.streaming.records.elements import Barrier, Element
-from flinkray.streaming.records.in_flight import InFlight
+from flinkray.streaming.records.in_flight import InFlight, given_again
 from flinkray.streaming.sources.enumerator_state import EnumeratorState
-from flinkray.streaming.task.task import StreamTask, StreamTaskInput
+from flinkray.streaming.task.task import StreamTask, StreamTaskInput, close_all
 from flinkray.streaming.task.task_mailbox import MailboxClosedError, TaskMailbox
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.waiting_clock import WaitingClock, WaitingSystemClock
@@ -53,12 +54,10 @@ POLL_INTERVAL = 0.005
 class LocalJob:
     """One run of a graph.
 
-    Args:
-        clock: processing time; a manual clock makes the run deterministic.
-        seed: decides where rebalancing begins and what shuffling does.
-        restore: a checkpoint to go on from.
-        final_checkpoints: take a checkpoint whenever tasks cannot end without one and nothing else
-            is to be done; else somebody triggers it.
+    *clock*: processing time; a manual clock makes the run deterministic. None: the system clock.
+    *seed*: decides where rebalancing begins, and how records are shuffled. *restore* None: the run
+    begins anew. *final_checkpoints*: True: when tasks only wait for a checkpoint before they end,
+    the job takes one. False: the caller has to trigger it.
     """
 
     def __init__(
@@ -213,21 +212,21 @@ class LocalJob:
             for source in self._sources:
                 self._guarded(source, source.serve)
         for channel, elements in ({} if restore is None else restore.in_flight).items():
-            for element in elements:
+            for element in given_again(elements):
                 self._channels[channel].put(element)
 
     # --- running ------------------------------------------------------------------------------
 
     @property
     def finished(self) -> bool:
-        """All tasks have ended."""
+        """Whether the job was closed or all its tasks have ended."""
         return self._closed or all(task.finished for task in self.tasks)
 
     def step(self) -> bool:
-        """One step of every task; False where none had anything to do.
+        """Do one step of every task. Returns False if there was nothing to do.
 
         Raises:
-            OperatorError: user code or an operator failed.  The job is closed then.
+            OperatorError: user code or an operator failed. The job is closed then.
         """
         progressed = self._requests.run_pending()
         with self._closing_on_failure():
@@ -251,8 +250,10 @@ class LocalJob:
         return True
 
     def _is_dividing(self, source: LocalSource) -> bool:
-        """Whether its enumerator is in a checkpoint already that has not come to all its readers:
-        a split that they were given now would be in both."""
+        """Whether a pending checkpoint has the enumerator's state, but not yet that of all readers.
+
+        Then no reader may get a split, which would be in both states.
+        """
         return any(each.awaits_any(source.tasks) for each in self._checkpoints.values())
 
     def _guarded(self, acting: LocalTask | LocalSource, action: Callable[[], Any]) -> Any:
@@ -270,26 +271,25 @@ class LocalJob:
         except OperatorError as failure:
             try:
                 self.close()
-            finally:  # what fails while closing is a consequence
+            finally:  # failures of close only follow from this one
                 raise failure
 
     def run_until_idle(self) -> None:
-        """Go on until nothing more happens without time passing or something coming from
-        outside."""
+        """Step until nothing more can happen without time passing or an event from outside."""
         while not self._cancelled and self.step():
             pass
         if self.finished:
             self.close()
 
     def run(self) -> None:
-        """Go on to the end, or until :meth:`cancel`."""
+        """Run to the end, or until :meth:`cancel`."""
         with rare_searches():
             while not self.finished and not self._cancelled:
                 self.advance()
         self.close()
 
     def advance(self) -> None:
-        """One step of every task, after waiting for something to do if there was nothing."""
+        """Do one step of every task. If there is nothing to do, wait for work."""
         if not self.step() and not self.finished:
             self._wait()
 
@@ -320,7 +320,7 @@ class LocalJob:
         self._woken.set()
 
     def wake(self) -> None:
-        """Something was put into a mailbox; from any thread."""
+        """End the wait of the job, because a mailbox has new mail; from any thread."""
         self._woken.set()
 
     def close(self) -> None:
@@ -328,7 +328,7 @@ class LocalJob:
         if not self._closed:
             self._closed = True
             try:
-                _close_each([*self._running, *self._sources])
+                close_all([*self._running, *self._sources])
             finally:
                 self._decline_checkpoints()
 
@@ -344,10 +344,11 @@ class LocalJob:
         """Send a barrier through the job with the next step; from any thread.
 
         Args:
-            on_complete: given every operator's state.
-            on_declined: told the reason, if the job ends before all tasks have taken part, or has
-                ended, or if a later checkpoint overtakes this one.
-            unaligned: it overtakes what is under way, which is then part of it.
+            on_complete: called with the checkpoint, which has every operator's state.
+            on_declined: called with the reason if the job has ended, ends before all tasks have
+                taken part, or if a task aborts the checkpoint (for a later one, for example).
+            unaligned: True: the barrier overtakes elements in flight, which become part of the
+                checkpoint.
         """
         pending = PendingLocalCheckpoint(checkpoint_id, on_complete, on_declined, unaligned)
         try:
@@ -374,7 +375,7 @@ class LocalJob:
         pending.begin(int(self.clock.time() * 1000), self.tasks, enumerators)
 
     def pending_checkpoint(self, checkpoint_id: int) -> PendingLocalCheckpoint | None:
-        """None: it was declined."""
+        """The pending checkpoint of that id; None if it was declined or is complete."""
         return self._checkpoints.get(checkpoint_id)
 
     def acknowledge_checkpoint(
@@ -384,14 +385,14 @@ class LocalJob:
         subtask: int,
         states: Mapping[str, OperatorState],
     ) -> None:
-        """The task's part is done."""
+        """Store the state of a task, which has taken part in the checkpoint."""
         pending = self._checkpoints.get(checkpoint_id)
         if pending is not None:
             pending.acknowledge(task, subtask, states)
             self._complete_if_all_took_part(pending)
 
     def decline_checkpoint(self, checkpoint_id: int, reason: str) -> None:
-        """A task takes no part in it."""
+        """Decline a checkpoint because a task cannot take part in it."""
         pending = self._checkpoints.pop(checkpoint_id, None)
         if pending is not None:
             for source in self._sources:
@@ -432,16 +433,15 @@ class LocalJob:
 
 
 class _Responder(CheckpointResponder):
-    """Of one task: what it captures is written at once."""
+    """The checkpoint responder of one task. It writes captured state at once."""
 
     def __init__(self, job: LocalJob, subtask: int) -> None:
         self._job = job
         self._subtask = subtask
         self.task: StreamTask
         self.channels: list[ChannelID] = []
-        """Those of the task's gate."""
         self._waiting: dict[int, Mapping[str, OperatorState]] = {}
-        """Of unaligned checkpoints, while data in flight may follow."""
+        """States of unaligned checkpoints for which elements in flight may follow."""
 
     def base_of(self, operator_id: str, barrier: Barrier) -> int | None:
         return None
@@ -460,7 +460,7 @@ class _Responder(CheckpointResponder):
 
     def in_flight(self, checkpoint_id: int, channel: int, elements: Sequence[InFlight]) -> None:
         pending = self._job.pending_checkpoint(checkpoint_id)
-        if pending is not None:  # nothing is encoded in memory
+        if pending is not None:  # in memory elements are not encoded
             pending.was_in_flight(self.channels[channel], cast("Sequence[Element]", elements))
 
     def in_flight_completed(self, checkpoint_id: int) -> None:
@@ -483,9 +483,12 @@ def assigned_states(
     subtask: int,
     parallelism: int,
 ) -> list[OperatorState]:
-    """What a subtask is restored from: keyed state of all, of which it takes its key groups; list
-    state of those before it that fall to it; union state of all; broadcast state of one, itself if
-    it had it."""
+    """The states from which a subtask is restored.
+
+    Keyed state comes from all earlier subtasks, and the subtask takes its key groups. List state
+    comes from the earlier subtasks that are assigned to it, union state from all, broadcast state
+    from one earlier subtask: the same subtask if it had the state.
+    """
     before = {number: state for (owner, number), state in states.items() if owner == operator_id}
     operators = {
         number: state.operator for number, state in before.items() if state.operator is not None
@@ -506,15 +509,46 @@ def assigned_states(
 
 
 def _holder(operators: Mapping[int, OperatorSnapshot], name: str, subtask: int) -> int:
-    """Whose copy of a broadcast state a subtask is given."""
+    """The earlier subtask whose copy of a broadcast state a subtask gets."""
     holders = [number for number, operator in operators.items() if name in operator.states]
     return subtask if subtask in holders else holders[subtask % len(holders)]
 
 
-def _close_each(remaining: Sequence[Any]) -> None:
-    """Also when closing one of them fails."""
-    if remaining:
-        try:
-            remaining[0].close()
-        finally:
-            _close_each(remaining[1:])
+@contextmanager
+def rare_searches() -> Iterator[None]:
+    """Collect garbage rarely while the context is active: batches have hardly any garbage.
+
+    Nothing changes if collections are already rarer, or off.
+    """
+    _Rarely.enter()
+    try:
+        yield
+    finally:
+        _Rarely.leave()
+
+
+class _Rarely:
+    """Makes garbage collections rare while at least one program runs in this process."""
+
+    _lock = threading.Lock()
+    _programs = 0
+    _before: tuple[int, int, int] | None = None
+    """The thresholds to restore after the last program; None: they were not changed."""
+
+    @classmethod
+    def enter(cls) -> None:
+        with cls._lock:
+            cls._programs += 1
+            thresholds = gc.get_threshold()
+            if cls._programs == 1 and 0 < thresholds[0] < YOUNG:
+                cls._before = thresholds
+                gc.set_threshold(*RARELY)
+
+    @classmethod
+    def leave(cls) -> None:
+        with cls._lock:
+            cls._programs -= 1
+            if cls._programs == 0 and cls._before is not None:
+                if gc.get_threshold() == RARELY:  # nobody has changed them since
+                    gc.set_threshold(*cls._before)
+                cls._before = None

@@ -1,5 +1,4 @@
-"""A source of a local job: carries messages between its coordinator and its readers, which are in
-the same thread."""
+"""A source of a local job: carries messages between coordinator and readers, in one thread."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from flinkray.streaming.task.task import StreamTask
 
 
 class LocalSource:
-    """See the module.  It has one attempt."""
+    """The coordinator and the readers of a source, in one attempt."""
 
     def __init__(
         self, operator_id: str, source: Source[Any], tasks: Sequence[StreamTask], clock: Clock
@@ -27,17 +26,16 @@ class LocalSource:
         self.name = f"enumerator of {self.tasks[0].name}"
         self._requests = [0] * len(self.tasks)
         self._told = [0] * len(self.tasks)
-        """How many events each reader was told."""
         self._checkpoint_id = 0
-        """The latest; readers are told no more until they have taken their snapshots for it."""
+        """The latest checkpoint. Readers get no events until their snapshots for it are taken."""
 
     def start(self, state: EnumeratorState | None = None) -> None:
-        """Begin, or go on from what :meth:`snapshot` gave."""
+        """Start the coordinator. *state* is a result of :meth:`snapshot`; None: start anew."""
         self._coordinator = SourceCoordinator(self._clock, state=state)
         self._coordinator.start(self._source, len(self.tasks))
 
     def snapshot(self, checkpoint_id: int) -> EnumeratorState | None:
-        """Taken before any reader's; readers know what they were assigned before it."""
+        """Snapshot the coordinator, before all readers. These get all earlier assignments first."""
         state = self._coordinator.snapshot(checkpoint_id)
         self._tell()
         self._checkpoint_id = checkpoint_id
@@ -50,8 +48,11 @@ class LocalSource:
         self._coordinator.checkpoint_aborted(checkpoint_id)
 
     def serve(self) -> bool:
-        """Pass on what readers asked for, and look for new splits when it is time; not while a
-        checkpoint has not come to all readers.  Whether a reader was told anything."""
+        """Pass on requests of readers and events for them. Look for new splits when it is time.
+
+        Not called while a checkpoint has not reached all readers. Returns whether a reader got an
+        event.
+        """
         for subtask in range(len(self.tasks)):
             context = self._operator(subtask).reader_context
             if context.split_requested:
@@ -88,11 +89,11 @@ class LocalSource:
         return head
 
     def wake_up_times(self) -> Iterator[float | None]:
-        """When readers and enumerator have something to do; None: nobody knows."""
+        """The times at which readers and enumerator have work, in seconds; None: unknown time."""
         waiting = [task for task in self.tasks if not task.has_ended]
         for task in waiting:
             assert isinstance(task.head, SourceOperator)
-            if not task.head.paused and not task.turn.is_waiting:  # it is woken otherwise
+            if not task.head.paused and not task.turn.is_waiting:  # others are woken
                 yield task.head.reader.next_poll_time()
         discovery = self._coordinator.next_discovery_time()
         if waiting and discovery is not None:

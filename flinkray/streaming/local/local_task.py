@@ -1,8 +1,8 @@
-"""A task of a local job: it shares the job's thread with all others.
+"""A task of a local job. It shares a thread with all other tasks.
 
 A step of a task may have to stop in the middle of a batch, deep in user code, until other tasks
-have read its results.  So it runs in a greenlet, with a stack of its own.  Like a thread it has
-context variables of its own: among them are the contexts of ``decimal`` and NumPy.
+have read its results. So the task runs in a greenlet, which has its own stack. Like a thread it
+also has its own context variables, among them the contexts of ``decimal`` and NumPy.
 """
 
 from __future__ import annotations
@@ -21,11 +21,7 @@ from flinkray.streaming.task.task_mailbox import MailboxClosedError
 
 
 class LocalTask:
-    """See the module.
-
-    Args:
-        wake: called, from any thread, when the task has something to do.
-    """
+    """Runs a task in a greenlet. *wake* is called when the task has work; from any thread."""
 
     def __init__(self, task: StreamTask, wake: Callable[[], None]) -> None:
         self.task = task
@@ -39,14 +35,14 @@ class LocalTask:
         self._paused: greenlet | None = None
         self._running: greenlet | None = None
         self._thread = 0
-        """Of the last step: a stack belongs to its thread."""
+        """The thread of the last step, which the greenlet's stack belongs to."""
 
     def open(self, states: Mapping[str, Sequence[OperatorState]]) -> None:
         """Restore and open the operators."""
         self._context.run(self.task.open, states)
 
     def step(self) -> bool:
-        """Do what can be done without waiting; False where there was nothing."""
+        """Do everything that needs no waiting. Returns False if there was nothing to do."""
         stack = self._paused
         if stack is None:
             stack = greenlet(self.task.step)
@@ -58,7 +54,7 @@ class LocalTask:
             )
         elif not self.task.has_room():
             return False
-        stack.parent = getcurrent()  # another one than last time, where a function runs this job
+        stack.parent = getcurrent()  # the parent may change if a function runs this job
         self._paused, self._running, self._thread = None, stack, get_ident()
         try:
             progressed = bool(stack.switch())
@@ -95,8 +91,11 @@ class LocalTask:
         self._wake()
 
     def close(self) -> None:
-        """Close the operators; what was in the middle of a batch is left.  From another thread it
-        cannot be: then it is left when its own thread looks after its greenlets."""
+        """Close the operators. A batch in progress is abandoned.
+
+        That is not possible from another thread; the greenlet's own thread abandons the batch
+        later.
+        """
         stack, self._paused = self._paused, None
         try:
             if stack is not None and self._thread == get_ident():

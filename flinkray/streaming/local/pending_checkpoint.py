@@ -1,4 +1,4 @@
-"""Checkpoints of a local job, complete ones and such as are on their way."""
+"""Checkpoints of a local job, complete and pending ones."""
 
 from __future__ import annotations
 
@@ -12,32 +12,28 @@ from flinkray.streaming.sources.enumerator_state import EnumeratorState
 from flinkray.streaming.task.task import StreamTask
 
 ChannelID = tuple[int, int, int]
-"""Number of the edge, producing and consuming subtask."""
+"""(number of the edge, producing subtask, consuming subtask)"""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A point in time of a whole job."""
+    """The state of a whole job at a point in time."""
 
     checkpoint_id: int
     operators: Mapping[tuple[str, int], OperatorState]
-    """(Operator id, subtask) -> state."""
+    """(operator id, subtask) -> state."""
     coordinators: Mapping[str, EnumeratorState | None]
-    """Operator id -> state of its source's enumerator."""
+    """Operator id -> state of the enumerator of its source."""
     in_flight: Mapping[ChannelID, Sequence[Element]] = field(default_factory=dict)
-    """What the barriers of an unaligned checkpoint have overtaken."""
+    """Elements that the barriers of an unaligned checkpoint have overtaken."""
 
 
 class PendingLocalCheckpoint:
     """A checkpoint that not all tasks have acknowledged yet.
 
-    A task that has ended has no part in it: what it put out is behind it, and before the barriers
-    of those who read it.  Where all that a task reads from have ended, no barrier comes to it: it
-    is triggered like a source.
-
-    Args:
-        on_complete: given the checkpoint.
-        on_declined: told the reason why there will be none.
+    A task that has ended takes no part: its results come before the barriers of the tasks that read
+    them. If all inputs of a task have ended, no barrier comes to it: the task is triggered like a
+    source.
     """
 
     def __init__(
@@ -62,7 +58,7 @@ class PendingLocalCheckpoint:
         tasks: Sequence[StreamTask],
         enumerators: Mapping[str, EnumeratorState | None],
     ) -> None:
-        """Of a job that has not ended."""
+        """Begin the checkpoint at the sources. The job must not have ended."""
         self._barrier = Barrier(self.checkpoint_id, timestamp, unaligned=self._unaligned)
         self._enumerators = enumerators
         self._awaited = {task for task in tasks if not task.finished}
@@ -80,17 +76,17 @@ class PendingLocalCheckpoint:
     def acknowledge(
         self, task: StreamTask, subtask: int, states: Mapping[str, OperatorState]
     ) -> None:
-        """The task has come to the barrier."""
+        """Store the state of a task that has reached the barrier."""
         for operator_id, state in states.items():
             self._acknowledged[operator_id, subtask] = state
         self._awaited.discard(task)
 
     def was_in_flight(self, channel: ChannelID, elements: Sequence[Element]) -> None:
-        """These follow those that were told of before."""
+        """Add elements in flight of a channel, behind the elements that were added before."""
         self._in_flight.setdefault(channel, []).extend(elements)
 
     def has_ended(self, task: StreamTask, others: Sequence[StreamTask]) -> None:
-        """The task has ended, maybe before it came to the barrier."""
+        """The task has ended, possibly before it reached the barrier."""
         self._awaited.discard(task)
         self._trigger([other for other in others if other in self._awaited])
 

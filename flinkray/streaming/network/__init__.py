@@ -1,10 +1,11 @@
-"""Channels between task processes: ordered, bounded by credit, failing at both ends.
+"""Channels between task processes: ordered, bounded by credit, and closed at both ends on failure.
 
-A process has one :class:`NetworkEnvironment`.  Its tasks write to the subpartitions of a
-:class:`ResultPartition` and read from a :class:`NetworkInputGate`; where the other end is makes no
-difference to them.
+A process has one :class:`NetworkEnvironment`. Its tasks write to the subpartitions of a
+:class:`ResultPartition` and read from a :class:`NetworkInputGate`. The code of a task is the same
+whether the other end is in this process or in another one.
 
-Names are loaded when they are used: who only speaks of addresses needs no Arrow.
+Names are imported when they are first used, so a module that needs only addresses does not load
+Arrow.
 """
 
 from __future__ import annotations

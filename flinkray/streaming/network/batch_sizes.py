@@ -1,4 +1,4 @@
-"""Batches of the right size: small ones put together, large ones divided."""
+"""Batch sizes: small batches are merged, large batches are split."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import pyarrow as pa
 from flinkray.streaming.records.elements import Block, Columns, Element
 
 _SPLIT_ABOVE: Final = 16 * 2**20
-"""Bytes; larger batches are sent in pieces, so that other channels need not wait for long."""
+"""Bytes. Larger batches are sent in pieces, so that other channels do not wait for long."""
 
 
 def in_pieces(element: Element, size: int) -> list[Element]:
-    """A batch of *size* bytes, divided where it would keep other channels waiting for long."""
+    """Split a batch of *size* bytes into pieces of about :data:`_SPLIT_ABOVE` bytes.
+    Smaller batches and elements that are no batches are returned whole."""
     if size <= _SPLIT_ABOVE or not isinstance(element, Block | Columns):
         return [element]
     rows = max(1, len(element) * _SPLIT_ABOVE // size)
@@ -24,12 +25,12 @@ def in_pieces(element: Element, size: int) -> list[Element]:
 
 
 def in_halves(element: Element) -> list[Element]:
-    """A batch of more than one record, divided."""
+    """Split a batch of more than one record into two or more pieces."""
     return in_pieces(element, 2 * _SPLIT_ABOVE)
 
 
 def together(elements: Sequence[Element]) -> list[Element]:
-    """The same elements, with batches of one kind that follow one another made one."""
+    """Return the elements, with consecutive batches of one kind merged into one batch."""
     merged: list[Element] = []
     run: list[Any] = []
     for element in chain(elements, (None,)):

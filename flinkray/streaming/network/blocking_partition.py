@@ -1,5 +1,5 @@
-"""Results of batch jobs: written to a file first, read when they are complete, by whom and as often
-as it takes, until they are released."""
+"""Results of batch jobs, spilled to a file.
+Consumers read a result when it is complete, any number of times, until it is released."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from flinkray.streaming.network.timers import Timers
 from flinkray.streaming.records.elements import Element, EndOfInput
 
 _HEAD = Struct("<II")
-"""Bytes of the description and of the data that follow."""
+"""Bytes of the description, bytes of the data. Both follow the head."""
 
 
 def _nameless(directory: str) -> int:
-    """A new file without a name."""
     number, path = tempfile.mkstemp(dir=directory)
     os.unlink(path)
     return number
 
 
 class SpillFile:
-    """Encoded buffers one after the other.  The file has no name: it goes with the process."""
+    """Encoded buffers, one after the other, in a file without a name.
+    The file disappears with the process."""
 
     def __init__(self, directory: str) -> None:
         self._file = open(_nameless(directory), "w+b", 2**20)  # noqa: SIM115 - see close
@@ -44,10 +44,10 @@ class SpillFile:
         self._map: mmap.mmap | None = None
 
     def append(self, buffer: Buffer) -> int:
-        """Where it is.
+        """Append a buffer to the file and return its position.
 
         Raises:
-            OSError: the disk is full, for one.
+            OSError: writing fails, for example because the disk is full.
         """
         at = self._size
         described = msgpack.packb((buffer.records, buffer.is_event, buffer.descriptions))
@@ -62,7 +62,7 @@ class SpillFile:
         return at
 
     def read(self, at: int) -> Buffer:
-        """The buffer there.  Its data is the system's copy of the file, not this process's."""
+        """Return the buffer at this position. Its data lies in the mapped file."""
         if self._map is None or self._size > len(self._map):
             self._file.flush()
             self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -79,16 +79,16 @@ class SpillFile:
         return buffer
 
     def close(self) -> None:
-        """Free the disk; what is being read stays until it was."""
+        """Free the disk space. Buffers that are still being read stay valid."""
         self._map = None
         self._file.close()
 
 
 class BlockingPartition(ResultPartition):
-    """What one subtask produces for consumers that start when it has ended.
+    """The result of one subtask for consumers that start after the subtask has ended.
 
-    Writing never waits for a consumer and memory does not grow with what is written, but for eight
-    bytes per buffer.  A consumer that fails does no harm; the next one reads from the beginning.
+    Writing never waits for a consumer. Memory grows by only eight bytes per buffer. If a consumer
+    fails, the result stays, and the next consumer reads from the beginning.
     """
 
     is_blocking = True
@@ -111,6 +111,15 @@ class BlockingPartition(ResultPartition):
         self.check()
         return True
 
+    def end_of_data(self) -> None:
+        """Do nothing: consumers start after the end of the input, and no barrier precedes it."""
+
+    @property
+    def is_processed(self) -> bool:
+        """Return True: the producer waits for no consumer. Raises as :meth:`check` does."""
+        self.check()
+        return True
+
     def release(self) -> None:
         super().release()
         with self.lock:
@@ -123,7 +132,7 @@ class BlockingPartition(ResultPartition):
 
 
 class BlockingSubpartition(Subpartition):
-    """Lies in the partition's file."""
+    """A subpartition whose buffers lie in the partition's file."""
 
     def __init__(self, partition: BlockingPartition, file: SpillFile, index: int) -> None:
         super().__init__(partition, index)
@@ -137,13 +146,13 @@ class BlockingSubpartition(Subpartition):
         buffer = super()._new_buffer(elements, size)
         self._account(-buffer.size)
         self._places.append(self._file.append(buffer))
-        self.note_sent(buffer)  # its task has ended when it is read, as often as need be
+        self.note_sent(buffer)  # counted now: it is read after the task has ended
         buffer.parts = ()
         self._is_complete = isinstance(elements[-1], EndOfInput)
         return buffer
 
     def _keep(self, buffer: Buffer) -> None:
-        """It is in the file."""
+        """Do nothing: the buffer is already in the file."""
 
     def _ready(self) -> Callable[[], None] | None:
         if not self._is_complete:
@@ -187,7 +196,7 @@ class BlockingSubpartition(Subpartition):
         super().consumed(view)
 
     def lost(self, view: SubpartitionView, failure: Exception) -> None:
-        """Another one can read it again."""
+        """Forget the view. The result stays, and another consumer can read it again."""
         self._forget(view)
 
     def _forget(self, view: SubpartitionView) -> None:

@@ -1,4 +1,4 @@
-"""Buffers: what is sent as one, and waits as one when the consumer does not keep up."""
+"""Buffers: the unit that is sent, and that waits when the consumer does not keep up."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from typing import Final
 
 from flinkray.streaming.network.element_codec import Description
 from flinkray.streaming.network.frames import Part
-from flinkray.streaming.network.waiting_barrier import WaitingBarrier
+from flinkray.streaming.network.queued_barrier import WaitingBarrier
 from flinkray.streaming.records.elements import (
     Barrier,
     Block,
     CancelledBarrier,
     Columns,
     Element,
+    EndOfData,
     EndOfInput,
 )
 
 OVERHEAD = 256
-"""Bytes that are counted for a buffer besides its data, so that many tiny ones are not free."""
+"""Bytes counted per buffer in addition to its data, so that many tiny buffers are not free."""
 
-EVENTS: Final = (Barrier, CancelledBarrier, EndOfInput)
-"""What travels in a buffer of its own, at once."""
+EVENTS: Final = (Barrier, CancelledBarrier, EndOfData, EndOfInput)
+"""Elements that are sent at once, each in its own buffer."""
 
 _BATCHES: Final = (Block, Columns)
 
 
 class Buffer:
-    """Some elements of one subpartition: as they are for a consumer in this process, or encoded."""
+    """Elements of one subpartition: encoded, or as objects for a consumer in this process."""
 
     __slots__ = (
         "descriptions", "elements", "is_event", "is_urgent", "parts", "records", "size", "waiting",
@@ -37,13 +38,14 @@ class Buffer:
         self.elements: Sequence[Element] | None = elements
         self.records = records
         self.size = size
-        """Bytes, :data:`OVERHEAD` included; an estimate until it is encoded."""
+        """Size in bytes, including :data:`OVERHEAD`. An estimate until the buffer is encoded."""
         self.is_event = len(elements) == 1 and isinstance(elements[0], EVENTS)
-        """It needs no credit."""
+        """The buffer holds an event, not data: it is sent at once and no checkpoint stores it."""
         self.is_urgent = False
-        """It has overtaken others, and overtakes those that the consumer has not taken."""
+        """The buffer's barrier has overtaken other buffers.
+        The consumer takes it before the buffers that it has not taken yet."""
         self.waiting: WaitingBarrier | None = None
-        """What it has, if that overtakes others when it has to wait too long."""
+        """The barrier in this buffer, if it may overtake other buffers after a time-out."""
         self.descriptions: Sequence[Description] = ()
         self.parts: Sequence[Part] = ()
 
@@ -53,12 +55,12 @@ class Buffer:
 
     @property
     def data_size(self) -> int:
-        """Bytes of an encoded buffer's data."""
+        """Bytes of data in an encoded buffer, without :data:`OVERHEAD`."""
         return self.size - OVERHEAD
 
 
 def count_records(elements: Sequence[Element]) -> int:
-    """Records in all batches among them."""
+    """Return the number of records in all batches of *elements*."""
     count = 0
     for element in elements:
         if isinstance(element, _BATCHES):

@@ -1,11 +1,11 @@
 """A connection between two task processes: many channels, in both directions, over one wire.
 
-One thread reads and never waits for a channel: what comes is bounded by credit.  Writers take
-turns: whoever has something to send, a task most of all, sends it itself if nobody else is sending
-and the system takes it without waiting; what is left is for the connection's writing thread.  So a
-small buffer costs no change of threads, which would wait for Python's global lock, and a large one
-does not hold up the task.  Frames without a body go first, then barriers and ends of
-input whose turn has come in their channels; then every channel that can send sends one buffer.
+One thread reads. It never waits for a channel, because credit bounds the received data. Writers
+take turns: a thread with something to send (usually a task) sends it itself, if no other thread is
+sending and the system takes the data without blocking. The connection's writing thread sends the
+rest. So a small buffer needs no thread switch, which would wait for Python's GIL, and a large
+buffer does not block the task. Frames without a body go first, then barriers and ends of input that
+are next in their channels. Then every channel that can send sends one buffer, in turn.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from flinkray.streaming.network.frames import (
     MAPPED,
     NOT_FOUND,
     OFFERED,
+    PROCESSED,
     RELEASE,
     REQUEST,
     RETURNED,
@@ -47,15 +48,18 @@ from flinkray.streaming.network.wire import Wire
 logger = logging.getLogger(__name__)
 
 _WRITE_TOGETHER = 131_072
-"""Bytes after which no further buffer is added to what is given to the system at once."""
+"""Bytes after which no further buffer is added to one write to the system."""
 
 _SHARE_TOGETHER = 262_144
-"""The same where bodies go by shared memory, and count: a message for a few of them costs little,
-and the consumer reads these while the next ones are copied."""
+"""Bytes after which no further buffer is added, if bodies go by shared memory; bodies count, too.
+
+A message for a few buffers costs little, and the consumer reads these while the next ones are
+copied.
+"""
 
 
 class ReceivingChannel(Protocol):
-    """The consuming end of a channel; called by the thread that reads."""
+    """The consuming end of a channel. Called by the thread that reads."""
 
     def accepted(self, producer: str) -> None: ...
 
@@ -85,18 +89,18 @@ class Producers(Protocol):
         credit: int,
         consumer: str,
     ) -> None:
-        """The other side wants to read."""
+        """The consumer at the other side asks for a subpartition."""
 
     def withdrawn(self, connection: Connection, channel: int) -> None:
-        """It does not any more, and was not served yet."""
+        """The consumer at the other side cancels a request that was not served yet."""
 
 
 class Connection:
-    """See the module.  :meth:`start` it once."""
+    """Many channels between two task processes. :meth:`start` must be called once."""
 
     most_sent_at_once: int = 8
-    """Times that who has something to send gives that much to the system, before the writing thread
-    takes over: a task has other things to do, and the thread that reads has to read."""
+    """How often a sending thread writes to the system before the writing thread takes over.
+    A task has other work, and the reading thread has to read."""
 
     def __init__(
         self,
@@ -106,11 +110,12 @@ class Connection:
         on_closed: Callable[[Connection], None],
         shared_memory: int = 0,
     ) -> None:
-        """*peer*: the other process, for errors.  *shared_memory*: bytes of it for what is sent;
-        0 where the processes have none in common."""
+        """*peer*: name of the other process, for errors.
+        *shared_memory*: bytes of shared memory for data that is sent. 0 if the processes cannot
+        share memory."""
         self.peer = peer
         self.lost_reason: str | None = None
-        """Why the connection is gone."""
+        """Why the connection was lost. None while the connection works."""
         self._wire = wire
         self._producers = producers
         self._on_closed = on_closed
@@ -118,13 +123,14 @@ class Connection:
         self._views: dict[int, RemoteView] = {}
         self._next_channel = 0
         self.is_leaving = False
-        """One side has asked whether the connection may end, or it has: no channel is added."""
+        """True from when this side asks whether the connection may end, or agrees to its end.
+        No channel is added then. False again if the other side refuses."""
         self.uses = 0
-        """Channels that were added and views that were served."""
+        """Number of channels that were added and views that were served."""
         self._state = threading.Condition()
         self._is_sending = False
         self._rest: list[Part] = []
-        """What the system did not take at once."""
+        """Parts that the system did not take at once. The writing thread sends them."""
         self._control: deque[bytes] = deque()
         self._ready: deque[RemoteView] = deque()
         self._mapped = MappedRegions()
@@ -140,7 +146,7 @@ class Connection:
         self._threads: tuple[threading.Thread, ...] = ()
 
     def start(self) -> None:
-        """Begin to read and write, in threads."""
+        """Start the threads that read and write."""
         self._threads = (
             threading.Thread(target=self.read, name=f"read {self.peer}", daemon=True),
             threading.Thread(target=self._write, name=f"write {self.peer}", daemon=True),
@@ -151,8 +157,9 @@ class Connection:
     # --- consuming ----------------------------------------------------------------------------
 
     def add_channel(self, channel: ReceivingChannel) -> int | None:
-        """The number under which it will be served; None: the connection is lost, or
-        :attr:`is_leaving`, and then another one is to be used."""
+        """Register a channel and return its number on this connection.
+        None: the connection is lost or :attr:`is_leaving`. If it is leaving, use another
+        connection."""
         with self._state:
             if self.lost_reason is not None or self.is_leaving:
                 return None
@@ -163,7 +170,7 @@ class Connection:
             return number
 
     def remove_channel(self, number: int) -> None:
-        """It is over; what still comes for it is dropped."""
+        """Remove a channel that has ended. Data that still arrives for it is dropped."""
         with self._state:
             self._channels.pop(number, None)
 
@@ -189,7 +196,7 @@ class Connection:
     def _send_now(self) -> None:
         with self._state:
             if self._is_sending or self._rest or self.lost_reason is not None:
-                return  # who is sending looks again
+                return  # the thread that sends looks again
             self._is_sending = True
         rest: list[Part] = []
         try:
@@ -207,7 +214,7 @@ class Connection:
                     self._state.notify()
 
     def _collect(self) -> list[Part]:
-        """What to send next; for the thread that sends."""
+        """Return the parts to send next. Called only by the thread that sends."""
         parts: list[Part] = []
         size = 0
         control, ready = self._control, self._ready
@@ -218,7 +225,7 @@ class Connection:
             parts.append(control.popleft())
         while ready and size < self._together:
             view = ready.popleft()
-            most = 1 if ready else self._together - size  # others have their turns, too
+            most = 1 if ready else self._together - size  # other views have their turns, too
             frames, taken, again, is_first = view.take(most)
             parts += frames
             size += taken
@@ -253,7 +260,7 @@ class Connection:
     # --- receiving ----------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Read until the connection ends."""
+        """Read frames until the connection ends, then fail the connection."""
         reason = "the connection was closed by the other side"
         reader = FrameReader(self._wire)
         try:
@@ -266,8 +273,11 @@ class Connection:
         self.fail(reason)
 
     def read_frames(self, reader: FrameReader) -> None:
-        """As many as come.  Raises what :meth:`FrameReader.next` does, and for frames that make no
-        sense WireFormatError, ValueError, TypeError or LookupError."""
+        """Handle all frames that *reader* returns until its end.
+
+        Raises the errors of :meth:`FrameReader.next`, and WireFormatError, ValueError, TypeError or
+        LookupError for invalid frames.
+        """
         while (frame := reader.next()) is not None:
             self._handle(*frame[:3])
 
@@ -284,10 +294,10 @@ class Connection:
             if channel is not None:
                 channel.received(sequence, backlog, is_urgent, descriptions, body)
         elif kind == CREDIT:
-            for number, size in header:
+            for number, size, overtaking in header:
                 view = self._views.get(number)
                 if view is not None:
-                    view.add_credit(size)
+                    view.add_credit(size, overtaking)
         elif kind == REQUEST:
             self._requested(*header)
         elif kind == RELEASE:
@@ -297,6 +307,11 @@ class Connection:
                 self._producers.withdrawn(self, number)
             else:
                 view.released(reason)
+        elif kind == PROCESSED:
+            (number,) = header
+            view = self._views.get(number)
+            if view is not None:
+                view.processed()
         elif kind == ACCEPTED:
             number, producer = header
             channel = self._channels.get(number)
@@ -345,7 +360,7 @@ class Connection:
         self, number: int, partition: bytes, subpartition: int, credit: int, consumer: str
     ) -> None:
         if number in self._views:
-            return  # it was served meanwhile
+            return  # the channel was served in the meantime
         try:
             partition_id = codec.decode(partition)
         except FlinkRayError as error:
@@ -353,7 +368,7 @@ class Connection:
         self._producers.requested(self, number, partition_id, subpartition, credit, consumer)
 
     def serve(self, number: int, view: RemoteView, producer: str) -> None:
-        """Answer a request."""
+        """Answer a request: register the view and tell the consumer the producer's name."""
         with self._state:
             reason = self.lost_reason
             if reason is None:
@@ -366,11 +381,11 @@ class Connection:
     # --- the end ------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """End the connection if neither side uses it: ask the other one.
+        """End the connection if neither side uses it. Asks the other side first.
 
-        From the question to the answer no channel is added here, and none there after an answer
-        that agrees.  So no request can cross the end.  One that crosses the question is served: the
-        other side does not agree then.
+        This side adds no channel between question and answer. The other side adds none after it has
+        agreed. So no request can cross the end of the connection. If a request crosses the
+        question, it is served, and the other side refuses to end the connection.
         """
         with self._state:
             if self.is_leaving or self.lost_reason is not None or not self._is_unused():
@@ -379,18 +394,19 @@ class Connection:
         self.send(head(LEAVE, (self.uses,)))
 
     def _is_unused(self) -> bool:
-        """The lock is held."""
+        """Return whether no channel or view uses the connection. The lock is held."""
         return not (self._channels or self._views or self._ready or self._rest)
 
     def close(self, reason: str) -> None:
-        """End the connection, for that reason as this side sees it."""
+        """End the connection for this reason and wait for its threads."""
         self.fail(reason)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
 
     def fail(self, reason: str) -> None:
-        """The connection is lost: so is all that goes over it."""
+        """Mark the connection as lost and fail all its channels and views.
+        Only the first call has an effect."""
         with self._state:
             if self.lost_reason is not None:
                 return

@@ -1,23 +1,36 @@
 """How much a producer may send: bookkeeping in bytes, without sockets or threads.
 
-Each channel has credit of its own (exclusive) and may borrow from what its gate has for all its
-channels together (floating), as long as its producer has a backlog.  A producer may send its next
-buffer while it has any credit left, however large the buffer is, and then owes the rest: so batches
-of any size pass, and a gate holds at most its credit and one buffer per channel.
+Each channel has exclusive credit. While its producer has a backlog, the channel may also borrow
+floating credit, which all channels of its gate share. Exclusive and borrowed credit together are
+the channel's window.
+
+Every buffer (records, watermarks, barriers, ends of input) pays its size when it is sent. The
+consumer grants that size again when the task has taken the buffer. At all times:
+
+- *granted - paid* is at most the window.
+- A producer sends its next buffer while it has more credit than a barrier costs. If the buffer is
+  larger, the producer owes the rest. So batches of any size pass.
+- A barrier that overtakes (unaligned checkpoints) does not wait for the buffers that it overtakes.
+  The credit that other buffers leave is for the first such barrier. A further one is sent without
+  credit as soon as the task has the previous ones.
+- Therefore a gate holds at most its window and one buffer per channel.
+
+No deadlock: if a producer has no credit, its consumer has buffers to take. The consumer grants
+credit again before it has taken half a window.
 """
 
 from __future__ import annotations
 
 
 class FloatingCredit:
-    """What the channels of one gate share."""
+    """Floating credit in bytes, shared by the channels of one gate."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.free = size
 
     def borrow(self, wanted: int) -> int:
-        """As much of that as there is."""
+        """Lend up to *wanted* of the free credit and return the lent amount."""
         lent = min(wanted, self.free)
         self.free -= lent
         return lent
@@ -27,57 +40,65 @@ class FloatingCredit:
 
 
 class ReceiverCredit:
-    """The consumer's book of one channel."""
+    """The consumer's credit account of one channel."""
 
     __slots__ = (
-        "_borrowed", "_exclusive", "_floating", "_granted", "backlog", "received", "taken",
+        "_borrowed", "_exclusive", "backlog", "floating", "granted", "received", "taken",
     )  # fmt: skip
 
     def __init__(self, exclusive: int, floating: FloatingCredit) -> None:
-        """The exclusive credit is granted with the request."""
+        """*exclusive*: bytes that the request for the subpartition already grants."""
         self._exclusive = exclusive
-        self._floating = floating
+        self.floating = floating
         self._borrowed = 0
-        self._granted = exclusive
+        self.granted = exclusive
+        """Bytes granted since the beginning."""
         self.received = 0
-        """Bytes, since the beginning."""
+        """Bytes received since the beginning."""
         self.taken = 0
-        """Of them, those that the task has taken."""
+        """Bytes that the task has taken since the beginning."""
         self.backlog = 0
-        """Bytes that the producer had waiting when it sent the last buffer."""
+        """Bytes that waited at the producer when it sent the last buffer."""
+
+    @property
+    def window(self) -> int:
+        """Upper limit of the bytes that are granted and not paid."""
+        return self._exclusive + self._borrowed
 
     @property
     def in_use(self) -> int:
-        """Bytes that were received and not taken."""
+        """Bytes that were received and not yet taken by the task."""
         return self.received - self.taken
 
     def on_received(self, size: int, backlog: int) -> int:
-        """Bytes to grant at once: floating credit, for what waits at the producer."""
+        """Account for a received buffer.
+        Return the floating credit to grant at once, in bytes, for the producer's *backlog*."""
         self.received += size
         self.backlog = backlog
-        missing = backlog - (self._granted - self.received)
+        missing = backlog - (self.granted - self.received)
         if missing <= 0:
             return 0
-        lent = self._floating.borrow(missing)
+        lent = self.floating.borrow(missing)
         self._borrowed += lent
-        self._granted += lent
+        self.granted += lent
         return lent
 
     def on_taken(self, size: int) -> int:
-        """Bytes to grant for what was taken; 0: not worth a message yet."""
+        """Account for a buffer that the task has taken. Return the bytes to grant to the producer.
+        0: too few bytes for a message; they are granted later."""
         self.taken += size
-        owed = self.taken + self._exclusive + self._borrowed - self._granted
+        owed = self.taken + self.window - self.granted
         if self._borrowed and self.backlog == 0:
             back = min(self._borrowed, owed)
             self._borrowed -= back
-            self._floating.give_back(back)
+            self.floating.give_back(back)
             owed -= back
-        if owed < (self._exclusive + self._borrowed) // 2:
+        if owed < self.window // 2:
             return 0
-        self._granted += owed
+        self.granted += owed
         return owed
 
     def close(self) -> None:
-        """The channel is over: what it has borrowed is free for others."""
-        self._floating.give_back(self._borrowed)
+        """Return the borrowed credit when the channel has ended."""
+        self.floating.give_back(self._borrowed)
         self._borrowed = 0

@@ -1,10 +1,10 @@
-"""Elements as bytes: what a buffer between two processes holds.
+"""Elements as bytes: the content of a buffer that is sent to another process.
 
-Every element has a description, a small tuple in the frame's header, and its data in the frame's
-body.  Arrow batches are Arrow's own messages: the writer hands their memory out as it is, the
-reader leaves it where it was received.  Python values are pickled a whole block at a time, with
-large buffers out of band: the reader copies those that may be changed, as NumPy's arrays have them.
-Batches with dictionaries carry these each time.
+Every element has a description (a small tuple in the frame's header) and data (in the frame's
+body). Arrow batches are Arrow's own messages: the writer does not copy their memory, and the reader
+uses them where they were received. Python values are pickled one block at a time, with large
+buffers out of band. The reader copies those buffers that are mutable, such as NumPy arrays. Batches
+with dictionaries carry the dictionaries each time.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from flinkray.streaming.network.errors import BatchTooLargeError, WireFormatErro
 from flinkray.streaming.network.frames import MAX_BODY, Part, padding
 from flinkray.streaming.records.elements import (
     ACTIVE,
+    END_OF_DATA,
     END_OF_INPUT,
     IDLE,
     Barrier,
@@ -32,6 +33,7 @@ from flinkray.streaming.records.elements import (
     CancelledBarrier,
     Columns,
     Element,
+    EndOfData,
     EndOfInput,
     Origin,
     Watermark,
@@ -40,7 +42,7 @@ from flinkray.streaming.records.elements import (
 from flinkray.streaming.records.in_flight import EncodedElements
 from flinkray.streaming.records.row import Row, pack_rows, unpack_rows
 
-# Descriptions begin with one of these.
+# The first item of a description is one of these kinds.
 _SCHEMA: Final = 0
 _COLUMNS: Final = 1
 _COLUMNS_WITH_DICTIONARIES: Final = 2
@@ -51,17 +53,19 @@ _STATUS: Final = 6
 _BARRIER: Final = 7
 _END: Final = 8
 _CANCELLED_BARRIER: Final = 9
+_END_OF_DATA: Final = 10
 
 SCATTER_FROM: Final = 131_072
-"""Bytes; a smaller Arrow batch is copied into one piece, which costs less than many pieces: Arrow
-asks Python to take each of them."""
+"""Bytes.
+A smaller Arrow batch is copied into one piece. That costs less than many pieces, because Arrow
+calls Python for each piece."""
 
 
 Description = tuple[Any, ...]
 
 
 class Encoded:
-    """Descriptions, data and its size in bytes, a multiple of 8."""
+    """Descriptions and data of encoded elements. The size in bytes is a multiple of 8."""
 
     __slots__ = ("descriptions", "parts", "records", "size")
 
@@ -72,7 +76,7 @@ class Encoded:
         self.records = 0
 
     def add(self, part: Part) -> int:
-        """Append data; its size without padding."""
+        """Append data and its padding. Return the size in bytes without padding."""
         count = part.nbytes if isinstance(part, memoryview) else len(part)
         self.parts.append(part)
         pad = padding(count)
@@ -83,7 +87,7 @@ class Encoded:
 
 
 class _PartList:
-    """What pyarrow takes for a file; keeps what is written to it, without copying it."""
+    """A file for pyarrow that keeps the written parts without copying them."""
 
     closed = False
 
@@ -99,10 +103,10 @@ class _PartList:
         return count
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no data is buffered."""
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing: there is nothing to close."""
 
     def readable(self) -> bool:
         return False
@@ -115,21 +119,23 @@ class _PartList:
 
 
 class ElementEncoder:
-    """Encodes the elements of one partition.  Not for several threads at once."""
+    """Encodes the elements of one partition. Not thread-safe."""
 
     def __init__(self) -> None:
         self.writer = "", ""
-        """Operator and subtask that put out what is encoded, for errors."""
+        """Operator and subtask that emit the encoded elements, for errors."""
         self._schemas: list[pa.Schema] = []
         self._has_dictionaries: list[bool] = []
         self._writers: list[tuple[_PartList, Any]] = []
         self._needs_cloudpickle = False
 
     def encode(self, elements: Sequence[Element], known_schemas: set[int]) -> Encoded:
-        """*known_schemas*: those that the receiver of this subpartition has; is added to.
+        """Encode elements of one subpartition.
+        *known_schemas*: numbers of the schemas that the receiver has. New schemas are added.
 
         Raises:
-            UnpicklableRecordsError, BatchTooLargeError.
+            UnpicklableRecordsError: a record cannot be pickled.
+            BatchTooLargeError: the data is larger than a frame may hold.
         """
         encoded = Encoded()
         for element in elements:
@@ -148,11 +154,11 @@ class ElementEncoder:
         return encoded
 
     def decoder(self) -> ElementDecoder:
-        """For what was encoded until now."""
+        """Return a decoder for everything that was encoded until now."""
         return ElementDecoder(self._schemas)
 
     def schema(self, number: int) -> pa.Schema:
-        """Of what was encoded."""
+        """Return the schema with that number, of elements that were encoded."""
         return self._schemas[number]
 
     def _columns(self, encoded: Encoded, columns: Columns, known_schemas: set[int]) -> None:
@@ -203,7 +209,7 @@ class ElementEncoder:
         parts = _PartList()
         writer = pa.ipc.new_stream(pa.PythonFile(parts, mode="w"), schema)
         writer.write_batch(pa.RecordBatch.from_pylist([], schema=schema))
-        parts.parts, parts.size = [], 0  # the schema, which travels by itself, and an empty batch
+        parts.parts, parts.size = [], 0  # without the schema (sent separately) and the empty batch
         self._writers.append((parts, writer))
         return len(self._schemas) - 1
 
@@ -235,7 +241,8 @@ class ElementEncoder:
             try:
                 data = pickle.dumps(content, 5, buffer_callback=buffers.append)
             except (pickle.PicklingError, AttributeError, TypeError):
-                # of a class that is known only here, as those of the user's main program are
+                # the class is known only in this process, for example a class of the user's main
+                # program
                 self._needs_cloudpickle = True
                 buffers.clear()
         if self._needs_cloudpickle:
@@ -252,25 +259,33 @@ def _describe_sign(element: Element) -> Description:
         return (_BARRIER, *astuple(element))
     if isinstance(element, CancelledBarrier):
         return (_CANCELLED_BARRIER, element.checkpoint_id)
+    if isinstance(element, EndOfData):
+        return (_END_OF_DATA,)
     if isinstance(element, EndOfInput):
         return (_END,)
     raise TypeError(f"no element of a stream: {element!r}")
 
 
 def is_event(descriptions: Sequence[Description]) -> bool:
-    """Whether they are of a barrier, or of the end of the input."""
-    return descriptions[0][0] in (_BARRIER, _CANCELLED_BARRIER, _END)
+    """Return whether the buffer is a barrier, a cancelled barrier, or the end of data or input."""
+    return descriptions[0][0] in (_BARRIER, _CANCELLED_BARRIER, _END_OF_DATA, _END)
+
+
+def is_end_of_input(descriptions: Sequence[Description]) -> bool:
+    """Return whether the buffer is the end of the input, after which nothing follows."""
+    return descriptions[0][0] in (_END,)
 
 
 def barrier_of(descriptions: Sequence[Description]) -> Barrier | None:
-    """What a buffer without data has, if that is a barrier."""
+    """Return the barrier of a buffer without data. None: the buffer holds something else."""
     kind, *fields = descriptions[0]
     return Barrier(*fields) if kind == _BARRIER else None
 
 
 def schemas_in(descriptions: Sequence[Description], known: set[int]) -> list[int]:
-    """Numbers of the schemas that data needs besides those that come with it and *known* ones;
-    what comes, too, is known from now on."""
+    """Return the numbers of the schemas that the data needs and the receiver lacks.
+    These are neither sent with the data nor in *known*. They and the sent schemas are added to
+    *known*."""
     missing: list[int] = []
     for description in descriptions:
         if description[0] == _SCHEMA:
@@ -284,7 +299,7 @@ def schemas_in(descriptions: Sequence[Description], known: set[int]) -> list[int
 def with_schemas(
     elements: EncodedElements, numbers: Sequence[int]
 ) -> tuple[list[Description], list[Any]]:
-    """Descriptions and data of elements with these schemas before them."""
+    """Return descriptions and data of *elements*, with the numbered schemas before them."""
     ahead = Encoded()
     for number in numbers:
         data = memoryview(elements.source.schema(number).serialize())
@@ -301,20 +316,21 @@ def _has_dictionary(kind: pa.DataType) -> bool:
 
 
 class ElementDecoder:
-    """Decodes what one channel receives."""
+    """Decodes the buffers of one channel."""
 
     def __init__(self, schemas: Sequence[pa.Schema] = ()) -> None:
-        """*schemas*: those that will not be sent."""
+        """*schemas*: schemas that will not be sent, by number."""
         self._schemas: dict[int, pa.Schema] = dict(enumerate(schemas))
 
     def schema(self, number: int) -> pa.Schema:
-        """Of what was decoded."""
+        """Return the schema with that number, of elements that were decoded."""
         return self._schemas[number]
 
     def decode(self, descriptions: Sequence[Description], body: pa.Buffer | None) -> list[Element]:
-        """
+        """Decode the elements of one buffer.
+
         Raises:
-            WireFormatError: the data is not what the descriptions say.
+            WireFormatError: the data does not match the descriptions.
             UnreadableRecordsError: the records in it cannot be unpickled here.
         """
         elements: list[Element] = []
@@ -366,7 +382,7 @@ def _block(description: Description, body: pa.Buffer | None, at: int) -> tuple[B
         at = _after(at, time_size)
     buffers: list[memoryview | bytearray] = []
     for buffer_size in sizes:
-        if buffer_size < 0:  # of what nobody may change
+        if buffer_size < 0:  # the buffer was read-only at the sender
             buffer_size = ~buffer_size
             buffers.append(memoryview(_piece(body, at, buffer_size)))
         else:
@@ -400,6 +416,8 @@ def _sign(description: Description) -> Element:
         return Barrier(*description[1:])
     if kind == _CANCELLED_BARRIER:
         return CancelledBarrier(*description[1:])
+    if kind == _END_OF_DATA:
+        return END_OF_DATA
     if kind == _END:
         return END_OF_INPUT
     raise ValueError(f"unknown element: {description!r}")

@@ -1,4 +1,4 @@
-"""The channels of one process: its partitions, its gates, and the connections between."""
+"""The channels of one process: its partitions, its gates, and the connections between them."""
 
 from __future__ import annotations
 
@@ -30,32 +30,34 @@ from flinkray.streaming.network.wire import Wire
 from flinkray.streaming.time.waiting_clock import WaitingSystemClock
 
 _IDLE_LOOKS = 4
-"""The time in which a connection is not used is counted in so many looks."""
+"""Number of looks in a row without use after which a connection counts as idle.
+The idle timeout is divided by this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelSource:
-    """What one channel of a gate reads."""
+    """The subpartition that one channel of a gate reads, and its address."""
 
     partition_id: Hashable
-    """Of what the codec of messages knows: an id, a message, a string."""
+    """Id of the producer's partition: any id, message or string that the message codec knows."""
     subpartition: int
     address: DataAddress
-    """Of the process that the producer runs in; it may be this one."""
+    """Address of the process that the producer runs in; it may be this process."""
 
 
 class NetworkEnvironment:
-    """See the module.  Every method may be called from any thread.
+    """Partitions, input gates and connections of one process.
+    All methods may be called from any thread.
 
     Args:
-        process_name: for errors; with *incarnation*, what others must ask for.
-        secret: the cluster's.
-        host: where to listen.
-        node_id: processes with the same one talk through a unix socket.
-        tls: between nodes; None: none.
-        manual_timers: nothing happens by itself; who has *clock* calls ``timers.run_due()``.
-        timers: other ones than those that a thread calls when they are due.
-        transport: makes another way to other processes than sockets.
+        process_name: used in errors; other processes must ask for it and *incarnation*.
+        secret: the secret of the cluster, which peers have to prove that they know.
+        host: address to listen on.
+        node_id: processes with the same id use a unix socket between them.
+        tls: encrypts connections between nodes. None: they are not encrypted.
+        manual_timers: no thread runs timers; the owner of *clock* calls ``timers.run_due()``.
+        timers: replaces the timers that a thread calls when they are due.
+        transport: replaces the sockets to other processes.
     """
 
     def __init__(
@@ -80,14 +82,14 @@ class NetworkEnvironment:
         self._registry = PartitionRegistry()
         self._lock = threading.Lock()
         self._connections: dict[str, Connection] = {}
-        """By the incarnation of the process at the other end."""
+        """Connections by the incarnation of the process at the other end."""
         self._others: set[Connection] = set()
-        """Second ones to the same process: both sides have connected at the same time."""
+        """Second connections to the same process, and connections that are about to end.
+        There are two if both sides connected at the same time."""
         self._dialling: dict[str, threading.Lock] = {}
         self._is_closed = False
         self._idle_looks: dict[Connection, tuple[int, int]] = {}
-        """How much each connection was used by the last look, and how many looks in a row have
-        found no use since."""
+        """Use of each connection: (uses at the last look, looks in a row without use since)."""
         self._is_look_due = False
         self._timer_thread: threading.Thread | None = None
         if not manual_timers and timers is None:
@@ -110,7 +112,7 @@ class NetworkEnvironment:
             else transport(self._welcome)
         )
         self.address: DataAddress = self._transport.address
-        """What consumers in other processes must know."""
+        """Address by which consumers in other processes find this process."""
 
     # --- producing ----------------------------------------------------------------------------
 
@@ -123,14 +125,14 @@ class NetworkEnvironment:
         buffer_timeout: float | None = 0.1,
         is_blocking: bool = False,
     ) -> ResultPartition:
-        """A partition; ``subpartitions`` of it are the channels to write to.
+        """Create a partition. Its ``subpartitions`` are the channels to write to.
 
-        *producer*: the task's name.  *buffer_timeout*: seconds; 0: send every batch at once; None:
-        when a segment is full.  *is_blocking*: it is read when it is complete, and lies on the disk
-        until it is released.
+        *producer*: name of the task. *buffer_timeout*: seconds until an incomplete buffer is sent.
+        0: send every batch at once. None: send when a segment is full. *is_blocking*: consumers
+        read the partition when it is complete. It lies on disk until it is released.
 
         Raises:
-            ValueError: there is one of that id.
+            ValueError: a partition with this id exists.
         """
         name = self._name(producer)
         settings, timers = self.settings, self.timers
@@ -145,21 +147,21 @@ class NetworkEnvironment:
         return partition
 
     def release_partition(self, partition: ResultPartition) -> None:
-        """Forget it; consumers that have not read all fail."""
+        """Remove and release a partition. Consumers that have not read all of it fail."""
         self._registry.remove(partition)
         partition.release()
 
     def fail_partition(self, partition: ResultPartition, reason: str) -> None:
-        """The producing task has failed: so do its consumers, with that reason."""
+        """Remove a partition whose task has failed. Its consumers fail with this reason."""
         self._registry.remove(partition)
         partition.fail(reason)
 
     # --- consuming ----------------------------------------------------------------------------
 
     def create_gate(self, consumer: str, sources: Sequence[ChannelSource]) -> NetworkInputGate:
-        """The input of a task, with one channel for each source, in that order.
+        """Create the input gate of a task, with one channel per source, in the order of *sources*.
 
-        Call ``listen``, then ``request`` on it from the task's thread.
+        The task's thread has to call ``listen`` and then ``request`` on the gate.
         """
         gate = NetworkInputGate(self._name(consumer), self.timers)
         floating = FloatingCredit(self.settings.floating_credit)
@@ -205,14 +207,13 @@ class NetworkEnvironment:
         return connect
 
     def _retire(self, incarnation: str, leaving: Connection) -> None:
-        """It is about to end: another one takes its place."""
         with self._lock:
             if self._connections.get(incarnation) is leaving:
                 del self._connections[incarnation]
                 self._others.add(leaving)
 
     def _look_for_idle(self) -> None:
-        """End the connections that nobody has used for a while, as far as both sides agree."""
+        """End connections idle for ``connection_idle_timeout``, if the other side agrees."""
         with self._lock:
             connections = [*self._connections.values(), *self._others]
             known, self._idle_looks = self._idle_looks, {}
@@ -226,7 +227,7 @@ class NetworkEnvironment:
             self._idle_looks[connection] = connection.uses, idle
 
     def _look_later(self) -> None:
-        """The lock is held."""
+        """Schedule the next look for idle connections. The lock is held."""
         timeout = self.settings.connection_idle_timeout
         if timeout is None or self._is_look_due or self._is_closed:
             return
@@ -252,7 +253,7 @@ class NetworkEnvironment:
 
     def _welcome(self, wire: Wire, identity: str) -> None:
         incarnation, _, process_name = identity.partition(" ")
-        with suppress(RpcConnectionError):  # closed meanwhile, and the wire with it
+        with suppress(RpcConnectionError):  # environment and wire were closed in the meantime
             self._keep(wire, incarnation, process_name)
 
     def _keep(self, wire: Wire, incarnation: str, process_name: str) -> Connection:
@@ -283,7 +284,7 @@ class NetworkEnvironment:
             self._dialling.pop(incarnation, None)
         self._registry.withdraw_all(lost)
 
-    # --- what connections ask for -------------------------------------------------------------
+    # --- requests of connections --------------------------------------------------------------
 
     def requested(
         self,
@@ -294,7 +295,8 @@ class NetworkEnvironment:
         credit: int,
         consumer: str,
     ) -> None:
-        """For connections."""
+        """Serve a consumer's request, now or when the partition is added. Called by connections.
+        If the partition does not exist yet, NOT_FOUND is sent to the consumer."""
 
         def serve(partition: ResultPartition) -> None:
             try:
@@ -315,31 +317,31 @@ class NetworkEnvironment:
             connection.send(head(NOT_FOUND, (channel,)))
 
     def withdrawn(self, connection: Connection, channel: int) -> None:
-        """For connections."""
+        """Cancel a request that was not served yet. Called by connections."""
         self._registry.withdraw((connection, channel))
 
     # --- the whole ----------------------------------------------------------------------------
 
     @property
     def number_of_connections(self) -> int:
-        """To other processes."""
+        """Number of connections to other processes."""
         with self._lock:
             return len(self._connections) + len(self._others)
 
     @property
     def strangers(self) -> int:
-        """Peers that have connected and have not proved yet that they belong to the cluster."""
+        """Number of connected peers that have not yet proved that they belong to the cluster."""
         return self._transport.strangers
 
     def output_metrics(self) -> ChannelMetrics:
-        """The sum over the partitions that are there."""
+        """Return the sum over all current partitions."""
         total = ChannelMetrics()
         for partition in self._registry.all():
             total += partition.metrics()
         return total
 
     def close(self) -> None:
-        """End all: producers and consumers of what is open fail."""
+        """Close everything. Producers and consumers of open partitions fail."""
         with self._lock:
             if self._is_closed:
                 return

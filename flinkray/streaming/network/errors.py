@@ -1,4 +1,4 @@
-"""What can go wrong between two tasks; every error names both."""
+"""Errors of channels between two tasks. Channel errors name both tasks."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ class ChannelError(FlinkRayError):
     def __init__(self, producer: str, consumer: str, reason: str) -> None:
         super().__init__(producer, consumer, reason)
         self.producer = producer
-        """Task and process."""
+        """Names of the producing task and its process."""
         self.consumer = consumer
-        """Task and process."""
+        """Names of the consuming task and its process."""
         self.reason = reason
 
 
 class ProducerLostError(ChannelError):
-    """For a consumer: what it reads will not be complete.  The producer failed, was cancelled, or
-    its process died; restart both."""
+    """Raised at a consumer: its input will not be complete.
+    The producer failed, was cancelled, or its process died. Restart both."""
 
     def __str__(self) -> str:
         return f"{self.consumer} has lost its input from {self.producer}: {self.reason}"
 
 
 class ConsumerLostError(ChannelError):
-    """For a producer: nobody will read what it writes.  The consumer failed, was cancelled, or its
-    process died; restart both."""
+    """Raised at a producer: its consumer will not read the output.
+    The consumer failed, was cancelled, or its process died. Restart both."""
 
     def __str__(self) -> str:
         return f"{self.producer} has lost its consumer {self.consumer}: {self.reason}"
 
 
 class PartitionUnavailableError(FlinkRayError):
-    """The producer's process is there and does not have the partition, not even after all
-    requests that ``taskmanager.network.request-backoff.*`` allows: its producer has not been
-    deployed, has failed, or the partition was released."""
+    """The producer's process runs but does not have the partition.
+    All retries that ``taskmanager.network.request-backoff.*`` allows were used. The producer was
+    not deployed or has failed, or the partition was released."""
 
     retryable = True
 
@@ -53,12 +53,16 @@ class PartitionUnavailableError(FlinkRayError):
 
 
 class PartitionReleasedError(FlinkRayError):
-    """The partition was released; nothing can be written to it any more."""
+    """The partition was released. No more data can be written to it."""
+
+    retryable = True
 
 
 class WireFormatError(FlinkRayError):
-    """What came is not a frame of this protocol: the connection is given up."""
+    """The received bytes are not a frame of this protocol. The connection is closed."""
+
+    retryable = True
 
 
 class BatchTooLargeError(FlinkRayError):
-    """One record is larger than what a frame may hold; the text has both sizes."""
+    """One record is larger than a frame may hold. The text has both sizes."""

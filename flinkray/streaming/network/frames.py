@@ -1,8 +1,8 @@
 """Frames: a fixed prefix, a small msgpack header, and a raw body.
 
-The prefix has the lengths of both, the kind of frame and a magic number.  Header and body are
-padded, so that a body begins, within its frame, and the next frame begins at multiples of 8 bytes:
-Arrow reads its buffers in place.
+The prefix has the lengths of header and body, the kind of frame and a magic number. Header and body
+are padded: a body begins at a multiple of 8 bytes within its frame, and so does the next frame.
+Arrow can therefore read its buffers in place.
 """
 
 from __future__ import annotations
@@ -16,75 +16,79 @@ import msgpack
 from flinkray.streaming.network.errors import WireFormatError
 
 PREFIX: Final = Struct("<QIHBB")
-"""Bytes of the body, bytes of the header with its padding, magic, kind, padding of the header."""
+"""(bytes of body, bytes of padded header, magic, kind, bytes of the header's padding)."""
 MAGIC: Final = 0xF1A7
 
 MAX_HEADER: Final = 32_768
-"""Bytes; larger ones are no headers."""
+"""Bytes. A frame with a larger header is malformed."""
 MAX_BODY: Final = 256 * 2**20
-"""Bytes; larger ones are refused at both ends."""
+"""Bytes. Larger bodies are refused at both ends."""
 
 # Consumer to producer.
 REQUEST: Final = 1
-"""(channel, partition, subpartition, credit, consumer)."""
+"""(channel, partition, subpartition, credit, consumer): asks for a subpartition."""
 CREDIT: Final = 2
-"""((channel, bytes), …)."""
+"""((channel, bytes granted, number of overtaking barriers that have reached the task), …)."""
 RELEASE: Final = 3
-"""(channel, reason or None): no more is wanted; None: because all was read."""
+"""(channel, reason): the consumer wants no more data. Reason None: it has read all."""
 # Producer to consumer.
 ACCEPTED: Final = 4
-"""(channel, producer)."""
+"""(channel, producer): the request is served."""
 NOT_FOUND: Final = 5
-"""(channel,)."""
+"""(channel,): the process does not have the partition."""
 DATA: Final = 6
-"""(channel, sequence number, backlog in bytes, urgent, element descriptions), body."""
+"""(channel, sequence number, backlog in bytes, is urgent, element descriptions), body."""
 FAILED: Final = 7
-"""(channel, reason)."""
+"""(channel, reason): the channel has failed."""
 SHARED_DATA: Final = 8
-"""As DATA, then region and size: the body is in shared memory."""
+"""Frame like DATA, followed by region and size: the body is in shared memory."""
 OFFERED: Final = 9
-"""(segment, process id, file number, bytes of a region, number of regions, token): there is this
-memory, too."""
+"""Offers new shared memory.
+(segment, process id, file number, bytes of a region, number of regions, token)."""
 DROPPED: Final = 10
-"""(segment, …): it will not be used any more."""
+"""(segment, …): the producer does not use these segments any more."""
 # Consumer to producer.
 MAPPED: Final = 11
-"""(segment, whether it could be mapped)."""
+"""(segment, whether the consumer could map it)."""
 RETURNED: Final = 12
-"""(region, …): nobody reads it any more."""
+"""(region, …): the consumer does not read these regions any more."""
 
 # Either way.
 LEAVE: Final = 13
-"""(channels that have used it,): nobody uses the connection here, and nobody will until LEFT comes:
-may it end?"""
+"""(number of uses of the connection,): asks whether the connection may end.
+The sender does not use it, and will not until LEFT arrives."""
 LEFT: Final = 14
-"""(whether it may): if so, nobody will use it any more there either."""
+"""(whether the connection may end,): if true, the answering side stops using it, too."""
 
-KINDS: Final = range(REQUEST, LEFT + 1)
+# Consumer to producer.
+PROCESSED: Final = 15
+"""(channel,): the task has processed all data. It waits for barriers and the end of the input."""
+
+KINDS: Final = range(REQUEST, PROCESSED + 1)
 
 Part = bytes | bytearray | memoryview
-"""Something that a socket takes."""
+"""Data that a socket can send."""
 
 _PADDING: Final = tuple(bytes(count) for count in range(8))
 
 
 def padding(size: int) -> bytes:
-    """What brings *size* to a multiple of 8."""
+    """Return the zero bytes that pad *size* bytes to a multiple of 8."""
     return _PADDING[-size & 7]
 
 
 def head(kind: int, header: Sequence[Any], body_size: int = 0) -> bytes:
-    """Prefix and header.  *body_size* is a multiple of 8."""
+    """Return prefix and header of a frame. *body_size* must be a multiple of 8."""
     packed: bytes = msgpack.packb(header)
     pad = -len(packed) & 7
     return PREFIX.pack(body_size, len(packed) + pad, MAGIC, kind, pad) + packed + _PADDING[pad]
 
 
 def parse_prefix(data: memoryview, position: int) -> tuple[int, int, int, int]:
-    """Size of the body, of the header with padding, of the padding, and the kind.
+    """Return (size of the body, size of the header with padding, size of the padding, kind).
 
     Raises:
-        WireFormatError: that is not the beginning of a frame.
+        WireFormatError: the data is not the beginning of a frame.
     """
     body_size, header_size, magic, kind, pad = PREFIX.unpack_from(data, position)
     if magic != MAGIC or kind not in KINDS or pad > 7:
@@ -97,9 +101,10 @@ def parse_prefix(data: memoryview, position: int) -> tuple[int, int, int, int]:
 
 
 def unpack_header(data: memoryview) -> tuple[Any, ...]:
-    """
+    """Return the unpacked header.
+
     Raises:
-        WireFormatError: that is not a header.
+        WireFormatError: the data is not a header.
     """
     try:
         header = msgpack.unpackb(data, use_list=False)

@@ -1,13 +1,13 @@
-"""Data in flight as bytes, to be stored with a checkpoint.
+"""Data in flight as bytes, stored with a checkpoint.
 
 ::
 
     magic, version (1 byte), checksum (4), pieces
 
 A piece is a head, descriptions and a body as :mod:`flinkray.streaming.network.element_codec` makes
-them, each at a multiple of 8 bytes.  Buffers that were overtaken are stored as they were sent; a
-schema that was sent before them comes with the first piece that needs it.  The head says which
-pieces have numbered their schemas together: those of one channel, and those encoded here.
+them, each at a multiple of 8 bytes. Overtaken buffers are stored as they were sent. A schema that
+was sent before them is stored with the first piece that needs it. The head names the source of the
+schema numbers: one channel, or the encoder of this module.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from flinkray.streaming.records.in_flight import EncodedElements, InFlight, Sche
 
 MAGIC: Final = b"flinkray in-flight\n"
 VERSION: Final = 1
-"""To be raised when descriptions or bodies of elements change; see the test of stored bytes."""
+"""Raise this when descriptions or bodies of elements change. A test compares stored bytes."""
 
 _HEADER: Final = len(MAGIC) + 1 + 4
 _PIECE: Final = Struct("<QIHxx")
@@ -45,11 +45,11 @@ _PIECE: Final = Struct("<QIHxx")
 
 
 def encode_elements(elements: Iterable[InFlight]) -> bytes:
-    """In their order.
+    """Encode elements in their order.
 
     Raises:
-        UnpicklableRecordsError: of records that have never left their process.
-        BatchTooLargeError: of such a batch.
+        UnpicklableRecordsError: records that have never left their process cannot be pickled.
+        BatchTooLargeError: a batch that has never left its process is too large.
     """
     encoder = ElementEncoder()
     sources: dict[SchemaSource, tuple[int, set[int]]] = {}
@@ -75,13 +75,13 @@ def encode_elements(elements: Iterable[InFlight]) -> bytes:
 
 
 def decode_elements(data: bytes, name: str = INLINE) -> list[Element]:
-    """What was encoded.  Columns lie in *data*.
+    """Decode the bytes of :func:`encode_elements`. Columns share the memory of *data*.
 
-    *name*: of the file, for errors.
+    *name*: name of the file, for errors.
 
     Raises:
-        CheckpointStorageError: it is not what was encoded.
-        StateMigrationError: it has records of classes that cannot be read any more.
+        CheckpointStorageError: the data is damaged or has another format.
+        StateMigrationError: the class of a record cannot be loaded any more.
     """
     check_format(name, data, MAGIC, VERSION)
     pieces = memoryview(data)[_HEADER:]

@@ -1,4 +1,4 @@
-"""Channels of a gate: from another process, or from a task in this one."""
+"""Channels of an input gate: from another process, or from a task in the same process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from flinkray.rpc.wire import codec
 from flinkray.streaming.network.buffers import OVERHEAD, count_records
 from flinkray.streaming.network.connection import Connection, ReceivingChannel
 from flinkray.streaming.network.credit import FloatingCredit, ReceiverCredit
-from flinkray.streaming.network.element_codec import ElementDecoder, barrier_of, is_event
+from flinkray.streaming.network.element_codec import (
+    ElementDecoder,
+    barrier_of,
+    is_end_of_input,
+    is_event,
+)
 from flinkray.streaming.network.errors import (
     PartitionUnavailableError,
     ProducerLostError,
     WireFormatError,
 )
-from flinkray.streaming.network.frames import CREDIT, RELEASE, REQUEST, head
+from flinkray.streaming.network.frames import CREDIT, PROCESSED, RELEASE, REQUEST, head
 from flinkray.streaming.network.input_gate import NetworkInputGate
 from flinkray.streaming.network.metrics import ChannelMetrics
 from flinkray.streaming.network.partitions import PartitionRegistry
@@ -33,7 +38,7 @@ from flinkray.streaming.records.in_flight import EncodedElements, InFlight
 
 
 class _Requests:
-    """When to ask again for a partition that was not found."""
+    """Pauses between requests for a partition that was not found."""
 
     def __init__(self, settings: NetworkSettings) -> None:
         self._initial = settings.request_backoff_initial
@@ -41,7 +46,7 @@ class _Requests:
         self._last: float | None = None
 
     def next_pause(self) -> float | None:
-        """Seconds; None: it was asked often enough."""
+        """Return the seconds to wait before the next request. None: give up."""
         if self._last is None:
             self._last = min(self._initial, self._longest)
         elif self._last < self._longest:
@@ -52,14 +57,14 @@ class _Requests:
 
 
 _Received = tuple[Any, pa.Buffer | None, int] | QueuedBarrier
-"""A buffer: descriptions, data and size in bytes; or a barrier that may overtake others."""
+"""A buffer as (descriptions, data, size in bytes), or a barrier that may overtake buffers."""
 
 
 class RemoteInputChannel:
     """Receives a subpartition from a producer in another process.
 
-    What was received stays as it came until the task takes it; that is when it is decoded, by the
-    task's thread, and when the producer gets new credit.
+    Received buffers stay encoded until the task takes them. Then the task's thread decodes them,
+    and the producer gets new credit.
     """
 
     def __init__(
@@ -82,11 +87,14 @@ class RemoteInputChannel:
         self._settings = settings
         self._timers = timers
         self._requests = _Requests(settings)
-        self._credit = ReceiverCredit(settings.exclusive_credit, floating)
+        self.credit = ReceiverCredit(settings.exclusive_credit, floating)
         self._connection: Connection | None = None
         self._channel: int | None = None
         self._producer = f"the producer of partition {partition_id} in {process_name}"
         self._is_served = False
+        self._is_processed = False
+        self._is_released = False
+        """Whether the producer was informed that this channel needs no more data."""
         self._is_closed = False
         self._sequence = 0
         self._received: deque[_Received] = deque()
@@ -97,10 +105,11 @@ class RemoteInputChannel:
     # --- asking -------------------------------------------------------------------------------
 
     def request(self) -> None:
-        """Connects, if need be, and waits for that.
+        """Request the subpartition.
+        Connects to the producer's process first, if needed, and blocks for it.
 
         Raises:
-            RpcConnectionError: the producer's process is not there, or refuses.
+            RpcConnectionError: the producer's process is not running or refuses the connection.
         """
         self._connection, self._channel = self._connect(self)
         if self._channel is None:
@@ -126,7 +135,8 @@ class RemoteInputChannel:
         )
 
     def not_found(self) -> None:
-        """The process does not have the partition; it may come."""
+        """Ask again later: the process does not have the partition yet.
+        After the last retry the gate fails with PartitionUnavailableError."""
         if self._is_served:
             return
         pause = self._requests.next_pause()
@@ -140,7 +150,7 @@ class RemoteInputChannel:
             self._timers.call_at(self._timers.clock.monotonic() + pause, self._send_request)
 
     def accepted(self, producer: str) -> None:
-        """The producer is known by name."""
+        """The producer serves the channel. *producer* is its name, for errors."""
         self._is_served = True
         self._producer = producer
 
@@ -154,10 +164,10 @@ class RemoteInputChannel:
         descriptions: Any,
         body: pa.Buffer | None,
     ) -> None:
-        """A buffer has come.
+        """Queue a buffer that has arrived.
 
         Raises:
-            WireFormatError: not the next one.
+            WireFormatError: the buffer is not the next in sequence.
         """
         self._sequence += 1
         if sequence != self._sequence:
@@ -165,9 +175,14 @@ class RemoteInputChannel:
         queued = None if body is not None else _queued_barrier(descriptions, is_urgent)
         size = OVERHEAD + (0 if body is None else body.size)
         with self._gate.lock:
-            more = self._credit.on_received(size, backlog)
+            if self._is_closed:
+                return
+            more = self.credit.on_received(size, backlog)
             self._received.append(queued or (descriptions, body, size))
-        if more:
+        if self._is_processed and is_end_of_input(descriptions):
+            # the task may be busy for long, and the producer must not wait for the task
+            self._release(None)
+        elif more:
             self._send_credit(more)
         if queued is None:
             self._gate.has_data(self._number)
@@ -175,7 +190,7 @@ class RemoteInputChannel:
             self._gate.barrier_came(self._number, queued)
 
     def fail(self, reason: str) -> None:
-        """The producer or the connection to it is gone."""
+        """Fail the gate: the producer or the connection to it was lost."""
         if not self._is_closed:
             self._gate.fail(ProducerLostError(self._producer, self._gate.consumer, reason))
 
@@ -200,40 +215,63 @@ class RemoteInputChannel:
                 )
         return elements
 
+    def was_given(self, barrier: QueuedBarrier, before: QueuedBarrier | None) -> None:
+        if before is not None and not before.is_reached:
+            with self._gate.lock:
+                self._received.remove(before)
+        self._barrier_taken(barrier)
+
     def restore(self, elements: Sequence[Element]) -> None:
         self._elements.extend(elements)
+
+    def processed(self) -> None:
+        assert self._connection is not None
+        self._is_processed = True
+        self._connection.send(head(PROCESSED, (self._channel,)))
 
     def _take_next(self) -> None:
         received = self._received.popleft()
         if isinstance(received, QueuedBarrier):
             barrier = received.reach()
-            elements: list[Element] = [] if barrier is None else [barrier]
-            size = OVERHEAD
-        else:
-            descriptions, body, size = received
-            elements = self._decoder.decode(descriptions, body)
+            if barrier is not None:
+                self._elements.append(barrier)
+                self._barrier_taken(received)
+            return
+        descriptions, body, size = received
+        elements = self._decoder.decode(descriptions, body)
         self._elements.extend(elements)
-        with self._gate.lock:
-            more = self._credit.on_taken(size)
-        if more and not self._is_closed:
-            self._send_credit(more)
-        self._taken.add_buffer(count_records(elements), size - OVERHEAD)
+        self._buffer_taken(size, count_records(elements))
 
-    def _send_credit(self, size: int) -> None:
+    def _barrier_taken(self, barrier: QueuedBarrier) -> None:
+        self._buffer_taken(OVERHEAD, 0, overtaking=barrier.was_urgent)
+
+    def _buffer_taken(self, size: int, records: int, overtaking: bool = False) -> None:
+        with self._gate.lock:
+            more = self.credit.on_taken(size)
+        if (more or overtaking) and not (self._is_closed or self._is_released):
+            self._send_credit(more, overtaking)
+        self._taken.add_buffer(records, size - OVERHEAD)
+
+    def _send_credit(self, size: int, overtaking: bool = False) -> None:
         assert self._connection is not None
-        self._connection.send(head(CREDIT, ((self._channel, size),)))
+        self._connection.send(head(CREDIT, ((self._channel, size, int(overtaking)),)))
 
     def close(self, reason: str | None) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
         with self._gate.lock:
-            self._credit.close()
-        self._received.clear()
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self.credit.close()
+            self._received.clear()
         self._elements.clear()
-        if self._connection is not None and self._channel is not None:
-            self._connection.remove_channel(self._channel)
-            self._connection.send(head(RELEASE, (self._channel, reason)))
+        self._release(reason)
+
+    def _release(self, reason: str | None) -> None:
+        if self._connection is None or self._channel is None or self._is_released:
+            return
+        self._is_released = True
+        self._connection.remove_channel(self._channel)
+        self._connection.send(head(RELEASE, (self._channel, reason)))
 
     def metrics(self) -> ChannelMetrics:
         taken = self._taken
@@ -241,21 +279,20 @@ class RemoteInputChannel:
             taken.bytes,
             taken.records,
             taken.buffers,
-            self._credit.in_use,
+            self.credit.in_use,
             len(self._received),
         )
 
 
 def _queued_barrier(descriptions: Any, is_urgent: bool) -> QueuedBarrier | None:
-    """None: it is no barrier, or one that stays in line."""
     barrier = barrier_of(descriptions)
     if barrier is None or not (is_urgent or barrier.overtakes_at is not None):
         return None
-    return QueuedBarrier(barrier)
+    return QueuedBarrier(barrier, is_urgent)
 
 
 class LocalInputChannel:
-    """Takes a subpartition from a producer in the same process: nothing is encoded or copied."""
+    """Takes a subpartition from a producer in the same process. Nothing is encoded or copied."""
 
     def __init__(
         self,
@@ -336,12 +373,21 @@ class LocalInputChannel:
         return self._elements.popleft()
 
     def in_flight(self, barrier: QueuedBarrier) -> list[InFlight]:
-        """What was taken out of the subpartition and not by the task: nothing is taken out of it
-        after the barrier before the task has that."""
+        """Return the elements taken from the subpartition but not yet by the task. They stay here.
+        After the barrier nothing more is taken from the subpartition before the task has the
+        barrier."""
         return list(self._elements)
+
+    def was_given(self, barrier: QueuedBarrier, before: QueuedBarrier | None) -> None:
+        if before is not None and self._view is not None:
+            self._view.forget(before)
 
     def restore(self, elements: Sequence[Element]) -> None:
         self._elements.extend(elements)
+
+    def processed(self) -> None:
+        assert self._view is not None
+        self._view.processed()
 
     def close(self, reason: str | None) -> None:
         if self._is_closed:

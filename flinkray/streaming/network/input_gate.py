@@ -1,4 +1,4 @@
-"""The consuming end: a task's channels from all its producers, read as one input."""
+"""The consuming end: the channels from all producers of a task, read as one input."""
 
 from __future__ import annotations
 
@@ -18,22 +18,31 @@ from flinkray.streaming.records.in_flight import InFlight
 
 
 class InputChannel(Protocol):
-    """One channel of a gate, by whatever way its elements come."""
+    """One channel of a gate, local or remote."""
 
     def request(self) -> None:
-        """Ask for the data; returns before it comes."""
+        """Request the data and return before it arrives."""
 
     def take(self) -> Element | None:
-        """The next element; None: there is none now, and the gate will be told of the next."""
+        """Return the next element. None: no element now; the channel calls the gate's
+        :meth:`NetworkInputGate.has_data` when the next one arrives."""
 
     def in_flight(self, barrier: QueuedBarrier) -> list[InFlight]:
-        """What came before a barrier that is still in the queue, and was not taken; it stays."""
+        """Return the elements before a barrier in the queue that were not taken yet.
+        They stay queued."""
+
+    def was_given(self, barrier: QueuedBarrier, before: QueuedBarrier | None) -> None:
+        """The task has taken *barrier* early. It stays in the queue and marks its place.
+        *before*: the barrier that was taken so before. Its place is not needed any more."""
 
     def restore(self, elements: Sequence[Element]) -> None:
-        """To be taken before all that comes."""
+        """Put these elements before all elements that arrive."""
+
+    def processed(self) -> None:
+        """Tell the producer that the task has processed all data."""
 
     def close(self, reason: str | None) -> None:
-        """No more is wanted; None: all was read."""
+        """Close the channel. *reason*: why no more data is wanted. None: all data was read."""
 
     def metrics(self) -> ChannelMetrics: ...
 
@@ -41,13 +50,9 @@ class InputChannel(Protocol):
 class NetworkInputGate(InputGate):
     """An :class:`~flinkray.streaming.channels.InputGate` over channels from other tasks.
 
-    One thread, the task's, polls and closes it.  Channels with data wait in a queue for their turn,
-    so that polling costs the same for two channels as for two hundred; one that a barrier blocks
-    is passed over until :meth:`resume_all`.
-
-    Args:
-        consumer: task and process, for errors.
-        timers: let barriers overtake what they have waited behind for too long.
+    Only the task's thread polls and closes the gate. Channels with data wait in a queue for their
+    turn, so polling two hundred channels costs no more than polling two. A channel that is blocked
+    by a barrier is skipped until :meth:`resume_all`. *timers* let barriers overtake buffers.
     """
 
     def __init__(self, consumer: str, timers: Timers) -> None:
@@ -55,36 +60,38 @@ class NetworkInputGate(InputGate):
         self.consumer = consumer
         self._timers = timers
         self.lock = threading.Lock()
-        """Of what threads that receive and the task share, credit included."""
+        """Lock on the state that receiving threads and the task share, credit included."""
         self._inputs: list[InputChannel] = []
         self._ready: deque[int] = deque()
         self._is_listed: list[bool] = []
         self._urgent: deque[tuple[int, QueuedBarrier]] = deque()
         self._polled: dict[int, QueuedBarrier] = {}
-        """By channel, the last one that has overtaken what waits in it."""
+        """By channel: the last barrier that has overtaken the elements waiting in the channel."""
         self._failure: Exception | None = None
         self._on_available: Callable[[], None] | None = None
         self._is_closed = False
 
     def add(self, channel: InputChannel) -> int:
-        """The channel's number here."""
+        """Add a channel and return its number in this gate."""
         number = len(self._inputs)
         self._inputs.append(channel)
         self._is_listed.append(False)
         self._open.append(True)
+        self._has_data.append(True)
         self._blocked.append(False)
         self.channels.append(channel)  # type: ignore[arg-type]
         return number
 
     def request(self) -> None:
-        """Ask all producers for their data.  Connects to their processes where that was not done
-        yet, and waits for it."""
+        """Request data from all producers.
+        Connects to the producers' processes first, if needed, and blocks during this."""
         for channel in self._inputs:
             channel.request()
 
     def listen(self, callback: Callable[[], None]) -> None:
-        """Be called, from any thread, when :meth:`poll` has something to give (or to raise) after
-        it had nothing.  It must not block."""
+        """Register a callback that announces new elements.
+        It is called when :meth:`poll` can return an element (or raise) again after it returned
+        None. It may run in any thread and must not block."""
         self._on_available = callback
         if self.has_elements():
             callback()
@@ -92,10 +99,10 @@ class NetworkInputGate(InputGate):
     # --- for the task -------------------------------------------------------------------------
 
     def poll(self) -> tuple[int, Element] | None:
-        """The next element and its channel; None where there is none at the moment.
+        """Return (channel, next element). None if there is no element at the moment.
 
         Raises:
-            ProducerLostError, PartitionUnavailableError: what was to come will not.
+            ProducerLostError, PartitionUnavailableError: some of the input will not arrive.
         """
         if self._failure is not None:
             raise self._failure
@@ -116,13 +123,15 @@ class NetworkInputGate(InputGate):
         return None
 
     def poll_overtaking(self) -> tuple[int, Barrier] | None:
-        """A barrier that has overtaken what waits in its channel, blocked or not, and its channel;
-        None where there is none at the moment."""
+        """Return (channel, barrier) for a barrier that has overtaken waiting elements.
+        The channel may be blocked. None if there is no such barrier at the moment."""
         while self._urgent:
             number, queued = self._urgent.popleft()
             barrier = queued.give()
             if barrier is not None:
+                before = self._polled.get(number)
                 self._polled[number] = queued
+                self._inputs[number].was_given(queued, before)
                 return number, barrier
         return None
 
@@ -130,7 +139,8 @@ class NetworkInputGate(InputGate):
         channel = self._inputs[number]
         element = channel.take()
         if element is None:
-            # what comes from now on lists the channel again; what came just before is looked for
+            # data that arrives from now on lists the channel again; look for data that came just
+            # before
             self._is_listed[number] = False
             element = channel.take()
             if element is not None:
@@ -145,35 +155,41 @@ class NetworkInputGate(InputGate):
             return True
         return any(not self._blocked[number] for number in tuple(self._ready))
 
+    def end_data(self, channel: int) -> None:
+        self._has_data[channel] = False
+        self._inputs[channel].processed()
+
     def end(self, channel: int) -> None:
         super().end(channel)
         self._inputs[channel].close(None)
 
     def close(self, reason: str = "the consumer ended") -> None:
-        """Read no more; producers that have not come to their end are told."""
+        """Read no more. Sends the reason to all producers that have not ended."""
         self._is_closed = True
         for number, channel in enumerate(self._inputs):
             if self._open[number]:
                 channel.close(reason)
 
     def in_flight(self, channel: int) -> list[InFlight]:
-        """What the barrier that was polled last has overtaken in its channel (unaligned
-        checkpoints, ST-06): what had come before it, and was not polled.  It stays."""
+        """Return the elements in a channel that the last polled barrier has overtaken.
+        They were received before the barrier and not polled (unaligned checkpoints, ST-06). They
+        stay in the channel."""
         queued = self._polled.get(channel)
         if queued is None or queued.is_reached:
             return []
         return self._inputs[channel].in_flight(queued)
 
     def restore(self, channel: int, elements: Sequence[Element]) -> None:
-        """Give what was in flight in a channel when a checkpoint overtook it, before anything that
-        comes; to be called before :meth:`request`."""
+        """Restore the elements that were in flight in a channel.
+        A checkpoint barrier had overtaken them. They come before all other elements. Call this
+        before :meth:`request`."""
         self._inputs[channel].restore(elements)
         self.has_data(channel)
 
     # --- for channels, from any thread --------------------------------------------------------
 
     def has_data(self, number: int) -> None:
-        """The channel has something."""
+        """Queue the channel for polling, because it has data, and wake the task."""
         if self._is_listed[number]:
             return
         with self.lock:
@@ -184,8 +200,9 @@ class NetworkInputGate(InputGate):
         self._notify()
 
     def barrier_came(self, number: int, queued: QueuedBarrier) -> None:
-        """It is in the channel's queue, and overtakes what is before it there: at once, or if it is
-        there still when it has waited for too long (ST-08)."""
+        """A barrier was queued in the channel.
+        It overtakes the buffers before it: at once, or when it has waited in the queue for too long
+        (ST-08)."""
         self.has_data(number)
         overtakes_at = queued.barrier.overtakes_at
         clock = self._timers.clock
@@ -203,7 +220,7 @@ class NetworkInputGate(InputGate):
             self._notify()
 
     def fail(self, failure: Exception) -> None:
-        """Some of the input will not come."""
+        """Fail the gate: some of the input will not arrive."""
         if self._failure is None and not self._is_closed:
             self._failure = failure
             self._notify()
@@ -213,12 +230,12 @@ class NetworkInputGate(InputGate):
             self._on_available()
 
     def metrics(self) -> ChannelMetrics:
-        """The sum over all channels."""
+        """Return the sum over all channels."""
         total = ChannelMetrics()
         for channel in self._inputs:
             total += channel.metrics()
         return total
 
     def channel_metrics(self) -> Sequence[ChannelMetrics]:
-        """Of each channel."""
+        """Return the metrics of each channel."""
         return [channel.metrics() for channel in self._inputs]

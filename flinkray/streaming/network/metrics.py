@@ -1,4 +1,4 @@
-"""Figures of channels, by Flink's names."""
+"""Channel metrics, with Flink's names."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from flinkray.streaming.functions.metrics import MetricGroup
 
 @dataclass(slots=True)
 class ChannelMetrics:
-    """Of one channel, or the sum over many.  Counted without locks by the threads that move the
-    data, so a reading may be in between two buffers."""
+    """Metrics of one channel, or the sum over many channels.
+
+    The threads that move the data count without locks, so a reading may be between two buffers.
+    """
 
     bytes: int = 0
-    """That were sent (of a blocking result: written), or taken by the task; in memory (estimated
-    for Python values), where both tasks are in one process."""
+    """Bytes that were sent (blocking result: written), or taken by the task.
+
+    If both tasks are in one process: bytes in memory (estimated for Python values).
+    """
     records: int = 0
     buffers: int = 0
     queued_bytes: int = 0
-    """Now waiting: to be sent, or to be taken by the task."""
+    """Bytes that wait to be sent, or to be taken by the task."""
     queued_buffers: int = 0
     back_pressured_seconds: float = 0.0
-    """The time for which the writer had to wait."""
+    """Seconds for which the writer had to wait."""
 
     def add_buffer(self, records: int, size: int) -> None:
-        """One more has passed, of that many bytes."""
+        """Count a buffer of *size* bytes."""
         self.buffers += 1
         self.records += records
         self.bytes += size
@@ -44,7 +48,7 @@ Read = Callable[[], ChannelMetrics]
 
 
 def register_output(group: MetricGroup, read: Read) -> None:
-    """Show the figures of a partition in a task's group; *read* is its ``metrics``."""
+    """Register a partition's metrics in a task's group. *read* is the partition's ``metrics``."""
     group.gauge("numBytesOut", lambda: read().bytes)
     group.gauge("numRecordsOut", lambda: read().records)
     group.gauge("numBuffersOut", lambda: read().buffers)
@@ -55,7 +59,7 @@ def register_output(group: MetricGroup, read: Read) -> None:
 
 
 def register_input(group: MetricGroup, read: Read) -> None:
-    """Show the figures of a gate in a task's group; *read* is its ``metrics``."""
+    """Register the metrics of a gate in a task's group. *read* is the gate's ``metrics``."""
     group.gauge("numBytesIn", lambda: read().bytes)
     group.gauge("numRecordsIn", lambda: read().records)
     group.gauge("numBuffersIn", lambda: read().buffers)

@@ -1,4 +1,4 @@
-"""The result partitions of a process, and who waits for which."""
+"""The result partitions of a process, and the consumers that wait for partitions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Serve = Callable[[ResultPartition], None]
 
 
 class PartitionRegistry:
-    """Partitions by id.  From any thread."""
+    """Partitions by id. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -20,9 +20,10 @@ class PartitionRegistry:
         self._waiting: dict[Any, dict[Hashable, Serve]] = {}
 
     def add(self, partition: ResultPartition) -> None:
-        """
+        """Add a partition and serve the consumers that wait for it.
+
         Raises:
-            ValueError: one of that id is there.
+            ValueError: a partition with this id exists.
         """
         with self._lock:
             if partition.id in self._partitions:
@@ -33,13 +34,14 @@ class PartitionRegistry:
             serve(partition)
 
     def remove(self, partition: ResultPartition) -> None:
-        """It is not found any more."""
+        """Remove the partition."""
         with self._lock:
             if self._partitions.get(partition.id) is partition:
                 del self._partitions[partition.id]
 
     def request(self, partition_id: Any, who: Hashable, serve: Serve) -> bool:
-        """Have *serve* called with the partition: now, or when it comes.  Whether now."""
+        """Call *serve* with the partition: now, or when it is added.
+        Return True if it was called now."""
         with self._lock:
             partition = self._partitions.get(partition_id)
             if partition is None:
@@ -49,11 +51,11 @@ class PartitionRegistry:
         return True
 
     def withdraw(self, who: Hashable) -> None:
-        """Whoever that is waits for nothing any more."""
+        """Cancel the pending requests of *who*."""
         self._withdraw(lambda waiting: waiting == who)
 
     def withdraw_all(self, connection: object) -> None:
-        """Nor does anybody at the other end of that connection."""
+        """Cancel all pending requests that came over this connection."""
         self._withdraw(lambda waiting: isinstance(waiting, tuple) and waiting[0] is connection)
 
     def _withdraw(self, is_meant: Callable[[Hashable], bool]) -> None:
@@ -65,6 +67,6 @@ class PartitionRegistry:
                     del self._waiting[partition_id]
 
     def all(self) -> list[ResultPartition]:
-        """Those that are there."""
+        """Return the registered partitions."""
         with self._lock:
             return list(self._partitions.values())

@@ -1,32 +1,68 @@
-"""A barrier in a channel that may overtake what came before it there."""
+"""A barrier in a channel that may overtake the elements before it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flinkray.streaming.records.elements import Barrier
+from flinkray.streaming.records.in_flight import InFlight, Settled
 
 
 class QueuedBarrier:
-    """It has a place in the channel's queue, which divides what it overtakes from what was sent
-    after it, and the gate may give it to the task before the task comes to that place.  It is given
-    once, by whichever way is the first.  Both are the task's thread.
-    """
+    """A barrier in the queue of a channel.
+    Its place divides the elements that it overtakes from those sent later. The task gets the
+    barrier once: early from the gate, or when the task reaches its place. Only the task's thread
+    calls the methods."""
 
-    __slots__ = ("_is_given", "barrier", "is_reached")
+    __slots__ = ("_is_given", "barrier", "is_reached", "was_urgent")
 
-    def __init__(self, barrier: Barrier) -> None:
+    def __init__(self, barrier: Barrier, was_urgent: bool = False) -> None:
         self.barrier = barrier
+        self.was_urgent = was_urgent
+        """The barrier has already overtaken buffers at its sender."""
         self.is_reached = False
-        """All that was sent before it was taken."""
+        """All elements that were sent before the barrier were taken."""
         self._is_given = False
 
     def give(self) -> Barrier | None:
-        """None: the task has it."""
+        """Return the barrier, to be given to the task. None if the task already has it."""
         if self._is_given:
             return None
         self._is_given = True
         return self.barrier
 
     def reach(self) -> Barrier | None:
-        """The task has come to its place.  None: it has it."""
+        """Mark the barrier's place as reached. Return the barrier, or None as in :meth:`give`."""
         self.is_reached = True
         return self.give()
+
+
+class WaitingBarrier:
+    """Tracks a barrier until every subpartition has sent it, in line or before waiting buffers.
+    The partition's lock is held in all methods except :meth:`tell`.
+
+    Args:
+        subpartitions: number of subpartitions in which the barrier waits.
+        settled: gets the overtaken elements, once they are known for all subpartitions.
+    """
+
+    def __init__(self, barrier: Barrier, subpartitions: int, settled: Settled) -> None:
+        self.barrier = barrier
+        self._left = subpartitions
+        self._overtaken: dict[int, Sequence[InFlight]] = {}
+        self._settled = settled
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the barrier waits in no subpartition any more."""
+        return not self._left
+
+    def leave(self, subpartition: int, overtaken: Sequence[InFlight]) -> None:
+        """Note that a subpartition has sent the barrier, and which elements it has overtaken."""
+        self._left -= 1
+        if overtaken:
+            self._overtaken[subpartition] = overtaken
+
+    def tell(self) -> None:
+        """Call the *settled* callback with the overtaken elements by subpartition."""
+        self._settled(self._overtaken)

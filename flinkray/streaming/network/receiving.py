@@ -1,7 +1,6 @@
-"""Frames are received in place: what Arrow reads is the memory that the socket has filled.
+"""Frames are received in place: Arrow reads the memory that the socket has filled.
 
-Small frames share a slab, a large body has memory of its own.  Memory comes from Arrow's pool and
-is freed with the last batch that lies in it.
+Small frames share a slab. A large body has its own memory, freed with the last batch in it.
 """
 
 from __future__ import annotations
@@ -13,31 +12,32 @@ import pyarrow as pa
 from flinkray.streaming.network.frames import PREFIX, parse_prefix, unpack_header
 
 SLAB: Final = 65_536
-"""Bytes that are read at once, if so many have come."""
+"""Bytes that are read at once, if so many have arrived."""
 
 ALONE_FROM: Final = 16_384
-"""Bytes; a larger body is not read into what is left of a slab, it gets memory of its own."""
+"""Bytes. A larger body is read into its own memory, not into the rest of a slab."""
 
 COPIED_BELOW: Final = 2_048
-"""Bytes; a smaller body is copied out, so that it does not keep a whole slab alive."""
+"""Bytes. A smaller body is copied, so that it does not keep a whole slab alive."""
 
 _PEEK: Final = 512
-"""Bytes that are read first when large bodies follow one another: a head, and little of a body,
-which has to be copied to its own memory."""
+"""Bytes that are read first when large bodies follow one another.
+Enough for a head and little of the body, because that part has to be copied into the body's own
+memory."""
 
 
 class ByteSource(Protocol):
-    """Where bytes come from."""
+    """Source of received bytes."""
 
     def recv_into(self, view: memoryview) -> int:
-        """Wait for some bytes; 0: there will be no more."""
+        """Wait for data, write it to *view*, return its bytes. 0: the source has ended."""
 
     def recv_exactly(self, view: memoryview) -> bool:
-        """Fill *view*; False: that many did not come."""
+        """Fill *view*. Return False if the source ends before *view* is full."""
 
 
 class FrameReader:
-    """Reads one frame after the other.  For one thread."""
+    """Reads one frame after the other. For use by one thread."""
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
@@ -50,7 +50,7 @@ class FrameReader:
         self._view = memoryview(self._slab).cast("B")
 
     def _has(self, count: int) -> bool:
-        """Wait until so many bytes are there; False: they do not come."""
+        """Wait until *count* bytes are in the slab. Return False if the source ends before."""
         while self._end - self._begin < count:
             if self._begin + count > SLAB:
                 kept = self._view[self._begin : self._end]
@@ -65,10 +65,10 @@ class FrameReader:
         return True
 
     def next(self) -> tuple[int, tuple[Any, ...], pa.Buffer | None, int] | None:
-        """Kind, header, body and size of the next frame; None: there are no more.
+        """Return (kind, header, body, size) of the next frame. None: the source has ended.
 
         Raises:
-            WireFormatError: something else came.
+            WireFormatError: the data is not a frame.
             OSError: the connection broke.
         """
         if not self._has(PREFIX.size):

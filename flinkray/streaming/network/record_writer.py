@@ -1,4 +1,4 @@
-"""The writer of a task in front of a result partition."""
+"""The writer of a task for one result partition."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from flinkray.streaming.records.partitioners import StreamPartitioner
 class PartitionWriter(RecordWriter):
     """Divides batches among the subpartitions of a partition.
 
-    Small batches are put together there, by size and buffer time-out; so :meth:`flush`, which a
-    task calls when it has nothing to do, sends nothing.
+    The subpartitions merge small batches, by size and buffer time-out. So :meth:`flush`, which a
+    task calls when it is idle, sends nothing.
     """
 
     def __init__(self, partition: ResultPartition, partitioner: StreamPartitioner) -> None:
@@ -23,9 +23,10 @@ class PartitionWriter(RecordWriter):
         self._puts = [subpartition.put for subpartition in partition.subpartitions]
 
     def has_room(self) -> bool:
-        """
+        """Return whether the consumers keep up.
+
         Raises:
-            ConsumerLostError, PartitionReleasedError: there is no use in writing.
+            ConsumerLostError, PartitionReleasedError: the output can no longer be read.
         """
         return self.partition.has_room()
 
@@ -39,3 +40,17 @@ class PartitionWriter(RecordWriter):
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None:
         self.partition.barrier(barrier, settled)
+
+    def end_of_data(self) -> None:
+        self.partition.end_of_data()
+
+    def is_processed(self) -> bool:
+        """Return whether every consumer has processed all data.
+
+        Raises:
+            ConsumerLostError, PartitionReleasedError: a consumer will never do so.
+        """
+        return self.partition.is_processed
+
+    def end_of_input(self) -> None:
+        self.partition.end_of_input()

@@ -1,4 +1,4 @@
-"""The producing end: what a task writes, divided into one subpartition for each consumer."""
+"""The producing end: the output of a task, divided into one subpartition per consumer."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from flinkray.streaming.network.buffers import EVENTS, OVERHEAD, Buffer, count_r
 from flinkray.streaming.network.element_codec import ElementEncoder
 from flinkray.streaming.network.errors import BatchTooLargeError, PartitionReleasedError
 from flinkray.streaming.network.metrics import ChannelMetrics
+from flinkray.streaming.network.queued_barrier import WaitingBarrier
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.timers import Timers
-from flinkray.streaming.network.waiting_barrier import WaitingBarrier
 from flinkray.streaming.records.elements import (
+    END_OF_DATA,
+    END_OF_INPUT,
     Barrier,
     Block,
     Columns,
@@ -32,20 +34,16 @@ from flinkray.streaming.records.in_flight import EncodedElements, InFlight, Sett
 from flinkray.streaming.records.sizes import bytes_of
 
 _SIGN_SIZE = 64
-"""Bytes that are counted for an element that is no batch."""
+"""Bytes counted for an element that is not a batch."""
 
 
 class ResultPartition:
-    """What one subtask produces for the consumers of one edge, pipelined: read while it is written.
+    """The pipelined output of one subtask for the consumers of one edge: read while it is written.
 
-    One thread writes.  What is written waits in its subpartition until the consumer has credit for
-    it; :meth:`has_room` tells when the writer should wait.
-
-    Args:
-        partition_id: hashable, and something that a message may hold.
-        producer: task and process, for errors.
-        buffer_timeout: the longest, in seconds, that a record waits for others to be sent with;
-            0: nothing waits; None: until a segment is full.
+    One thread writes. Written elements wait in their subpartition until the consumer has credit for
+    them. *partition_id* must be hashable, and encodable in a message. *buffer_timeout*: the longest
+    time in seconds that a record waits to be sent with others. 0: nothing waits. None: records wait
+    until a segment is full.
     """
 
     is_blocking = False
@@ -67,14 +65,14 @@ class ResultPartition:
         self.encoder = ElementEncoder()
         self.lock = threading.Lock()
         self.record_size = 64.0
-        """Estimated bytes of a record that has no Arrow type and is sent to another process;
-        follows what was encoded."""
+        """Estimated bytes of a record that has no Arrow type and is sent to another process.
+        Adapts to the size of encoded records."""
         self.queued = 0
         """Bytes of finished buffers that wait, in all subpartitions."""
         self.full = 0
-        """Subpartitions that have as much waiting as they may."""
+        """Number of subpartitions that have reached their limit of waiting bytes."""
         self.settled: deque[WaitingBarrier] = deque()
-        """Those that were sent in line, or have overtaken what was not sent; to be told."""
+        """Barriers that all subpartitions have sent and that are still to be reported."""
         self._timers = timers
         self._most_queued = subpartitions * settings.exclusive_credit + settings.floating_credit
         self._flush_at: float | None = None
@@ -82,11 +80,11 @@ class ResultPartition:
         self._full_seconds = 0.0
         self._failure: Exception | None = None
         self._unsent: Exception | None = None
-        """Of records that could not be sent; the writer has not heard of it yet."""
+        """Error of records that a timer could not send. The writer's next call raises it."""
         self._on_change: Callable[[], None] | None = None
         self._on_consumed: Callable[[], None] | None = None
         self.subpartitions: tuple[Subpartition, ...] = self._make(subpartitions)
-        """Each is a channel for a :class:`~flinkray.streaming.channels.RecordWriter`."""
+        """Channels for a :class:`~flinkray.streaming.channels.RecordWriter`."""
 
     def _make(self, count: int) -> tuple[Subpartition, ...]:
         return tuple(Subpartition(self, index) for index in range(count))
@@ -94,10 +92,10 @@ class ResultPartition:
     # --- for the writer -----------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Whether the consumers keep up.
+        """Return whether less data waits than the limit allows. If not, the writer should wait.
 
         Raises:
-            ConsumerLostError, PartitionReleasedError: there is no use in writing.
+            ConsumerLostError, PartitionReleasedError: the output can no longer be read.
         """
         self.check()
         has_room = self.full <= 0 and self.queued < self._most_queued
@@ -107,7 +105,7 @@ class ResultPartition:
         elif self._full_since is None:
             with self.lock:
                 self._full_since = self.clock.monotonic()
-            return self.has_room()  # what made room meanwhile could not have told
+            return self.has_room()  # check again: buffers taken in the meantime did not call back
         return has_room
 
     def _note_room(self) -> None:
@@ -117,13 +115,15 @@ class ResultPartition:
                 self._full_since = None
 
     def restore(self, subpartition: int, elements: Sequence[Element]) -> None:
-        """Send what was in flight in a subpartition when a checkpoint overtook it; before anything
-        is written.  Raises what :meth:`Subpartition.put` does."""
+        """Send the restored in-flight elements of a subpartition.
+        A checkpoint barrier had overtaken them. Call this before anything is written. Raises as
+        :meth:`Subpartition.put` does."""
         for element in elements:
             self.subpartitions[subpartition].put(element)
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None:
-        """Send it to all consumers.  Raises what :meth:`Subpartition.put` does."""
+        """Send a barrier to all consumers. Raises as :meth:`Subpartition.put` does.
+        *settled* gets the elements that the barrier has overtaken, by subpartition."""
         pause = self._pause_before(barrier)
         if barrier.unaligned or (pause is not None and pause <= 0):
             barrier = replace(barrier, unaligned=True)
@@ -141,13 +141,13 @@ class ResultPartition:
         self._timers.call_at(self.clock.monotonic() + pause, partial(self._overtake, waiting))
 
     def _pause_before(self, barrier: Barrier) -> float | None:
-        """Seconds until it is to overtake what waits; None: it stays in line."""
+        """Return the seconds until the barrier overtakes waiting buffers. None: never."""
         overtakes_at = barrier.overtakes_at
         return None if overtakes_at is None else overtakes_at / 1000 - self.clock.time()
 
     def _overtake(self, waiting: WaitingBarrier) -> None:
-        """It has waited for too long (ST-08).  What it overtakes may have to be copied; if that
-        fails, the writer is told."""
+        """Let a barrier overtake waiting buffers, after its alignment time-out (ST-08).
+        Overtaken elements may have to be copied. If the copy fails, the writer gets the error."""
         with self.lock:
             if waiting.is_settled:
                 return
@@ -159,51 +159,74 @@ class ResultPartition:
                 self._unsent = error
                 notify.append(self._on_change)
         if waiting.is_settled:
-            waiting.tell()  # before its consumers have it, and may come to their ends
+            waiting.tell()  # before the consumers have the barrier, and may come to their ends
         for callback in notify:
             if callback is not None:
                 callback()
 
     def flush(self) -> None:
-        """Send what waits to be sent with more."""
+        """Send the elements that wait to be sent together with others."""
         for subpartition in self.subpartitions:
             subpartition.flush()
 
+    def end_of_data(self) -> None:
+        """Tell all consumers that only barriers follow. Raises as :meth:`Subpartition.put` does."""
+        for subpartition in self.subpartitions:
+            subpartition.put(END_OF_DATA)
+
+    def end_of_input(self) -> None:
+        """Tell all consumers that nothing follows. Raises as :meth:`Subpartition.put` does."""
+        for subpartition in self.subpartitions:
+            subpartition.put(END_OF_INPUT)
+            subpartition.hand_over()
+
     def listen(self, callback: Callable[[], None]) -> None:
-        """Be called, from any thread, when there may be room again and when writing has become
-        useless.  It must not block."""
+        """Register a callback for changes that the writer waits for.
+        It is called when there may be room again, when all data was processed, or when writing
+        has become useless. It may run in any thread and must not block."""
         self._on_change = callback
 
     def fail(self, reason: str) -> None:
-        """The task has failed or was cancelled: its consumers shall fail too."""
+        """Fail the consumers: the task has failed or was cancelled."""
         self._end(
             PartitionReleasedError(f"partition {self.id} of {self.producer}: {reason}"), reason
         )
 
     def release(self) -> None:
-        """Nobody needs the partition any more; consumers that still read it fail."""
+        """Release the partition. Consumers that still read it fail."""
         self.fail("the partition was released")
 
-    # --- for those who look after it ----------------------------------------------------------
+    # --- for the owner of the partition -------------------------------------------------------
 
     @property
     def failure(self) -> Exception | None:
-        """Why nothing can be written any more."""
+        """Why nothing can be written any more. None while writing is possible."""
         return self._failure or self._unsent
 
     @property
+    def is_processed(self) -> bool:
+        """Whether every consumer has processed all data.
+
+        Raises:
+            ConsumerLostError, PartitionReleasedError: a consumer will never process all data.
+        """
+        self.check()
+        return all(subpartition.is_processed for subpartition in self.subpartitions)
+
+    @property
     def is_consumed(self) -> bool:
-        """Whether every consumer has read all to the end."""
+        """Whether every consumer has read everything and does not need the producer any more."""
         return all(subpartition.is_consumed for subpartition in self.subpartitions)
 
     def on_consumed(self, callback: Callable[[], None]) -> None:
-        """Be called, from any thread, when every consumer has read all."""
+        """Register a callback for when every consumer has read everything.
+        It may run in any thread."""
         self._on_consumed = callback
         if self.is_consumed:
             callback()
 
     def metrics(self) -> ChannelMetrics:
-        """The sum over all subpartitions, with the time that the writer was held up."""
+        """Return the sum over all subpartitions, and the time for which the writer was blocked."""
         total = ChannelMetrics()
         for subpartition in self.subpartitions:
             total += subpartition.metrics()
@@ -217,13 +240,13 @@ class ResultPartition:
     # --- for subpartitions and views ----------------------------------------------------------
 
     def check(self) -> None:
-        """For the writer."""
+        """Raise :attr:`failure`, if there is one. Called by the writer."""
         failure = self.failure
         if failure is not None:
             raise failure
 
     def consumer_lost(self, failure: Exception) -> None:
-        """A consumer is gone before it has read all."""
+        """Fail the partition: a consumer was lost before it had read everything."""
         self._end(failure, str(failure))
 
     def _end(self, failure: Exception, reason: str) -> None:
@@ -240,13 +263,14 @@ class ResultPartition:
         self._changed()
 
     def flush_at(self, when: float) -> None:
-        """The lock is held.  Something waits to be sent with more, at most until then."""
+        """Send waiting elements at *when* (monotonic seconds) at the latest. The lock is held."""
         if self._flush_at is None:
             self._flush_at = when
             self._timers.call_at(when, self._flush_due)
 
     def _flush_due(self) -> None:
-        """A record that cannot be sent is told to the writer."""
+        """Send elements whose time-out has passed.
+        If a record cannot be sent, the writer gets the error."""
         now = self.clock.monotonic()
         with self.lock:
             self._flush_at = None
@@ -259,11 +283,11 @@ class ResultPartition:
                 notify()
 
     def attach(self, view: SubpartitionView, index: int) -> bool:
-        """Let somebody read a subpartition; whether the view is to be notified.
+        """Attach a reader to a subpartition. Return whether the view has to be notified.
 
         Raises:
-            ConsumerLostError, PartitionReleasedError: it is not complete.
-            ValueError: somebody else reads it, or there is no such subpartition.
+            ConsumerLostError, PartitionReleasedError: the partition has failed.
+            ValueError: the subpartition has another reader, or does not exist.
         """
         if not 0 <= index < len(self.subpartitions):
             raise ValueError(f"partition {self.id} has no subpartition {index}")
@@ -273,16 +297,24 @@ class ResultPartition:
             return self.subpartitions[index].attach(view)
 
     def decode(self, buffer: Buffer) -> list[Element]:
-        """The lock is held."""
+        """Decode an encoded buffer. The lock is held."""
         parts = buffer.parts
         data = pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts))
         return self.encoder.decoder().decode(buffer.descriptions, data)
 
     def buffers_taken(self) -> None:
-        """They have left: who waits for that goes on."""
+        """Report settled barriers, and wake the writer if there is room. Called after a view has
+        taken buffers, perhaps by several threads at once."""
         while self.settled:
-            self.settled.popleft().tell()
+            with self.lock:
+                waiting = self.settled.popleft() if self.settled else None
+            if waiting is not None:
+                waiting.tell()
         if self._full_since is not None and self.full <= 0 and self.queued < self._most_queued:
+            self._changed()
+
+    def subpartition_processed(self) -> None:
+        if all(subpartition.is_processed for subpartition in self.subpartitions):
             self._changed()
 
     def subpartition_consumed(self) -> None:
@@ -295,40 +327,45 @@ class ResultPartition:
 
 
 class SubpartitionView(Protocol):
-    """Who takes buffers from a subpartition.  Methods are called with the partition's lock held,
-    but for :meth:`notify` and :meth:`fail`."""
+    """Consumer of the buffers of a subpartition.
+
+    Methods are called with the partition's lock held, except :meth:`notify` and :meth:`fail`.
+    """
 
     is_remote: bool
-    """Takes encoded buffers."""
+    """Whether the view takes encoded buffers."""
     position: int
-    """Buffers that it has taken, where several views read the same ones."""
+    """Number of buffers that this view has taken. Used by results that are read several times."""
 
     def becomes_ready(self) -> bool:
-        """Something is there to be taken; whether :meth:`notify` is to be called for that."""
+        """Note that data can be taken. Return whether :meth:`notify` has to be called."""
 
     def notify(self) -> None:
-        """Something can be taken."""
+        """Tell the consumer that data can be taken."""
 
     def overtake(self, barrier: Barrier) -> Callable[[], None]:
-        """It passes all that waits: of a view that takes elements.  What is to be called then,
-        without the lock."""
+        """Put a barrier before all waiting buffers. Only for local views.
+        Return a callback to be called without the lock."""
 
     def fail(self, reason: str) -> None:
-        """There will be nothing more."""
+        """Tell the consumer that nothing more will come."""
 
 
 class Subpartition:
-    """A :class:`~flinkray.streaming.channels.Channel`: the task puts elements in, a view takes
-    buffers out.
+    """A channel of a result: the task puts elements in, and a view takes buffers out.
 
-    Small batches wait for others, up to the partition's buffer time-out, and become one batch;
-    large ones are sent as they are.  Barriers and the end of input are never kept waiting.
+    Implements :class:`~flinkray.streaming.channels.Channel`. Small batches wait for others, up to
+    the partition's buffer time-out, and become one batch. Large batches are sent as they are.
+    Barriers and the end of the input never wait for other elements.
     """
 
     def __init__(self, partition: ResultPartition, index: int) -> None:
         self.partition = partition
         self.index = index
+        self.is_processed = False
+        """The consumer has processed all data."""
         self.is_consumed = False
+        """The consumer has read everything to the end."""
         self.view: SubpartitionView | None = None
         self.known_schemas: set[int] = set()
         self.queued = 0
@@ -340,7 +377,7 @@ class Subpartition:
         self._clock = partition.clock
         self._buffers: deque[Buffer] = deque()
         self._open: list[Element] = []
-        """What waits to be sent with more."""
+        """Elements that wait to be sent together with others."""
         self._open_size = 0
         self._open_since = 0.0
         self._sent = ChannelMetrics()
@@ -349,17 +386,18 @@ class Subpartition:
     # --- the writer's -------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """
+        """Return whether the partition has room (:meth:`ResultPartition.has_room`).
+
         Raises:
-            ConsumerLostError, PartitionReleasedError: there is no use in writing.
+            ConsumerLostError, PartitionReleasedError: the output can no longer be read.
         """
         return self.partition.has_room()
 
     def put(self, element: Element) -> None:
-        """Write.
+        """Write an element.
 
         Raises:
-            ConsumerLostError, PartitionReleasedError: there is no use in writing.
+            ConsumerLostError, PartitionReleasedError: the output can no longer be read.
             UnpicklableRecordsError, BatchTooLargeError: these records cannot be sent.
         """
         self.partition.check()
@@ -382,10 +420,11 @@ class Subpartition:
             notify()
 
     def put_first(self, barrier: Barrier) -> list[InFlight]:
-        """Let a barrier overtake all that was not sent yet (unaligned checkpoints, ST-06); what it
-        has overtaken, which belongs to the checkpoint and will be sent nevertheless.
+        """Let a barrier overtake everything that was not sent yet (unaligned checkpoints, ST-06).
+        Return the overtaken elements. They belong to the checkpoint, and are sent after the
+        barrier.
 
-        Raises what :meth:`put` does.
+        Raises as :meth:`put` does.
         """
         self.partition.check()
         with self._lock:
@@ -398,8 +437,7 @@ class Subpartition:
         return overtaken
 
     def put_waiting(self, waiting: WaitingBarrier) -> None:
-        """Write a barrier that overtakes what is before it if :meth:`overtake` is called before it
-        was sent.  Raises what :meth:`put` does."""
+        """Write a barrier that :meth:`overtake` may move ahead. Raises as :meth:`put` does."""
         self.partition.check()
         with self._lock:
             self._finish_open()
@@ -410,8 +448,32 @@ class Subpartition:
         if notify is not None:
             notify()
 
+    def hand_over(self) -> None:
+        """Let a local consumer finish without the producer, after the end of the input was put in.
+        If the consumer has processed all data, only events are left, and the producer need not
+        wait."""
+        view = self.view
+        if not self.is_processed or view is None or view.is_remote:
+            return
+        for waiting in self._settle_waiting():  # before the producer leaves
+            waiting.tell()
+        self.consumed(view)
+
+    def _settle_waiting(self) -> list[WaitingBarrier]:
+        """Settle the waiting barriers, which have no data before them that they could overtake.
+        Return the barriers that wait in no subpartition any more."""
+        settled = []
+        with self._lock:
+            for buffer in self._buffers:
+                waiting, buffer.waiting = buffer.waiting, None
+                if waiting is not None:
+                    waiting.leave(self.index, ())
+                    if waiting.is_settled:
+                        settled.append(waiting)
+        return settled
+
     def flush(self) -> None:
-        """Send what waits to be sent with more."""
+        """Send the elements that wait to be sent together with others."""
         if self._open:
             with self._lock:
                 self._finish_open()
@@ -420,7 +482,7 @@ class Subpartition:
                 notify()
 
     def metrics(self) -> ChannelMetrics:
-        """What was sent, and what waits."""
+        """Return counts of sent buffers and of waiting buffers."""
         with self._lock:
             sent = self._sent
             return ChannelMetrics(
@@ -430,13 +492,13 @@ class Subpartition:
     def _size_of(self, element: Element) -> int:
         if type(element) is Columns:
             size = int(element.batch.get_total_buffer_size())
-            if size >= self._segment // 2:  # of a slice, that is the size of the whole
+            if size >= self._segment // 2:  # for a slice, that is the size of the whole
                 size = pa.ipc.get_record_batch_size(element.batch)
             return size if element.timestamps is None else size + 8 * len(element)
         if type(element) is Block:
             view = self.view
             if view is not None and not view.is_remote:
-                return bytes_of(element)  # these are never encoded
+                return bytes_of(element)  # local blocks are never encoded
             return int(len(element) * self.partition.record_size)
         return _SIGN_SIZE
 
@@ -444,7 +506,7 @@ class Subpartition:
         opened = self._open
         if opened and type(element) is Watermark and type(opened[-1]) is Watermark:
             if element.timestamp > opened[-1].timestamp:
-                opened[-1] = element  # says all that the one before has said
+                opened[-1] = element  # the later watermark replaces the earlier one
         else:
             opened.append(element)
             self._open_size += size
@@ -461,7 +523,8 @@ class Subpartition:
     # --- buffers; the lock is held ------------------------------------------------------------
 
     def finish_due(self, now: float) -> Callable[[], None] | None:
-        """Finish what has waited long enough; what is to be called then, without the lock."""
+        """Finish the open buffer if its time-out has passed.
+        Return a callback to be called without the lock, or None."""
         if self._open:
             assert self._timeout is not None
             due = self._open_since + self._timeout
@@ -478,8 +541,8 @@ class Subpartition:
             self._finish(together(opened) if len(opened) > 1 else opened, size)
 
     def _take_signs(self) -> list[Element]:
-        """Signs of time that wait, to be sent with the batch that follows them; records that wait
-        are finished."""
+        """Remove and return waiting watermarks and status, to be sent with the next batch.
+        If records wait, finish their buffer and return an empty list."""
         opened = self._open
         if any(isinstance(element, Block | Columns) for element in opened):
             self._finish_open()
@@ -521,8 +584,8 @@ class Subpartition:
             partition.record_size += (seen - partition.record_size) / 8
 
     def overtake(self, waiting: WaitingBarrier) -> list[Callable[[], None] | None]:
-        """Let it overtake what is before it, if it is still there; what is to be called then,
-        without the lock."""
+        """Let a waiting barrier overtake the buffers before it, if it was not sent yet.
+        Return callbacks to be called without the lock."""
         for place, buffer in enumerate(self._buffers):
             if buffer.waiting is waiting:
                 waiting.leave(self.index, self._in_flight(place))
@@ -532,7 +595,6 @@ class Subpartition:
         return []
 
     def _in_flight(self, count: int) -> list[InFlight]:
-        """What is in the first so many buffers."""
         elements: list[InFlight] = []
         for buffer in islice(self._buffers, count):
             if buffer.is_event:
@@ -545,8 +607,8 @@ class Subpartition:
         return elements
 
     def _overtake(self, barrier: Barrier) -> Callable[[], None] | None:
-        """Send it before all that waits, but for barriers that do so, too; what is to be called
-        then, without the lock."""
+        """Send a barrier before all waiting buffers, but after earlier overtaking barriers.
+        Return a callback to be called without the lock, or None."""
         view = self.view
         if view is not None and not view.is_remote:
             return view.overtake(barrier)
@@ -564,7 +626,8 @@ class Subpartition:
         partition.full += (self.queued >= self._most_queued) - was_full
 
     def _ready(self) -> Callable[[], None] | None:
-        """What is to be called, without the lock, for what can be taken now."""
+        """Return the callback that tells the view of new buffers, to be called without the lock.
+        None: no call is needed."""
         view = self.view
         if view is not None and self._buffers and view.becomes_ready():
             return view.notify
@@ -573,10 +636,10 @@ class Subpartition:
     # --- the view's; the lock is held ---------------------------------------------------------
 
     def attach(self, view: SubpartitionView) -> bool:
-        """Whether the view is to be notified.
+        """Attach the reader. Return whether the view has to be notified.
 
         Raises:
-            ValueError: somebody else reads it, or has read it.
+            ValueError: another consumer reads or has read this subpartition.
         """
         if self.view is not None or self.is_consumed:
             raise ValueError(
@@ -586,11 +649,11 @@ class Subpartition:
         return bool(self._buffers) and view.becomes_ready()
 
     def head(self, view: SubpartitionView) -> Buffer | None:
-        """What is next; it stays."""
+        """Return the next buffer without removing it. None: there is none."""
         return self._buffers[0] if self._buffers else None
 
     def pop(self, view: SubpartitionView) -> Buffer:
-        """The next; encoded, unless it was written for a view in this process."""
+        """Remove and return the next buffer: encoded, unless it was written for a local view."""
         buffer = self._buffers.popleft()
         self._account(-buffer.size)
         self.note_sent(buffer)
@@ -602,11 +665,11 @@ class Subpartition:
         return buffer
 
     def note_sent(self, buffer: Buffer) -> None:
-        """Count it."""
+        """Count a buffer as sent."""
         self._sent.add_buffer(buffer.records, buffer.data_size)
 
     def discard(self) -> list[SubpartitionView]:
-        """Drop what waits; those who have to be told."""
+        """Drop the waiting buffers. Return the views on which to call *fail*."""
         self._open = []
         self._buffers.clear()
         self.queued = 0
@@ -615,11 +678,16 @@ class Subpartition:
 
     # --- the view's; without the lock ---------------------------------------------------------
 
+    def processed(self) -> None:
+        """The consumer has processed all data."""
+        self.is_processed = True
+        self.partition.subpartition_processed()
+
     def consumed(self, view: SubpartitionView) -> None:
-        """The consumer has read all."""
+        """The consumer has read everything."""
         self.is_consumed = True
         self.partition.subpartition_consumed()
 
     def lost(self, view: SubpartitionView, failure: Exception) -> None:
-        """The consumer is gone before it has read all."""
+        """The consumer was lost before it had read everything."""
         self.partition.consumer_lost(failure)

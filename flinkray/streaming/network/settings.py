@@ -1,4 +1,4 @@
-"""What can be set about channels between task processes."""
+"""Settings of channels between task processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flinkray.core.config import Configuration
 
 @dataclass(frozen=True, slots=True)
 class NetworkSettings:
-    """Sizes in bytes, times in seconds; the names are those of Flink's options."""
+    """Network settings with the names of Flink's options. Sizes in bytes, times in seconds."""
 
     segment_size: int = network_options.SEGMENT_SIZE.default
     buffers_per_channel: int = network_options.BUFFERS_PER_CHANNEL.default
@@ -22,13 +22,13 @@ class NetworkSettings:
     connect_timeout: float = network_options.NETWORK_CONNECT_TIMEOUT.default
     shared_memory: int = network_options.NETWORK_SHARED_MEMORY.default
     connection_idle_timeout: float | None = network_options.NETWORK_IDLE_TIMEOUT.default
-    """None: connections stay."""
+    """Seconds after which idle connections are closed. None: they stay open."""
     directory: str = field(default_factory=tempfile.gettempdir)
-    """Where results of batch jobs are spilled."""
+    """Directory in which results of batch jobs are spilled."""
 
     @classmethod
     def of(cls, configuration: Configuration, directory: str | None = None) -> NetworkSettings:
-        """Those of a cluster."""
+        """Read the settings from a cluster's configuration."""
         get = configuration.get
         return cls(
             get(network_options.SEGMENT_SIZE),
@@ -45,12 +45,12 @@ class NetworkSettings:
 
     @property
     def exclusive_credit(self) -> int:
-        """Bytes of one channel."""
+        """Exclusive credit of one channel, in bytes."""
         return self.buffers_per_channel * self.segment_size
 
     @property
     def floating_credit(self) -> int:
-        """Bytes of one gate."""
+        """Floating credit of one gate, in bytes."""
         return self.floating_buffers_per_gate * self.segment_size
 
     @property

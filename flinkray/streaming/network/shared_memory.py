@@ -1,9 +1,9 @@
-"""Large bodies between processes of one node: copied once, into memory that both have mapped.
+"""Shared memory for large bodies between processes of one node: one copy, into mapped memory.
 
-The producing side owns the memory (it has no name and goes with its last user), divided into
-regions.  It offers it, and uses it from when the other side says that it has mapped it; until then,
-and whenever no region is free, bodies go through the socket as ever.  A region is free again when
-the last Arrow buffer that lies in it is gone at the consumer, who may keep it as long as he likes.
+The producing side owns the memory, which has no name, disappears with its last user, and is divided
+into regions. The producer offers the memory and uses it once the other side has mapped it. Until
+then, and whenever no region is free, bodies go through the socket. A region is free again when the
+consumer has dropped the last Arrow buffer in it.
 """
 
 from __future__ import annotations
@@ -24,26 +24,25 @@ from flinkray.streaming.network.frames import Part
 logger = logging.getLogger(__name__)
 
 SHARED_FROM: Final = 32_768
-"""Bytes; smaller bodies go through the socket."""
+"""Bytes. Smaller bodies go through the socket."""
 
 _SEGMENT: Final = 4 * 2**20
-"""Bytes that are made at once and divided into regions, unless one of these is larger: each piece
-of memory costs file descriptors."""
+"""Bytes of one segment, unless a single region is larger. Each segment costs file descriptors."""
 
 _HEAD: Final = 4096
-"""Bytes before the first region, with a token by which the other side knows the memory."""
+"""Bytes before the first region, for the token by which the other side knows the memory."""
 
 _TOKEN_SIZE: Final = 64
 
 _MOST_REGIONS: Final = 4096
-"""In one segment; a region's number is the segment's times this, and its place there."""
+"""Most regions in one segment.
+The number of a region is the segment's number times this constant, plus its place in the
+segment."""
 
 IS_AVAILABLE: Final = sys.platform == "linux"
 
 
 class _Segment:
-    """Memory that is divided into regions of one size."""
-
     def __init__(self, number: int, capacity: int, count: int) -> None:
         self.number = number
         self.capacity = capacity
@@ -62,7 +61,7 @@ class _Segment:
     def write(self, place: int, parts: Sequence[Part]) -> None:
         begin = _HEAD + place * self.capacity
         target = pa.py_buffer(memoryview(self._memory)[begin : begin + self.capacity])
-        # Arrow's writer lets other threads run while it copies
+        # Arrow's writer releases the GIL while it copies
         writer = pa.FixedSizeBufferWriter(target)
         for part in parts:
             writer.write(part)
@@ -70,16 +69,16 @@ class _Segment:
 
 
 Offer = tuple[int, int, int, int, int, bytes]
-"""Segment, process id, file number, bytes of a region, number of regions, token."""
+"""(segment, process id, file number, bytes of a region, number of regions, token)."""
 
 
 class OwnedRegions:
-    """The producing side of a connection.
+    """The shared memory of the producing side of a connection.
 
     Args:
         budget: bytes of all regions together.
-        offer: tells the other side of a new segment.
-        drop: tells it that segments will not be used any more.
+        offer: sends a new segment to the other side, to be mapped.
+        drop: sends the other side the numbers of segments that are not used any more.
     """
 
     def __init__(
@@ -94,15 +93,15 @@ class OwnedRegions:
         self._lock = threading.Lock()
         self._segments: dict[int, _Segment] = {}
         self._mapped: dict[int, list[_Segment]] = {}
-        """By the size of their regions, those that the other side has mapped."""
+        """Segments that the other side has mapped, by the size of their regions."""
         self._offered: set[int] = set()
-        """Sizes of regions of which a segment has been offered and not mapped yet."""
+        """Region sizes of segments that were offered and are not mapped yet."""
         self._next = 0
         self._is_refused = False
 
     def put(self, parts: Sequence[Part], size: int) -> int | None:
-        """Copy a body to a free region: its number; None: there is none.  Not for several threads
-        at once."""
+        """Copy a body to a free region and return the region's number. Not thread-safe.
+        None: no region is free, so the body has to go through the socket."""
         if self._is_refused:
             return None
         capacity = max(_HEAD, 1 << (size - 1).bit_length())
@@ -152,7 +151,7 @@ class OwnedRegions:
         self._offer((segment.number, os.getpid(), segment.file, capacity, count, segment.token))
 
     def answered(self, number: int, is_mapped: bool) -> None:
-        """The other side has mapped a segment, or cannot (it runs in another container)."""
+        """The other side has mapped a segment, or cannot map it (it runs in another container)."""
         with self._lock:
             segment = self._segments.get(number)
             if segment is None:
@@ -165,7 +164,7 @@ class OwnedRegions:
                 self._close(segment)
 
     def returned(self, numbers: Sequence[int]) -> None:
-        """Nobody reads these regions any more."""
+        """Mark regions as free: the consumer does not read them any more."""
         with self._lock:
             for number in numbers:
                 segment = self._segments.get(number // _MOST_REGIONS)
@@ -181,7 +180,7 @@ class OwnedRegions:
         os.close(segment.file)
 
     def close(self) -> None:
-        """Nothing is put any more."""
+        """Close all segments. No body is put into shared memory any more."""
         with self._lock:
             self._is_refused = True
             for segment in tuple(self._segments.values()):
@@ -189,7 +188,7 @@ class OwnedRegions:
 
 
 class _Lease:
-    """Kept by the Arrow buffers that lie in a region; the last of them gives it back."""
+    """Object that all Arrow buffers of a region refer to. Returns the region when it is deleted."""
 
     __slots__ = ("_memory", "_number", "_returned")
 
@@ -199,21 +198,21 @@ class _Lease:
         self._returned = returned
 
     def __del__(self) -> None:
-        # in whatever thread, with whatever locks held: nothing but this
+        # runs in any thread, with any locks held: do nothing else here
         self._returned.append(self._number)
 
 
 class MappedRegions:
-    """The consuming side of a connection."""
+    """The shared memory of the consuming side of a connection."""
 
     def __init__(self) -> None:
         self._segments: dict[int, tuple[pa.Buffer, int]] = {}
-        """Memory, and bytes of a region."""
+        """(memory, bytes of a region), by segment."""
         self.returned: deque[int] = deque()
-        """Regions that are free again; to be told to the owner."""
+        """Numbers of regions that are free again, to be sent to the owner."""
 
     def map(self, offer: Offer) -> bool:
-        """Whether that could be done: the owner must be visible to this process."""
+        """Map an offered segment. Return False if the owner's memory is not visible here."""
         number, process, file, capacity, count, token = offer
         try:
             opened = os.open(f"/proc/{process}/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
@@ -221,7 +220,7 @@ class MappedRegions:
             return False
         try:
             memory = mmap.mmap(opened, _HEAD + capacity * count, prot=mmap.PROT_READ)
-        except (OSError, ValueError):  # something else is there
+        except (OSError, ValueError):  # the file is another one
             return False
         finally:
             os.close(opened)
@@ -231,10 +230,10 @@ class MappedRegions:
         return True
 
     def body(self, number: int, size: int) -> pa.Buffer:
-        """What was put into a region.
+        """Return the body in a region, as an Arrow buffer in shared memory.
 
         Raises:
-            ValueError, KeyError: there is no such region, or it is smaller.
+            ValueError, KeyError: the region does not exist or is smaller than *size*.
         """
         segment, place = divmod(number, _MOST_REGIONS)
         memory, capacity = self._segments[segment]
@@ -245,10 +244,10 @@ class MappedRegions:
         return pa.foreign_buffer(memory.address + begin, size, lease)
 
     def drop(self, numbers: Sequence[int]) -> None:
-        """The owner does not use these segments any more."""
+        """Forget segments that the owner does not use any more."""
         for number in numbers:
             self._segments.pop(number, None)
 
     def close(self) -> None:
-        """Nothing new comes; what is being read stays."""
+        """Map no more segments. Buffers that are still being read stay valid."""
         self._segments.clear()

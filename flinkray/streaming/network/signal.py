@@ -1,4 +1,4 @@
-"""Waiting for something that another thread brings."""
+"""Waiting for an event that another thread signals."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import threading
 
 
 class Signal:
-    """What a task waits for when it has nothing to do: one waits, any thread sets.
+    """An event for a task without work: one thread waits, any thread sets.
 
-    It does what an event does that is cleared with each wait, in a fifth of the time: there is no
-    Python code between the thread that sets it and the one that goes on.
+    Each wait clears it, like an auto-reset event. It takes a fifth of the time of
+    ``threading.Event``, because no Python code runs between the setting and the waiting thread.
     """
 
     __slots__ = ("_lock",)
@@ -19,12 +19,12 @@ class Signal:
         self._lock.acquire()
 
     def set(self) -> None:
-        """Let the waiting thread go on; the next one to wait, if none does."""
+        """Wake the waiting thread. If no thread waits, the next wait returns at once."""
         try:
             self._lock.release()
         except RuntimeError:
             return  # it is set already
 
     def wait(self, timeout: float = -1) -> bool:
-        """Until it is set, at most for so many seconds; -1: for ever.  Whether it was."""
+        """Wait at most *timeout* seconds (-1: for ever). Return whether the event was set."""
         return self._lock.acquire(timeout=timeout)

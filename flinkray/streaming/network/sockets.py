@@ -1,5 +1,5 @@
-"""Opening and accepting connections between task processes, and proving that both belong to the
-cluster: the handshake of :mod:`flinkray.rpc.wire.handshake`, TLS between nodes where Ray has it."""
+"""Open and accept connections between task processes, and prove that both belong to the cluster.
+Uses the handshake of :mod:`flinkray.rpc.wire.handshake`, and TLS between nodes if Ray uses TLS."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _UNIX_BUFFER = 4 * 2**20
-"""Bytes that are asked for; the system gives what it allows."""
+"""Bytes requested for socket buffers. The system may give less."""
 _EXHAUSTED_PAUSE = 1.0
-"""Seconds until the next peer is accepted after the process had no file descriptor left."""
+"""Seconds until the next peer is accepted after the process has run out of file descriptors."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
-"""A node that has gone without a word is noticed after half a minute at the latest."""
+"""Keep-alive options: a node that disappears is noticed after at most half a minute."""
 
 
 @message
 class DataAddress:
-    """Where a process receives requests for its partitions."""
+    """Address on which a process receives requests for its partitions."""
 
     process_name: str
     incarnation: str
@@ -49,7 +49,7 @@ class DataAddress:
     port: int
     unix_path: str | None
     node_id: str | None
-    """Ray's; the unix path is used by processes on the same node."""
+    """Ray's node id. Processes on the same node use the unix path."""
     has_tls: bool
     """Whether the port speaks TLS."""
 
@@ -58,8 +58,8 @@ class DataAddress:
 
 
 def data_protocol(process_name: str) -> str:
-    """Whom a client of this protocol asks for: one that wants to make calls is refused here, and
-    the other way round."""
+    """Return the name that a client of this protocol asks for.
+    It differs from the name for RPC, so that each side refuses clients of the other protocol."""
     return f"data of {process_name}"
 
 
@@ -71,11 +71,11 @@ def dial(
     tls: Tls | None,
     timeout: float,
 ) -> Wire:
-    """Connect and shake hands; blocks, at most for *timeout* seconds for each.
+    """Connect to a process and do the handshake. Each may take up to *timeout* seconds.
 
     Raises:
-        HandshakeError: it speaks another protocol, or does not know the secret.
-        RpcConnectionError: it is not there.
+        HandshakeError: the peer speaks another protocol or does not know the secret.
+        RpcConnectionError: the process is not running or does not answer.
     """
     try:
         wire = _open(address, node_id, tls, timeout)
@@ -147,9 +147,9 @@ def _prepared(sock: socket.socket) -> socket.socket:
 
 
 class _Stranger:
-    """A peer that has connected and has not yet proved that it belongs to the cluster.
+    """A connected peer that has not yet proved that it belongs to the cluster.
 
-    Its handshake is a coroutine that stops where it has to read and nothing has come.
+    Its handshake is a coroutine that suspends when it has to read and no data has arrived.
     """
 
     def __init__(self, accepted: socket.socket, course: Coroutine[None, None, _Introduced]) -> None:
@@ -158,10 +158,10 @@ class _Stranger:
         self._course = course
 
     def go_on(self) -> _Introduced | None:
-        """Who it is, when all is proved.
+        """Go on with the handshake. Return the peer when it is complete, None if data is missing.
 
         Raises:
-            OSError, RpcConnectionError: it is refused, or has gone.
+            OSError, RpcConnectionError: the peer is refused or has closed the connection.
         """
         try:
             self._course.send(None)
@@ -179,9 +179,8 @@ class _Stranger:
 class DataListener:
     """Accepts peers at TCP and, on Linux, at an abstract unix socket.
 
-    One thread serves all that have not proved yet that they belong to the cluster; of those there
-    are only so many at a time (:data:`~flinkray.rpc.wire.listener.MAX_STRANGERS`), and each has so
-    many seconds for all of its handshake.
+    One thread serves all peers that have not yet proved that they belong to the cluster
+    (strangers). :data:`~flinkray.rpc.wire.listener.MAX_STRANGERS` and a time-out limit them.
     """
 
     def __init__(
@@ -194,7 +193,7 @@ class DataListener:
         tls: Tls | None,
         welcome: Callable[[Wire, str], None],
     ) -> None:
-        """*welcome* gets the wire and the identity of each peer, in that thread."""
+        """*welcome* gets wire and identity of each accepted peer, in the listener's thread."""
         self._process_name = process_name
         self._incarnation = incarnation
         self._secret = secret
@@ -202,7 +201,7 @@ class DataListener:
         self._welcome = welcome
         self._refusals = RefusalLog(logger, time.monotonic)
         self._strangers: dict[socket.socket, _Stranger] = {}
-        """Oldest first."""
+        """Peers that have not yet proved that they belong, by socket, oldest first."""
         self._selector = selectors.DefaultSelector()
         self._closing, self._closer = socket.socketpair()
         self._selector.register(self._closing, selectors.EVENT_READ)
@@ -223,7 +222,7 @@ class DataListener:
             listening.setblocking(False)
         self._is_accepting = False
         self._accept_at = 0.0
-        """Not before that time, after the process had no file descriptor left."""
+        """Accept no peer before (monotonic seconds). Set when file descriptors have run out."""
         port: int = tcp.getsockname()[1]
         self.address = DataAddress(
             process_name, incarnation, host, port, unix_path, node_id, self._tls is not None
@@ -235,11 +234,11 @@ class DataListener:
 
     @property
     def strangers(self) -> int:
-        """How many there are now."""
+        """Number of peers that have not yet proved that they belong to the cluster."""
         return len(self._strangers)
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Stop accepting peers."""
         self._closer.close()
         self._thread.join()
         self._selector.close()
@@ -264,8 +263,8 @@ class DataListener:
                     self._accept(key.fileobj)
 
     def _until_next_look(self) -> float | None:
-        """Turn away who is too slow, and accept others as long as there is room; seconds until that
-        has to be done again."""
+        """Refuse strangers that are too slow, and accept others while there is room.
+        Return the seconds until the next call is due. None: only after an event of a socket."""
         now = time.monotonic()
         looks: list[float] = []
         while self._strangers:
@@ -296,7 +295,7 @@ class DataListener:
         try:
             accepted, _ = listening.accept()
         except (BlockingIOError, ConnectionError):
-            return  # it was gone before it was accepted
+            return  # the peer was gone before it was accepted
         except OSError as error:
             logger.warning("no peer can be accepted: %s", error)
             self._accept_at = time.monotonic() + _EXHAUSTED_PAUSE
@@ -310,7 +309,7 @@ class DataListener:
 
     def _go_on(self, stranger: _Stranger) -> None:
         if stranger.socket not in self._strangers:
-            return  # turned away since it was seen to have sent something
+            return  # refused since the selector reported its data
         try:
             introduced = stranger.go_on()
         except (OSError, RpcConnectionError) as error:
@@ -354,10 +353,9 @@ class DataListener:
 
 
 _Introduced = tuple[Wire, str]
-"""The wire and the identity of a peer that belongs to the cluster."""
+"""Wire and identity of a peer that belongs to the cluster."""
 
 
 @coroutine
 def _until_readable() -> Generator[None, None, None]:
-    """Leave the coroutine until its socket has something to be read."""
     yield

@@ -1,4 +1,4 @@
-"""Things to be done later: sending off what has waited long enough, asking again."""
+"""Timers: send data whose time-out has passed, and repeat requests."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _LONGEST_WAIT = 3600.0
 
 
 class Timers:
-    """Callbacks by their time, which is the clock's monotonic one, in seconds.
+    """Callbacks ordered by time (the clock's monotonic seconds).
 
-    :meth:`run_due` calls them; a thread in :meth:`run` does so by itself.
+    :meth:`run_due` calls the due callbacks. A thread in :meth:`run` calls each one when it is due.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -27,15 +27,16 @@ class Timers:
         self._closed = False
 
     def call_at(self, when: float, callback: Callable[[], None]) -> None:
-        """From any thread.  The callback must not block, and must know when it is not wanted any
-        more."""
+        """Schedule a callback.
+        Thread-safe. Callbacks cannot be cancelled: a callback must check whether it is still
+        wanted. It must not block."""
         with self._changed:
             heapq.heappush(self._heap, (when, next(self._order), callback))
             if self._waits_until is None or when < self._waits_until:
                 self._changed.notify()
 
     def run_due(self) -> bool:
-        """Call what is due; whether there was anything."""
+        """Call all due callbacks. Return whether there were any."""
         ran = False
         while (callback := self._take_due()) is not None:
             callback()
@@ -49,8 +50,9 @@ class Timers:
             return None
 
     def next_pause(self, patience: float) -> float:
-        """Seconds until the next callback is due; waits *patience* real seconds for there to be
-        one.  For who advances a clock by hand.
+        """Return the seconds until the next callback is due.
+        For callers that advance a clock by hand. If nothing is scheduled, wait up to *patience*
+        real seconds for it.
 
         Raises:
             TimeoutError: nothing was scheduled.
@@ -61,7 +63,7 @@ class Timers:
             return max(0.0, self._heap[0][0] - self.clock.monotonic())
 
     def run(self) -> None:
-        """Call each when it is due, until :meth:`close`; the clock must be a real one."""
+        """Call each callback when it is due, until :meth:`close`. Requires a real clock."""
         while True:
             self.run_due()
             with self._changed:
@@ -75,7 +77,7 @@ class Timers:
                     self._waits_until = None
 
     def close(self) -> None:
-        """Call nothing any more."""
+        """Drop all callbacks and end :meth:`run`."""
         with self._changed:
             self._closed = True
             self._heap.clear()

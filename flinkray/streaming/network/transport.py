@@ -1,4 +1,4 @@
-"""How the channels of a process reach other processes."""
+"""The transport by which the channels of a process reach other processes."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from flinkray.streaming.network.sockets import DataAddress, DataListener, dial
 from flinkray.streaming.network.wire import Wire
 
 Welcome = Callable[[Wire, str], None]
-"""Gets the wire to a peer that has connected, and who it is."""
+"""Gets the wire to a peer that has connected, and the peer's identity."""
 
 
 class DataTransport(Protocol):
-    """Listens, and connects.  Its methods may be called from any thread."""
+    """Listens for peers and connects to them. Thread-safe."""
 
     address: DataAddress
-    """What others must know."""
+    """Address by which other processes find this process."""
 
     connection_type: type[Connection]
-    """Sends and receives over its wires."""
+    """Class of the connections over this transport's wires."""
 
     @property
     def strangers(self) -> int:
-        """Peers that have connected and have not proved yet that they belong to the cluster."""
+        """Number of connected peers that have not yet proved that they belong to the cluster."""
 
     def dial(self, address: DataAddress, identity: str) -> Wire:
-        """Connect, as *identity*.  Raises RpcConnectionError."""
+        """Connect, as *identity*. Raises RpcConnectionError."""
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Stop accepting peers."""
 
 
 class SocketTransport:
-    """By sockets, which threads serve."""
+    """A transport over sockets that are served by threads."""
 
     connection_type = Connection
 

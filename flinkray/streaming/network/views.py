@@ -1,4 +1,4 @@
-"""Who takes buffers out of a subpartition: a connection's channel, or a task in this process."""
+"""Consumers of a subpartition's buffers: a connection's channel, or a task in this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from flinkray.streaming.network.buffers import Buffer
+from flinkray.streaming.network.buffers import OVERHEAD, Buffer
 from flinkray.streaming.network.errors import ConsumerLostError
 from flinkray.streaming.network.frames import DATA, FAILED, SHARED_DATA, Part, head
 from flinkray.streaming.network.queued_barrier import QueuedBarrier
@@ -17,23 +17,24 @@ from flinkray.streaming.records.elements import Barrier, Element, EndOfInput
 
 
 class Sender(Protocol):
-    """What a view needs of its connection."""
+    """The methods of a connection that a view uses."""
 
     def enqueue(self, view: RemoteView, is_first: bool) -> None:
-        """The view has something to send, and waits for its turn; *is_first*: before others."""
+        """Queue the view for its turn to send. *is_first*: before the other views."""
 
     def send(self, frame: bytes) -> None:
-        """Send a frame without body."""
+        """Send a frame without a body."""
 
     def share(self, parts: Sequence[Part], size: int) -> int | None:
-        """Put a body into memory that both sides have; the region's number."""
+        """Copy a body to shared memory and return the region's number. None: use the socket."""
 
     def forget_view(self, channel: int) -> None:
-        """The view is over."""
+        """Remove the view of a channel that has ended."""
 
 
 class RemoteView:
-    """Sends one subpartition to one channel of a consumer in another process, by its credit."""
+    """Sends one subpartition to a channel of a consumer in another process.
+    It sends as much as the channel's credit allows."""
 
     is_remote = True
 
@@ -46,12 +47,15 @@ class RemoteView:
         self._sender = sender
         self._channel = channel
         self._credit = credit
+        """Bytes granted and not paid. Negative if the last buffers were larger than the credit."""
+        self._overtaking = 0
+        """Number of overtaking barriers that were sent and have not reached the task yet."""
         self._consumer = consumer
         self._sequence = 0
         self._is_waiting = False
-        """For its turn at the connection."""
+        """The view is queued for its turn at the connection."""
         self._is_event_next = False
-        """Barriers and ends of input do not wait for what other channels send."""
+        """The next buffer is an event. Events are sent before the data of other channels."""
 
     def becomes_ready(self) -> bool:
         if self._is_waiting or not self._can_send():
@@ -68,20 +72,35 @@ class RemoteView:
     def _can_send(self) -> bool:
         buffer = self._subpartition.head(self)
         self._is_event_next = buffer is not None and buffer.is_event
-        return buffer is not None and (buffer.is_event or self._credit > 0)
+        if buffer is None:
+            return False
+        if self._overtaking:
+            return self._credit > 0
+        return buffer.is_urgent or self._credit > OVERHEAD
 
-    def add_credit(self, size: int) -> None:
-        """The consumer has taken so much, or can take so much more."""
+    @property
+    def credit(self) -> int:
+        """Bytes that may be sent. Negative: bytes that were sent without credit."""
+        return self._credit
+
+    def _pay(self, buffer: Buffer) -> None:
+        self._credit -= buffer.size
+        self._overtaking += buffer.is_urgent
+
+    def add_credit(self, size: int, overtaking: int) -> None:
+        """Add *size* bytes of credit. *overtaking* barriers have reached the task."""
         with self._lock:
             self._credit += size
+            self._overtaking -= overtaking
             is_ready = self.becomes_ready()
         if is_ready:
             self.notify()
 
     def take(self, most: int) -> tuple[list[Part], int, bool, bool]:
-        """Frames: one, and further ones until there are *most* bytes; none if what was to be sent
-        was discarded meanwhile.  Their bytes, whether there can be another one at once, and whether
-        that goes before those of others.  For the connection, when it is the view's turn."""
+        """Take buffers when it is the view's turn. Called by the connection.
+        Returns (frames, bytes, whether another buffer can be sent at once, whether that buffer goes
+        before other channels). Takes one buffer, and more until *most* bytes are reached. There are
+        no frames if the buffers were discarded in the meantime."""
         subpartition = self._subpartition
         taken: list[tuple[Buffer, int, int]] = []
         total = 0
@@ -89,8 +108,7 @@ class RemoteView:
             again = self._can_send()
             while again and total < most:
                 buffer = subpartition.pop(self)
-                if not buffer.is_event:
-                    self._credit -= buffer.size
+                self._pay(buffer)
                 self._sequence += 1
                 total += buffer.size
                 taken.append((buffer, self._sequence, subpartition.queued))
@@ -115,21 +133,25 @@ class RemoteView:
         self._sender.forget_view(self._channel)
         self._sender.send(head(FAILED, (self._channel, reason)))
 
+    def processed(self) -> None:
+        """The consumer has processed all data."""
+        self._subpartition.processed()
+
     def released(self, reason: str | None) -> None:
-        """The consumer wants no more; None: it has read all."""
+        """The consumer wants no more data. *reason* None: it has received everything."""
         if reason is None:
             self._subpartition.consumed(self)
         else:
             self.lost(reason)
 
     def lost(self, reason: str) -> None:
-        """The consumer is gone."""
+        """The consumer was lost."""
         producer = self._subpartition.partition.producer
         self._subpartition.lost(self, ConsumerLostError(producer, self._consumer, reason))
 
 
 class LocalView:
-    """Hands the elements of one subpartition to a task in the same process as they are."""
+    """Hands the elements of a subpartition to a task in this process, without encoding them."""
 
     is_remote = False
 
@@ -150,7 +172,7 @@ class LocalView:
         self._on_failure = on_failure
         self._is_listed = False
         self._barriers: deque[QueuedBarrier] = deque()
-        """That come before all that waits."""
+        """Barriers that the task gets before all waiting buffers."""
 
     def becomes_ready(self) -> bool:
         if self._is_listed:
@@ -166,9 +188,15 @@ class LocalView:
         self._barriers.append(queued)
         return partial(self._on_urgent, queued)
 
+    def forget(self, barrier: QueuedBarrier) -> None:
+        """Forget the place of a barrier, because the task already has a later one."""
+        with self._lock:
+            if not barrier.is_reached:
+                self._barriers.remove(barrier)
+
     def take(self) -> tuple[list[Element], int]:
-        """The elements of the next buffer and its size in bytes; none: there is no buffer now, and
-        ``on_data`` will be called for the next."""
+        """Return the elements of the next buffer and its size in bytes.
+        An empty list: there is no buffer now. ``on_data`` is called when the next one is ready."""
         subpartition = self._subpartition
         with self._lock:
             while self._barriers:
@@ -188,10 +216,14 @@ class LocalView:
             subpartition.consumed(self)
         return elements, buffer.data_size
 
+    def processed(self) -> None:
+        """The consumer has processed all data."""
+        self._subpartition.processed()
+
     def fail(self, reason: str) -> None:
         self._on_failure(reason)
 
     def release(self, reason: str) -> None:
-        """The consumer wants no more, although it has not read all."""
+        """The consumer wants no more data, although it has not read everything."""
         producer = self._subpartition.partition.producer
         self._subpartition.lost(self, ConsumerLostError(producer, self._consumer, reason))

@@ -1,4 +1,4 @@
-"""Blocking sockets, with or without TLS, read by one thread and written by another."""
+"""Blocking sockets, with or without TLS. One thread reads, another one writes."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from flinkray.rpc.wire.frames import MAX_HANDSHAKE_FRAME
 from flinkray.streaming.network.frames import Part
 
 _MOST_PARTS = 512
-"""Parts that are given to the system at once; Linux takes 1024."""
+"""Most parts in one call to the system. Linux takes 1024."""
 
 _ENDED = "the connection was closed by the other side"
 
 
 class Wire(Protocol):
-    """A connection as bytes.  One thread reads; writers take turns."""
+    """A connection as a stream of bytes. One thread reads, and writers take turns."""
 
     is_on_one_node: bool
-    """Both ends are on the same machine."""
+    """Whether both ends are on the same machine."""
 
     def recv_into(self, view: memoryview) -> int: ...
 
     def recv_exactly(self, view: memoryview) -> bool: ...
 
     def send(self, parts: Sequence[Part]) -> None:
-        """Wait until all is sent."""
+        """Send all parts. Blocks until they are sent."""
 
     def try_send(self, parts: Sequence[Part]) -> list[Part]:
-        """Send without waiting; what is left."""
+        """Send without blocking. Return the parts that were not sent."""
 
     def close(self) -> None:
-        """Also wakes who reads or writes."""
+        """Close the connection. Wakes threads that read or write."""
 
 
 class PlainWire:
-    """A socket as it is.  The kernel copies, with the GIL released, as much as it is given: large
-    bodies are one call."""
+    """A plain socket.
+    A large body is one system call, during which the kernel copies with the GIL released."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
@@ -77,7 +77,7 @@ class PlainWire:
         return rest
 
     def close(self) -> None:
-        with suppress(OSError):  # it is not connected any more
+        with suppress(OSError):  # the socket is not connected any more
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
 
@@ -85,9 +85,8 @@ class PlainWire:
 class TlsWire:
     """TLS over a socket.
 
-    A TLS session must not be read and written by two threads at once, and waiting must not keep the
-    other direction from going on; so the session works on memory, under a lock, and the socket is
-    read and written outside of it.
+    Two threads must not use a TLS session at once, and no direction may block the other: the
+    session works on memory, under a lock, and the socket is used outside of the lock.
     """
 
     is_on_one_node = False
@@ -101,10 +100,11 @@ class TlsWire:
         self._writing = threading.Lock()
 
     def go_on_with_handshake(self) -> bool:
-        """Whether it is done; if not, a socket that does not block has nothing to be read.
+        """Continue the TLS handshake. Return True when it is complete.
+        False: the socket is non-blocking and has no data to read.
 
         Raises:
-            OSError: no agreement (ssl.SSLError), or the connection ended.
+            OSError: the handshake failed (ssl.SSLError), or the connection ended.
         """
         while True:
             try:
@@ -127,7 +127,7 @@ class TlsWire:
         while True:
             with self._session:
                 try:
-                    # with a buffer to read into, the answer is a number
+                    # with a buffer to read into, ``read`` returns a number
                     return self._tls.read(len(view), view)  # type: ignore[return-value]
                 except ssl.SSLWantReadError:
                     pass
@@ -161,7 +161,7 @@ class TlsWire:
         return list(parts)
 
     def close(self) -> None:
-        with suppress(OSError):  # it is not connected any more
+        with suppress(OSError):  # the socket is not connected any more
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
 
@@ -183,13 +183,14 @@ class TlsWire:
 class WireHandshake:
     """The frames of :mod:`flinkray.rpc.wire.handshake` on a wire.
 
-    On a blocking socket its calls block instead of suspending: see :func:`shake_hands`.
+    On a blocking socket the calls block instead of suspending (:func:`shake_hands`).
     """
 
     def __init__(
         self, wire: Wire, until_readable: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """*until_readable*: for a socket that does not block."""
+        """*until_readable*: suspends until the socket is readable.
+        Only for non-blocking sockets."""
         self._wire = wire
         self._until_readable = until_readable
 
@@ -222,7 +223,7 @@ class WireHandshake:
 
 
 def shake_hands(handshake: Any) -> Any:
-    """The result of a coroutine that blocks and never suspends."""
+    """Run a coroutine that blocks and never suspends, and return its result."""
     try:
         handshake.send(None)
     except StopIteration as done:
@@ -231,7 +232,6 @@ def shake_hands(handshake: Any) -> Any:
 
 
 def _after(parts: list[Part], sent: int) -> list[Part]:
-    """What is left of *parts* after so many bytes."""
     done = 0
     for part in parts:
         size = memoryview(part).nbytes

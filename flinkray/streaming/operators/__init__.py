@@ -1,4 +1,4 @@
-"""The operators: one module for each kind."""
+"""Stream operators, one module for each kind."""
 
 __all__ = [
     "async_wait",

@@ -1,7 +1,7 @@
-"""Records that are on their way through an asynchronous function, with the time between them.
+"""Queues of the records that wait for an asynchronous function, and of the marks between them.
 
-Results come out in the order of the records, or as they are complete; but what came before a
-watermark comes out before it, and what came after it, after it.
+Results leave a queue in the order of the records, or in the order in which they are complete. No
+result crosses a watermark.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Mark = Watermark | WatermarkStatus
 
 
 class AsyncCall:
-    """One record; the event loop's thread settles it, once."""
+    """A record for the asynchronous function. The event loop's thread settles it once."""
 
     __slots__ = (
         "failure", "is_complete", "is_settled", "origin", "results", "segment", "task", "timer",
@@ -32,16 +32,16 @@ class AsyncCall:
         self.results: list[Any] = []
         self.failure: BaseException | None = None
         self.is_settled = False
-        """There are results, or there is a failure."""
+        """Whether the call has results or a failure. Set by the event loop's thread."""
         self.is_complete = False
-        """The queue knows of it."""
+        """Whether the queue knows of the results. Set by :class:`OrderedQueue`."""
         self.segment: _Segment | None = None
         self.task: Task[None] | None = None
         self.timer: TimerHandle | None = None
 
 
 class AsyncQueue(ABC):
-    """See the module.  Its length is that of the records that have not come out."""
+    """Base of both queues. The length is the number of records that were not taken out yet."""
 
     def __init__(self) -> None:
         self._length = 0
@@ -51,27 +51,27 @@ class AsyncQueue(ABC):
 
     @abstractmethod
     def add(self, call: AsyncCall) -> None:
-        """The next record."""
+        """Append a record."""
 
     @abstractmethod
     def mark(self, mark: Mark) -> None:
-        """Time that has come after the records until now."""
+        """Append a watermark or a status, behind all records that were added before."""
 
     @abstractmethod
     def complete(self, call: AsyncCall) -> None:
-        """There are results."""
+        """Note that a record has its results, so that :meth:`take` may return it."""
 
     @abstractmethod
     def take(self) -> AsyncCall | Mark | None:
-        """What may go on next; None: that is not complete yet."""
+        """Remove and return the next record or mark. None if the next one is not complete yet."""
 
     @abstractmethod
     def calls(self) -> Iterator[AsyncCall]:
-        """All records, in an order in which they may come again."""
+        """All records in the queue, in an order in which a restore may process them again."""
 
 
 class OrderedQueue(AsyncQueue):
-    """In the order of the records."""
+    """Gives results out in the order of the records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class OrderedQueue(AsyncQueue):
 
 
 class _Segment:
-    """The records between two marks, and the later one of these, if it has come."""
+    """The records between two marks, and the mark behind them. The mark is None until it comes."""
 
     __slots__ = ("complete", "mark", "pending")
 
@@ -117,7 +117,7 @@ class _Segment:
 
 
 class UnorderedQueue(AsyncQueue):
-    """As they are complete, but not across a mark."""
+    """Gives results out in the order in which they are complete, but never across a mark."""
 
     def __init__(self) -> None:
         super().__init__()

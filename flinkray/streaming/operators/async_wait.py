@@ -1,4 +1,4 @@
-"""Asynchronous functions: many records are on their way at once, and the task waits for none."""
+"""The operator for asynchronous functions: many records at once, without blocking the task."""
 
 from __future__ import annotations
 
@@ -33,19 +33,16 @@ from flinkray.streaming.records.row import Row
 
 _ON_THEIR_WAY: ListStateDescriptor[Any] = ListStateDescriptor("async-wait-operator")
 _NO_LIST = (str, bytes, bytearray, Mapping, Row)
-"""What can be gone through, but is one value."""
+"""Iterable types that count as a single value and not as a list of results."""
 
 
 class AsyncWaitOperator(StreamOperator):
-    """Gives each record to a coroutine, and puts out what that returns.
+    """Passes each record to a coroutine and puts out the results that the coroutine returns.
 
-    Where as many are on their way as may be, the task waits, in the middle of a batch; what is
-    complete it puts out there, and between two batches otherwise.
-
-    Coroutines run on an event loop in a thread of the subtask's own, in which all of the function
-    is called.  They have copies of the records, because a record that is on its way is called for
-    again by a retry, by a time-out, and after a restore.  Time-outs and retries go by that loop's
-    clock, as everything does that coroutines wait for.
+    When *capacity* records are in progress, the task waits, even in a batch, and puts out complete
+    results. The subtask has its own thread with an event loop, which calls all methods of the
+    function. Coroutines get copies of the records, because a record in progress is used again
+    by a retry, a time-out and a restore. Time-outs and retries use the clock of the event loop.
     """
 
     def __init__(self, descriptor: AsyncFunctionDescriptor) -> None:
@@ -58,13 +55,13 @@ class AsyncWaitOperator(StreamOperator):
     def setup(self, context: OperatorContext, output: Output) -> None:
         super().setup(context, output)
         self._own = context.own
-        # Results are copied where they come about: what is in the queue nobody else can change.
+        # Results are copied when they arrive: nobody else can change the results in the queue.
         self._results = Collector(replace(context, object_reuse=True), output)
         modes = AsyncFunctionDescriptor.OutputMode
         ordered = self._descriptor.output_mode is modes.ORDERED
         self._queue: AsyncQueue = OrderedQueue() if ordered else UnorderedQueue()
         self._settled: deque[AsyncCall] = deque()
-        """By the event loop's thread, for the task's."""
+        """Settled calls, which the event loop's thread appends and the task's thread takes."""
         self._is_mailed = False
         self._failure: BaseException | None = None
 
@@ -132,7 +129,7 @@ class AsyncWaitOperator(StreamOperator):
         self.context.turn.leave(self._put_out)
 
     def _put_out(self) -> None:
-        """What may go on of that which is complete."""
+        """Put out all results that may leave the queue. Raises the failure of a call."""
         if self._failure is not None:
             raise self._failure
         settled, queue = self._settled, self._queue
@@ -178,7 +175,7 @@ class AsyncWaitOperator(StreamOperator):
         for call in calls:
             if self._running < self._capacity:
                 self._run(call)
-            else:  # more were restored than may run at once
+            else:  # a restore may bring more records than may run at once
                 self._waiting.append(call)
 
     def _run(self, call: AsyncCall) -> None:
@@ -260,7 +257,7 @@ class AsyncWaitOperator(StreamOperator):
         self._tell()
 
     def _tell(self) -> None:
-        """The task's thread, which carries out mail, or waits in the middle of a batch."""
+        """Have the task's thread put results out: send it mail, or wake it if mail was sent."""
         if self._is_mailed:
             self.context.turn.wake_up()
         else:
@@ -273,6 +270,5 @@ class AsyncWaitOperator(StreamOperator):
 
 
 def _go_together(one: AsyncCall, other: AsyncCall) -> bool:
-    """Whether their results may go into one batch."""
     same = one.origin is other.origin
     return same and (one.timestamp is None) == (other.timestamp is None)

@@ -1,4 +1,4 @@
-"""Map, flat map, filter and projection: one record at a time, a batch per call."""
+"""Map, flat map, filter and projection on streams without keys. Each call handles a batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flinkray.streaming.records.row import Row
 
 
 class MapOperator(FunctionOperator):
-    """One value for each value."""
+    """Applies a map function: one result for each value."""
 
     def open(self) -> None:
         super().open()
@@ -39,7 +39,7 @@ class MapOperator(FunctionOperator):
 
 
 class FilterOperator(FunctionOperator):
-    """Keeps some values."""
+    """Keeps the values for which the filter function returns true."""
 
     def open(self) -> None:
         super().open()
@@ -63,11 +63,11 @@ class _Dropped:
 
 
 DROPPED: Any = _Dropped()
-"""In the place of a value that a filter does not let through."""
+"""Stands in a list for a value that a filter has dropped."""
 
 
 def emit_kept(output: Output, block: Block, values: list[Any]) -> None:
-    """Put out the records of a block that have a value still."""
+    """Put out the records of a block whose value is not :data:`DROPPED`."""
     chosen = [value is not DROPPED for value in values]
     kept = list(compress(values, chosen))
     if kept:
@@ -77,7 +77,7 @@ def emit_kept(output: Output, block: Block, values: list[Any]) -> None:
 
 
 class FlatMapOperator(FunctionOperator):
-    """Any number of values for each value, side outputs included."""
+    """Applies a flat-map function: any number of results for each value, side outputs included."""
 
     def setup(self, context: OperatorContext, output: Output) -> None:
         super().setup(context, output)
@@ -92,12 +92,12 @@ class FlatMapOperator(FunctionOperator):
 
 
 def without_context(function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """A function of a value as one of a value and its context."""
+    """Turn a function of a value into a function of a value and a context, which it ignores."""
     return lambda value, _: function(value)
 
 
 class ProjectOperator(StreamOperator):
-    """Some fields of rows and tuples, by position; columns stay columns."""
+    """Selects fields of rows and tuples by position. Columns stay columns."""
 
     def __init__(self, positions: tuple[int, ...]) -> None:
         self._positions = positions

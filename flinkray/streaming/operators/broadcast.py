@@ -1,4 +1,4 @@
-"""Broadcast process functions: the second input goes to every subtask and fills broadcast state."""
+"""Broadcast process functions. Every subtask gets the whole second input, for broadcast state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flinkray.streaming.records.keying import Keys
 
 
 class BroadcastStates:
-    """The broadcast states that were declared with ``broadcast(...)``."""
+    """The broadcast states whose descriptors the program passed to ``broadcast(...)``."""
 
     def __init__(
         self, descriptors: tuple[MapStateDescriptor[Any, Any], ...], backend: OperatorStateBackend
@@ -42,7 +42,7 @@ class BroadcastStates:
 
 
 class _TimeOf:
-    """Time as broadcast contexts show it."""
+    """The methods of broadcast contexts that return the time."""
 
     _service: TimerService
 
@@ -54,7 +54,7 @@ class _TimeOf:
 
 
 class WritableContext(_TimeOf, RecordContext):
-    """For the broadcast side."""
+    """The context for elements of the broadcast side. Broadcast state can be changed."""
 
     def __init__(self, service: TimerService, states: BroadcastStates) -> None:
         super().__init__(service)
@@ -65,14 +65,14 @@ class WritableContext(_TimeOf, RecordContext):
 
 
 class ReadingContext(WritableContext):
-    """For the other side."""
+    """The context for elements of the other input, without keys. Broadcast state is read-only."""
 
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor[Any, Any]) -> Any:
         return self._states.get(state_descriptor).read_only()
 
 
 class KeyedReadingContext(_TimeOf, KeyedRecordContext):
-    """For the other side, keyed, and for timers."""
+    """The context for elements and timers of a keyed input. Broadcast state is read-only."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class KeyedReadingContext(_TimeOf, KeyedRecordContext):
 
 
 class BroadcastProcessOperator(TwoInputs, TimelessOperator):
-    """A broadcast process function on a stream without keys."""
+    """Runs a broadcast process function on a stream without keys."""
 
     def __init__(
         self, function: Any, descriptors: tuple[MapStateDescriptor[Any, Any], ...]
@@ -113,7 +113,7 @@ class BroadcastProcessOperator(TwoInputs, TimelessOperator):
 
 
 class KeyedBroadcastProcessOperator(TwoInputs, KeyedTimersOperator):
-    """A broadcast process function on a keyed stream."""
+    """Runs a broadcast process function on a keyed stream."""
 
     def __init__(
         self,

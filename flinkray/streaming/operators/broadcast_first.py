@@ -1,5 +1,7 @@
-"""Batch mode: a broadcast process function has seen all of the broadcast side when the first record
-comes (Flink's BatchCoBroadcastWithNonKeyedOperator); so has a look-up of its table."""
+"""Batch mode: reads the whole second input of an operator before its first input.
+
+Used for broadcast process functions (Flink's BatchCoBroadcastWithNonKeyedOperator), look-ups.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,10 @@ from flinkray.streaming.time.turn import Portion
 
 
 class BroadcastFirstOperator(StreamOperator):
-    """Keeps the first input of another operator back until its second input has ended.
+    """Holds the first input of another operator back until its second input has ended.
 
     Args:
-        memory: bytes of records that are kept outside of a file.
+        memory: bytes of records that are kept in memory; further records go to a file.
     """
 
     def __init__(self, operator: StreamOperator, memory: int = DEFAULT_MEMORY) -> None:
@@ -56,7 +58,7 @@ class BroadcastFirstOperator(StreamOperator):
         return _FirstPort(self), _BroadcastPort(self)
 
     def take_in(self, batch: Records) -> None:
-        """Records of the first input."""
+        """Keep records of the first input, or pass them on once the second input has ended."""
         if self._is_waiting:
             self.kept.add(batch)
         elif isinstance(batch, Block):
@@ -65,17 +67,17 @@ class BroadcastFirstOperator(StreamOperator):
             self._first.process_columns(batch)
 
     def end_first(self) -> None:
-        """The first input has ended."""
+        """Note that the first input has ended."""
         self._first_has_ended = True
         if not self._is_waiting:
             self._first.process_watermark(MAX_TIMESTAMP)
 
     def broadcast(self, block: Block) -> None:
-        """Records of the second input."""
+        """Pass records of the second input on."""
         self._second.process_block(block)
 
     def end_broadcast(self) -> None:
-        """The second input has ended."""
+        """The second input has ended: pass on the records that were held back."""
         self._is_waiting = False
         self._second.process_watermark(MAX_TIMESTAMP)
         for batch in self.kept.take():
@@ -95,13 +97,11 @@ class BroadcastFirstOperator(StreamOperator):
 
 
 class _Port:
-    """One of the inputs."""
-
     def __init__(self, operator: BroadcastFirstOperator) -> None:
         self._operator = operator
 
     def process_status(self, idle: bool) -> None:
-        """Batch mode has no progress of time that idleness could hold back."""
+        """Ignore the status: in batch mode no watermark could be held back by an idle input."""
 
 
 class _FirstPort(_Port):

@@ -1,7 +1,7 @@
-"""What user code gives back, on its way to the next operator: the one loop for it.
+"""Collects the results of user code and puts them out to the next operator.
 
-Results are put out in portions, so that no record and no timer that has very many of them keeps
-them all in memory.  Those that somebody could still change are copied when they come.
+Results are put out in portions, so that a record or timer with very many results does not keep all
+of them in memory. Results that user code could still change are copied when they arrive.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from flinkray.streaming.time.turn import Portion
 
 
 class _Nowhere:
-    """Stands for the contexts that some functions do not have."""
+    """Stands for a missing context. Takes a record's timestamp and key, and ignores them."""
 
     __slots__ = ("key", "record_timestamp")
 
 
 class Collector:
-    """Of one operator's subtask: collects what its function gives, and puts it out."""
+    """Collects the results of one operator's subtask and puts them out."""
 
     def __init__(self, context: OperatorContext, output: Output) -> None:
         self._output = output
@@ -50,8 +50,8 @@ class Collector:
 
         Args:
             records: an iterator over the block's values.
-            context: is told each record's timestamp.
-            keys: of the records, if they have keys, which *key_context* is told.
+            context: passed to *process*. Its ``record_timestamp`` is set for each record.
+            keys: the keys of the records, or None. ``key_context.key`` is set for each record.
         """
         nowhere: Any = _Nowhere()
         about = nowhere if context is None else context
@@ -107,8 +107,11 @@ class Collector:
             self._emit(values, stamps if stamped else None)
 
     def add(self, results: Iterable[Any] | None, timestamp: int | None) -> None:
-        """Results of a timer or window.  Those with timestamps and those without go into different
-        batches: :meth:`flush` in between."""
+        """Add the results of a timer or window. None counts as no results.
+
+        Call :meth:`flush` between results with a timestamp and results without: they need different
+        batches.
+        """
         if results is None:
             return
         own, values, limit = self._own, self._values, self._limit
@@ -123,14 +126,13 @@ class Collector:
                 values = self._values
 
     def begin(self, origin: Origin | None = None) -> int:
-        """Results of a batch, or of timers, are going to be added.  How many are put out at once
-        at first."""
+        """Prepare for the results of a batch or of timers. Returns the first portion's size."""
         self._origin = origin
         self._limit = self._portion.begin()
         return self._limit
 
     def flush(self) -> None:
-        """Put out what was added."""
+        """Put out the results that were added."""
         if self._values:
             self._emit(*self._take())
 
@@ -140,14 +142,13 @@ class Collector:
         return values, times or None
 
     def _put_out(self, values: list[Any], times: list[int] | None) -> int:
-        """A whole portion; how many there may be in the next one."""
         self._emit(values, times)
         limit = self._portion.end(len(values))
         self._turn.pause()
         return limit
 
     def _emit(self, values: list[Any], times: list[int] | None) -> None:
-        """``(tag, value)`` pairs among the values go to side outputs."""
+        """Put out values. ``(tag, value)`` pairs among the values go to side outputs."""
         if OutputTag.in_use:
             values, times = self._without_tagged(values, times)
         if values:
@@ -177,12 +178,10 @@ class Collector:
 
 
 def _is_single(results: Any) -> bool:
-    """It is no iterable of results, nor None."""
     return not (results is None or hasattr(results, "__iter__") or hasattr(results, "__getitem__"))
 
 
 def _single(result: Any) -> StreamError:
-    """What to say of it."""
     return StreamError(
         f"the function returned {text_of(result)}, which is no list or iterator of results: yield "
         "each result, or return a list of them"

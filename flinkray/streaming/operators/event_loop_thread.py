@@ -1,4 +1,4 @@
-"""A thread with an event loop, in which an operator's subtask runs coroutines."""
+"""A thread with an asyncio event loop, in which an operator's subtask runs coroutines."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 PATIENCE = 10.0
-"""Seconds that coroutines have for ending after they were cancelled."""
+"""Seconds that coroutines may take to end after they were cancelled."""
 
 _LOOK = 0.1
-"""Seconds between two moments at which whoever waits for the thread can be interrupted."""
+"""Longest seconds until an interrupt reaches a thread that waits for the event loop."""
 
 
 class EventLoopThread:
-    """See the module.  Others wait for it, and not it for others.
+    """Runs an event loop in a daemon thread, which never waits for other threads.
 
     Args:
-        on_failure: told, in the thread, of what ends an event loop: ``SystemExit`` in a task of the
-            user's own.
+        on_failure: called in this thread with an exception that stops the event loop, such as
+            ``SystemExit`` in one of the user's tasks.
     """
 
     def __init__(self, name: str, on_failure: Callable[[BaseException], None]) -> None:
@@ -33,11 +33,15 @@ class EventLoopThread:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def do(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Have it done there soon."""
+        """Schedule *work* in the event loop's thread and return at once."""
         self.loop.call_soon_threadsafe(work, *arguments)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function, or the coroutine that it returns, gives there."""
+        """Call *function* in the event loop's thread and wait for its result.
+
+        A coroutine that *function* returns is awaited. An exception of *function* or of the
+        coroutine is raised in the calling thread.
+        """
         outcome: list[Any] = []
         failure: list[BaseException] = []
         done = threading.Event()
@@ -59,7 +63,7 @@ class EventLoopThread:
         return outcome[0]
 
     def end(self, close: Callable[[], Any]) -> None:
-        """Cancel all coroutines, wait for them, call *close* there, and end the thread."""
+        """Cancel all coroutines, wait for them, call *close* in the thread, and end the thread."""
         try:
             self.call(self._cancel_all)
             self.call(close)
@@ -92,4 +96,4 @@ class EventLoopThread:
 
 def _wait_for(event: threading.Event) -> None:
     while not event.wait(_LOOK):
-        """An interrupt comes through here."""
+        """Nothing to do: the loop only lets an interrupt (KeyboardInterrupt) through."""

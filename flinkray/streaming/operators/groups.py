@@ -1,4 +1,4 @@
-"""Functions that are given the records of one key together."""
+"""The operator for functions that get all records of a key in a batch together."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from flinkray.streaming.records.elements import Block
 
 
 class _GroupContext(KeyedRecordContext):
-    """See :class:`~flinkray.streaming.functions.batch_functions.GroupContext`."""
-
     __slots__ = ("timestamps",)
 
     def __init__(self, key_context: Any, service: TimerService, own: Callable[[Any], Any]) -> None:
@@ -23,11 +21,10 @@ class _GroupContext(KeyedRecordContext):
 
 
 class KeyedGroupOperator(KeyedTimersOperator):
-    """Calls a function once for each key of a block.  Results have the latest timestamp of the
-    key's records."""
+    """Calls a function once per key of a block. Results have the latest timestamp of the key."""
 
     _group: tuple[Any, int] | None = None
-    """Key and number of records that the function has, for error messages."""
+    """Key and number of records of the call that is running, for error messages."""
 
     def make_context(self) -> Any:
         return _GroupContext(self.key_context, self.timer_service, self.context.own)

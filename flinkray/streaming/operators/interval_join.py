@@ -1,4 +1,4 @@
-"""Pairs of records of two streams whose times are close (Flink's IntervalJoinOperator)."""
+"""Joins records of two streams whose timestamps are close (Flink's IntervalJoinOperator)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RIGHT: MapStateDescriptor[int, Any] = MapStateDescriptor("right-buffer")
 
 
 class JoinContext:
-    """What a join function may ask about its pair."""
+    """The timestamps of the pair that a join function gets."""
 
     def __init__(self) -> None:
         self.left = self.right = 0
@@ -35,10 +35,9 @@ class JoinContext:
 
 
 class IntervalJoinOperator(TwoInputs, KeyedTimersOperator):
-    """Each record is kept as long as a partner can still come, by the watermark.
+    """Pairs records with equal keys by time. Records are kept until no partner can come any more.
 
-    Args:
-        lower, upper: bounds, inclusive, of the right time less the left one.
+    *lower*, *upper*: inclusive bounds, in milliseconds, of the right timestamp minus the left one.
     """
 
     def __init__(
@@ -107,10 +106,10 @@ class IntervalJoinOperator(TwoInputs, KeyedTimersOperator):
                     continue
                 context.left, context.right = (time, other_time) if is_left else (other_time, time)
                 for partner in partners:
-                    copied, theirs = own(value), own(partner)  # what is kept stays as it came
+                    copied, theirs = own(value), own(partner)  # the kept records must not change
                     pair = (copied, theirs) if is_left else (theirs, copied)
                     self.results.add(join(*pair, context), max(time, other_time))
-            # The last time at which a partner can come.
+            # The latest timestamp that a partner can have.
             until = time + high if high > 0 else time
             self.timers.register_event_time_timer("left" if is_left else "right", until)
         if late:

@@ -1,4 +1,4 @@
-"""Map, flat map, filter and reduce on keyed streams: the same, with the key set for each record."""
+"""Map, flat map, filter and reduce on keyed streams. The current key is set for each record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flinkray.streaming.time.turn import Portion
 
 
 class KeyedFunctionOperator(FunctionOperator):
-    """An operator whose function may use keyed state."""
+    """Base of operators whose function may use keyed state."""
 
     def __init__(self, function: Any, keys: Keys) -> None:
         super().__init__(function)
@@ -38,7 +38,7 @@ class KeyedFunctionOperator(FunctionOperator):
 
 
 class KeyedMapOperator(KeyedFunctionOperator):
-    """One value for each value."""
+    """Applies a map function to a keyed stream: one result for each value."""
 
     def open(self) -> None:
         super().open()
@@ -57,7 +57,7 @@ class KeyedMapOperator(KeyedFunctionOperator):
 
 
 class KeyedFilterOperator(KeyedFunctionOperator):
-    """Keeps some values."""
+    """Keeps the values for which the filter function returns true, on a keyed stream."""
 
     def open(self) -> None:
         super().open()
@@ -78,7 +78,7 @@ class KeyedFilterOperator(KeyedFunctionOperator):
 
 
 class KeyedFlatMapOperator(KeyedFunctionOperator):
-    """Any number of values for each value."""
+    """Applies a flat-map function to a keyed stream: any number of results for each value."""
 
     def setup(self, context: OperatorContext, output: Output) -> None:
         super().setup(context, output)
@@ -96,7 +96,7 @@ class KeyedFlatMapOperator(KeyedFunctionOperator):
 
 
 class ReduceOperator(KeyedFunctionOperator):
-    """Rolling reduce: every record puts out the new value of its key."""
+    """Rolling reduce: for each record it puts out the new reduced value of the record's key."""
 
     def open(self) -> None:
         super().open()
@@ -111,13 +111,15 @@ class ReduceOperator(KeyedFunctionOperator):
         self.output.emit(block.with_values(results))
 
     def reduce_block(self, block: Block) -> list[Any]:
-        """The new value after each record.  What is kept is not what is put out: either side may
-        change its own."""
+        """Reduce a block into the state. Returns the reduced value after each record.
+
+        The returned values are copies: changes to them do not reach the state.
+        """
         reduce, context, load = self._reduce, self.key_context, self._values.get_to_change
         own = self.context.own
         keys = self.keys.of_block(block)
         values: dict[Any, Any] = {}
-        """Of the keys in this block: they go back into the table together."""
+        """The new values of the keys in this block. They are written to the table together."""
         results: list[Any] = []
         append = results.append
         for value, key in zip(self.read(block), keys, strict=True):
@@ -135,7 +137,7 @@ class ReduceOperator(KeyedFunctionOperator):
         return results
 
     def emit_all(self) -> None:
-        """Put out the value of each key, and forget it."""
+        """Put out the value of each key, and remove it from the state."""
         results = [self._values.take(key) for key in self._values.places()]
         for begin, end in Portion(self.context.clock, self.context.turn).of(len(results)):
             times = [MAX_TIMESTAMP] * (end - begin)
@@ -144,7 +146,7 @@ class ReduceOperator(KeyedFunctionOperator):
 
 
 class BatchReduceOperator(ReduceOperator):
-    """Reduce in batch mode: the final value of each key, at the end of the input."""
+    """Reduce in batch mode: puts out the final value of each key at the end of the input."""
 
     def process_block(self, block: Block) -> None:
         self.reduce_block(block)

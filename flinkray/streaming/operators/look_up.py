@@ -1,5 +1,4 @@
-"""Records that look rows up in a table, which is a stream that ends: each is answered when all of
-the table has been read."""
+"""Looks rows up in a table, which is a bounded stream. Records wait until the table is read."""
 
 from __future__ import annotations
 
@@ -22,63 +21,60 @@ _WAITING: ListStateDescriptor[Any] = ListStateDescriptor("_waiting")
 
 
 class DuplicateKeyError(StreamError, SuppressRestartsError):
-    """Two rows of a table have the same key, and it is not said which of them a record is to be
-    given.  They will be there the next time, too: the job is not restarted."""
+    """Two rows of a table have the same key, so the row for a record is ambiguous.
+
+    The job is not restarted, because the table would have both rows after a restart, too.
+    """
 
 
 class LookUpRoom(Protocol):
-    """Of one subtask, for records that wait."""
+    """Limits the records that wait for the table in one subtask."""
 
     most: int
-    """With so many, it is full."""
+    """Number of waiting records from which on :meth:`full` is called."""
 
     def full(self) -> None:
-        """No more should come.
-
-        Raises:
-            OSError: nobody can be told.
-        """
+        """Ask the sources to send no more records. Raises OSError if the request cannot be sent."""
 
     def free(self) -> None:
-        """The table has ended, and none will wait any more.
+        """Let the sources go on: the table has ended, and no record waits from now on.
 
         Raises:
-            OSError: nobody can be told.
+            OSError: the request cannot be sent.
         """
 
 
 class EndlessRoom(LookUpRoom):
-    """Of programs whose sources cannot be made to wait."""
+    """Room without limit, for programs whose sources cannot be made to wait."""
 
     most = 2**63
 
     def full(self) -> None:
-        """Nobody minds."""
+        """Do nothing."""
 
     def free(self) -> None:
-        """Nobody waits."""
+        """Do nothing."""
 
 
 class LookUpOperator(WithTimers, KeyedFunctionOperator):
-    """The first input has records, the second one the rows of the table.
+    """Looks up the table's row for each record. The second input has the rows of the table.
 
-    Both are keyed state: the row of a key, and the records that wait for the end of the table, in
-    the order in which they came.  A key that has some has a timer, and what time it is for timers
-    is said by the table alone: it ends when the table does.  Time for those behind the operator is
-    that of the records; it stands still while records wait.
+    Keyed state holds the row of each key, and the records that wait for the end of the table, in
+    order. A key with waiting records has an event-time timer at the end of time, which only the
+    table's last watermark fires. The watermarks put out are those of the records; they stand still
+    while records wait.
 
-    Whether the table has ended is no state.  What was read to its end before a checkpoint ends
-    again after a restore, without a row, on as many channels as there are then.
+    The state does not say whether the table has ended. After a restore, an input that was read to
+    its end before the checkpoint ends again without a row, on each of its channels.
 
-    Args:
-        function: of a record and the row of its key, or None; or an object with such a method
-            ``look_up``.  It may use keyed state.
-        keys, keys_of_table: of both inputs.
-        table: its name, for errors.
+    *function*: a function of a record and the row of its key (None: no row), or an object with a
+    method ``look_up`` of these arguments. It may use keyed state. *table*: name of the table, for
+    errors.
     """
 
     room: LookUpRoom = EndlessRoom()
-    """Whoever runs the task may have sources wait while it is full."""
+    """Limit of waiting records. The runner of a task may set another limit: then sources wait
+    while the limit is reached."""
 
     def __init__(self, function: Any, keys: Keys, keys_of_table: Keys, table: str) -> None:
         super().__init__(function, keys)
@@ -91,7 +87,7 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
         self._watermark: int | None = None
         self._is_idle = False
         self._are_stamped = False
-        """The results that were added last."""
+        """Whether the results that were added last have timestamps."""
 
     @property
     def selectors(self) -> Sequence[Any]:
@@ -105,9 +101,9 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
         self._look_up = self.method("look_up")
         self._own = self.context.own
         self._came = 0
-        """Records that had to wait."""
+        """Number of records that came while the table was read, since the task began."""
         self._is_full = False
-        if self.timers.number_of_event_time_timers():  # restored: how many wait is not known
+        if self.timers.number_of_event_time_timers():  # restored: number not known
             self._fill()
 
     def inputs(self) -> Sequence[Receiver]:
@@ -130,7 +126,7 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
             rows.put(key, row)
 
     def fired_until(self, timestamp: int) -> None:
-        """The table has ended, and nothing waits any more."""
+        """The table has ended: no record waits any more, and held watermarks are put out."""
         self._is_read = True
         self.room.free()
         if self._watermark is not None:
@@ -183,14 +179,17 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
         return (self._look_up(value, None if row is None else self._own(row)),)
 
     def take_watermark(self, timestamp: int) -> None:
-        """Of the records."""
+        """Put out the records' watermark, or hold it until the table has ended."""
         if self._is_read:
             self.output.emit_watermark(timestamp)
         else:
             self._watermark = timestamp
 
     def take_status(self, idle: bool) -> None:
-        """Of the records.  While some may wait, those behind must not go on without them."""
+        """Put out the records' status, or hold it until the table has ended.
+
+        While records may wait, operators behind this one must not advance without them.
+        """
         if self._is_read:
             self.output.emit_status(idle)
         else:
@@ -206,16 +205,16 @@ class _Records(InputPort):
 
 
 class _Table(InputPort):
-    """Its time matters to nobody, but that it ends."""
+    """The port of the table. Ignores all watermarks but the last one, which ends the table."""
 
     def process_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:
             self._operator.process_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
-        """Whoever waits for it goes on waiting."""
+        """Ignore the status: records go on waiting while the table is idle."""
 
 
 def _is_unknown(key: Any) -> bool:
-    """As SQL has it: what is not known equals nothing."""
+    """Whether a key is null or has a null part. As in SQL, null equals nothing."""
     return key is None or (isinstance(key, tuple) and any(part is None for part in key))

@@ -1,7 +1,6 @@
-"""What an operator is: it is given batches, time and the end of its input, and puts out batches.
+"""The base of all operators: a batch, a time or the end of the input goes in, batches come out.
 
-Operators of a chain call each other directly, batch by batch.  All calls of one operator come from
-its task's thread.
+Operators of a chain call each other directly, batch by batch, in their task's thread.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.runtime_context import RuntimeContext
 from flinkray.streaming.records.elements import Barrier, Block, Columns
-from flinkray.streaming.sources.source_hold import SourceHold
+from flinkray.streaming.sources.source_hold import SourceHold, SplitsToRead
 from flinkray.streaming.state_file import StateFile
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.turn import Portion, Turn
@@ -39,16 +38,16 @@ from flinkray.streaming.time.watermark_alignment import TaskAlignment
 
 
 class ChainingStrategy(Enum):
-    """Whether an operator may run in one task with the one before it."""
+    """Whether an operator may run in the same task as the operator before it."""
 
     ALWAYS = "always"
     HEAD = "head"
-    """It starts a chain; others may follow in it."""
+    """The operator starts a chain. Further operators may follow in the chain."""
     NEVER = "never"
 
 
 class Receiver(Protocol):
-    """What takes batches: an operator's input, or the way to another task."""
+    """Takes batches and time: an operator's input, or a writer to another task."""
 
     def process_block(self, block: Block) -> None: ...
     def process_columns(self, columns: Columns) -> None: ...
@@ -57,10 +56,10 @@ class Receiver(Protocol):
 
 
 class Output:
-    """Where an operator's results go: the receivers of its main output, and of its side outputs.
+    """The receivers of an operator's main output and of its side outputs.
 
-    The values of a block belong to its receiver, which may change them; where there are several,
-    each is given values of its own.
+    The values of a block belong to the receiver, which may change them. If there are several
+    receivers, each gets a copy of the values.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Output:
         self._side = {tag: tuple(receivers) for tag, receivers in (side or {}).items()}
         self._object_reuse = object_reuse
         everyone = [*self._main, *(r for receivers in self._side.values() for r in receivers)]
-        # One receiver is the rule; then the call goes there directly.
+        # Usually there is one receiver; then emit calls it directly.
         self.emit: Callable[[Block], None] = (
             self._main[0].process_block if len(self._main) == 1 else self._emit_to_all
         )
@@ -96,7 +95,7 @@ class Output:
             receiver.process_columns(columns)
 
     def emit_side(self, tag: OutputTag[Any], block: Block) -> None:
-        """To a side output; dropped where nobody asked for it."""
+        """Put a block out to a side output. It is dropped if the side output has no receivers."""
         self._give(self._side.get(tag.tag_id, ()), block)
 
     def emit_watermark(self, timestamp: int) -> None:
@@ -110,7 +109,7 @@ class Output:
 
 @dataclass
 class OperatorContext:
-    """What an operator knows of its surroundings."""
+    """What the runner of a task gives to an operator: names, ids, clock, metrics, settings."""
 
     name: str
     time_service: ProcessingTimeService
@@ -120,12 +119,12 @@ class OperatorContext:
     max_parallelism: int = 128
     attempt_number: int = 0
     restored_checkpoint_id: int = 0
-    """Of the checkpoint that the task goes on from, also where the operator has no state in it; 0:
-    it begins anew."""
+    """Id of the checkpoint that the task was restored from, even if the operator has no state in
+    it. 0: the task was not restored."""
     job_id: str = ""
-    """32 hexadecimal digits; empty: unknown."""
+    """32 hexadecimal digits; empty if unknown."""
     operator_id: str = ""
-    """Under which its state is kept; likewise."""
+    """32 hexadecimal digits under which the operator's state is kept; empty if unknown."""
     auto_watermark_interval: int = 200
     keyed: bool = False
     seed: int = 0
@@ -133,30 +132,31 @@ class OperatorContext:
     cached_files: Mapping[str, str] = field(default_factory=dict)
     metrics: MetricGroup = field(default_factory=MetricGroup)
     alignment: TaskAlignment | None = None
-    """Of tasks that read a source."""
+    """Watermark alignment of the task; None if the task reads no source."""
     hold: SourceHold | None = None
-    """Of those whose sinks may be too far behind."""
+    """Stops the source while sinks are too far behind; None: sinks never hold the source."""
+    splits: SplitsToRead = field(default_factory=SplitsToRead)
+    """The splits that the task's source has yet to read. Shared by the operators of the task."""
     make_keyed_state: KeyedStateBackendFactory = backends.DEFAULT
     publish: Callable[[KeyedStateBackend, StateDescriptor, StateTable], None] | None = None
-    """Is told of queryable states; None: nobody queries."""
+    """Called for each queryable state; None if states cannot be queried."""
     turn: Turn = field(default_factory=Turn)
-    """The task's."""
+    """The turn of the task, shared by its operators."""
     is_head: bool = False
-    """It is the task's first operator, and the task calls it directly."""
+    """Whether this is the task's first operator, which the task calls directly."""
     object_reuse: bool = False
-    """Results are handed on without copies; user code keeps and changes none of them."""
+    """Results are passed on without copies; user code must neither keep nor change them."""
     selectors: Sequence[Any] = ()
-    """Functions that say where results go: key selectors and partitioners."""
+    """Functions that decide where results go: key selectors and partitioners."""
 
     @property
     def own(self) -> Callable[[Any], Any]:
-        """What results of user code go through, so that nobody else can change them."""
+        """The function that copies results of user code; with object reuse it does not copy."""
         return _shared if self.object_reuse else own
 
     @property
     def source_waits(self) -> bool:
-        """The task's source has to wait for other sources, or for those that take what becomes of
-        its records."""
+        """Whether the task's source must wait, for other sources or for sinks that are behind."""
         if self.hold is not None and self.hold.is_held:
             return True
         return self.alignment is not None and self.alignment.paused
@@ -168,7 +168,7 @@ class OperatorContext:
 
 @dataclass(frozen=True)
 class OperatorState:
-    """A point in time of one operator's subtask."""
+    """The state of one operator's subtask at a point in time."""
 
     keyed: SnapshotStream | None = None
     operator: OperatorSnapshot | None = None
@@ -176,7 +176,7 @@ class OperatorState:
 
 
 class OperatorStateCapture:
-    """The same, not written yet: the task goes on meanwhile."""
+    """An :class:`OperatorState` that is not written yet. The task goes on while it is written."""
 
     def __init__(
         self,
@@ -184,25 +184,25 @@ class OperatorStateCapture:
         operator: OperatorCapture | None,
         files: tuple[StateFile, ...] = (),
     ) -> None:
-        """*files*: they stay where they are until it is released."""
+        """*files* stay in their places until the capture is released."""
         self._keyed = keyed
         self._operator = operator
         self._files = files
         self.is_released = False
-        """Nobody is going to write it any more, or it is written."""
+        """Whether :meth:`release` was called: the capture was written, or will never be."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the keyed state is in it; else what has changed since an earlier one."""
+        """Whether it has all of the keyed state, not only the changes since an earlier capture."""
         return self._keyed is None or self._keyed.is_whole
 
     def write(self) -> OperatorState:
-        """Serialise it; from any thread, once."""
+        """Serialise the state; from any thread, once."""
         keyed = None if self._keyed is None else self._keyed.write()
         return OperatorState(keyed, self._written(), self._files)
 
     def stream(self) -> OperatorState:
-        """The same; the keyed state is serialised while its bodies are taken."""
+        """Like :meth:`write`, but serialise the keyed state only when its bodies are read."""
         keyed = None if self._keyed is None else self._keyed.stream()
         return OperatorState(keyed, self._written(), self._files)
 
@@ -210,7 +210,7 @@ class OperatorStateCapture:
         return None if self._operator is None else self._operator.write()
 
     def release(self) -> None:
-        """Nobody is going to write it; from any thread."""
+        """Release the captured state without writing it, from any thread."""
         if self._keyed is not None:
             self._keyed.release()
         if self._operator is not None:
@@ -219,19 +219,19 @@ class OperatorStateCapture:
 
 
 class StreamOperator:
-    """Base of all operators with one input; by itself it passes everything on.
+    """Base of all operators with one input. Without overrides it passes everything on.
 
-    Life: :meth:`setup`, :meth:`restore` if there is something to restore, :meth:`open`, batches and
-    time, :meth:`finish` (the input ended; not when the task fails), :meth:`close`.
+    Life cycle: :meth:`setup`, :meth:`restore` if there is state to restore, :meth:`open`, batches
+    and time, :meth:`finish` (when the input ends, but not when the task fails), :meth:`close`.
     """
 
     chaining: ClassVar[ChainingStrategy] = ChainingStrategy.ALWAYS
     gives_slots: ClassVar[bool] = False
-    """Its function may use array state."""
+    """Whether the operator's function may use array state."""
     context: OperatorContext
     output: Output
     reading: Reading | None = None
-    """For error messages: the last block, and how far it was read."""
+    """The last block and an iterator that shows how far it was read. For error messages."""
 
     def setup(self, context: OperatorContext, output: Output) -> None:
         self.context = context
@@ -253,25 +253,27 @@ class StreamOperator:
                 self.keyed_state.publish = partial(context.publish, self.keyed_state)
 
     def key_hash(self) -> KeyHash:
-        """What key groups of the operator's keys come from."""
+        """The hash function from which the key groups of the operator's keys are computed."""
         return stable_hash
 
     @property
     def selectors(self) -> Sequence[Any]:
-        """Functions that it asks for the keys of records."""
+        """The functions that the operator calls for the keys of records."""
         return ()
 
     def all_selectors(self) -> Iterable[Any]:
-        """Those, and functions that say where results go, each once.  They are opened before the
-        operator, and closed after it."""
+        """The operator's selectors and the functions that decide where results go, each once.
+
+        They are opened before the operator and closed after it.
+        """
         return {id(it): it for it in (*self.selectors, *self.context.selectors)}.values()
 
     def open_selector(self, selector: Any) -> None:
-        """One of them.  It has no state."""
+        """Open one of :meth:`all_selectors`, with a runtime context that has no state."""
         selector.open(self.runtime_context(has_state=False))
 
     def runtime_context(self, *, has_state: bool = True) -> RuntimeContext:
-        """What the user's function is given in ``open``."""
+        """The runtime context that the user's function gets in ``open``."""
         context = self.context
         return RuntimeContext(
             task_name=context.name,
@@ -288,22 +290,22 @@ class StreamOperator:
         )
 
     def inputs(self) -> Sequence[Receiver]:
-        """The inputs, first to last."""
+        """The receivers of the operator's inputs, first to last."""
         return (self,)
 
     def open(self) -> None:
-        """Before the first batch."""
+        """Prepare for the first batch."""
 
     def finish(self) -> None:
-        """The input has ended; what is still kept is put out now."""
+        """Put out everything that is still kept: the input has ended."""
 
     def close(self) -> None:
-        """Give resources back; also after a failure."""
+        """Release resources; also called after a failure."""
 
     def read(self, block: Block) -> Iterator[Any]:
-        """The values of a block, one after the other; a failure is traced to the last of them."""
+        """An iterator over a block's values. Error messages show the last value that was read."""
         values = block.values
-        # An iterator over a range does not show that it has come to its end.
+        # An iterator over a range does not show whether it is exhausted.
         records = iter(list(values) if isinstance(values, range) else values)
         self.reading = block, records
         if self.keyed_state is not None:
@@ -312,14 +314,14 @@ class StreamOperator:
 
     @property
     def takes_columns(self) -> bool:
-        """Whether it handles columns as such."""
+        """Whether the operator handles columns without turning them into rows."""
         return type(self).process_columns is not StreamOperator.process_columns
 
     def process_block(self, block: Block) -> None:
         self.output.emit(block)
 
     def process_columns(self, columns: Columns) -> None:
-        """Operators that do not know columns are given rows."""
+        """Process columns. Operators that do not override this method get the columns as rows."""
         self.process_rows(columns, self.process_block)
 
     def process_rows(self, columns: Columns, process: Callable[[Block], None]) -> None:
@@ -336,19 +338,20 @@ class StreamOperator:
         self.output.emit_status(idle)
 
     def prepare_snapshot_pre_barrier(self, barrier: Barrier) -> None:
-        """A checkpoint is about to be taken: what is put out now goes ahead of its barrier.  After
-        those in front of it in the task, and before any state is captured."""
+        """Put results out that must go ahead of the barrier of a checkpoint.
+
+        Called for one operator after the other, from the head of the task, before any state is
+        captured.
+        """
 
     def files(self) -> tuple[StateFile, ...]:
-        """Those that the operator state refers to, and that are to be captured with it."""
+        """The files that the operator state refers to, and that are captured with it."""
         return ()
 
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
-        """The state at this moment, to be written later; called between two batches.
+        """The state at this moment, to be written later. Called between two batches.
 
-        Args:
-            since: an earlier checkpoint; of keyed state, only what has changed since then is
-                wanted, as :meth:`KeyedStateBackend.capture` says.
+        *since*: an earlier checkpoint; of keyed state, only later changes are captured. None: all.
         """
         keyed = None
         if self.keyed_state is not None:
@@ -356,11 +359,11 @@ class StreamOperator:
         return OperatorStateCapture(keyed, self.operator_state.capture(), self.files())
 
     def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:
-        """Take over what earlier subtasks left; between setup and open.
+        """Restore the state of earlier subtasks. Called between setup and open.
 
         Args:
-            checkpoint_id: the keyed state is this subtask's own of that checkpoint, and captures
-                may be about changes since then.
+            checkpoint_id: set if the keyed state is this subtask's own of that checkpoint. Then a
+                capture may hold only the changes since this checkpoint. None: it is not.
         """
         if self.keyed_state is not None:
             keyed = (s.keyed for s in states if s.keyed is not None)
@@ -368,31 +371,35 @@ class StreamOperator:
         self.operator_state.restore(s.operator for s in states if s.operator is not None)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete everywhere; ids come in increasing order."""
+        """The checkpoint is complete in all tasks. Ids come in increasing order."""
 
     @property
     def awaits_checkpoint(self) -> bool:
-        """Whether its task cannot end yet, though it is finished: what it has is to be committed
-        with a checkpoint."""
+        """Whether the operator has finished, but still needs a checkpoint to commit its results.
+
+        The task cannot end before that.
+        """
         return False
 
     @property
     def is_retrying(self) -> bool:
-        """Whether its task cannot end yet, though it is finished: something has failed, and is
-        tried again by a callback that was scheduled for after the end, too."""
+        """Whether the operator has finished, but still retries an action that has failed.
+
+        The task cannot end before that.
+        """
         return False
 
     def describe_record(self, block: Block, place: int) -> str:
-        """For error messages."""
+        """The text for the record at *place* of a block, for error messages."""
         return text_of(block.values[place])
 
     def describe_occasion(self) -> str:
-        """For error messages where there is no record: what the operator was at."""
+        """What the operator was doing when it processed no record (timer, window), for errors."""
         return ""
 
 
 class FunctionOperator(StreamOperator):
-    """An operator around one user function, which it opens and closes."""
+    """Base of operators with one user function. It opens and closes the function."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -407,12 +414,12 @@ class FunctionOperator(StreamOperator):
     def close(self) -> None:
         if self._opened:
             self._opened = False
-            close = getattr(self.function, "close", None)  # which an object of one method may lack
+            close = getattr(self.function, "close", None)  # may be missing
             if close is not None:
                 close()
 
     def method(self, name: str) -> Callable[..., Any]:
-        """The function's method of that name, or the function itself where it is a plain one."""
+        """The function's method of that name, or the function itself if it has no such method."""
         bound = getattr(self.function, name, None)
         return bound if bound is not None else self.function  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""Process functions: any number of results, side outputs, time; with keys also state and timers."""
+"""Process functions: any number of results, side outputs, time; with keys also state, timers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from flinkray.streaming.time.timers import InternalTimerService
 
 
 class KeyedTimerService(TimerService):
-    """Timers of the current key."""
+    """Registers and deletes timers of the current key, and returns the time."""
 
     __slots__ = ("_timers",)
 
@@ -59,7 +59,7 @@ class KeyedTimerService(TimerService):
 
 
 class TimeOnlyService(TimerService):
-    """Time where there is no key, and therefore no timers."""
+    """Returns the time on streams without keys. Timers are refused."""
 
     def __init__(self, time_service: ProcessingTimeService) -> None:
         self._time_service = time_service
@@ -81,7 +81,7 @@ class TimeOnlyService(TimerService):
 
 
 class RecordContext(ProcessContext):
-    """About the record that is processed now."""
+    """Context of the record that is processed, on a stream without keys."""
 
     __slots__ = ("_service", "record_timestamp")
 
@@ -97,14 +97,14 @@ class RecordContext(ProcessContext):
 
 
 class KeyedRecordContext(TimerContext):
-    """About the record or timer that is processed now, and its key."""
+    """Context of the record or timer that is processed, and of its key."""
 
     __slots__ = ("_key_context", "_own", "_service", "domain", "record_timestamp")
 
     def __init__(
         self, key_context: KeyContext, service: TimerService, own: Callable[[Any], Any]
     ) -> None:
-        """*own* makes a key the function's own."""
+        """*own* copies a key, so that the function may change it."""
         self._key_context = key_context
         self._own = own
         self._service = service
@@ -126,7 +126,7 @@ class KeyedRecordContext(TimerContext):
 
 
 class TimelessOperator(FunctionOperator):
-    """Base of operators whose function is told the time, and has no timers."""
+    """Base of operators whose function can ask for the time, but has no timers."""
 
     def setup(self, context: OperatorContext, output: Output) -> None:
         super().setup(context, output)
@@ -139,7 +139,7 @@ class TimelessOperator(FunctionOperator):
 
 
 class ProcessOperator(TimelessOperator):
-    """A process function on a stream without keys."""
+    """Runs a process function on a stream without keys."""
 
     def open(self) -> None:
         super().open()
@@ -154,8 +154,8 @@ class WithTimers(StreamOperator, ABC):
     """Mixed into keyed operators that have timers.
 
     Results of event-time timers carry the timer's timestamp and come before the watermark that
-    fired them; results of processing-time timers carry none.  Timers fire in portions: at the head
-    of a task, others have their turn in between.
+    fired them; results of processing-time timers carry no timestamp. Timers fire in portions. At
+    the head of a task, mail and other timers have their turn between two portions.
     """
 
     def setup(self, context: OperatorContext, output: Output) -> None:
@@ -173,11 +173,11 @@ class WithTimers(StreamOperator, ABC):
 
     @abstractmethod
     def on_event_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None:
-        """A timer is due."""
+        """Called when an event-time timer fires."""
 
     @abstractmethod
     def on_processing_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None:
-        """A timer is due."""
+        """Called when a processing-time timer fires."""
 
     def describe_occasion(self) -> str:
         firing = self.timers.firing
@@ -198,7 +198,7 @@ class WithTimers(StreamOperator, ABC):
         self.fired_until(timestamp)
 
     def fired_until(self, timestamp: int) -> None:
-        """All timers up to that time have fired."""
+        """Put the watermark out. Called when all event-time timers up to it have fired."""
         self.output.emit_watermark(timestamp)
 
     def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:
@@ -215,13 +215,13 @@ class KeyedTimersOperator(WithTimers, KeyedFunctionOperator):
         self.record_context = self.make_context()
 
     def make_context(self) -> Any:
-        """What the function is given as ``ctx``."""
+        """Create the context that the function gets as ``ctx``."""
         return KeyedRecordContext(self.key_context, self.timer_service, self.context.own)
 
     def process_keyed(
         self, process: Callable[[Any, Any], Any], keys: Sequence[Any], block: Block
     ) -> None:
-        """Put out what the function makes of each record."""
+        """Put out the results of *process* for each record of the block."""
         self.results.of_each(
             process, self.read(block), block, self.record_context, keys, self.key_context
         )
@@ -241,7 +241,7 @@ class KeyedTimersOperator(WithTimers, KeyedFunctionOperator):
 
 
 class KeyedProcessOperator(KeyedTimersOperator):
-    """A keyed process function."""
+    """Runs a process function on a keyed stream."""
 
     def __init__(self, function: Any, keys: Keys) -> None:
         super().__init__(function, keys)

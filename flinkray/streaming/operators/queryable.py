@@ -1,4 +1,4 @@
-"""What ``as_queryable_state`` makes of a keyed stream: records go into a state that is queried."""
+"""The operator behind ``as_queryable_state``: writes records into a state that can be queried."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from flinkray.streaming.records.keying import Keys
 
 
 class QueryableStateOperator(KeyedFunctionOperator):
-    """Of value state, the last record of each key; into reducing and aggregating state, records are
-    added.  Nothing is put out."""
+    """Writes each record into the queryable state of its key, and puts nothing out.
+
+    Value state holds the last record of a key. Reducing and aggregating state add the record.
+    """
 
     def __init__(self, descriptor: StateDescriptor, keys: Keys) -> None:
         super().__init__(None, keys)

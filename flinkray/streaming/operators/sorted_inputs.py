@@ -1,6 +1,6 @@
-"""Batch mode: a keyed operator is given one key after the other, so that it keeps one key's state.
+"""Batch mode: gives a keyed operator one key after the other, so it keeps the state of one key.
 
-(Flink's sorting inputs with the BatchExecutionKeyedStateBackend and its timer service.)
+Corresponds to Flink's sorting inputs with BatchExecutionKeyedStateBackend and its timer service.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flinkray.streaming.time.turn import Portion
 
 
 class _TimelessOutput(Output):
-    """Lets records through: what a key's end means for time concerns nobody else."""
+    """Passes records on and drops watermarks, because the end of a key does not end the stream."""
 
     def __init__(self, output: Output) -> None:
         self.__dict__.update(output.__dict__)
@@ -41,12 +41,9 @@ class _TimelessOutput(Output):
 class SortedInputsOperator(StreamOperator):
     """Collects the inputs of another operator and gives them to it by key and in order of time.
 
-    At the end of each key all its timers fire, those of processing time too, and its state goes.
-    An input without keys (the broadcast side) is passed on at once, so all of it comes first.
-
-    Args:
-        keys: of each input; None where records are not keyed.
-        memory: bytes of records that are kept outside files.
+    At the end of each key all its timers fire, processing-time timers too, and its state is
+    removed. An input without *keys* (the broadcast side) is passed on at once, so all of it comes
+    first. Records beyond *memory* bytes go to files.
     """
 
     def __init__(
@@ -81,7 +78,7 @@ class SortedInputsOperator(StreamOperator):
         return [_SortingPort(self, place) for place in range(len(self._keys))]
 
     def take_in(self, place: int, block: Block) -> None:
-        """Records of one input."""
+        """Collect records of one input, or pass them on if the input has no keys."""
         keys = self._keys[place]
         if keys is None:
             self._ports[place].process_block(block)
@@ -89,7 +86,7 @@ class SortedInputsOperator(StreamOperator):
             self.sorter.add(place, block, keys.of_block(block))
 
     def end(self) -> None:
-        """One of the inputs has ended; after the last, everything is handled."""
+        """One of the inputs has ended. After the last one, all records are processed."""
         self._open_inputs -= 1
         if self._open_inputs == 0:
             self._left = self._portion.begin()
@@ -100,7 +97,7 @@ class SortedInputsOperator(StreamOperator):
             self.output.emit_watermark(MAX_TIMESTAMP)
 
     def _process(self, port: Receiver, block: Block) -> None:
-        """In portions, which may be of many keys."""
+        """Process a block in portions. A portion may hold the records of many keys."""
         at = 0
         while at < len(block):
             end = min(len(block), at + self._left)
@@ -133,8 +130,6 @@ class SortedInputsOperator(StreamOperator):
 
 
 class _SortingPort:
-    """One of the inputs."""
-
     def __init__(self, operator: SortedInputsOperator, place: int) -> None:
         self._operator = operator
         self._place = place
@@ -150,11 +145,11 @@ class _SortingPort:
             self._operator.end()
 
     def process_status(self, idle: bool) -> None:
-        """Batch mode has no progress of time that idleness could hold back."""
+        """Ignore the status: in batch mode no watermark could be held back by an idle input."""
 
 
 def _blocks(key: Any, entries: Iterator[Entry]) -> Iterator[tuple[int, Block]]:
-    """The records of a key in blocks, each of one input."""
+    """The records of a key in blocks, each with the number of its input."""
     for (place, stamped), same in groupby(entries, key=itemgetter(2, 5)):
         while chunk := list(islice(same, BLOCK_RECORDS)):
             values = [entry[4] for entry in chunk]

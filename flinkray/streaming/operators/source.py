@@ -1,4 +1,4 @@
-"""The operator at the head of a chain that reads a source."""
+"""The operator that reads a source, at the head of a chain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from flinkray.state.descriptors import ListStateDescriptor
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.errors import UnavailableError
 from flinkray.streaming.operators.operator import (
     OperatorContext,
     OperatorState,
@@ -32,24 +32,24 @@ from flinkray.streaming.state_file import StateFile
 from flinkray.streaming.time.watermarks import WatermarkStrategy
 
 BLOCK_RECORDS = 4096
-"""Records in a block: enough to make the work per block small against that per record, few enough
-to stay in the processor's cache."""
+"""Records in a block: so many that the work per block is small beside the work per record, and so
+few that the block stays in the processor's cache."""
 
 _SPLITS: ListStateDescriptor[Any] = ListStateDescriptor("source-splits")
 _FILES: ListStateDescriptor[tuple[str, bool]] = ListStateDescriptor("source-files")
-"""Where the files of splits are, and whether they were copied, as it was a savepoint."""
+"""(location of the files of splits, whether a savepoint has copied them)"""
 
 
 class SourceOperator(StreamOperator):
-    """Puts out what its reader reads, and at the end of the input the last watermark.
+    """Puts out the records of its reader, and at the end of the input the last watermark.
 
     Args:
-        strategy: gives the records timestamps, and the stream watermarks.
-        progressive: False: no watermarks but the last, as in batch mode.
+        strategy: assigns timestamps to the records and makes watermarks. None: neither.
+        progressive: False: no watermarks but the last one, as in batch mode.
     """
 
     shared = True
-    """A source only makes readers: local runs need no copies, which could be large."""
+    """Local runs do not copy the source, which may be large and only creates readers."""
 
     def __init__(
         self,
@@ -71,20 +71,20 @@ class SourceOperator(StreamOperator):
         self._restored_files: dict[str, StateFile] = {}
         self._is_savepoint = False
         self._savepoints: list[OperatorStateCapture] = []
-        """Whose files may still be read."""
+        """Captures of savepoints whose files may still be read."""
         if self._stamping is not None:
-            self._stamping = copy.copy(self._stamping)  # a subtask has its own
+            self._stamping = copy.copy(self._stamping)  # each subtask has its own
             self._stamping.setup(replace(context, is_head=False), output)
             self.output = Output([self._stamping])
 
     @property
     def stamping(self) -> TimestampsAndWatermarksOperator | None:
-        """What gives its records timestamps, if that is part of the source."""
+        """The inner operator that assigns timestamps. None: this source assigns none."""
         return self._stamping
 
     @property
     def paused(self) -> bool:
-        """It has to wait for other sources (watermark alignment), or for those behind it."""
+        """Whether the source must wait for other sources (watermark alignment) or for sinks."""
         return self.context.source_waits
 
     def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:
@@ -101,8 +101,10 @@ class SourceOperator(StreamOperator):
         self.reader: SourceReader[Any] = self.source.create_reader(self.reader_context)
         self._position = 0
         self._has_ended = False
+        self._has_all_splits = not self.source.waits_for_splits
+        self._note_splits()
         self._rest: Block | None = None
-        """Of a batch that was longer than asked for."""
+        """The rest of a batch that was longer than asked for; None if there is none."""
         if isinstance(self.reader, SourceReaderWithFiles):
             places = self.operator_state.list_state(_FILES).get()
             here = self.reader.location
@@ -113,29 +115,39 @@ class SourceOperator(StreamOperator):
             self.add_splits(restored)
         self.reader.start()
 
+    def _note_splits(self) -> None:
+        """Update the splits that watermarks have to wait for."""
+        if self.source.waits_for_splits:
+            context, splits = self.reader_context, self.context.splits
+            splits.are_awaited = not self._has_all_splits or context.unread_splits > 0
+            splits.begun = context.splits_begun
+
     def add_splits(self, splits: Sequence[Any]) -> None:
-        """From the enumerator."""
+        """Take splits from the enumerator and pass them to the reader."""
         if self._stamping is not None:
             for split in splits:
                 split_id = self.reader.split_id(split)
                 if split_id is not None:
                     self._stamping.add_split(split_id)
         self.reader.add_splits(splits)
+        self._note_splits()
 
     def no_more_splits(self) -> None:
-        """From the enumerator."""
+        """Take the message of the enumerator that it has no more splits."""
+        self._has_all_splits = True
+        self._note_splits()
         self.reader.notify_no_more_splits()
 
     @property
     def has_rest(self) -> bool:
-        """Whether some records of a batch are still to be put out: no checkpoint before that."""
+        """Whether a batch is not put out completely. No checkpoint can be taken before that."""
         return self._rest is not None
 
     def emit_next(self, most: int = BLOCK_RECORDS) -> NoRecords | int:
-        """Put out one batch, and tell its records; or say why there is none.
+        """Put out one batch. Returns its number of records, or why there is none.
 
         Args:
-            most: records, if they are values; columns are put out as they come.
+            most: greatest number of records if they are values. Columns are put out whole.
         """
         polled: Block | Columns | NoRecords
         if self._rest is None:
@@ -162,6 +174,7 @@ class SourceOperator(StreamOperator):
 
     def _polled(self, most: int) -> Block | Columns | NoRecords:
         polled = self.reader.poll(most)
+        self._note_splits()
         finished = self.reader_context.finished_splits
         if finished:
             if self._stamping is not None:
@@ -178,9 +191,10 @@ class SourceOperator(StreamOperator):
         return f"reading what follows its first {getattr(self, '_position', 0)} records"
 
     def finish(self) -> None:
-        """Raises StreamError: the job is to end before all was read that is needed whole."""
+        """Put out the last watermark.
+        Raises UnavailableError if the job needs the whole source and has not read all of it."""
         if self.source.is_needed_whole and not self._has_ended:
-            raise StreamError(
+            raise UnavailableError(
                 "the job is drained, and of a table to look up not all has been read: records "
                 "would be answered by a part of it.  Stop the job without draining it, or later"
             )

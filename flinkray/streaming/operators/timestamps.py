@@ -25,7 +25,11 @@ from flinkray.streaming.time.watermarks import (
 
 
 class _Emitter(WatermarkOutput):
-    """Lets watermarks only advance, and says when the status changed."""
+    """Puts out watermarks that advance, and changes of the idle status.
+
+    While watermarks are held (:attr:`TimestampsAndWatermarksOperator.is_held`), only the alignment
+    group gets the watermark of what was read. It may go back when the source begins a split.
+    """
 
     def __init__(self, operator: TimestampsAndWatermarksOperator) -> None:
         self._operator = operator
@@ -33,18 +37,23 @@ class _Emitter(WatermarkOutput):
         self._idle = False
 
     def emit_watermark(self, timestamp: int) -> None:
-        if timestamp > self.last:
+        if self._operator.is_held:
+            if timestamp > MIN_TIMESTAMP:
+                self._operator.align(timestamp)
+        elif timestamp > self.last:
             self.last = timestamp
             self.mark_active()
             self._operator.put_out_watermark(timestamp)
 
     def end(self) -> None:
-        """The last watermark is put out otherwise, and none follows."""
+        """Note the last watermark, which the operator puts out itself. No watermark follows."""
         self.last = MAX_TIMESTAMP
         self.mark_active()
 
     def mark_idle(self) -> None:
-        if not self._idle:
+        if self._operator.is_held:
+            self._operator.align(None)
+        elif not self._idle:
             self._idle = True
             self._operator.put_out_status(True)
 
@@ -55,7 +64,7 @@ class _Emitter(WatermarkOutput):
 
 
 class _TimeOfSplit:
-    """The generator of one split, or of all that belongs to none."""
+    """The watermark generator of one split, or of all records that belong to no split."""
 
     def __init__(self, generator: WatermarkGenerator, output: PartialWatermark, now: int) -> None:
         self.generator = generator
@@ -65,10 +74,10 @@ class _TimeOfSplit:
 
 
 class TimestampsAndWatermarksOperator(StreamOperator):
-    """Watermarks from upstream are swallowed, but for the last one, which ends the stream.
+    """Assigns timestamps to records and puts out watermarks, as a watermark strategy says.
 
-    Behind a source that says which split a batch is of, each split has a generator of its own, and
-    an idle time-out of its own.
+    Watermarks from upstream are dropped, except the last one, which ends the stream. If the source
+    says which split a batch belongs to, each split has its own generator and its own idle time-out.
     """
 
     def __init__(
@@ -79,22 +88,28 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     ) -> None:
         self._strategy = strategy
         self._progressive = progressive
-        """Batch mode has no watermarks but the last."""
+        """False in batch mode, which has no watermarks but the last one."""
         self._needs_timestamps = needs_timestamps and not strategy.passes_everything_on
-        """Whether records that have and get no timestamp are refused; otherwise they pass."""
+        """Whether records without timestamps are refused. Otherwise they pass."""
 
     @property
     def is_aligned(self) -> bool:
-        """It belongs behind a source, which it makes wait."""
+        """Whether watermarks are aligned. If so, the operator must run in its source's task."""
         return self._progressive and self._strategy.alignment is not None
 
     @property
     def watermark(self) -> int:
-        """The last one that was put out; from any thread."""
+        """The last watermark that was put out; from any thread."""
         emitter: _Emitter | None = getattr(self, "_emitter", None)
         return MIN_TIMESTAMP if emitter is None else emitter.last
 
+    @property
+    def is_held(self) -> bool:
+        """Whether no watermark can be put out until the source has read or begun further splits."""
+        return self._strategy.waits_for_splits and self.context.splits.are_awaited
+
     def open(self) -> None:
+        self._begun = 0
         self._assign = self._strategy.create_assigner()
         self._column = self._strategy.timestamp_column
         self._emitter = _Emitter(self)
@@ -134,23 +149,33 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         return time
 
     def add_split(self, split_id: str) -> None:
-        """A split that holds back the watermark from now on, though nothing of it was read yet."""
+        """Register a split. It holds the watermark back even before its first record is read."""
         if split_id not in self._times:
             self._forget(None)
             self._time_of(split_id)
 
     def select_split(self, split_id: str | None) -> None:
-        """What follows is of this split."""
+        """Set the split that the following records belong to. None: no split."""
         self._current = self._time_of(split_id)
 
     def release_split(self, split_id: str) -> None:
-        """The split has ended; what it has said of time stays."""
+        """Remove a split that has ended. The watermark that was put out stays."""
         time = self._times.get(split_id)
         if time is not None:
             time.generator.on_periodic_emit(time.output)
             if len(self._times) == 1:
                 self._time_of(None)
             self._forget(split_id)
+
+    def _follow_splits(self) -> None:
+        """Create a new generator if the source has begun another split."""
+        begun = self.context.splits.begun
+        if begun == self._begun or not self._strategy.waits_for_splits:
+            return
+        self._begun = begun
+        if None in self._times:
+            self._forget(None)
+            self._current = self._time_of(None)
 
     def _forget(self, split_id: str | None) -> None:
         if self._times.pop(split_id, None) is not None:
@@ -160,6 +185,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._combined.deferred(self._update_all)
 
     def _update_all(self) -> None:
+        self._follow_splits()
         timeout = self._strategy.idle_timeout
         now = self.context.time_service.now()
         waits = self.context.source_waits
@@ -168,13 +194,14 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             if timeout is None:
                 continue
             if waits:
-                time.last_activity = now  # a source that has to wait is not idle
+                time.last_activity = now  # a source that must wait is not idle
             elif now - time.last_activity >= timeout:
                 time.output.mark_idle()
 
     # --- records ----------------------------------------------------------------------------------
 
     def process_block(self, block: Block) -> None:
+        self._follow_splits()
         timestamps = block.timestamps
         if self._assign is not None:
             assign = self._assign
@@ -185,7 +212,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             if wrong is not None:
                 self.reading = reading_at(block, wrong)
                 raise wrong_timestamp(timestamps[wrong])
-            if set(map(type, timestamps)) != {int}:  # NumPy's have their own arithmetic
+            if set(map(type, timestamps)) != {int}:  # NumPy integers have their own arithmetic
                 timestamps = list(map(index, timestamps))
         elif timestamps is None:
             if not self._needs_timestamps:
@@ -211,7 +238,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             self._current.output.mark_active()
 
     def _generate_one_by_one(self, block: Block, timestamps: Any) -> None:
-        """A watermark that a record causes follows right behind that record."""
+        """Put out each watermark right behind the record for which the generator makes it."""
         self._pending, self._done = block, 0
         generator, emitter = self._current.generator, self._current.output
         records = zip(self.read(block), timestamps, strict=True)
@@ -226,13 +253,19 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             self._flush(self._place)
         if self._progressive:
             self.output.emit_watermark(timestamp)
-            if self._member is not None:
-                self._member.on_watermark(timestamp)
+            self.align(timestamp)
 
     def put_out_status(self, idle: bool) -> None:
         self.output.emit_status(idle)
         if self._member is not None:
             self._member.idle = idle
+
+    def align(self, timestamp: int | None) -> None:
+        """Set the watermark that is reported to the alignment group. None: the source is idle."""
+        if self._member is not None:
+            self._member.idle = timestamp is None
+            if timestamp is not None:
+                self._member.on_watermark(timestamp)
 
     def _flush(self, until: int) -> None:
         block, done = self._pending, self._done
@@ -245,6 +278,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         )
 
     def process_columns(self, columns: Columns) -> None:
+        self._follow_splits()
         on_timestamps = self._current.on_timestamps
         if on_timestamps is None or (self._column is None and self._assign is not None):
             self.process_block(columns.to_block())
@@ -270,7 +304,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             self.output.emit_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
-        """This operator decides by itself."""
+        """Ignore the status from upstream: this operator determines the status itself."""
 
     def finish(self) -> None:
         if self._progressive:

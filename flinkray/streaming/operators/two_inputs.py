@@ -1,4 +1,4 @@
-"""Operators with two inputs: connected streams."""
+"""Operators with two inputs, for connected streams."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from flinkray.streaming.time.watermark_valve import ValveOutput
 
 
 class InputPort:
-    """One of an operator's two inputs."""
+    """The port of one of an operator's two inputs."""
 
     takes_columns = False
 
@@ -49,7 +49,7 @@ class InputPort:
 
 
 class TwoInputs(StreamOperator):
-    """Mixed into operators with two inputs: time is the lesser of the two."""
+    """Mixed into operators with two inputs. Their watermark is the lesser of the two watermarks."""
 
     def setup(self, context: Any, output: Any) -> None:
         super().setup(context, output)
@@ -59,7 +59,7 @@ class TwoInputs(StreamOperator):
         return (InputPort(self, 0), InputPort(self, 1))
 
     def take_time(self, result: ValveOutput) -> None:
-        """Time of both inputs together advanced, or changed its status."""
+        """Process the change of the inputs' combined watermark or idle status."""
         result.tell(
             self.process_watermark,
             lambda idle: self.context.turn.then(lambda: self.process_status(idle)),
@@ -73,7 +73,7 @@ class TwoInputs(StreamOperator):
 
 
 class CoMapOperator(TwoInputs, FunctionOperator):
-    """``map1`` and ``map2``; None is left out, as PyFlink does.
+    """Calls ``map1`` and ``map2``. A result None is left out, as in PyFlink.
 
     With *keys* (one for each input) the function may use keyed state.
     """
@@ -120,7 +120,7 @@ class CoMapOperator(TwoInputs, FunctionOperator):
 
 
 class CoFlatMapOperator(CoMapOperator):
-    """``flat_map1`` and ``flat_map2``."""
+    """Calls ``flat_map1`` and ``flat_map2``: any number of results for each value."""
 
     def process_first(self, block: Block) -> None:
         self._process(self.function.flat_map1, 0, block)
@@ -130,7 +130,7 @@ class CoFlatMapOperator(CoMapOperator):
 
 
 class CoProcessOperator(TwoInputs, TimelessOperator):
-    """A co-process function without keys."""
+    """Runs a co-process function on streams without keys."""
 
     def open(self) -> None:
         super().open()
@@ -147,7 +147,7 @@ class CoProcessOperator(TwoInputs, TimelessOperator):
 
 
 class KeyedCoProcessOperator(TwoInputs, KeyedTimersOperator):
-    """A co-process function on keyed streams, which share state and timers."""
+    """Runs a co-process function on two keyed streams, which share state and timers."""
 
     def __init__(self, function: Any, keys1: Keys, keys2: Keys) -> None:
         super().__init__(function, keys1)

@@ -1,4 +1,4 @@
-"""Builds the operators of one subtask of a chain and wires them to each other."""
+"""Builds the operators of one subtask of a chain, and connects them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator, Pl
 from flinkray.streaming.program.graph import StreamEdge
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.partitioners import StreamPartitioner
-from flinkray.streaming.sources.source_hold import SourceHold
+from flinkray.streaming.sources.source_hold import SourceHold, SplitsToRead
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.turn import Turn
 from flinkray.streaming.time.watermark_alignment import TaskAlignment
@@ -31,13 +31,13 @@ MakeWriter = Callable[[int], RecordWriter]
 
 
 class ConvertingReceiver:
-    """Turns values into those of a declared type on their way to the next operator."""
+    """Converts values to a declared type on their way to the next operator."""
 
     def __init__(self, convert: Callable[[Any], Any], receiver: Receiver) -> None:
         self._convert = convert
         self._receiver = receiver
         self.reading: Reading | None = None
-        """For error messages."""
+        """The last block and the iterator over its values, for error messages."""
         self.process_columns: Callable[[Columns], None] = receiver.process_columns
         self.process_watermark: Callable[[int], None] = receiver.process_watermark
         self.process_status: Callable[[bool], None] = receiver.process_status
@@ -51,8 +51,10 @@ class ConvertingReceiver:
 
 
 class OperatorCopies:
-    """Each subtask has its own copy of an operator with the user's function in it, as on a
-    cluster; operators that belong to the client's process are shared."""
+    """Makes a copy of an operator and of its user function for each subtask, as on a cluster.
+
+    Operators with ``shared`` belong to the client's process: only the operator itself is copied.
+    """
 
     def __init__(self) -> None:
         self._pickled: dict[str, bytes] = {}
@@ -76,7 +78,7 @@ def _pickle(planned: PlannedOperator) -> bytes:
 
 
 def unpicklable_operator(name: str, error: Exception) -> StreamError:
-    """What to say of an operator that cannot be sent to its tasks."""
+    """The error for an operator that cannot be sent to its tasks."""
     return StreamError(
         f"the function of {name!r} cannot be sent to its tasks: {summary_of(error)}; make what it "
         "refers to in open(), or give it only what can be pickled"
@@ -87,10 +89,10 @@ class ChainBuilder:
     """Makes the operators of one subtask.
 
     Args:
-        copy_of: this subtask's copy of an operator.
-        make_writer: the writer of a result, by the result's place in the plan.
-        kv_states: where queryable states are registered; None: nobody queries.
-        configuration: of the process, for what the program does not set.
+        copy_of: returns this subtask's copy of an operator.
+        make_writer: makes the writer of a result, given the result's place in the plan.
+        kv_states: where queryable states are registered; None: states cannot be queried.
+        configuration: of the process, for options that the program does not set.
     """
 
     def __init__(
@@ -128,17 +130,18 @@ class ChainBuilder:
         own = configuration or Configuration()
         self._make_keyed_state = backend_factory(own.with_values(plan.state_options))
         self.operators: list[tuple[str, StreamOperator]] = []
-        """Id and operator, each before those that it feeds."""
+        """(id, operator), each operator before those that it feeds."""
         self._writers: dict[int, RecordWriter] = {}
         self.turn = Turn()
+        self._splits = SplitsToRead()
 
     @property
     def writers(self) -> list[RecordWriter]:
-        """Of the results, by their places in the plan."""
+        """The writers of the results, by their places in the plan."""
         return [writer for _, writer in sorted(self._writers.items())]
 
     def build(self, place: int = 0) -> StreamOperator:
-        """The operator at that place with all that are chained behind it."""
+        """Build the operator at *place* and all operators that are chained behind it."""
         planned = self._plan.operators[place]
         operator = self._copy_of(planned)
         first = len(self.operators)
@@ -190,6 +193,7 @@ class ChainBuilder:
             metrics=self._metrics.add_group(f"{planned.name}.{self._subtask}"),
             alignment=self._alignment,
             hold=self._hold,
+            splits=self._splits,
             publish=None if kv_states is None else partial(kv_states.publish, planned.operator_id),
             turn=self.turn,
             is_head=is_head,
@@ -202,7 +206,7 @@ class ChainBuilder:
 def prepared_partitioner(
     result: PlannedResult, channels: int, seed: int, producer: int
 ) -> StreamPartitioner:
-    """The partitioner of one subtask."""
+    """A copy of a result's partitioner, set up for one subtask."""
     partitioner = result.partitioner
     if partitioner.functions:
         partitioner = pickle.loads(cloud_pickle.dumps(partitioner))
@@ -214,7 +218,10 @@ def prepared_partitioner(
 
 
 def channel_targets(edge: StreamEdge, producer: int) -> Sequence[int]:
-    """The consumers that a producer's subtask writes to: all, or its own few (SPEC appendix B)."""
+    """The consumer's subtasks to which a producer's subtask writes (SPEC appendix B).
+
+    These are all subtasks, or a few if the partitioner is pointwise.
+    """
     sources, targets = edge.source.parallelism, edge.target.parallelism
     if not edge.partitioner.pointwise:
         return range(targets)
@@ -226,7 +233,7 @@ def channel_targets(edge: StreamEdge, producer: int) -> Sequence[int]:
 
 
 def pointwise_producers(sources: int, targets: int, consumer: int) -> range:
-    """The producers a consumer reads from."""
+    """The producers that a consumer's subtask reads from."""
     if sources >= targets:
         return range(consumer * sources // targets, (consumer + 1) * sources // targets)
     only = consumer * sources // targets

@@ -1,5 +1,7 @@
-"""What the subtasks of a chain are made of: its operators and its ways out, and nothing of the
-rest of the graph.  That is what travels to the processes that run them."""
+"""The plan of a chain: its operators and results, without the rest of the graph.
+
+The plan is sent to the processes that run the chain's subtasks.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +17,21 @@ from flinkray.streaming.records.partitioners import StreamPartitioner
 
 @dataclass(frozen=True)
 class PlannedOutput:
-    """Where results of an operator go: to another operator of the chain, or out of it."""
+    """A target of an operator's results: another operator of the chain, or another chain."""
 
     tag_id: str | None
-    """Of the side output; None: the main one."""
+    """Tag of the side output; None: the main output."""
     operator: int | None
-    """Place in the chain."""
+    """Place of the receiving operator in the chain; None: the results leave the chain."""
     result: int | None
-    """Place among the chain's results."""
+    """Place among the chain's results; None: the results go to an operator of the chain."""
     convert: Any = None
-    """Of a side output: turns its values into those of the tag's type; None: they are taken as they
-    are."""
+    """Converts values of a side output to the type of its tag; None: values stay as they are."""
 
 
 @dataclass
 class PlannedOperator:
-    """One operator; ``operator`` is the one that each subtask gets a copy of."""
+    """One operator of a plan. Each subtask gets a copy of ``operator``."""
 
     operator_id: str
     name: str
@@ -38,55 +39,55 @@ class PlannedOperator:
     max_parallelism: int
     keyed: bool
     convert: Any
-    """Turns main results into values of the declared type; None: they are taken as they are."""
+    """Converts main results to the declared type; None: they stay as they are."""
     outputs: list[PlannedOutput] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class PlannedResult:
-    """A way out of the chain, to the tasks of another one."""
+    """Results that leave the chain for the tasks of another chain."""
 
     edge: int
     """Number of the edge in the graph."""
     partitioner: StreamPartitioner
     max_parallelism: int
-    """The consumer's."""
+    """Maximum parallelism of the consumer."""
     buffer_timeout: int | None
-    """Milliseconds; see :class:`~flinkray.streaming.channels.RecordWriter`."""
+    """Milliseconds; meaning as in :class:`~flinkray.streaming.channels.RecordWriter`."""
 
 
 @dataclass
 class ChainPlan:
-    """The head comes first, and every operator before those that it feeds."""
+    """The plan of a chain. Every operator comes before those that it feeds; the head is first."""
 
     name: str
     operators: list[PlannedOperator]
     results: list[PlannedResult]
     inputs: list[int]
-    """For each edge into the head, the head's input that it feeds."""
+    """For each edge into the head, the number of the head's input that the edge feeds."""
     auto_watermark_interval: int
     job_parameters: dict[str, str]
     cached_files: Mapping[str, str]
-    """Paths by name, here: of the client; tasks on a cluster have their own."""
+    """Path by name, on the client's machine; tasks on a cluster have their own paths."""
     object_reuse: bool = False
-    """Operators of a task hand values on as they are."""
+    """Whether operators of a task pass values on without copies."""
     state_options: Mapping[str, str] = field(default_factory=dict)
-    """Of the backend that keeps keyed state, as the program sets them; the process that runs the
-    tasks has its own for the rest."""
+    """Options of the state backend that the program sets. Other options are set by the process that
+    runs the tasks."""
 
     @property
     def is_source(self) -> bool:
-        """Whether it reads splits, and no other chain."""
+        """Whether the chain's head reads splits of a source, and no other chain."""
         return isinstance(self.operators[0].operator, SourceOperator)
 
 
 def edges_of(graph: StreamGraph) -> list[StreamEdge]:
-    """All edges; an edge's number is its place here."""
+    """All edges of the graph. The number of an edge is its place in this list."""
     return [edge for node in graph.nodes for edge in node.outputs]
 
 
 def plan_chain(graph: StreamGraph, chain: Chain) -> ChainPlan:
-    """The plan of one of the graph's chains.  Results are in the order of :func:`ways_out`."""
+    """The plan of one of the graph's chains. Results are in the order of :func:`ways_out`."""
     numbers = {id(edge): number for number, edge in enumerate(edges_of(graph))}
     operator_ids = graph.operator_ids()
     places = {node.id: place for place, node in enumerate(chain.nodes)}

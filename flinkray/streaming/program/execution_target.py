@@ -1,4 +1,4 @@
-"""Where the programs of this process run, unless they say so themselves."""
+"""The default target of the programs of this process: a cluster, or the process itself."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ExecutionTarget:
-    """As ``flinkray run`` says it for the program that it runs."""
+    """The target of the program that ``flinkray run`` executes."""
 
     cluster: Any = None
-    """A client of the cluster; None: this process."""
+    """Client of the cluster; None: the program runs in this process."""
     parallelism: int | None = None
-    """Of operators that have none of their own, where the program sets none."""
+    """Parallelism of operators without their own, if the program sets none."""
     progress: Any = None
-    """Where that of its jobs is shown; None: in the log."""
+    """Shows the progress of jobs; None: the log does."""
     configuration: Mapping[str, str] = field(default_factory=dict)
-    """Of its jobs, where the program sets nothing else."""
+    """Options of jobs, where the program sets no other values."""
     environments: list[Any] = field(default_factory=list)
-    """Those that the program has made."""
+    """The environments that the program has made."""
 
 
 _present = ExecutionTarget()
 
 
 def execution_target() -> ExecutionTarget:
-    """The present one."""
+    """The current target."""
     return _present
 
 
 @contextmanager
 def running_at(target: ExecutionTarget) -> Iterator[None]:
-    """While active, programs run there."""
+    """While the context is active, programs run at *target*."""
     global _present
     before, _present = _present, target
     try:

@@ -23,29 +23,27 @@ def _digest(what: str, inputs: Iterable[str]) -> str:
 
 
 def operator_id_of(uid: str) -> str:
-    """32 hexadecimal digits under which the state of an operator with that uid is kept."""
+    """The operator id for a uid: 32 hexadecimal digits under which state is kept."""
     return hashlib.blake2b(b"uid:" + uid.encode(), digest_size=16).hexdigest()
 
 
 @dataclass
 class StreamEdge:
-    """From one node to another."""
+    """An edge from one node to another."""
 
     source: StreamNode
     target: StreamNode
     input_index: int
     partitioner: StreamPartitioner
     output_tag: str | None = None
-    """The side output it carries; None: the main one."""
+    """Tag of the side output that the edge carries; None: the main output."""
     convert: Any = None
-    """Of a side output: turns its values into those of the tag's type; None: they are taken as they
-    are."""
+    """Converts values of a side output to the type of its tag; None: values stay as they are."""
 
 
 @dataclass
 class StreamNode:
-    """An operator, to be run by *parallelism* subtasks.  ``operator`` is the one that each subtask
-    gets a copy of."""
+    """An operator that *parallelism* subtasks run. Each subtask gets a copy of ``operator``."""
 
     id: int
     name: str
@@ -53,7 +51,7 @@ class StreamNode:
     parallelism: int
     max_parallelism: int
     kind: str = "Operator"
-    """As the execution plan says it: Data Source, Operator, Data Sink."""
+    """The kind in the execution plan: Data Source, Operator or Data Sink."""
     keyed: bool = False
     chaining: ChainingStrategy = ChainingStrategy.ALWAYS
     slot_sharing_group: str = DEFAULT_SLOT_SHARING_GROUP
@@ -61,42 +59,42 @@ class StreamNode:
     uid_hash: str | None = None
     description: str = ""
     convert: Any = None
-    """Turns results into values of the declared type; None where they are taken as they are."""
+    """Converts results to the declared type; None: they stay as they are."""
     buffer_timeout: int | None = None
     has_own_max_parallelism: bool = False
-    """Somebody has set it; otherwise it follows from the parallelism."""
+    """Whether the max parallelism was set. Otherwise it follows from the parallelism."""
     non_parallel: bool = False
-    """One subtask does what has to be done for all."""
+    """Whether one subtask must do the work of all: the parallelism is 1."""
     is_local: bool = False
-    """It belongs to the node behind it, and is there or not as that is executed.  It has no state,
-    and the ids of others do not depend on it."""
+    """Whether the node does a part of the next node's work before the exchange by key, if the mode
+    (batch or streaming) allows it. It has no state, and the ids of other nodes ignore it."""
     inputs: list[StreamEdge] = field(default_factory=list)
     outputs: list[StreamEdge] = field(default_factory=list)
 
 
 @dataclass
 class StreamGraph:
-    """A whole program, nodes in topological order."""
+    """A whole program, with its nodes in topological order."""
 
     job_name: str
     nodes: list[StreamNode] = field(default_factory=list)
     chaining_enabled: bool = True
     auto_watermark_interval: int = 200
     object_reuse: bool = False
+    """Whether operators of a task pass values on without copies."""
     state_options: dict[str, str] = field(default_factory=dict)
-    """Of the backend that keeps keyed state, by key, as the program sets them."""
-    """Operators of a task hand values on as they are, without copies."""
+    """Options of the backend for keyed state that the program sets."""
     job_parameters: dict[str, str] = field(default_factory=dict)
     cached_files: dict[str, str] = field(default_factory=dict)
     batch: bool = False
-    """All input is bounded, and results are those of the whole of it."""
+    """Whether all input is bounded, and only results of the whole input are wanted."""
 
     def connect(self, edge: StreamEdge) -> None:
         edge.source.outputs.append(edge)
         edge.target.inputs.append(edge)
 
     def upstream_of(self, node: StreamNode) -> list[StreamNode]:
-        """The nodes whose records reach that one, the nearest first."""
+        """All nodes whose records reach *node*, the nearest first."""
         found: dict[int, StreamNode] = {}
         waiting = [node]
         while waiting:
@@ -107,7 +105,7 @@ class StreamGraph:
         return list(found.values())
 
     def chains(self) -> list[Chain]:
-        """The tasks: operators that run together, upstream first.  Each is one job vertex."""
+        """The chains of operators that run together, upstream first. Each becomes a job vertex."""
         heads = [node for node in self.nodes if not self._chained_input(node)]
         chains = [Chain(head, list(self._members(head))) for head in heads]
         hashes = self._hashes()
@@ -125,8 +123,11 @@ class StreamGraph:
         return any(self.is_chained(edge) for edge in node.inputs)
 
     def is_chained(self, edge: StreamEdge) -> bool:
-        """Flink's rules: one input, forward, same parallelism and slot-sharing group, and neither
-        side against it."""
+        """Whether the edge is inside a chain.
+
+        Flink's rules: one input, forward, same parallelism and slot-sharing group, and neither side
+        forbids chaining.
+        """
         source, target = edge.source, edge.target
         return (
             self.chaining_enabled
@@ -139,8 +140,10 @@ class StreamGraph:
         )
 
     def _hashes(self) -> dict[int, str]:
-        """An id for each node that is the same whenever the same program is built: from its uid,
-        or from its place in the graph."""
+        """An id for each node, from its uid or its place in the graph.
+
+        The id does not change when the same program is built again.
+        """
         hashes: dict[int, str] = {}
         seen_by_others: dict[int, str] = {}
         place = -1
@@ -161,10 +164,9 @@ class StreamGraph:
         return hashes
 
     def operator_ids(self) -> dict[int, str]:
-        """Node id -> 32 hexadecimal digits under which its state is kept.
+        """The 32 hexadecimal digits under which a node's state is kept, by node id.
 
-        Raises:
-            ValueError: two nodes have the same uid.
+        Raises ValueError if two nodes have the same uid.
         """
         hashes = self._hashes()
         seen: dict[str, StreamNode] = {}
@@ -233,5 +235,5 @@ def _chain_name(node: StreamNode, members: set[int]) -> str:
 
 
 def max_parallelism_of(parallelism: int, wanted: int | None) -> int:
-    """The number of key groups of a node."""
+    """The number of key groups of a node: *wanted*, or the default for the parallelism if None."""
     return default_max_parallelism(parallelism) if wanted is None else wanted

@@ -1,7 +1,6 @@
-"""What the API builds, and its translation into a stream graph.
+"""The transformations that the API creates, and their translation into a stream graph.
 
-Transformations remember what was called; unions, partitionings and side outputs are no operators
-and become properties of edges.
+Unions, partitionings and side outputs are no operators; they become properties of edges.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 
 @dataclass(eq=False)
 class Transformation:
-    """Base: something that puts out records."""
+    """Base of all transformations: puts out records."""
 
     name: str
     type_info: Any = None
@@ -48,7 +47,7 @@ class Transformation:
 
 @dataclass(eq=False)
 class OperatorTransformation(Transformation):
-    """An operator on any number of inputs; several transformations at one input are a union."""
+    """An operator with any number of inputs. Several transformations at one input are a union."""
 
     operator: StreamOperator = field(kw_only=True)
     inputs: list[Transformation] = field(default_factory=list)
@@ -57,7 +56,7 @@ class OperatorTransformation(Transformation):
     parallelism: int = 1
     max_parallelism: int | None = None
     non_parallel: bool = False
-    """The parallelism is 1 and cannot be changed."""
+    """Whether the parallelism is 1 and cannot be changed."""
     chaining: ChainingStrategy | None = None
     slot_sharing_group: str | None = None
     uid: str | None = None
@@ -66,16 +65,16 @@ class OperatorTransformation(Transformation):
     convert: Any = None
     buffer_timeout: int | None = None
     batch_operator: StreamOperator | None = None
-    """What takes the operator's place in batch mode."""
+    """The operator that replaces ``operator`` in batch mode; None: ``operator`` is used."""
     local_operator: StreamOperator | None = None
-    """In batch mode, what the records go through before they are divided by key.  It has no state
-    and is no operator of the user's."""
+    """Operator that aggregates before the exchange by key, in batch mode; None: no such operator.
+    It has no state and does not appear in the user's program."""
     is_local_in_streams: bool = False
-    """Not in batch mode alone, but wherever records are divided."""
+    """Whether streaming mode uses ``local_operator``, too, if either side has several subtasks."""
     sort_keys: tuple[Keys | None, ...] | None = None
-    """The inputs' keys, by which batch mode sorts; None: it does not."""
+    """The keys of the inputs, by which batch mode sorts; None: batch mode does not sort."""
     broadcast_first: bool = False
-    """Batch mode reads the second input before the first."""
+    """Whether batch mode reads the second input before the first."""
 
 
 @dataclass(eq=False)
@@ -87,7 +86,7 @@ class UnionTransformation(Transformation):
 
 @dataclass(eq=False)
 class PartitionTransformation(Transformation):
-    """The input's records, going to the consumers that the partitioner says."""
+    """The records of the input, sent to the consumers that the partitioner chooses."""
 
     input: Transformation = field(kw_only=True)
     partitioner: StreamPartitioner = field(kw_only=True)
@@ -103,18 +102,18 @@ class SideOutputTransformation(Transformation):
 
 @dataclass(frozen=True)
 class _Upstream:
-    """An operator's output, and how its records travel."""
+    """An operator's output (*tag_id* None: the main output) and how its records are partitioned."""
 
     node: StreamNode
     partitioner: StreamPartitioner | None = None
     tag_id: str | None = None
     convert: Any = None
-    """Of a side output: turns its values into those of the tag's type."""
+    """Converts values of a side output to the type of its tag; None: values stay as they are."""
 
 
 @dataclass
 class GraphSettings:
-    """What holds for the whole program."""
+    """Settings of the whole program."""
 
     job_name: str = "Flink Streaming Job"
     max_parallelism: int | None = None
@@ -128,25 +127,23 @@ class GraphSettings:
     """False: an operator without uid is refused."""
     sort_memory: int = DEFAULT_MEMORY
     takes_checkpoints: bool = True
-    """Whoever runs the program does, at least when tasks cannot end without one: sinks commit with
-    them.  Else they commit when all that they write is written."""
+    """Whether checkpoints are taken, at least when tasks cannot end without one. Then sinks commit
+    with checkpoints; otherwise they commit when all their results are written."""
     job_parameters: dict[str, str] = field(default_factory=dict)
     cached_files: dict[str, str] = field(default_factory=dict)
 
 
 def build_graph(transformations: Iterable[Transformation], settings: GraphSettings) -> StreamGraph:
-    """The graph of all *transformations* and what they read from.
+    """The graph of all *transformations* and of the transformations that they read from.
 
-    Raises:
-        StreamError: parallelisms, partitionings or groups that do not go together, or an operator
-            has no uid where it must.
+    Raises StreamError if parallelisms, partitionings or groups do not fit, or a uid is missing.
     """
     graph = StreamGraph(
         settings.job_name,
         chaining_enabled=settings.chaining_enabled,
         auto_watermark_interval=settings.auto_watermark_interval,
         object_reuse=settings.object_reuse,
-        # State of sorted inputs is that of one key: it is never large.
+        # Sorted inputs have state of one key only: it is never large.
         state_options=dict(IN_MEMORY if settings.batch else settings.state_options),
         job_parameters=dict(settings.job_parameters),
         cached_files=dict(settings.cached_files),
@@ -267,7 +264,6 @@ class _Builder:
         return node
 
     def _add_committer(self, writer: StreamNode, operator: SinkWriterOperator) -> None:
-        """Behind the writers of a sink: in their tasks, or one for all of them."""
         with_checkpoints = self._settings.takes_checkpoints
         writer.operator = copy.copy(operator)
         writer.operator.prepares_with_checkpoints = with_checkpoints
@@ -297,7 +293,6 @@ class _Builder:
     def _behind_local(
         self, transformation: OperatorTransformation, upstream: _Upstream, parallelism: int
     ) -> _Upstream:
-        """The records of *upstream* after the local operator, which runs where they come from."""
         assert transformation.local_operator is not None
         source = upstream.node
         is_divided = source.parallelism > 1 or parallelism > 1
@@ -323,7 +318,6 @@ class _Builder:
     def _slot_sharing_group(
         transformation: OperatorTransformation, inputs: list[list[_Upstream]]
     ) -> str:
-        """Its own, or that of its inputs if they are of one mind."""
         if transformation.slot_sharing_group is not None:
             return transformation.slot_sharing_group
         groups = {up.node.slot_sharing_group for upstreams in inputs for up in upstreams}

@@ -1,9 +1,11 @@
-"""What flows: batches of records, their types and keys."""
+"""The elements of streams: batches of records, their types and keys."""
 
 __all__ = [
     "elements",
+    "exact_numbers",
     "in_flight",
     "java_text",
+    "json_text",
     "kept_batches",
     "key_sorter",
     "keying",
@@ -13,4 +15,5 @@ __all__ = [
     "sizes",
     "type_inference",
     "typeinfo",
+    "widening",
 ]

@@ -1,8 +1,8 @@
-"""What flows between operators: batches of records, and in line with them the signs of time.
+"""Elements that flow between operators: batches of records, watermarks and barriers.
 
-A batch is a :class:`Block` of Python values or :class:`Columns` of Arrow data.  There is no object
-around a single record: timestamps and keys are parallel lists.  A batch is never changed; the
-values in it belong to the one who received it.
+A batch is a :class:`Block` of Python values or :class:`Columns` of Arrow data. Single records are
+not wrapped: timestamps and keys are parallel lists. A batch is never changed. The values in it
+belong to the receiver.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from flinkray.streaming.records.python_values import python_values
 from flinkray.streaming.records.row import Row
 
 MIN_TIMESTAMP = -(1 << 63)
-"""Java's Long.MIN_VALUE: before all time, and "no timestamp" where a function asks for one."""
+"""Java's Long.MIN_VALUE: before all time.
+Also stands for a missing timestamp where user functions expect a number."""
 MAX_TIMESTAMP = (1 << 63) - 1
-"""Java's Long.MAX_VALUE: a watermark of it ends the stream."""
+"""Java's Long.MAX_VALUE. A watermark with this time ends the stream."""
 
 
 class Origin(NamedTuple):
-    """Where the records of a batch entered the job."""
+    """Place at which the records of a batch entered the job."""
 
     source: str
-    """The source's name and subtask."""
+    """Name and subtask of the source."""
     position: int
-    """The number of the batch's first record there, from 0."""
+    """Number of the batch's first record in the source, from 0."""
 
     def __str__(self) -> str:
         return f"{self.source}, in the batch from record {self.position} on"
 
 
 class Block:
-    """Python values, with timestamps (milliseconds) and keys in parallel where there are any."""
+    """A batch of Python values. Timestamps (milliseconds) and keys, if any, are parallel lists."""
 
     __slots__ = ("keys", "origin", "timestamps", "values")
 
@@ -59,18 +60,18 @@ class Block:
         return len(self.values)
 
     def with_values(self, values: Sequence[Any]) -> Block:
-        """One new value for each old one."""
+        """Return a block with one new value for each old value, and without keys."""
         return Block(values, self.timestamps, None, self.origin)
 
     def owned(self) -> Block:
-        """A block whose values can be changed without this one's being changed."""
+        """Return a block whose values can be changed without changing the values of this block."""
         values = own_all(self.values)
         if values is self.values:
             return self
         return Block(values, self.timestamps, self.keys, self.origin)
 
     def part(self, begin: int, end: int) -> Block:
-        """The records from *begin* up to but not including *end*."""
+        """Return the records from *begin* up to but not including *end*."""
         times, keys = self.timestamps, self.keys
         return Block(
             self.values[begin:end],
@@ -99,13 +100,13 @@ class Columns:
         self.timestamps = timestamps
         self.origin = origin
         self.scalar = scalar
-        """The one column holds bare values, not rows with one field."""
+        """Whether the only column holds bare values, not rows with one field."""
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
 
     def to_block(self) -> Block:
-        """The same records as Python values: rows with the batch's field names.
+        """Convert the records to Python values: rows with the batch's field names.
 
         Raises:
             StreamError: a map has a key more than once.
@@ -121,13 +122,13 @@ class Columns:
         return Block(values, timestamps, None, self.origin)
 
     def part(self, begin: int, end: int) -> Columns:
-        """The rows from *begin* up to but not including *end*; nothing is copied."""
+        """Return the rows from *begin* up to but not including *end*, without copying."""
         times = None if self.timestamps is None else self.timestamps[begin:end]
         batch = self.batch.slice(begin, end - begin)
         return Columns(batch, times, self.origin, self.scalar)
 
     def take(self, indices: npt.NDArray[Any]) -> Columns:
-        """The records at those places."""
+        """Return the records at these indices."""
         timestamps = None if self.timestamps is None else self.timestamps.take(indices)
         rows = pc.take(self.batch, pa.array(indices), boundscheck=False)
         return Columns(rows, timestamps, self.origin, self.scalar)
@@ -138,47 +139,46 @@ class Columns:
 
 @dataclass(frozen=True)
 class Watermark:
-    """No record with a timestamp of at most this follows, save late ones."""
+    """Event time has reached *timestamp*: later records with that time or less are late."""
 
     timestamp: int
 
 
 @dataclass(frozen=True)
 class WatermarkStatus:
-    """Whether a channel takes part in the progress of time."""
+    """Whether a channel is idle. The watermarks of an idle channel are ignored."""
 
     idle: bool
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """Divides what belongs to a checkpoint from what comes after it."""
+    """Separates the elements that belong to a checkpoint from those after it."""
 
     checkpoint_id: int
     timestamp: int
-    """When it was triggered: milliseconds since 1970."""
+    """Time of the trigger, in milliseconds since 1970."""
     savepoint: bool = False
     stops: bool = False
-    """The job ends with this savepoint: its tasks process nothing more after it."""
+    """Whether the job ends with this savepoint: its tasks process nothing after it."""
     drains: bool = False
-    """Before that, event time comes to its end: windows fire, and what they hold is put out."""
+    """Whether event time ends before the savepoint, so that windows fire and emit."""
     unaligned: bool = False
-    """It overtakes what is under way; that belongs to the checkpoint."""
+    """Whether the barrier overtakes elements in flight. These belong to the checkpoint."""
     alignment_timeout: int | None = None
-    """Milliseconds after the trigger, after which a checkpoint that is not aligned yet goes on as
-    an unaligned one; None: never."""
+    """Milliseconds from the trigger until an aligned checkpoint becomes unaligned. None: never."""
     directory: str = ""
-    """Where state is written."""
+    """Directory to which state is written."""
     latest_completed: int = 0
-    """Id of the latest complete checkpoint; 0: there is none.  State is shared with no earlier
-    one."""
+    """Id of the latest complete checkpoint. 0: none.
+    No state is shared with checkpoints before the latest complete one."""
     is_whole: bool = False
-    """State is shared with no other checkpoint."""
+    """Whether the checkpoint contains all of its state and shares none with other checkpoints."""
 
     @property
     def overtakes_at(self) -> int | None:
-        """Milliseconds since 1970, from when on one that is in line is to overtake what is under
-        way; None: it stays in line."""
+        """When the barrier is to overtake elements in flight, in milliseconds since 1970.
+        None: it stays in line."""
         if self.unaligned or self.savepoint or self.alignment_timeout is None:
             return None
         return self.timestamp + self.alignment_timeout
@@ -191,19 +191,34 @@ class Barrier:
 
 @dataclass(frozen=True)
 class CancelledBarrier:
-    """In place of a barrier: the sender takes no part in this checkpoint."""
+    """Replaces a barrier: the sender takes no part in this checkpoint."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True)
+class EndOfData:
+    """No record or watermark follows in this channel. Barriers may follow."""
+
+
+@dataclass(frozen=True)
 class EndOfInput:
-    """Nothing follows on this channel."""
+    """Nothing follows in this channel."""
 
 
+END_OF_DATA = EndOfData()
 END_OF_INPUT = EndOfInput()
 IDLE = WatermarkStatus(True)
 ACTIVE = WatermarkStatus(False)
 
 Records = Block | Columns
-Element = Block | Columns | Watermark | WatermarkStatus | Barrier | CancelledBarrier | EndOfInput
+Element = (
+    Block
+    | Columns
+    | Watermark
+    | WatermarkStatus
+    | Barrier
+    | CancelledBarrier
+    | EndOfData
+    | EndOfInput
+)

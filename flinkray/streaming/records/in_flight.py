@@ -1,4 +1,4 @@
-"""What a barrier of an unaligned checkpoint has overtaken: elements, or buffers as they are."""
+"""Elements that the barrier of an unaligned checkpoint has overtaken, encoded or as objects."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from flinkray.streaming.records.elements import Barrier, Block, CancelledBarrier, Element
+from flinkray.streaming.records.elements import (
+    Barrier,
+    Block,
+    CancelledBarrier,
+    Element,
+    EndOfData,
+    EndOfInput,
+    WatermarkStatus,
+)
 
 
 class SchemaSource(Protocol):
-    """Who encodes for a channel, or decodes what comes in it."""
+    """Encoder or decoder of a channel's elements, which knows the channel's schemas."""
 
     def schema(self, number: int) -> pa.Schema:
-        """One that was sent before.  From any thread."""
+        """Return the schema with this number, which was sent before. Thread-safe."""
 
 
 class EncodedElements:
-    """The elements of one buffer of a channel, as they were encoded; never changed.
+    """The encoded elements of one buffer of a channel. Never changed.
 
-    It may refer to schemas that were sent with a buffer before it: *source* knows those that are
-    not in another buffer that was overtaken with it.
+    The elements may use schemas that were sent with an earlier buffer. *source* knows all schemas
+    that are not in another overtaken buffer.
     """
 
     __slots__ = ("descriptions", "parts", "source")
@@ -30,25 +38,33 @@ class EncodedElements:
         self, descriptions: Sequence[Any], parts: Sequence[Any], source: SchemaSource
     ) -> None:
         self.descriptions = descriptions
-        """See :mod:`flinkray.streaming.network.element_codec`."""
+        """Descriptions of elements (:mod:`flinkray.streaming.network.element_codec`)."""
         self.parts = parts
-        """Bytes, and what else gives its memory out as bytes."""
+        """Data of the elements: bytes and other objects with the buffer protocol."""
         self.source = source
 
 
 InFlight = Element | EncodedElements
 
 Settled = Callable[[Mapping[int, Sequence[InFlight]]], None]
-"""Called once, when it is known what a barrier has overtaken in the channels of a result that it
-was sent to: by channel, for those in which there was something.  At once, but for a barrier that
-overtakes what waits only if it has to wait too long: then maybe by another thread."""
+"""Called once, when it is known which elements a barrier has overtaken in the channels of a result.
+The argument has the elements by channel, for channels where there were any. Usually called at once.
+For a barrier that overtakes only after a time-out it is called later, perhaps by another thread."""
+
+
+def given_again(elements: Sequence[Element]) -> list[Element]:
+    """Return the restored elements of a channel without changes of its idle status.
+    After a restore the writer is active but does not announce it, so a restored idle status would
+    stay, and the channel's watermarks would be ignored."""
+    return [element for element in elements if not isinstance(element, WatermarkStatus)]
 
 
 def kept(elements: Sequence[InFlight]) -> list[InFlight]:
-    """What belongs to a checkpoint, as it is now: operators, here or in other tasks, are going to
-    change the values of the others.  Barriers of other checkpoints are no data."""
+    """Return copies of the elements for a checkpoint.
+    Operators will change the values of the originals. Barriers and ends are left out: their
+    senders send them again."""
     return [
         element.owned() if isinstance(element, Block) else element
         for element in elements
-        if not isinstance(element, Barrier | CancelledBarrier)
+        if not isinstance(element, Barrier | CancelledBarrier | EndOfData | EndOfInput)
     ]

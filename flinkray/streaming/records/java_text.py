@@ -1,4 +1,4 @@
-"""Numbers and times as Java's ``toString`` writes them."""
+"""Numbers and times as text in the format of Java's ``toString``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 
 def java_double(value: float) -> str:
-    """As Java's ``Double.toString``."""
+    """Return the text of a double in the form of Java's ``Double.toString``."""
     return _java_float(float(value), repr(float(value)))
 
 
 def java_float(value: float) -> str:
-    """As Java's ``Float.toString``."""
+    """Return the text of a float in the form of Java's ``Float.toString``."""
     with np.errstate(over="ignore"):
         short = np.float32(value)
     return _java_float(float(short), str(short))
@@ -28,7 +28,7 @@ def _java_float(value: float, shortest: str) -> str:
     assert isinstance(exponent, int)
     text = "".join(map(str, digits)).rstrip("0") or "0"
     point = len(digits) + exponent
-    """Places of the decimal point from the first digit on."""
+    """Position of the decimal point, counted from the first digit."""
     minus = "-" if sign else ""
     if value == 0:
         return f"{minus}0.0"
@@ -41,11 +41,11 @@ def _java_float(value: float, shortest: str) -> str:
 
 
 def java_time(value: datetime.time) -> str:
-    """As Java's ``java.sql.Time.toString``: without fractions of a second."""
+    """Return the text of ``java.sql.Time.toString``, without fractions of a second."""
     return f"{value:%H:%M:%S}"
 
 
 def java_timestamp(value: datetime.datetime) -> str:
-    """As Java's ``java.sql.Timestamp.toString``."""
+    """Return the text of a timestamp as Java's ``java.sql.Timestamp.toString`` does."""
     fraction = f"{value.microsecond:06}".rstrip("0") or "0"
     return f"{value:%Y-%m-%d %H:%M:%S}.{fraction}"

@@ -1,4 +1,4 @@
-"""Batches of a bounded input that have to wait, in bounded memory."""
+"""Keeps batches of a bounded input that have to wait, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from flinkray.core import cloud_pickle
 from flinkray.streaming.records.elements import Block, Records
 
 _OVERHEAD = 64
-"""Bytes that a record takes in memory beyond what its pickled form has."""
+"""Bytes of a record in memory in addition to the bytes of its pickled form."""
 
 
 class KeptBatches:
-    """Takes batches, and gives them back in their order.
+    """Stores batches and returns them in their order.
 
     Args:
-        memory: bytes that are kept outside of a temporary file, estimated from one record of each
-            block.
+        memory: bytes kept in memory before a temporary file is used, estimated from one record of
+            each block.
     """
 
     def __init__(self, memory: int) -> None:
@@ -30,7 +30,7 @@ class KeptBatches:
 
     @property
     def has_file(self) -> bool:
-        """They did not fit into memory."""
+        """Whether batches were written to a file because they exceeded the memory."""
         return self._file is not None
 
     def add(self, batch: Records) -> None:
@@ -48,11 +48,11 @@ class KeptBatches:
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="flinkray-kept-")  # noqa: SIM115 - read later
         for batch in self._batches:
-            cloud_pickle.dump(batch, self._file)  # values may be of classes that have no module
+            cloud_pickle.dump(batch, self._file)  # values may have classes without a module
         self._batches, self._size = [], 0
 
     def take(self) -> Iterator[Records]:
-        """All of them; to be called once, in the end."""
+        """Yield all batches and close. Call this once, at the end."""
         if self._file is not None:
             self._file.seek(0)
             while True:
@@ -65,7 +65,7 @@ class KeptBatches:
         self.close()
 
     def close(self) -> None:
-        """Delete them."""
+        """Delete all batches."""
         self._batches = []
         if self._file is not None:
             self._file.close()

@@ -1,8 +1,8 @@
-"""Puts the records of bounded inputs in order of key and time, in bounded memory.
+"""Sorts the records of bounded inputs by key and time, in bounded memory.
 
-Records are collected up to a limit, sorted and written to a temporary file as a run; in the end
-the runs are merged.  Keys are in the order of their encodings, so that it is the same in every run
-of a program.
+Records are collected up to a limit, sorted, and written to a temporary file as a run. At the end
+the runs are merged. Keys are ordered by their encodings, so the order is the same in every run of a
+program.
 """
 
 from __future__ import annotations
@@ -21,29 +21,27 @@ from flinkray.state.key_encoding import EqualityChecks, encode_key
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block
 
 DEFAULT_MEMORY = 128 << 20
-"""Bytes; Flink's default of ``execution.sorted-inputs.memory``."""
+"""Bytes, Flink's default of ``execution.sorted-inputs.memory``."""
 
 _KNOWN_KEYS = 1 << 16
-"""Whose encodings are remembered."""
+"""Number of keys whose encodings are cached."""
 
 _CHUNK = 1024
 """Records that are written and read at once."""
 
 _OVERHEAD = 200
-"""Bytes that a record takes in memory beyond what its pickled form has."""
+"""Bytes of a record in memory in addition to the bytes of its pickled form."""
 
 Entry = tuple[bytes, int, int, Any, Any, bool]
-"""Encoding of the key, timestamp, input, key, value, and whether there is a timestamp."""
+"""(encoded key, timestamp, input, key, value, whether the record has a timestamp)."""
 
 _ORDER: Callable[[Entry], Any] = itemgetter(0, 1)
 
 
 class KeySorter:
-    """Takes blocks of several inputs and gives their records back by key.
+    """Takes blocks of several inputs and returns their records by key.
 
-    Args:
-        memory: bytes of records that are kept outside files, estimated from one record of each
-            block.
+    *memory*: bytes of records kept in memory, estimated from one record of each block.
     """
 
     def __init__(self, memory: int = DEFAULT_MEMORY) -> None:
@@ -57,11 +55,11 @@ class KeySorter:
 
     @property
     def number_of_runs(self) -> int:
-        """Files there are."""
+        """Number of temporary files."""
         return len(self._runs)
 
     def add(self, place: int, block: Block, keys: Any) -> None:
-        """Records of one input, with their keys."""
+        """Add records of the input with number *place*, with their keys."""
         if not len(block):
             return
         times = block.timestamps
@@ -91,13 +89,14 @@ class KeySorter:
         self._runs.append(run)
         entries = iter(self._entries)
         while chunk := list(islice(entries, _CHUNK)):
-            cloud_pickle.dump(chunk, run)  # values may be of classes that have no module
+            cloud_pickle.dump(chunk, run)  # values may have classes without a module
         run.seek(0)
         self._entries, self._size = [], 0
 
     def by_key(self) -> Iterator[tuple[Any, Iterator[Entry]]]:
-        """Each key with its records in order of time, those of one moment as they came.  The
-        records of a key have to be taken before the next key."""
+        """Yield each key with its records in order of time.
+        Records with the same time keep their order. Consume the records of a key before the next
+        key."""
         self._entries.sort(key=_ORDER)
         runs = [*map(_read, self._runs), iter(self._entries)]
         for _, entries in groupby(heapq.merge(*runs, key=_ORDER), key=itemgetter(0)):

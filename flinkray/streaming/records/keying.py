@@ -1,4 +1,4 @@
-"""The keys of a batch: by a function, or by a field, which for Arrow data is a column."""
+"""Keys of a batch: from a function, or from a field, which is a column for Arrow data."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Keys:
 
     Args:
         selector: a function of a value, a KeySelector, or the name of a field.
-        key_type: of the keys, if it was declared.  Keys of Flink's basic types become values of it,
-            and have Flink's key groups; others are not changed by it.
+        key_type: declared type of the keys. Keys of Flink's basic types are converted to it and
+            have Flink's key groups. Other types do not change keys.
     """
 
     def __init__(self, selector: Any, key_type: TypeInformation | None = None) -> None:
@@ -48,39 +48,40 @@ class Keys:
         self.key_type = key_type
         self._kind = _kind_of(key_type)
         self._one_by_one = False
-        """Whether a key was seen that can be changed.  Each is copied before the next is made."""
+        """Whether a mutable key was seen, so that each key is copied before the next selection."""
         self.reading: Reading | None = None
-        """For error messages."""
+        """The records being read, for error messages."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Keys, (self.selector, self.key_type)
 
     @property
     def functions(self) -> Sequence[Any]:
-        """What is to be opened before a key is asked for, and closed in the end."""
+        """Functions to open before keys are selected, and to close at the end."""
         return (self.selector,) if isinstance(self.selector, Function) else ()
 
     @property
     def hash_of(self) -> KeyHash:
-        """What the key group of a key comes from."""
+        """The hash function from which the key group of a key is computed."""
         return stable_hash if self._kind is None else self._kind.hash_of
 
     def of_value(self, value: Any) -> Any:
-        """Raises UnsupportedKeyError: it cannot be a key, or not one of the declared type."""
+        """Return the key of a value.
+        Raises UnsupportedKeyError if it cannot be a key, or does not fit the declared type."""
         key = self._of(value)
         return own_key(key) if self._kind is None else self._kind.value_of(key)
 
     def of_block(self, block: Block) -> Sequence[Any]:
-        """The key of each value; taken from the block if the partitioner in front of this operator
-        knew them.
+        """Return the key of each value.
+        Uses the keys of the block, if the partitioner before this operator has computed them.
 
         Raises:
-            UnsupportedKeyError: see :meth:`of_value`.
+            UnsupportedKeyError: a key is refused as in :meth:`of_value`.
         """
         return self.computed(block) if block.keys is None else block.keys
 
     def computed(self, block: Block) -> Sequence[Any]:
-        """The key of each value.  Raises UnsupportedKeyError: see :meth:`of_value`."""
+        """Compute the key of each value. Raises UnsupportedKeyError as :meth:`of_value` does."""
         if self._one_by_one:
             of = self._of
             try:
@@ -99,14 +100,13 @@ class Keys:
         return [keep(key) for key, _ in zip(keys, records, strict=True)]
 
     def selected(self, block: Block) -> list[Any]:
-        """What the selector says of each value, be it a key or not."""
+        """Return the selector's result for each value, without checking that it can be a key."""
         keys = list(map(self._of, self._read(block)))
-        if len(keys) < len(block.values):  # what ends a loop has ended this one
+        if len(keys) < len(block.values):  # StopIteration of the selector has ended ``map``
             self._report_end(block.values[len(keys)])
         return keys
 
     def _report_end(self, value: Any) -> NoReturn:
-        """As an error that ends no loop."""
         try:
             self._of(value)
         except StopIteration as error:
@@ -119,11 +119,11 @@ class Keys:
         return records
 
     def of_columns(self, columns: Columns) -> pa.Array | None:
-        """The key column, or None where keys come from a function or there is no such column.
+        """Return the key column. None: keys come from a function, or the column does not exist.
 
         Raises:
-            StreamError: columns of its type cannot be keys.
-            UnsupportedKeyError: it holds what is not of the declared type.
+            StreamError: columns of this type cannot be keys.
+            UnsupportedKeyError: the column has a value that does not fit the declared type.
         """
         if self.field is None or self.field not in columns.batch.schema.names:
             return None
@@ -144,16 +144,16 @@ class Keys:
 
 
 def functions_of(*all_keys: Keys | None) -> Sequence[Any]:
-    """What is to be opened of these, each once."""
+    """Return the functions to open for several keys, each once."""
     functions = (function for keys in all_keys if keys is not None for function in keys.functions)
     return tuple({id(function): function for function in functions}.values())
 
 
 def require_same_keys(first: Keys, second: Keys) -> None:
-    """
+    """Check that equal keys of two streams go to the same subtasks.
+
     Raises:
-        StreamError: equal keys of the two would go to different subtasks, because their declared
-            types have different key groups.
+        StreamError: the declared types of the keys have different key groups.
     """
     if first.hash_of is not second.hash_of:
         one, other = (

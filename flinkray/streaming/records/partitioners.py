@@ -1,7 +1,7 @@
-"""Which channels a record goes to.
+"""Partitioners: choose the channels of each record.
 
-A partitioner divides a batch into one for each channel it goes to; one that does not divide
-passes the batch on as it is.
+A partitioner splits a batch into one batch per channel. A partitioner that does not split passes
+the batch on unchanged.
 """
 
 from __future__ import annotations
@@ -34,42 +34,40 @@ from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.keying import Keys
 
 _IS_CHANNEL = [bytes(code == channel for code in range(256)) for channel in range(8)]
-"""For each of a few channels, what turns the channels of records into whether they are that one."""
+"""Table *c* maps the bytes of channel numbers to 1 where the channel is *c*, else 0."""
 
 TABLE_LIMIT = 1 << 16
-"""Integer keys that are further apart are hashed each time."""
+"""Largest range of integer keys for a lookup table. Keys in a wider range are hashed each time."""
 
 
 class StreamPartitioner(ABC):
-    """Base of all partitioners.  A subtask has its own for each edge."""
+    """Base class of all partitioners. A subtask has its own partitioner for each edge."""
 
     name: ClassVar[str]
     pointwise: ClassVar[bool] = False
-    """Each producer reaches some of the consumers only."""
+    """Whether each producer is connected to only some of the consumers."""
 
     channels: int = 1
 
     @property
     def functions(self) -> Sequence[Any]:
-        """Of the user's, which are to be opened before the first batch, and closed in the end."""
+        """User functions that are opened before the first batch and closed in the end."""
         return ()
 
     def setup(self, channels: int, max_parallelism: int, seed: int) -> None:
-        """Before the first batch."""
+        """Configure the partitioner before the first batch."""
         self.channels = channels
 
     @abstractmethod
     def split_block(self, block: Block) -> Iterable[tuple[int, Block]]:
-        """Channel and batch, for each channel that gets something."""
+        """Yield (channel, block) for each channel that gets records."""
 
     @abstractmethod
     def split_columns(self, columns: Columns) -> Iterable[tuple[int, Columns]]:
-        """The same for columns."""
+        """Split columns into channel and batch, for each channel that gets records."""
 
 
 class _WholeBatch(StreamPartitioner):
-    """One channel for a whole batch: dividing it would cost and gain nothing."""
-
     def next_channel(self) -> int:
         return 0
 
@@ -81,21 +79,19 @@ class _WholeBatch(StreamPartitioner):
 
 
 class ForwardPartitioner(_WholeBatch):
-    """To the one consumer of the same subtask."""
+    """Sends records to the consumer with the same subtask index."""
 
     name = "FORWARD"
     pointwise = True
 
 
 class GlobalPartitioner(_WholeBatch):
-    """To the first consumer."""
+    """Sends all records to the first consumer."""
 
     name = "GLOBAL"
 
 
 class _RoundRobin(StreamPartitioner):
-    """Record by record to one channel after the other."""
-
     _next = 0
 
     def split_block(self, block: Block) -> Iterable[tuple[int, Block]]:
@@ -117,7 +113,6 @@ class _RoundRobin(StreamPartitioner):
             yield (first + place) % channels, part
 
     def split_columns(self, columns: Columns) -> Iterable[tuple[int, Columns]]:
-        """Consecutive rows stay together: taking every n-th would copy all of them."""
         rows, channels = len(columns), self.channels
         first = self._next
         self._next = (first + rows) % channels
@@ -133,7 +128,7 @@ class _RoundRobin(StreamPartitioner):
 
 
 class RebalancePartitioner(_RoundRobin):
-    """To all consumers in turn, from a random one on."""
+    """Sends records to all consumers in turn, starting at a random consumer."""
 
     name = "REBALANCE"
 
@@ -143,15 +138,13 @@ class RebalancePartitioner(_RoundRobin):
 
 
 class RescalePartitioner(_RoundRobin):
-    """To the consumers that belong to this producer in turn, from the first on."""
+    """Sends records in turn to the consumers connected to this producer, starting at the first."""
 
     name = "RESCALE"
     pointwise = True
 
 
 class _ByChannel(StreamPartitioner):
-    """Each record to a channel of its own choosing."""
-
     def split_block(self, block: Block) -> Iterable[tuple[int, Block]]:
         if self.channels == 1:
             return ((0, block),)
@@ -193,7 +186,8 @@ class _ByChannel(StreamPartitioner):
 
     @abstractmethod
     def choose(self, block: Block) -> tuple[Iterable[int], Any]:
-        """The channel of each record, and the keys if they were needed for it."""
+        """Return (channel of each record, key of each record to pass on with the records).
+        The second item is None if there are no keys, or keys of types that can change."""
 
     def split_columns(self, columns: Columns) -> Iterable[tuple[int, Columns]]:
         if self.channels == 1:
@@ -209,14 +203,14 @@ class _ByChannel(StreamPartitioner):
                 yield channel, columns.take(places)
 
     def choose_columns(self, columns: Columns) -> npt.NDArray[Any]:
-        """The channel of each row."""
         chosen, _ = self.choose(columns.to_block())
         return np.fromiter(chosen, np.int32, len(columns))
 
 
 class _ChannelsOfIntegers:
-    """The channels of integer keys.  While all keys that came lie close together, they are looked
-    up in a table: that costs a tenth of hashing them."""
+    """Computes the channels of integer keys.
+    While all keys so far lie in a narrow range, a lookup table is used, which costs a tenth of
+    hashing."""
 
     def __init__(self, owners: npt.NDArray[Any], max_parallelism: int) -> None:
         self._owners = owners
@@ -225,7 +219,6 @@ class _ChannelsOfIntegers:
         self._table = np.empty(0, owners.dtype)
 
     def of(self, keys: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The channel of each key."""
         if not len(keys):
             return np.empty(0, self._table.dtype)
         low, end = int(keys.min()), int(keys.max()) + 1
@@ -234,7 +227,7 @@ class _ChannelsOfIntegers:
                 low, end = min(low, self._low), max(end, self._end)
             if end - low > TABLE_LIMIT:
                 return self._hashed(keys)
-            # Not arange(low, end): behind the greatest long there is no integer any more.
+            # Not arange(low, end): *end* may exceed the largest long.
             self._table = self._hashed(np.arange(end - low, dtype=np.int64) + low)
             self._low, self._end = low, end
         places = keys.astype(np.int64, copy=False)
@@ -245,7 +238,7 @@ class _ChannelsOfIntegers:
 
 
 class _ChannelsOfKeys(dict[Any, int]):
-    """The channels of keys that have come, a bounded number of them; of others they are found."""
+    """Cache of the channels of keys, with bounded size. Missing channels are computed."""
 
     def __init__(self, group_of: KeyGroupAssigner, owners: Sequence[int]) -> None:
         super().__init__()
@@ -262,11 +255,9 @@ class _ChannelsOfKeys(dict[Any, int]):
 
 
 class KeyGroupPartitioner(_ByChannel):
-    """To the owner of the key's key group.
+    """Sends records to the subtask that owns the key's key group.
 
-    Args:
-        always: ask for keys where there is one channel, too, so that a selector that fails is seen.
-            Operators that use keys ask themselves.
+    *always*: compute keys even for a single channel, so that a failing selector is noticed.
     """
 
     name = "HASH"
@@ -284,14 +275,14 @@ class KeyGroupPartitioner(_ByChannel):
         self._group_of = KeyGroupAssigner(max_parallelism, self.keys.hash_of)
         owners = [owner_of(group, max_parallelism, channels) for group in range(max_parallelism)]
         self.channel_of: Callable[[Any], int] = _ChannelsOfKeys(self._group_of, owners).__getitem__
-        narrow = np.uint8 if channels <= 256 else np.int32  # less to go through, per row
+        narrow = np.uint8 if channels <= 256 else np.int32  # less memory traffic per row
         self._owner_array: npt.NDArray[Any] = np.array(owners, narrow)
         self._of_integers: _ChannelsOfIntegers | None = None
         if self.keys.hash_of in (stable_hash, hash_long):
             self._of_integers = _ChannelsOfIntegers(self._owner_array, max_parallelism)
 
     def split_block(self, block: Block) -> Iterable[tuple[int, Block]]:
-        if block.keys is not None:  # those of another key_by, further up
+        if block.keys is not None:  # these are keys of an earlier key_by
             block = Block(block.values, block.timestamps, None, block.origin)
         if self._always and self.channels == 1:
             self.keys.computed(block)
@@ -305,7 +296,7 @@ class KeyGroupPartitioner(_ByChannel):
     def choose(self, block: Block) -> tuple[Iterable[int], Any]:
         keys = self.keys.computed(block)
         channels = list(map(self.channel_of, keys))
-        # Others may be equal without being the same to a dictionary, once they have travelled.
+        # Other keys may be equal but not identical to a dictionary after serialization.
         return channels, keys if are_plain(keys) else None
 
     def choose_columns(self, columns: Columns) -> npt.NDArray[Any]:
@@ -319,14 +310,14 @@ class KeyGroupPartitioner(_ByChannel):
             groups = key_groups_of_array(keys, max_parallelism, self.keys.hash_of)
             return self._owner_array[groups]
         encoded = pc.dictionary_encode(keys, null_encoding="encode")
-        distinct = encoded.dictionary.to_pylist()  # their key groups are remembered
+        distinct = encoded.dictionary.to_pylist()  # their key groups are cached
         channels = np.fromiter(map(self.channel_of, distinct), np.int32, len(distinct))
         places: npt.NDArray[np.int32] = encoded.indices.to_numpy(zero_copy_only=False)
         return channels.take(places)
 
 
 class ShufflePartitioner(_ByChannel):
-    """Each record to a random consumer."""
+    """Sends each record to a random consumer."""
 
     name = "SHUFFLE"
 
@@ -342,11 +333,10 @@ class ShufflePartitioner(_ByChannel):
 
 
 class CustomPartitioner(_ByChannel):
-    """Where the user's function says.
+    """Partitioner that sends each record to the channel that the user's function returns.
 
-    Args:
-        partitioner: a function of key and number of channels, or a Partitioner.
-        keys: what the function is given.
+    *partitioner*: a Partitioner, or a function of key and number of channels. *keys*: gives the
+    key of each record.
     """
 
     name = "CUSTOM"
@@ -355,7 +345,7 @@ class CustomPartitioner(_ByChannel):
         self._partitioner = partitioner
         self._keys = keys
         self.reading: Reading | None = None
-        """For error messages."""
+        """The records being read, for error messages."""
 
     @property
     def functions(self) -> Sequence[Any]:
@@ -384,14 +374,13 @@ class CustomPartitioner(_ByChannel):
 
 
 def _is_below(channels: int, chosen: Any) -> bool:
-    """A number of a channel, NumPy's too; users return what they like."""
     if type(chosen) is int:
         return 0 <= chosen < channels
     return hasattr(chosen, "__index__") and 0 <= index(chosen) < channels
 
 
 class BroadcastPartitioner(StreamPartitioner):
-    """Every record to every consumer."""
+    """Sends every record to every consumer."""
 
     name = "BROADCAST"
 
@@ -399,7 +388,7 @@ class BroadcastPartitioner(StreamPartitioner):
         raise StreamError("a broadcast has no single channel: every record goes to all")
 
     def split_block(self, block: Block) -> Iterable[tuple[int, Block]]:
-        """Consumers in this process are given values of their own."""
+        """Yield the block for every channel, with copies of mutable values but for the last one."""
         last = self.channels - 1
         return (
             (channel, block if channel == last else block.owned())

@@ -1,4 +1,4 @@
-"""What the values of an Arrow column are in Python: as Arrow says, but maps are dictionaries."""
+"""Converts Arrow columns to Python values as Arrow does, except that maps become dictionaries."""
 
 from __future__ import annotations
 
@@ -6,19 +6,39 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from flinkray.core.arguments import first_twice
 from flinkray.streaming.errors import StreamError
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """The values of a column.  A map is a dictionary, as of :meth:`Types.MAP`; where its keys are
-    structs, lists or maps, which no dictionary takes, a list of pairs.
+    """Return the values of a column.
+    A map becomes a dictionary, as for :meth:`Types.MAP`. If its keys are structs, lists or maps,
+    which cannot be dictionary keys, it becomes a list of pairs.
 
     Raises:
-        StreamError: a map has a key more than once.
+        StreamError: a map has a key more than once, or Python's types cannot hold a value.
     """
-    values: list[Any] = column.to_pylist()
-    return values if not pa.types.is_nested(column.type) else _each(column.type, values)
+    kind = column.type
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise StreamError(
+            f"a column of type {kind} has a value that is none of Python's: {error}; use functions "
+            "of batches, or cast the column before"
+        ) from error
+    if pa.types.is_time(kind) and kind.unit == "ns" and _has_more_than_microseconds(column):
+        raise StreamError(
+            f"a column of type {kind} has a time with nanoseconds, which Python's times do not "
+            "hold: use functions of batches, or cast the column before"
+        )
+    return values if not pa.types.is_nested(kind) else _each(kind, values)
+
+
+def _has_more_than_microseconds(column: pa.Array) -> bool:
+    numbers = pc.fill_null(column.cast(pa.int64()), 0)
+    return bool(pc.any(pc.not_equal(pc.multiply(pc.divide(numbers, 1000), 1000), numbers)).as_py())
 
 
 def _each(kind: pa.DataType, values: list[Any]) -> list[Any]:
@@ -29,7 +49,6 @@ def _each(kind: pa.DataType, values: list[Any]) -> list[Any]:
 
 
 def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """None: there are no maps in such values."""
     if pa.types.is_map(kind):
         return lambda pairs: _dictionary(kind, pairs)
     if pa.types.is_struct(kind):
@@ -54,9 +73,8 @@ def _dictionary(kind: pa.MapType, pairs: list[tuple[Any, Any]]) -> Any:
         return list(zip(keys, items, strict=True))
     found = dict(zip(keys, items, strict=True))
     if len(found) < len(keys):
-        twice = next(key for place, key in enumerate(keys) if key in keys[:place])
         raise StreamError(
-            f"a map of a column has the key {twice!r} more than once, and a dictionary cannot: "
-            "make it a list of structs where it is made"
+            f"a map of a column has the key {first_twice(keys)!r} more than once, and a dictionary "
+            "cannot: make it a list of structs where it is made"
         )
     return found

@@ -1,4 +1,4 @@
-"""Rows: values by position, and by name where the row has field names."""
+"""Rows: values by position, and by name if the row has field names."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
+from flinkray.core.arguments import first_twice
 from flinkray.core.values import IMMUTABLE
 from flinkray.state.stored_forms import RecordForm
 from flinkray.state.value_encoding import (
@@ -18,7 +19,7 @@ from flinkray.state.value_encoding import (
 
 
 class RowKind(Enum):
-    """What a row says about a changing table."""
+    """Kind of change that a row describes in a changelog (Flink's RowKind)."""
 
     INSERT = 0
     UPDATE_BEFORE = 1
@@ -30,13 +31,13 @@ class RowKind(Enum):
 
 
 class Row:
-    """``Row(1, "a")`` has positions, ``Row(id=1, name="a")`` names too (sorted, as PyFlink does).
+    """A row: ``Row(1, "a")`` has positions, ``Row(id=1, name="a")`` also names (sorted: PyFlink).
 
     >>> row = Row(name="Ada", age=36)
     >>> row, row.name, row["age"], row[0]
     (Row(age=36, name='Ada'), 'Ada', 36, 36)
 
-    A row of names makes rows:
+    A row of names creates rows:
 
     >>> Person = Row("name", "age")
     >>> Person("Ada", 36)
@@ -62,7 +63,7 @@ class Row:
 
     @staticmethod
     def of(fields: list[str] | None, values: list[Any]) -> Row:
-        """A row that takes over the two lists."""
+        """Create a row that owns the two lists."""
         row = _new(Row)
         _set(row, "_fields", fields)
         _set(row, "_values", values)
@@ -70,13 +71,15 @@ class Row:
         return row
 
     def as_dict(self, recursive: bool = False) -> dict[str, Any]:
-        """Values by name; with *recursive*, rows inside rows, lists and dictionaries too.
+        """Return values by name. *recursive*: also of rows inside rows, lists and dictionaries.
 
-        Raises:
-            TypeError: the row has no names.
+        Raises TypeError if the row has no names, ValueError if two fields have the same name.
         """
         if self._fields is None:
             raise TypeError(f"{self!r} has no field names")
+        twice = first_twice(self._fields)
+        if twice is not None:
+            raise ValueError(f"{self!r} has two fields named {twice!r}")
         if not recursive:
             return dict(zip(self._fields, self._values, strict=False))
         return {
@@ -84,10 +87,9 @@ class Row:
         }
 
     def values_by(self, names: Sequence[str]) -> list[Any]:
-        """The values in the order of *names*; of a row without names, in its own order.
+        """Return the values in the order of *names*, or in the row's order if it has no names.
 
-        Raises:
-            ValueError: it has not just these names.
+        Raises ValueError if the row has other names.
         """
         fields = self._fields
         if fields is None or fields == names:
@@ -100,7 +102,7 @@ class Row:
 
     @staticmethod
     def of_kind(row_kind: RowKind, *values: Any) -> Row:
-        """A row of that kind, by position."""
+        """Create a row of this kind, by position."""
         row = Row(*values)
         row.set_row_kind(row_kind)
         return row
@@ -115,11 +117,11 @@ class Row:
         _set(self, "_fields", list(field_names))
 
     def get_fields_by_names(self, names: Sequence[str]) -> list[Any]:
-        """The values of several fields."""
+        """Return the values of several fields."""
         return [self[name] for name in names]
 
     def copy(self) -> Row:
-        """Another row with the same values."""
+        """Return another row with the same values."""
         row = Row.of(self._fields, list(self._values))
         _set(row, "_row_kind", self._row_kind)
         return row
@@ -184,11 +186,11 @@ class Row:
         return hash(tuple(self._values))
 
     def __key_copy__(self, keep: Callable[[Any], Any]) -> Row:
-        """What is kept where a row is a key, with *keep* for each value: a row may be changed."""
+        """Return the copy that is kept if the row is a key. *keep* is applied to each value."""
         return _rebuild(self._fields, [keep(value) for value in self._values], self._row_kind)
 
     def __value_copy__(self, own: Callable[[Any], Any]) -> Row:
-        """A row that another owner may change, with *own* for each value that can be changed."""
+        """Return a row for another owner, with *own* applied to each mutable value."""
         row = _new(Row)
         _set(row, "_fields", self._fields)
         _set(row, "_values", [v if type(v) in IMMUTABLE else own(v) for v in self._values])
@@ -213,12 +215,10 @@ def _rebuild(fields: list[str] | None, values: list[Any], kind: RowKind) -> Row:
 
 
 _KIND = f"{HIDDEN}kind"
-"""A field of rows of other kinds than INSERT, as they are stored."""
+"""Stored field for the kind of rows that are not INSERT."""
 
 
 class _StoredRows(RecordType):
-    """Rows with names, and rows by position."""
-
     def form_of(self, value: Row) -> RecordForm:
         fields, places = value._fields, range(len(value._values))
         is_named = fields is not None and len(fields) == len(places)
@@ -257,7 +257,8 @@ register_record_type(Row, _StoredRows(), NAMED_ROWS, ROWS_BY_POSITION)
 
 
 def pack_rows(rows: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Rows that have the same fields as a tuple that pickles fast; None: they are not such rows."""
+    """Pack rows with equal fields into a tuple that is fast to pickle.
+    None: some values are no rows, or have other fields."""
     if set(map(type, rows)) != {Row}:
         return None
     fields = rows[0]._fields
@@ -271,7 +272,7 @@ def pack_rows(rows: Sequence[Any]) -> tuple[Any, ...] | None:
 
 
 def unpack_rows(packed: tuple[Any, ...]) -> list[Row]:
-    """The reverse of :func:`pack_rows`."""
+    """Unpack the result of :func:`pack_rows`."""
     fields, values, kinds = packed
     of = Row.of
     rows = [of(fields, row) for row in values]

@@ -1,4 +1,4 @@
-"""About how much memory records take, from a sample of them: what channels count."""
+"""Estimate the memory of records from a sample, for the accounting of channels."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.row import Row
 
 _SAMPLE = 4
-"""Records of a batch, and parts of a record, that are looked at."""
+"""Number of sampled records per batch, and of sampled parts per record."""
 _DEPTH = 4
-"""How far into a record."""
+"""Levels of a record that are examined."""
 _LEAF = 32
 """Bytes of a number or another small object."""
 
 
 def bytes_of(batch: Block | Columns) -> int:
-    """Bytes, about."""
+    """Return the approximate size of a batch in bytes."""
     if isinstance(batch, Columns):
         return int(batch.batch.nbytes)
     values = batch.values
@@ -38,7 +38,7 @@ def _bytes_of(value: Any, depth: int) -> int:
         return _LEAF
     if isinstance(value, str | bytes | bytearray | memoryview):
         return sys.getsizeof(value)
-    size = getattr(value, "nbytes", None)  # of NumPy's, Arrow's
+    size = getattr(value, "nbytes", None)  # NumPy and Arrow objects have it
     if isinstance(size, int):
         return size + _LEAF
     if not depth:

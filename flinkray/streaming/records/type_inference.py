@@ -1,4 +1,4 @@
-"""Types that need not be declared: from type hints, and from Arrow schemas."""
+"""Infers types from type hints and Arrow schemas, so that they need not be declared."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OF_CLASS: dict[Any, Callable[[], TypeInformation]] = {
 
 
 def type_of_hint(hint: Any) -> TypeInformation | None:
-    """The type that a Python type hint means; None where it says too little."""
+    """Return the type for a Python type hint. None if the hint is not specific enough."""
     if hint in _OF_CLASS:
         return _OF_CLASS[hint]()
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -47,7 +47,7 @@ def type_of_hint(hint: Any) -> TypeInformation | None:
 
 
 def type_of_result(function: Any) -> TypeInformation | None:
-    """The type that a function's return hint means."""
+    """Return the type for a function's return hint. None if there is no specific hint."""
     try:
         hint = typing.get_type_hints(function).get("return")
     except (NameError, TypeError, AttributeError):
@@ -78,7 +78,8 @@ _OF_ARROW: list[tuple[Callable[[pa.DataType], bool], Callable[[], TypeInformatio
 
 
 def type_of_arrow(kind: pa.DataType) -> TypeInformation:
-    """The type of the values of an Arrow column, which become a column of the same type again."""
+    """Return the type of the values of an Arrow column.
+    If such values become a column again, it has the same Arrow type."""
     for matches, make in _OF_ARROW:
         if matches(kind):
             return make().with_arrow(kind)
@@ -95,5 +96,5 @@ def type_of_arrow(kind: pa.DataType) -> TypeInformation:
 
 
 def type_of_schema(schema: pa.Schema) -> RowTypeInfo:
-    """The row type of an Arrow schema."""
+    """Return the row type of an Arrow schema."""
     return Types.ROW_NAMED(schema.names, [type_of_arrow(field.type) for field in schema])

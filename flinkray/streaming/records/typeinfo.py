@@ -1,8 +1,7 @@
-"""Type information: what the values of a stream are.
+"""Type information: the types of the values of a stream.
 
-Python values are taken as they are; a declared row or tuple type turns results into rows with
-field names, or tuples, as PyFlink's coders do.  Types also say what Arrow type a column of such
-values has, and how a value reads in Java's notation, in which PyFlink's test programs compare.
+A declared row or tuple type converts results to rows with field names, or to tuples, as PyFlink's
+coders do. A type also gives the Arrow type of a column, and the text of a value in Java's notation.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from flinkray.core.arguments import first_twice
 from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.records.java_text import (
     java_double,
@@ -28,29 +28,29 @@ Convert = Callable[[Any], Any]
 
 
 class TypeInformation:
-    """Base of all types; equal if they mean the same."""
+    """Base class of all types. Types are equal if they have the same meaning."""
 
     def __init__(self, name: str, arrow: pa.DataType | None = None) -> None:
         self._name = name
         self._arrow = arrow
 
     def converter(self) -> Convert | None:
-        """Makes a value of this type of what a function returned; None if there is nothing to
-        do."""
+        """Return a function that converts the result of a user function to this type.
+        None if no conversion is needed."""
         return None
 
     def to_arrow(self) -> pa.DataType | None:
-        """The type of a column of such values; None where Arrow has none."""
+        """Return the Arrow type of a column of such values. None if Arrow has no such type."""
         return self._arrow
 
     def with_arrow(self, arrow: pa.DataType) -> TypeInformation:
-        """The same for values of columns of another type: of another unit, width or zone."""
+        """Return this type for columns of another Arrow type: of another unit, width or zone."""
         other = copy.copy(self)
         other._arrow = arrow
         return other
 
     def stringify(self, value: Any) -> str:
-        """The value in Java's notation."""
+        """Return the value in Java's notation."""
         if value is None:
             return "null"
         if isinstance(value, bool):
@@ -71,9 +71,10 @@ class TypeInformation:
 
 
 def expect_type(given: Any) -> TypeInformation:
-    """
+    """Return *given* if it is a type.
+
     Raises:
-        TypeError: it is no type, as ``int`` is none, nor ``Types.INT`` without brackets.
+        TypeError: *given* is no type, such as ``int``, or ``Types.INT`` without parentheses.
     """
     if isinstance(given, TypeInformation):
         return given
@@ -89,11 +90,12 @@ _JAVA_TEXTS: dict[str, tuple[type, Callable[[Any], str]]] = {
     "java.sql.Time": (datetime.time, java_time),
     "java.sql.Timestamp": (datetime.datetime, java_timestamp),
 }
-"""By type: what writes a value that is of this class."""
+"""By type name: (class of values, function that returns the text of such a value).
+For other values, :meth:`TypeInformation.stringify` returns the text."""
 
 
 class BasicTypeInfo(TypeInformation):
-    """A number, a text, a time."""
+    """Type of numbers, texts and times."""
 
     def stringify(self, value: Any) -> str:
         kind, text = _JAVA_TEXTS.get(self._name, (None, str))
@@ -163,7 +165,7 @@ class BasicTypeInfo(TypeInformation):
 
 
 class PickledBytesTypeInfo(TypeInformation):
-    """Anything: values that are pickled when they travel."""
+    """Type of any value. Values are pickled when they are sent."""
 
     is_any = True
 
@@ -191,7 +193,6 @@ class _Composite(TypeInformation):
         return f"{self._name}({', '.join(map(repr, self.field_types))})"
 
     def _check_number(self, value: Any) -> None:
-        """Raises StreamError: a value of another number of fields, of which some would be lost."""
         found, declared = len(value), len(self.field_types)
         if found != declared:
             fields = "1 field" if found == 1 else f"{found} fields"
@@ -208,7 +209,7 @@ class _Composite(TypeInformation):
 
 
 class RowTypeInfo(_Composite):
-    """Rows; fields without given names are f0, f1, …"""
+    """Type of rows. Without given names, fields are f0, f1, …"""
 
     def __init__(
         self, field_types: Sequence[TypeInformation], field_names: Sequence[str] | None = None
@@ -216,19 +217,23 @@ class RowTypeInfo(_Composite):
         super().__init__("RowTypeInfo", field_types)
         names = [f"f{place}" for place in range(len(self.field_types))]
         self.is_named = field_names is not None
-        """Names were given, and say which value of a row with names is which."""
+        """Whether names were given. If so, values of a row with names are matched by name."""
         self.field_names = list(field_names) if field_names is not None else names
         if len(self.field_names) != len(self.field_types):
             raise ValueError(
                 f"a row type needs as many names as types, got {self.field_names} and "
                 f"{self.field_types}"
             )
+        twice = first_twice(self.field_names)
+        if twice is not None:
+            raise ValueError(f"two fields of a row type cannot have one name, got {twice!r} twice")
 
     def get_field_names(self) -> list[str]:
         return list(self.field_names)
 
     def get_field_index(self, field_name: str) -> int:
-        """
+        """Return the index of a field.
+
         Raises:
             ValueError: no field has this name.
         """
@@ -287,7 +292,7 @@ class RowTypeInfo(_Composite):
 
 
 class TupleTypeInfo(_Composite):
-    """Tuples."""
+    """Type of tuples."""
 
     def __init__(self, field_types: Sequence[TypeInformation]) -> None:
         super().__init__("TupleTypeInfo", field_types)
@@ -316,7 +321,7 @@ class TupleTypeInfo(_Composite):
 
 
 class ListTypeInfo(TypeInformation):
-    """Lists and arrays of one element type."""
+    """Type of lists and arrays with one element type."""
 
     def __init__(self, element_type: TypeInformation) -> None:
         super().__init__(type(self).__name__)
@@ -345,19 +350,19 @@ class ListTypeInfo(TypeInformation):
 
 
 class PrimitiveArrayTypeInfo(ListTypeInfo):
-    """Lists of numbers."""
+    """Type of lists of numbers."""
 
 
 class BasicArrayTypeInfo(ListTypeInfo):
-    """Lists of basic values."""
+    """Type of lists of basic values."""
 
 
 class ObjectArrayTypeInfo(ListTypeInfo):
-    """Lists of anything."""
+    """Type of lists with one element type, which may be any type."""
 
 
 class MapTypeInfo(TypeInformation):
-    """Dictionaries."""
+    """Type of dictionaries."""
 
     def __init__(self, key_type: TypeInformation, value_type: TypeInformation) -> None:
         super().__init__("MapTypeInfo")
@@ -402,7 +407,7 @@ class MapTypeInfo(TypeInformation):
 
 
 def java_string(value: Any) -> str:
-    """A value of unknown type in Java's notation; rows as rows."""
+    """Return a value of unknown type in Java's notation. Rows are written as rows."""
     if isinstance(value, Row):
         kind = value.get_row_kind().short_string()
         return f"{kind}[{', '.join(java_string(item) for item in value)}]"
@@ -414,12 +419,12 @@ def java_string(value: Any) -> str:
 
 
 def stringifier(type_info: TypeInformation | None) -> Callable[[Any], str]:
-    """The text of a value of that type, which may not be known, in Java's notation."""
+    """Return the function that writes values in Java's notation. None: the type is unknown."""
     return java_string if type_info is None else type_info.stringify
 
 
 class Types:
-    """Makes type information: ``Types.TUPLE([Types.STRING(), Types.INT()])``."""
+    """Creates type information: ``Types.TUPLE([Types.STRING(), Types.INT()])``."""
 
     @staticmethod
     def STRING() -> TypeInformation:  # noqa: N802 - PyFlink's names
@@ -498,7 +503,7 @@ class Types:
 
     @staticmethod
     def PICKLED_BYTE_ARRAY() -> TypeInformation:  # noqa: N802
-        """Anything; what is assumed where no type is declared."""
+        """Any value. Used if no type is declared."""
         return PickledBytesTypeInfo()
 
     @staticmethod
@@ -510,7 +515,7 @@ class Types:
     def ROW_NAMED(  # noqa: N802
         field_names: Sequence[str], field_types: Sequence[TypeInformation]
     ) -> RowTypeInfo:
-        """Rows with names."""
+        """Rows with field names."""
         return RowTypeInfo(field_types, field_names)
 
     @staticmethod
@@ -530,7 +535,7 @@ class Types:
 
     @staticmethod
     def OBJECT_ARRAY(element_type: TypeInformation) -> ObjectArrayTypeInfo:  # noqa: N802
-        """Lists of anything."""
+        """Lists whose elements have this type, which may be any type."""
         return ObjectArrayTypeInfo(element_type)
 
     @staticmethod

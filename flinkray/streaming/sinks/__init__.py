@@ -1,4 +1,4 @@
-"""Sinks: the two-phase interface, and the ones that come with the package."""
+"""Sinks: the two-phase interface, and the sinks that come with the package."""
 
 __all__ = [
     "collect",

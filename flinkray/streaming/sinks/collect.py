@@ -1,4 +1,4 @@
-"""The end of a stream whose records go to the program's client."""
+"""The operator at the end of a stream whose records go to the program's client."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from flinkray.streaming.records.elements import Block
 
 
 class ResultsReceiver(Protocol):
-    """Where they are kept until the client takes them."""
+    """Buffer that keeps results until the client takes them."""
 
     def begin(self) -> None:
-        """There are going to be results."""
+        """Announce that results will follow."""
 
     def put(self, values: Sequence[Any]) -> None:
-        """Add results; from the task's thread."""
+        """Add results. Called by the task's thread."""
 
     def capture(self, checkpoint_id: int) -> Sequence[tuple[int, bytes]]:
-        """What the client has not read yet of what was put so far, in numbered pieces."""
+        """Return the results that the client has not read yet, in numbered pieces."""
 
     def restore(self, pieces: Sequence[tuple[int, bytes]]) -> None:
-        """What an earlier attempt had captured; before all else."""
+        """Restore the captured results of an earlier attempt. Called before all other methods."""
 
     def completed(self, checkpoint_id: int) -> None:
-        """What was put before that checkpoint's capture will not be put again."""
+        """A checkpoint is complete: results put before its capture are not put again."""
 
 
 _PIECES: ListStateDescriptor[tuple[int, bytes]] = ListStateDescriptor("collected-results")
 
 
 class CollectOperator(StreamOperator):
-    """Puts records where the client can read them; whoever runs the task says where.
+    """Puts records where the client can read them. The runner of the task sets :attr:`receiver`.
 
-    What is put again after a failure is not shown twice: the client shows what comes before the
-    capture of a complete checkpoint, and goes back to that when the task does.
+    Results that are repeated after a failure are not shown twice: with checkpoints, the client
+    shows results when a checkpoint after them is complete, or when the job has ended.
     """
 
     receiver: ResultsReceiver
@@ -61,7 +61,7 @@ class CollectOperator(StreamOperator):
         self.receiver.put(block.values)
 
     def process_watermark(self, timestamp: int) -> None:
-        """Nothing follows."""
+        """Do nothing: no operator follows."""
 
     def process_status(self, idle: bool) -> None:
-        """Nothing follows."""
+        """Do nothing: no operator follows."""

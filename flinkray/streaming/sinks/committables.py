@@ -1,7 +1,7 @@
-"""What writers have put out and committers have not committed yet: pure bookkeeping.
+"""Bookkeeping of committables that writers have emitted and committers have not committed yet.
 
-A committable becomes *due* when the checkpoint is complete that it came before.  What came at the
-end of the input belongs to the first checkpoint that is taken afterwards.
+A committable becomes *due* when the checkpoint that it was prepared for is complete. Committables
+from the end of the input belong to the first checkpoint taken afterwards.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from flinkray.streaming.sinks.sink import CommitOutcome, CommitRequest
 
 
 class CommittableMessage(NamedTuple):
-    """What a writer's operator sends to a committer's."""
+    """A message from a writer's operator to a committer's operator."""
 
     checkpoint_id: int | None
-    """That it was prepared for; None: at the end of the input."""
+    """Id of the checkpoint that the committable was prepared for. None: the end of the input."""
     subtask: int
-    """The writer's."""
+    """Subtask of the writer."""
     committable: Any
 
 
@@ -29,7 +29,7 @@ class _Pending:
     subtask: int
     request: CommitRequest[Any]
     waits: bool = False
-    """It was tried in vain, and is to be tried again later."""
+    """A commit was tried without success and is to be retried later."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -38,11 +38,11 @@ class _Pending:
 
 
 class CommittableCollector:
-    """Of one committer.
+    """Collector of the committables of one committer.
 
     Args:
-        completed: id of the checkpoint that the task was restored from; 0: of none.
-        in_order: nothing of a checkpoint is due while something of an earlier one is left.
+        completed: id of the checkpoint that the task was restored from; 0: none.
+        in_order: a committable is due only when those of earlier checkpoints are committed.
     """
 
     def __init__(self, completed: int = 0, in_order: bool = False) -> None:
@@ -51,16 +51,17 @@ class CommittableCollector:
         self._pending: list[_Pending] = []
 
     def restore(self, messages: Iterable[CommittableMessage]) -> None:
-        """They were in the checkpoint that the task goes on from, which is complete: whatever their
-        ids are, which may be those of another job.  Where checkpoints are at least once, and
-        several at a time, some may be of the next one: their records come again."""
+        """Add committables of the checkpoint from which the task was restored.
+        They count as due, whatever their checkpoint ids are (they may be those of another job),
+        because that checkpoint is complete. With at-least-once and concurrent checkpoints, some may
+        belong to the next checkpoint. Their records are then written again."""
         for message in messages:
             known = message.checkpoint_id or 0
             self._add(message._replace(checkpoint_id=min(known, self._completed)))
 
     def add(self, messages: Iterable[CommittableMessage]) -> None:
-        """They have come, maybe when their checkpoint is complete already: a barrier has overtaken
-        them."""
+        """Add committables that have arrived from writers.
+        Their checkpoint may already be complete, if its barrier has overtaken them."""
         for message in messages:
             self._add(message)
 
@@ -69,7 +70,7 @@ class CommittableCollector:
         self._pending.append(_Pending(message.checkpoint_id, message.subtask, request))
 
     def capture(self, checkpoint_id: int) -> list[CommittableMessage]:
-        """All that belongs to that checkpoint's state: whatever is not known to be committed."""
+        """Return the committables for a checkpoint: all that are not known to be committed."""
         for pending in self._pending:
             if pending.checkpoint_id is None:
                 pending.checkpoint_id = checkpoint_id
@@ -79,17 +80,17 @@ class CommittableCollector:
         ]
 
     def completed(self, checkpoint_id: int) -> None:
-        """It is complete; ids increase."""
+        """Mark a checkpoint as complete. Ids increase."""
         self._completed = max(self._completed, checkpoint_id)
 
     def _is_due(self, pending: _Pending) -> bool:
         return pending.checkpoint_id is not None and pending.checkpoint_id <= self._completed
 
     def due(self, again: bool = False) -> list[CommitRequest[Any]]:
-        """What is to be committed now, in order.
+        """Return the requests to commit now, in order.
 
         Args:
-            again: also what was tried in vain before.
+            again: also return those that were tried without success.
         """
         due = sorted(filter(self._is_due, self._pending), key=lambda pending: pending.place)
         if self._in_order:
@@ -103,7 +104,7 @@ class CommittableCollector:
         return [one.request for one in chosen]
 
     def settle(self, requests: Sequence[CommitRequest[Any]]) -> None:
-        """They were tried, and say themselves what has become of them."""
+        """Evaluate requests that were tried: keep those to be retried, forget the others."""
         tried = set(map(id, requests))
         left = []
         for pending in self._pending:
@@ -115,21 +116,21 @@ class CommittableCollector:
         self._pending = left
 
     def __len__(self) -> int:
-        """How many are not committed."""
+        """Number of committables that are not committed."""
         return len(self._pending)
 
     @property
     def awaits_checkpoint(self) -> bool:
-        """Something is committed with a later checkpoint only."""
+        """Whether some committables are committed only with a later checkpoint."""
         return not all(map(self._is_due, self._pending))
 
     @property
     def is_retrying(self) -> bool:
-        """Something is due that was tried in vain."""
+        """Whether a due committable was tried without success."""
         return any(pending.waits for pending in self._pending)
 
     @property
     def most_retries(self) -> int:
-        """Of what is."""
+        """Most retries of a committable that waits; 0 without such a committable."""
         waiting = (one.request.number_of_retries for one in self._pending if one.waits)
         return max(waiting, default=0)

@@ -1,4 +1,4 @@
-"""The operator that a sink's committers run in."""
+"""The operator that runs a sink's committers."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ from flinkray.streaming.sinks.sink import (
     CommitterContext,
     CommitterWithFiles,
     Sink,
-    SinkError,
+    SinkUnavailableError,
 )
 from flinkray.streaming.state_file import StateFile
 
 logger = logging.getLogger(__name__)
 
 MOST_RETRIES = 10
-"""Times that a commit is tried again (Flink's ``sink.committer.retries``)."""
+"""How often a commit is retried (Flink's ``sink.committer.retries``)."""
 FIRST_PAUSE = 100
-"""Milliseconds before the first of them; each pause is twice the one before ..."""
+"""Milliseconds before the first retry.
+Each pause is twice the previous one, up to :data:`LONGEST_PAUSE`."""
 LONGEST_PAUSE = 10_000
-"""... but for this, so that all of them take about 43 seconds."""
+"""Longest pause in milliseconds. All retries together take about 43 seconds."""
 
 
 class CommitLog(Protocol):
-    """What one committer of all writers is about to commit, where no checkpoint holds it.  It is
-    there until the job has ended."""
+    """Log of the committables that a single committer for all writers is about to commit.
+    Used by jobs without checkpoints. The log exists until the job has ended."""
 
     def settle(self, committables: Sequence[Any]) -> Sequence[Any]:
-        """Note them, if an earlier attempt has not noted others: then those are returned.  Once it
-        returns, every later call gives the same.
+        """Log the committables and return them.
+        If an earlier call, perhaps of an earlier attempt, has logged some, return these instead.
 
         Raises:
             OSError: the storage fails.
@@ -49,7 +50,7 @@ class CommitLog(Protocol):
 
 
 class UnloggedCommits(CommitLog):
-    """Of programs that nothing is run again of."""
+    """Commit log that stores nothing, for programs of which no part is run again."""
 
     def settle(self, committables: Sequence[Any]) -> Sequence[Any]:
         return committables
@@ -59,14 +60,13 @@ _PENDING: ListStateDescriptor[tuple[int, int, Any]] = ListStateDescriptor("sink-
 
 
 class CommitterOperator(StreamOperator):
-    """Commits what completed checkpoints cover, and keeps the rest in its state.
+    """Commits the committables of completed checkpoints, and keeps the others in its state.
 
-    Args:
-        at_end: there are no checkpoints: everything is committed when all writers have finished.
+    *at_end*: the job takes no checkpoints: commit everything when all writers have finished.
     """
 
     log: CommitLog = UnloggedCommits()
-    """Whoever runs the task may have commits at the end noted elsewhere."""
+    """Log of the commits at the end. The runner of the task may replace it."""
 
     def __init__(self, sink: Sink[Any], at_end: bool = False) -> None:
         self.sink = sink
@@ -77,7 +77,7 @@ class CommitterOperator(StreamOperator):
         self._is_savepoint = False
         self._files: tuple[StateFile, ...] = ()
         self._savepoints: list[OperatorStateCapture] = []
-        """Whose files may still be read."""
+        """Captures of savepoints whose files may still be read."""
 
     def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:
         super().restore(states, checkpoint_id)
@@ -111,10 +111,10 @@ class CommitterOperator(StreamOperator):
         self._commit()
 
     def process_watermark(self, timestamp: int) -> None:
-        """Nothing follows a sink."""
+        """Do nothing: no operator follows a sink."""
 
     def process_status(self, idle: bool) -> None:
-        """Nothing follows a sink."""
+        """Do nothing: no operator follows a sink."""
 
     def prepare_snapshot_pre_barrier(self, barrier: Barrier) -> None:
         self._is_savepoint = barrier.savepoint
@@ -160,7 +160,7 @@ class CommitterOperator(StreamOperator):
         return self._committables.is_retrying
 
     def number_of_pending(self) -> int:
-        """What is not committed yet."""
+        """Return the number of committables that are not committed."""
         return len(self._committables)
 
     def _commit(self, again: bool = False) -> None:
@@ -187,7 +187,6 @@ class CommitterOperator(StreamOperator):
         self._commit(again=True)
 
     def _look_at(self, request: CommitRequest[Any]) -> None:
-        """What has become of it is counted; a failure is raised."""
         outcome, reason, metrics = request.outcome, request.reason, self._metrics
         if outcome is CommitOutcome.COMMITTED:
             metrics.successful.inc()
@@ -212,7 +211,7 @@ class CommitterOperator(StreamOperator):
         else:
             metrics.failed.inc()
             tries = request.number_of_retries + 1
-            raise SinkError(
+            raise SinkUnavailableError(
                 f"{self.context.task_name} cannot commit {request.committable!r}"
                 f"{f', tried {tries} times' if tries > 1 else ''}: {reason}; what was prepared "
                 "stays in the job's last checkpoint, and is committed when the job goes on from it"
@@ -225,7 +224,7 @@ class CommitterOperator(StreamOperator):
 
 
 class _Metrics:
-    """Flink's, of a SinkCommitterMetricGroup."""
+    """The metrics of Flink's SinkCommitterMetricGroup."""
 
     def __init__(self, operator: CommitterOperator) -> None:
         group = operator.context.metrics

@@ -1,4 +1,4 @@
-"""What a sink that offers a choice promises."""
+"""The delivery guarantees of sinks that offer a choice."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from enum import Enum
 
 
 class DeliveryGuarantee(Enum):
-    """What becomes of records when a job fails and is restarted (Flink's)."""
+    """Guarantee for records when a job fails and is restarted (Flink's)."""
 
     EXACTLY_ONCE = 0
-    """Each is there once."""
+    """Each record is delivered exactly once."""
     AT_LEAST_ONCE = 1
-    """Each is there, maybe several times."""
+    """Each record is delivered, perhaps several times."""
     NONE = 2
-    """Records may be lost or doubled."""
+    """Records may be lost or duplicated."""

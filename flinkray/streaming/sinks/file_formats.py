@@ -1,10 +1,9 @@
-"""How records become the bytes of a file: text, CSV, JSON lines, Parquet."""
+"""File formats of sinks: text, CSV, JSON lines, Parquet."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -18,35 +17,37 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flinkray.streaming.columnar.conversion import batch_of_type, block_to_batch
-from flinkray.streaming.columnar.widening import as_wide, wider_schema
+from flinkray.streaming.columnar.conversion import HALF_A_PAIR, batch_of_type, block_to_batch
 from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.json_text import to_json
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import TypeInformation, stringifier
+from flinkray.streaming.records.widening import wider_type
 
 
 class FileFormat(ABC):
-    """How records become bytes."""
+    """Converts records to the bytes of files."""
 
     suffix: str
 
     def of_type(self, type_info: TypeInformation | None) -> FileFormat:
-        """The format for records of that declared type; None: it is not known."""
+        """Return the format for records of the declared type. None: the type is unknown."""
         return self
 
     @abstractmethod
     def open(self, path: Path) -> PartFile:
-        """Begin a file."""
+        """Create a file."""
 
 
 class OtherColumnsError(Exception):
-    """A file cannot hold these records, and another one can."""
+    """A file cannot hold records with these columns. They have to begin the next file."""
 
 
 class PartFile(ABC):
-    """A file that is being written.  Its methods to write raise OtherColumnsError when nothing was
-    written, and the records are to begin the next file."""
+    """A file that is being written.
+    Its write methods raise OtherColumnsError if they have written nothing and the records have to
+    begin the next file."""
 
     @abstractmethod
     def write(self, block: Block) -> None: ...
@@ -56,23 +57,27 @@ class PartFile(ABC):
 
     @abstractmethod
     def size(self) -> int:
-        """Bytes, or about as many."""
+        """Return the size in bytes, exact or approximate."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Everything is on the disk."""
+        """Write everything to the disk and close the file."""
+
+    def go_on_from(self, other: PartFile) -> None:  # noqa: B027 - most have nothing to take over
+        """Take over the schema of *other*, which could not hold the first records of this file.
+        Called before anything is written."""
 
     def abandon(self) -> None:
-        """The file is going to be removed."""
+        """Close the file before it is removed."""
         self.finish()
 
 
 class TextPart(PartFile):
-    """A file of UTF-8.
+    """A UTF-8 text file.
 
     Args:
-        encode: makes the text of a record, its line's end included.
-        header: the text that the file begins with.
+        encode: converts a record to text, with its line end.
+        header: text at the beginning of the file.
     """
 
     def __init__(self, path: Path, encode: Callable[[Any], str], header: str = "") -> None:
@@ -84,7 +89,21 @@ class TextPart(PartFile):
         encode = self._encode
         records = iter(block.values)
         self.reading = block, records  # for error messages
-        self._file.write("".join([encode(value) for value in records]))
+        text = "".join([encode(value) for value in records])
+        try:
+            self._file.write(text)
+        except UnicodeEncodeError:
+            self._refuse_half_pairs(block)
+            raise
+
+    def _refuse_half_pairs(self, block: Block) -> None:
+        records = iter(block.values)
+        self.reading = block, records
+        for value in records:
+            try:
+                self._encode(value).encode()
+            except UnicodeEncodeError:
+                raise StreamError(f"{text_of(value)} cannot be written: {HALF_A_PAIR}") from None
 
     def write_columns(self, columns: Columns) -> None:
         self.write(columns.to_block())
@@ -102,7 +121,7 @@ class TextPart(PartFile):
 
 
 class TextFormat(FileFormat):
-    """A value on a line, as ``print()`` writes it."""
+    """Writes one value per line, as ``print()`` does."""
 
     suffix = "txt"
 
@@ -118,8 +137,9 @@ class TextFormat(FileFormat):
 
 
 class JsonFormat(FileFormat):
-    """A JSON document on a line.  Rows with names become objects, and other rows and NumPy's arrays
-    lists, wherever they are.  Dates, times, decimals and UUIDs become texts."""
+    """Writes one JSON document per line.
+    Rows with names become objects. Other rows and NumPy arrays become lists, at any depth. Dates,
+    times, decimals and UUIDs become texts."""
 
     suffix = "json"
 
@@ -128,18 +148,14 @@ class JsonFormat(FileFormat):
 
 
 def _json_line(value: Any) -> str:
-    """
-    Raises:
-        StreamError: it, or something in it, has no form in JSON.
-    """
     try:
-        return json.dumps(value, default=_json_form) + "\n"
+        return to_json(value, _json_form) + "\n"
     except (TypeError, ValueError) as error:
         raise StreamError(f"{text_of(value)} cannot be written as JSON: {error}") from error
 
 
 _JSON_TEXTS = (date, time, timedelta, Decimal, UUID, np.datetime64, np.timedelta64)
-"""Written as ``str`` does it."""
+"""Types that are written as by ``str``."""
 
 
 def _json_form(value: Any) -> Any:
@@ -156,8 +172,8 @@ def _json_form(value: Any) -> Any:
 
 
 class CsvFormat(FileFormat):
-    """Comma-separated values without a line of names; one column for what is no row or tuple.
-    Fields are written as ``str`` does it, and what holds other values has no form there."""
+    """Comma-separated values without a header line. A value that is no row or tuple is one column.
+    Fields are written as by ``str``. Collections and bytes are refused."""
 
     suffix = "csv"
 
@@ -172,15 +188,10 @@ _WITHOUT_CSV_FORM = (
     *(dict, list, tuple, Row, set, frozenset, np.ndarray),
     *(bytes, bytearray, memoryview),
 )
-"""Fields that no reader of CSV takes apart again as ``str`` writes them.  Flink and Spark refuse
-maps, too."""
+"""Types of fields whose text CSV readers could not parse; Flink and Spark refuse maps, too."""
 
 
 def _csv_line(value: Any) -> str:
-    """
-    Raises:
-        StreamError: it, or a field of it, has no form in CSV.
-    """
     fields = value if isinstance(value, Row | tuple | list) else [value]
     for field in fields:
         if isinstance(field, _WITHOUT_CSV_FORM):
@@ -191,12 +202,12 @@ def _csv_line(value: Any) -> str:
                 "'parquet'"
             )
     line = _csv_record(fields, csv.QUOTE_MINIMAL)
-    # Outside of quotes it is no part of a file's first field.
+    # Without quotes it would not be part of a file's first field.
     return _csv_record(fields, csv.QUOTE_ALL) if line.startswith(_BYTE_ORDER_MARK) else line
 
 
 _LINE_END = "\r\n"
-"""Fields that have a character of it are put in quotes."""
+"""Fields that have one of these characters are quoted."""
 
 
 def _csv_record(fields: Iterable[Any], quoting: Literal[0, 1]) -> str:
@@ -210,21 +221,41 @@ class _ParquetPart(PartFile):
         self._file = path.open("wb")
         self._type_info = type_info
         self._writer: pq.ParquetWriter | None = None
+        self._schema = pa.schema([])
+        """Schema of the file.
+
+        While nothing is written: schema of the earlier files that it continues.
+        """
         self._bytes = 0
 
+    def go_on_from(self, other: PartFile) -> None:
+        if isinstance(other, _ParquetPart):
+            self._schema = other._schema
+
     def write(self, block: Block) -> None:
-        self._write(block_to_batch(block, self._type_info))
+        batch = block_to_batch(block, self._type_info)
+        is_row = not isinstance(block.values[0], dict)
+        if is_row and self._schema.names and set(batch.schema.names) != set(self._schema.names):
+            raise StreamError(
+                f"a Parquet file of columns {self._schema.names} was given rows of columns "
+                f"{batch.schema.names}: give all rows the same fields, or make them dictionaries, "
+                "which may lack some"
+            )
+        self._write(batch)
 
     def write_columns(self, columns: Columns) -> None:
         batch, declared = columns.batch, self._type_info
         self._write(batch if declared is None else batch_of_type(batch, declared))
 
     def _write(self, batch: pa.RecordBatch) -> None:
+        schema = _with_columns(self._schema, batch.schema)
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._file, batch.schema)
-        elif batch.schema != self._writer.schema:
-            batch = _fitting(batch, self._writer.schema)
-        self._writer.write_batch(batch)
+            self._writer = pq.ParquetWriter(self._file, schema)
+        elif schema != self._schema:
+            self._schema = schema
+            raise OtherColumnsError
+        self._schema = schema
+        self._writer.write_batch(_fitting(batch, schema))
         self._bytes += batch.nbytes
 
     def size(self) -> int:
@@ -245,20 +276,54 @@ class _ParquetPart(PartFile):
             self._file.close()
 
 
+def _with_columns(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """Return the schema of a file that holds batches of both schemas.
+    It has all columns, each with its widest type. Timestamps of two zones have no common type,
+    so the zone of *other* is used.
+
+    Raises:
+        StreamError: a column has no common type.
+    """
+    if not schema.names or schema == other:
+        return other
+    kinds = dict(zip(schema.names, schema.types, strict=True))
+    for name, kind in zip(other.names, other.types, strict=True):
+        known = kinds.get(name, kind)
+        wide = wider_type(known, kind)
+        if wide is None and pa.types.is_timestamp(known) and pa.types.is_timestamp(kind):
+            wide = kind  # another zone: such batches get a file of their own
+        if wide is None:
+            raise StreamError(
+                f"a Parquet file has {known} in column {name!r}, and was given {kind}: make all "
+                "values of one kind, or declare the type of the stream"
+            )
+        kinds[name] = wide
+    return pa.schema(list(kinds.items()), schema.metadata)
+
+
 def _fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    if batch.schema.names != schema.names:
-        raise StreamError(
-            f"a Parquet file of columns {schema.names} was given columns {batch.schema.names}: "
-            "give every batch the same columns, in the same order"
-        )
-    if wider_schema(schema, batch.schema) != schema:
-        raise OtherColumnsError
-    return as_wide(batch, schema)
+    if batch.schema == schema:
+        return batch
+    arrays = []
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        place = batch.schema.get_field_index(name)
+        try:
+            arrays.append(
+                pa.nulls(len(batch), kind) if place < 0 else batch.column(place).cast(kind)
+            )
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise StreamError(
+                f"a Parquet file has {kind} in column {name!r}, which does not hold a value: "
+                f"{error}; make all values of one kind, or declare the type of the stream"
+            ) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class ParquetFormat(FileFormat):
-    """Parquet, with the schema of *type_info*, of the type that the stream is declared to have, or
-    else of the file's first batch.  A batch with values of wider types begins another file then."""
+    """Parquet.
+    The schema is that of *type_info*, or of the declared type of the stream. Without either it
+    follows the batches: a batch with other columns or wider types begins a new file, which has the
+    columns of both."""
 
     suffix = "parquet"
 

@@ -1,4 +1,4 @@
-"""When a file sink begins a new file, and in which folder a record's file is."""
+"""Policies of file sinks: when a new file begins, and in which folder a record is written."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.streaming.errors import StreamError
 
 DEFAULT_PART_SIZE = 128 << 20
-"""Bytes (Flink's DefaultRollingPolicy, as the two below)."""
+"""Bytes. This default and the two below are those of Flink's DefaultRollingPolicy."""
 DEFAULT_INTERVAL = 60_000
 BUCKET_CHECK_INTERVAL = 60_000
-"""Milliseconds between two looks at the ages of files."""
+"""Milliseconds between two checks of the ages of files."""
 
 
 @dataclass(frozen=True)
 class RollingPolicy:
-    """When a file is followed by a new one, besides every checkpoint; None: not for that reason.
+    """When a new file begins, in addition to every checkpoint. None in a field: no such limit.
 
-    Ages are looked at in intervals (``bucket_check_interval``), so a file may get older by one.
+    Ages are checked at intervals (``bucket_check_interval``).
 
     >>> RollingPolicy.default_rolling_policy(part_size=1 << 30).rollover_interval
     60000
@@ -32,11 +32,11 @@ class RollingPolicy:
     """
 
     part_size: int | None = None
-    """Bytes that a file has reached."""
+    """Largest size of a file in bytes."""
     rollover_interval: int | None = None
-    """Milliseconds since the file was begun."""
+    """Longest time in milliseconds since the file was begun."""
     inactivity_interval: int | None = None
-    """Milliseconds since it was written to."""
+    """Longest time in milliseconds since the last write."""
 
     def __post_init__(self) -> None:
         for limit in (self.part_size, self.rollover_interval, self.inactivity_interval):
@@ -49,22 +49,22 @@ class RollingPolicy:
         rollover_interval: int | Duration | Time = DEFAULT_INTERVAL,
         inactivity_interval: int | Duration | Time = DEFAULT_INTERVAL,
     ) -> RollingPolicy:
-        """By size, age and inactivity."""
+        """Begin new files by size, age and inactivity."""
         return RollingPolicy(
             part_size, milliseconds(rollover_interval), milliseconds(inactivity_interval)
         )
 
     @staticmethod
     def on_checkpoint_rolling_policy() -> RollingPolicy:
-        """With checkpoints only."""
+        """Begin new files only at checkpoints."""
         return RollingPolicy()
 
     def is_full(self, size: int) -> bool:
-        """Whether a file of that size is followed by a new one."""
+        """Return whether a file of *size* bytes is full."""
         return self.part_size is not None and size >= self.part_size
 
     def is_due(self, age: int, inactive: int) -> bool:
-        """Whether a file of that age (milliseconds) is."""
+        """Return whether a file is too old, or was inactive for too long. Both in milliseconds."""
         too_old = self.rollover_interval is not None and age >= self.rollover_interval
         forgotten = self.inactivity_interval is not None and inactive >= self.inactivity_interval
         return too_old or forgotten
@@ -75,7 +75,7 @@ class RollingPolicy:
 
 
 class BucketContext:
-    """What a bucket assigner is told besides the record; milliseconds."""
+    """Information for a bucket assigner in addition to the record. Times are in milliseconds."""
 
     __slots__ = ("_now", "_timestamp", "_watermark")
 
@@ -85,7 +85,7 @@ class BucketContext:
         self._timestamp: int | None = None
 
     def at(self, timestamp: int | None) -> BucketContext:
-        """The same for the next record."""
+        """Set the timestamp of the next record and return this context."""
         self._timestamp = timestamp
         return self
 
@@ -96,12 +96,12 @@ class BucketContext:
         return self._watermark
 
     def timestamp(self) -> int | None:
-        """The record's event time."""
+        """Event time of the record. None: it has none."""
         return self._timestamp
 
 
 class BucketAssigner(ABC):
-    """Says in which folder below the sink's (its *bucket*) a record is written.
+    """Chooses the folder (*bucket*) below the sink's folder for each record.
 
     >>> BucketAssigner.date_time_bucket_assigner("yyyy/MM/dd", "UTC").get_bucket_id(
     ...     None, BucketContext(now=1_388_534_400_000, watermark=0)
@@ -111,28 +111,28 @@ class BucketAssigner(ABC):
 
     @abstractmethod
     def get_bucket_id(self, element: Any, context: BucketContext) -> str:
-        """A relative path; empty: the sink's own folder."""
+        """Return the bucket as a relative path. Empty: the sink's own folder."""
 
     def bucket_of_batch(self, context: BucketContext) -> str | None:
-        """The bucket of all records of a batch, if it does not depend on them."""
+        """Return the bucket of a whole batch. None: each record may have another bucket."""
         return None
 
     @staticmethod
     def base_path_bucket_assigner() -> BucketAssigner:
-        """Everything in the sink's own folder."""
+        """Write everything to the sink's own folder."""
         return BasePathBucketAssigner()
 
     @staticmethod
     def date_time_bucket_assigner(
         format_str: str = "yyyy-MM-dd--HH", timezone_id: str | None = None
     ) -> BucketAssigner:
-        """By the processing time at which a record is written, in Java's notation; without a time
-        zone in that of the machine."""
+        """Choose the bucket by the processing time of the write. The format is in Java's notation.
+        Without a time zone, the machine's zone is used."""
         return DateTimeBucketAssigner(format_str, timezone_id)
 
 
 class BasePathBucketAssigner(BucketAssigner):
-    """Everything in one folder."""
+    """Puts all records into one folder."""
 
     def get_bucket_id(self, element: Any, context: BucketContext) -> str:
         return ""
@@ -142,7 +142,7 @@ class BasePathBucketAssigner(BucketAssigner):
 
 
 class DateTimeBucketAssigner(BucketAssigner):
-    """By processing time; see :meth:`BucketAssigner.date_time_bucket_assigner`."""
+    """Chooses the bucket by processing time (:meth:`BucketAssigner.date_time_bucket_assigner`)."""
 
     def __init__(self, format_str: str = "yyyy-MM-dd--HH", timezone_id: str | None = None) -> None:
         self._format = _strftime(format_str)
@@ -174,7 +174,7 @@ _PATTERN = re.compile(r"(?P<field>(?P<letter>[A-Za-z])(?P=letter)*)|'(?P<quoted>
 
 
 def _strftime(java: str) -> str:
-    """Java's notation for dates, numbers only, in Python's."""
+    """Translate a date format from Java's notation (numbers only) to Python's."""
 
     def translated(match: re.Match[str]) -> str:
         field, quoted = match["field"], match["quoted"]

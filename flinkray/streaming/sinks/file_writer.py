@@ -1,4 +1,4 @@
-"""Writes the files of one subtask, a file at a time in each bucket."""
+"""Writer of a file sink: writes the files of one subtask, one at a time in each bucket."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from flinkray.streaming.sinks.sink import (
     CommitRequest,
     Committer,
     SinkError,
+    SinkUnavailableError,
     SinkWriter,
     WriterContext,
 )
@@ -31,27 +32,25 @@ logger = logging.getLogger(__name__)
 
 _IN_PROGRESS = ".inprogress"
 _PENDING = ".pending"
-"""What names of files end with that no checkpoint or savepoint refers to, and of those that one may
-refer to."""
+"""Ends of names of files.
+No checkpoint or savepoint refers to a file in progress. One may refer to a pending file."""
 
 
 class Rename(NamedTuple):
-    """A finished file, and what it is to be called."""
+    """A finished file and its final name."""
 
     hidden: str
     visible: str
 
 
 class _Names(NamedTuple):
-    """Of one file, in its three lives."""
-
     in_progress: str
     pending: str
     visible: str
 
 
 class _Attempt(NamedTuple):
-    """Who writes a file; in its name as long as it is in progress."""
+    """Writer of a file; part of the file's name while the file is in progress."""
 
     job_id: str
     operator_id: str
@@ -74,7 +73,7 @@ class _Attempt(NamedTuple):
 
     @staticmethod
     def in_name(name: str) -> _Attempt | None:
-        """Of the writer of a file that is in progress; None: it is none, or of an unknown job."""
+        """Return the writer in the name of a file in progress. None: another or unknown name."""
         if not (name.startswith(".") and name.endswith(_IN_PROGRESS)):
             return None
         found = re.fullmatch(
@@ -87,12 +86,13 @@ class _Attempt(NamedTuple):
         return _Attempt(job_id, operator_id, *map(int, numbers))
 
     def comes_after(self, other: _Attempt, parallelism: int) -> bool:
-        """Whether the other one of this subtask, or of one that there is no more, is over.
+        """Return whether *other* is an earlier attempt, whose files this attempt may remove.
+        Only attempts of this subtask, or of one that no longer exists, count as earlier.
 
-        Ids of checkpoints never go back, and numbers of attempts only with another JobMaster.  So
-        it can be wrong for an attempt that stands still before it begins, while another JobMaster
-        restarts it from the same checkpoint: then its successor misses its file before it has
-        prepared it, and fails.
+        Checkpoint ids never decrease. Attempt numbers decrease only with another JobMaster. So the
+        result can be wrong for an attempt that hangs before it begins, while another JobMaster
+        restarts it from the same checkpoint. The restarted attempt then misses its file before
+        preparing it, and fails.
         """
         is_mine = other.subtask_index % parallelism == self.subtask_index
         return is_mine and other[:2] == self[:2] and other[3:] < self[3:]
@@ -104,12 +104,12 @@ class _OpenFile:
     names: _Names
     begun: int
     written: int
-    """When it was written to last; both in milliseconds."""
+    """Time of the last write. Both times are in milliseconds."""
 
 
 @dataclass(frozen=True)
 class FileSettings:
-    """What all writers of a sink have in common."""
+    """Settings that all writers of a sink share."""
 
     directory: str
     file_format: FileFormat
@@ -121,7 +121,7 @@ class FileSettings:
 
 
 class FileWriter(SinkWriter[Rename]):
-    """Names have a random part, so neither another attempt nor another run writes over a file."""
+    """Writes files with random names, so no attempt or run overwrites a file of another."""
 
     def __init__(self, settings: FileSettings, context: WriterContext) -> None:
         self._settings = settings
@@ -186,8 +186,11 @@ class FileWriter(SinkWriter[Rename]):
         try:
             self._write_to(self._file(bucket), records)
         except OtherColumnsError:
+            earlier = self._open[bucket].part
             self._finish(bucket)
-            self._write_to(self._file(bucket), records)
+            file = self._file(bucket)
+            file.part.go_on_from(earlier)
+            self._write_to(file, records)
         self._written(bucket, self._open[bucket])
 
     @staticmethod
@@ -262,13 +265,12 @@ class FileWriter(SinkWriter[Rename]):
         finished = self._finished
         for names in finished:
             os.rename(names.in_progress, names.pending)
-        for folder in sorted({os.path.dirname(names.pending) for names in finished}):
-            disk.sync_names(folder)
+        # Parent folders, too: each may be new, and the attempt that created it may have died since.
+        disk.sync_names_to_root({os.path.dirname(names.pending) for names in finished})
         self._finished = []
         return [Rename(names.pending, names.visible) for names in finished]
 
     def _remove_left_over(self, directory: Path) -> None:
-        """Files that earlier attempts of this subtask had in progress when they died."""
         for folder, _, files in os.walk(directory):
             for name in files:
                 other = _Attempt.in_name(name)
@@ -287,7 +289,7 @@ class FileWriter(SinkWriter[Rename]):
             self._finished.append(file.names)
             try:
                 file.part.abandon()
-            except OSError as error:  # as the failure was, maybe, that this follows
+            except OSError as error:  # perhaps for the same reason as the failure before
                 logger.info("%s is given up: %s", file.names.in_progress, error)
         while self._finished:
             names = self._finished.pop()
@@ -297,29 +299,48 @@ class FileWriter(SinkWriter[Rename]):
 
 @contextmanager
 def _failures_named(file: _OpenFile) -> Iterator[None]:
-    """What the operating system says of an open file does not name it."""
     try:
         yield
     except OSError as error:
         if error.filename is not None:
             raise
-        raise SinkError(
+        raise SinkUnavailableError(
             f"cannot write {file.names.in_progress}: {error.strerror or error}"
         ) from error
 
 
 class RenamingCommitter(Committer[Rename]):
-    """A file that is not there any more under its first name was renamed by an earlier attempt, and
-    maybe taken away since.  What the storage refuses is tried again."""
+    """Renames pending files. A rename that the storage refuses is retried.
+
+    If a pending file is missing and the visible file exists, an earlier attempt has renamed it. If
+    both are missing, the file is lost and the task fails.
+
+    Args:
+        visible_files_may_go: other programs move or delete visible files, so a file that is missing
+            under both names counts as committed.
+    """
+
+    def __init__(self, visible_files_may_go: bool = False) -> None:
+        self._visible_files_may_go = visible_files_may_go
 
     def commit(self, requests: Sequence[CommitRequest[Rename]]) -> None:
         renamed: dict[str, list[CommitRequest[Rename]]] = {}
         for request in requests:
             hidden, visible = request.committable
             try:
-                os.replace(hidden, visible)
+                self._rename(request)
             except FileNotFoundError:
-                request.signal_already_committed()
+                if self._visible_files_may_go:
+                    request.signal_already_committed()
+                else:
+                    request.signal_failed_with_unknown_reason(
+                        SinkError(
+                            f"a checkpoint refers to {hidden}, which is to become {visible}, and "
+                            "neither file is there.  Its records are lost if nobody has moved or "
+                            "deleted the visible file.  If other programs take visible files away, "
+                            "say so: FileSink(…, visible_files_may_go=True)"
+                        )
+                    )
             except OSError as error:
                 request.retry_later(error)
             else:
@@ -330,3 +351,14 @@ class RenamingCommitter(Committer[Rename]):
             except OSError as error:
                 for request in done:
                     request.retry_later(error)
+
+    @staticmethod
+    def _rename(request: CommitRequest[Rename]) -> None:
+        """Rename a pending file.
+        Raises FileNotFoundError if neither pending nor visible file exists."""
+        hidden, visible = request.committable
+        try:
+            os.replace(hidden, visible)
+        except FileNotFoundError:
+            os.lstat(visible)
+            request.signal_already_committed()

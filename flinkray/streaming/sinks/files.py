@@ -1,15 +1,16 @@
-"""Files of text, CSV, JSON lines or Parquet, which become visible by being renamed.
+"""File sink for text, CSV, JSON lines and Parquet. Files become visible by being renamed.
 
-A file of a bucket has three names, and the uid in them is random and each writer's own:
+A file of a bucket has three names in turn. The uid in the names is random and different for each
+writer.
 
-* ``.part-<uid>-<n>.<job>-<operator>-<...>.inprogress`` while it is written, and until the next
-  barrier.  No checkpoint refers to it.
+* ``.part-<uid>-<n>.<job>-<operator>-<...>.inprogress`` while the file is written, until the next
+  barrier. No checkpoint refers to it.
 * ``.part-<uid>-<n>.pending`` from then on: a checkpoint or a savepoint may refer to it.
 * ``part-<uid>-<n><suffix>`` when it is committed.
 
-So a reader of the directory never sees half a file, and a failed attempt leaves only hidden ones.
-Those that it had in progress are removed by the next attempt.  Pending ones stay that nobody has
-committed: a savepoint may have been taken that refers to them, and nobody here knows.
+So readers of the directory never see half a file, and a failed attempt leaves only hidden files.
+The next attempt removes the files in progress. Pending files that were not committed stay, because
+a savepoint may refer to them.
 """
 
 from __future__ import annotations
@@ -45,14 +46,17 @@ class FileSink(Sink[Rename]):
     """Writes a directory of files.
 
     Args:
-        path: the directory; made if it is not there.
+        path: the directory. It is created if it does not exist.
         file_format: ``text``, ``csv``, ``json``, ``parquet``, or a FileFormat.
-        rolling_policy: when a file is followed by a new one; by default after 128 MB, a minute, or
-            a minute without records, besides every checkpoint.
-        bucket_assigner: the folder of each record; by default the directory itself.
-        bucket_check_interval: how often ages of files are looked at; a minute by default.
-        prefix, suffix: of the files' names, without a slash; by default ``part`` and the format's
-            own.
+        rolling_policy: when a new file begins, in addition to every checkpoint. Default: after
+            128 MB, a minute, or a minute without records.
+        bucket_assigner: folder of each record. Default: the directory itself.
+        bucket_check_interval: how often ages of files are checked. Default: a minute.
+        prefix, suffix: beginning and end of file names, without a slash. Default: ``part`` and the
+            suffix of the format.
+        visible_files_may_go: other programs move or delete visible files while the job or its
+            savepoints may still commit them again. A missing file then counts as committed. By
+            default the job fails, since records may be lost.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class FileSink(Sink[Rename]):
         bucket_check_interval: int | Duration | Time = BUCKET_CHECK_INTERVAL,
         prefix: str = "part",
         suffix: str | None = None,
+        visible_files_may_go: bool = False,
     ) -> None:
         if isinstance(file_format, str):
             if file_format not in FORMATS:
@@ -94,9 +99,10 @@ class FileSink(Sink[Rename]):
             prefix,
             f".{file_format.suffix}" if suffix is None else suffix,
         )
+        self._visible_files_may_go = visible_files_may_go
 
     def create_writer(self, context: WriterContext) -> SinkWriter[Rename]:
         return FileWriter(self._settings, context)
 
     def create_committer(self, context: CommitterContext) -> Committer[Rename]:
-        return RenamingCommitter()
+        return RenamingCommitter(self._visible_files_may_go)

@@ -1,5 +1,5 @@
-"""The end of a stream whose records are a result that is files: other vertices of the job read it
-afterwards."""
+"""The operator at the end of a stream whose records form a file result.
+Other vertices of the job read it afterwards."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from flinkray.streaming.records.typeinfo import TypeInformation
 
 
 class ResultFilesOperator(StreamOperator):
-    """Writes records as rows; whoever runs the task says where.
+    """Writes records as rows. The runner of the task sets :attr:`write`.
 
-    Rows and dictionaries have a column for each name, tuples f0, f1, …, and other values one
-    column, ``value``.  All tasks write columns of the same names and types: those of *type_info*,
-    or else those of the values.
+    Rows and dictionaries have one column per name, tuples have f0, f1, …, and other values have one
+    column, ``value``. All tasks write columns with the same names and types: those of *type_info*,
+    or those found from the values if *type_info* is None.
 
     Args:
-        data_set_id: of the result.
-        type_info: of the records; None: it is not known.
+        data_set_id: id of the result.
+        type_info: type of the records. None: unknown.
     """
 
     write: Callable[[pa.RecordBatch | pa.Table], None]
@@ -57,7 +57,7 @@ class ResultFilesOperator(StreamOperator):
             ) from error
 
     def process_watermark(self, timestamp: int) -> None:
-        """Nothing follows."""
+        """Do nothing: no operator follows."""
 
     def process_status(self, idle: bool) -> None:
-        """Nothing follows."""
+        """Do nothing: no operator follows."""

@@ -16,11 +16,11 @@ from flinkray.streaming.sinks.sink import Sink, SinkWriter, WriterContext
 
 
 class PrintOperator(StreamOperator):
-    """Writes each value on a line of standard output, as Flink does: ``name:2> value`` where
-    there are several subtasks.  Whoever runs the task may have the lines written elsewhere."""
+    """Writes each value as a line to standard output, like Flink.
+    Several subtasks write ``name:2> value``. The runner of the task may replace :attr:`write`."""
 
     write: Callable[[str], None]
-    """Is given whole lines."""
+    """Writes whole lines of output."""
 
     def __init__(
         self, identifier: str | None = None, type_info: TypeInformation | None = None
@@ -42,7 +42,7 @@ class PrintOperator(StreamOperator):
         self.write("".join(lines))
 
     def process_watermark(self, timestamp: int) -> None:
-        """Nothing follows a sink."""
+        """Do nothing: no operator follows a sink."""
 
 
 def _write_to_stdout(lines: str) -> None:
@@ -51,7 +51,7 @@ def _write_to_stdout(lines: str) -> None:
 
 
 class SinkFunctionOperator(FunctionOperator):
-    """A SinkFunction, or a plain function that is called for each value."""
+    """Calls a SinkFunction, or a plain function, for each value."""
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
@@ -67,11 +67,11 @@ class SinkFunctionOperator(FunctionOperator):
             invoke(value)
 
     def process_watermark(self, timestamp: int) -> None:
-        """Nothing follows a sink."""
+        """Do nothing: no operator follows a sink."""
 
 
 class DiscardWriter(SinkWriter[Any]):
-    """Takes everything and keeps nothing."""
+    """Discards all records."""
 
     def write(self, block: Block) -> None:
         return None
@@ -81,14 +81,14 @@ class DiscardWriter(SinkWriter[Any]):
 
 
 class DiscardingSink(Sink[Any]):
-    """Keeps nothing; for measurements and for side effects further up."""
+    """Discards all records. For measurements, and for programs with side effects upstream."""
 
     def create_writer(self, context: WriterContext) -> SinkWriter[Any]:
         return DiscardWriter()
 
 
 class CallbackWriter(SinkWriter[Any]):
-    """Hands values, or whole batches, to a function."""
+    """Passes values, or whole batches, to a function."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class CallbackSink(Sink[Any]):
 
 
 class CollectSink(Sink[Any]):
-    """Keeps results for whoever takes them, from the client's process."""
+    """Keeps results in the client's process until they are taken."""
 
     shared = True
 
@@ -161,15 +161,11 @@ class CollectSink(Sink[Any]):
         return len(self._results)
 
     def pop(self) -> Any:
-        """The next result.
-
-        Raises:
-            IndexError: there is none at the moment.
-        """
+        """Remove and return the next result. Raises IndexError if there is none at the moment."""
         return self._results.popleft()
 
     def take_all(self) -> list[Any]:
-        """All results that are there."""
+        """Remove and return all present results."""
         with self._lock:
             results = list(self._results)
             self._results.clear()

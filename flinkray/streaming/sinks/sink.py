@@ -1,41 +1,37 @@
-"""The interface of sinks, after Flink's Sink V2.
+"""The interface of sinks, modelled on Flink's Sink V2.
 
-A sink whose results are to be seen exactly once writes in two phases.  Its *writers* store what
-they are given so that nobody sees it, and put out *committables*: what has to be done to make it
-seen.  Its *committers*, which are operators of their own behind the writers, do that, and never too
-early:
+An exactly-once sink writes in two phases. Its *writers* store records invisibly and emit
+*committables*. Its *committers*, operators behind the writers, make the records visible:
 
-* Where the job takes checkpoints: :meth:`SinkWriter.prepare_commit` is called right before a
-  checkpoint's barrier.  Its committables are part of that checkpoint, and are committed as soon as
-  it (or a later one) is complete.  Tasks whose input has ended stay until a checkpoint that covers
-  the end is complete, and commit the rest with it.
-* Where it takes none, and in batch mode: ``prepare_commit`` is called at the end of the input, by
-  each writer.  One committer gets what all of them have put out when all of them have *finished*,
-  notes it in the cluster's storage, and commits then.
+* If the job takes checkpoints, :meth:`SinkWriter.prepare_commit` is called right before a
+  checkpoint's barrier. Its committables are part of that checkpoint, and are committed as soon as
+  this checkpoint or a later one is complete. Tasks whose input has ended stay until a checkpoint
+  that covers the end is complete, and commit the rest with it.
+* If the job takes no checkpoints, and in batch mode, each writer's ``prepare_commit`` is called at
+  the end of the input. When all writers have *finished*, one committer gets all committables,
+  logs them in the cluster's storage, and commits.
 
-What a sink may rely on, in both cases:
+In both cases a sink may rely on this:
 
-* A committable is committed only if a rerun of the job will not write its records again.  One whose
-  checkpoint was given up is committed with a later one, or, if the job goes back to an earlier
-  checkpoint, never: what belongs to it may then be removed.
-* It is committed at least once, whatever dies: again after every restart, until a later checkpoint
-  shows that it was.  So committing must be idempotent, also when an earlier attempt, which nobody
-  has told yet that it is over, does the same at the same time.
-* A writer is given each record after what it was restored from once.  It is never called after
-  ``prepare_commit(end_of_input=True)``, but for ``snapshot_state`` and ``close``.
-* After a restart, which may be with another parallelism, each committable of the checkpoint is with
-  exactly one committer, and each element of the writers' state with exactly one writer.  Committers
-  commit at once, when they are opened; writers may be opened before or after.
-* Committables of one writer reach its committer in their order, and are committed in it, unless one
-  of them is retried, or the parallelism was changed meanwhile.  With :attr:`Sink.commits_in_order`
-  there is a single committer, and it commits by checkpoint, and of each checkpoint by subtask.
-* A savepoint is as a checkpoint that is not told of: its committables are committed with the next
-  checkpoint, and again by every job that goes on from the savepoint.
-* Committables and states travel and are stored as other values are: plain values, named tuples and
-  dataclasses by their fields, else pickled.
+* A committable is committed only if no rerun of the job will write its records again. If its
+  checkpoint is aborted, it is committed with a later one. If the job goes back to an earlier
+  checkpoint, it is never committed, and its data may be removed.
+* A committable is committed at least once, whatever process dies. So commits must be idempotent,
+  even if an earlier attempt that does not know of its end commits at the same time.
+* A writer gets each record after its restored state once. After
+  ``prepare_commit(end_of_input=True)`` only ``snapshot_state`` and ``close`` are called.
+* After a restart, even with another parallelism, exactly one committer has each committable of
+  the checkpoint, and exactly one writer has each element of the writers' state. Committers commit
+  when they are opened, which may be before or after the writers are opened.
+* Committables of one writer are committed in order, unless one is retried or the parallelism was
+  changed. With :attr:`Sink.commits_in_order` a single committer commits in the order of
+  checkpoints, and within a checkpoint in the order of subtasks.
+* Committables of a savepoint are committed with the next checkpoint, and again by every job that
+  starts from the savepoint.
+* Committables and states are sent and stored like other values: plain values, named tuples and
+  dataclasses by their fields, other objects pickled.
 
-All of it is called by the task's thread.  What a writer or a committer raises fails the task, and
-so makes the job go back to its last complete checkpoint.
+The task's thread makes all calls. An exception of a writer or committer fails the task.
 """
 
 from __future__ import annotations
@@ -46,7 +42,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.errors import StreamError, UnavailableError
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.state_file import StateFile
@@ -57,78 +53,85 @@ StateT = TypeVar("StateT")
 
 
 class SinkError(StreamError):
-    """A sink cannot write or commit; the text says what, and the way out."""
+    """A sink cannot write or commit. The text gives the reason and a remedy."""
+
+
+class SinkUnavailableError(SinkError, UnavailableError):
+    """A sink cannot write or commit now. A later try may succeed."""
 
 
 @dataclass
 class WriterContext:
-    """What a writer knows of its surroundings."""
+    """The environment of a writer: its subtask, its job and the clock."""
 
     subtask_index: int
     parallelism: int
     attempt_number: int
-    """0 for the first attempt of the subtask; several may be at work for a moment, if one of them
-    does not know yet that it is over."""
+    """Number of the subtask's attempt, 0 for the first.
+    Several attempts may run for a moment, if one does not know yet that it is over."""
     time_service: ProcessingTimeService
     """The clock, and callbacks between two batches."""
     current_watermark: int = MIN_TIMESTAMP
     type_info: TypeInformation | None = None
-    """The declared type of the records."""
+    """Declared type of the records. None: unknown."""
     job_id: str = ""
-    """32 hexadecimal digits; a job that is started from a savepoint has another one."""
+    """32 hexadecimal digits. A job started from a savepoint has another id."""
     operator_id: str = ""
-    """32 hexadecimal digits: of the writers, in every run of the program, if the sink has a uid."""
+    """Id of the writers' operator, 32 hexadecimal digits; constant if the sink has a uid."""
     restored_checkpoint_id: int = 0
-    """Of the checkpoint that the task goes on from, also where the writer has no state in it; 0: it
-    begins anew, and committables of earlier attempts will never be committed, unless the job takes
-    no checkpoints."""
+    """Id of the checkpoint that the task was restored from, even if the writer has no state in it.
+
+    0: the task begins anew, and committables of earlier attempts will never be committed, unless
+    the job takes no checkpoints.
+    """
 
 
 @dataclass(frozen=True)
 class CommitterContext:
-    """What a committer knows of its surroundings; see :class:`WriterContext`."""
+    """The environment of a committer. Fields are those of :class:`WriterContext`."""
 
     subtask_index: int
     parallelism: int
     attempt_number: int
     job_id: str = ""
     operator_id: str = ""
-    """Of the committers; the sink's writers have another one."""
+    """Operator id of the committers; the sink's writers have another id."""
     restored_checkpoint_id: int = 0
 
 
 class SinkWriter(ABC, Generic[CommitT]):
-    """Writes the records of one subtask; called by its task's thread only."""
+    """Writes the records of one subtask. Called only by the task's thread."""
 
     @abstractmethod
     def write(self, block: Block) -> None:
-        """Take a batch."""
+        """Write a batch."""
 
     def write_columns(self, columns: Columns) -> None:
-        """Take a batch of columns; rows by default."""
+        """Write a batch of columns. By default it is converted to rows."""
         self.write(columns.to_block())
 
     def prepare_commit(self, end_of_input: bool) -> Sequence[CommitT]:
-        """Finish what was written so far, and say what has to be committed.  It must be stored
-        safely when this returns, and not be visible yet."""
+        """Finish what was written so far and return the committables.
+        The data must be stored durably on return, and must not be visible yet."""
         return ()
 
     def close(self) -> None:
-        """Give resources back, also after a failure; what was not prepared is lost."""
+        """Release resources, also after a failure. Data that was not prepared is lost."""
         return
 
 
 class StatefulSinkWriter(SinkWriter[CommitT], Generic[CommitT, StateT]):
-    """A writer that remembers something from one attempt to the next."""
+    """A writer with state that survives restarts."""
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> Sequence[StateT]:
-        """What :meth:`Sink.restore_writer` is to be given, right after ``prepare_commit`` for the
-        same checkpoint.  With another parallelism each element comes to one of the writers."""
+        """Return the state for :meth:`Sink.restore_writer`.
+        Called right after ``prepare_commit`` for the same checkpoint. With another parallelism each
+        element goes to one of the writers."""
 
 
 class CommitOutcome(Enum):
-    """What has become of a request."""
+    """Outcome of a commit request."""
 
     COMMITTED = "committed"
     ALREADY_COMMITTED = "already committed"
@@ -138,9 +141,9 @@ class CommitOutcome(Enum):
 
 
 class CommitRequest(Generic[CommitT]):
-    """One committable that is to be committed; a committer says so if it could not.
+    """A committable to commit. The committer calls a method of it if the commit does not succeed.
 
-    A request that is told nothing is committed.
+    A request without a report counts as committed.
     """
 
     __slots__ = ("_number_of_retries", "checkpoint_id", "committable", "outcome", "reason")
@@ -148,8 +151,10 @@ class CommitRequest(Generic[CommitT]):
     def __init__(self, committable: CommitT, checkpoint_id: int = 0) -> None:
         self.committable = committable
         self.checkpoint_id = checkpoint_id
-        """Of the checkpoint that it was prepared for, also when it comes again; 0: the job takes
-        none.  What was prepared for one that was given up has its id, and comes with a later one.
+        """Id of the checkpoint that the committable was prepared for, also in retries.
+
+        0: the job takes no checkpoints. A committable that was prepared for an aborted checkpoint
+        keeps this checkpoint's id, and is committed with a later one.
         """
         self._number_of_retries = 0
         self.outcome = CommitOutcome.COMMITTED
@@ -157,106 +162,110 @@ class CommitRequest(Generic[CommitT]):
 
     @property
     def number_of_retries(self) -> int:
-        """How often it was tried before."""
+        """Number of retries of this commit so far. 0: it is tried for the first time."""
         return self._number_of_retries
 
     def retry_later(self, reason: BaseException) -> None:
-        """It failed in a way that may pass.  The job goes on meanwhile; when it has failed
-        :data:`~flinkray.streaming.sinks.committer_operator.MOST_RETRIES` times, the task fails."""
+        """The commit failed and may succeed later.
+        The job continues. After :data:`~flinkray.streaming.sinks.committer_operator.MOST_RETRIES`
+        failed retries the task fails."""
         self.outcome, self.reason = CommitOutcome.RETRY, reason
 
     def update_and_retry_later(self, committable: CommitT, reason: BaseException) -> None:
-        """The same, and what is to be committed is another thing now: a part of it was done."""
+        """Retry later with another committable, because a part of the commit was done."""
         self.committable = committable
         self.retry_later(reason)
 
     def signal_already_committed(self) -> None:
-        """An earlier attempt has done it."""
+        """An earlier attempt has already committed the committable. The job continues."""
         self.outcome = CommitOutcome.ALREADY_COMMITTED
 
     def signal_failed_with_known_reason(self, reason: BaseException) -> None:
-        """It can never be committed: it has expired, for one.  The job goes on without it; what is
-        lost is told in the log, and counted (``failedCommittables``)."""
+        """The commit can never succeed, for example because it has expired.
+        The job continues without it. The loss is logged and counted (``failedCommittables``)."""
         self.outcome, self.reason = CommitOutcome.LOST, reason
 
     def signal_failed_with_unknown_reason(self, reason: BaseException) -> None:
-        """It failed, and trying again is of no use before somebody has done something about it: the
-        task fails.  The committable stays in the checkpoint that the job goes on from."""
+        """The commit failed, and a retry is useless until somebody fixes the cause: the task fails.
+        The committable stays in the checkpoint from which the job restarts."""
         self.outcome, self.reason = CommitOutcome.FAILED, reason
 
     def begin_attempt(self) -> None:
-        """For the committer's operator: it is about to be tried, maybe not for the first time."""
+        """Reset the outcome. If it was RETRY, count a retry. Called before each commit."""
         if self.outcome is CommitOutcome.RETRY:
             self._number_of_retries += 1
         self.outcome, self.reason = CommitOutcome.COMMITTED, None
 
 
 class Committer(ABC, Generic[CommitT]):
-    """Makes visible what writers wrote."""
+    """Makes the data of writers visible."""
 
     @abstractmethod
     def commit(self, requests: Sequence[CommitRequest[CommitT]]) -> None:
-        """Commit each of them, or tell it what has happened.
+        """Commit each request, or report its outcome to the request.
 
-        It blocks the task, so what may take long is better retried later.  What it raises fails the
-        task: none of the requests counts as committed then, and all of them come again.
+        This blocks the task, so slow work is better retried later. An exception fails the task:
+        none of the requests counts as committed, and all are repeated after the restart.
         """
 
     def close(self) -> None:
-        """Give resources back."""
+        """Release resources."""
         return
 
 
 class Committed(NamedTuple):
-    """Something that was committed, and is to be committed again by whoever goes on from a
-    savepoint."""
+    """A committed committable that a job started from a savepoint has to commit again."""
 
     checkpoint_id: int
     committable: Any
 
 
 class CommitterWithFiles(Committer[CommitT]):
-    """One whose committables are files of the job, of which savepoints have copies."""
+    """A committer whose committables are files of the job. Savepoints hold copies of the files."""
 
     @abstractmethod
     def not_done(self) -> list[Committed]:
-        """What was committed, and has not come to where it goes: at a savepoint, it is kept with
-        what is pending."""
+        """Return what was committed but not yet consumed at its destination.
+        A savepoint keeps it together with pending committables."""
 
     @abstractmethod
     def files_of(self, committables: Sequence[CommitT]) -> Iterator[StateFile]:
-        """What a savepoint needs of them.  They stay until :meth:`delete_done`."""
+        """Yield the committables' files for a savepoint. They stay until :meth:`delete_done`."""
 
     @abstractmethod
     def restore_files(self, files: Mapping[str, StateFile]) -> None:
-        """Those that the savepoint has, by name; before anything is committed."""
+        """Receive the savepoint's files, by name. Called before anything is committed."""
 
     @abstractmethod
     def delete_done(self) -> None:
-        """What nobody needs any more; called when a checkpoint is complete."""
+        """Delete files that are not needed any more. Called when a checkpoint is complete."""
 
 
 class Sink(ABC, Generic[CommitT]):
-    """Where records go; to be given to ``DataStream.sink_to``.  It is pickled: what cannot be is
-    made by the writers and committers."""
+    """Target of a stream's records, for ``DataStream.sink_to``.
+
+    The sink is pickled. So its writers and committers have to create objects that cannot be
+    pickled, such as connections.
+    """
 
     shared: bool = False
-    """Lives in the client's process: local runs do not copy it."""
+    """Whether the sink lives in the client's process: local runs do not copy it."""
 
     commits_in_order: bool = False
-    """There is one committer for all writers, and it commits checkpoint by checkpoint, also when
-    one of its committables has to be retried."""
+    """Whether a single committer serves all writers and commits checkpoint by checkpoint.
+    The order holds even if a committable has to be retried."""
 
     @abstractmethod
     def create_writer(self, context: WriterContext) -> SinkWriter[CommitT]:
-        """The writer of one subtask."""
+        """Create the writer of one subtask."""
 
     def restore_writer(self, context: WriterContext, states: Sequence[Any]) -> SinkWriter[CommitT]:
-        """For sinks with a :class:`StatefulSinkWriter`: the writer of one subtask after a restart.
+        """Create the writer of one subtask after a restart.
+        For sinks with a :class:`StatefulSinkWriter`.
 
         Args:
-            states: what earlier writers gave in ``snapshot_state``, in the order of their subtasks;
-                there is at least one.
+            states: results of ``snapshot_state`` of earlier writers, in the order of their
+                subtasks. At least one.
         """
         raise SinkError(
             f"{type(self).__name__} has state of writers in the checkpoint, and no restore_writer"
@@ -264,10 +273,9 @@ class Sink(ABC, Generic[CommitT]):
 
     @property
     def has_committer(self) -> bool:
-        """Whether it writes in two phases; said before anything is made."""
+        """Whether the sink writes in two phases. Known before writers and committers exist."""
         return type(self).create_committer is not Sink.create_committer
 
     def create_committer(self, context: CommitterContext) -> Committer[CommitT]:
-        """The committer of one subtask.  Where it is not implemented, writing is all there is to
-        it."""
+        """Create the committer of one subtask. A sink without this method has no commit phase."""
         raise SinkError(f"{type(self).__name__} has no committer")

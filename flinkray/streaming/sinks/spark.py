@@ -1,4 +1,4 @@
-"""A sink that hands the rows of each checkpoint over to a Spark stage of the same job."""
+"""A sink that passes the rows of each checkpoint to a Spark stage of the same job."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from flinkray.core.arguments import first_twice
 from flinkray.core.errors import SuppressRestartsError
 from flinkray.core.ids import JobVertexID
 from flinkray.file_results import EpochPart, Epochs, PublishedBatches, ResultWriter
@@ -28,17 +29,13 @@ from flinkray.streaming.sinks.sink import (
 from flinkray.streaming.state_file import StateFile
 
 _MOST_HELD = 8 << 20
-"""Bytes that are held until a row group is written: one for each small batch would be slow to
-read."""
+"""Bytes held in memory before a row group is written: many small groups are slow to read."""
 
 
 class SparkEpochSink(Sink[EpochPart]):
-    """Rows of a checkpoint are in Parquet files before it, and are published when it is complete.
+    """Writes rows to Parquet files before each checkpoint, and publishes them when it is complete.
 
-    Args:
-        vertex_id: of the Spark stage.
-        name: of the stage, for errors.
-        is_read: whether a stream reads what Spark makes of them.
+    *vertex_id*, *name*: of the Spark stage. *is_read*: whether a stream reads the stage's output.
     """
 
     commits_in_order = True
@@ -51,8 +48,10 @@ class SparkEpochSink(Sink[EpochPart]):
         self._published = ""
 
     def locate(self, location: str, published: str) -> None:
-        """Where the stage takes epochs, and where it publishes what it makes of them, if that is
-        read; known in the processes of the cluster only."""
+        """Set where the stage takes epochs, and where it publishes results, if these are read.
+
+        The locations are known only in the processes of the cluster.
+        """
         self._location, self._published = location, published
 
     def create_writer(self, context: WriterContext) -> SinkWriter[EpochPart]:
@@ -73,12 +72,10 @@ class SparkEpochSink(Sink[EpochPart]):
 
 
 class EpochOfAnotherJobError(SinkError, SuppressRestartsError):
-    """Rows that a savepoint names cannot be handed over by the job that goes on from it."""
+    """A job started from a savepoint cannot pass on rows that the savepoint names."""
 
 
 class _EpochWriter(SinkWriter[EpochPart]):
-    """One directory for each epoch that has rows."""
-
     def __init__(self, epochs: Epochs, type_info: TypeInformation | None) -> None:
         self._epochs = epochs
         self._type_info = type_info
@@ -87,7 +84,7 @@ class _EpochWriter(SinkWriter[EpochPart]):
         self._name = ""
         self._writer: ResultWriter | None = None
         self._schema: pa.Schema | None = None
-        """Of the epoch."""
+        """Schema of the present epoch."""
 
     def write(self, block: Block) -> None:
         if len(block):
@@ -102,7 +99,7 @@ class _EpochWriter(SinkWriter[EpochPart]):
             return
         if self._schema is None or not batch.schema.equals(self._schema):
             check_columns(batch.schema)
-            self._write_held()  # the writer says what is wrong with a second schema
+            self._write_held()  # the writer reports what is wrong with a second schema
             self._schema = batch.schema
         self._held.append(batch)
         self._bytes += batch.nbytes
@@ -136,16 +133,17 @@ class _EpochWriter(SinkWriter[EpochPart]):
 
 class _EpochCommitter(CommitterWithFiles[EpochPart]):
     def __init__(self, epochs: Epochs, name: str, published: PublishedBatches | None) -> None:
-        """*published*: what is made of the epochs, if that is read."""
+        """*published*: the stage's output, if it is read."""
         self._epochs = epochs
         self._name = name
         self._published = published
         self._files: Mapping[str, StateFile] = {}
         self._may_be_done = True
-        """Whether there may be epochs that are published, and not deleted."""
+        """Whether published epochs may exist that are not deleted."""
 
     def commit(self, requests: Sequence[CommitRequest[EpochPart]]) -> None:
-        """They are all of one checkpoint, and all that there is of it: barriers are aligned."""
+        """Publish the epoch of a checkpoint. *requests* are all requests of the checkpoint,
+        because barriers are aligned."""
         parts = [request.committable for request in requests]
         checkpoint_id = requests[0].checkpoint_id
         if any(part.location != self._epochs.location for part in parts):
@@ -156,9 +154,10 @@ class _EpochCommitter(CommitterWithFiles[EpochPart]):
         self._may_be_done = True
 
     def not_done(self) -> list[Committed]:
-        """At a savepoint, what was made of an epoch is its source's if that knew of it.  It need
-        not have known of what Spark has made since: whoever goes on makes that again, and the
-        source knows what it has."""
+        """Return the epochs that a savepoint has to keep.
+        These are the epochs that the stage has not processed or, if a stream reads its output,
+        whose output the stream's source has not consumed. A job started from the savepoint makes
+        the output again, and the source skips output that it already has."""
         consumed = self._epochs.last_done().checkpoint_id
         if self._published is not None:
             consumed = self._published.consumed()
@@ -183,7 +182,7 @@ class _EpochCommitter(CommitterWithFiles[EpochPart]):
             self._may_be_done = bool(self._epochs.published(done))
 
     def _own(self, part: EpochPart, parts: Sequence[EpochPart], checkpoint_id: int) -> EpochPart:
-        """A part that another job has written, in the place of this one's."""
+        """Return the part in this job's files; another job's part is copied from the savepoint."""
         if part.location == self._epochs.location:
             return part
         prefix = _carried_name(part, "")
@@ -205,7 +204,7 @@ class _EpochCommitter(CommitterWithFiles[EpochPart]):
         directory = self._epochs.part(part.name)
         for name, file in files.items():
             directory.write_pieces(name, file.pieces())
-        directory.list()  # what it consists of is there
+        directory.list()  # raises if a file is missing
         self._epochs.sync(part.name)
         return part._replace(location=self._epochs.location)
 
@@ -218,15 +217,15 @@ def _carried_name(part: EpochPart, name: str) -> str:
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """
+    """Check that Spark can read the columns.
+
     Raises:
-        SinkError: Spark cannot read a column; the text names it, its type, and a way out.
+        SinkError: Spark cannot read a column. The text has its name, its type, and a remedy.
     """
-    names = [name.lower() for name in schema.names]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    twice = first_twice([name.lower() for name in schema.names])
+    if twice is not None:
         raise SinkError(
-            f"the rows have several columns of the name {twice[0]!r}, which are one to Spark, as "
+            f"the rows have several columns of the name {twice!r}, which are one to Spark, as "
             "it does not tell small letters from capitals: rename them"
         )
     for field in schema:
@@ -238,7 +237,7 @@ def check_columns(schema: pa.Schema) -> None:
 
 
 def _way_out(kind: pa.DataType, *, is_column: bool = False) -> str | None:
-    """None: Spark knows the type."""
+    """Return how to change a type that Spark does not know. None: Spark knows the type."""
     if pa.types.is_dictionary(kind):
         return _way_out(kind.value_type)
     if pa.types.is_struct(kind):
@@ -275,11 +274,7 @@ def _way_out(kind: pa.DataType, *, is_column: bool = False) -> str | None:
 
 
 def _in_microseconds(table: pa.Table) -> pa.Table:
-    """Spark has no nanoseconds.
-
-    Raises:
-        SinkError: there are some.
-    """
+    """Convert timestamps to microseconds. Raises SinkError if a timestamp has nanoseconds."""
     for place, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
             try:

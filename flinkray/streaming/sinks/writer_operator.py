@@ -1,4 +1,4 @@
-"""The operator that a sink's writers run in."""
+"""The operator that runs a sink's writers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _STATES: ListStateDescriptor[Any] = ListStateDescriptor("writer-states")
 
 
 class SinkWriterOperator(StreamOperator):
-    """Puts out committables, as :class:`CommittableMessage`, ahead of barriers and at the end of
-    the input; nothing else follows a sink.
+    """Emits :class:`CommittableMessage` before barriers and at the end of the input.
+    Watermarks and status are not forwarded.
 
     Args:
-        prepares_with_checkpoints: False: at the end of the input only.
+        prepares_with_checkpoints: False: emit only at the end of the input.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class SinkWriterOperator(StreamOperator):
         self._writer.write_columns(columns)
 
     def process_watermark(self, timestamp: int) -> None:
-        """Nothing follows a sink."""
+        """Keep the watermark for the writer. No operator behind a sink needs it."""
         self._writer_context.current_watermark = timestamp
 
     def process_status(self, idle: bool) -> None:
-        """Nothing follows a sink."""
+        """Do nothing: no operator behind a sink needs the status."""
 
     def prepare_snapshot_pre_barrier(self, barrier: Barrier) -> None:
         if self.prepares_with_checkpoints and not self._has_ended:

@@ -1,9 +1,10 @@
-"""Sources: the interface, and the ones that come with the package."""
+"""Sources: the interface, and the sources that come with the package."""
 
 __all__ = [
     "collection",
     "coordinator",
     "enumerator_state",
+    "file_input",
     "files",
     "generated",
     "reader",
@@ -13,4 +14,5 @@ __all__ = [
     "source_progress",
     "spark",
     "spark_stream",
+    "splits_to_read",
 ]

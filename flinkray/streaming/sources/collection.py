@@ -1,4 +1,4 @@
-"""Sources over what is at hand: collections, number sequences, Arrow tables, iterators."""
+"""Sources over data in memory: collections, number sequences, Arrow tables, iterators."""
 
 from __future__ import annotations
 
@@ -38,14 +38,12 @@ class Slice(NamedTuple):
 
 
 def slices(length: int, parts: int) -> list[Slice]:
-    """*length* records in *parts* slices of nearly the same length, none of them empty."""
+    """Divide *length* records into *parts* nearly equal slices. Empty slices are left out."""
     bounds = [length * part // parts for part in range(parts + 1)]
     return [Slice(start, end) for start, end in pairwise(bounds) if end > start]
 
 
 class _SliceReader(SequentialReader[Slice]):
-    """Reads slices of something that has positions."""
-
     def __init__(self, context: ReaderContext, read: Callable[[int, int], Block | Columns]) -> None:
         super().__init__(context)
         self._read = read
@@ -66,7 +64,7 @@ class _SliceReader(SequentialReader[Slice]):
 
 
 class _SlicedSource(Source[Slice]):
-    """A source of known length, of which each subtask reads a slice."""
+    waits_for_splits = True
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -83,24 +81,24 @@ class _SlicedSource(Source[Slice]):
         return _SliceReader(context, self.records)
 
     def records(self, start: int, end: int) -> Block | Columns:
-        """The records of those positions."""
+        """Return the records from position *start* up to but not including *end*."""
         raise NotImplementedError
 
 
 class CollectionSource(_SlicedSource):
-    """The elements of a sequence."""
+    """A source of the elements of a collection."""
 
     def __init__(self, values: Iterable[Any]) -> None:
         self._values: Sequence[Any] = values if isinstance(values, range) else list(values)
         super().__init__(len(self._values))
 
     def records(self, start: int, end: int) -> Block | Columns:
-        """Copies of those that could be changed: all runs read the same collection."""
+        """Return the records. Mutable values are copied, because all runs share the collection."""
         return Block(own_all(self._values[start:end]))
 
 
 class NumberSequenceSource(_SlicedSource):
-    """The integers from *start* to *end*, both included, in order within each subtask."""
+    """The integers from *start* to *end* (both included), in order within each subtask."""
 
     def __init__(self, start: int, end: int) -> None:
         start = whole_number(start, "the start of a number sequence")
@@ -115,7 +113,7 @@ class NumberSequenceSource(_SlicedSource):
 
 
 class ArrowSource(_SlicedSource):
-    """The rows of an Arrow table, in batches of columns."""
+    """A source of the rows of an Arrow table, in batches of columns."""
 
     def __init__(self, table: pa.Table, batch_rows: int = 1 << 16) -> None:
         super().__init__(table.num_rows)
@@ -131,7 +129,7 @@ class ArrowSource(_SlicedSource):
 
 
 class _ColumnsReader(_SliceReader):
-    """Batches of columns pay off when they are large, whatever the size of blocks."""
+    """Reads batches of *batch_rows* rows: column batches pay off only if they are large."""
 
     def __init__(
         self,
@@ -147,22 +145,18 @@ class _ColumnsReader(_SliceReader):
 
 
 class IteratorSplit(NamedTuple):
-    """One iterator of several, read up to *offset*."""
+    """One of several iterators, of which the first *offset* records have been read."""
 
     number: int
     offset: int
 
 
 class IteratorSource(Source[IteratorSplit]):
-    """Python iterators, which are read on by offset.
+    """A source of Python iterators. After a restart, reading continues at an offset.
 
-    Each is made and read in a thread of its own and may block there.  Records go on as they come.
-
-    Args:
-        make_iterator: called with a split's number and the offset of the record to begin with.
-            An iterable factory without offsets is given as ``IteratorSource.of``.
-        splits: how many iterators there are.
-        bounded: whether they end.
+    Each iterator is created and read in its own thread, and may block there. Records are emitted as
+    they arrive. *make_iterator* is called with the number of the split and the offset of the first
+    record to return. Use ``IteratorSource.of`` for an iterable without offsets.
     """
 
     def __init__(
@@ -174,10 +168,11 @@ class IteratorSource(Source[IteratorSplit]):
         self._make_iterator = make_iterator
         self._splits = splits
         self._bounded = bounded
+        self.waits_for_splits = bounded
 
     @staticmethod
     def of(make_iterable: Callable[[], Iterable[Any]], bounded: bool = True) -> IteratorSource:
-        """One iterable; after a restart the records before the offset are read and skipped."""
+        """Return a source of one iterable. After a restart, earlier records are skipped."""
         return IteratorSource(
             lambda _, offset: islice(iter(_iterable(make_iterable())), offset, None), 1, bounded
         )
@@ -197,7 +192,8 @@ class IteratorSource(Source[IteratorSplit]):
 
 
 def _iterable(made: Any) -> Any:
-    """What the user's function has made, if it can be gone through."""
+    """Return *made*, the result of the user's function.
+    Raises StreamError if it is not iterable."""
     if not (hasattr(made, "__iter__") or hasattr(made, "__getitem__")):
         raise StreamError(
             "the function of an IteratorSource must return an iterator: it returned "
@@ -207,7 +203,8 @@ def _iterable(made: Any) -> Any:
 
 
 class _IteratorReader(SequentialReader[IteratorSplit]):
-    """Gives what the iterator has given so far: a thread reads it, because it may block."""
+    """Emits the records that the iterator has returned so far.
+    A thread reads the iterator, because it may block."""
 
     def __init__(
         self, context: ReaderContext, make_iterator: Callable[[int, int], Iterator[Any]]

@@ -1,18 +1,18 @@
-"""The operator coordinator of a source: its enumerator, kept apart from the readers.
+"""The operator coordinator of a source. It runs the enumerator, apart from the readers.
 
-Readers and coordinator talk by messages, which may be lost or repeated; readers come and go as
-attempts of their tasks.
+Readers and coordinator exchange messages, which may be lost or repeated. A reader is one attempt of
+a task.
 
-A checkpoint *cuts* what readers are told: :meth:`SourceCoordinator.snapshot` is before all of their
-snapshots.  What was assigned before the cut belongs to readers, which are told of it before they
-take theirs.  What is assigned after it belongs to the enumerator, and is held back until the reader
-has taken its snapshot.  So each split is in one of the two, whichever checkpoint is restored.
+A checkpoint *cuts* the events of the readers: :meth:`SourceCoordinator.snapshot` runs before all
+snapshots of the readers. Splits assigned before the cut belong to the readers, which get them
+before they take their snapshots. Splits assigned after the cut belong to the enumerator, and are
+held back until the reader has taken its snapshot. So each split is in exactly one of the two
+states, whichever checkpoint is restored.
 
-A coordinator may die while its readers run on.  So all that it knows can be taken from it
-(:meth:`SourceCoordinator.progress`), and kept elsewhere; another one goes on from there.  Readers
-are told only what is kept: whatever they know, the next coordinator knows, too.  The next one does
-not know whether what it goes on from is kept: whoever gave it may have died since, and may have
-been the only one to know.  So it has that kept once more before it tells anybody.
+A coordinator may die while its readers run on. So its whole state can be read
+(:meth:`SourceCoordinator.progress`) and stored elsewhere, for the next coordinator. Readers get
+only events that are stored, so the next coordinator knows every event that a reader has. It sends
+readers no further events before its own progress is stored, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from threading import Lock
 from typing import Any, Final
 
 from flinkray.core.clock import Clock
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.errors import StreamError, UnavailableError
 from flinkray.streaming.sources.enumerator_state import (
     EnumeratorState,
     read_enumerator_state,
@@ -39,47 +39,48 @@ from flinkray.streaming.sources.source_progress import (
 
 
 class _NoMoreSplits:
-    """No split follows."""
+    """The type of :data:`NO_MORE_SPLITS`."""
 
 
 NO_MORE_SPLITS: Final = _NoMoreSplits()
-"""The event after which no split follows; any other is a split."""
+"""The event that no split follows. All other events are splits."""
 
 END_OF_SPLITS: Final = b""
-"""The same in messages between processes, where splits are pickled."""
+"""Form of :data:`NO_MORE_SPLITS` in messages between processes, where splits are pickled."""
 
 
 @dataclass
 class _Reader:
-    """What one attempt of a subtask is told, event by event, from 0 on."""
+    """The state of one reader: an attempt of a subtask, and its events, numbered from 0."""
 
     restored_from: int
-    """The checkpoint that it goes on from, and since when a later one is complete, that one."""
+    """Id of the checkpoint that the attempt was restored from, or of a later completed one."""
     attempt: int | None = None
-    """None: none has been heard of, but something may have been assigned to the first already."""
+    """Number of the subtask's attempt. None: no attempt has reported yet.
+    Splits may already be assigned to the first attempt."""
     is_added: bool = False
     """Whether the enumerator knows of this attempt."""
     requests: int = 0
-    """Of which the enumerator knows."""
+    """Number of the reader's requests that the enumerator knows of."""
     checkpoint_id: int = 0
-    """The latest that it has taken its snapshot for."""
+    """Id of the latest checkpoint for which the reader has taken its snapshot."""
     events: list[Any] = field(default_factory=list)
-    """Those that it may have to be told again."""
+    """Events that the reader has not confirmed. They have to be sent, perhaps again."""
     confirmed: int = 0
-    """How many events it has: those before the others."""
+    """Number of events that the reader has confirmed. They precede :attr:`events`."""
     kept: int = 0
-    """How many events are known elsewhere."""
+    """Number of events that are stored outside of the coordinator's process."""
     given: int = 0
-    """How many of all events were splits."""
+    """Number of splits among all events so far."""
     asked_at: int = -1
-    """How many events there were when it asked last; -1: it has not."""
+    """Number of events at the reader's last split request. -1: it has not requested any."""
     is_done: bool = False
-    """Whether the last that it was told is that no split follows."""
+    """Whether the last event is that no split follows."""
     assigned: list[tuple[int, Any]] = field(default_factory=list)
-    """Splits as they were told, with the numbers of their events, that go back if it goes back to
-    *restored_from*."""
+    """(number of the event, encoded split) of the splits assigned after *restored_from*.
+    They go back to the enumerator if the reader is restored from that checkpoint."""
     cuts: dict[int, int] = field(default_factory=dict)
-    """By checkpoint: how many events belong before it."""
+    """Cuts by checkpoint id: number of events before the cut."""
 
     @property
     def end(self) -> int:
@@ -96,7 +97,8 @@ class _Reader:
 
     @property
     def limit(self) -> int:
-        """How many events it may be told of before it has taken a snapshot that is under way."""
+        """Number of events that the reader may get now.
+        Events after a cut wait until the reader has taken its snapshot."""
         pending = (cut for id_, cut in self.cuts.items() if id_ > self.checkpoint_id)
         return min(pending, default=self.end)
 
@@ -107,7 +109,7 @@ class _Reader:
         self.is_done = False
 
     def state(self, subtask: int) -> ReaderState:
-        """See :func:`_restored`."""
+        """Return the reader's state for a :class:`SourceProgress`. :func:`_restored` reads it."""
         return ReaderState(
             subtask,
             self.restored_from,
@@ -125,7 +127,7 @@ class _Reader:
         )
 
     def completed(self, checkpoint_id: int) -> None:
-        """Nobody goes back to an earlier one any more."""
+        """Forget the cuts up to a completed checkpoint: no reader goes back to an earlier one."""
         cut = self.cuts.get(checkpoint_id)
         if cut is not None:
             self.restored_from = checkpoint_id
@@ -135,11 +137,25 @@ class _Reader:
     def assigned_after(self, checkpoint_id: int) -> list[Any]:
         cut = 0 if checkpoint_id == self.restored_from else self.cuts.get(checkpoint_id)
         if cut is None:
-            raise StreamError(
+            raise UnavailableError(
                 f"checkpoint {checkpoint_id} is none that a reader can be reset to: there are "
                 f"{sorted({self.restored_from, *self.cuts})}"
             )
         return [event for number, event in self.assigned if number >= cut]
+
+
+def _refuse_unknown(reader: _Reader, subtask: int, position: int) -> None:
+    """Refuse a reader that has more events than this coordinator knows.
+    Otherwise a split of the reader could be given to another reader.
+
+    Raises:
+        UnavailableError: the reader has more events than are known here.
+    """
+    if position > reader.end:
+        raise UnavailableError(
+            f"reader {subtask} has received {position} events, but the coordinator of the source "
+            f"knows only {reader.end}: its latest progress was lost"
+        )
 
 
 def _restored(state: ReaderState) -> _Reader:
@@ -162,23 +178,18 @@ def _restored(state: ReaderState) -> _Reader:
 
 
 class SourceCoordinator(EnumeratorContext[Any]):
-    """Begins with :meth:`start`; what comes before changes no more than what is known of
-    checkpoints.
+    """Coordinates the enumerator and the readers of a source, from :meth:`start` on.
 
-    The enumerator is user code, which may take its time: calls come one at a time.  Only
-    :meth:`events` and :meth:`events_before`, which call none of it, may come at any time and from
-    any thread.
+    Calls before :meth:`start` only update checkpoints and resets. The enumerator is user code and
+    may be slow, so calls come one at a time. Only :meth:`events` and :meth:`events_before`, which
+    do not call user code, are thread-safe. A reader is identified by subtask and attempt. When a
+    later attempt starts from a checkpoint, the splits assigned to the earlier attempt after that
+    checkpoint go back to the enumerator.
 
-    A reader is known by its subtask and attempt.  With a later attempt, what the earlier one was
-    given after the checkpoint that the later one goes on from is given back to the enumerator.
-
-    Args:
-        encode: what a split becomes on its way to a reader.
-        state: of the enumerator, to go on from; readers bring their own splits.
-        checkpoint_id: that of the state; 0: it begins anew.
-        decode: a split from what it was encoded to.
-        progress: of another coordinator, to go on from in place of a state.
-        is_kept: whether all that this one knows is kept elsewhere; :meth:`kept` says how far.
+    *encode*, *decode*: convert between a split and the form that is sent to readers. *state*: state
+    of the enumerator to continue from, of *checkpoint_id* (0: a new start); readers bring their own
+    splits. *progress*: progress of another coordinator, instead of *state*. *is_kept*: whether the
+    progress is stored elsewhere. Then readers get only events that were passed to :meth:`kept`.
     """
 
     def __init__(
@@ -201,30 +212,30 @@ class SourceCoordinator(EnumeratorContext[Any]):
         self._enumerator: SplitEnumerator[Any] | None = None
         self._readers: dict[int, _Reader] = {}
         self._cuts: list[int] = []
-        """Checkpoints that are not known to be over."""
+        """Ids of the checkpoints that may still be completed."""
         self._is_kept = is_kept
         self._changes = 0
         self._gone_on_from = progress
-        """Until there is an enumerator."""
+        """Progress of the previous coordinator. None once there is an enumerator."""
         if progress is not None:
             self._state, self._restored_from = progress.enumerator, progress.restored_from
             self._cuts = list(progress.cuts)
             self._readers = {one.subtask: _restored(one) for one in progress.readers}
         self._resets = {one.subtask: one for one in (progress.resets if progress else ())}
-        """Until there is an enumerator."""
+        """Resets to apply once there is an enumerator, by subtask."""
         self._lock = Lock()
-        """Guards what is known of readers; never held while user code runs."""
+        """Guards the state of the readers. Never held while user code runs."""
 
     def start(self, source: Source[Any], parallelism: int) -> None:
-        """Make the enumerator.
+        """Create the enumerator.
 
         Raises:
-            StateMigrationError: its state cannot be read any more.
+            StateMigrationError: the enumerator's state cannot be read any more.
         """
         self._parallelism = parallelism
         progress, self._gone_on_from = self._gone_on_from, None
         if progress is not None and progress.parallelism not in (0, parallelism):
-            self._state = None  # with another parallelism all of the job has begun anew
+            self._state = None  # with another parallelism, the whole job has begun anew
             self._readers.clear()
             self._resets.clear()
         self._enumerator = (
@@ -234,7 +245,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
         )
         self._state = None
         if self._enumerator.keeps_cuts:
-            for cut in self._cuts:  # what it is asked for later is of a later moment
+            for cut in self._cuts:  # a later request would give a later state
                 self._enumerator.snapshot_state(cut)
         self._enumerator.start()
         resets, self._resets = self._resets, {}
@@ -243,8 +254,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
         self._announce_again()
 
     def _announce_again(self) -> None:
-        """An enumerator that was restored knows of no reader, nor of what one waits for.  Better
-        ask for too many splits than for too few."""
+        """Pass the known readers and their open split requests to a restored enumerator.
+        If the number of open requests is uncertain, it passes on too many, not too few."""
         for subtask, reader in list(self._readers.items()):
             if not reader.is_added:
                 continue
@@ -256,7 +267,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
 
     @property
     def parallelism(self) -> int:
-        """0: it has not begun."""
+        """Number of readers. 0: the coordinator has not started."""
         return self._parallelism
 
     # --- for the enumerator -------------------------------------------------------------------
@@ -308,22 +319,26 @@ class SourceCoordinator(EnumeratorContext[Any]):
         checkpoint_id: int = 0,
         restored_from: int = 0,
     ) -> None:
-        """The reader is there.
+        """Handle a report of a reader.
 
         Args:
-            requests: splits that it has asked for since it was opened.
-            position: events that it has.
-            checkpoint_id: the latest checkpoint that its task has taken its snapshot for.
-            restored_from: the checkpoint that this attempt goes on from; 0: it began anew.
+            requests: number of splits that it has requested since it was opened.
+            position: number of events that it has.
+            checkpoint_id: latest checkpoint for which its task has taken a snapshot.
+            restored_from: checkpoint from which this attempt was restored. 0: a new start.
+
+        Raises:
+            UnavailableError: the reader has more events than are known here.
         """
         with self._lock:
             reader = self._reader(subtask)
             if reader.attempt is None:
                 self._first_heard(reader, attempt)
             elif attempt < reader.attempt:
-                return  # last words of one that has been replaced
+                return  # last report of a replaced attempt
             back = self._begin_attempt(subtask, attempt, restored_from)
             reader = self._readers[subtask]
+            _refuse_unknown(reader, subtask, position)
             reader.said(position, checkpoint_id)
         self._give_back(back, subtask)
         if not reader.is_added:
@@ -332,15 +347,14 @@ class SourceCoordinator(EnumeratorContext[Any]):
         while reader.requests < requests:
             reader.requests += 1
             reader.asked_at = reader.end
-            if not reader.is_done:  # it may end, or have ended, without a split that came back
+            if not reader.is_done:  # a done reader may end without a split that came back
                 self._started.handle_split_request(subtask)
 
     def reset_subtask(self, subtask: int, attempt: int, checkpoint_id: int) -> None:
-        """This attempt goes on from that checkpoint (0: it begins anew), and may have been heard
-        of; what its predecessors were assigned after the checkpoint goes back.  May be repeated.
+        """Reset a subtask: this attempt starts from the checkpoint (0: a new start).
 
-        Raises:
-            StreamError: it cannot go back to that checkpoint.
+        Later splits of earlier attempts go back to the enumerator. The attempt may already have
+        reported. The call may be repeated. Raises StreamError if the subtask cannot go back so far.
         """
         if self._enumerator is None:
             self._note_reset(SubtaskReset(subtask, attempt, checkpoint_id))
@@ -350,21 +364,27 @@ class SourceCoordinator(EnumeratorContext[Any]):
         self._give_back(back, subtask)
 
     def _note_reset(self, reset: SubtaskReset) -> None:
-        """What another coordinator has given to a reader can go back to an enumerator only."""
+        """Note a reset until there is an enumerator to which the reader's splits can go back.
+        Without such splits, reset the reader at once: a finished task never reports again."""
         with self._lock:
             reader = self._readers.get(reset.subtask)
-            if reader is not None and (reader.attempt is None or reset.attempt > reader.attempt):
+            if reader is None or (reader.attempt is not None and reset.attempt <= reader.attempt):
+                return
+            if reader.assigned_after(reset.checkpoint_id):
                 self._resets[reset.subtask] = reset
                 self._changes += 1
+            else:
+                self._begin_attempt(reset.subtask, reset.attempt, reset.checkpoint_id)
 
     @property
     def owes_splits(self) -> bool:
-        """Whether there is no enumerator yet to which splits of readers that were reset go back: no
-        cut can be made before one is."""
+        """Whether splits of reset readers still have to go back to an enumerator.
+        Until they have gone back, no cut can be made."""
         return bool(self._resets)
 
     def _begin_attempt(self, subtask: int, attempt: int, checkpoint_id: int) -> list[Any]:
-        """The splits that go back, as they were told; none if it has begun already."""
+        """Begin an attempt from a checkpoint. Return the encoded splits that go back to the
+        enumerator: an empty list if this attempt or a later one has already begun."""
         reader = self._reader(subtask)
         if reader.attempt is not None and attempt <= reader.attempt:
             return []
@@ -384,8 +404,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
         return self._enumerator
 
     def events(self, subtask: int, attempt: int, position: int) -> tuple[Any, ...] | None:
-        """What the reader is told from that position on; None: it has been replaced, or has said
-        more since."""
+        """Return the events for the reader from *position* on.
+        None: the reader was replaced, or has confirmed later events."""
         with self._lock:
             reader = self._readers.get(subtask)
             if reader is None or reader.attempt != attempt or position < reader.confirmed:
@@ -395,8 +415,13 @@ class SourceCoordinator(EnumeratorContext[Any]):
     def events_before(
         self, checkpoint_id: int, subtask: int, attempt: int, position: int
     ) -> tuple[Any, ...] | None:
-        """What the reader has to be told, from that position on, before it takes its snapshot for
-        a checkpoint; None: the checkpoint is over or not known, or the reader has been replaced."""
+        """Return the events that the reader needs before its snapshot for a checkpoint.
+        Events begin at *position*. None: the checkpoint is over or unknown, or the reader was
+        replaced.
+
+        Raises:
+            UnavailableError: the reader has more events than are known here.
+        """
         with self._lock:
             if self._enumerator is None and subtask not in self._readers:
                 return () if checkpoint_id in self._cuts else None
@@ -406,6 +431,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
             cut = reader.cuts.get(checkpoint_id)
             if cut is None or reader.attempt != attempt or position < reader.confirmed:
                 return None
+            _refuse_unknown(reader, subtask, position)
             return reader.between(position, self._may_tell(reader, cut))
 
     def _first_heard(self, reader: _Reader, attempt: int) -> None:
@@ -415,18 +441,19 @@ class SourceCoordinator(EnumeratorContext[Any]):
     def _may_tell(self, reader: _Reader, limit: int) -> int:
         return min(limit, reader.kept) if self._is_kept else limit
 
-    # --- what is kept elsewhere ---------------------------------------------------------------
+    # --- progress that is stored elsewhere ----------------------------------------------------
 
     @property
     def changes(self) -> int:
-        """So many times something has changed that another coordinator would have to know."""
+        """Number of changes of the progress so far. If it has grown, store the progress again."""
         return self._changes
 
     def progress(self) -> SourceProgress:
-        """All of it; between two calls of the enumerator.  Splits must be encoded to bytes.
+        """Return the whole progress.
+        Call between two calls of the enumerator. Splits must be encoded to bytes.
 
         Raises:
-            StateError: what ``snapshot_state`` gave cannot be stored.
+            StateError: the result of ``snapshot_state`` cannot be stored.
         """
         state = self._state
         if self._enumerator is not None:
@@ -447,7 +474,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
             )
 
     def kept(self, progress: SourceProgress) -> None:
-        """So much is known elsewhere."""
+        """Note that this progress is stored elsewhere. Readers may get its events now."""
         with self._lock:
             for state in progress.readers:
                 reader = self._readers.get(state.subtask)
@@ -455,37 +482,38 @@ class SourceCoordinator(EnumeratorContext[Any]):
                     reader.kept = max(reader.kept, state.confirmed + len(state.events))
 
     def keep_no_more(self) -> None:
-        """Nothing can be kept elsewhere: readers are told all the same."""
+        """Let readers get all events at once: progress cannot be stored elsewhere any more."""
         self._is_kept = False
 
     # --- time ---------------------------------------------------------------------------------
 
     def next_discovery_time(self) -> float | None:
-        """When :meth:`discover` is due (the clock's seconds); None: never."""
+        """When :meth:`discover` is due, in seconds of the clock. None: never."""
         return None if self._enumerator is None else self._enumerator.next_discovery_time()
 
     def discover(self) -> None:
-        """Look for new splits."""
+        """Let the enumerator look for new splits."""
         self._started.discover()
 
     # --- checkpoints --------------------------------------------------------------------------
 
     def snapshot(self, checkpoint_id: int) -> EnumeratorState | None:
-        """The cut; its id is higher than those before.  None: an enumerator begins anew from it.
+        """Make the cut of a checkpoint and return the enumerator's state.
+        Ids must increase. None: a job restored from this checkpoint creates a new enumerator.
 
         Raises:
-            StateError: what ``snapshot_state`` gave cannot be stored.
-            StreamError: it :attr:`owes_splits`.
+            StateError: the result of ``snapshot_state`` cannot be stored.
+            UnavailableError: splits still have to go back (:attr:`owes_splits`).
         """
         if self.owes_splits:
-            raise StreamError(
+            raise UnavailableError(
                 "splits of readers that were restarted cannot go back before one is heard of"
             )
         if self._enumerator is None:
             state = self._state
         else:
             state = write_enumerator_state(self._enumerator.snapshot_state(checkpoint_id))
-        with self._lock:  # not before: a split that the enumerator assigns in there is a reader's
+        with self._lock:  # only now: splits assigned in snapshot_state belong to readers
             self._cuts.append(checkpoint_id)
             self._changes += 1
             for reader in self._readers.values():
@@ -493,7 +521,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
         return state
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """A job that fails goes on from there, or from a later one."""
+        """The checkpoint is complete: a failed job restarts from it or from a later one."""
         if checkpoint_id <= self._restored_from:
             return
         with self._lock:
@@ -506,7 +534,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
             self._enumerator.notify_checkpoint_complete(checkpoint_id)
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Nobody goes on from there; it may have been aborted before its cut."""
+        """The checkpoint was aborted, perhaps before its cut. No job restarts from it."""
         with self._lock:
             self._cuts = [cut for cut in self._cuts if cut != checkpoint_id]
             self._changes += 1

@@ -1,4 +1,4 @@
-"""The state of a source's enumerator in checkpoints, as bytes that say how they are to be read."""
+"""The state of a source's enumerator in checkpoints: bytes, and how to read them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @cache
 def _serializer() -> StateSerializer:
-    """Loaded when a state is written or read: clients only know that there are such states."""
+    """Return the serializer.
+    It is loaded only when a state is written or read, because clients do not need it."""
     from flinkray.state.descriptors import ListStateDescriptor
     from flinkray.state.serializers import StateSerializer
 
@@ -25,22 +26,23 @@ def _serializer() -> StateSerializer:
 @stored("streaming.EnumeratorState")
 @message
 class EnumeratorState:
-    """What ``snapshot_state`` gave."""
+    """The stored result of ``snapshot_state``."""
 
     serializer: SerializerSnapshot
-    """How it was written, and what of it nothing but pickle covers."""
+    """How the state was written, and which parts only pickle covers."""
     data: bytes
 
 
 def write_enumerator_state(state: Any) -> EnumeratorState:
-    """Raises StateError: it cannot be stored."""
+    """Serialize the state of an enumerator. Raises StateError if it cannot be stored."""
     writer = _serializer().writer()
     data = writer.write_element(state)
     return EnumeratorState(writer.snapshot(), data)
 
 
 def read_enumerator_state(stored_state: EnumeratorState) -> Any:
-    """Raises StateMigrationError: it cannot be read any more; the text says what has changed."""
+    """Deserialize the state of an enumerator.
+    Raises StateMigrationError, with the reason, if it cannot be read any more."""
     _serializer().check(stored_state.serializer)
     ((state,),) = _serializer().read_elements([stored_state.data])
     return state

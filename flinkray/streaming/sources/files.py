@@ -1,28 +1,37 @@
-"""Files and directories: text, CSV, JSON lines, Parquet; read once, or watched for new files."""
+"""Sources of files and directories (text, CSV, JSON lines, Parquet), read once or watched."""
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from flinkray.core.arguments import path_of
+from flinkray.core.arguments import first_twice, path_of
 from flinkray.core.clock import Clock
 from flinkray.core.durations import Duration, Time, milliseconds
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.errors import FileNotReadyError, StreamError
 from flinkray.streaming.records.elements import Block, Columns, Origin
+from flinkray.streaming.records.json_text import parse_json
 from flinkray.streaming.records.typeinfo import TypeInformation
-from flinkray.streaming.sources.csv_files import read_csv
-from flinkray.streaming.sources.file_input import open_text, reading, reading_text
+from flinkray.streaming.sources.csv_columns import Classes
+from flinkray.streaming.sources.csv_files import CsvOptions, csv_schema, find_classes, read_csv
+from flinkray.streaming.sources.file_input import (
+    Reading,
+    check_encoding,
+    compression_of,
+    misread,
+    open_text,
+    shown,
+)
+from flinkray.streaming.sources.parquet_files import add_columns, parquet_schema, read_parquet
 from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
@@ -36,30 +45,35 @@ from flinkray.streaming.sources.source import (
     SplitEnumerator,
 )
 
+logger = logging.getLogger(__name__)
+
 
 class FileSplit(NamedTuple):
-    """A file, from which *offset* is the next to be read: lines of text and JSON, batches with rows
-    of CSV and Parquet."""
+    """A file; *offset* counts its read lines (text, JSON) or non-empty batches (CSV, Parquet)."""
 
     path: str
     offset: int
+    schema: bytes = b""
+    """The columns of the source, as a serialized Arrow schema.
+    Empty for formats without columns, and before the split is assigned."""
 
 
 class RecordFormat(ABC):
-    """How a file is read record by record.
-
-    An instance is used by several readers, also in other processes.
-    """
+    """How a file is read. Several readers use the instance, also in other processes."""
 
     type_info: TypeInformation | None = None
-    """Of the records."""
+    """Type of the records."""
 
     @abstractmethod
     def read(self, path: str) -> Generator[Any, None, None]:
-        """The records of a file, which is closed with the generator."""
+        """Yield the records of a file. The file is closed with the generator."""
 
 
 FORMATS = ("text", "csv", "json", "parquet")
+_OF_ALL = "flinkray.found-from-all"
+"""Key in the metadata of a schema: all fields of all files were examined."""
+_OF_COLUMNS = ("csv", "parquet")
+"""Formats whose files have a schema."""
 
 _OF_PATHS = "; several are given one by one, and a format is given as file_format="
 
@@ -67,19 +81,29 @@ _OF_PATHS = "; several are given one by one, and a format is given as file_forma
 class FileSource(Source[FileSplit]):
     """Reads files.
 
-    Text gives strings without the line's end, JSON lines the parsed value, CSV and Parquet batches
-    of columns.  A column of a CSV file has one type, which holds all values of that file.  Hidden
-    files (``.`` and ``_`` in front) are left out.  Files of which the name ends with ``.gz``,
-    ``.bz2``, ``.lz4`` or ``.zst`` are decompressed, but not Parquet and those that a RecordFormat
-    opens.
+    Text gives strings without the line end, JSON lines give parsed values, CSV and Parquet give
+    batches of columns. Hidden files (names that begin with ``.`` or ``_``) are skipped. Files are
+    decompressed if their names end with ``.gz``, ``.gzip``, ``.bz2``, ``.lz4``, ``.zst``, ``.zstd``
+    or ``.xz``. A user's RecordFormat opens its files itself.
+
+    All files share one schema. It has the columns of all files, in the order in which they first
+    appear. A column that a file lacks is null in its rows. Types of CSV files are found from all
+    fields before the first file is read. Types of Parquet files are widened until they hold all
+    values. Data that does not fit later fails the job: a field beyond *sample_size*, or a file that
+    appears later.
 
     Args:
-        paths: files and directories; directories are searched to any depth, also behind links, and
-            each is read once.  One that cannot be listed is an error.
+        paths: files and directories. Directories are searched recursively, also through links, and
+            each is read once. A directory that cannot be listed is an error.
         file_format: ``text``, ``csv``, ``json``, ``parquet``, or a RecordFormat.
-        discovery_interval: look for new files that often, without end; None reads what is there.
-        column_names: of CSV files that begin with a record, as those of a FileSink do; None: the
-            first line of each file has the names.
+        discovery_interval: how often to look for new files, without end. None: read files once.
+        column_names: column names of CSV files that begin with a record, as those of a FileSink do.
+            None: the first line of each file has the names.
+        column_types: types of columns of CSV and Parquet files that are not to be found from the
+            files, from ``Types`` or Arrow.
+        encoding: encoding of text, CSV and JSON files without a byte order mark. None: UTF-8.
+        sample_size: decompressed bytes of CSV files from which types are found. If the files are
+            larger, the beginning of each is examined. None: all bytes.
     """
 
     def __init__(
@@ -88,6 +112,9 @@ class FileSource(Source[FileSplit]):
         file_format: str | RecordFormat = "text",
         discovery_interval: Duration | Time | int | None = None,
         column_names: Sequence[str] | None = None,
+        column_types: Mapping[str, TypeInformation | pa.DataType] | None = None,
+        encoding: str | None = None,
+        sample_size: int | None = 64 << 20,
     ) -> None:
         if isinstance(file_format, str) and file_format not in FORMATS:
             raise StreamError(
@@ -100,16 +127,28 @@ class FileSource(Source[FileSplit]):
             )
         if not paths:
             raise StreamError("a file source needs at least one path")
-        if column_names is not None and file_format != "csv":
-            raise StreamError(f"column names are of CSV files, not of {file_format}")
-        if isinstance(column_names, str):
-            raise TypeError(f"column_names is a list of texts, got {column_names!r}")
+        if column_names is not None:
+            if file_format != "csv":
+                raise StreamError(f"column names are of CSV files, not of {file_format}")
+            _check_names(column_names)
+        if column_types is not None and file_format not in _OF_COLUMNS:
+            raise StreamError(f"column types are of CSV and Parquet files, not of {file_format}")
+        if encoding is not None:
+            if file_format not in ("text", "csv", "json"):
+                raise StreamError(f"an encoding is of text, CSV and JSON, not of {file_format}")
+            check_encoding(encoding)
         if file_format == "text":
             _refuse_formats_in(paths[1:])
-        self._column_names = None if column_names is None else list(column_names)
         self._paths = [path_of(path, "a FileSource", _OF_PATHS) for path in paths]
         self._format = file_format
         self._interval = None if discovery_interval is None else milliseconds(discovery_interval)
+        self._sample_size = sample_size
+        self._options = CsvOptions(
+            None if column_names is None else tuple(column_names),
+            encoding,
+            {name: _arrow_type(name, kind) for name, kind in (column_types or {}).items()},
+        )
+        self.waits_for_splits = self._interval is None
 
     def get_boundedness(self) -> Boundedness:
         return Boundedness.BOUNDED if self._interval is None else Boundedness.CONTINUOUS_UNBOUNDED
@@ -120,16 +159,106 @@ class FileSource(Source[FileSplit]):
     def create_enumerator(
         self, context: EnumeratorContext[FileSplit], clock: Clock
     ) -> SplitEnumerator[FileSplit]:
-        return FileEnumerator(context, self._paths, self._interval, clock)
+        find_schema = self._find_schema if self._format in _OF_COLUMNS else None
+        return FileEnumerator(context, self._paths, self._interval, clock, find_schema)
+
+    def _find_schema(self, paths: Sequence[str]) -> bytes:
+        """Return the serialized schema of the files. Empty: the files have no columns."""
+        is_of_all = False
+        if self._format == "csv":
+            schema, is_of_all = _csv_schema(paths, self._options, self._sample_size)
+        else:
+            schema = _parquet_schema(paths, self._options.column_types)
+        if not schema.names:
+            return b""
+        declared = self._options.column_types.items()
+        missing = [pa.field(name, kind) for name, kind in declared if name not in schema.names]
+        # In a watched directory, files may be added later.
+        notes = {_OF_ALL: ""} if is_of_all and self._interval is None else None
+        return bytes(pa.schema([*schema, *missing], notes).serialize())
 
     def create_reader(self, context: ReaderContext) -> SourceReader[FileSplit]:
-        return _FileReader(context, self._format, self._column_names)
+        return _FileReader(context, self._format, self._options, self._find_schema)
+
+
+def _check_names(column_names: Sequence[str]) -> None:
+    if isinstance(column_names, str):
+        raise TypeError(f"column_names is a list of texts, got {column_names!r}")
+    twice = first_twice(column_names)
+    if twice is not None:
+        raise StreamError(f"two columns cannot have one name, got {twice!r} in column_names")
+
+
+def _arrow_type(name: str, kind: TypeInformation | pa.DataType) -> pa.DataType:
+    arrow = kind.to_arrow() if isinstance(kind, TypeInformation) else kind
+    if not isinstance(arrow, pa.DataType):
+        raise TypeError(
+            f"column_types has a type for each name, such as Types.STRING(), got {kind!r} for "
+            f"{name!r}"
+        )
+    return arrow
+
+
+_MOST_SAMPLED = 4096
+"""Most files whose beginnings are examined, if the files have more than *sample_size* bytes."""
+_LEAST_SAMPLE = 1 << 16
+"""Least bytes to examine per file."""
+
+
+_PACKED = 8
+"""Assumed ratio of decompressed to compressed size."""
+
+
+def _csv_schema(
+    paths: Sequence[str], options: CsvOptions, most: int | None
+) -> tuple[pa.Schema, bool]:
+    """Find the schema of CSV files.
+    All files are read, or, if they have more than *most* bytes, the beginnings of evenly spaced
+    files.
+
+    Returns:
+        The schema, and whether all fields were examined.
+    """
+    found: dict[str, Classes] = {}
+    limit = None if most is None else _limit([_size(path) for path in paths], most)
+    step = 1 if limit is None else -(-len(paths) // _MOST_SAMPLED)
+    is_of_all = step == 1
+    for path in paths[::step]:
+        is_whole = limit is None or (_size(path) <= limit and not compression_of(path))
+        find_classes(path, options, found, None if is_whole else limit)
+        is_of_all &= is_whole
+    return csv_schema(found, options), is_of_all
+
+
+def _size(path: str) -> int:
+    """Return the approximate decompressed size in bytes."""
+    size = os.path.getsize(path)
+    return size * _PACKED if compression_of(path) else size
+
+
+def _limit(sizes: Sequence[int], most: int) -> int:
+    """Return the most bytes to examine per file, so that all files together give *most* bytes."""
+    left, number = most, len(sizes)
+    for size in sorted(sizes):
+        if size * number > left:
+            return max(left // number, _LEAST_SAMPLE)
+        left -= size
+        number -= 1
+    return most
+
+
+def _parquet_schema(paths: Sequence[str], declared: Mapping[str, pa.DataType]) -> pa.Schema:
+    schema = pa.schema([])
+    for path in paths:
+        schema = add_columns(schema, parquet_schema(path), path, declared)
+    return schema
 
 
 def _refuse_formats_in(paths: Sequence[object]) -> None:
-    """
+    """Refuse a format name that was given in place of a path.
+
     Raises:
-        StreamError: the name of a format is among paths.
+        StreamError: *paths* has the name of a format.
     """
     for path in paths:
         if isinstance(path, str) and path.lower() in FORMATS:
@@ -141,11 +270,11 @@ def _refuse_formats_in(paths: Sequence[object]) -> None:
 
 
 def find_files(paths: Sequence[str]) -> list[str]:
-    """All files below *paths*, in the order of their names.
+    """Return all files below *paths*, sorted by name within each path.
 
     Raises:
-        StreamError: a path that does not exist.
-        OSError: a directory that cannot be listed.
+        FileNotReadyError: a path does not exist.
+        OSError: a directory cannot be listed.
     """
     found: list[str] = []
     for text in paths:
@@ -155,15 +284,15 @@ def find_files(paths: Sequence[str]) -> list[str]:
         elif path.exists():
             found.append(str(path))
         else:
-            raise StreamError(f"there is no file or directory {text}")
+            raise FileNotReadyError(f"there is no file or directory {text}")
     return found
 
 
 def _files_below(directory: str) -> Iterator[Path]:
-    """Those that are not hidden.
+    """Yield the files below a directory that are not hidden.
 
-    Directories behind links come after the others, and by their own paths: so a file has one path,
-    whichever links there are to its directory, and is not read again because of another link.
+    Directories behind links come after the others, and by their own paths. So a file has one path,
+    whatever links lead to its directory, and is not read again because of another link.
     """
     walked: set[str] = set()
     waiting = deque([directory])
@@ -192,7 +321,7 @@ def _raise(error: OSError) -> None:
 
 
 class FileEnumerator(FixedSplitsEnumerator[FileSplit]):
-    """A split for each file; a watched directory is looked through again and again."""
+    """Creates a split for each file. A watched directory is searched repeatedly."""
 
     def __init__(
         self,
@@ -200,23 +329,42 @@ class FileEnumerator(FixedSplitsEnumerator[FileSplit]):
         paths: Sequence[str],
         interval: int | None,
         clock: Clock,
+        find_schema: Callable[[Sequence[str]], bytes] | None,
     ) -> None:
         super().__init__(context, [])
+        self._find_schema = find_schema
+        self._schema = b""
+        """Serialized schema of all files, later ones included. Empty: not found yet."""
         self._paths = paths
         self._interval = interval
         self._clock = clock
         self._seen: dict[str, None] = {}
         self._waiting: dict[int, None] = {}
         self._next = 0.0
+        self._has_begun = False
+        self._knows_all = interval is None
 
     def start(self) -> None:
-        self._search()
+        self._search(self._found_again() if self._has_begun else find_files(self._paths))
+        self._has_begun = True
 
-    def _search(self) -> None:
-        for path in find_files(self._paths):
+    def _found_again(self) -> list[str]:
+        """Return the files that exist now, or an empty list (with a warning) if the search fails.
+        A running job does not fail because of a missing directory."""
+        try:
+            return find_files(self._paths)
+        except (StreamError, OSError) as error:
+            logger.warning("no new files are looked for this time: %s", error)
+            return []
+
+    def _search(self, found: Sequence[str]) -> None:
+        for path in found:
             if path not in self._seen:
                 self._seen[path] = None
                 self._remaining.append(FileSplit(path, 0))
+        if self._find_schema is not None and self._seen and not self._schema:
+            self._schema = self._find_schema(list(filter(os.path.exists, self._seen)))
+        self._remaining = [split._replace(schema=self._schema) for split in self._remaining]
         if self._interval is not None:
             self._next = self._clock.time() + self._interval / 1000
 
@@ -224,7 +372,7 @@ class FileEnumerator(FixedSplitsEnumerator[FileSplit]):
         return None if self._interval is None else self._next
 
     def discover(self) -> None:
-        self._search()
+        self._search(self._found_again())
         while self._waiting and self._remaining:
             subtask = next(iter(self._waiting))
             del self._waiting[subtask]
@@ -242,12 +390,15 @@ class FileEnumerator(FixedSplitsEnumerator[FileSplit]):
         self._remaining = [*splits, *self._remaining]
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        return list(self._seen), list(self._remaining)
+        remaining = [split._replace(schema=b"") for split in self._remaining]
+        return list(self._seen), remaining, self._schema
 
     def restore(self, checkpoint: Any) -> None:
-        seen, remaining = checkpoint
+        seen, remaining, *schema = checkpoint  # versions before 0.2 stored no schema
         self._seen = dict.fromkeys(seen)
+        self._schema = schema[0] if schema else b""
         self._remaining = list(remaining)
+        self._has_begun = True
 
 
 class _FileReader(SequentialReader[FileSplit]):
@@ -255,27 +406,39 @@ class _FileReader(SequentialReader[FileSplit]):
         self,
         context: ReaderContext,
         file_format: str | RecordFormat,
-        column_names: list[str] | None,
+        options: CsvOptions,
+        find_schema: Callable[[Sequence[str]], bytes],
     ) -> None:
         super().__init__(context)
         self._format = file_format
-        self._column_names = column_names
+        self._options = options
+        self._find_schema = find_schema
         self._batches: Iterator[Block | Columns] = iter(())
         self._path = ""
+        self._schema = b""
         self._offset = self._read_on = 0
 
     def open_split(self, split: FileSplit) -> None:
-        self._path, self._offset = split
+        self._path, self._offset, self._schema = split
         if isinstance(self._format, RecordFormat):
             self._batches = self._read_records(self._format, split)
         elif self._format in ("text", "json"):
             self._batches = self._read_lines(split)
         else:
-            is_parquet = self._format == "parquet"
-            batches = (
-                _parquet(split.path) if is_parquet else read_csv(split.path, self._column_names)
-            )
-            self._batches = _after(split.offset, batches)
+            self._batches = _after(split.offset, self._read_columns(split))
+
+    def _read_columns(self, split: FileSplit) -> Iterator[pa.RecordBatch]:
+        # A split from a checkpoint of an earlier version has no schema.
+        found = split.schema or self._find_schema([split.path])
+        if not found:
+            return
+        schema, options = pa.ipc.read_schema(pa.py_buffer(found)), self._options
+        is_of_all = _OF_ALL.encode() in (schema.metadata or {})
+        schema = schema.remove_metadata()
+        if self._format == "csv":
+            yield from read_csv(split.path, schema, options, is_of_all)
+        else:
+            yield from read_parquet(split.path, schema, options.column_types)
 
     def _read_records(self, records: RecordFormat, split: FileSplit) -> Iterator[Block | Columns]:
         with closing(records.read(split.path)) as iterator:
@@ -287,22 +450,22 @@ class _FileReader(SequentialReader[FileSplit]):
                 yield Block(kept)
 
     def _read_lines(self, split: FileSplit) -> Iterator[Block | Columns]:
-        parse = json.loads if self._format == "json" else None
-        with reading_text(split.path), open_text(split.path) as file:
+        is_json, encoding = self._format == "json", self._options.encoding
+        with Reading(split.path, "text", encoding), open_text(split.path, encoding) as file:
             lines: list[Any] = []
             for number, line in enumerate(file):
                 if number < split.offset:
                     continue
                 self._read_on = number + 1
                 text = line.rstrip("\r\n")
-                if parse is None:
+                if not is_json:
                     lines.append(text)
-                elif text:
+                elif text.strip():
                     try:
-                        lines.append(parse(text))
-                    except ValueError as error:
-                        raise StreamError(
-                            f"{split.path}, line {number + 1}, is no JSON: {error}"
+                        lines.append(parse_json(text))
+                    except (ValueError, RecursionError) as error:
+                        raise misread(split.path, encoding, number + 1)(
+                            f"{shown(split.path)}, line {number + 1}, is no JSON: {error}"
                         ) from error
                 if len(lines) >= self._lines_per_block:
                     yield Block(lines)
@@ -320,27 +483,19 @@ class _FileReader(SequentialReader[FileSplit]):
         if batch is None:
             return END_OF_INPUT
         if len(batch):
-            batch.origin = Origin(self._path, self._offset)
+            batch.origin = Origin(shown(self._path), self._offset)
             self._offset = self._read_on if isinstance(batch, Block) else self._offset + 1
         return batch
 
     def remaining(self) -> FileSplit:
-        return FileSplit(self._path, self._offset)
+        return FileSplit(self._path, self._offset, self._schema)
 
 
-def _parquet(path: str) -> Iterator[pa.RecordBatch]:
-    with reading(path, "Parquet"), pq.ParquetFile(path) as file:
-        yield from file.iter_batches(1 << 16)
-
-
-def _after(offset: int, batches: Iterator[pa.RecordBatch | None]) -> Iterator[Block | Columns]:
-    """The batches from that number on; in place of what is not one to be given out, no records.
-
-    Those without rows, which Arrow makes of blank lines, have no number: a reader counts what it
-    has given out.
-    """
+def _after(offset: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Block | Columns]:
+    """Yield the batches from number *offset* on.
+    Earlier batches, and empty ones (which have no number), are replaced by empty blocks."""
     for batch in batches:
-        if batch is None or not batch.num_rows:
+        if not batch.num_rows:
             yield Block(())
         elif offset:
             offset -= 1

@@ -1,4 +1,4 @@
-"""Generated records at a chosen rate, and lines from a socket."""
+"""Sources of generated records at a chosen rate, and of lines from a socket."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from flinkray.core.arguments import whole_number
 from flinkray.core.clock import Clock
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.errors import StreamError, UnavailableError
 from flinkray.streaming.functions.coroutines import refuse_coroutines
 from flinkray.streaming.records.elements import Block
 from flinkray.streaming.sources.collection import Slice, slices
@@ -27,17 +27,21 @@ from flinkray.streaming.sources.source import (
 )
 
 _CONNECT_TIMEOUT = 10.0
-"""Seconds."""
+"""Seconds to wait for the connection to the server."""
+_CONNECTION = "connection"
+"""The only split of a SocketSource."""
 
 
 class DataGeneratorSource(Source[Slice]):
-    """Calls a function with 0, 1, 2, …
+    """Emits the results of a function called with 0, 1, 2, …
 
     Args:
-        generate: makes the record of a number.
-        count: how many records.
-        records_per_second: of all subtasks together; None is as fast as it goes.
+        generate: returns the record for a number.
+        count: number of records.
+        records_per_second: rate of all subtasks together. None: as fast as possible.
     """
+
+    waits_for_splits = True
 
     def __init__(
         self,
@@ -108,9 +112,10 @@ class _GeneratorReader(SequentialReader[Slice]):
 
 
 class SocketSource(Source[str]):
-    """Lines of text from a TCP server; not replayed after a failure, so at most once.
+    """Lines of text from a TCP server. Lines are not replayed after a failure (at most once).
 
-    Reads with one subtask: the split is the server's address.
+    A carriage return before a line feed is removed. One subtask reads. After a failure it connects
+    again, unless the server had closed the connection before the checkpoint.
     """
 
     def __init__(self, host: str, port: int, delimiter: str = "\n") -> None:
@@ -123,7 +128,7 @@ class SocketSource(Source[str]):
     def create_enumerator(
         self, context: EnumeratorContext[str], clock: Clock
     ) -> SplitEnumerator[str]:
-        return FixedSplitsEnumerator(context, ["connection"])
+        return FixedSplitsEnumerator(context, [_CONNECTION])
 
     def create_reader(self, context: ReaderContext) -> SourceReader[str]:
         return _SocketReader(context, self._address, self._delimiter.encode())
@@ -146,7 +151,7 @@ class _SocketReader(SourceReader[str]):
         try:
             connection = socket.create_connection(self._address, timeout=_CONNECT_TIMEOUT)
         except OSError as error:
-            raise StreamError(
+            raise UnavailableError(
                 f"cannot connect to {self._server}: {error}; the server must listen before the "
                 "program starts, at an address that the cluster's nodes reach"
             ) from None
@@ -164,13 +169,15 @@ class _SocketReader(SourceReader[str]):
         except BlockingIOError:
             return NOTHING_NOW
         except OSError as error:
-            raise StreamError(f"the connection to {self._server} broke: {error}") from None
+            raise UnavailableError(f"the connection to {self._server} broke: {error}") from None
         *lines, self._rest = (self._rest + received).split(self._delimiter)
         if not received:
             self.close()
             self._ended = True
             lines = [self._rest] if self._rest else []
             self._rest = b""
+        if self._delimiter == b"\n":
+            lines = [line.removesuffix(b"\r") for line in lines]
         return Block([self._decode(line) for line in lines]) if lines else NOTHING_NOW
 
     def _decode(self, line: bytes) -> str:
@@ -182,7 +189,7 @@ class _SocketReader(SourceReader[str]):
             ) from None
 
     def snapshot_state(self, checkpoint_id: int) -> list[str]:
-        return []
+        return [] if self._socket is None else [_CONNECTION]
 
     def close(self) -> None:
         if self._socket is not None:

@@ -1,4 +1,4 @@
-"""Splits that become known while the stream runs, as a Spark stage publishes what they are."""
+"""Splits that become known while the stream runs, when a Spark stage publishes them."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from flinkray.core.clock import Clock
 from flinkray.streaming.sources.source import EnumeratorContext, SplitEnumerator
 
 PublishedSplitT = TypeVar("PublishedSplitT", bound=tuple[Any, ...])
-"""A tuple that begins with what the splits are ordered by."""
+"""A tuple whose first items define the order of the splits."""
 
 LOOK_INTERVAL = 0.2
-"""Seconds between two looks for splits, while somebody waits for one."""
+"""Seconds between two looks for splits, while a reader waits for one."""
 
 
 class PublishedSplitsEnumerator(SplitEnumerator[PublishedSplitT]):
-    """Hands splits out in their order, each when it is published.  Readers that ask before that
-    wait, and are served in the order in which they have asked."""
+    """Hands out splits in order, each when it is published.
+    Readers that ask earlier wait, and are served in the order of their requests."""
 
     def __init__(self, context: EnumeratorContext[PublishedSplitT], clock: Clock) -> None:
         super().__init__(context)
         self._clock = clock
         self._remaining: list[PublishedSplitT] = []
-        """Found or given back, and not handed out, in their order; part of the state."""
+        """Splits that were found or given back and not handed out, in order. Part of the state."""
         self._waiting: dict[int, None] = {}
-        """Subtasks."""
+        """Waiting subtasks, in the order of their requests."""
         self._due = 0.0
 
     @abstractmethod
     def find_splits(self) -> list[PublishedSplitT] | None:
-        """The next ones, in their order; empty: they are not published yet; None: there are none
-        any more."""
+        """Return the next splits in order. Empty: not published yet. None: no split follows."""
 
     def handle_split_request(self, subtask: int) -> None:
         self._waiting[subtask] = None

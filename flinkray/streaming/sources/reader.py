@@ -1,4 +1,4 @@
-"""A reader that goes through its splits one after the other: most sources need no other."""
+"""A base class of readers that read their splits one after the other, as most sources do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SplitT = TypeVar("SplitT")
 
 
 class SequentialReader(SourceReader[SplitT]):
-    """Reads one split to its end, then asks for the next."""
+    """Reads one split to its end, then requests the next one."""
 
     def __init__(self, context: ReaderContext) -> None:
         super().__init__(context)
@@ -36,6 +36,7 @@ class SequentialReader(SourceReader[SplitT]):
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
         self._waiting.extend(splits)
+        self.context.unread_splits = len(self._waiting)
 
     def notify_no_more_splits(self) -> None:
         self._no_more = True
@@ -46,6 +47,8 @@ class SequentialReader(SourceReader[SplitT]):
                 if not self._waiting:
                     return END_OF_INPUT if self._no_more else NOTHING_NOW
                 self._current = self._waiting.popleft()
+                self.context.unread_splits = len(self._waiting)
+                self.context.begin_split()
                 self.open_split(self._current)
             split_id = self.split_id(self._current)
             polled = self.read(max_records)
@@ -65,15 +68,15 @@ class SequentialReader(SourceReader[SplitT]):
 
     @abstractmethod
     def open_split(self, split: SplitT) -> None:
-        """Begin to read this split, where it says."""
+        """Begin to read this split, at its position."""
 
     @abstractmethod
     def read(self, max_records: int) -> Polled:
-        """The next batch of the split; END_OF_INPUT at its end."""
+        """Return the next batch of the split, or END_OF_INPUT at its end."""
 
     @abstractmethod
     def remaining(self) -> SplitT:
-        """The current split as it has to be read on."""
+        """Return the current split with the position from which to continue."""
 
     def snapshot_state(self, checkpoint_id: int) -> list[SplitT]:
         current = [] if self._current is None else [self.remaining()]

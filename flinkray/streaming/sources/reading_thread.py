@@ -1,4 +1,4 @@
-"""A thread that reads an iterator, which may block: whoever takes its records never waits."""
+"""Reads a blocking iterator in a thread, so that the consumer of its records never blocks."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from flinkray.streaming.records.elements import Block
 from flinkray.streaming.records.sizes import bytes_of
 
 AHEAD = 8192
-"""Records that are read before anybody takes one."""
+"""Records that are read ahead."""
 
 AHEAD_BYTES = 1 << 25
-"""About how much memory they may take."""
+"""Approximate limit of the memory of records read ahead, in bytes."""
 
 _MEASURED = 16
-"""One of so many records is measured."""
+"""The size of every 16th record is measured, to estimate the memory of all."""
 
 
 class ReadingThread:
-    """See the module.
+    """Thread that reads an iterator ahead of its consumer.
 
     Args:
-        make_iterator: called in the thread, as is all that the iterator does, its closing too:
-            what it holds may belong to the thread that made it.
-        wake: called, from that thread, when there is something to take after there was nothing.
+        make_iterator: called in the thread. The thread also makes all calls of the iterator and
+        closes it, because the iterator's resources may belong to the thread that made it.
+        wake: called from the thread when there is something to take after there was nothing.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class ReadingThread:
         ).start()
 
     def take(self, most: int) -> list[Any] | None:
-        """The records that are there, up to so many; None: there will be none any more.
+        """Return up to *most* records that are ready. None: there will be no more.
 
-        Raises whatever the iterator has raised, after the records that came before.
+        Raises the iterator's exception, after all records that came before it.
         """
-        ended = self._ended  # looked at first: what came before the end is there by then
+        ended = self._ended  # read first: records before the end are ready by then
         records = self._records
         taken = [records.popleft() for _ in range(min(most, len(records)))]
         if len(records) <= self._most // 2:
@@ -64,12 +64,12 @@ class ReadingThread:
                 raise self._failure
             return None
         self._found_nothing = True
-        if records or self._ended:  # it came in between, and nobody was told
+        if records or self._ended:  # a record came in between, without a call of ``wake``
             self._wake()
         return []
 
     def close(self) -> None:
-        """Read no more.  A thread that waits for the next record ends when that comes."""
+        """Stop reading. A thread that waits for the next record ends when that arrives."""
         self._closed = True
         self._room.set()
 

@@ -1,4 +1,4 @@
-"""The rows of a result that is files: another vertex of the job has written them before."""
+"""Source of the rows of a file result that another vertex of the job has written."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class ResultFileSplit(NamedTuple):
 
 
 class ResultFilesSource(Source[ResultFileSplit]):
-    """Batches of columns.  Its tasks share the row groups without an enumerator.
+    """Batches of columns from a file result. Tasks share the row groups without an enumerator.
 
     Args:
-        data_set_id: of the result.
-        written_by: the vertex's name, for errors.
+        data_set_id: id of the result.
+        written_by: name of the writing vertex, for errors.
     """
 
     def __init__(self, data_set_id: IntermediateDataSetID, written_by: str) -> None:
@@ -62,7 +62,7 @@ class ResultFilesSource(Source[ResultFileSplit]):
 
 class _ResultFilesReader(SequentialReader[ResultFileSplit]):
     def start(self) -> None:
-        """Nobody is to be asked: all splits are given."""
+        """Request nothing: all splits are assigned from the start."""
 
     def open_split(self, split: ResultFileSplit) -> None:
         self._rows, self._offset = split

@@ -1,8 +1,8 @@
-"""The interface of sources, in the shape of Flink's FLIP-27.
+"""The interface of sources, modelled on Flink's FLIP-27.
 
-A *source* makes one *enumerator*, which finds *splits* (a file, a range of offsets, a partition)
-and hands them out, and one *reader* for each subtask, which reads them.  A split describes where
-to read on, so that what a reader gives as its snapshot can be read on by any other reader.
+A *source* creates one *enumerator*, which finds *splits* (a file, a range of offsets, a partition)
+and hands them out, and one *reader* per subtask, which reads them. A split includes the position to
+read from, so any other reader can continue from the snapshot of a reader.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ SplitT = TypeVar("SplitT")
 
 
 class Boundedness(Enum):
-    """Whether a source has an end."""
+    """Whether a source ends."""
 
     BOUNDED = 0
     CONTINUOUS_UNBOUNDED = 1
 
 
 class NoRecords(Enum):
-    """What a reader answers when it has no batch to give."""
+    """Why a reader has no batch."""
 
     NOTHING_NOW = 0
-    """Ask again later."""
+    """There is no batch now. Ask again later."""
     END_OF_INPUT = 1
-    """Never ask again."""
+    """All records were read. Do not ask again."""
 
 
 NOTHING_NOW = NoRecords.NOTHING_NOW
@@ -41,7 +41,7 @@ END_OF_INPUT = NoRecords.END_OF_INPUT
 
 
 class OfSplit(NamedTuple):
-    """A batch of one split whose time is watched by itself (:meth:`SourceReader.split_id`)."""
+    """A batch of a split with its own watermark (:meth:`SourceReader.split_id`)."""
 
     split_id: str
     batch: Block | Columns
@@ -51,7 +51,7 @@ Polled = Block | Columns | OfSplit | NoRecords
 
 
 class ReaderContext:
-    """What a reader knows of its surroundings."""
+    """The environment of a reader: its subtask, the clock, and requests to the enumerator."""
 
     def __init__(
         self,
@@ -64,145 +64,148 @@ class ReaderContext:
         self.parallelism = parallelism
         self.clock = clock
         self.wake = wake
-        """To be called, from any thread, when there is something to poll after NOTHING_NOW."""
+        """Call this, from any thread, when there is data to poll after NOTHING_NOW."""
         self.split_requested = False
+        self.splits_begun = 0
+        self.unread_splits = 0
         self.finished_splits: list[str] = []
 
     def finish_split(self, split_id: str) -> None:
-        """The polls before this one gave all of a split with an id: it holds back no watermark any
-        more."""
+        """Declare a split with an id as read completely by the previous polls.
+        It does not hold back the watermark any more."""
         self.finished_splits.append(split_id)
 
+    def begin_split(self) -> None:
+        """Declare that another split follows, and that earlier splits are read."""
+        self.splits_begun += 1
+
     def send_split_request(self) -> None:
-        """Ask the enumerator for one more split."""
+        """Request one more split from the enumerator."""
         self.split_requested = True
 
 
 class SourceReader(ABC, Generic[SplitT]):
-    """Reads the splits of one subtask.  Called by the task's thread only; nothing may block."""
+    """Reads the splits of one subtask. Only the task's thread calls it. No method may block."""
 
     def __init__(self, context: ReaderContext) -> None:
         self.context = context
 
     def start(self) -> None:
-        """Before the first poll; the place to ask for a split."""
+        """Request the first split, if the reader needs requests. Called before the first poll."""
 
     @abstractmethod
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        """Read these too."""
+        """Add splits to read."""
 
     def split_id(self, split: SplitT) -> str | None:
-        """For splits that are read side by side: what tells them apart.
+        """Return an id if splits are read in parallel and have their own watermarks.
+        None: the reader has one watermark for all its records.
 
-        Such a split has watermarks of its own, and the stream has the least of them: a split that
-        was added and not read yet holds it back.  Batches are given as :class:`OfSplit` then.
-        None: time is that of all that the reader gives.
+        The watermark of the stream is the least of the splits' watermarks, so a split that was
+        added and not read yet holds it back. Batches of splits with an id are returned as
+        :class:`OfSplit`.
         """
         return None
 
     @abstractmethod
     def notify_no_more_splits(self) -> None:
-        """No split follows: after the last record, answer END_OF_INPUT."""
+        """No split follows: after the last record, :meth:`poll` returns END_OF_INPUT."""
 
     @abstractmethod
     def poll(self, max_records: int) -> Polled:
-        """The next batch, of about *max_records*; or why there is none."""
+        """Return the next batch of about *max_records* records, or why there is none."""
 
     def next_poll_time(self) -> float | None:
-        """After NOTHING_NOW: at what time of the clock (seconds) to ask again; None: as soon as
-        anything happens, and at least every few milliseconds; infinity: when splits have come."""
+        """Return when to poll again after NOTHING_NOW, in seconds of the clock.
+        None: on any event, and at least every few milliseconds. Infinity: when splits were
+        added."""
         return None
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> list[SplitT]:
-        """The splits as they would have to be read on from here."""
+        """Return the splits with the positions from which to continue."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete: what it covers is never read again."""
+        """The checkpoint is complete: data before it is never read again."""
 
     def close(self) -> None:
-        """Give resources back."""
+        """Release resources."""
 
 
 class SourceReaderWithFiles(SourceReader[SplitT]):
-    """One whose splits are files of the job, of which savepoints have copies."""
+    """A reader whose splits are files of the job. Savepoints hold copies of these files."""
 
     @property
     @abstractmethod
     def location(self) -> str:
-        """Where these files are."""
+        """Location of the reader's files."""
 
     @abstractmethod
     def restore_files(self, files: Mapping[str, StateFile], is_complete: bool) -> None:
-        """Before any split is added.
+        """Take the files of a savepoint, before any split is added.
 
-        Args:
-            files: those that the savepoint has, by name.
-            is_complete: False: files of another job are needed, and it is a checkpoint, which has
-                no copies.
-
-        Raises:
-            StreamError: the job cannot go on without them.
+        *is_complete* False: files of another job are needed, but the job starts from a checkpoint,
+        which has no copies. Raises StreamError if the job cannot continue without the files.
         """
 
     @abstractmethod
     def files(self) -> Iterator[StateFile]:
-        """What a savepoint needs of the splits of :meth:`snapshot_state`, which was called before.
+        """Yield the files that a savepoint needs for the splits of the last :meth:`snapshot_state`.
         They stay until :meth:`delete_read`."""
 
     @abstractmethod
     def delete_read(self, checkpoint_id: int) -> None:
-        """What was read to its end before that checkpoint, which is complete: nobody goes back to
-        it."""
+        """Delete files read to their end before a completed checkpoint. No job needs them."""
 
 
 class EnumeratorContext(ABC, Generic[SplitT]):
-    """What an enumerator can do."""
+    """The operations that an enumerator may use."""
 
     @abstractmethod
     def current_parallelism(self) -> int:
-        """The number of readers."""
+        """Return the number of readers."""
 
     def reading_subtasks(self) -> Sequence[int]:
-        """Those whose readers were not told that they have all their splits."""
+        """Return the subtasks that have not got the signal that no more splits follow."""
         return range(self.current_parallelism())
 
     @abstractmethod
     def assign_split(self, split: SplitT, subtask: int) -> None:
-        """Give a split to a reader."""
+        """Assign a split to a reader."""
 
     @abstractmethod
     def signal_no_more_splits(self, subtask: int) -> None:
-        """Tell a reader that it has all its splits: if it asks for one after that, the enumerator
-        does not hear of it."""
+        """Tell a reader that it has all its splits.
+        Its later requests do not reach the enumerator."""
 
 
 class SplitEnumerator(ABC, Generic[SplitT]):
-    """Finds splits and hands them out; one for all subtasks of a source."""
+    """Finds splits and hands them out. One enumerator serves all subtasks of a source."""
 
     keeps_cuts: ClassVar[bool] = False
-    """Whether it notes for each checkpoint what it had handed out when it was first asked for its
-    state; it is asked for that of checkpoints which began before it was made, too, then."""
+    """Whether the first ``snapshot_state`` call of a checkpoint notes its handed-out splits.
+    If so, a new enumerator is also asked for the state of checkpoints that began before it was
+    created."""
 
     def __init__(self, context: EnumeratorContext[SplitT]) -> None:
         self.context = context
 
     def start(self) -> None:
-        """Before any reader asks."""
+        """Start the enumerator. Called before any reader asks for a split."""
 
     @abstractmethod
     def handle_split_request(self, subtask: int) -> None:
-        """A reader wants a split: assign one, or say that there are no more, or do so later."""
+        """A reader requests a split: assign one, signal that there are no more, or do so later."""
 
     @abstractmethod
     def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
-        """A reader failed; these splits are to be handed out again."""
+        """Take back splits of a failed reader. They are handed out again."""
 
     def add_reader(self, subtask: int) -> None:
-        """A reader is there."""
+        """Register a reader that has started."""
 
     def next_discovery_time(self) -> float | None:
-        """When :meth:`discover` wants to be called (the clock's seconds); None: never."""
+        """Return when :meth:`discover` is to be called, in seconds of the clock. None: never."""
         return None
 
     def discover(self) -> None:
@@ -210,70 +213,87 @@ class SplitEnumerator(ABC, Generic[SplitT]):
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """What :meth:`restore` needs; splits that were handed out are not in it.  It is stored as
-        values of state are, and changed by nobody.
+        """Return the state for :meth:`restore`, without splits that were handed out.
+        It is stored like other state. flinkray does not change the returned value.
 
-        On a cluster it is asked for between checkpoints, too, with the id of the last one: what the
-        enumerator knows is kept outside of its process, in case that dies.
+        On a cluster this is also called between checkpoints, with the id of the last one. The state
+        is then kept outside of the enumerator's process, in case that process dies.
         """
 
     @abstractmethod
     def restore(self, checkpoint: Any) -> None:
-        """Go on from a snapshot; called before :meth:`start`."""
+        """Continue from a snapshot. Called before :meth:`start`."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete: no earlier one is restored any more."""
+        """The checkpoint is complete: earlier ones are never restored."""
 
     def close(self) -> None:
-        """Give resources back."""
+        """Release resources."""
 
 
 class Source(ABC, Generic[SplitT]):
-    """Where records come from; to be given to ``env.from_source``."""
+    """Origin of a stream's records, for ``env.from_source``."""
 
     is_needed_whole = False
-    """Nothing is to be made of a part of it: a stop that drains the job fails before its end."""
+    """Whether the job needs the whole input. If so, stopping it with drain before the input has
+    ended fails."""
+
+    waits_for_splits: bool = False
+    """Whether all splits are known from the start and readers learn when no more follow.
+    The enumerator signals this to all readers with the last split (as in
+    :class:`FixedSplitsEnumerator`). Then watermarks start only when each split has a reader that
+    has read the splits before it, because unread splits may contain any time. To disable:
+    :meth:`WatermarkStrategy.without_waiting_for_splits`."""
 
     @abstractmethod
     def get_boundedness(self) -> Boundedness:
-        """Whether there is an end."""
+        """Return whether the source ends."""
 
     def get_produced_type(self) -> TypeInformation | None:
-        """The type of the records; None: it is not known."""
+        """Return the type of the records. None: unknown."""
         return None
 
     @abstractmethod
     def create_enumerator(
         self, context: EnumeratorContext[SplitT], clock: Clock
     ) -> SplitEnumerator[SplitT]:
-        """The enumerator of a new run."""
+        """Create the enumerator of a new run."""
 
     def restore_enumerator(
         self, context: EnumeratorContext[SplitT], clock: Clock, checkpoint: Any
     ) -> SplitEnumerator[SplitT]:
-        """The enumerator of a run that goes on from what ``snapshot_state`` gave."""
+        """Create the enumerator of a run that continues from a result of ``snapshot_state``."""
         enumerator = self.create_enumerator(context, clock)
         enumerator.restore(checkpoint)
         return enumerator
 
     @abstractmethod
     def create_reader(self, context: ReaderContext) -> SourceReader[SplitT]:
-        """The reader of one subtask."""
+        """Create the reader of one subtask."""
 
 
 class FixedSplitsEnumerator(SplitEnumerator[SplitT]):
-    """Hands out splits that are known from the start, one for each request.
+    """Hands out splits that are known from the start, one per request.
 
-    With the last one all readers are told that no other follows: they end without asking.
+    With the last split, the enumerator signals to all readers that no other split follows, so that
+    they end without a further request.
     """
 
     def __init__(self, context: EnumeratorContext[SplitT], splits: Sequence[SplitT]) -> None:
         super().__init__(context)
         self._remaining = list(splits)
         self._readers: dict[int, None] = {}
+        self._knows_all = (
+            type(self).handle_split_request is FixedSplitsEnumerator.handle_split_request
+        )
+        """Whether no other splits come. False if a subclass overrides ``handle_split_request``."""
 
     def add_reader(self, subtask: int) -> None:
+        """Register a reader. If no split is left, signal this to the reader at once, because its
+        watermark waits for the signal."""
         self._readers[subtask] = None
+        if self._knows_all and not self._remaining:
+            self.context.signal_no_more_splits(subtask)
 
     def handle_split_request(self, subtask: int) -> None:
         if self._remaining:

@@ -1,19 +1,31 @@
-"""What keeps a source from being read while others are behind with what has become of it."""
+"""A hold that keeps a source from being read while other tasks are behind with its output."""
 
 from __future__ import annotations
 
 
 class SourceHold:
-    """Of one task that reads a source, and of that task's thread.
+    """Switch that stops the reading of one task's source; used by that task's thread.
 
-    A held source is not read.  Barriers of checkpoints go out all the same, and what was read flows
-    on to the sinks.
+    A held source is not read. Barriers of checkpoints are still sent, and records that were read
+    flow on to the sinks.
     """
 
     def __init__(self) -> None:
         self.is_held = True
-        """Until it is known that nobody is behind."""
+        """Whether the source must not be read. True until :meth:`tell` says otherwise."""
 
     def tell(self, is_held: bool) -> None:
-        """What is known now."""
+        """Set whether the source is held."""
         self.is_held = is_held
+
+
+class SplitsToRead:
+    """Notes on the splits of one task that reads a source; used by that task's thread."""
+
+    def __init__(self) -> None:
+        self.are_awaited = False
+        """Whether some splits have no reader yet, or wait while their reader reads another split.
+        No watermarks are emitted while this is True."""
+        self.begun = 0
+        """Number of splits begun.
+        The last one is being read. Earlier splits do not affect its watermark."""

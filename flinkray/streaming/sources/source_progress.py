@@ -1,4 +1,4 @@
-"""How far a source is: all that its coordinator knows, so that another one can go on from it."""
+"""The progress of a source: its coordinator's whole state, for another one to continue from."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from flinkray.streaming.sources.enumerator_state import EnumeratorState
 
 @message
 class AssignedSplit:
-    """A split that goes back if its reader does."""
+    """A split that goes back to the enumerator if its reader goes back to a checkpoint."""
 
     number: int
-    """Of its event."""
+    """Number of the event that assigned the split."""
     split: bytes
-    """Encoded, as readers are told it."""
+    """The split in the encoded form that readers get."""
 
 
 @message
 class ReaderState:
-    """What one reader was told, and what it may have to be told again."""
+    """The events of one reader: counts, and the events that may have to be sent again."""
 
     subtask: int
     restored_from: int
@@ -28,38 +28,38 @@ class ReaderState:
     checkpoint_id: int
     confirmed: int
     events: tuple[bytes, ...]
-    """Behind those that are confirmed."""
+    """Events that the reader has not confirmed yet."""
     given: int
-    """How many of all events were splits."""
+    """Number of events that were splits."""
     asked_at: int
-    """How many events there were when it asked last."""
+    """Number of events at the reader's last split request."""
     is_done: bool
     assigned: tuple[AssignedSplit, ...]
     cuts: tuple[tuple[int, int], ...]
-    """Checkpoint, and how many events belong before it."""
+    """Cuts of checkpoints: (checkpoint id, number of events before the cut)."""
 
 
 @message
 class SubtaskReset:
-    """A reader that goes back, when there is an enumerator to give its splits back to."""
+    """A reset of a reader that waits for an enumerator to take back the reader's splits."""
 
     subtask: int
     attempt: int
-    """That goes on from the checkpoint."""
+    """Attempt of the subtask that goes on from the checkpoint."""
     checkpoint_id: int
 
 
 @message
 class SourceProgress:
-    """A cut between two calls of the enumerator."""
+    """The state of a coordinator between two calls of its enumerator."""
 
     parallelism: int
-    """0: it has not begun."""
+    """Number of readers. 0: the coordinator has not started."""
     restored_from: int
     cuts: tuple[int, ...]
-    """Checkpoints that are not known to be over."""
+    """Ids of checkpoints that may still be completed."""
     enumerator: EnumeratorState | None
-    """None: it begins anew."""
+    """State of the enumerator. None: the enumerator starts anew."""
     readers: tuple[ReaderState, ...]
     resets: tuple[SubtaskReset, ...] = ()
-    """Of those readers, which are still what they were."""
+    """Pending resets. The states of these readers are those before the reset."""

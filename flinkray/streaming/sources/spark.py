@@ -1,4 +1,4 @@
-"""The rows of a DataFrame that a Spark stage of the same job publishes, partition by partition."""
+"""Source of the rows of a DataFrame that a Spark stage of the same job publishes, by partition."""
 
 from __future__ import annotations
 
@@ -40,27 +40,28 @@ Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 class SparkSplit(NamedTuple):
-    """A partition, of which the first *offset* batches have been read."""
+    """A partition of the DataFrame, of which the first *offset* batches have been read."""
 
     publication_id: str
     number: int
     rows: int
     name: str
-    """Of the file that was read, in that publication."""
+    """Name of the file within the publication."""
     offset: int = 0
     digest: int = 0
-    """Of the batches that have been read."""
+    """Digest of the batches that have been read."""
 
 
 class SparkSource(Source[SparkSplit]):
-    """Batches of columns.  Partitions are handed out in their order, each when it is published.
+    """Batches of columns from a Spark stage.
+    Partitions are handed out in order, each when it is published.
 
     Args:
-        vertex_id: of the Spark stage.
-        name: of the stage, for errors.
-        type_info: what the rows are to be; None: what the DataFrame's columns are.
-        convert: makes them that.
-        is_needed_whole: it is a table to look up.
+        vertex_id: id of the Spark stage.
+        name: name of the stage, for errors.
+        type_info: type of the rows. None: the type of the DataFrame's columns.
+        convert: converts a batch to that type.
+        is_needed_whole: the DataFrame is a lookup table, so the job needs all of its rows.
     """
 
     def __init__(
@@ -80,8 +81,10 @@ class SparkSource(Source[SparkSplit]):
         self._execution = ""
 
     def locate(self, location: str, execution: str = "") -> None:
-        """Where the stage publishes, and which execution of the stream reads that; known in the
-        processes of the cluster only."""
+        """Set the location to which the stage publishes, and the execution of the reading stream.
+
+        Both are known only in the processes of the cluster.
+        """
         self._location, self._execution = location, execution
 
     def get_boundedness(self) -> Boundedness:
@@ -101,7 +104,7 @@ class SparkSource(Source[SparkSplit]):
 
     @property
     def location(self) -> str:
-        """Raises StreamError: outside of a cluster."""
+        """Directory in which the stage publishes. Raises StreamError outside of a cluster."""
         if self._location is None:
             raise StreamError(
                 f"the Spark stage {self._name!r} runs in the slots of a cluster: give the "
@@ -112,8 +115,9 @@ class SparkSource(Source[SparkSplit]):
 
 
 class SparkEnumerator(PublishedSplitsEnumerator[SparkSplit]):
-    """Its state: which publication is read, the number of its next partition, and those that were
-    given back."""
+    """Hands out the published partitions.
+    Its state: id of the publication, number of the next partition, partitions that were given back,
+    and the settings by which Spark has divided the rows."""
 
     def __init__(
         self,
@@ -126,16 +130,22 @@ class SparkEnumerator(PublishedSplitsEnumerator[SparkSplit]):
         self._published = published
         self._name = name
         self._publication_id: str | None = None
+        self._division: dict[str, str] = {}
         self._next = 0
         self._found: dict[int, PublishedPartition] = {}
         self._end: int | None = None
-        """Behind the last partition; None: not known yet."""
+        """Number after the last partition. None: not known yet."""
+
+    def start(self) -> None:
+        """Publish the settings by which Spark has to divide the rows. Empty: Spark uses its own.
+        If the job starts from a savepoint, its Spark stage waits for these settings."""
+        self._published.divide_as(self._division)
 
     def find_splits(self) -> list[SparkSplit] | None:
         if self._next not in self._found and (self._end is None or self._next < self._end):
             self._look()
         while self._end is not None and self._next < self._end and self._next not in self._found:
-            self._next += 1  # Spark has no rows to be written there
+            self._next += 1  # Spark has no rows for this partition
         partition = self._found.pop(self._next, None)
         if partition is None:
             return [] if self._end is None else None
@@ -151,6 +161,7 @@ class SparkEnumerator(PublishedSplitsEnumerator[SparkSplit]):
             if self._next:
                 raise _computed_otherwise(self._name)
             self._publication_id = publication.publication_id
+            self._division = publication.division
         found = self._published.list(publication)
         self._found = {number: one for number, one in found.items() if number >= self._next}
         if publication.rows is not None:
@@ -161,11 +172,12 @@ class SparkEnumerator(PublishedSplitsEnumerator[SparkSplit]):
                     raise FileResultLostError(text, self._published.location)
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        return self._publication_id, self._next, list(self._remaining)
+        return self._publication_id, self._next, list(self._remaining), dict(self._division)
 
     def restore(self, checkpoint: Any) -> None:
-        self._publication_id, self._next, given_back = checkpoint
+        self._publication_id, self._next, given_back, *division = checkpoint
         self._remaining = list(given_back)
+        (self._division,) = division or ({},)  # checkpoints of earlier versions have no division
 
 
 class _SparkReader(SequentialReader[SparkSplit]):
@@ -182,8 +194,9 @@ class _SparkReader(SequentialReader[SparkSplit]):
         self._convert = convert
         self._file: pa.RecordBatchFileReader | None = None
         self._digested = 0
-        """Batches of the split that its digest is of: it is brought up to date when it is asked
-        for, as most splits are read without that."""
+        """Number of batches that the split's digest covers.
+        The digest is updated only when it is requested, because most splits are read without a
+        request."""
 
     def open_split(self, split: SparkSplit) -> None:
         self._split, self._file, self._digested = split, None, split.offset
@@ -225,7 +238,8 @@ class _SparkReader(SequentialReader[SparkSplit]):
         return file
 
     def _published_anew(self) -> PublishedPartition | None:
-        """In a job that was started from a savepoint: by its own Spark stage; None: not yet."""
+        """Return the partition as this job's Spark stage has published it. None: not yet.
+        For jobs that were started from a savepoint."""
         split, published = self._split, self._published
         publication = published.publication()
         if publication is None:

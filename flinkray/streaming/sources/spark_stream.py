@@ -1,5 +1,4 @@
-"""The rows of a streaming DataFrame that a Spark stage of the same job publishes, micro-batch by
-micro-batch."""
+"""Source of the rows of a streaming DataFrame that a Spark stage publishes by micro-batch."""
 
 from __future__ import annotations
 
@@ -33,20 +32,21 @@ from flinkray.streaming.state_file import StateFile
 Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 _QUERY = "query.tar"
-"""The file of a savepoint with what Spark keeps of the query."""
+"""The file of a savepoint with Spark's checkpoint of the query."""
 
 _CUT_LOOKS = 50
 _CUT_INTERVAL = 0.2
-"""Seconds between two looks for how many micro-batches there were at a cut."""
+"""Seconds between two looks for the number of micro-batches at a cut."""
 
 
 class MicroBatchLostError(StreamError, SuppressRestartsError):
-    """A micro-batch that a checkpoint needs is not there any more."""
+    """A micro-batch that a checkpoint needs does not exist any more."""
 
 
 class MicroBatchesOfAnotherJobError(StreamError, SuppressRestartsError):
-    """The micro-batches that a job has read say nothing of those of another one, or lie in its
-    files, of which what the other one begins with has no copies."""
+    """The job cannot continue with the micro-batches of another job.
+    They do not match the micro-batches of this job, or they lie in the other job's files, of which
+    the checkpoint or savepoint has no copies."""
 
 
 class MicroBatchSplit(NamedTuple):
@@ -55,18 +55,19 @@ class MicroBatchSplit(NamedTuple):
     batch_id: int
     number: int
     name: str
-    """Of the file."""
+    """Name of the partition's file."""
     offset: int = 0
     location: str = ""
-    """Where the micro-batches are that it is of."""
+    """Location of the micro-batches that the file belongs to."""
 
 
 class SparkStreamSource(SparkSource):
-    """Batches of columns.  Micro-batches are handed out in order, each when it is published.
-    Readers give savepoints copies of files."""
+    """Batches of columns from a streaming query.
+    Micro-batches are handed out in order, each when it is published. Readers add copies of their
+    files to savepoints."""
 
     of_epochs: ClassVar[bool] = False
-    """Whether they are made of what a stream hands over to the stage, and not of a query."""
+    """Whether the micro-batches are made of the epochs of a stream, not by a query."""
 
     def get_boundedness(self) -> Boundedness:
         return Boundedness.CONTINUOUS_UNBOUNDED
@@ -85,7 +86,7 @@ class SparkStreamSource(SparkSource):
 
 
 class SparkEpochsSource(SparkStreamSource):
-    """What a stage makes of a stream's epochs."""
+    """Batches of columns that a stage makes of a stream's epochs."""
 
     of_epochs = True
 
@@ -95,12 +96,11 @@ class SparkEpochsSource(SparkStreamSource):
 
 
 class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
-    """Its state: where the micro-batches are, the number of the next one, partitions of earlier
-    ones that were not handed out, the cuts of checkpoints that may still be completed, and the
-    origin of the last one that was found.
+    """Hands out the partitions of published micro-batches.
 
-    Whenever it is asked for, readers have all partitions that were found: they can put copies into
-    a savepoint.
+    Its state: location of the micro-batches, number of the next micro-batch, partitions not handed
+    out, cuts of checkpoints that may still be completed, origin of the last micro-batch found. When
+    the state is taken, all found partitions go to readers, which can copy them to a savepoint.
     """
 
     keeps_cuts = True
@@ -122,13 +122,13 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
         self._execution = execution
         self._next = 0
         self._taken = 0
-        """So many are said to be taken."""
+        """Number of micro-batches that were reported as taken."""
         self._origin = -1
-        """Of the last batch that was found, in this job or the one that has taken its savepoint."""
+        """Origin of the last batch found, by this job or by the job that took the savepoint."""
         self._cuts: dict[int, tuple[int, int]] = {}
-        """By checkpoint: the number of the next batch, and the origin of the last one."""
+        """Cuts by checkpoint id: (number of the next batch, origin of the last batch)."""
         self._may_be_lost = False
-        """Whether it is to be seen that the query goes on with the next batch."""
+        """Whether :meth:`_check_query` is still to be called. True after a restore, for queries."""
 
     def find_splits(self) -> list[MicroBatchSplit] | None:
         following = self._next
@@ -137,7 +137,7 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
         splits: list[MicroBatchSplit] = []
         is_at_end = False
         while not splits:
-            ended = self._batches.ended(self._execution)  # asked before
+            ended = self._batches.ended(self._execution)  # must be read before the batch
             batch = self._batches.batch(following)
             if batch is None:
                 is_at_end = ended is not None and following >= ended.batches
@@ -161,7 +161,7 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
         return None if is_at_end else splits
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        if checkpoint_id not in self._cuts:  # asked for again, it may not be its any more
+        if checkpoint_id not in self._cuts:  # a repeated call may come after the cut
             self._cuts[checkpoint_id] = self._next, self._origin
             if not self._of_epochs:
                 self._batches.note_cut(checkpoint_id, self._next)
@@ -181,7 +181,7 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
         (self._origin,) = origin or (-1,)
         self._may_be_lost = not self._of_epochs
         if location != self._batches.location:
-            # all that is read has copies, if it is a savepoint: see the readers
+            # in a savepoint, the readers have copies of all files
             if not origin or remaining:
                 raise self._without_copies(following)
             if not self._of_epochs:
@@ -200,20 +200,21 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
             )
 
     def _check_query(self, following: int) -> None:
-        """Readers may have had no copy of what Spark keeps of it."""
+        """Raise an error if the restored query has not published as many batches as were read.
+        This happens if the savepoint has no copy of Spark's checkpoint of the query."""
         goes_on_after = self._batches.goes_on_after()
         if goes_on_after is None:
-            return  # no reader has looked
+            return  # no reader has restored the query yet
         if self._batches.progress().batches < following:
             raise self._without_copies(following)
         self._may_be_lost = False
 
     def _without_copies(self, read: int) -> MicroBatchesOfAnotherJobError:
         return MicroBatchesOfAnotherJobError(
-            f"the micro-batches of {self._name!r} were read up to number {read} in another job, "
-            "and the savepoint has no copies of its files: it is of an earlier flinkray, or some "
-            "of the source's tasks had ended.  Give the source another uid, and allow state that "
-            "is not restored"
+            f"another job read the micro-batches of {self._name!r} up to number {read}, and the "
+            "savepoint has no copies of that job's files: an earlier flinkray took the savepoint, "
+            "or some tasks of the source had ended.  To begin the query anew, give the source "
+            "another uid, and allow state that is not restored"
         )
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -229,7 +230,7 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
 
 
 class _MicroBatchReader(SequentialReader[MicroBatchSplit], SourceReaderWithFiles[MicroBatchSplit]):
-    """Deletes what it has read, when a checkpoint after that is complete."""
+    """Reads micro-batches. Deletes a file after it was read and a later checkpoint is complete."""
 
     def __init__(
         self, context: ReaderContext, batches: PublishedBatches, name: str, convert: Convert
@@ -240,9 +241,9 @@ class _MicroBatchReader(SequentialReader[MicroBatchSplit], SourceReaderWithFiles
         self._convert = convert
         self._file: pa.RecordBatchFileReader | None = None
         self._read: list[str] = []
-        """Names of files, since the last snapshot."""
+        """Names of the files read since the last snapshot."""
         self._read_before: dict[int, list[str]] = {}
-        """Likewise, by the checkpoint that followed."""
+        """Files read before, by the id of the checkpoint that followed."""
         self._carried: Mapping[str, StateFile] = {}
         self._unread: list[MicroBatchSplit] = []
 
@@ -259,7 +260,8 @@ class _MicroBatchReader(SequentialReader[MicroBatchSplit], SourceReaderWithFiles
         super().add_splits([self._own(MicroBatchSplit(*split)) for split in splits])
 
     def _own(self, split: MicroBatchSplit) -> MicroBatchSplit:
-        """One that another job has published, in the place of this one's."""
+        """Return the split in this job's files.
+        A split of another job is copied from the savepoint."""
         if split.location in ("", self._batches.location):
             return split
         file = self._carried.get(split.name)
@@ -270,10 +272,10 @@ class _MicroBatchReader(SequentialReader[MicroBatchSplit], SourceReaderWithFiles
 
     def _without_copies(self, what: str) -> MicroBatchesOfAnotherJobError:
         return MicroBatchesOfAnotherJobError(
-            f"{what} that {self._name!r} has made, or is to make, of the stream may lie in the "
-            "files of another job, and what this job begins with has no copies of them: it is a "
-            "checkpoint.  Take a savepoint of that job.  To go on without these rows, give the "
-            "source and the sink of the stage other uids, and allow state that is not restored"
+            f"{what} for {self._name!r} may be in files of another job, and this job begins with "
+            "a checkpoint, which has no copies of these files.  Take a savepoint of that job.  To "
+            "go on without these rows, give the source and the sink of the stage other uids, and "
+            "allow state that is not restored"
         )
 
     def open_split(self, split: MicroBatchSplit) -> None:
@@ -311,8 +313,7 @@ class _MicroBatchReader(SequentialReader[MicroBatchSplit], SourceReaderWithFiles
 
 
 class _QueryReader(_MicroBatchReader):
-    """The first of the source's gives savepoints what Spark keeps of the query, and puts it where
-    Spark looks for it."""
+    """Also saves and restores Spark's checkpoint of the query, in the first subtask."""
 
     def restore_files(self, files: Mapping[str, StateFile], is_complete: bool) -> None:
         super().restore_files(files, is_complete)
@@ -333,30 +334,31 @@ class _QueryReader(_MicroBatchReader):
         if self.context.subtask_index == 0:
             checkpoint_id = self._checkpoint_id
             try:
-                cut = self._batches.cut(checkpoint_id)  # later, it may be forgotten
+                cut = self._batches.cut(checkpoint_id)  # later, the cut may be forgotten
             except OSError:
                 cut = None
             yield StateFile(_QUERY, partial(self._copy_query, checkpoint_id, cut))
 
     def _copy_query(self, checkpoint_id: int, cut: int | None) -> Iterator[bytes]:
-        """Called by another thread, which may wait."""
+        """Yield Spark's checkpoint of the query at the cut.
+        Runs in another thread and may block."""
         woken = threading.Event()
         for _ in range(_CUT_LOOKS):
-            if cut is None:  # an enumerator that is not made yet says it when it is
+            if cut is None:  # an enumerator that is not created yet writes the cut when it is
                 cut = self._batches.cut(checkpoint_id)
             if cut is not None:
                 yield from self._batches.query.pieces(cut)
                 return
             woken.wait(_CUT_INTERVAL)
         raise QueryCheckpointError(
-            f"nobody has said after how many micro-batches of {self._name!r} checkpoint "
-            f"{checkpoint_id} is: take the savepoint again"
+            f"the enumerator of {self._name!r} did not report in time how many micro-batches come "
+            f"before checkpoint {checkpoint_id}: take the savepoint again"
         )
 
     def _without_copies(self, what: str) -> MicroBatchesOfAnotherJobError:
         return MicroBatchesOfAnotherJobError(
-            f"{what} that {self._name!r} has read lie in the files of another job, and what this "
-            "job begins with has no copies of them: it is a checkpoint.  Take a savepoint of that "
-            "job.  To begin the query anew, give the source another uid, and allow state that is "
-            "not restored"
+            f"{what} that {self._name!r} has read are in files of another job, and this job "
+            "begins with a checkpoint, which has no copies of these files.  Take a savepoint of "
+            "that job.  To begin the query anew, give the source another uid, and allow state that "
+            "is not restored"
         )

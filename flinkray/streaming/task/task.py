@@ -1,8 +1,8 @@
 """A task: one subtask of a chain of operators, driven step by step through its mailbox.
 
-Whoever runs the task calls :meth:`StreamTask.step` from one thread.  A step carries out mail, then
-timers that are due, then one portion of a batch, or of the timers that a watermark makes fire; so
-user code is never interrupted, and checkpoints fall between portions.
+Whoever runs the task calls :meth:`StreamTask.step` from one thread. A step runs mail, then due
+timers, then one portion of a batch or of the timers that a watermark fires. So user code is never
+interrupted, and checkpoints fall between portions.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
+
+import numpy as np
 
 from flinkray.streaming.channels import InputGate
 from flinkray.streaming.checkpoint.barrier_handler import (
@@ -22,22 +24,23 @@ from flinkray.streaming.checkpoint.subtask_checkpoints import (
     NotCheckpointed,
     SubtaskCheckpoints,
 )
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.errors import UnavailableError
 from flinkray.streaming.operators.operator import OperatorState, Receiver, StreamOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.records.elements import (
+    MAX_TIMESTAMP,
     Barrier,
     Block,
     CancelledBarrier,
     Columns,
     Element,
+    EndOfData,
     EndOfInput,
     Watermark,
     WatermarkStatus,
 )
 from flinkray.streaming.records.in_flight import Settled
 from flinkray.streaming.sources.source import END_OF_INPUT
-from flinkray.streaming.task.freed_memory import keep_freed_memory
 from flinkray.streaming.task.task_mailbox import TaskMailbox
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.turn import Portion, Turn
@@ -45,21 +48,30 @@ from flinkray.streaming.time.watermark_valve import WatermarkValve
 
 
 class StreamTaskOutput(Protocol):
-    """A way out of the task."""
+    """An output of the task, which sends results to other tasks."""
 
     def has_room(self) -> bool:
-        """Whether whoever reads keeps up."""
+        """Whether the output has room for more results. False: the readers are too slow."""
 
     def flush_when_idle(self) -> None:
-        """Nothing more comes at the moment."""
+        """Send results that wait for others. Called when no result follows at the moment."""
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None: ...
     def cancelled_barrier(self, checkpoint_id: int) -> None: ...
-    def end_of_input(self) -> None: ...
+    def process_watermark(self, timestamp: int) -> None: ...
+
+    def end_of_data(self) -> None:
+        """Announce the end of data: only barriers follow."""
+
+    def is_processed(self) -> bool:
+        """Whether the readers have processed all data. Called after :meth:`end_of_data`."""
+
+    def end_of_input(self) -> None:
+        """Announce the end of input: nothing follows."""
 
 
 class StreamTaskInput:
-    """One input of a task's head: an operator's port and the valve over its channels."""
+    """One input of the task's head: the operator's port and the valve over the input's channels."""
 
     def __init__(self, port: Receiver, channels: int) -> None:
         self.port = port
@@ -68,16 +80,13 @@ class StreamTaskInput:
 
 
 class StreamTask:
-    """See the module.
+    """A subtask of a chain: reads batches, runs the operators, and takes part in checkpoints.
 
-    Args:
-        operators: id and operator, head first, each before the ones it feeds.
-        inputs: the head's; empty for a source.
-        channel_inputs: for each channel of the gate, its input and its number there.
-        responder: told of the task's part in checkpoints; None: the job takes none.
-        exactly_once: False: checkpoints may hold records after their barriers, too, and no channel
-            waits for the barriers of others.
-        restored_from: id of the checkpoint that the task goes on from; 0: of none.
+    *operators*: (id, operator), the head first, each before the operators that it feeds. Empty: the
+    task had ended in the checkpoint from which it is restored. *channel_inputs*: for each channel
+    of the gate, its input and its number in the input. *responder* None: the job takes no
+    checkpoints. *exactly_once* False: checkpoints may include records behind their barriers, and no
+    channel waits for the barriers of other channels. *restored_from*: id of a checkpoint; 0: none.
     """
 
     def __init__(
@@ -98,8 +107,7 @@ class StreamTask:
         self.turn = turn or Turn()
         self._portion = Portion(time_service.clock, self.turn)
         self._rest: tuple[int, Receiver, Block | Columns, int] | None = None
-        """Of the batch that was taken last: its channel, where it goes, and how far it was
-        handled."""
+        """The rest of the batch that was taken last: (channel, port, batch, place of the rest)."""
         self._triggered: deque[Barrier] = deque()
         self.operators = list(operators)
         self.gate = gate
@@ -112,26 +120,29 @@ class StreamTask:
             self.operators, gate, self._writers, responder or NotCheckpointed(), restored_from
         )
         self._stopping_with: Barrier | None = None
-        """The savepoint that the job ends with: nothing is processed any more."""
+        """The savepoint with which the job stops. The task processes nothing after it."""
         self._is_stopped = False
-        """That savepoint is complete: the task ends when those have that it reads from."""
+        """Whether this savepoint is complete. Then the task waits for the ends of its inputs."""
         channels = len(self._channel_inputs)
         self._barriers: BarrierHandler = (
             ExactlyOnceHandler(gate, self, channels, self.checkpoints, time_service.clock)
             if exactly_once
             else BarrierTracker(gate, self, channels)
         )
-        self.head = self.operators[0][1]
+        self.head = self.operators[0][1] if self.operators else None
         self._source = (
             self.head if isinstance(self.head, SourceOperator) and not gate.channels else None
         )
         self._restored_from = restored_from
         self.has_ended = False
-        """Its input has, and its operators are finished.  Until what they have is committed, the
-        task takes part in checkpoints and does nothing else."""
+        """Whether the task's data has ended and its operators are finished.
+
+        Then the task only takes part in checkpoints, until its results are processed, its commits
+        are done, and the tasks that it reads from have ended.
+        """
         self.finished = False
         self._opened: list[Any] = []
-        """Operators, and functions that they ask for keys."""
+        """Operators that are open, and their open functions for keys."""
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -140,13 +151,13 @@ class StreamTask:
         states: Mapping[str, Sequence[OperatorState]] | None = None,
         own: Collection[str] = (),
     ) -> None:
-        """Restore and open the operators, the last of the chain first, so that whatever an
-        operator puts out finds the next one ready.
+        """Restore and open the operators, the last of the chain first.
+
+        So the next operator is ready for everything that an operator puts out.
 
         Args:
-            states: by operator id, those that there are.
-            own: operators whose keyed state is this subtask's own of the checkpoint that it was
-                restored from.
+            states: states by operator id; operators may be missing.
+            own: operators that restore exactly this subtask's own keyed state of the checkpoint.
         """
         keep_freed_memory()
         for operator_id, operator in reversed(self.operators):
@@ -161,25 +172,28 @@ class StreamTask:
             operator.open()
 
     def close(self) -> None:
-        """Close all operators, also when one of them fails to; the first failure is raised."""
+        """Close all operators, even if one of them fails to close. Raises the first failure."""
         self.time_service.quiesce()
         self.mailbox.close()
         opened, self._opened = self._opened, []
         backends = (operator.keyed_state for _, operator in self.operators)
-        _close_all([*reversed(opened), *(it for it in backends if it is not None)])
+        close_all([*reversed(opened), *(it for it in backends if it is not None)])
 
     # --- steps --------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Do what can be done without waiting; False where there was nothing."""
+        """Do everything that needs no waiting. Returns False if there was nothing to do."""
         if self.finished:
             return False
         progressed = self.mailbox.run_pending()
         if self.has_ended:
-            if self.time_service.fire_due():
+            progressed = self.time_service.fire_due() or progressed
+            if self.turn.has_unfinished and self._stopping_with is None:
+                self.turn.go_on()  # left by mail after the end
                 progressed = True
-            self._leave_when_committed()
-            return progressed
+            progressed = self._read_sign() or progressed
+            self._leave_when_done()
+            return progressed or self.finished
         if self._stopping_with is not None:
             return (self._is_stopped and self._read_ends()) or progressed
         if self.time_service.fire_due():
@@ -191,8 +205,11 @@ class StreamTask:
         return self._default_action() or progressed
 
     def _begin_checkpoint(self) -> bool:
-        """For what is to wait for nothing that is not done: neither for room in the results nor, if
-        it has overtaken what is under way, for the rest of a batch."""
+        """Begin a checkpoint that must not wait for room in the results.
+
+        A barrier that has overtaken elements does not wait for the rest of a batch either. Returns
+        whether a checkpoint was begun.
+        """
         overtaking = self.gate.poll_overtaking()
         if overtaking is not None:
             self._process(*overtaking)
@@ -203,7 +220,7 @@ class StreamTask:
         return False
 
     def has_room(self) -> bool:
-        """Whether all that read the task's results keep up."""
+        """Whether all readers of the task's results keep up."""
         return all(writer.has_room() for writer in self._writers)
 
     def _default_action(self) -> bool:
@@ -215,9 +232,20 @@ class StreamTask:
             return True
         if self._source is not None:
             return self._read(self._source)
+        if self.gate.data_has_ended:  # restored after its end: reads nothing
+            self._end()
+            return True
         polled = self.gate.poll()
         if polled is None:
             self.flush()
+            return False
+        self._process(*polled)
+        return True
+
+    def _read_sign(self) -> bool:
+        """Process a barrier or the end of a channel after all data. Returns False without any."""
+        polled = self.gate.poll()
+        if polled is None:
             return False
         self._process(*polled)
         return True
@@ -244,7 +272,7 @@ class StreamTask:
         self._portion.end(end - begin)
 
     def flush(self) -> None:
-        """Nothing more is put out at the moment."""
+        """Send results that wait for others. Called when no result follows at the moment."""
         for writer in self._writers:
             writer.flush_when_idle()
 
@@ -255,9 +283,17 @@ class StreamTask:
         if isinstance(element, CancelledBarrier):
             self._barriers.cancelled(channel, element.checkpoint_id)
             return
-        if isinstance(element, EndOfInput):
-            self._process_end(channel)
+        if isinstance(element, EndOfData):
+            self.gate.end_data(channel)
+            self._end_with_input()
             return
+        if isinstance(element, EndOfInput):
+            self.gate.end(channel)
+            self._barriers.ended(channel)
+            self._end_with_input()
+            return
+        if not self.operators:
+            return  # also the last watermark of a task that had ended
         if self._barriers.is_recording(channel):
             self.checkpoints.read_in_flight(channel, element)
         index, number = self._channel_inputs[channel]
@@ -272,11 +308,9 @@ class StreamTask:
         else:
             self._process_time(taking, number, element)
 
-    def _process_end(self, channel: int) -> None:
-        self.gate.end(channel)
-        self._barriers.ended(channel)
-        if self.gate.finished and self._stopping_with is None:
-            while self._triggered:  # barriers have come before the end, if there were any
+    def _end_with_input(self) -> None:
+        if self.gate.data_has_ended and not self.has_ended and self._stopping_with is None:
+            while self._triggered:  # a barrier would have come before the end
                 self.perform_checkpoint(self._triggered.popleft(), is_last=True)
             self._end()
 
@@ -294,25 +328,25 @@ class StreamTask:
 
     def _end(self) -> None:
         self._finish_operators()
-        self._wait_for_commits()
-        self.flush()
-        self._leave_when_committed()
+        self._end_data()
         if self.awaits_checkpoint:
             self.checkpoints.await_one()
 
-    def _wait_for_commits(self) -> None:
+    def _end_data(self) -> None:
         self.has_ended = True
         self.time_service.input_ended()
+        for writer in self._writers:
+            writer.end_of_data()
+        self._leave_when_done()
 
     @property
     def alignment_seconds(self) -> float:
-        """Of the last checkpoint; from any thread."""
+        """Seconds that the alignment of the last checkpoint took; from any thread."""
         return self._barriers.alignment_seconds
 
     @property
     def awaits_checkpoint(self) -> bool:
-        """Its input has ended, and it cannot end before a checkpoint is complete that it has yet to
-        take part in, or to hear of."""
+        """Whether the task's data has ended, and it ends only after a further checkpoint."""
         return (
             self.has_ended
             and not self.finished
@@ -321,36 +355,47 @@ class StreamTask:
 
     @property
     def is_stopping(self) -> bool:
-        """It has taken part in the savepoint that the job ends with: neither its source nor its
-        timers have anything to do any more."""
+        """Whether the task has taken part in the savepoint with which the job stops.
+
+        Its source and its timers have no more work.
+        """
         return self._stopping_with is not None and not self.has_ended
 
     def _read_ends(self) -> bool:
-        """Behind the savepoint that the job ends with, nothing else comes.  Who does not read them
-        would keep those waiting whose results they are."""
-        while not self.gate.finished:
+        """Read up to the end of data of each channel, after the savepoint with which the job stops.
+
+        Returns False if an end is still missing. Upstream tasks end only when their ends were read.
+        """
+        while not self.gate.data_has_ended:
             polled = self.gate.poll()
             if polled is None:
                 return False
             channel, element = polled
-            if isinstance(element, EndOfInput):
+            if isinstance(element, EndOfData):
+                self.gate.end_data(channel)
+            elif isinstance(element, EndOfInput):
                 self.gate.end(channel)
-        self._wait_for_commits()
-        self._leave_when_committed()
+        self._end_data()
         return True
 
-    def _leave_when_committed(self) -> None:
-        if self.finished or self.awaits_checkpoint:
+    def _leave_when_done(self) -> None:
+        if self.finished or not self.gate.finished or self.awaits_checkpoint:
             return
-        if not any(operator.is_retrying for _, operator in self.operators):
+        if any(operator.is_retrying for _, operator in self.operators):
+            return
+        if all(writer.is_processed() for writer in self._writers):
             self._leave()
 
     def _finish_operators(self) -> None:
         for _, operator in self.operators:
             operator.finish()
+        if not self.operators:
+            for writer in self._writers:
+                writer.process_watermark(MAX_TIMESTAMP)
 
     def _leave(self) -> None:
         self.mailbox.quiesce()
+        self.mailbox.run_pending()  # a barrier goes before the end
         for writer in self._writers:
             writer.end_of_input()
         self.has_ended = self.finished = True
@@ -358,9 +403,11 @@ class StreamTask:
     # --- checkpoints --------------------------------------------------------------------------
 
     def trigger_checkpoint(self, barrier: Barrier) -> None:
-        """For sources: a checkpoint begins here, or where the batch that was read last ends.  For
-        tasks that no barrier comes to, since all that they read from have ended: it begins where
-        their input ends.  Called through the mailbox."""
+        """Begin a checkpoint at a source, or at a task whose inputs have all ended.
+
+        At a source it begins at once, or after the batch that was read last. A task whose inputs
+        have ended gets no barrier, and begins it at the end of the input. Called by mail.
+        """
         if self.has_ended:
             self.perform_checkpoint(barrier, is_last=True)
         elif self.gate.channels or (self._source is not None and self._source.has_rest):
@@ -369,8 +416,7 @@ class StreamTask:
             self.perform_checkpoint(barrier)
 
     def perform_checkpoint(self, barrier: Barrier, is_last: bool = False) -> None:
-        """Take part in it, here between two portions of the input, or (*is_last*) behind all of
-        it."""
+        """Take part in a checkpoint, between two portions or after all input (*is_last*)."""
         if not self.checkpoints.awaits(barrier.checkpoint_id):
             return
         if barrier.drains and not self.has_ended:
@@ -385,29 +431,28 @@ class StreamTask:
             self._stopping_with = barrier
 
     def abort_checkpoint(self, checkpoint_id: int, reason: str) -> None:
-        """Take no part in it."""
+        """Decline the checkpoint. Tells downstream tasks, unless its barrier was sent already."""
         self.checkpoints.abort_checkpoint(checkpoint_id, reason)
 
     def call_at(self, timestamp: int, action: Callable[[], None]) -> None:
-        """Between two portions of the input, when it is that time: milliseconds since 1970."""
-        self.time_service.schedule(timestamp, lambda _: self.turn.then(action))
+        """Call *action* between two portions, at *timestamp* (milliseconds since 1970)."""
+        self.time_service.schedule(timestamp, lambda _: self.turn.then(action), also_after_end=True)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Called through the mailbox."""
+        """The checkpoint is complete in all tasks. Called through the mailbox."""
         self.checkpoints.notify_complete(checkpoint_id)
         self._is_stopped |= self._is_stopping_with(checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int, latest_completed: int) -> None:
-        """Called through the mailbox.
+        """The checkpoint was aborted. Called through the mailbox.
 
-        Raises:
-            StreamError: it is the savepoint that the job was to end with: what the task has let
-                pass cannot be taken back.
+        Raises UnavailableError if the job stops with this savepoint: the task has dropped input
+        after the savepoint, so the job has to restart.
         """
         self.checkpoints.notify_aborted(checkpoint_id, latest_completed)
         self._barriers.aborted(checkpoint_id)
         if self._is_stopping_with(checkpoint_id):
-            raise StreamError(
+            raise UnavailableError(
                 f"stop with savepoint failed: savepoint {checkpoint_id} was aborted, and the job "
                 "goes on from its last checkpoint"
             )
@@ -417,9 +462,25 @@ class StreamTask:
         return stopping is not None and stopping.checkpoint_id == checkpoint_id
 
 
-def _close_all(operators: list[Any]) -> None:
-    if operators:
+def close_all(objects: Sequence[Any]) -> None:
+    """Close all objects, even if one of them fails to close."""
+    if objects:
         try:
-            operators[0].close()
+            objects[0].close()
         finally:
-            _close_all(operators[1:])
+            close_all(objects[1:])
+
+
+_LARGEST: int = 31 << 20
+"""Bytes. The C library adapts to pieces of up to 32 MiB, but not to larger ones."""
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep what it frees, up to about 60 MiB at the end of its heap.
+
+    A large piece of memory is allocated and freed, so that glibc adapts to such pieces
+    (``M_TRIM_THRESHOLD`` and ``M_MMAP_THRESHOLD`` in mallopt(3)). The memory is never touched, so
+    the cost is two system calls. If the user has set these thresholds by environment variables,
+    they stay; with other C libraries nothing happens.
+    """
+    np.empty(_LARGEST, np.uint8)

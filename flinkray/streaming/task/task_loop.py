@@ -1,4 +1,4 @@
-"""Drives a task in a thread of its own, which waits, without polling, for something to do."""
+"""Runs a task in its own thread, which waits for work without polling."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ POLL_INTERVAL = 0.005
 
 
 class SplitRequests(Protocol):
-    """The way from a task's reader to the enumerator of its source."""
+    """Sends requests of a task's reader to the enumerator of its source."""
 
     def request_split(self) -> None:
-        """Ask for one more; it comes through the task's mailbox."""
+        """Ask for one more split, which comes through the task's mailbox."""
 
 
 class TaskLoop:
-    """See the module.  To be made before others may put mail into the task's mailbox.
+    """Runs a task, and waits while the task has nothing to do.
 
-    Args:
-        signal: set by whatever the task may wait for: its gate, its partitions, a cancellation.
-        check: raises when the task is to end.
-        splits: of a task that reads a source.
-        stopwatch: seconds, by which it is told for how long the task has waited.
+    Must be created before others put mail into the task's mailbox. *signal* is set by everything
+    that the task may wait for: its gate, its partitions, a cancellation. *check* is called between
+    steps and raises when the task must end. *splits* None: the task reads no source. *stopwatch*: a
+    clock in seconds.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class TaskLoop:
         task.turn.wake = signal.set
 
     def run(self) -> None:
-        """Until the task has ended."""
+        """Run the task to its end."""
         task = self._task
         self._pass_on_request()
         while not task.finished:
@@ -75,7 +74,6 @@ class TaskLoop:
                 self._wait(self._longest_wait())
 
     def _pause(self) -> None:
-        """In the middle of a batch: until those who read the results keep up."""
         self._check()
         begun = self._clock.monotonic()
         while not self._task.has_room():
@@ -84,12 +82,14 @@ class TaskLoop:
         self._task.turn.paused += self._clock.monotonic() - begun
 
     def elapsed(self) -> float:
-        """Seconds from the task's begin to its end; like :meth:`waited`, from any thread."""
+        """Seconds from the begin of the task to its end or to now; from any thread."""
         return self._now() - self._begun
 
     def waited(self) -> float:
-        """Seconds for which it had nothing to do, or no room for results; or, at its end, its
-        results had not been read."""
+        """Seconds for which the task had no work or no room for results; from any thread.
+
+        At the end of the task this includes the time until its results were read.
+        """
         since = self._waiting_since
         return self._waited + (0.0 if since is None else self._now() - since)
 
@@ -97,26 +97,27 @@ class TaskLoop:
         return self._stopwatch() if self._ended is None else self._ended
 
     def wait_until(self, is_done: Callable[[], bool]) -> None:
-        """For what the signal tells of; the task has ended, or is in the middle of a batch."""
+        """Wait until *is_done* returns true, which is checked after each signal.
+        Called in the middle of a batch, or when the task has ended."""
         while not is_done():
             self._check()
             self._wait()
 
     def end(self) -> None:
-        """Nothing follows: its time does not go on."""
+        """Stop the stopwatch: the task has ended."""
         self._ended = self._stopwatch()
 
     def post(self, mail: Callable[[], None]) -> None:
-        """From any thread: have it done between two steps, unless the task has ended."""
+        """Have *mail* run between two steps, unless the task has ended; from any thread."""
         with suppress(MailboxClosedError):
             self._task.mailbox.put(mail)
 
     def told(self, events: Sequence[bytes]) -> None:
-        """From any thread: what the enumerator says to the reader."""
+        """Pass events of the enumerator on to the reader; from any thread."""
         self.post(lambda: self._tell_reader(events))
 
     def give_all(self, splits: Sequence[object]) -> None:
-        """From any thread: what the reader reads, where no enumerator hands it out."""
+        """Give the reader all its splits, when no enumerator hands them out; from any thread."""
         self.post(lambda: self._give_all(splits))
 
     def _give_all(self, splits: Sequence[object]) -> None:
@@ -139,14 +140,14 @@ class TaskLoop:
             self._splits.request_split()
 
     def _wait(self, seconds: float = -1) -> None:
-        """For the signal; -1: however long it takes."""
+        """Wait for the signal, for at most *seconds*; -1: without limit."""
         begun = self._waiting_since = self._stopwatch()
         self._signal.wait(seconds)
         self._waiting_since = None
         self._waited += self._stopwatch() - begun
 
     def _longest_wait(self) -> float:
-        """Seconds; -1: until the signal."""
+        """Most seconds to wait for a signal: until the next timer or poll is due; -1: no limit."""
         if self._task.is_stopping:
             return -1
         now = self._clock.time()

@@ -1,4 +1,4 @@
-"""The mailbox that drives a task: what others want done, in between the task's own steps."""
+"""The mailbox of a task: functions of other threads that the task runs between its own steps."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ Mail = Callable[[], None]
 class MailboxClosedError(FlinkRayError):
     """The task has ended, or is ending, and takes no more mail."""
 
+    retryable = True
+
 
 class _State(Enum):
     OPEN = "open"
@@ -23,10 +25,10 @@ class _State(Enum):
 
 
 class TaskMailbox:
-    """Mail from any thread, carried out by the task's.
+    """Mail that any thread puts in and the task's thread runs.
 
-    Open, it takes mail; quiesced, it takes none, but what it has may still be taken; closed,
-    neither.  Mail with priority is taken first, the latest of it before the earlier.
+    An open mailbox takes mail. A quiesced mailbox takes none, but its mail can still be taken. A
+    closed mailbox has no mail. Mail with priority is taken first, the latest before the earlier.
     """
 
     def __init__(self) -> None:
@@ -36,19 +38,19 @@ class TaskMailbox:
         self._on_mail: Callable[[], None] | None = None
 
     def listen(self, callback: Callable[[], None]) -> None:
-        """Be called, by whoever puts it, for each mail; it must not block."""
+        """Set a function that the thread of a sender calls for each mail. It must not block."""
         self._on_mail = callback
 
     def put(self, mail: Mail) -> None:
-        """Have *mail* called by the task.
-
-        Raises:
-            MailboxClosedError: quiesced or closed.
-        """
+        """Have *mail* run by the task. Raises MailboxClosedError if quiesced or closed."""
         self._put(mail, False)
 
     def put_first(self, mail: Mail) -> None:
-        """The same with priority."""
+        """Have *mail* run by the task before all other mail.
+
+        Raises:
+            MailboxClosedError: the mailbox is quiesced or closed.
+        """
         self._put(mail, True)
 
     def _put(self, mail: Mail, first: bool) -> None:
@@ -68,16 +70,16 @@ class TaskMailbox:
 
     def try_take(self) -> Mail | None:
         """The next mail, or None."""
-        if not self._mail and self._state is not _State.CLOSED:  # without the lock: the rule
+        if not self._mail and self._state is not _State.CLOSED:  # the common case needs no lock
             return None
         with self._changed:
             return self._take()
 
     def take(self, timeout: float | None = None) -> Mail | None:
-        """Wait for mail, for at most *timeout* seconds of real time.
+        """Wait for mail, for at most *timeout* seconds of real time. Returns None after that.
 
         Raises:
-            MailboxClosedError: closed, also while waiting.
+            MailboxClosedError: the mailbox is closed, or was closed during the wait.
         """
         with self._changed:
             self._changed.wait_for(
@@ -91,8 +93,10 @@ class TaskMailbox:
         return self._mail.popleft() if self._mail else None
 
     def run_pending(self) -> bool:
-        """Carry out the mail that is there now, not what comes meanwhile: a sender that never
-        stops must not keep the task from its own work.  Whether there was any."""
+        """Run the mail that is in the mailbox now. Returns whether there was any.
+
+        Mail that arrives during this call is not run, so that the task gets to its own work.
+        """
         if not self._mail:
             return False
         for _ in range(len(self._mail)):
@@ -109,7 +113,7 @@ class TaskMailbox:
                 self._state = _State.QUIESCED
 
     def close(self) -> list[Mail]:
-        """End; the mail that was never carried out."""
+        """Close the mailbox. Returns the mail that was never run."""
         with self._changed:
             self._state = _State.CLOSED
             left = list(self._mail)

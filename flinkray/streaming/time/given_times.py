@@ -1,4 +1,4 @@
-"""Times that user code gives: whole numbers of milliseconds, of Python or NumPy."""
+"""Checks times from user code: whole numbers of milliseconds, of Python or NumPy."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _EXPECTED = "a time is a whole number (int) of milliseconds since 1970"
 
 
 def timer_time(time: Any) -> int:
-    """The time of a timer, as an int of Python.
+    """The time of a timer as a Python int.
 
-    It may be later than all timestamps, as a last watermark plus a delay is: such a timer never
+    It may be later than all timestamps, as a last watermark plus a delay is. Such a timer never
     fires.
 
     Raises:
-        StreamError: it is no whole number.
+        StreamError: *time* is no whole number.
     """
     if type(time) is int:
         return time
@@ -30,7 +30,7 @@ def timer_time(time: Any) -> int:
 
 
 NO_TIMES = "not timestamps or milliseconds as integers"
-"""Of a column."""
+"""The part of error messages for a column that holds no times."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1)
@@ -38,11 +38,10 @@ _AWARE_EPOCH = _EPOCH.replace(tzinfo=timezone.utc)
 
 
 def time_of_field(value: Any, name: str) -> int:
-    """The milliseconds of a record's field of times, as of a column of Arrow's: those without a
-    zone are of UTC.
+    """The time in a field of a record, in milliseconds. As in Arrow, a time without zone is in UTC.
 
     Raises:
-        StreamError: it has no time.
+        StreamError: the field holds no time.
     """
     if isinstance(value, datetime):
         since = value - (_EPOCH if value.utcoffset() is None else _AWARE_EPOCH)
@@ -53,7 +52,7 @@ def time_of_field(value: Any, name: str) -> int:
 
 
 def first_wrong(timestamps: Sequence[Any]) -> int | None:
-    """The place of the first one that is no whole number of 64 bits."""
+    """The place of the first timestamp that is no 64-bit whole number; None if there is none."""
     try:
         array("q", timestamps)
     except (TypeError, OverflowError):
@@ -64,7 +63,7 @@ def first_wrong(timestamps: Sequence[Any]) -> int | None:
 
 
 def wrong_timestamp(timestamp: Any) -> StreamError:
-    """What to say of it."""
+    """The error for a timestamp of a timestamp assigner that is no 64-bit whole number."""
     return StreamError(
         f"the timestamp assigner returned {text_of(timestamp)}: {_EXPECTED}, of 64 bits"
     )

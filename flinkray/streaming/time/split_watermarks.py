@@ -1,5 +1,7 @@
-"""Watermarks of several splits that one task reads: the stream's is the least of theirs (Flink's
-``WatermarkOutputMultiplexer``)."""
+"""Combines the watermarks of the splits of a task: the least one counts.
+
+Corresponds to Flink's ``WatermarkOutputMultiplexer``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from flinkray.streaming.time.watermarks import WatermarkOutput
 
 
 class PartialWatermark(WatermarkOutput):
-    """How far one split is."""
+    """The watermark and idle status of one split."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self.watermark = MIN_TIMESTAMP
@@ -35,13 +37,10 @@ class PartialWatermark(WatermarkOutput):
 
 
 class WatermarkMultiplexer:
-    """Combines the watermarks of what is registered.
+    """Combines the watermarks of the registered splits.
 
-    A split that has given nothing yet holds all others back; one that is idle holds nobody back.
-    When all of them are idle, so is the stream.
-
-    Args:
-        output: what lets the combined watermark only advance.
+    A split without a watermark holds the combined watermark back, an idle split does not. When all
+    splits are idle, the stream is idle. *output* must ignore a watermark that does not advance.
     """
 
     def __init__(self, output: WatermarkOutput) -> None:
@@ -50,16 +49,16 @@ class WatermarkMultiplexer:
         self._is_deferred = False
 
     def register(self, split_id: str | None) -> PartialWatermark:
-        """One more; None is what belongs to no split."""
+        """Register a split. None stands for all records that belong to no split."""
         return self._partial.setdefault(split_id, PartialWatermark(self._changed))
 
     def release(self, split_id: str | None) -> None:
-        """It holds nobody back any more."""
+        """Remove a split, which no longer holds the watermark back."""
         if self._partial.pop(split_id, None) is not None:
             self._changed()
 
     def deferred(self, update: Callable[[], None]) -> None:
-        """Combine once, after several have been told how far they are."""
+        """Run *update*, which may change several splits, and combine the watermarks once then."""
         self._is_deferred = True
         try:
             update()

@@ -1,4 +1,4 @@
-"""Processing time: the clock of a task, and what is to be done when it reaches a moment."""
+"""Processing time: the clock of a task, and callbacks at moments of processing time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from flinkray.core.clock import Clock
 from flinkray.streaming.time.turn import TARGET
 
 MOST_AT_ONCE = 256
-"""Callbacks that are called before others have their turn, however quick they are."""
+"""Most callbacks that run before others have their turn, even if the callbacks are quick."""
 
 
 class ScheduledCallback:
-    """One thing to be done; can be taken back."""
+    """A callback that was scheduled. It can be cancelled."""
 
     __slots__ = ("also_after_end", "callback", "cancelled", "timestamp")
 
@@ -31,10 +31,10 @@ class ScheduledCallback:
 
 
 class ProcessingTimeService:
-    """Callbacks at moments of processing time, in order; times are milliseconds since the epoch.
+    """Runs callbacks at moments of processing time, in milliseconds since the epoch, in order.
 
-    Nothing runs by itself: whoever drives the task calls :meth:`fire_due` between two elements, so
-    that a callback never interrupts user code.
+    No callback runs by itself: the task calls :meth:`fire_due` between two elements, so a callback
+    never interrupts user code.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -50,10 +50,10 @@ class ProcessingTimeService:
     def schedule(
         self, timestamp: int, callback: Callable[[int], None], also_after_end: bool = False
     ) -> ScheduledCallback:
-        """Have *callback* called with *timestamp* once processing time has reached it.
+        """Have *callback* called with *timestamp* once processing time has reached *timestamp*.
 
         Args:
-            also_after_end: of the input, too, as long as the task is there.
+            also_after_end: True: the callback may also run after the end of the input.
         """
         scheduled = ScheduledCallback(timestamp, callback, also_after_end)
         if not self._quiesced and (also_after_end or not self._input_has_ended):
@@ -61,18 +61,20 @@ class ProcessingTimeService:
         return scheduled
 
     def next_deadline(self) -> int | None:
-        """When the next callback is due."""
+        """When the next callback is due; None if there is no callback."""
         while self._heap and self._heap[0][2].cancelled:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def number_of_timers(self) -> int:
-        """Callbacks that are still to come."""
+        """The number of callbacks that have not run."""
         return sum(not entry[2].cancelled for entry in self._heap)
 
     def fire_due(self) -> bool:
-        """Call the callbacks that are due, those that are scheduled meanwhile included, for about
-        as long as a portion takes: the rest has its turn after others.  Whether there was any."""
+        """Run due callbacks, and due callbacks that these schedule. Returns whether any has run.
+
+        Stops after about the time of a portion, so that the task gets to other work.
+        """
         if not self._heap:
             return False
         now, begun = self.now(), self.clock.monotonic()
@@ -86,13 +88,13 @@ class ProcessingTimeService:
         return fired > 0
 
     def input_ended(self) -> None:
-        """What is not for after the end is not called any more."""
+        """The input has ended: cancel all callbacks that are not for after the end."""
         self._input_has_ended = True
         for _, _, scheduled in self._heap:
             if not scheduled.also_after_end:
                 scheduled.cancel()
 
     def quiesce(self) -> None:
-        """Nothing is called any more: the task ends."""
+        """The task ends: drop all callbacks, and accept no more."""
         self._quiesced = True
         self._heap.clear()

@@ -1,6 +1,6 @@
-"""Timers of one operator: unique per time, key and namespace, fired in the order of time.
+"""Timers of one operator, unique by time, key and namespace. They fire in the order of time.
 
-They are part of the operator's keyed state, whose backend keeps them.
+Timers are part of the operator's keyed state; the state backend keeps them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from flinkray.streaming.time.time_service import ProcessingTimeService, Schedule
 from flinkray.streaming.time.turn import Portion, Turn
 
 TimerCallback = Callable[[int, Any, Any], None]
-"""Called with timestamp, key and namespace, the key context being set."""
+"""Called with timestamp, key and namespace. The key context holds the key."""
 
 
 class InternalTimerService:
-    """Event- and processing-time timers of one operator.
+    """Event-time and processing-time timers of one operator.
 
     Args:
-        state: keeps the timers; its context says the key of a registration, and is told the key of
-            a timer that fires.
+        state: keeps the timers. Its context holds the key when a timer is registered, and is set to
+            the timer's key when a timer fires.
         on_event_time, on_processing_time: called for each timer that fires.
-        turn: the task's.
+        turn: the turn of the task.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class InternalTimerService:
     def current_processing_time(self) -> int:
         return self._time_service.now()
 
-    # A timer that is later than all timestamps never fires, and is not kept.
+    # A timer later than all timestamps never fires; it is not kept.
 
     def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
         if timestamp <= MAX_TIMESTAMP:
@@ -75,7 +75,8 @@ class InternalTimerService:
             self._processing.discard(timestamp, self._context.key, namespace)
 
     def _schedule(self, timestamp: int) -> None:
-        """Only the earliest timer has a physical one."""
+        """Schedule the callback at *timestamp*, unless it is already scheduled for an earlier time.
+        Only the earliest processing-time timer has a callback."""
         if self._physical is not None:
             if self._physical.timestamp <= timestamp:
                 return
@@ -83,7 +84,7 @@ class InternalTimerService:
         self._physical = self._time_service.schedule(timestamp, self._fire_processing_time)
 
     def _fire_processing_time(self, now: int) -> None:
-        """A portion of those that are due; the others have their turn after mail had its own."""
+        """Fire a portion of the due timers. The others are scheduled to fire after mail was run."""
         self._physical = None
         self._fire(self._processing, now, self._on_processing_time)
         following = self._processing.first()
@@ -91,13 +92,16 @@ class InternalTimerService:
             self._schedule(following)
 
     def advance_watermark(self, timestamp: int) -> bool:
-        """Fire a portion of the event-time timers up to *timestamp*, those that are registered
-        meanwhile included.  Whether there are none left: else it is to be called again."""
+        """Fire a portion of the event-time timers up to *timestamp*.
+
+        Timers that callbacks register up to *timestamp* fire, too. Returns whether all timers have
+        fired. If not, this method must be called again.
+        """
         self.current_watermark = timestamp
         return self._fire(self._event, timestamp, self._on_event_time)
 
     def fire_all_processing_time_timers(self) -> bool:
-        """Whatever the time is; whether there were any."""
+        """Fire a portion of the processing-time timers, due or not. Returns False without any."""
         any_timers = self._processing.first() is not None
         if any_timers:
             self._fire(self._processing, MAX_TIMESTAMP, self._on_processing_time)
@@ -107,7 +111,7 @@ class InternalTimerService:
         return any_timers
 
     def _fire(self, queue: TimerQueue, until: int, callback: TimerCallback) -> bool:
-        """One portion; whether there are none left.
+        """Fire a portion of a queue's timers up to *until*. Returns whether all of them have fired.
 
         Raises:
             StateError: a key was changed while it had timers.
@@ -116,7 +120,7 @@ class InternalTimerService:
         left = most = self._portion.begin()
         while left and (timestamp := queue.first()) is not None and timestamp <= until:
             for place, timer in enumerate(queue.at(timestamp, left)):
-                if queue.first() != timestamp:  # the one before has registered an earlier one
+                if queue.first() != timestamp:  # a callback has registered an earlier timer
                     break
                 if queue.claim(timestamp, timer):
                     left -= 1
@@ -124,7 +128,7 @@ class InternalTimerService:
                     context.key = key
                     self.firing = timestamp, key, namespace
                     callback(timestamp, key, namespace)
-                elif place == 0:  # others may have been deleted by those before them
+                elif place == 0:  # callbacks may have deleted later ones
                     raise _lost(timestamp, *timer)
         context.key = NO_KEY
         self.firing = None
@@ -132,15 +136,15 @@ class InternalTimerService:
         return left > 0
 
     def number_of_event_time_timers(self, namespace: Any = ...) -> int:
-        """All, or those of one namespace."""
+        """The number of event-time timers; ``...`` counts timers of all namespaces."""
         return _count(self._event, namespace)
 
     def number_of_processing_time_timers(self, namespace: Any = ...) -> int:
-        """All, or those of one namespace."""
+        """The number of processing-time timers; ``...`` counts timers of all namespaces."""
         return _count(self._processing, namespace)
 
     def resume(self) -> None:
-        """After the state was restored."""
+        """Schedule the timers of a restored state."""
         first = self._processing.first()
         if first is not None:
             self._schedule(first)

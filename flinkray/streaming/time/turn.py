@@ -1,11 +1,11 @@
-"""Turns: how much work an operator does before mail, timers, cancellation and others get theirs.
+"""Turns: how much work an operator does before mail, timers and cancellation have their turn.
 
-A task works in portions of about ten milliseconds.  Batches are cut into portions before they reach
-its first operator; timers fire in portions there, too, and what is left is *unfinished*: the task
-goes on with it after it has looked for mail.  Deeper in a chain, where the operators above are in
-the middle of a batch, and inside a record that has very many results, an operator *pauses*: only
-other tasks and cancellation get a turn, and the results get room.  So it is while an operator
-*waits* for another thread.
+A task works in portions of about ten milliseconds. Batches are cut into portions before they reach
+the task's first operator. Timers of this operator fire in portions, too. The work that is left is
+*unfinished*: the task does it after it has looked for mail. An operator further down the chain is
+called in the middle of a batch. In such a call, and inside a record with very many results, an
+operator *pauses*: only other tasks and cancellation get a turn, and readers make room for results.
+The same holds while an operator *waits* for another thread.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _FACTOR = 4
 
 
 class Portion:
-    """How many records, results or timers make a portion, by how long those before took.
+    """Determines how many records, results or timers are a portion, from the time of the last ones.
 
-    Where the time hardly depends on the number, as it does where a sink writes a batch at once,
-    more are taken together, and not fewer: until it turns out to depend on it.
+    If the time hardly depends on the number, for example because a sink writes a batch at once, the
+    portion grows instead of shrinking, until the time depends on the number.
 
     Args:
-        turn: the task's; while it is paused, others work.
-        most: that make one in any case.
+        turn: the task's turn. Time for which the task is paused does not count.
+        most: greatest size of a portion.
     """
 
     __slots__ = (
@@ -59,12 +59,12 @@ class Portion:
         return self._monotonic() - self._turn.paused
 
     def begin(self) -> int:
-        """Work begins; how much of it there may be."""
+        """Begin a portion. Returns its size."""
         self._begun = self._now()
         return self.size
 
     def end(self, done: int) -> int:
-        """So much was done since :meth:`begin`; how much there may be next."""
+        """End a portion of *done* items. Returns the size of the next portion, which begins now."""
         now = self._now()
         taken = now - self._begun
         self._begun = now
@@ -82,12 +82,12 @@ class Portion:
         return self.size
 
     def _is_flat(self, done: int, taken: float) -> bool:
-        """Whether the last two portions differ by much, and their times by little."""
+        """Whether the last two portions differ much in size, and little in time."""
         (few, quick), (many, slow) = sorted(((done, taken), (self._done, self._taken)))
         return few > 0 and many >= 3 * few and slow < 2 * quick
 
     def of(self, count: int) -> Iterator[tuple[int, int]]:
-        """*count* things in portions: begin and end of each."""
+        """Cut *count* items into portions. Yields (begin, end) of each portion."""
         at = 0
         while at < count:
             end = min(count, at + self.begin())
@@ -97,53 +97,57 @@ class Portion:
 
 
 class Turn:
-    """Of one task: whoever runs it says what pausing means."""
+    """The turn of one task. The runner of the task sets how it pauses, waits and is woken."""
 
     def __init__(self) -> None:
         self.pause: Callable[[], None] = _go_on
-        """Between two portions in the middle of a batch: returns when the task may go on."""
+        """Called between two portions in the middle of a batch. Returns when the task may go on."""
         self.paused = 0.0
-        """Seconds that the task has been paused for, told by whoever runs it; waiting is none."""
+        """Seconds for which the task was paused so far; set by its runner. Waits do not count."""
         self.wait_until: Callable[[Callable[[], bool]], None] = _cannot_wait
-        """In the middle of a batch: returns when the condition holds.  It is looked at whenever the
-        task is woken; looking may put results out.  A portion takes that time, too: the next ones
-        are smaller, and mail has its turn sooner."""
+        """Called in the middle of a batch with a condition. Returns when the condition holds.
+
+        The condition is checked whenever the task is woken; the check may put results out. The wait
+        counts as time of the portion: the next portions are smaller, and mail has its turn sooner.
+        """
         self.is_waiting = False
-        """For a condition: nothing that is due is done meanwhile."""
+        """Whether the task waits for a condition. Due callbacks do not run then."""
         self.wake: Callable[[], None] = _go_on
-        """From any thread: the task, which may be waiting, has something to do."""
+        """Wake the task, which may be waiting, because there is work; from any thread."""
         self.post: Callable[[Callable[[], None]], None] = _cannot_post
-        """From any thread: have something done between two portions, unless the task has ended."""
+        """Call it with a function, which the task runs between two portions; from any thread.
+        If the task has ended, the function is dropped."""
         self._unfinished: deque[Callable[[], None]] = deque()
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether there is work that comes before the next element."""
+        """Whether there is unfinished work, which has to be done before the next element."""
         return bool(self._unfinished)
 
     def wake_up(self) -> None:
-        """See :attr:`wake`, which whoever runs the task may set later."""
+        """Call :attr:`wake`. May be passed on before the runner of the task sets *wake*."""
         self.wake()
 
     def leave(self, work: Callable[[], None]) -> None:
-        """Go on with *work* after mail and timers had their turn, when there is room for results;
-        for a task's first operator, and for mail."""
+        """Add *work* as the first unfinished work. It runs after mail and timers, when results have
+        room. For the first operator of a task, and for mail.
+        """
         self._unfinished.appendleft(work)
 
     def then(self, work: Callable[[], None]) -> None:
-        """Do *work* when nothing is unfinished any more: now, if nothing is."""
+        """Do *work* now, or after all unfinished work if there is any."""
         if self._unfinished:
             self._unfinished.append(work)
         else:
             work()
 
     def go_on(self) -> None:
-        """Do one portion of what is unfinished."""
+        """Do one portion of the unfinished work."""
         self._unfinished.popleft()()
 
 
 def _go_on() -> None:
-    """Nobody else wants a turn."""
+    """Do nothing: no other task needs a turn, and no thread has to be woken."""
 
 
 def _cannot_wait(condition: Callable[[], bool]) -> None:

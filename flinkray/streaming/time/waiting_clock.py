@@ -1,4 +1,4 @@
-"""Clocks that a thread can wait for."""
+"""Clocks on which a thread can wait."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from flinkray.core.clock import Clock
 
 
 class WaitingClock(Clock, Protocol):
-    """A clock that knows how to wait."""
+    """A clock that can wait."""
 
     def wait(self, seconds: float, woken: threading.Event) -> None:
-        """Return after so many of its seconds, or earlier once *woken* is set."""
+        """Return after *seconds* of this clock, or earlier when *woken* is set."""
 
 
 class WaitingSystemClock:
-    """The machine's clock."""
+    """The system clock."""
 
     def time(self) -> float:
         return time.time()

@@ -1,14 +1,12 @@
-"""Watermark alignment: sources that are far ahead of others in event time wait for them.
+"""Watermark alignment: sources far ahead of others in event time wait for them (Flink's FLIP-182).
 
-Every source subtask with an aligned strategy is a *member* of a group.  It tells whoever runs the
-job its watermark once in an interval; from there comes the least watermark of the group, and the
-member stops reading while its own is ahead of that by more than the drift.  What it would read
-meanwhile would only fill the state of windows and joins that wait for others (Flink's FLIP-182).
+Every source subtask with an aligned strategy is a *member* of a group. Once in an interval it
+reports its watermark, and gets the least watermark of the group. It stops reading while its own
+watermark is ahead of the least by more than the drift.
 
-:class:`AlignmentGroups` is the job's side, :class:`TaskAlignment` the task's.  Between them go a
-report ``(group, member, watermark)`` and an answer ``(group, least)``: function calls in a
-:class:`~flinkray.streaming.local.local_job.LocalJob`, messages where tasks have processes of their
-own.
+:class:`AlignmentGroups` is the side of the job, :class:`TaskAlignment` the side of the task. A
+report is ``(group, member, watermark)``, an answer ``(group, least)``. Both are function calls in
+a local job, and messages on a cluster.
 """
 
 from __future__ import annotations
@@ -21,8 +19,7 @@ from flinkray.streaming.records.elements import MAX_TIMESTAMP
 
 @dataclass(frozen=True)
 class Alignment:
-    """Sources of a group wait for each other when they are further apart than the drift; times are
-    milliseconds."""
+    """A group of sources, their greatest drift and the interval of their reports (milliseconds)."""
 
     group: str
     max_drift: int
@@ -36,7 +33,8 @@ class Alignment:
 
 
 Report = Callable[[str, str, int], None]
-"""Called with group, member and watermark; the greatest there is: the member holds nobody back."""
+"""Called with group, member and watermark. With the greatest watermark, the member does not hold
+back the other members."""
 
 
 class AlignmentGroups:
@@ -46,13 +44,13 @@ class AlignmentGroups:
         self._watermarks: dict[str, dict[str, int]] = {}
 
     def report(self, group: str, member: str, watermark: int) -> int:
-        """Take down a member's watermark; the least of its group."""
+        """Store a member's watermark. Returns the least watermark of its group."""
         members = self._watermarks.setdefault(group, {})
         members[member] = watermark
         return min(members.values())
 
     def forget(self, task: str) -> None:
-        """The task failed; its members hold nobody back until they report again."""
+        """Remove the members of a failed task. Others do not wait for them until they report."""
         for members in self._watermarks.values():
             for member in [member for member in members if member.startswith(f"{task}#")]:
                 del members[member]
@@ -71,40 +69,40 @@ class AlignedMember:
 
     @property
     def ahead(self) -> bool:
-        """It has to wait."""
+        """Whether the source must wait for the group."""
         return not self.idle and self._watermark is not None and self._watermark > self._allowed
 
     def on_watermark(self, timestamp: int) -> None:
-        """The stream got so far."""
+        """Set the watermark of the stream."""
         self._watermark = timestamp
 
     def report(self) -> None:
-        """Tell the group; a member that never had a watermark is none of the group's yet."""
+        """Report the watermark to the group: the greatest if idle; nothing before the first one."""
         if self.idle:
             self._tell(MAX_TIMESTAMP)
         elif self._watermark is not None:
             self._tell(self._watermark)
 
     def leave(self) -> None:
-        """The input has ended."""
+        """Report the end of the input. Other members do not wait for this member any more."""
         self._tell(MAX_TIMESTAMP)
 
     def _tell(self, watermark: int) -> None:
         self._report(self.alignment.group, self._name, watermark)
 
     def on_least(self, watermark: int) -> None:
-        """The least watermark of the group."""
+        """Set the least watermark of the group."""
         self._allowed = min(watermark, MAX_TIMESTAMP - self.alignment.max_drift)
         self._allowed += self.alignment.max_drift
 
 
 class TaskAlignment:
-    """The aligned streams of one task; all of them read from the source at its head.
+    """The aligned streams of one task, which all read from the source at its head.
 
     Args:
-        task: distinguishes the members of different tasks.
-        report: carries reports to the job's :class:`AlignmentGroups`.  The answer comes back
-            through :meth:`announce`, from the task's thread.
+        task: name of the task; it makes names of members unique in the job.
+        report: carries reports to the job's :class:`AlignmentGroups`. The answer comes back through
+            :meth:`announce`, in the task's thread.
     """
 
     def __init__(self, task: str, report: Report) -> None:
@@ -113,7 +111,7 @@ class TaskAlignment:
         self._members: list[AlignedMember] = []
 
     def join(self, alignment: Alignment) -> AlignedMember:
-        """One more aligned stream."""
+        """Add an aligned stream."""
         name = f"{self._task}#{len(self._members)}"
         member = AlignedMember(alignment, name, self._report)
         self._members.append(member)
@@ -121,11 +119,11 @@ class TaskAlignment:
 
     @property
     def paused(self) -> bool:
-        """The source must not be read now."""
+        """Whether the source must not be read now."""
         return any(member.ahead for member in self._members)
 
     def announce(self, group: str, least: int) -> None:
-        """The least watermark of a group, this task's part in it or not."""
+        """Set the least watermark of a group. Ignored if the task has no member in the group."""
         for member in self._members:
             if member.alignment.group == group:
                 member.on_least(least)

@@ -1,12 +1,14 @@
-"""The watermark of several channels together (Flink's StatusWatermarkValve, as it is
-since FLINK-40475)."""
+"""The combined watermark of several channels (Flink's StatusWatermarkValve, as it is
+since FLINK-40475, and without FLINK-38477: the end of a channel does not end the stream while
+other channels are idle).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flinkray.streaming.records.elements import MIN_TIMESTAMP
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 
 @dataclass
@@ -14,20 +16,23 @@ class _Channel:
     watermark: int = MIN_TIMESTAMP
     idle: bool = False
     aligned: bool = True
-    """Takes part in the least watermark; a channel that returns from idleness must catch up with
-    what was put out meanwhile first."""
+    """Whether the channel counts for the least watermark. A channel that is active again counts
+    once its watermark has caught up with the combined one."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.watermark == MAX_TIMESTAMP
 
 
 @dataclass(frozen=True)
 class ValveOutput:
-    """What follows from one input: a watermark, and a change of status."""
+    """The outcome of one input: a watermark, and a change of the idle status. None: no change."""
 
     watermark: int | None = None
     idle: bool | None = None
 
     def tell(self, watermark: Callable[[int], None], status: Callable[[bool], None]) -> None:
-        """Say so, in the order in which whoever follows takes account of both: what is idle has no
-        watermarks."""
+        """Report the outcome in the right order: an idle stream must have no watermarks."""
         if self.idle is False:
             status(False)
         if self.watermark is not None:
@@ -40,7 +45,11 @@ NOTHING = ValveOutput()
 
 
 class WatermarkValve:
-    """Puts out the least watermark of the active and aligned channels, whenever it advances."""
+    """Puts out the least watermark of the active and aligned channels, whenever it advances.
+
+    A channel ends with the last watermark and does not count from then on. If all other channels
+    are idle, the whole is idle. The end of the last channel is the end of time.
+    """
 
     def __init__(self, channels: int) -> None:
         self._channels = [_Channel() for _ in range(channels)]
@@ -49,38 +58,51 @@ class WatermarkValve:
 
     @property
     def current(self) -> int:
-        """The last watermark put out."""
+        """The watermark that was put out last."""
         return self._last
 
     def watermark(self, channel: int, timestamp: int) -> ValveOutput:
-        """A watermark came; ignored if the channel is idle or the watermark does not advance."""
+        """Process a watermark of a channel.
+
+        A watermark that does not advance is ignored. So is a watermark of an idle channel, except
+        the last.
+        """
         state = self._channels[channel]
-        if state.idle or timestamp <= state.watermark:
+        is_last = timestamp == MAX_TIMESTAMP
+        if (state.idle and not is_last) or timestamp <= state.watermark:
             return NOTHING
         state.watermark = timestamp
+        if is_last:
+            return self._update()
         if not state.aligned and timestamp >= self._last:
             state.aligned = True
         return ValveOutput(self._advance_to_least())
 
     def status(self, channel: int, idle: bool) -> ValveOutput:
-        """A channel became idle or active."""
+        """Process a change of a channel's idle status. It is ignored after the channel's end."""
         state = self._channels[channel]
-        if state.idle == idle:
+        if state.idle == idle or state.has_ended:
             return NOTHING
         state.idle = idle
         state.aligned = not idle and state.watermark >= self._last
-        all_idle = all(other.idle for other in self._channels)
-        if all_idle:  # what comes out does not depend on who was idle first
-            watermark = self._advance_to(max(c.watermark for c in self._channels))
-        else:
+        return self._update()
+
+    def _update(self) -> ValveOutput:
+        going_on = [channel for channel in self._channels if not channel.has_ended]
+        is_idle = bool(going_on) and all(channel.idle for channel in going_on)
+        if is_idle:  # independent of the order in which they became idle
+            watermark = self._advance_to(max(channel.watermark for channel in going_on))
+        elif going_on:
             watermark = self._advance_to_least()
-        if all_idle == self._idle:
+        else:
+            watermark = self._advance_to(MAX_TIMESTAMP)
+        if is_idle == self._idle:
             return ValveOutput(watermark)
-        self._idle = all_idle
-        return ValveOutput(watermark, all_idle)
+        self._idle = is_idle
+        return ValveOutput(watermark, is_idle)
 
     def _advance_to_least(self) -> int | None:
-        aligned = [channel.watermark for channel in self._channels if channel.aligned]
+        aligned = [it.watermark for it in self._channels if it.aligned and not it.has_ended]
         return self._advance_to(min(aligned)) if aligned else None
 
     def _advance_to(self, timestamp: int) -> int | None:

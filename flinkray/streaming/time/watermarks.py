@@ -1,4 +1,4 @@
-"""How a stream gets its timestamps and watermarks."""
+"""Watermark strategies: how a stream gets its timestamps and watermarks."""
 
 from __future__ import annotations
 
@@ -17,36 +17,38 @@ from flinkray.streaming.time.watermark_alignment import Alignment
 
 
 class TimestampAssigner(ABC):
-    """Reads a record's event time."""
+    """Reads the event time of a record."""
 
     @abstractmethod
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """Milliseconds since the epoch; *record_timestamp* is what the record had before, the
-        smallest number there is if nothing."""
+        """Return the timestamp of a record, in milliseconds since the epoch.
+
+        *record_timestamp* is the timestamp that the record has, or the least number if it has none.
+        """
 
 
 class WatermarkOutput(ABC):
-    """Where a generator puts its watermarks."""
+    """Takes the watermarks of a generator."""
 
     @abstractmethod
     def emit_watermark(self, timestamp: int) -> None:
-        """A watermark; ignored unless it is later than the last one."""
+        """Put out a watermark. It is ignored unless it is later than the last one."""
 
     @abstractmethod
     def mark_idle(self) -> None:
-        """Time of this stream waits for nobody until the next record or watermark."""
+        """Mark the stream as idle: its watermark is ignored until the next record or watermark."""
 
     @abstractmethod
     def mark_active(self) -> None:
-        """The opposite."""
+        """Mark the stream as active."""
 
 
 class WatermarkGenerator(ABC):
-    """Makes watermarks, on records or from time to time."""
+    """Makes watermarks, for records or periodically."""
 
     @abstractmethod
     def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
-        """A record with its timestamp."""
+        """Called for each record, with its timestamp."""
 
     @abstractmethod
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
@@ -54,20 +56,20 @@ class WatermarkGenerator(ABC):
 
 
 class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
-    """The latest timestamp so far, less a delay and one millisecond."""
+    """Makes the watermark: the latest timestamp so far, less a delay and one millisecond."""
 
     def __init__(self, delay: int) -> None:
         if delay < 0:
             raise ValueError(f"a delay must not be negative, got {delay} ms")
         self._delay = delay
-        # So that the first watermark is the smallest number, and not below it.
+        # The first watermark is the least number, and not below it.
         self._max_timestamp = MIN_TIMESTAMP + delay + 1
 
     def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
         self.on_timestamps(event_timestamp)
 
     def on_timestamps(self, latest: int) -> None:
-        """A batch of records, of which *latest* is the latest timestamp."""
+        """Note the latest timestamp of a batch of records."""
         if latest > self._max_timestamp:
             self._max_timestamp = latest
 
@@ -76,7 +78,7 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
 
 
 class NoWatermarks(WatermarkGenerator):
-    """No watermark but the last one, at the end of the input."""
+    """Makes no watermarks. The source puts out the last watermark at the end of its input."""
 
     def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
         return None
@@ -89,9 +91,10 @@ class NoWatermarks(WatermarkGenerator):
 
 
 class PerElementWatermarks(WatermarkGenerator):
-    """A watermark after every record: its timestamp less one millisecond... of the latest so far.
+    """Makes a watermark after every record that is later than all records before.
 
-    Windows fire as early as they can; costs a batch per record.
+    The watermark is the record's timestamp less one millisecond. Windows fire as early as possible,
+    at the cost of a batch per record.
     """
 
     def __init__(self) -> None:
@@ -108,9 +111,10 @@ class PerElementWatermarks(WatermarkGenerator):
 
 @dataclass(frozen=True)
 class WatermarkStrategy:
-    """Timestamps and watermarks of a stream; made by the ``for_`` methods, refined by ``with_``.
+    """How a stream gets timestamps and watermarks.
 
-    Each method returns a new strategy.
+    Strategies are made by the ``for_`` methods and refined by the ``with_`` methods. Each method
+    returns a new strategy.
     """
 
     _make_generator: Callable[[], WatermarkGenerator]
@@ -118,17 +122,21 @@ class WatermarkStrategy:
     timestamp_column: str | None = None
     idle_timeout: int | None = None
     alignment: Alignment | None = None
+    waits_for_splits: bool = True
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
-        """Timestamps of a source's partition never go back."""
+        """Create a strategy for timestamps that never go back within a partition of the source."""
         return WatermarkStrategy(_Bounded(0))
 
     @staticmethod
     def for_bounded_out_of_orderness(
         max_out_of_orderness: Duration | Time | timedelta | int,
     ) -> WatermarkStrategy:
-        """No record is older than the latest one by more than that."""
+        """Create a strategy for records that are late by at most *max_out_of_orderness*.
+
+        A record's lateness is the time by which it is older than the latest record so far.
+        """
         delay = milliseconds(max_out_of_orderness)
         if delay < 0:
             raise ValueError(f"a bound of out-of-orderness must not be negative, got {delay} ms")
@@ -136,16 +144,16 @@ class WatermarkStrategy:
 
     @staticmethod
     def no_watermarks() -> WatermarkStrategy:
-        """No progress of event time before the end of the input."""
+        """Create a strategy without watermarks before the end of the input."""
         return WatermarkStrategy(NoWatermarks)
 
     @staticmethod
     def for_generator(make_generator: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
-        """Watermarks of a generator of your own; each subtask makes one."""
+        """Create a strategy with your own generator. Each subtask makes a generator."""
         return WatermarkStrategy(make_generator)
 
     def with_timestamp_assigner(self, timestamp_assigner: Any) -> WatermarkStrategy:
-        """Timestamps from a :class:`TimestampAssigner`, or a function of value and timestamp."""
+        """Get timestamps from a :class:`TimestampAssigner` or a function of value and timestamp."""
         if not callable(getattr(timestamp_assigner, "extract_timestamp", timestamp_assigner)):
             raise TypeError(
                 "a TimestampAssigner, or a function of value and timestamp, is needed, got "
@@ -155,11 +163,11 @@ class WatermarkStrategy:
         return replace(self, timestamp_assigner=timestamp_assigner, timestamp_column=None)
 
     def with_timestamp_column(self, name: str) -> WatermarkStrategy:
-        """Timestamps from a column (an Arrow timestamp, or milliseconds); stays columnar."""
+        """Get timestamps from a column (Arrow timestamps, milliseconds). Batches stay columnar."""
         return replace(self, timestamp_column=name, timestamp_assigner=None)
 
     def with_idleness(self, idle_timeout: Duration | Time | timedelta | int) -> WatermarkStrategy:
-        """A stream without records for so long holds nobody back."""
+        """A stream without records for *idle_timeout* is idle: operators do not wait for it."""
         timeout = milliseconds(idle_timeout)
         if timeout <= 0:
             raise ValueError(f"an idle time-out must be positive, got {timeout} ms")
@@ -171,26 +179,37 @@ class WatermarkStrategy:
         max_allowed_watermark_drift: Duration | Time | timedelta | int,
         update_interval: Duration | Time | timedelta | int | None = None,
     ) -> WatermarkStrategy:
-        """Sources of the group that are ahead of the slowest by more than the drift pause.
+        """Sources of the group pause when they are ahead of the slowest by more than the drift.
 
-        For ``from_source``, or directly behind a source.  Watermarks are compared every
-        *update_interval* (a second), so a source may be ahead by what it reads in that time.
+        For ``from_source``, or directly behind a source. Watermarks are compared every
+        *update_interval* (default: a second), so a source may be ahead by the records that it reads
+        in that time.
         """
         drift = milliseconds(max_allowed_watermark_drift)
         interval = 1000 if update_interval is None else milliseconds(update_interval)
         return replace(self, alignment=Alignment(watermark_group, drift, interval))
 
+    def without_waiting_for_splits(self) -> WatermarkStrategy:
+        """Watermarks follow the records that were read, even before all splits are handed out.
+
+        This matters for a bounded source of several splits (files, for example). By default it has
+        no watermarks before the last split is handed out, and state grows until then. Without
+        waiting, records of later splits may be late. Use this for splits that are read in the order
+        of their time.
+        """
+        return replace(self, waits_for_splits=False)
+
     @property
     def passes_everything_on(self) -> bool:
-        """No timestamps and no watermarks: the strategy does nothing at all."""
+        """Whether the strategy assigns no timestamps and makes no watermarks."""
         return self._make_generator is NoWatermarks and self.create_assigner() is None
 
     def create_generator(self) -> WatermarkGenerator:
-        """A generator for one subtask."""
+        """Create a generator for one subtask."""
         return self._make_generator()
 
     def create_assigner(self) -> Callable[[Any, int], int] | None:
-        """The function that reads timestamps; None keeps the ones that records have."""
+        """The function that reads timestamps; None: records keep the timestamps that they have."""
         assigner = self.timestamp_assigner
         if assigner is not None:
             assigner = copy.copy(assigner) if hasattr(assigner, "extract_timestamp") else assigner

@@ -1,8 +1,7 @@
-"""Tumbling and sliding windows of event time under their default trigger, the short way.
+"""Tumbling and sliding event-time windows with their default trigger, the fast way.
 
-No trigger is asked: a window fires when the watermark passes its end, and for late records at
-once.  What a block brings is put together by window and key, and goes into the state at its end.
-That leaves a division, two look-ups and the aggregation for each record and window.
+No trigger is called: a window fires when the watermark passes its end, and at once for a late
+record. The records of a block are combined by window and key before they go into the state.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from flinkray.streaming.windowing.triggers import EventTimeTrigger
 from flinkray.streaming.windowing.window import TimeWindow
 
 _Pane = tuple[TimeWindow, int, dict[Any, Any]]
-"""A window, its last moment, and what a block brings for it: by key."""
+"""(window, its greatest timestamp, contents from the current block by key)"""
 
 
 def make_window_operator(spec: WindowSpec, keys: Keys) -> WindowOperator:
-    """The fastest operator that does what *spec* says."""
+    """Create the fastest operator that does what *spec* says."""
     if (
         isinstance(spec.assigner, _TimeWindows)
         and spec.assigner.is_aligned
@@ -39,11 +38,11 @@ def make_window_operator(spec: WindowSpec, keys: Keys) -> WindowOperator:
 
 
 class AlignedWindowOperator(WindowOperator):
-    """See the module."""
+    """Operator for tumbling and sliding event-time windows with their default trigger."""
 
     _may_have_fired = False
-    """Whether windows with contents may have fired already that the watermark has not reached: it
-    begins anew with a restore, and what has fired is kept for late records."""
+    """Whether windows in the state may have fired although their end is after the watermark. True
+    after a restore with allowed lateness, because the watermark then begins anew."""
 
     def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:
         super().restore(states, checkpoint_id)
@@ -80,8 +79,8 @@ class AlignedWindowOperator(WindowOperator):
                     (window, window.end - 1, entries_of.setdefault(window, {}))
                     for window in self._assigner.windows_of(timestamp)
                 ]
-                # What sliding windows of a size that is no multiple of the slide a record belongs
-                # to depends on more than the start of its pane.
+                # If the size is no multiple of the slide, the windows of a record do not only
+                # depend on the start of its pane.
                 if self._assigner.size % slide == 0:
                     by_start[start] = panes
             in_time = False
@@ -97,7 +96,7 @@ class AlignedWindowOperator(WindowOperator):
                 else:
                     entries[key] = begin(key, window, value)
                 if several:
-                    value = own(value)  # each window has its own
+                    value = own(value)  # each window needs its own copy
             if not in_time and (panes or self.would_be_late(timestamp)):
                 late.append(place)
         for window, entries in entries_of.items():
@@ -107,7 +106,6 @@ class AlignedWindowOperator(WindowOperator):
         self.results.flush()
 
     def _begin(self, key: Any, window: TimeWindow, value: Any) -> Any:
-        """The first record of a key and window in a block."""
         contents, table, place = self.spec.contents, self.table, (key, window)
         entry = contents.go_on(table, place, value)
         is_first = entry is MISSING
@@ -126,7 +124,6 @@ class AlignedWindowOperator(WindowOperator):
             self.timers.register_event_time_timer(window, cleanup)
 
     def _add_late(self, value: Any, key: Any, timestamp: int, window: TimeWindow) -> None:
-        """The window has fired already and is kept for late records."""
         self._add((key, window), value, timestamp)
         self.backend.context.key = key
         cleanup = self.cleanup_time(window)

@@ -1,4 +1,4 @@
-"""Window assigners: which windows a record belongs to."""
+"""Window assigners: they decide to which windows a record belongs."""
 
 from __future__ import annotations
 
@@ -33,47 +33,47 @@ Span = Time | Duration | int
 
 
 class WindowAssignerContext(ABC):
-    """What an assigner may ask."""
+    """Gives an assigner the processing time and the runtime context."""
 
     @abstractmethod
     def get_current_processing_time(self) -> int: ...
 
     @abstractmethod
     def get_runtime_context(self) -> Any:
-        """The runtime context, with state of the record's key."""
+        """The runtime context, with the state of the record's key."""
 
 
 class _Contexts:
-    """PyFlink's programs write ``WindowAssigner.WindowAssignerContext``."""
+    """Makes PyFlink's name ``WindowAssigner.WindowAssignerContext`` available."""
 
     WindowAssignerContext = WindowAssignerContext
 
 
 class WindowAssigner(_Contexts, ABC):
-    """Puts records into windows."""
+    """Assigns records to windows."""
 
     @abstractmethod
     def assign_windows(
         self, element: Any, timestamp: int, context: WindowAssignerContext
     ) -> Collection[Any]:
-        """The windows of a record; none leaves it out."""
+        """The windows of a record. With an empty collection the record is left out."""
 
     @abstractmethod
     def get_default_trigger(self, env: Any = None) -> Trigger: ...
 
     @abstractmethod
     def is_event_time(self) -> bool:
-        """Whether windows end by watermarks."""
+        """Whether windows end by watermarks, and not by processing time."""
 
 
 class MergingWindowAssigner(WindowAssigner):
-    """An assigner whose windows merge (sessions)."""
+    """An assigner whose windows can merge, such as session windows."""
 
     MergeCallback: TypeAlias = window.MergeCallback
 
     @abstractmethod
     def merge_windows(self, windows: Iterable[Any], callback: window.MergeCallback[Any]) -> None:
-        """Call back for each group of several windows that become one."""
+        """Call *callback* for each group of several windows that merge into one."""
 
 
 def _check_timestamp(timestamp: int) -> None:
@@ -85,8 +85,6 @@ def _check_timestamp(timestamp: int) -> None:
 
 
 class _TimeWindows(WindowAssigner):
-    """Windows of a fixed size that begin every *slide* milliseconds."""
-
     event_time: bool
 
     def __init__(self, size: int, slide: int, offset: int) -> None:
@@ -101,7 +99,7 @@ class _TimeWindows(WindowAssigner):
         self.offset = offset
 
     def windows_of(self, timestamp: int) -> list[TimeWindow]:
-        """The windows of a time, the latest first."""
+        """The windows that contain *timestamp*, the latest first."""
         size, slide = self.size, self.slide
         last = timestamp - (timestamp - self.offset) % slide
         return [TimeWindow(start, start + size) for start in range(last, timestamp - size, -slide)]
@@ -116,7 +114,7 @@ class _TimeWindows(WindowAssigner):
 
     @property
     def is_aligned(self) -> bool:
-        """Whether its windows are those of size, slide and offset: a subclass may have others."""
+        """Whether size, slide and offset determine the windows. A subclass may override them."""
         own = type(self)
         as_here = (own.assign_windows, own.windows_of)
         return as_here == (_TimeWindows.assign_windows, _TimeWindows.windows_of)
@@ -132,68 +130,66 @@ class _TimeWindows(WindowAssigner):
 
 
 class TumblingEventTimeWindows(_TimeWindows):
-    """Windows of event time that follow each other."""
+    """Windows of event time that follow each other without overlap."""
 
     event_time = True
 
     @staticmethod
     def of(size: Span, offset: Span | None = None) -> TumblingEventTimeWindows:
-        """Windows of that size, from the epoch plus *offset* on."""
+        """Windows of *size*, aligned to the epoch plus *offset*."""
         return TumblingEventTimeWindows(
             milliseconds(size), milliseconds(size), 0 if offset is None else milliseconds(offset)
         )
 
 
 class TumblingProcessingTimeWindows(_TimeWindows):
-    """Windows of processing time that follow each other."""
+    """Windows of processing time that follow each other without overlap."""
 
     event_time = False
 
     @staticmethod
     def of(size: Span, offset: Span | None = None) -> TumblingProcessingTimeWindows:
-        """Windows of that size, from the epoch plus *offset* on."""
+        """Windows of *size*, aligned to the epoch plus *offset*."""
         return TumblingProcessingTimeWindows(
             milliseconds(size), milliseconds(size), 0 if offset is None else milliseconds(offset)
         )
 
 
 class SlidingEventTimeWindows(_TimeWindows):
-    """Windows of event time, a new one every *slide*."""
+    """Windows of event time, a new window every *slide*."""
 
     event_time = True
 
     @staticmethod
     def of(size: Span, slide: Span, offset: Span | None = None) -> SlidingEventTimeWindows:
-        """Windows of that size, one every *slide*."""
+        """Windows of *size*, a new window every *slide*, aligned to the epoch plus *offset*."""
         return SlidingEventTimeWindows(
             milliseconds(size), milliseconds(slide), 0 if offset is None else milliseconds(offset)
         )
 
 
 class SlidingProcessingTimeWindows(_TimeWindows):
-    """Windows of processing time, a new one every *slide*."""
+    """Windows of processing time, a new window every *slide*."""
 
     event_time = False
 
     @staticmethod
     def of(size: Span, slide: Span, offset: Span | None = None) -> SlidingProcessingTimeWindows:
-        """Windows of that size, one every *slide*."""
+        """Windows of *size*, a new window every *slide*, aligned to the epoch plus *offset*."""
         return SlidingProcessingTimeWindows(
             milliseconds(size), milliseconds(slide), 0 if offset is None else milliseconds(offset)
         )
 
 
 class SessionWindowTimeGapExtractor(ABC):
-    """The gap that ends a session, by record."""
+    """Returns the gap that ends a session, for each record."""
 
     @abstractmethod
     def extract(self, element: Any) -> int:
-        """Milliseconds, more than zero."""
+        """The gap in milliseconds; it must be greater than zero."""
 
 
 class _SessionWindows(MergingWindowAssigner):
-    """Windows that end where nothing comes for a gap of time."""
-
     event_time: bool
 
     def __init__(self, gap: int | Callable[[Any], int]) -> None:
@@ -203,12 +199,12 @@ class _SessionWindows(MergingWindowAssigner):
 
     @classmethod
     def with_gap(cls: type[_Self], size: Span) -> _Self:
-        """The same gap always."""
+        """Sessions that end after the gap *size*."""
         return cls(milliseconds(size))  # type: ignore[call-arg]
 
     @classmethod
     def with_dynamic_gap(cls: type[_Self], extractor: Any) -> _Self:
-        """A gap by record, from a SessionWindowTimeGapExtractor or a function."""
+        """Sessions with a gap by record, from a SessionWindowTimeGapExtractor or a function."""
         extract = getattr(extractor, "extract", extractor)
         if not callable(extract):
             raise TypeError(f"a SessionWindowTimeGapExtractor is needed, got {extractor!r}")
@@ -252,11 +248,11 @@ class ProcessingTimeSessionWindows(_SessionWindows):
 
 
 class GlobalWindows(WindowAssigner):
-    """One window for all records of a key; fires when its trigger says so."""
+    """One window for all records of a key. It fires only if another trigger is set."""
 
     @staticmethod
     def create() -> GlobalWindows:
-        """One window for all records of a key."""
+        """Create the assigner."""
         return GlobalWindows()
 
     def assign_windows(
@@ -272,9 +268,9 @@ class GlobalWindows(WindowAssigner):
 
 
 class CountSlidingWindowAssigner(WindowAssigner):
-    """Windows of so many records of a key, a new one every *window_slide* records.
+    """Windows of *window_size* records of a key, a new window every *window_slide* records.
 
-    A window that has fired is full, so its contents go with the firing.
+    A window that fires is full, so its contents are removed.
     """
 
     def __init__(self, window_size: int, window_slide: int) -> None:
@@ -288,7 +284,7 @@ class CountSlidingWindowAssigner(WindowAssigner):
 
     @staticmethod
     def of(window_size: int, window_slide: int) -> CountSlidingWindowAssigner:
-        """Windows of so many records, one every so many."""
+        """Windows of *window_size* records, a new window every *window_slide* records."""
         return CountSlidingWindowAssigner(window_size, window_slide)
 
     def assign_windows(
@@ -309,12 +305,12 @@ class CountSlidingWindowAssigner(WindowAssigner):
 
 
 class CountTumblingWindowAssigner(CountSlidingWindowAssigner):
-    """Windows of so many records of a key."""
+    """Windows of *window_size* records of a key, without overlap."""
 
     def __init__(self, window_size: int) -> None:
         super().__init__(window_size, window_size)
 
     @staticmethod
     def of(window_size: int, window_slide: int | None = None) -> CountTumblingWindowAssigner:
-        """Windows of so many records."""
+        """Create an assigner of windows of *window_size* records. *window_slide* is ignored."""
         return CountTumblingWindowAssigner(window_size)

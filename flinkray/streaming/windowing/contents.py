@@ -1,4 +1,4 @@
-"""What is kept of a window's records: all of them, or one value that they were reduced to."""
+"""The contents of windows: all records, or one value to which the records are reduced."""
 
 from __future__ import annotations
 
@@ -21,55 +21,55 @@ NAME = "window-contents"
 
 
 Add = Callable[[Any, Any, "int | None"], bool]
-"""Adds a record, that is a value with a timestamp, at a place; whether it is the first there."""
+"""(place, value, timestamp) -> whether the place was empty. Adds a record at a place."""
 
 
 Fold = Callable[[Any, Any], Any]
-"""Of a value and what was put together before it, which it may change."""
+"""(value, contents so far) -> new contents. It may change the contents."""
 
 
 class WindowContents(ABC):
-    """How records get into the table of contents, and out of it."""
+    """Puts records into the table of window contents, and reads them. A place is (key, window)."""
 
     descriptor: StateDescriptor
 
     @abstractmethod
     def table(self, state: KeyedStateBackend) -> Any:
-        """Where the contents are, by key and window."""
+        """The table in *state* that holds the contents by key and window."""
 
     @abstractmethod
     def adder(self, table: Any) -> Add:
-        """The way in, until the next snapshot."""
+        """The function that adds a record to the table. Valid until the next snapshot."""
 
-    # The same for whole blocks: what a block brings at a place is put together first.
+    # For whole blocks: the records of a block at a place are combined first, then stored.
 
     @abstractmethod
     def first(self, value: Any) -> Any:
-        """Of a place that has nothing yet."""
+        """The contents of an empty place after its first value."""
 
     @abstractmethod
     def go_on(self, table: Any, place: Any, value: Any) -> Any:
-        """Of one that has something, else MISSING."""
+        """The contents of a place after one more value; MISSING if the place is empty."""
 
     @abstractmethod
     def folder(self) -> Fold:
-        """The same with one more."""
+        """The function that adds one more value of the block to the contents."""
 
     @abstractmethod
     def store(self, table: Any, window: Any, entries: Mapping[Any, Any]) -> None:
-        """What was put together, by key."""
+        """Store the combined contents of *window*, by key."""
 
     @abstractmethod
     def read(self, table: Any, place: Any) -> Sequence[Any]:
-        """What the window function is given, which may change it; nothing where nothing is."""
+        """Copies of the elements for the window function; empty if the place is empty."""
 
     @abstractmethod
     def take(self, table: Any, place: Any) -> Sequence[Any]:
-        """The same for the last time: the contents go."""
+        """The elements for the window function, for the last time: the contents are removed."""
 
 
 class ListContents(WindowContents):
-    """All records."""
+    """Contents that are a list of all records."""
 
     def __init__(self) -> None:
         self.descriptor = ListStateDescriptor(NAME)
@@ -102,7 +102,7 @@ class ListContents(WindowContents):
 
 
 class TimestampedContents(ListContents):
-    """All records with their timestamps, for evictors."""
+    """Contents that are a list of all records with their timestamps, for evictors."""
 
     def adder(self, table: ListTable) -> Add:
         append = table.append
@@ -121,8 +121,6 @@ def _appended(value: Any, values: list[Any]) -> list[Any]:
 
 
 class _FoldedContents(WindowContents):
-    """One value, to which records are added."""
-
     fold: Fold
 
     def folder(self) -> Fold:
@@ -137,7 +135,7 @@ class _FoldedContents(WindowContents):
 
 
 class ReduceContents(_FoldedContents):
-    """One value."""
+    """Contents that are one reduced value."""
 
     def __init__(self, function: Any) -> None:
         self.descriptor = ReducingStateDescriptor(NAME, function)
@@ -173,7 +171,7 @@ class ReduceContents(_FoldedContents):
 
 
 class AggregateContents(_FoldedContents):
-    """One accumulator."""
+    """Contents that are one accumulator of an aggregate function."""
 
     def __init__(self, function: Any) -> None:
         self.descriptor = AggregatingStateDescriptor(NAME, function)
@@ -216,22 +214,22 @@ class WindowEvaluation(ABC):
 
     @abstractmethod
     def results(self, key: Any, context: Any, elements: Sequence[Any]) -> Iterable[Any] | None:
-        """The results of a window; *context* is that of process window functions."""
+        """The results of a window; *context* is the context of process window functions."""
 
     def clear(self, context: Any) -> None:
-        """The window goes."""
+        """Called when the window is removed: clear the state that the function keeps for it."""
         return
 
 
 class PassOn(WindowEvaluation):
-    """No window function: the elements are the results."""
+    """Without a window function: the elements are the results."""
 
     def results(self, key: Any, context: Any, elements: Sequence[Any]) -> Iterable[Any] | None:
         return elements
 
 
 class Apply(WindowEvaluation):
-    """A WindowFunction, or an AllWindowFunction where there are no keys."""
+    """Calls a WindowFunction, or an AllWindowFunction if there are no keys."""
 
     def __init__(self, function: Any, keyed: bool) -> None:
         self.function = function
@@ -244,7 +242,7 @@ class Apply(WindowEvaluation):
 
 
 class Process(WindowEvaluation):
-    """A ProcessWindowFunction, or a ProcessAllWindowFunction where there are no keys."""
+    """Calls a ProcessWindowFunction, or a ProcessAllWindowFunction if there are no keys."""
 
     def __init__(self, function: Any, keyed: bool) -> None:
         self.function = function

@@ -1,4 +1,4 @@
-"""What triggers, assigners and window functions are given as their context."""
+"""The contexts that assigners, triggers and window functions get."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from flinkray.streaming.windowing.triggers import OnMergeContext
 
 
 class AssignerContext(WindowAssignerContext):
-    """For assigners."""
+    """The context of assigners."""
 
     def __init__(self, timers: InternalTimerService, runtime_context: RuntimeContext) -> None:
         self._timers = timers
@@ -43,7 +43,7 @@ class AssignerContext(WindowAssignerContext):
 
 
 class WindowTriggerContext(OnMergeContext):
-    """For triggers: about the key and window that :meth:`at` was called with."""
+    """The context of triggers, for the key and window that :meth:`at` was called with."""
 
     def __init__(
         self, timers: InternalTimerService, backend: KeyedStateBackend, metrics: Any
@@ -90,7 +90,7 @@ class WindowTriggerContext(OnMergeContext):
 
 
 class _Store(KeyedStateStore):
-    """State of a key, or of a key and window, as *context* says."""
+    """State of a key if *context* is None, otherwise of the key and window in *context*."""
 
     def __init__(self, backend: KeyedStateBackend, context: KeyContext | None) -> None:
         self._backend = backend
@@ -115,12 +115,12 @@ class _Store(KeyedStateStore):
 
 
 class FunctionContext(WindowContext[Any]):
-    """For process window functions: about the key and window of the last :meth:`at`."""
+    """The context of process window functions, for the key and window of the last :meth:`at`."""
 
     def __init__(
         self, timers: InternalTimerService, backend: KeyedStateBackend, *, merges: bool
     ) -> None:
-        """*merges*: windows become others, which have nothing of what a function kept of them."""
+        """*merges*: windows can merge. Then ``window_state`` is refused: a merge would lose it."""
         self._timers = timers
         self._namespace = KeyContext()
         self._window: Any = None

@@ -15,8 +15,6 @@ from flinkray.streaming.windowing.triggers import (
 
 
 class _ContinuousTrigger(Trigger):
-    """Fires at multiples of an interval, and at the window's end."""
-
     def __init__(self, interval: Time | Duration | int) -> None:
         self.interval = milliseconds(interval)
         if self.interval <= 0:
@@ -73,7 +71,7 @@ class _ContinuousTrigger(Trigger):
 
 
 class ContinuousEventTimeTrigger(_ContinuousTrigger):
-    """Every interval of event time, and when the watermark passes the window's end."""
+    """Fires at each interval of event time, and when the watermark passes the window's end."""
 
     @staticmethod
     def of(interval: Time | Duration | int) -> ContinuousEventTimeTrigger:
@@ -109,7 +107,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 
 
 class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
-    """Every interval of processing time."""
+    """Fires at each interval of processing time."""
 
     @staticmethod
     def of(interval: Time | Duration | int) -> ContinuousProcessingTimeTrigger:

@@ -1,4 +1,4 @@
-"""Evictors: which records of a window are left out before or after it is evaluated."""
+"""Evictors remove records from a window before or after the window function is called."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from flinkray.core.durations import Duration, Time, milliseconds
 
 
 class TimestampedValue(NamedTuple):
-    """A record in a window; the timestamp is None where it has none."""
+    """A record in a window. The timestamp is None if the record has no timestamp."""
 
     value: Any
     timestamp: int | None
 
 
 class Evictor(ABC):
-    """Takes records out of a window's list."""
+    """Removes records from a window."""
 
     @abstractmethod
     def evict_before(self, elements: list[TimestampedValue], window: Any) -> list[TimestampedValue]:
-        """What remains, before the window function is called."""
+        """Return the records to keep. Called before the window function, which gets only these."""
 
     @abstractmethod
     def evict_after(self, elements: list[TimestampedValue], window: Any) -> list[TimestampedValue]:
-        """What remains, after it was called."""
+        """Return the records to keep. Called after the window function."""
 
 
 class _OnOneSide(Evictor):
@@ -40,7 +40,7 @@ class _OnOneSide(Evictor):
 
     @abstractmethod
     def keep(self, elements: list[TimestampedValue]) -> list[TimestampedValue]:
-        """What remains."""
+        """Return the records to keep."""
 
 
 class CountEvictor(_OnOneSide):
@@ -59,7 +59,7 @@ class CountEvictor(_OnOneSide):
 
 
 class TimeEvictor(_OnOneSide):
-    """Keeps the records that are no older than *window_size* before the latest one."""
+    """Keeps the records that are less than *window_size* older than the latest record."""
 
     def __init__(self, window_size: Time | Duration | int, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
@@ -78,7 +78,7 @@ class TimeEvictor(_OnOneSide):
 
 
 class DeltaEvictor(_OnOneSide):
-    """Keeps the records that differ from the last one by less than *threshold*."""
+    """Keeps the records whose difference from the last record is less than *threshold*."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Which windows of a key were merged, and where their contents are kept.
+"""The windows of a key that were merged, and the places of their contents.
 
-Contents do not move when windows merge: each window in flight has a *state window*, the first of
-those that became it, under which its contents stay.
+Each window in flight has a *state window*: the first of the windows that were merged into it. Its
+contents are stored under the state window, so a merge does not move the contents of this window.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flinkray.streaming.windowing.window import MergeCallback
 
 OnMerge = Callable[[Any, list[Any], Any, list[Any]], None]
 """Called with the merged window, the windows that were merged, the state window of the result, and
-the state windows whose contents go into that one."""
+the other state windows, whose contents have to be added to those of that state window."""
 
 
 class _Collected(MergeCallback[Any]):
@@ -27,11 +27,7 @@ class _Collected(MergeCallback[Any]):
 
 
 class MergingWindowSet:
-    """The windows of one key.
-
-    Args:
-        table: window -> state window, for each key.
-    """
+    """The windows in flight of one key. *table*: for each key, window -> state window."""
 
     def __init__(self, assigner: MergingWindowAssigner, table: MapTable, key: Any) -> None:
         self._assigner = assigner
@@ -39,15 +35,16 @@ class MergingWindowSet:
         self._key = key
 
     def state_window(self, window: Any) -> Any:
-        """Where the contents of *window* are; None if it is not in flight."""
+        """The state window of *window*; None if *window* is not in flight."""
         return self._table.get(self._key, window)
 
     def retire(self, window: Any) -> None:
-        """The window is done."""
+        """Remove a window that has ended."""
         self._table.remove_entry(self._key, window)
 
     def add(self, window: Any, on_merge: OnMerge) -> Any:
-        """Add a window; the one it became a part of, or itself."""
+        """Add a window and merge it with others. Returns the merged window that contains it, or the
+        window itself if nothing was merged."""
         table, key = self._table, self._key
         in_flight = [known for known, _ in table.items(key)]
         collected = _Collected()
@@ -56,7 +53,7 @@ class MergingWindowSet:
         for merge_result, members in collected.merges:
             old = list(members)
             if window in old:
-                # It has no contents yet, unless it is in flight already.
+                # The window has no contents yet, unless it was in flight already.
                 old.remove(window)
                 merged_new = True
                 result = merge_result

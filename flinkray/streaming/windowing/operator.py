@@ -1,6 +1,6 @@
-"""The window operator: any assigner, trigger and evictor, record at a time.
+"""The window operator: any assigner, trigger and evictor, record by record.
 
-Tumbling and sliding windows of event time with their own trigger take the shorter way of
+Tumbling and sliding event-time windows with their default trigger use the faster operator of
 :mod:`flinkray.streaming.windowing.aligned`, with the same results.
 """
 
@@ -36,7 +36,7 @@ _IN_FLIGHT: MapStateDescriptor[Any, Any] = MapStateDescriptor("windows-in-flight
 
 @dataclass
 class WindowSpec:
-    """What was asked for on a windowed stream."""
+    """The assigner, trigger, functions and options of a windowed stream."""
 
     assigner: WindowAssigner
     trigger: Trigger
@@ -55,8 +55,11 @@ class WindowSpec:
 
 
 class WindowOperator(WithTimers):
-    """Results carry the latest timestamp of their window and come before the watermark that
-    fired them."""
+    """Assigns records to windows and evaluates the windows.
+
+    Results carry the latest timestamp of their window and come before the watermark that fires the
+    window.
+    """
 
     def __init__(self, spec: WindowSpec, keys: Keys) -> None:
         self.spec = spec
@@ -81,7 +84,7 @@ class WindowOperator(WithTimers):
         self._merging = isinstance(self.spec.assigner, MergingWindowAssigner)
         self.function_context = FunctionContext(self.timers, self.backend, merges=self._merging)
         self._evaluated: tuple[Any, Any] | None = None
-        """Window and key, for error messages."""
+        """(window, key) of the window function that is running, for error messages."""
         self.number_late_records_dropped = context.metrics.counter("numLateRecordsDropped")
 
     def open(self) -> None:
@@ -124,7 +127,7 @@ class WindowOperator(WithTimers):
         self.results.flush()
 
     def put_aside(self, block: Block, late: Sequence[int]) -> None:
-        """Late records go to their side output, or are counted."""
+        """Put late records out to their side output, or count them if there is none."""
         tag = self.spec.late_tag
         if tag is None:
             self.number_late_records_dropped.inc(len(late))
@@ -140,8 +143,11 @@ class WindowOperator(WithTimers):
         )
 
     def _put_in(self, value: Any, key: Any, timestamp: int | None) -> bool:
-        """Put a record into its windows; True if it came too late for all of them, or has none and
-        came too late for one that would have ended with it."""
+        """Put a record into its windows. Returns whether the record is late.
+
+        A record is late if all its windows were cleaned up. A record without windows is late if a
+        window that ended with it would have been cleaned up.
+        """
         windows = self._windows_of(value, timestamp)
         in_time = False
         for window in windows:
@@ -152,7 +158,7 @@ class WindowOperator(WithTimers):
             self._act(self._on_element(value, key, timestamp, window), key, window, window)
             self._register_cleanup(window)
             if len(windows) > 1 and type(value) not in IMMUTABLE:
-                value = own(value)  # each window has its own
+                value = own(value)  # each window needs its own copy
         return not in_time and (bool(windows) or self.would_be_late(timestamp))
 
     def _merge_in(self, value: Any, key: Any, timestamp: int | None) -> bool:
@@ -210,7 +216,7 @@ class WindowOperator(WithTimers):
     def _act(
         self, result: TriggerResult, key: Any, window: Any, state_window: Any, ends: bool = False
     ) -> None:
-        """What a trigger says; *ends*: the window goes in any case."""
+        """Fire or purge a window as its trigger decided. *ends*: the caller removes the window."""
         if result is TriggerResult.CONTINUE:
             return
         if result.is_fire():
@@ -219,7 +225,7 @@ class WindowOperator(WithTimers):
             self.table.remove((key, state_window))
 
     def evaluate(self, key: Any, window: Any, state_window: Any, ends: bool) -> None:
-        """Collect the results of a window, if it has contents; they go with it if it *ends*."""
+        """Collect a window's results if it has contents. *ends*: the contents may be removed."""
         contents, table, place = self.spec.contents, self.table, (key, state_window)
         self._evaluated = window, key
         if self.spec.evictor is not None:
@@ -250,13 +256,14 @@ class WindowOperator(WithTimers):
         return self._event_time and self.cleanup_time(window) <= self.timers.current_watermark
 
     def would_be_late(self, timestamp: int | None) -> bool:
-        """Of a record that is in no window: whether one that ended with it was cleaned up."""
+        """Whether a window that ended with a record without windows would have been cleaned up."""
         if timestamp is None or not self._event_time:
             return False
         return timestamp + self.spec.allowed_lateness <= self.timers.current_watermark
 
     def cleanup_time(self, window: Any) -> int:
-        """When a window goes; windows of processing time have no lateness."""
+        """Time in milliseconds at which the window is removed: its last one plus allowed lateness.
+        Windows of processing time have no allowed lateness."""
         end: int = window.max_timestamp()
         if not self._event_time:
             return end
@@ -265,7 +272,7 @@ class WindowOperator(WithTimers):
     def _register_cleanup(self, window: Any) -> None:
         cleanup = self.cleanup_time(window)
         if cleanup == MAX_TIMESTAMP:
-            return  # never: the window goes when it is purged
+            return  # never: the window is removed when it is purged
         if self._event_time:
             self.timers.register_event_time_timer(window, cleanup)
         else:
@@ -290,7 +297,7 @@ class WindowOperator(WithTimers):
         if self._merging:
             state_window = self._in_flight.get(key, window)
             if state_window is None:
-                return  # a timer of a window that was merged into another
+                return  # a timer of a window that was merged
         trigger, context = self.spec.trigger, self._trigger_context.at(key, window)
         if event_time:
             result = trigger.on_event_time(timestamp, window, context)

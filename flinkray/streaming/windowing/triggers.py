@@ -1,4 +1,4 @@
-"""Triggers: when a window is evaluated, and whether its contents go then."""
+"""Triggers decide when a window is evaluated, and whether its contents are removed then."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flinkray.state.descriptors import (
 
 
 class TriggerResult(Enum):
-    """What to do with a window."""
+    """The decision of a trigger about a window."""
 
     CONTINUE = (False, False)
     FIRE_AND_PURGE = (True, True)
@@ -30,7 +30,7 @@ class TriggerResult(Enum):
 
 
 class TriggerContext(ABC):
-    """Time, timers and state of one key's window."""
+    """Time, timers and state of a key and window."""
 
     @abstractmethod
     def get_current_processing_time(self) -> int: ...
@@ -59,56 +59,56 @@ class TriggerContext(ABC):
 
 
 class OnMergeContext(TriggerContext):
-    """The same for a window that others were merged into."""
+    """Context for a window that other windows were merged into."""
 
     @abstractmethod
     def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
-        """Make one state of those of the merged windows."""
+        """Merge the state of the merged windows into the state of this window."""
 
 
 class _Contexts:
-    """PyFlink's programs write ``Trigger.TriggerContext``."""
+    """Makes PyFlink's names ``Trigger.TriggerContext`` and ``Trigger.OnMergeContext`` available."""
 
     TriggerContext = TriggerContext
     OnMergeContext = OnMergeContext
 
 
 class Trigger(_Contexts, ABC):
-    """Decides for each key and window by itself; keeps nothing in its own attributes."""
+    """Decides when a window fires. Its state is in the context, for each key and window."""
 
     @abstractmethod
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        """A record was put into the window."""
+        """Called when a record was put into the window."""
 
     @abstractmethod
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """A processing-time timer of this trigger fires."""
+        """Called when a processing-time timer of this trigger fires."""
 
     @abstractmethod
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """An event-time timer of this trigger fires."""
+        """Called when an event-time timer of this trigger fires."""
 
     def can_merge(self) -> bool:
-        """Whether it works where windows merge."""
+        """Whether the trigger can be used with windows that merge."""
         return False
 
     @abstractmethod
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
-        """Several windows became *window*: set timers and merge state."""
+        """Called when several windows were merged into *window*: set timers and merge state."""
 
     @abstractmethod
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """The window goes: delete timers and state."""
+        """Called when the window is removed: delete its timers and state."""
 
 
 class EventTimeTrigger(Trigger):
-    """Fires when the watermark passes the window's end, and for late records at once."""
+    """Fires when the watermark passes the window's end, and at once for late records."""
 
     @staticmethod
     def create() -> EventTimeTrigger:
-        """Fires when the watermark passes the window's end."""
+        """Create the trigger."""
         return EventTimeTrigger()
 
     def on_element(
@@ -167,8 +167,6 @@ class ProcessingTimeTrigger(Trigger):
 
 
 class _NoTimers(Trigger):
-    """Base of triggers that go by records alone."""
-
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.CONTINUE
 
@@ -183,7 +181,7 @@ class _NoTimers(Trigger):
 
 
 class NeverTrigger(_NoTimers):
-    """Never fires: what global windows have until they are given another."""
+    """Never fires. The default trigger of global windows."""
 
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: TriggerContext
@@ -196,7 +194,7 @@ def _add(left: int, right: int) -> int:
 
 
 class CountTrigger(_NoTimers):
-    """Fires when so many records have come since it fired last."""
+    """Fires whenever *window_size* records have come since it fired last."""
 
     def __init__(self, window_size: int) -> None:
         if window_size <= 0:
@@ -206,7 +204,7 @@ class CountTrigger(_NoTimers):
 
     @staticmethod
     def of(window_size: int) -> CountTrigger:
-        """Fires whenever a window has so many more records."""
+        """Create a trigger that fires for every *window_size* records."""
         return CountTrigger(window_size)
 
     def on_element(
@@ -230,14 +228,14 @@ class CountTrigger(_NoTimers):
 
 
 class PurgingTrigger(Trigger):
-    """Another trigger, whose every firing empties the window."""
+    """Fires as another trigger does, and removes the window's contents each time."""
 
     def __init__(self, nested_trigger: Trigger) -> None:
         self._nested = nested_trigger
 
     @staticmethod
     def of(nested_trigger: Trigger) -> PurgingTrigger:
-        """Fires as *nested_trigger* does, and empties the window then."""
+        """Create a trigger that fires as *nested_trigger* does and removes the contents then."""
         return PurgingTrigger(nested_trigger)
 
     @staticmethod
@@ -266,7 +264,8 @@ class PurgingTrigger(Trigger):
 
 
 class DeltaTrigger(_NoTimers):
-    """Fires when a record differs by more than *threshold* from the one at which it fired last."""
+    """Fires when a record differs by more than *threshold* from the record that fired last.
+    Before the first firing, it is compared with the window's first record."""
 
     def __init__(self, threshold: float, delta_function: Callable[[Any, Any], float]) -> None:
         self._threshold = threshold

@@ -1,4 +1,4 @@
-"""Windows: buckets of records that are evaluated together."""
+"""Windows: groups of records that are evaluated together."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from flinkray.streaming.records.elements import MAX_TIMESTAMP
 
 
 class Window(Protocol):
-    """What every window has.  Windows are values: equal ones are the same, and they are hashed for
-    every record, which is why they are tuples."""
+    """The interface of all windows.
+
+    Windows are values: equal windows are the same window. They are hashed for every record; that is
+    why they are tuples.
+    """
 
     def max_timestamp(self) -> int:
-        """The latest timestamp that belongs to the window, and that of its results."""
+        """The latest timestamp in the window, which is also the timestamp of its results."""
 
 
 W = TypeVar("W")
 
 
 class MergeCallback(ABC, Generic[W]):
-    """Told what is merged."""
+    """Gets the windows that an assigner merges."""
 
     @abstractmethod
     def merge(self, to_be_merged: Iterable[W], merge_result: W) -> None: ...
 
 
 class TimeWindow(NamedTuple):
-    """From *start* up to but not including *end*, in milliseconds."""
+    """A window from *start* up to but not including *end*, in milliseconds."""
 
     start: int
     end: int
@@ -38,21 +41,21 @@ class TimeWindow(NamedTuple):
         return self.end - 1
 
     def intersects(self, other: TimeWindow) -> bool:
-        """Whether they overlap or touch."""
+        """Whether the two windows overlap or touch."""
         return self.start <= other.end and self.end >= other.start
 
     def cover(self, other: TimeWindow) -> TimeWindow:
-        """The smallest window that holds both."""
+        """The smallest window that contains both windows."""
         return TimeWindow(min(self.start, other.start), max(self.end, other.end))
 
     @staticmethod
     def get_window_start_with_offset(timestamp: int, offset: int, window_size: int) -> int:
-        """Where the window of that size begins that *timestamp* belongs to."""
+        """The start of the window of size *window_size* that contains *timestamp*."""
         return timestamp - (timestamp - offset) % window_size
 
     @staticmethod
     def merge_windows(windows: Iterable[TimeWindow], callback: MergeCallback[TimeWindow]) -> None:
-        """Call back for each group of several windows that overlap or touch."""
+        """Call *callback* for each group of several windows that overlap or touch."""
         for merged, members in merged_groups(windows):
             if len(members) > 1:
                 callback.merge(members, merged)
@@ -65,12 +68,12 @@ class TimeWindow(NamedTuple):
 
 
 class CountWindow(NamedTuple):
-    """The *id*-th window of a key that is divided by number of records."""
+    """The *id*-th window of a key whose windows are counted by records."""
 
     id: int
 
     def max_timestamp(self) -> int:
-        """The end of time."""
+        """The greatest timestamp: the window never ends."""
         return MAX_TIMESTAMP
 
     def __str__(self) -> str:
@@ -81,7 +84,7 @@ class CountWindow(NamedTuple):
 
 
 class GlobalWindow(NamedTuple):
-    """The one window that everything belongs to."""
+    """The only window of global windows, which contains all records of a key."""
 
     id: int = 0
 
@@ -90,7 +93,7 @@ class GlobalWindow(NamedTuple):
         return GLOBAL_WINDOW
 
     def max_timestamp(self) -> int:
-        """The end of time."""
+        """The greatest timestamp: the window never ends."""
         return MAX_TIMESTAMP
 
     def __str__(self) -> str:
@@ -104,7 +107,7 @@ GLOBAL_WINDOW = GlobalWindow()
 
 
 def merged_groups(windows: Iterable[TimeWindow]) -> list[tuple[TimeWindow, list[TimeWindow]]]:
-    """Windows that overlap or touch, with what each group becomes; single ones too."""
+    """(merged window, windows) for each group that overlaps or touches, single windows too."""
     groups: list[tuple[TimeWindow, list[TimeWindow]]] = []
     for window in sorted(windows):
         if groups and groups[-1][0].intersects(window):
@@ -116,4 +119,4 @@ def merged_groups(windows: Iterable[TimeWindow]) -> list[tuple[TimeWindow, list[
 
 
 AnyWindow = Any
-"""TimeWindow, CountWindow, GlobalWindow or a user's own."""
+"""TimeWindow, CountWindow, GlobalWindow or a window class of the user."""

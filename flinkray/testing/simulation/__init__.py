@@ -1,4 +1,4 @@
-"""Whole clusters on virtual time, under faults, as a seed says."""
+"""Simulates whole clusters on virtual time, with faults that the seed decides."""
 
 from flinkray.testing.simulation.blocking import SimulatedExecutor
 from flinkray.testing.simulation.conditions import Conditions

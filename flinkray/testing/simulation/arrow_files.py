@@ -1,10 +1,11 @@
-"""A simulated disk as pyarrow sees it."""
+"""Pyarrow's file system on a simulated disk."""
 
 from __future__ import annotations
 
 import errno
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 from weakref import proxy
 
@@ -13,7 +14,7 @@ from pyarrow.fs import FileInfo, FileSystemHandler, FileType, PyFileSystem
 
 
 class Disk(Protocol):
-    """What is needed of a :class:`~flinkray.testing.simulation.disk.SimulatedDisk`."""
+    """The needed part of :class:`~flinkray.testing.simulation.disk.SimulatedDisk`."""
 
     def make_directory(self, path: str) -> None: ...
     def read(self, path: str) -> bytes | None: ...
@@ -28,16 +29,19 @@ class Disk(Protocol):
 
 
 def arrow_file_system(disk: Disk) -> PyFileSystem:
-    """What Parquet files can be written to and read from; to be called as blocking work."""
+    """Return a file system for reading and writing Parquet files; use it in blocking work."""
     return PyFileSystem(_DiskHandler(disk))
 
 
 class _DiskHandler(FileSystemHandler):  # type: ignore[misc]
-    """As an object store: a file is there, and durable, when it is closed, and what is deleted is
-    gone for good.  Selectors see the files that lie right in a directory.
+    """An Arrow file system that behaves like an object store.
 
-    It does not keep its disk: Python sees no references that go through Arrow, and a disk leads to
-    its whole run, which leads to who uses this.
+    A file exists, and is durable, when it is closed. Deleted files are gone for good. Selectors see
+    the files directly in a directory.
+
+    The handler holds only a weak reference to its disk: Python's garbage collector does not see
+    references through Arrow, and a disk refers to its whole run, which refers to the user of the
+    file system.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -70,7 +74,7 @@ class _DiskHandler(FileSystemHandler):  # type: ignore[misc]
 
     def delete_dir(self, path: str) -> None:
         self._disk.delete_tree(path)
-        for folder in self._disk.unsynced(path):  # also of an attempt that failed half-way
+        for folder in self._disk.unsynced(path):  # also the changes of an earlier, failed attempt
             self._disk.sync_directory(folder)
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
@@ -115,7 +119,7 @@ class _DiskHandler(FileSystemHandler):  # type: ignore[misc]
 
 
 class _Unwritten(io.BytesIO):
-    """A file until it is closed."""
+    """A file that is being written; it exists once it is closed."""
 
     def __init__(self, handler: _DiskHandler, path: str) -> None:
         super().__init__()
@@ -126,7 +130,10 @@ class _Unwritten(io.BytesIO):
         if not self.closed:
             data = self.getvalue()
             super().close()
-            self._handler._write(self._path, data)
+            # The garbage collector closes files that a killed process left open, maybe after the
+            # run.
+            with suppress(ReferenceError):
+                self._handler._write(self._path, data)
 
 
 def _folder(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Blocking work of simulated processes: it takes a while, and no thread runs."""
+"""Blocking work of simulated processes: it takes virtual time, and no real thread runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Stepping(Protocol):
-    """A simulated process, as the blocking work in it sees it."""
+    """A simulated process, as its blocking work uses it."""
 
     blocking_cost: float
 
@@ -20,17 +20,27 @@ class Stepping(Protocol):
 
 
 class SimulatedExecutor(Executor):
-    """What stands for a pool of threads: each call is one step of the process, some time later.
+    """Replaces a thread pool: each call runs as one step of the process, some time later.
 
     Calls overtake each other, as they do in a pool.
     """
 
-    def __init__(self, duration: Callable[[], tuple[float, float]]) -> None:
-        """*duration* draws the seconds before and after the step."""
+    def __init__(
+        self,
+        duration: Callable[[], tuple[float, float]],
+        begin: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
+        """Create an executor.
+
+        Args:
+            duration: draws the seconds before and after the step.
+            begin: runs the step. None: the step is just called.
+        """
         self._duration = duration
+        self._begin = begin
 
     def run(self, process: Stepping, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        """Run as a step of *process*; the future belongs to it."""
+        """Run *function* as a step of *process*; return a future of the process."""
         future: asyncio.Future[T] = process.create_future()
         before, after = self._duration()
 
@@ -38,7 +48,7 @@ class SimulatedExecutor(Executor):
             process.blocking_cost = 0.0
             try:
                 result = function(*args)
-            except Exception as error:  # noqa: BLE001 - it is the caller's
+            except Exception as error:  # noqa: BLE001 - passed to the caller
                 process.call_later(after + process.blocking_cost, fail, error)
             else:
                 process.call_later(after + process.blocking_cost, succeed, result)
@@ -51,17 +61,20 @@ class SimulatedExecutor(Executor):
             if not future.done():
                 future.set_exception(error)
 
-        process.call_later(before, work)
+        if self._begin is None:
+            process.call_later(before, work)
+        else:
+            process.call_later(before, self._begin, work)
         return future
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Runs at once, in the present step."""
+        """Run *fn* at once, in the current step."""
         future: Future[T] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - it is the caller's
+        except Exception as error:  # noqa: BLE001 - passed to the caller
             future.set_exception(error)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Nothing is held."""
+        """Do nothing, as the executor has no threads."""

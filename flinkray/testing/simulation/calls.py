@@ -1,4 +1,4 @@
-"""Seeing the calls that endpoints handle, and on whose behalf they come."""
+"""Observes the calls that endpoints handle, and their senders."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ class ObservedCall:
     method: str
     arguments: tuple[Any, ...]
     frame: bytes | memoryview
-    """By which it came."""
+    """The frame that carried the call."""
 
     @property
     def token(self) -> bytes | None:
-        """That the caller believes in, encoded; None: it names none."""
+        """The encoded fencing token of the caller; None: the call has no token."""
         return unpack_request(self.frame)[5]
 
 
 class CallObserver:
-    """Does nothing; override what is of interest.  All run in the step of the handler."""
+    """Base of observers, whose methods do nothing; they are called in the step of the handler."""
 
     def begins(self, call: ObservedCall) -> None:
-        """Its handler has not run yet."""
+        """Called before the handler runs."""
 
     def began(self, call: ObservedCall) -> None:
-        """Its handler has returned, or waits for the first time."""
+        """Called when the handler has returned or failed, or waits for the first time."""
 
     def succeeded(self, call: ObservedCall, result: object) -> None:
-        """Its handler has returned; the answer is not sent yet."""
+        """Called when the handler has returned, before the answer is sent."""
 
 
 @contextmanager
 def observed_calls(observer: CallObserver) -> Iterator[None]:
-    """For the length of a simulation: *observer* sees all calls that are handled in it."""
+    """Report all calls that endpoints handle inside the context to *observer*."""
 
     class Server(dispatch.ServerConnection):
-        """Knows the frame that it is at."""
+        """Remembers the frame that it handles."""
 
         def frame_received(self, frame: bytes | memoryview) -> None:
             self.frame = frame
             super().frame_received(frame)
 
     class Observed(HandlerCall):
-        """Tells of itself."""
+        """Reports itself to the observer."""
 
         __slots__ = ("seen",)
 

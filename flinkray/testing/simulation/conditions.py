@@ -1,4 +1,4 @@
-"""What the weather does to frames."""
+"""The conditions that frames and processes meet in the simulated network."""
 
 from __future__ import annotations
 
@@ -7,45 +7,52 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Conditions:
-    """Of the network and of what supervises processes, now; times in virtual seconds.
+    """The current conditions of the network and of process supervision, in virtual seconds.
 
-    The shares are probabilities of a frame; at most one of them befalls it.
+    The fractions are probabilities per frame; at most one of these faults happens to a frame.
     """
 
     latency: tuple[float, float] = (0.0001, 0.001)
-    """Shortest and longest time that a frame takes."""
+    """The shortest and longest time that a frame takes."""
     loss: float = 0.0
-    """It never arrives, as if a buffer had been full at the other side.
+    """The fraction of frames that never arrive, as if a buffer was full at the other side.
 
     Notices of ends and requests to stop are not lost, and a call that waits without a deadline
-    loses its connection instead: no time-out would ever tell its caller."""
+    loses its connection instead, as no timeout would ever end its wait.
+    """
     duplication: float = 0.0
-    """It arrives twice, the second time whenever it likes."""
+    """The fraction of frames that arrive twice, the second time at any later moment."""
     breaks_before: float = 0.0
-    """The connection breaks, and it does not arrive."""
+    """The fraction of frames that do not arrive because the connection breaks."""
     breaks_after: float = 0.0
-    """It arrives, and then the connection breaks: who sent it cannot know that it has arrived."""
+    """The fraction of frames that arrive just before the connection breaks.
+
+    The sender cannot know that such a frame has arrived.
+    """
     delay: float = 0.0
-    """It takes up to :attr:`longest_delay`; later ones of its connection wait for it."""
+    """The fraction of frames that take up to :attr:`longest_delay`.
+
+    Later frames of the same connection wait for such a frame.
+    """
     longest_delay: float = 2.0
     connect_timeout: float = 5.0
-    """For which a connection that gets no answer is tried."""
+    """How long a connection attempt without an answer goes on."""
     silence_timeout: float = 15.0
-    """After which a connection to a lost node, or across a partition, is taken to be broken."""
+    """How long until a connection to a lost node, or across a partition, counts as broken."""
     start: tuple[float, float] = (0.001, 0.1)
-    """That a process takes until it makes its endpoint."""
+    """The shortest and longest time until a new process makes its endpoint."""
     restart: tuple[float, float] = (0.001, 1.0)
-    """From a death until the process is started again."""
+    """The shortest and longest time from a death until the process is started again."""
     orphans_live: tuple[float, float] = (0.0, 0.05)
-    """For which a process outlives its owner's sudden death."""
+    """The shortest and longest time that a process outlives its owner's sudden death."""
     node_death_noticed: tuple[float, float] = (1.0, 10.0)
-    """Until the supervisor has found out that a node is lost."""
+    """The shortest and longest time until the supervisor notices that a node is lost."""
     provider: tuple[float, float] = (0.0, 0.02)
-    """That the provider of workers takes before it does what it is asked for, and to say so."""
+    """The shortest and longest time that the provider of workers takes to act, and to report."""
     blocking: tuple[float, float] = (0.0, 0.002)
-    """That a call of ``run_blocking`` takes."""
+    """The shortest and longest time that a call of ``run_blocking`` takes."""
 
     @property
     def faulty(self) -> float:
-        """Share of the frames that something befalls."""
+        """The fraction of the frames that suffer a fault."""
         return self.loss + self.duplication + self.breaks_before + self.breaks_after + self.delay

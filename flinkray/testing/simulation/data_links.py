@@ -1,9 +1,9 @@
-"""The channels between the tasks of simulated processes: real connections over simulated wires."""
+"""The data channels between simulated task processes: real connections on simulated wires."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from flinkray.core.errors import RpcConnectionError
 from flinkray.streaming.network import (
@@ -15,18 +15,25 @@ from flinkray.streaming.network import (
     Welcome,
     Wire,
 )
+from flinkray.streaming.network.connection import ReceivingChannel
+from flinkray.streaming.network.views import RemoteView
 from flinkray.testing.simulation.link import End, SimulatedConnection, Weather
 from flinkray.testing.simulation.network import SimulatedNetwork
 from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.simulation.service import SimulatedRpcService
 
 _MILDER = 0.1
-"""What breaks connections for calls breaks those for data so much more rarely: each costs a
-restart of tasks, and there are many more frames."""
+"""The factor for breaks of data connections, compared with connections for calls.
+
+Data connections break more rarely, as each break costs a restart of tasks, and there are many more
+frames.
+"""
 
 
 class DataWeather(Weather):
-    """What befalls data: as in TCP it is late, or its connection breaks."""
+    """The faults of data frames: as in TCP, they come late, or their connection breaks."""
+
+    repeats = None
 
     def __init__(self, network: SimulatedNetwork) -> None:
         self._network = network
@@ -61,7 +68,7 @@ class DataWeather(Weather):
 
 
 class SteppedWire(Wire):
-    """One end.  What is sent goes out at once; what has come is there to be read."""
+    """One end of a data connection: sends at once, and keeps received data until it is read."""
 
     is_on_one_node = False
 
@@ -105,7 +112,7 @@ class SteppedWire(Wire):
 
 
 class SteppedConnection(Connection):
-    """Neither reads nor writes in threads: whole frames come as callbacks of the process."""
+    """A connection without threads: whole frames arrive as callbacks of the process."""
 
     most_sent_at_once = 1_000_000
 
@@ -114,16 +121,25 @@ class SteppedConnection(Connection):
         assert isinstance(wire, SteppedWire)
         self._stepped = wire
         self._reader = FrameReader(wire)
-        self._is_starting = True  # its environment's lock is held
+        self._is_starting = True  # the lock of its environment is held
         wire.end.attach(self)
         self._is_starting = False
+
+    def channels_from(
+        self, producer: SteppedConnection
+    ) -> Iterator[tuple[ReceivingChannel, RemoteView]]:
+        """Yield both ends of each open channel; *producer* is the connection at the other end."""
+        for number, channel in self._channels.items():
+            view = producer._views.get(number)
+            if view is not None:
+                yield channel, view
 
     def frame_received(self, frame: bytes | memoryview) -> None:
         self._stepped.received(bytes(frame))
         self.read_frames(self._reader)
 
     def frame_refused(self, reason: str) -> None:
-        """Any bytes are a frame."""
+        """Do nothing: any bytes are a valid frame."""
 
     def connection_lost(self, reason: str) -> None:
         if self._is_starting:
@@ -133,7 +149,7 @@ class SteppedConnection(Connection):
 
 
 class SteppedTransport:
-    """Listens in one process, and connects to others."""
+    """Listens for data connections in one process, and connects to other processes."""
 
     connection_type: type[Connection] = SteppedConnection
     strangers = 0
@@ -149,7 +165,7 @@ class SteppedTransport:
         service.network.data_listeners[incarnation] = self
 
     def dial(self, address: DataAddress, identity: str) -> Wire:
-        """Takes no time, since locks are held meanwhile."""
+        """Connect to another process; takes no virtual time, as the caller holds locks."""
         network, process = self._network, self._process
         target = network.data_listeners.get(address.incarnation)
         if not isinstance(target, SteppedTransport) or target.is_gone:
@@ -165,7 +181,7 @@ class SteppedTransport:
 
     @property
     def is_gone(self) -> bool:
-        """Nobody connects to it any more."""
+        """Whether the process is dead or banished, so that nobody connects to it any more."""
         return not self._process.is_alive or self._process.is_banished
 
     def close(self) -> None:
@@ -173,7 +189,7 @@ class SteppedTransport:
 
 
 class SteppedTimers(Timers):
-    """Each is a callback of the process."""
+    """Timers that are callbacks of the process."""
 
     def __init__(self, service: SimulatedRpcService) -> None:
         super().__init__(service.clock)

@@ -18,19 +18,17 @@ def simulate(
 ) -> Callable[[Scenario], Callable[..., None]]:
     """Make a pytest test of ``async def test(simulation: Simulation, …)``.
 
-    It runs with the seeds 0 to *seeds* - 1, each in a :class:`Simulation` of its own that is made
-    with *faults* and *options*; other parameters are fixtures, shared by all seeds of the test.
-    ``pytest --seeds N`` runs N seeds, ``--first-seed S`` begins at S and ``--seed S`` runs that
-    one.  A failure shows the seed, the end of its story and the command that replays it.
+    The seeds 0 to *seeds* - 1 run in :class:`Simulation` objects with *faults* and *options*; other
+    parameters are fixtures, shared by all seeds. ``pytest --seeds N`` runs N seeds,
+    ``--first-seed S`` begins at S and ``--seed S`` runs only seed S. A failure shows the seed, the
+    end of its story and the command that replays it.
 
-    Raises:
-        TypeError: the test is not ``async``, or takes no *simulation*.
-        ValueError: there is no seed.
+    Raises TypeError: not ``async``, or without *simulation*; ValueError: *seeds* is below 1.
     """
     if seeds < 1:
         raise ValueError(f"at least one seed is needed, got {seeds}")
 
-    import pytest  # which those who use the rest of this package may not have
+    import pytest  # users of the other modules of this package may not have pytest
 
     from flinkray.testing import pytest_plugin
     from flinkray.testing.simulation.seed_runner import run_seeds

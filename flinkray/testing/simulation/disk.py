@@ -1,4 +1,4 @@
-"""Simulated disks: what is written is not yet durable, and a crash comes at the worst moment."""
+"""Simulated disks: written data is not durable at once, and crashes come at the worst moment."""
 
 from __future__ import annotations
 
@@ -15,70 +15,73 @@ from random import Random
 from flinkray.ha.directory import FileSystem
 from flinkray.testing.simulation.errors import ProcessDied
 from flinkray.testing.simulation.process import SimulatedProcess
+from flinkray.testing.simulation.step_threads import StepThread
 
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """The content that a path leads to."""
-
     data: bytes
     written: int
-    """Number of the write, for the order."""
+    """The number of the last write, for the order of listings."""
     durable: bytes | None = None
-    """What is on the platter; None: nothing yet."""
+    """The durable content; None: nothing is durable yet."""
 
 
 class SimulatedDisk(FileSystem):
-    """Files by path, as a POSIX file system keeps them.
+    """Files by path, with the guarantees of a POSIX file system.
 
-    What a process has written is there for others at once and survives its death, except that a
-    write in whose middle it dies leaves a beginning.  When the power goes, content that was not
-    synced is lost or torn, and of the changes of names since the last sync of their directory the
-    last ones are undone.  All operations raise OSError while the disk fails; they are to be called
-    as blocking work (:meth:`RpcService.run_blocking`), which then takes as long as they say.
+    Other processes see what a process has written at once, and it survives the process's death; if
+    a process dies in the middle of a write, a beginning of the data stays. When the power fails,
+    content that was not synced is lost or torn, and the last name changes since the last sync of
+    their directory are undone.
+
+    All operations raise OSError while the disk fails. Call them as blocking work
+    (:meth:`RpcService.run_blocking`), which then takes as long as the operations say.
     """
 
     def __init__(self, name: str, random: Random, tell: Callable[..., None]) -> None:
         """*tell* adds a line to the story."""
         self.name = name
         self.failing = 0.0
-        """Share of the operations that fail, some of them after they had their effect."""
+        """The fraction of operations that fail, some of them after they took effect."""
         self.slowness = 0.0
-        """Seconds that an operation takes at most."""
+        """The longest time that an operation takes, in seconds."""
         self.slow_for = math.inf
-        """Seconds that all operations of one piece of blocking work take at most: it is mended
-        meanwhile."""
+        """The most seconds that all operations of one piece of blocking work take together.
+
+        After that time the slow disk is repaired.
+        """
         self.is_full = False
-        """Nothing more can be written; a file that was to be is cut short."""
+        """Whether the disk is full: a file that is being written is cut short."""
         self.reorders = 0.0
-        """Share of the losses of power after which any of the changes of names that were not
-        synced are there, and not the first ones."""
+        """The fraction of power losses that keep random unsynced name changes."""
         self.late_listing = 0.0
-        """For so many seconds a listing may lack what is new, and have what was deleted: see
-        :meth:`listed_late`."""
+        """Seconds for which :meth:`listed_late` may omit new files and list deleted files."""
         self.torn = 0.0
-        """Share of the changes in whose middle the process is killed that makes them."""
+        """The fraction of changes in the middle of which the changing process is killed."""
         self.spares: tuple[str, ...] = ()
-        """What the names of processes begin with that are not."""
+        """Prefixes of the names of processes that are never killed this way."""
         self.intercept: Callable[[str, str], bool] | None = None
-        """Asked of every operation (as ``"sync"``) and its path: whether it is to fail after it had
-        its effect."""
+        """Called for each operation (such as ``"sync"``) and path.
+
+        It returns whether the operation must fail after it took effect.
+        """
         self.changes = 0
-        """So many times something has changed, or become durable."""
+        """How many times something has changed, or become durable."""
         self.losses = 0
-        """So many times something that was there may have gone."""
+        """How many times existing data may have been lost."""
         self._tell = tell
         self._random = random
         self._writes = 0
         self._entries: dict[str, _File] = {}
         self._durable_entries: dict[str, _File] = {}
         self._unsynced: dict[str, list[tuple[str, _File | None, int]]] = {}
-        """Changes of names by directory, in their order; those of one operation have one number."""
+        """Name changes by directory, in order; the changes of one operation share a number."""
         self._operations = 0
         self._recent: deque[tuple[float, str]] = deque()
-        """When names have come or gone, where listings are late."""
+        """Times and paths of recent name changes, for late listings."""
         self._directories: dict[str, bool] = {"": True}
-        """Path -> whether its name in its parent is durable."""
+        """For each directory: whether its name in its parent is durable."""
 
     # --- what a process does ----------------------------------------------------------------------
 
@@ -108,7 +111,7 @@ class SimulatedDisk(FileSystem):
         fails_after = self._operate("write", path)
         self._need_directory(_split(path)[0])
         if not data:
-            self._need_room(path)  # there is the name, or there is none
+            self._need_room(path)  # an empty file has only a name: it is there or not
         self._writes += 1
         file = self._entries.get(path)
         is_torn = self._is_killed()
@@ -168,7 +171,7 @@ class SimulatedDisk(FileSystem):
         return path in self._directories
 
     def remove_directory(self, path: str) -> None:
-        """One that is not empty stays, and so may, after a loss of power, one that was removed."""
+        """Remove a directory, if it is empty; a power loss may bring it back."""
         fails_after = self._operate("delete", path)
         inside = f"{path}/"
         if path and not any(p.startswith(inside) for p in (*self._entries, *self._directories)):
@@ -176,26 +179,32 @@ class SimulatedDisk(FileSystem):
         self._end("delete", path, fails_after)
 
     def unsynced(self, directory: str) -> Sequence[str]:
-        """Those in it, and itself, in which names have changed that are not durable."""
+        """Return *directory* and its subdirectories, if they have unsynced name changes."""
         inside = f"{directory}/"
         return [path for path in self._unsynced if path == directory or path.startswith(inside)]
 
     def holds(self, path: str) -> bool:
-        """For invariants: whether there is such a file; neither fails nor takes time."""
+        """For invariants: return whether the file exists; neither fails nor takes time."""
         return path in self._entries
 
     def content(self, path: str) -> bytes | None:
-        """For invariants, as :meth:`holds`; None: there is no such file."""
+        """For invariants: return the content of the file, or None; neither fails nor takes time."""
         file = self._entries.get(path)
         return None if file is None else file.data
 
     def paths(self) -> Iterable[str]:
-        """For invariants, as :meth:`holds`: of all files."""
+        """For invariants: return the paths of all files; neither fails nor takes time."""
         return self._entries
 
+    def durable_paths(self) -> Iterable[str]:
+        """For invariants: return the paths of the files whose names are durable."""
+        return self._durable_entries
+
     def durable(self, path: str) -> bytes | None:
-        """For invariants: what would be there if the power went now and all were lost that can be;
-        None: nothing, or something that is torn."""
+        """For invariants: return the content that would survive the worst power loss now.
+
+        None: nothing would survive, or only a torn file.
+        """
         file = self._durable_entries.get(path)
         if file is None or not all(self._directories.get(p) for p in _parents(path)):
             return None
@@ -204,7 +213,7 @@ class SimulatedDisk(FileSystem):
     # --- fate -------------------------------------------------------------------------------------
 
     def lose_power(self) -> None:
-        """The machine stops: what was not synced is lost, or half of it is."""
+        """Lose the power of the machine: unsynced data is lost completely or partly."""
         self.changes += 1
         self.losses += 1
         random = self._random
@@ -233,7 +242,7 @@ class SimulatedDisk(FileSystem):
         return [(path, file) for path, file, _ in changes[: random.randint(0, len(changes))]]
 
     def listed_late(self, directory: str) -> Sequence[str]:
-        """As :meth:`list`, from a storage whose listings are late."""
+        """List a directory as :meth:`list` does, from a storage whose listings are late."""
         names = dict.fromkeys(self.list(directory))
         process = self._process()
         if self.late_listing and process is not None:
@@ -250,7 +259,7 @@ class SimulatedDisk(FileSystem):
         return tuple(names)
 
     def discard(self, path: str) -> None:
-        """Somebody has deleted that file, and it is gone for good."""
+        """Remove a file for good, as if somebody had deleted it durably."""
         self.changes += 1
         self.losses += 1
         for entries in (self._entries, self._durable_entries):
@@ -259,14 +268,13 @@ class SimulatedDisk(FileSystem):
             changes[:] = [change for change in changes if change[0] != path]
 
     def wipe(self) -> None:
-        """Another disk is in its place."""
+        """Replace the disk by an empty one."""
         self._entries.clear()
         self._durable_entries.clear()
         self._unsynced.clear()
         self._directories = {"": True}
 
     def _lose_directory(self, lost: str) -> None:
-        """With all that is in it."""
         inside = f"{lost}/"
         for path in [p for p in self._directories if p == lost or p.startswith(inside)]:
             del self._directories[path]
@@ -287,7 +295,7 @@ class SimulatedDisk(FileSystem):
         return f"simulated://{self.name}/{path}"
 
     def _link(self, path: str, file: _File | None, *, is_same: bool = False) -> None:
-        """*is_same*: the same operation has changed a name before."""
+        """Change the file of a name; *is_same*: whether this belongs to the previous operation."""
         self.losses += file is None
         self._operations += not is_same
         _put(self._entries, path, file)
@@ -296,7 +304,10 @@ class SimulatedDisk(FileSystem):
             self._recent.append((process.time(), path))
 
     def _operate(self, what: str, path: str) -> bool:
-        """An operation begins; returns whether it is to fail after its effect."""
+        """Begin an operation; return whether the operation must fail after it took effect."""
+        thread = StepThread.current()
+        if thread is not None and thread.before_disk is not None:
+            thread.before_disk()
         self.changes += what not in ("read", "list")
         process = self._process()
         if process is not None:
@@ -350,7 +361,7 @@ def _split(path: str) -> tuple[str, str]:
 
 @lru_cache(4096)
 def _parents(path: str) -> tuple[str, ...]:
-    """The directories that a file is in, one in the other."""
+    """Return the directories that contain a file, innermost first."""
     directory = _split(path)[0]
     return (directory, *_parents(directory)) if directory else ()
 

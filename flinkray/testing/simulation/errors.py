@@ -1,31 +1,30 @@
-"""What goes wrong with a simulated run itself."""
+"""Errors of a simulated run itself."""
 
 from __future__ import annotations
 
 
 class SimulationError(RuntimeError):
-    """A simulated run cannot go on; the text says why, its story how it came to this."""
+    """A simulated run cannot go on; the text says why, and its story shows how this came about."""
 
 
 class NothingWillHappenError(SimulationError):
-    """The program waits for something that nobody will ever do, or has waited too long for it."""
+    """The program waits for an event that will never happen, or has waited too long."""
 
 
 class LivelockError(SimulationError):
-    """Callbacks follow each other without end and no time passes."""
+    """Callbacks follow each other without end, and no time passes."""
 
 
 class ForbiddenInSimulationError(SimulationError):
-    """A thread, a real sleep, a real socket or another process was asked for; names the call site.
+    """The program asked for a thread, a real sleep, a real socket or another process.
 
-    Pass blocking work to ``RpcService.run_blocking``, sleep with ``asyncio.sleep``, and talk by
-    gateways.
+    The text has the call site. Use ``RpcService.run_blocking``, ``asyncio.sleep`` and gateways.
     """
 
 
 class UnhandledError(SimulationError):
-    """An exception that nobody awaits; it is the cause of this one."""
+    """An exception that nobody awaits; the exception is the cause of this error."""
 
 
 class ProcessDied(BaseException):
-    """Unwinds the blocking work of a process that died in the middle of it."""
+    """Unwinds the blocking work of a process that died in the middle of the work."""

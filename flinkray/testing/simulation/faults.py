@@ -1,123 +1,171 @@
-"""What may go wrong in a scenario, and the process that makes it go wrong."""
+"""The faults that a scenario allows, and the process that causes them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import inf
 from random import Random
 
-from flinkray.rpc.wire.envelope import Kind, unpack
+from flinkray.rpc.calls.connection import ClientConnection
+from flinkray.rpc.calls.metrics import MethodRecorder
+from flinkray.rpc.wire.envelope import Kind, unpack, unpack_request
 from flinkray.testing.simulation.disk import SimulatedDisk
 from flinkray.testing.simulation.link import End
 from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.simulation.seeds import stream
+from flinkray.testing.simulation.step_threads import StepThread
 from flinkray.testing.simulation.world import World
 
 _AIMS_ALONE = 0.4
-"""Share of the seeds in which there is nothing but aims."""
+"""The fraction of seeds in which all faults but aims are off."""
 _CLOSED = 0.3
-"""Share of the seeds in which one method is closed, where a scenario names some."""
+"""The fraction of seeds in which one method is closed, if a scenario names any."""
 _SHARES = ("loss", "duplication", "breaks_before", "breaks_after", "delay")
 _VARIED = (*_SHARES, "torn_writes", "clock_error", "reorders", "late_listing")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """Which kinds of faults a scenario allows, and how much of each; times in virtual seconds.
+    """The kinds of faults that a scenario allows, and how many of each; times in virtual seconds.
 
-    With :attr:`vary` these are what a seed may come to: each seed leaves some kinds out and takes
-    more or less of the others, so that it also meets what only shows when something else is quiet.
-    Some seeds have nothing but :attr:`aimed`, or one of :attr:`closed`: what a single lost message
-    leaves behind is soon gone where processes die all the time.
+    With :attr:`vary` these values are upper limits: each seed leaves some kinds out and uses more
+    or less of the others, so that a seed also finds errors that only show while other faults are
+    absent. Some seeds have only :attr:`aimed` faults, or one :attr:`closed` method: the effect of a
+    single lost message soon disappears where processes die all the time.
     """
 
     loss: float = 0.0
-    """Share of the frames that never arrive; for this and the next four see :class:`Conditions`."""
+    """The fraction of frames that never arrive (:class:`Conditions`, as for the next four)."""
     duplication: float = 0.0
-    """Share that arrives twice."""
+    """The fraction of frames that arrive twice."""
     breaks_before: float = 0.0
-    """Share in place of which the connection breaks."""
+    """The fraction of frames that do not arrive because the connection breaks."""
     breaks_after: float = 0.0
-    """Share after whose arrival the connection breaks: handled, and the caller sees an error."""
+    """The fraction of frames that are handled, but then the connection breaks.
+
+    The caller sees an error.
+    """
     delay: float = 0.0
-    """Share that takes up to two seconds."""
+    """The fraction of frames that take up to two seconds."""
 
     reset_every: float = 0.0
-    """Mean seconds between two broken connections; 0: never.  So are the following."""
+    """Mean seconds between two broken connections; 0: never."""
     crash_every: float = 0.0
-    """A process is killed, now or in the middle of what it does; restarted as its spec says."""
+    """Mean seconds between two kills, at once or in the middle of a process's work; 0: never.
+
+    The process is restarted as its spec says.
+    """
+    together_every: float = 0.0
+    """Mean seconds until two processes of different kinds are killed within a second; 0: never.
+
+    In a third of the cases another process is killed within 18 s.
+    """
+    slow_restarts: float = 0.0
+    """The longest time in seconds from the death of a process until it is restarted.
+
+    0: as the network's conditions say.
+    """
     hang_every: float = 0.0
-    """A process stops as by SIGSTOP, and goes on after a while."""
+    """Mean seconds until a process stops as by SIGSTOP, and goes on after a while; 0: never."""
     slow_every: float = 0.0
-    """For a while each callback of a process takes up to 50 ms."""
+    """Mean seconds until, for a while, each callback of a process takes up to 50 ms; 0: never."""
     partition_every: float = 0.0
-    """For a while some processes or nodes cannot reach others, in one direction or in both."""
+    """Mean seconds between two partitions of processes or nodes; 0: never.
+
+    A partition lasts for a while, and cuts one or both directions.
+    """
     node_crash_every: float = 0.0
-    """A node dies with all its processes; it comes back after a while, with or without its disk."""
+    """Mean seconds until a node dies with all its processes; 0: never.
+
+    The node comes back after a while, with or without its disk.
+    """
     storage_every: float = 0.0
-    """For a while a disk, or the shared storage, fails or takes its time."""
+    """Mean seconds until a disk or the shared storage fails or is slow for a while; 0: never."""
     power_every: float = 0.0
-    """A disk, or the shared storage, loses its power: what was not synced is lost."""
+    """Mean seconds until a disk or the shared storage loses power and unsynced data; 0: never."""
     full_every: float = 0.0
-    """For a while a disk, or the shared storage, is full."""
+    """Mean seconds until a disk or the shared storage is full for a while; 0: never."""
     freeze_every: float = 0.0
-    """A process stops as by SIGSTOP and never goes on, not even when the faults are over."""
+    """Mean seconds until a process stops for good, as by SIGSTOP; 0: never."""
     banish_every: float = 0.0
-    """A process that stops, or is well, is taken for dead by what supervises it: its successor is
-    started, and it goes on, or wakes up after as much as a minute, beside it for a while."""
+    """Mean seconds until a supervisor takes a stopped or healthy process for dead; 0: never.
+
+    The supervisor starts a successor. The process goes on, or wakes up after at most a minute, and
+    runs beside the successor for a while.
+    """
 
     aimed: float = 0.0
-    """Share of the methods whose calls, and of those whose answers, something befalls: they are
-    lost, doubled, late, or held back until their sender has a successor; who sends or gets them is
-    killed or hangs just then; or the shared storage fails or loses its power, if that may be."""
+    """The fraction of methods whose calls, and of methods whose answers, are aimed at.
+
+    Such messages are lost, duplicated or late; or their sender or receiver is killed, hangs or is
+    replaced; or the shared storage fails or loses its power, if these faults are allowed.
+    """
     aims_lose: bool = True
-    """Whether messages that are aimed at may be lost or late although who has sent them, and who
-    was to get them, goes on.  Otherwise only processes and the storage are aimed at."""
+    """Whether aimed messages may be lost or late while both their processes live on.
+
+    If False, aims hit only processes and the storage.
+    """
 
     closed: tuple[str, ...] = ()
-    """Methods, as ``TaskExecutor.free_slot`` for one that processes of this kind serve.  In some
-    seeds one of them is closed: its first calls, or its first answers, are lost, all of them, or
-    their connections break.  Nothing else goes wrong there, but that processes may be killed.  Who
-    is named twice is closed twice as often."""
+    """Methods that may be closed, such as ``TaskExecutor.free_slot`` of processes of that kind.
+
+    A seed may close one of them: its first calls, its first answers or all are lost, or connections
+    break, and there are no other faults but kills. A method named twice is closed twice as often.
+    """
+
+    repeated: float = 0.0
+    """The fraction of requests of :attr:`repeatable` methods that are sent again.
+
+    The sender repeats the request within ten seconds, as if the answer had been lost. A connection
+    drops repeated frames, but not repeated requests.
+    """
+    repeatable: tuple[str, ...] = ()
+    """Methods, named as in :attr:`closed`, whose senders call again until they get an answer."""
 
     torn_writes: float = 0.0
-    """Share of the changes on disks in whose middle the process is killed."""
+    """The fraction of changes on disks in the middle of which the process is killed."""
+    paused_work: float = 0.0
+    """The fraction of blocking work in which the process is paused between two disk operations.
+
+    The process stops, as by SIGSTOP, and is taken for dead. It goes on with the work beside its
+    successor.
+    """
     reorders: float = 0.0
-    """Share of the losses of power after which changes of names that were not synced are there in
-    no order."""
+    """The fraction of power losses that keep any unsynced name changes, in no order."""
     late_listing: float = 0.0
-    """Seconds for which the storage of checkpoints may list what was deleted, or not list what is
-    new."""
+    """Seconds for which checkpoint storage may list deleted files, or not list new files."""
     lost_disks: float = 0.0
-    """Share of the crashes that take the disk of the process or node with them."""
+    """The fraction of crashes that destroy the disk of the process or node."""
 
     clock_error: float = 0.0
-    """Seconds by which the wall clock of a process is wrong at most, as long as it lives."""
+    """The largest error in seconds of a process's wall clock, constant while the process lives."""
 
     longest: float = 30.0
-    """That a hang, a slowness, a partition or the absence of a node lasts; most are shorter."""
+    """The longest time of a hang, a slowness, a partition or a node's absence; most are shorter."""
     since: float = 0.0
     """Nothing goes wrong before this time."""
     until: float = inf
-    """Nothing goes wrong after this time, and what was broken is mended."""
+    """Nothing goes wrong after this time, and all faults are repaired."""
     spare: tuple[str, ...] = ()
-    """What the names of processes begin with that are never killed, stopped or slowed down."""
+    """Prefixes of the names of processes that are never killed, stopped or slowed down."""
     only_killed: tuple[str, ...] = ()
-    """What the names of processes begin with that neither freeze nor are banished: only their death
-    has something take their place."""
+    """Prefixes of the names of processes that neither freeze nor are banished.
+
+    Only the death of such a process lets a successor take its place.
+    """
     vary: bool = True
 
     def of_disk(self, disk: SimulatedDisk) -> None:
-        """What is always so of a new disk."""
+        """Apply the constant faults to a new disk."""
         disk.torn, disk.spares = self.torn_writes, self.spare
         disk.reorders = self.reorders
         disk.late_listing = self.late_listing
 
     def of_seed(self, random: Random) -> Faults:
-        """What one seed makes of it."""
+        """Return the faults of one seed, drawn from these limits."""
         if not self.vary:
             return self
         changes: dict[str, float] = {}
@@ -141,23 +189,28 @@ class Faults:
         return replace(self, closed=closed, **changes)  # type: ignore[arg-type]
 
 
+_LONGEST_UNTIL_THIRD = 18.0
+"""The longest time in seconds from the second death to the third."""
 _LONGEST_SLEEP, _LONGEST_EXILE = 60.0, 10.0
-"""Seconds that a banished process hangs, and that it acts after that."""
+"""The longest times in seconds that a banished process hangs, and then acts."""
+_MOST_BEFORE_PAUSE = 12
+"""The most disk operations before a pause in blocking work: about one change of an epoch."""
 
 
 class Nemesis:
-    """Carries out the :class:`Faults` of one seed, from a process of its own."""
+    """Causes the :class:`Faults` of one seed, from its own process."""
 
     def __init__(self, simulation: World, faults: Faults, random: Random) -> None:
         self.faults = faults
         self._simulation = simulation
         self._random = random
         self._process = simulation.scheduler.new_process("faults")
+        self._random_of_work = stream(simulation.seed, "paused work")
         self._mending: list[Callable[[], None]] = []
         self.has_ended = asyncio.Event()
 
     def begin(self) -> None:
-        """From now on; to be called once."""
+        """Begin to cause faults; call this once."""
         since = self.faults.since
         if since > 0:
             self._process.post(since, self._make_weather)
@@ -166,6 +219,7 @@ class Nemesis:
         for kind, act in (
             ("reset_every", self._reset),
             ("crash_every", self._crash),
+            ("together_every", self._crash_together),
             ("hang_every", self._hang),
             ("slow_every", self._slow),
             ("partition_every", self._partition),
@@ -186,6 +240,12 @@ class Nemesis:
         network = self._simulation.network
         if self.faults.aimed > 0 or self.faults.closed:
             network.aim(Aims(self._simulation, self.faults))
+        if self.faults.repeated > 0:
+            network.repeats = RepeatedRequests(self._simulation, self.faults)
+        if self.faults.slow_restarts > 0:
+            soonest, usual = network.conditions.restart
+            restart = soonest, max(usual, self.faults.slow_restarts)
+            network.set_conditions(replace(network.conditions, restart=restart))
         network.set_conditions(
             replace(
                 network.conditions,
@@ -198,7 +258,7 @@ class Nemesis:
         )
 
     def end(self) -> None:
-        """Nothing goes wrong from now on; what is broken is mended.  Idempotent."""
+        """Stop all faults, and repair what is broken. Idempotent."""
         if not self._process.is_alive:
             return
         self._process.die("the faults are over")
@@ -206,6 +266,7 @@ class Nemesis:
         if network.aims is not None:
             network.aims.end()
         network.aim(None)
+        network.repeats = None
         network.set_conditions(
             replace(
                 network.conditions,
@@ -233,14 +294,19 @@ class Nemesis:
             await act()
 
     async def _for_a_while(self, mend: Callable[[], None]) -> None:
-        """Go on after some time, or with the end of all faults; then *mend*."""
+        """Wait for some time, or until all faults end; then call *mend*."""
         self._mending.append(mend)
         await asyncio.sleep(self.faults.longest * self._random.random() ** 3)
         self._mending.remove(mend)
         mend()
 
-    def _victim(self, *, for_good: bool = False) -> SimulatedProcess | None:
-        """*for_good*: it will not come to itself, so others must be able to know of it."""
+    def _victim(
+        self, *, for_good: bool = False, besides: Collection[str] = ()
+    ) -> SimulatedProcess | None:
+        """Choose a process that a fault may hit, of no kind in *besides*; None: there is none.
+
+        *for_good*: the process will not recover, so other processes must be able to notice that.
+        """
         kinds: dict[str, list[SimulatedProcess]] = {}
         spared = self.faults.spare
         if for_good:
@@ -248,11 +314,24 @@ class Nemesis:
         for process in self._simulation.victims():
             if for_good and not process.has_started:
                 continue
-            if not process.name.startswith(spared or ("\0",)):
+            is_spared = process.name.startswith(spared or ("\0",)) or process.kind in besides
+            if not is_spared:
                 kinds.setdefault(process.kind, []).append(process)
         if not kinds:
             return None
         return self._random.choice(kinds[self._random.choice(list(kinds))])
+
+    async def _crash_together(self) -> None:
+        pauses = [0.0, self._random.random()]
+        if self._random.random() < 1 / 3:
+            pauses.append(_LONGEST_UNTIL_THIRD * self._random.random())
+        kinds: list[str] = []
+        for pause in pauses:
+            await asyncio.sleep(pause)
+            victim = self._victim(besides=kinds)
+            if victim is not None:
+                kinds.append(victim.kind)
+                self._simulation.crash(victim)
 
     async def _reset(self) -> None:
         connections = [c for c in self._simulation.network.connections() if not c.is_broken]
@@ -272,11 +351,11 @@ class Nemesis:
         if witness is not None:
             self._simulation.hang(witness)
         self._simulation.crash(victim, after_steps=steps, keep_disk=keep)
-        if witness is not None:  # which finds a successor where it left the victim
+        if witness is not None:  # when it resumes, it finds a successor in the place of the victim
             await self._for_a_while(lambda: self._simulation.resume(witness))
 
     def _witness(self, victim: SimulatedProcess) -> SimulatedProcess | None:
-        """Somebody who has a connection to the victim, if faults may befall him."""
+        """Return a process that is connected to the victim and that faults may hit, or None."""
         spared = self.faults.spare or ("\0",)
         found = [
             connection.near.process
@@ -299,7 +378,7 @@ class Nemesis:
             self._simulation.freeze(victim)
 
     async def _banish(self) -> None:
-        """Most wake late; all of them find that they are not wanted any more."""
+        """Let a process be taken for dead, in most cases after a hang; later wake and end it."""
         victim = self._victim(for_good=True)
         if victim is None:
             return
@@ -321,6 +400,54 @@ class Nemesis:
         await asyncio.sleep(_LONGEST_SLEEP * random.random() ** 2)
         simulation.resume(victim)
         await asyncio.sleep(_LONGEST_EXILE * random.random())
+        self._mending.remove(end)
+        end()
+
+    def pause_in_work(self, process: SimulatedProcess) -> Callable[[], None] | None:
+        """Return a function that pauses a process in its blocking work, or None for no pause."""
+        faults, random = self.faults, self._random_of_work
+        spared = (*faults.spare, *faults.only_killed)
+        if (
+            faults.paused_work == 0
+            or not self._process.is_alive
+            or self._simulation.now < faults.since
+            or process not in self._simulation.victims()
+            or not process.has_started
+            or process.name.startswith(spared or ("\0",))
+            or random.random() >= faults.paused_work
+        ):
+            return None
+        operations = random.randint(0, _MOST_BEFORE_PAUSE)
+        sleep = _LONGEST_SLEEP * random.random() ** 2
+        exile = _LONGEST_EXILE * random.random()
+
+        def before_disk() -> None:
+            nonlocal operations
+            operations -= 1
+            if operations == -1 and self._process.is_alive and not process.is_banished:
+                self._pause(process, sleep, exile)
+
+        return before_disk
+
+    def _pause(self, process: SimulatedProcess, sleep: float, exile: float) -> None:
+        """Stop the process, and let it be taken for dead; called in a thread of the process."""
+        simulation, thread = self._simulation, StepThread.current()
+        assert thread is not None
+        simulation.hang(process)
+        simulation.banish(process)
+        self._process.post(
+            0.0, lambda: self._process.create_task(self._wake(process, sleep, exile))
+        )
+        thread.give_way()
+
+    async def _wake(self, process: SimulatedProcess, sleep: float, exile: float) -> None:
+        def end() -> None:
+            self._simulation.end_banished(process)
+
+        self._mending.append(end)
+        await asyncio.sleep(sleep)
+        self._simulation.resume(process)
+        await asyncio.sleep(exile)
         self._mending.remove(end)
         end()
 
@@ -397,40 +524,94 @@ class Nemesis:
 _REQUESTS = frozenset({Kind.ASK, Kind.TELL})
 _ANSWERS = frozenset({Kind.RESULT, Kind.ERROR})
 _FRAMES = (1, 1, 2, 3, 4)
-"""That an aim befalls at most: a moment that goes wrong, and not a way that is closed.  Who starts
-a process five times in vain may give up."""
+"""How many frames an aim hits at most; one is chosen.
+
+The numbers are small: an aim is a moment that goes wrong, not a closed connection. A process whose
+start fails five times may be given up.
+"""
 _CLOSED_FOR = (1, 3, 10, 1_000_000)
-"""Frames that a closed method loses."""
+"""How many frames a closed method loses; one is chosen."""
 _MOST_STEPS = 12
-"""Callbacks that a victim runs yet, at most: its handler is between two of its awaits."""
+"""The most callbacks that a victim still runs, so that its handler dies between two awaits."""
+_LONGEST_REPEAT = 10.0
+"""The longest time in seconds until a request is sent again."""
 _LONGEST_HANG = 12.0
 _LONGEST_DELAY = 8.0
 _LONGEST_OUTAGE = 2.0
 _LONGEST_UNTIL_BOTH = 3.0
 
 
+class RepeatedRequests:
+    """Sends requests again under new frame numbers, as a sender does that got no answer.
+
+    The connection cannot tell such a request from a new request.
+    """
+
+    def __init__(self, simulation: World, faults: Faults) -> None:
+        self._simulation = simulation
+        self._methods = frozenset(faults.repeatable)
+        self._share = faults.repeated
+        self._random = stream(simulation.seed, "repeats")
+        self._is_repeating = False
+
+    def sent(self, end: End, frame: bytes) -> None:
+        """Note that the frame of a request was sent; maybe send the request again later."""
+        if self._is_repeating:
+            return
+        _, kind, _, target, method, token, timeout, _, payload = unpack_request(frame)
+        is_one = kind in _REQUESTS and f"{end.peer.process.kind}.{method}" in self._methods
+        if is_one and self._random.random() < self._share:
+            again = partial(self._again, end, kind, target, method, token, timeout, bytes(payload))
+            end.process.post(_LONGEST_REPEAT * self._random.random() ** 2, again)
+
+    def _again(
+        self,
+        end: End,
+        kind: int,
+        target: int,
+        method: str,
+        token: bytes | None,
+        timeout: float | None,
+        payload: bytes,
+    ) -> None:
+        connection = end.receiver
+        if not isinstance(connection, ClientConnection) or connection.end_of(target) is not None:
+            return
+        self._simulation.tell("%s is sent to %s again", method, connection.process_name)
+        self._is_repeating = True
+        try:
+            if kind == Kind.TELL:
+                connection.tell(method, target, method, token, payload)
+            else:
+                recorder = MethodRecorder()
+                connection.ask(method, target, method, token, payload, timeout, recorder).give_up()
+        finally:
+            self._is_repeating = False
+
+
 Fate = Callable[["End", bytes, "int | None"], None]
-"""Befalls a frame that is sent from an end, in a lane."""
+"""A fault for a frame that is sent from an end, in a lane."""
 
 
 @dataclass(slots=True)
 class _Aim:
-    """What befalls the frames of one method in one direction."""
+    """The fault for the frames of one method in one direction."""
 
     fate: Fate
     share: float
     left: int
-    """Frames that it may befall yet."""
+    """How many more frames the fault may hit."""
 
 
 class Aims:
-    """Faults that wait for a moment: a call of one method, or its answer, is on its way.
+    """Faults that happen while a call of one method, or its answer, is under way.
 
-    Which methods a seed aims at, and with what; both are drawn when a method is first used."""
+    The seed decides which methods are aimed at, and with which fault; both are drawn when a method
+    is first used.
+    """
 
     def __init__(self, simulation: World, faults: Faults) -> None:
-        """*faults* say which share of the methods, and of their answers, is aimed at, and which are
-        closed."""
+        """*faults* says which fraction of methods and answers is aimed at, and which are closed."""
         self._simulation = simulation
         self._network = simulation.network
         self._faults = faults
@@ -443,10 +624,9 @@ class Aims:
         self._is_over = False
 
     def _choose_fates(self) -> tuple[list[Fate], float]:
-        """Those of this seed, and how many more methods than usual they may befall.
+        """Return the fates of this seed, and the factor for how many methods they apply to.
 
-        Some seeds only lose messages, and more of them: nobody forgets with its life what went
-        wrong.  In others nothing is lost but with somebody.
+        Some seeds only lose messages, but more; others lose messages only together with a process.
         """
         network, faults = self._network, self._faults
         of_messages: list[Fate] = [network.duplicate]
@@ -486,18 +666,18 @@ class Aims:
         )
 
     def end(self) -> None:
-        """What hangs goes on, what was taken for dead ends, and the storage works."""
+        """End the faults: resume stopped processes, end banished processes, repair the storage."""
         self._is_over = True
         while self._mending:
             self._mending.pop()()
 
     def _for_a_while(self, seconds: float, mend: Callable[[], None]) -> None:
-        """*mend* after so many seconds, or when the faults end; again is fine."""
+        """Call *mend* after *seconds*, or when the faults end; *mend* may be called twice."""
         self._mending.append(mend)
         self._simulation.scheduler.at(self._simulation.now + seconds, mend)
 
     def befall(self, end: End, frame: bytes, lane: int | None) -> bool:
-        """*frame* is being sent; returns whether something has befallen it."""
+        """Apply a fault to *frame*, which is being sent; return whether a fault was applied."""
         envelope = unpack(frame)
         connection = end.connection
         if envelope.kind in _REQUESTS:
@@ -579,17 +759,17 @@ class Aims:
             self._for_a_while(length, lambda: simulation.resume(victim))
 
     def _banish_sender(self, end: End, frame: bytes, lane: int | None) -> None:
-        """It will try again, when others may have taken its place."""
+        """Lose the message and banish its sender, which will try again beside its successor."""
         if self._may_befall(end.process, for_good=True):
             end.lose(frame, "lost")
             self._banish(end.process, 0.0)
-        elif self._faults.aims_lose:  # it would live on, and its call might wait for ever
+        elif self._faults.aims_lose:  # the sender would live on, and its call might wait forever
             self._network.lose(end, frame, lane)
         else:
             end.deliver(frame, lane, self._network.latency())
 
     def _hold(self, end: End, frame: bytes, lane: int | None) -> None:
-        """It arrives when its sender has a successor."""
+        """Hold the message back until its sender has a successor."""
         victim = end.process
         if not self._may_befall(victim) or victim.name.startswith(self._faults.only_killed):
             self._crash_sender(end, frame, lane)
@@ -600,8 +780,10 @@ class Aims:
         self._banish(victim, late * self._random.random() ** 2)
 
     def _replace_both(self, end: End, frame: bytes, lane: int | None) -> None:
-        """The sender is taken for dead, and the receiver dies: the sender and its successor find
-        somebody who knows neither."""
+        """Banish the sender and kill the receiver.
+
+        The sender and its successor then find a new receiver that knows neither of them.
+        """
         end.deliver(frame, lane, self._network.latency())
         receiver = end.peer.process
         if self._may_befall(end.process, for_good=True) and self._may_befall(receiver):
@@ -611,7 +793,7 @@ class Aims:
             self._simulation.scheduler.at(at, lambda: self._crash_in(receiver, 0))
 
     def _banish(self, victim: SimulatedProcess, after: float) -> None:
-        """If it has started by then."""
+        """Banish the process *after* this many seconds, if it has started by then."""
         simulation = self._simulation
 
         def banish() -> None:
@@ -635,7 +817,7 @@ class Aims:
         self._for_a_while(self._random.random() * _LONGEST_OUTAGE, mend)
 
     def _lose_power(self, end: End, frame: bytes, lane: int | None) -> None:
-        """When it arrives, or a moment later."""
+        """Lose the storage's power when the frame arrives, or a moment later."""
         delay = self._network.latency()
         end.deliver(frame, lane, delay)
         simulation, disk = self._simulation, self._simulation.disk()
@@ -649,7 +831,6 @@ class Aims:
         simulation.scheduler.at(simulation.now + later, lose_power)
 
     def _crash(self, victim: SimulatedProcess, why: str) -> None:
-        """When what it does now is done."""
         if self._may_befall(victim):
             self._simulation.tell("%s will be killed: %s", victim.name, why)
             victim.die_after(1, "it was killed")

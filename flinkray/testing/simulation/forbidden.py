@@ -1,4 +1,4 @@
-"""Watches that a simulated run touches nothing real: no thread, sleep, socket or other process."""
+"""Ensures that a simulated run uses nothing real: no thread, sleep, socket or other process."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _FORBIDDEN = {
 _OWN = (sysconfig.get_path("stdlib"), str(Path(__file__).parent))
 
 _guards: dict[int, Callable[[Exception], None]] = {}
-"""By thread: who is told of a breach."""
+"""For each thread: the function that gets the error of a breach."""
 _is_installed = False
 
 
 def call_site() -> str:
-    """Where the innermost frame is that belongs neither to Python nor to the simulation."""
+    """Return the innermost frame outside Python and the simulation: ``file:line (function)``."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
         frame = frame.f_back
@@ -59,7 +59,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 @contextmanager
 def nothing_real(report: Callable[[Exception], None]) -> Iterator[None]:
-    """Inside, what this thread asks of the real world raises; *report* is told of it before."""
+    """Inside, raise when this thread uses the real world; *report* gets the error first."""
     global _is_installed
     if not _is_installed:
         _is_installed = True
@@ -67,7 +67,7 @@ def nothing_real(report: Callable[[Exception], None]) -> Iterator[None]:
     thread = threading.get_ident()
     before = _guards.get(thread)
     _guards[thread] = report
-    # older Pythons audit neither of the two
+    # older Pythons audit neither sleep nor thread starts
     sleep, start = time.sleep, threading.Thread.start
     time.sleep = _guarded(sleep, "time.sleep")
     threading.Thread.start = _guarded(start, "_thread.start_new_thread")  # type: ignore[method-assign]

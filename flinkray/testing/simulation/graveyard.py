@@ -1,4 +1,4 @@
-"""What is left of dead processes: kept until the run is over, then closed without a word."""
+"""Keeps the remains of dead processes until the run is over, then closes them silently."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any, Protocol
 
 
 class Stack(Protocol):
-    """What a thread was at, as :mod:`~flinkray.testing.simulation.step_threads` has it."""
+    """A stack of a thread (:mod:`~flinkray.testing.simulation.step_threads`)."""
 
     def unwind(self) -> None: ...
 
 
 class Graveyard:
-    """Holds what must neither run nor be collected while the run goes on.
+    """Holds objects that must neither run nor be collected while the run goes on.
 
-    A suspended coroutine that nobody holds any more is closed by Python, which runs its ``finally``
-    blocks: a killed process would still act.
+    Python closes a suspended coroutine that nobody refers to, which runs its ``finally`` blocks: a
+    killed process would still act.
     """
 
     def __init__(self) -> None:
@@ -31,20 +31,21 @@ class Graveyard:
         self._stacks: list[Stack] = []
 
     def keep(self, thing: object) -> None:
-        """Until the run is over."""
+        """Keep *thing* until the run is over."""
         if isinstance(thing, asyncio.Task):
             self._tasks.append(thing)
         else:
             self._things.append(thing)
 
     def keep_stack(self, stack: Stack) -> None:
-        """Likewise."""
+        """Keep a reference to a stack, so that it is not cleaned up before the run ends."""
         self._stacks.append(stack)
 
     def close(self) -> None:
-        """Close the coroutines, now that nothing they do has any effect.
+        """Close the coroutines, now that their actions have no effect.
 
-        Who has switched the collector off collects what is left, and does so :func:`in_silence`.
+        If the garbage collector is off, the caller must collect the rest, inside
+        :func:`in_silence`.
         """
         with in_silence():
             while self._stacks:
@@ -58,7 +59,7 @@ class Graveyard:
 
 @contextmanager
 def in_silence() -> Iterator[None]:
-    """Inside, what ends says nothing: neither log lines nor warnings."""
+    """Suppress log lines and warnings inside."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -71,10 +72,10 @@ def in_silence() -> Iterator[None]:
 
 @contextmanager
 def collected_after_each() -> Iterator[Callable[[], None]]:
-    """For many runs: the collector of garbage never looks at what was there before.
+    """For many runs: keep the garbage collector from scanning existing objects again and again.
 
-    It would look at the whole program again and again, and at all of a run that is not over.
-    Yields what is to be called after each run, when nothing refers to it any more.
+    The collector is off inside; otherwise it would scan the whole program, and all of a run that is
+    not over. Yields a function to call after each run, once nothing refers to the run any more.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -98,7 +99,7 @@ def _close(task: asyncio.Task[Any]) -> None:
     unbegun = list(_unbegun(coroutine))
     try:
         coroutine.close()
-    except (Exception, asyncio.CancelledError):  # noqa: BLE001 - of a program that is over
+    except (Exception, asyncio.CancelledError):  # noqa: BLE001 - the program is over
         return
     finally:
         for inner in unbegun:
@@ -106,8 +107,10 @@ def _close(task: asyncio.Task[Any]) -> None:
 
 
 def _unbegun(coroutine: object) -> Iterator[Coroutine[Any, Any, Any]]:
-    """What it was given to await and has not come to: Python warns when such a one is collected,
-    which may be in the middle of another run."""
+    """Yield the coroutines that a coroutine holds but has not begun to await.
+
+    Python warns when such a coroutine is collected, which may be in the middle of another run.
+    """
     frame = getattr(coroutine, "cr_frame", None)
     for value in () if frame is None else frame.f_locals.values():
         if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:

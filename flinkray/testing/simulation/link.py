@@ -1,4 +1,4 @@
-"""A connection of two simulated processes: frames, and what may befall them."""
+"""Connections between simulated processes, with their faults."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.simulation.scheduler import Scheduler
 
 _LARGE = 65_536
-"""Bytes above which a frame without a lane is overtaken by others."""
+"""Bytes; a larger frame without a lane can be overtaken by others."""
 _BANDWIDTH = 1e9
-"""Bytes per second; felt by large frames only."""
+"""The bandwidth in bytes per second; only large frames notice it."""
+
+
+class Repeating(Protocol):
+    """Sends requests again as a fault."""
+
+    def sent(self, end: End, frame: bytes) -> None: ...
 
 
 class Weather(Protocol):
-    """The :class:`~flinkray.testing.simulation.network.SimulatedNetwork`, as connections see it."""
+    """The :class:`~flinkray.testing.simulation.network.SimulatedNetwork`, as connections use it."""
 
     scheduler: Scheduler
     is_faulty: bool
+    repeats: Repeating | None
 
     def latency(self) -> float: ...
     def befall(self, end: End, frame: bytes, lane: int | None) -> None: ...
@@ -30,7 +37,7 @@ class Weather(Protocol):
 
 
 class SimulatedConnection:
-    """Two ends; what is sent in one lane arrives in order, but for duplicates."""
+    """A connection with two ends; frames of one lane arrive in order, except duplicates."""
 
     def __init__(
         self, network: Weather, client: SimulatedProcess, server: SimulatedProcess
@@ -39,13 +46,15 @@ class SimulatedConnection:
         self.near, self.far = End(network, self, client), End(network, self, server)
         self.near.peer, self.far.peer = self.far, self.near
         self.hasty: set[int] = set()
-        """For the network: requests that were sent in bad weather and whose callers do not wait for
-        ever."""
+        """For the network: numbers of the requests, sent under faults, that may be lost.
+
+        Their callers do not wait forever.
+        """
         self.methods: dict[int, str] = {}
-        """For aims: of the asks that are not answered, by their numbers."""
+        """For aims: the methods of the unanswered asks, by sequence number."""
 
     def break_off(self, reason: str) -> None:
-        """It is no more, and each side finds out after a while."""
+        """Break the connection; each side notices after a while."""
         if not self.is_broken:
             self.is_broken = True
             self.near.learn_of_break(reason)
@@ -53,7 +62,7 @@ class SimulatedConnection:
 
 
 class End(Transport):
-    """Where one process sends and receives."""
+    """The end of a connection at one process, for sending and receiving."""
 
     peer: End
 
@@ -69,18 +78,18 @@ class End(Transport):
         self._context = process.context.copy()
         self._receiver: FrameReceiver | None = None
         self._last_arrivals: dict[int | None, float] = {}
-        """At the other end, by lane, of what was sent from here."""
+        """For each lane: when the last frame from here arrives at the other end."""
         self._inbox: deque[tuple[bytes, bool]] = deque()
-        """What has arrived here while it could not be received."""
+        """Frames that arrived while they could not be received."""
         self._is_cut = False
         self._is_paused = False
         self._is_shut = True
-        """Either, or nobody receives yet."""
+        """Whether frames go to the inbox: cut, paused, or without a receiver."""
         self._end: str | None = None
-        """Why the connection ends when the inbox is empty."""
+        """Why the connection ends when the inbox is empty; None: it does not end."""
         self._lost_reason: str | None = None
         self._unread = 0
-        """Bytes that were sent from here and not received there yet."""
+        """Bytes that were sent from here and not received at the other end yet."""
 
     def attach(self, receiver: FrameReceiver) -> None:
         if self._lost_reason is not None:
@@ -90,7 +99,12 @@ class End(Transport):
         self._is_shut = self._is_cut or self._is_paused
         if self._inbox or self._end is not None:
             self.process.call_soon(self._read, context=self._context)
-            self._is_shut = True  # until then, so that nothing is overtaken
+            self._is_shut = True  # until then, so that the inbox is not overtaken
+
+    @property
+    def receiver(self) -> FrameReceiver | None:
+        """The receiver at this end; None: there is no receiver yet, or no longer."""
+        return self._receiver
 
     # --- sending, in the process at this end ------------------------------------------------------
 
@@ -101,6 +115,8 @@ class End(Transport):
         if self._unread > WRITE_HIGH_WATER:
             self._hold_senders()
         network = self._network
+        if network.repeats is not None and self.is_client:
+            network.repeats.sent(self, frame)
         if network.is_faulty:
             network.befall(self, frame, lane)
         else:
@@ -113,7 +129,7 @@ class End(Transport):
     def deliver(
         self, frame: bytes, lane: int | None, delay: float, then_break: bool = False
     ) -> None:
-        """For the network: *delay* seconds from now, after all of the lane that was sent before."""
+        """For the network: deliver *frame* in *delay* seconds, after earlier frames of the lane."""
         arrival = self._scheduler.now + delay
         if len(frame) > _LARGE:
             arrival += len(frame) / _BANDWIDTH
@@ -127,17 +143,17 @@ class End(Transport):
         peer.process.post_at(arrival, peer._context, peer._arrive, frame, then_break)
 
     def deliver_again(self, frame: bytes, lane: int | None, delay: float) -> None:
-        """For the network: a duplicate, in no order, but after what it doubles.
+        """For the network: deliver a duplicate, in no order, but after the original.
 
-        (Before it, it would make those of the lane that are still under way look like duplicates,
-        and asks without a deadline among them would never be answered.)
+        Before the original, it would make the frames of the lane that are under way look like
+        duplicates, and asks without a deadline among them would never be answered.
         """
         peer = self.peer
         arrival = max(self._scheduler.now + delay, self._last_arrivals.get(lane, 0.0))
         peer.process.post_at(arrival, peer._context, peer._arrive_again, frame)
 
     def lose(self, frame: bytes, what: str) -> None:
-        """For the network: it does not arrive; *what* the story says of it."""
+        """For the network: lose *frame*; *what* is the text for the story."""
         self._read_by_peer(len(frame))
         self._network.tell_frame(self, frame, what)
 
@@ -231,17 +247,17 @@ class End(Transport):
     # --- fate, outside of any process -------------------------------------------------------------
 
     def learn_of_break(self, reason: str, delay: float | None = None) -> None:
-        """This side loses the connection after *delay* seconds, or the time that a frame takes."""
+        """Let this side lose the connection after *delay* seconds (None: the time of a frame)."""
         delay = self._network.latency() if delay is None else delay
         self.process.post(delay, self._lost, reason, context=self._context)
 
     @property
     def is_cut(self) -> bool:
-        """Whether a partition holds up what comes in here."""
+        """Whether a partition holds up the frames that come in here."""
         return self._is_cut
 
     def cut(self, is_cut: bool) -> None:
-        """A partition begins, or ends: what it held up arrives."""
+        """Begin or end a partition; at the end the frames that it held up arrive."""
         if is_cut:
             self._is_cut = self._is_shut = True
         elif self._is_cut:

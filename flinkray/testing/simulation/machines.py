@@ -21,7 +21,7 @@ class Node:
 
 
 class Machines:
-    """Those of one simulation."""
+    """The machines of one simulation."""
 
     def __init__(
         self,
@@ -31,13 +31,15 @@ class Machines:
         tell: Callable[..., None],
         new_disk: Callable[[SimulatedDisk], object],
     ) -> None:
-        """*tell* adds a line to the story; *new_disk*: called with each."""
+        """*tell* adds a line to the story; *new_disk* is called with each new disk."""
         self.nodes = [Node(f"node-{number}") for number in range(nodes)]
         self.disks: dict[str, SimulatedDisk] = {}
-        """By the names of nodes and processes; those that were used so far."""
+        """The disks used so far, by the names of nodes and processes."""
         self.bundles: Callable[[WorkerGroupId, int], str | None] | None = None
-        """The node of a worker group's bundle; None: it has none now.  Raises KeyError when there
-        is no such group."""
+        """Returns the node of a worker group's bundle; None: the bundle has no node now.
+
+        The function raises KeyError if there is no such group.
+        """
         self.listeners: list[Callable[[Node], None]] = []
         """Called when a node has gone or come back."""
         self._seed = seed
@@ -47,14 +49,14 @@ class Machines:
         self._placed = 0
 
     def node(self, name: str) -> Node:
-        """Raises SimulationError: there is none of that name."""
+        """Return the node of that name. Raises SimulationError: there is none."""
         for node in self.nodes:
             if node.name == name:
                 return node
         raise SimulationError(f"there is no node {name}")
 
     def place(self, wanted: str | None = None) -> str:
-        """Name of the node for a new process: the *wanted* one if it is up, or the next."""
+        """Return the node for a new process: *wanted* if that node is up, else the next node."""
         up = [node.name for node in self.nodes if node.is_up] or [self.nodes[0].name]
         if wanted in up:
             return wanted
@@ -62,19 +64,19 @@ class Machines:
         return up[self._placed % len(up)]
 
     def add(self) -> Node:
-        """A node joins."""
+        """Add a node and return it."""
         node = Node(f"node-{len(self.nodes)}")
         self.nodes.append(node)
         return node
 
     def restart(self, name: str) -> None:
-        """It is there again, without its processes."""
+        """Bring a node back, without its processes."""
         node = self.node(name)
         node.is_up = True
         self._changed(node)
 
     def crash(self, name: str) -> None:
-        """The node loses its power, and its processes die."""
+        """Crash a node: its processes die, and it loses its power."""
         node = self.node(name)
         node.is_up = False
         for process in tuple(self._scheduler.processes):
@@ -93,7 +95,7 @@ class Machines:
         return disk
 
     def wipe(self, name: str) -> None:
-        """Another disk is in the place of that one; fine when there is none."""
+        """Replace a disk by an empty one; does nothing if there is no such disk."""
         if name in self.disks:
             self._tell("the disk %s is lost", name)
             self.disks[name].wipe()
@@ -108,4 +110,4 @@ class Machines:
 
 
 NODE_CRASHED = "its node crashed"
-"""Why a process is dead."""
+"""The reason of death of processes whose node crashed."""

@@ -1,4 +1,4 @@
-"""The network of a simulated cluster: who is up, who is connected, and what the weather does."""
+"""The simulated network: running processes, connections, and the faults of frames."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from flinkray.core.errors import RpcConnectionError, RpcSerializationError
 from flinkray.rpc.serving.base_service import BaseRpcService
 from flinkray.rpc.wire.envelope import TELL, Envelope, Kind, unpack, unpack_request
 from flinkray.testing.simulation.conditions import Conditions
-from flinkray.testing.simulation.link import End, SimulatedConnection
+from flinkray.testing.simulation.link import End, Repeating, SimulatedConnection
 from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.simulation.scheduler import Scheduler
 
 _KEPT = 4096
-"""Bytes of a frame that the story keeps; a longer one is described at once."""
+"""The longest frame in bytes that the story keeps; a longer frame is described at once."""
 _NEVER_LOST = frozenset({Kind.TERMINATED, Kind.STOP})
 
 
 @dataclass(eq=False)
 class Partition:
-    """Processes that cannot reach others, by names of processes or of nodes."""
+    """Processes that cannot reach others, given by names of processes or nodes."""
 
     sources: frozenset[str]
     targets: frozenset[str]
     is_one_way: bool
 
     def cuts(self, source: SimulatedProcess, target: SimulatedProcess) -> bool:
-        """Whether what *source* sends does not reach *target*."""
+        """Return whether frames from *source* do not reach *target*."""
         if _among(source, self.sources) and _among(target, self.targets):
             return True
         return not self.is_one_way and _among(source, self.targets) and _among(target, self.sources)
@@ -50,18 +50,18 @@ def _names(names: frozenset[str]) -> str:
 
 
 class NetworkedService(BaseRpcService):
-    """The RPC service of a simulated process, as the network sees it."""
+    """The RPC service of a simulated process, as the network uses it."""
 
     process: SimulatedProcess
 
     @property
     @abstractmethod
     def is_up(self) -> bool:
-        """Whether the process lives, be it that it starts or ends."""
+        """Whether the process lives; also True while it starts or ends."""
 
 
 class Aiming(Protocol):
-    """Faults that wait for a moment; see :class:`~flinkray.testing.simulation.faults.Aims`."""
+    """Faults that wait for a certain moment: :class:`~flinkray.testing.simulation.faults.Aims`."""
 
     def befall(self, end: End, frame: bytes, lane: int | None) -> bool: ...
     def end(self) -> None: ...
@@ -74,44 +74,45 @@ class SimulatedNetwork:
         self.scheduler = scheduler
         self.random = random
         self.services: dict[str, NetworkedService] = {}
-        """Of the processes that are up, by name."""
+        """Services of the running processes, by process name."""
         self.data_listeners: dict[str, object] = {}
-        """By incarnation, who takes connections for the channels of tasks."""
+        """For each incarnation: the object that accepts connections for the channels of tasks."""
         self.frames = 0
-        """That were received so far."""
+        """The number of frames received so far."""
         self._draw = random.random
         self._ends: dict[SimulatedProcess, dict[End, None]] = {}
         self._partitions: list[Partition] = []
         self.conditions = Conditions()
         self.is_faulty = False
-        """For connections: whether anything but time may befall a frame."""
+        """For connections: whether faults may happen to a frame."""
         self.intercept: Callable[[End, Envelope], bool] | None = None
-        """While the network is faulty, asked of every frame before weather is drawn for it: whether
-        it is to be lost."""
+        """Called for every frame before other faults, while faults are on; True: it is lost."""
         self.aims: Aiming | None = None
-        """Asked, while there are any, of every frame before the weather is."""
+        """Gets every frame before the random faults are drawn; None: no frames are aimed at."""
+        self.repeats: Repeating | None = None
+        """Gets every request and may send it again; None: no request is repeated."""
         self.set_conditions(self.conditions)
 
     def set_conditions(self, conditions: Conditions) -> None:
-        """From now on."""
+        """Use *conditions* from now on."""
         self.conditions = conditions
         self._shortest, longest = conditions.latency
         self._spread = longest - self._shortest
         self.is_faulty = conditions.faulty > 0 or self.aims is not None
 
     def aim(self, aims: Aiming | None) -> None:
-        """From now on; None: at nothing."""
+        """Use *aims* from now on; None: aim at nothing."""
         self.aims = aims
         self.set_conditions(self.conditions)
 
     # --- frames -----------------------------------------------------------------------------------
 
     def latency(self) -> float:
-        """Seconds that the next frame takes."""
+        """Return the seconds that the next frame takes."""
         return self._shortest + self._spread * self._draw()
 
     def befall(self, end: End, frame: bytes, lane: int | None) -> None:
-        """Send a frame from *end* in bad weather."""
+        """Send a frame from *end*, with the faults of the current conditions."""
         if self.intercept is not None and self.intercept(end, unpack(frame)):
             end.lose(frame, "lost")
             return
@@ -139,7 +140,7 @@ class SimulatedNetwork:
         if timeout is not None or kind == TELL:
             end.connection.hasty.add(sequence)
 
-    # what may befall a frame
+    # faults of a frame
 
     def lose(self, end: End, frame: bytes, lane: int | None) -> None:
         envelope = unpack(frame)
@@ -171,12 +172,12 @@ class SimulatedNetwork:
     async def open(
         self, service: NetworkedService, process_name: str, incarnation: str | None
     ) -> tuple[End, NetworkedService]:
-        """A connection from *service*: its own end, and the service at the other.
+        """Open a connection from *service*; return its own end, and the service at the other end.
 
-        *incarnation*: the only one that is wanted; None: whatever is there.
+        *incarnation* is the only wanted incarnation; None: any.
 
         Raises:
-            RpcConnectionError: nobody is there, or nobody answers.
+            RpcConnectionError: there is no such process, or it does not answer.
         """
         scheduler = self.scheduler
         process = service.process
@@ -185,7 +186,7 @@ class SimulatedNetwork:
         timer = process.call_at(give_up, _fail, answer, f"{process_name} does not answer")
 
         def knock() -> None:
-            """Outside of any process: the request to connect arrives."""
+            """Handle the arrival of the request to connect; runs outside of any process."""
             target = self.services.get(process_name)
             if answer.done() or not process.is_alive:
                 return
@@ -193,12 +194,12 @@ class SimulatedNetwork:
                 reason = f"no process {process_name} is running"
                 process.post(self.latency(), _fail, answer, reason)
             elif self.is_cut(process, target.process) or self.is_cut(target.process, process):
-                scheduler.at(scheduler.now + 1.0, knock)  # as TCP does
+                scheduler.at(scheduler.now + 1.0, knock)  # retry, as TCP does
             else:
                 target.process.post(0.0, accept, target)
 
         def accept(target: NetworkedService) -> None:
-            """In the other process."""
+            """Accept the connection; runs in the other process."""
             if self.services.get(process_name) is not target or not process.is_alive:
                 process.post(self.latency(), _fail, answer, f"{process_name} has just ended")
                 return
@@ -229,26 +230,27 @@ class SimulatedNetwork:
             self._ends.setdefault(end.process, {})[end] = None
 
     def add(self, connection: SimulatedConnection) -> None:
-        """One that was opened in another way: whatever befalls connections befalls it."""
+        """Add a connection that was opened in another way, so that faults can hit it."""
         connection.near.is_client = True
         self._keep(connection)
         if self._partitions:
             self._cut_ends()
 
     def detached(self, end: End) -> None:
-        """For connections."""
+        """For connections: forget an end whose connection is lost."""
         self._ends.get(end.process, {}).pop(end, None)
 
     def connections(self) -> list[SimulatedConnection]:
-        """Between processes that are alive, oldest first within each process."""
+        """Return the connections between living processes, oldest first within each process."""
         return [end.connection for ends in self._ends.values() for end in ends if end.is_client]
 
     def process_died(
         self, process: SimulatedProcess, noticed_after: float | None = None
     ) -> tuple[str, ...]:
-        """Its connections are gone; the other sides learn it after *noticed_after* seconds.
+        """Break the connections of a dead process.
 
-        Returns the names by which it was known.
+        The other sides notice after *noticed_after* seconds. None: after the time of a frame.
+        Returns the names by which the process was known.
         """
         names = [name for name, service in self.services.items() if service.process is process]
         for name in names:
@@ -260,9 +262,9 @@ class SimulatedNetwork:
         return tuple(names)
 
     def process_banished(self, process: SimulatedProcess) -> tuple[str, ...]:
-        """Nobody connects to it any more; its connections stay.
+        """Let no further connections reach a process that is taken for dead; its connections stay.
 
-        Returns the names by which it was known.
+        Returns the names by which the process was known.
         """
         process.is_banished = True
         names = [name for name, service in self.services.items() if service.process is process]
@@ -275,7 +277,7 @@ class SimulatedNetwork:
     def partition(
         self, sources: Iterable[str], targets: Iterable[str], *, one_way: bool = False
     ) -> Partition:
-        """From now on nothing gets from *sources* to *targets* (names of processes or nodes).
+        """Cut *sources* off from *targets* (names of processes or nodes) from now on.
 
         Frames wait; connections that are cut for :attr:`Conditions.silence_timeout` break.
         *one_way*: the other direction works.
@@ -289,7 +291,7 @@ class SimulatedNetwork:
         return partition
 
     def heal(self, partition: Partition | None = None) -> None:
-        """End one partition, or all; fine when it has ended."""
+        """End one partition, or all (None); no error if it has ended."""
         for ended in self._partitions if partition is None else [partition]:
             if ended in self._partitions:
                 self.tell(None, "healed: partition %s", ended)
@@ -297,7 +299,7 @@ class SimulatedNetwork:
         self._cut_ends()
 
     def is_cut(self, source: SimulatedProcess, target: SimulatedProcess) -> bool:
-        """Whether a partition keeps what *source* sends from *target*."""
+        """Return whether a partition holds up frames from *source* to *target*."""
         return any(partition.cuts(source, target) for partition in self._partitions)
 
     def _cut_ends(self) -> None:
@@ -318,12 +320,12 @@ class SimulatedNetwork:
     # --- the story --------------------------------------------------------------------------------
 
     def tell(self, process: SimulatedProcess | None, line: str, *args: object) -> None:
-        """Add to the story."""
+        """Add a line to the story, the log of the run. *process*: None for the network itself."""
         scheduler = self.scheduler
         scheduler.story.add(scheduler.now, process.name if process else "", line, *args)
 
     def tell_frame(self, end: End, frame: bytes, what: str) -> None:
-        """For connections: what became of a frame that *end* sent."""
+        """For connections: add a line to the story: a frame sent by *end*, and the text *what*."""
         self.frames += not what
         scheduler = self.scheduler
         said: object = frame if len(frame) <= _KEPT else describe(frame)
@@ -338,7 +340,7 @@ class SimulatedNetwork:
 
 
 class _Frame:
-    """A frame that is put into words when it is asked for."""
+    """A frame that is converted to text only when the text is read."""
 
     __slots__ = ("_said",)
 
@@ -350,7 +352,7 @@ class _Frame:
 
 
 def describe(frame: bytes) -> str:
-    """A frame in words: what it is and its number in its connection."""
+    """Return a frame as text: its kind and its number in its connection."""
     try:
         envelope = unpack(frame)
     except RpcSerializationError as error:

@@ -1,9 +1,10 @@
-"""A simulated process: an event loop of its own, served by the scheduler of the simulation."""
+"""A simulated process: its own event loop, served by the scheduler of the simulation."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Executor
@@ -17,19 +18,67 @@ from flinkray.testing.simulation.blocking import SimulatedExecutor
 from flinkray.testing.simulation.errors import ForbiddenInSimulationError
 from flinkray.testing.simulation.forbidden import call_site
 from flinkray.testing.simulation.graveyard import Graveyard
-from flinkray.testing.simulation.unreal_loop import UnrealLoop
 
 T = TypeVar("T")
 
 _FEW_TASKS = 32
 
 
+def _forbidden(name: str) -> Callable[..., Any]:
+    def refuse(self: UnrealLoop, *args: Any, **kwargs: Any) -> Any:
+        raise self.refusal(f"{name} of its event loop is called, and nothing real can be reached")
+
+    return refuse
+
+
+class UnrealLoop(asyncio.AbstractEventLoop):
+    """An event loop that refuses sockets, pipes, signals and other processes."""
+
+    is_unreal = True
+    """For RPC services: no thread can be started."""
+
+    @abstractmethod
+    def refusal(self, what: str) -> ForbiddenInSimulationError:
+        """Return the error for a forbidden call; the run ends with this error."""
+
+    set_default_executor: Any = _forbidden("set_default_executor")
+    getaddrinfo: Any = _forbidden("getaddrinfo")
+    getnameinfo: Any = _forbidden("getnameinfo")
+    create_connection: Any = _forbidden("create_connection")
+    create_server: Any = _forbidden("create_server")
+    start_tls: Any = _forbidden("start_tls")
+    create_unix_connection: Any = _forbidden("create_unix_connection")
+    create_unix_server: Any = _forbidden("create_unix_server")
+    connect_accepted_socket: Any = _forbidden("connect_accepted_socket")
+    create_datagram_endpoint: Any = _forbidden("create_datagram_endpoint")
+    sendfile: Any = _forbidden("sendfile")
+    connect_read_pipe: Any = _forbidden("connect_read_pipe")
+    connect_write_pipe: Any = _forbidden("connect_write_pipe")
+    subprocess_shell: Any = _forbidden("subprocess_shell")
+    subprocess_exec: Any = _forbidden("subprocess_exec")
+    add_reader: Any = _forbidden("add_reader")
+    remove_reader: Any = _forbidden("remove_reader")
+    add_writer: Any = _forbidden("add_writer")
+    remove_writer: Any = _forbidden("remove_writer")
+    sock_recv: Any = _forbidden("sock_recv")
+    sock_recv_into: Any = _forbidden("sock_recv_into")
+    sock_recvfrom: Any = _forbidden("sock_recvfrom")
+    sock_recvfrom_into: Any = _forbidden("sock_recvfrom_into")
+    sock_sendall: Any = _forbidden("sock_sendall")
+    sock_sendto: Any = _forbidden("sock_sendto")
+    sock_connect: Any = _forbidden("sock_connect")
+    sock_accept: Any = _forbidden("sock_accept")
+    sock_sendfile: Any = _forbidden("sock_sendfile")
+    add_signal_handler: Any = _forbidden("add_signal_handler")
+    remove_signal_handler: Any = _forbidden("remove_signal_handler")
+
+
 class ProcessState(Enum):
-    """What the operating system would say."""
+    """The state of a process in the simulated operating system."""
 
     RUNNING = "running"
     STOPPED = "stopped"
-    """As by SIGSTOP: alive, and deaf."""
+    """Stopped as by SIGSTOP: alive, but unresponsive."""
     DEAD = "dead"
 
 
@@ -85,7 +134,7 @@ class Timer(asyncio.TimerHandle):
 
 
 class Serving(Protocol):
-    """The :class:`~flinkray.testing.simulation.scheduler.Scheduler`, as its processes see it."""
+    """The :class:`~flinkray.testing.simulation.scheduler.Scheduler`, as its processes use it."""
 
     now: float
     heap: list[tuple[float, int, Timer | Callable[[], object]]]
@@ -107,54 +156,56 @@ class Serving(Protocol):
 
 
 class SimulatedProcess(UnrealLoop):
-    """Runs callbacks in the order in which they became ready, when the scheduler lets it.
+    """Runs callbacks in the order in which they became ready, when the scheduler chooses it.
 
-    Between processes there is no order but what the seed says.  Once dead, nothing of a process
-    ever runs again, not even a ``finally``.
+    Once a process is dead, nothing of it ever runs again, not even a ``finally``.
     """
 
     def __init__(self, scheduler: Serving, name: str, number: int, node: str) -> None:
-        """For :meth:`Scheduler.new_process`."""
+        """Use :meth:`Scheduler.new_process` instead."""
         self.scheduler = scheduler
         self.name = name
-        """As the network knows it; several processes may have it one after the other."""
+        """The name of the process in the network.
+
+        Several processes may have the name in succession.
+        """
         self.kind = name.partition("-")[0]
-        """What the name begins with: ``TaskExecutor`` of ``TaskExecutor-7``."""
+        """The beginning of the name: ``TaskExecutor`` of ``TaskExecutor-7``."""
         self.number = number
-        """Never used twice in a run."""
+        """The number of the process; never used twice in a run."""
         self.node = node
         self.state = ProcessState.RUNNING
         self.context = Context()
-        """What is started in the process from outside runs in copies of it."""
+        """Callbacks that are started in the process from outside run in copies of this context."""
         self.simulation: object = None
-        """The :class:`~flinkray.testing.simulation.simulation.Simulation` that it is of."""
+        """The :class:`~flinkray.testing.simulation.simulation.Simulation` of the process."""
         self.executor: SimulatedExecutor | None = None
-        """What does the work for any executor; None: only its own kind is allowed."""
+        """Does the work of every executor; None: only a :class:`SimulatedExecutor` is allowed."""
         self.clock_error = 0.0
-        """Seconds by which its wall clock is wrong."""
+        """The error of the process's wall clock in seconds."""
         self.blocking_cost = 0.0
-        """For disks: seconds that the blocking work that runs now takes more than it would."""
+        """For disks: additional seconds that the running blocking work takes."""
         self.step_cost = 0.0
-        """Virtual seconds that each callback takes: above zero on a slow node."""
+        """Virtual seconds that each callback takes; above zero on a slow process."""
         self.steps_left: int | None = None
-        """The process is killed after so many callbacks; None: it is not."""
+        """After how many more callbacks the process is killed; None: it is not killed."""
         self.exit_code: str | None = None
-        """Why it is dead."""
+        """Why the process is dead, or will be killed; None: it lives on."""
         self.ready: deque[Handle | Timer] = deque()
         self.is_listed = False
-        """For the scheduler: whether it is among those that can run."""
+        """For the scheduler: whether the process is listed as runnable."""
         self.has_started = False
-        """Who wanted it knows that its endpoint is there."""
+        """Whether the starter of the process knows that its endpoint exists."""
         self.is_banished = False
-        """It is taken for dead."""
+        """Whether the process is taken for dead while it lives."""
         self.is_frozen = False
-        """It is stopped for good."""
+        """Whether the process is stopped for good."""
         self.is_special = False
-        """For the scheduler: whether there is more to do after a step than to go on."""
+        """For the scheduler: whether :meth:`after_step` must be called after each step."""
         self._is_busy = False
         self._tasks: list[ref[asyncio.Task[Any]]] = []
         self._look_at_tasks = _FEW_TASKS
-        """When there are so many, those that are gone are taken out."""
+        """The number of tasks above which finished tasks are removed from the list."""
         self._death_listeners: list[Callable[[], None]] = []
         self._exception_handler: Callable[[Any, dict[str, Any]], object] | None = None
         self._task_factory: Callable[..., asyncio.Task[Any]] | None = None
@@ -170,11 +221,11 @@ class SimulatedProcess(UnrealLoop):
     # --- fate, for the simulation ---------------------------------------------------------------
 
     def on_death(self, listener: Callable[[], None]) -> None:
-        """Be told, outside of any process, when it dies."""
+        """Call *listener* when the process dies, outside of any process."""
         self._death_listeners.append(listener)
 
     def die(self, reason: str) -> None:
-        """As by SIGKILL: no callback of it runs after the one that runs now."""
+        """End the process as by SIGKILL: after the current callback no callback of it runs."""
         if self.state is ProcessState.DEAD:
             return
         self.state = ProcessState.DEAD
@@ -184,40 +235,40 @@ class SimulatedProcess(UnrealLoop):
             listener()
 
     def die_after(self, steps: int, reason: str) -> None:
-        """Die in the middle of what it does: when so many more callbacks have run."""
+        """Kill the process in the middle of its work, after this many more callbacks."""
         self.steps_left = steps
         self.exit_code = reason
         self.is_special = True
 
     def spare(self) -> None:
-        """Take :meth:`die_after` back."""
+        """Cancel :meth:`die_after`."""
         self.steps_left = self.exit_code = None
         self.is_special = self.step_cost > 0
 
     def stop_serving(self) -> None:
-        """As by SIGSTOP."""
+        """Stop the process as by SIGSTOP."""
         if self.state is ProcessState.RUNNING:
             self.state = ProcessState.STOPPED
             self.scheduler.unlist(self)
 
     def freeze(self) -> None:
-        """As :meth:`stop_serving`, for good."""
+        """Stop the process for good; :meth:`resume` has no effect."""
         self.is_frozen = True
         self.stop_serving()
 
     def resume(self) -> None:
-        """As by SIGCONT: what became ready meanwhile runs now."""
+        """Continue the process as by SIGCONT; callbacks that became ready in the stop run now."""
         if self.state is ProcessState.STOPPED and not self.is_frozen:
             self.state = ProcessState.RUNNING
             self._list()
 
     def slow_down(self, step_cost: float) -> None:
-        """From now on each callback takes so many virtual seconds; 0: none."""
+        """Let each callback take this many virtual seconds from now on; 0: no time."""
         self.step_cost = step_cost
         self.is_special = step_cost > 0 or self.steps_left is not None
 
     def after_step(self) -> None:
-        """For the scheduler, when :attr:`is_special`."""
+        """For the scheduler: update the process after a step, if :attr:`is_special`."""
         if self.steps_left is not None:
             self.steps_left -= 1
             if self.steps_left <= 0:
@@ -243,7 +294,7 @@ class SimulatedProcess(UnrealLoop):
             self.scheduler.runnable.append(self)
 
     def enqueue(self, handle: Handle | Timer) -> None:
-        """Run when its turn comes; of a timer the time has come."""
+        """Run a callback when its turn comes; the time of a timer must have come."""
         self.ready.append(handle)
         if not self.is_listed:
             self._list()
@@ -257,14 +308,14 @@ class SimulatedProcess(UnrealLoop):
         *args: Any,
         context: Context | None = None,
     ) -> None:
-        """Run in this process, *delay* seconds from now; dropped if it is dead by then."""
+        """Run *callback* in this process in *delay* seconds, unless it is dead by then."""
         when = self.scheduler.now + delay
         self.post_at(when, context or self.context.copy(), callback, *args)
 
     def post_at(
         self, when: float, context: Context, callback: Callable[..., object], *args: Any
     ) -> None:
-        """:meth:`post` at a time of the scheduler's clock."""
+        """Run *callback* in this process at a time of the scheduler's clock; see :meth:`post`."""
         scheduler = self.scheduler
         timer = Timer(when, callback, args, context, self)
         if when > scheduler.now:
@@ -348,7 +399,7 @@ class SimulatedProcess(UnrealLoop):
         return task
 
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """Those that are not done, oldest first."""
+        """Return the unfinished tasks, oldest first."""
         found = (known() for known in self._tasks)
         return [task for task in found if task is not None and not task.done()]
 
@@ -383,21 +434,21 @@ class SimulatedProcess(UnrealLoop):
         return self._is_closed
 
     def close(self) -> None:
-        """The end of the whole simulation."""
+        """End the whole simulation."""
         self._is_closed = True
         self.scheduler.close()
 
     async def shutdown_asyncgens(self) -> None:
-        """Those that are left are closed with everything else, after the run."""
+        """Do nothing: asynchronous generators are closed with everything else, after the run."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """There is none."""
+        """Do nothing, as there is no default executor."""
 
     def get_debug(self) -> bool:
         return False
 
     def set_debug(self, enabled: bool) -> None:
-        """Ignored: the simulation is its own debugger."""
+        """Ignore the debug mode, which a simulation does not need."""
 
     def get_task_factory(self) -> Any:
         return self._task_factory
@@ -418,5 +469,5 @@ class SimulatedProcess(UnrealLoop):
             self.default_exception_handler(context)
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """An exception that nobody awaits ends the run."""
+        """End the run because of an exception that nobody awaits."""
         self.scheduler.unhandled(self, context)

@@ -1,4 +1,4 @@
-"""Who runs next, and what time it is."""
+"""The scheduler of a simulation: chooses the process that runs next, and holds virtual time."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from flinkray.testing.simulation.process import ProcessState, SimulatedProcess, 
 from flinkray.testing.simulation.trace import SimulationStory, Trace
 
 STEPS_WITHOUT_TIME = 1_000_000
-"""Callbacks at one instant after which a program is taken to go in circles."""
+"""How many callbacks may run at one instant until the program counts as being in a livelock."""
 _COLLECT_EVERY = 300_000
-"""Steps between two collections of garbage: at fixed steps, so that every run is the same."""
+"""Steps between two garbage collections: at fixed steps, so that every run is the same."""
 _FEW_TIMERS = 1000
 
 
 class Scheduler:
-    """Serves the processes of one run: one callback at a time, the seed says whose.
+    """Serves the processes of one run: one callback at a time, of a process chosen by the seed.
 
     Time stands still while any process can run, then goes to the next timer.
     """
@@ -40,26 +40,26 @@ class Scheduler:
     def __init__(
         self, random: Random, *, limit: float = inf, story: SimulationStory | None = None
     ) -> None:
-        """*limit*: virtual seconds after which the run is taken to wait in vain."""
+        """*limit*: virtual seconds after which the run counts as waiting in vain."""
         self.now = 0.0
         self.limit = limit
         self.steps = 0
-        """Callbacks that ran so far."""
+        """The number of callbacks that ran so far."""
         self.trace = Trace()
         self.story = story or SimulationStory(1000)
         self.graveyard = Graveyard()
         self.heap: list[tuple[float, int, Timer | Callable[[], object]]] = []
         self.next_number = count(1).__next__
         self.runnable: list[SimulatedProcess] = []
-        """Those that have something to do, in no order that means anything."""
+        """Processes that have a callback to run; their order has no meaning."""
         self.processes: list[SimulatedProcess] = []
-        """Those that are alive, oldest first."""
+        """The living processes, oldest first."""
         self.current: SimulatedProcess | None = None
-        """Who runs, or ran last."""
+        """The process that runs now, or ran last."""
         self.thread = threading.get_ident()
         self.is_running = False
         self.checks: list[Callable[[], object]] = []
-        """Called after each step; what they raise ends the run."""
+        """Called after each step; an exception in them ends the run."""
         self._draw = random.random
         self._numbers = count(1)
         self._cancelled_timers = 0
@@ -75,13 +75,16 @@ class Scheduler:
         return process
 
     def unlist(self, process: SimulatedProcess) -> None:
-        """It cannot run for now."""
+        """Remove a process that cannot run for now from the runnable processes."""
         if process.is_listed:
             process.is_listed = False
             self.runnable.remove(process)
 
     def bury(self, process: SimulatedProcess) -> None:
-        """It has died: it never runs again, and nothing of it is lost before the run is over."""
+        """Remove a process that has died; it never runs again.
+
+        Its objects are kept until the run is over.
+        """
         self.unlist(process)
         self.processes.remove(process)
         keep = self.graveyard.keep
@@ -92,7 +95,7 @@ class Scheduler:
     # --- time -----------------------------------------------------------------------------------
 
     def at(self, when: float, callback: Callable[[], object]) -> None:
-        """Call outside of any process."""
+        """Call *callback* at a time of the clock, outside of any process."""
         heappush(self.heap, (when, self.next_number(), callback))
 
     def timer_cancelled(self) -> None:
@@ -107,7 +110,6 @@ class Scheduler:
             heapify(self.heap)
 
     def _advance(self) -> None:
-        """Let time pass until there is something to do."""
         heap = self.heap
         dead = ProcessState.DEAD
         while heap:
@@ -160,7 +162,7 @@ class Scheduler:
         if before is not None:
             raise RuntimeError("a simulation cannot run inside of a running event loop")
         was_enabled = gc.isenabled()
-        gc.disable()  # it comes at fixed steps
+        gc.disable()  # garbage is collected at fixed steps
         self.thread = threading.get_ident()
         self.is_running = True
         try:
@@ -173,11 +175,11 @@ class Scheduler:
                 gc.enable()
 
     def stop(self) -> None:
-        """:meth:`run_until` returns after the present step."""
+        """Let :meth:`run_until` return after the current step."""
         self._is_stopping = True
 
     def fail(self, error: BaseException) -> None:
-        """End the run with *error*, the first of its kind, after the present step."""
+        """End the run with *error* after the current step; only the first error counts."""
         if self._failure is None:
             self._failure = error
         self._is_stopping = True
@@ -252,7 +254,7 @@ class Scheduler:
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The machine is switched off: all processes die, and what is left of them is closed."""
+        """End the run: all processes die, and their remains are closed."""
         if self.is_closed:
             return
         self.is_closed = True

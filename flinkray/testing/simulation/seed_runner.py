@@ -1,4 +1,4 @@
-"""Runs a scenario with many seeds inside of one pytest item."""
+"""Runs a scenario with many seeds inside one pytest item."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from flinkray.testing.simulation.graveyard import collected_after_each
 from flinkray.testing.simulation.simulation import Simulation
 
 LAST_LINES = 120
-"""Of the story, shown when a seed fails."""
+"""How many last lines of the story are shown when a seed fails."""
 _PROGRESS_EVERY = 5.0
-"""Seconds."""
+"""Seconds between two progress lines."""
 
 
 @dataclass(frozen=True)
 class SeedChoice:
-    """Which seeds the command line asks for."""
+    """The seeds that the command line asks for."""
 
     only: int | None = None
     count: int | None = None
     first: int = 0
     shard: tuple[int, int] = (0, 1)
-    """Every n-th seed, beginning with the i-th: (i, n)."""
+    """(i, n): every n-th seed, beginning with the i-th."""
 
     def seeds(self, default_count: int) -> Sequence[int]:
         if self.only is not None:
@@ -39,22 +39,22 @@ class SeedChoice:
 
 @dataclass(frozen=True)
 class FailedSeed:
-    """One that has failed."""
+    """A seed that has failed."""
 
     seed: int
     text: str
-    """The end of its story, what it failed with, and how to replay it."""
+    """The end of the seed's story, its error, and how to replay it."""
 
 
 @dataclass(frozen=True)
 class SeedsRun:
-    """What became of the seeds of one item."""
+    """The results of the seeds of one item."""
 
     nodeid: str
     passed: int
     seconds: float
     failures: tuple[FailedSeed, ...] = ()
-    """In the order in which they ran; more than one only where the run goes on after the first."""
+    """The failures in the order in which they ran; at most one unless the run keeps going."""
 
 
 def run_seeds(
@@ -66,11 +66,9 @@ def run_seeds(
     *,
     keep_going: bool = False,
 ) -> SeedsRun:
-    """Run one seed after the other; unless *keep_going*, the first that fails is the last.
+    """Run one seed after the other; stop at the first failure, unless *keep_going*.
 
-    Raises:
-        BaseException: what the first seed that failed did so with; its ``seeds_run`` is the
-            :class:`SeedsRun`.
+    Raises the error of the first seed that failed; its ``seeds_run`` is the :class:`SeedsRun`.
     """
     __tracebackhide__ = True
     begin = last = time.perf_counter()

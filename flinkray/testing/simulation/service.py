@@ -18,16 +18,17 @@ from flinkray.testing.simulation.blocking import SimulatedExecutor
 from flinkray.testing.simulation.network import NetworkedService
 from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.simulation.seeds import stream
+from flinkray.testing.simulation.step_threads import StepThreads
 from flinkray.testing.simulation.world import World
 
 T = TypeVar("T")
 
 
 class SimulatedRpcService(NetworkedService):
-    """An RPC service that lives in a simulated process and talks by the simulated network.
+    """An RPC service that lives in a simulated process and uses the simulated network.
 
-    To be made in the process that it is for; :meth:`Simulation.service` does so for the one that
-    runs.  What it spawns are processes of their own.
+    Make it in its own process; :meth:`Simulation.service` makes one for the running process. The
+    processes that it spawns are simulated processes of their own.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class SimulatedRpcService(NetworkedService):
         ask_timeout: float = RpcService.DEFAULT_ASK_TIMEOUT,
         max_frame_size: int = MAX_FRAME_SIZE,
     ) -> None:
-        """*clock* defaults to the process's own, whose wall clock may be wrong.
+        """*clock* defaults to the clock of the process, whose wall clock may be wrong.
 
         Raises:
             ProcessExistsError: the network has a process of that name.
@@ -60,7 +61,10 @@ class SimulatedRpcService(NetworkedService):
             ask_timeout=ask_timeout,
             max_frame_size=max_frame_size,
         )
-        self._simulated_executor = SimulatedExecutor(simulation.durations.blocking_time)
+        self._simulated_executor = SimulatedExecutor(
+            simulation.durations.blocking_time, self._begin_work
+        )
+        self._threads: StepThreads | None = None
         self.network.services[process_name] = self
 
     @property
@@ -97,6 +101,17 @@ class SimulatedRpcService(NetworkedService):
 
     async def run_blocking(self, fn: Callable[..., T], *args: object) -> T:
         return await self._simulated_executor.run(self.process, fn, *args)
+
+    def _begin_work(self, work: Callable[[], None]) -> None:
+        """Run blocking work in one step, unless a fault pauses the process in the middle of it."""
+        pause = self.simulation.pause_in_work(self.process)
+        if pause is None:
+            work()
+            return
+        if self._threads is None:
+            random = stream(self.simulation.seed, "blocking work", self.incarnation)
+            self._threads = StepThreads(self.process, random)
+        self._threads.begin(work).before_disk = pause
 
     async def _open_transport(self, process_name: str, where: str | None) -> Opened:
         near, target = await self.network.open(self, process_name, where)

@@ -1,4 +1,4 @@
-"""One run of a cluster on virtual time, as a seed says."""
+"""One run of a cluster on virtual time, decided by a seed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from flinkray.testing.simulation.disk import SimulatedDisk
 from flinkray.testing.simulation.durations import Durations
 from flinkray.testing.simulation.errors import SimulationError
 from flinkray.testing.simulation.faults import Faults, Nemesis
-from flinkray.testing.simulation.ids import IdSource
 from flinkray.testing.simulation.machines import NODE_CRASHED, Machines, Node
 from flinkray.testing.simulation.network import Partition, SimulatedNetwork
 from flinkray.testing.simulation.process import SimulatedProcess
@@ -33,7 +32,6 @@ from flinkray.testing.simulation.scheduler import Scheduler
 from flinkray.testing.simulation.seeds import stream
 from flinkray.testing.simulation.service import SimulatedRpcService
 from flinkray.testing.simulation.state_files import SimulatedStateFiles
-from flinkray.testing.simulation.story_log import StoryLog
 from flinkray.testing.simulation.supervisor import Supervisor
 from flinkray.testing.simulation.trace import SimulationStory
 from flinkray.testing.waiting import Errors, ask_again
@@ -41,15 +39,15 @@ from flinkray.testing.waiting import Errors, ask_again
 T = TypeVar("T")
 
 MAIN = "test"
-"""The process in which a scenario itself runs; nothing ever befalls it."""
+"""The name of the process in which the scenario runs; no fault ever hits it."""
 SCHEME = "simulated"
-"""Of the URIs by which a simulated process opens directories: ``simulated://<disk>/<path>``."""
+"""The scheme of the URIs of simulated directories: ``simulated://<disk>/<path>``."""
 
 
 class Simulation:
-    """A cluster of simulated processes; the seed decides all that a program must not rely on.
+    """A cluster of simulated processes; the seed decides the order of events, durations and faults.
 
-    Every process has an event loop of its own.  The scenario runs in a process too (``test``).
+    Every process has its own event loop. The scenario also runs in a process (``test``).
     """
 
     def __init__(
@@ -64,15 +62,14 @@ class Simulation:
         epoch: float = 1_700_000_000.0,
         log_level: int = logging.INFO,
     ) -> None:
-        """*conditions*: how long things take where no fault is at work.
+        """*conditions* are the durations of events where no fault is active.
 
-        *time_limit*: virtual seconds after which the run is taken to wait in vain.  *epoch*: the
-        wall clock at time zero.  *log_level*: from which on log lines of flinkray are part of the
-        story.
+        *time_limit*: virtual seconds after which the run counts as waiting in vain. *epoch*: the
+        wall clock at time zero. *log_level*: the lowest level of flinkray's log lines in the story.
         """
         self.seed = seed
         self.random = stream(seed, "user")
-        """For the scenario itself."""
+        """A random stream for the scenario itself."""
         self.epoch = epoch
         self.story = SimulationStory(story_length)
         self.scheduler = Scheduler(stream(seed, "schedule"), limit=time_limit, story=self.story)
@@ -88,16 +85,16 @@ class Simulation:
         """Called with each process that comes or goes, outside of any process."""
         self.durations = Durations(stream(seed, "durations"), self.network, self.machines)
         self.banished: list[SimulatedProcess] = []
-        """Processes that were taken for dead though they lived."""
+        """Processes that were taken for dead while they lived."""
         self.belongings: dict[type, Any] = {}
-        """What a scenario has made, by type, for code in its processes to find; goes with the run.
+        """Objects that the scenario has made, by type; code in its processes finds them here.
 
-        (Not a book by simulation: its values know the simulation, and would keep it for ever, be
-        its keys ever so weak.)
+        They end with the run. (A table by simulation would keep every simulation forever, even with
+        weak keys, as its values refer to the simulation.)
         """
         self._clocks = stream(seed, "clocks")
         self.faults: Faults = (faults or Faults()).of_seed(stream(seed, "faults", "kinds"))
-        """What this seed makes of those that the scenario allows."""
+        """The faults of this seed, drawn from the faults that the scenario allows."""
         self._nemesis = Nemesis(self, self.faults, stream(seed, "faults"))
         self._ids = IdSource(seed, self.scheduler)
         self._incarnations = 0
@@ -108,10 +105,10 @@ class Simulation:
 
     @classmethod
     def current(cls) -> Simulation:
-        """That of the process that runs now.
+        """Return the simulation of the process that runs now.
 
         Raises:
-            SimulationError: none does.
+            SimulationError: no simulated process runs.
         """
         loop = asyncio.get_running_loop()
         simulation = getattr(loop, "simulation", None)
@@ -122,11 +119,10 @@ class Simulation:
     # --- the run ----------------------------------------------------------------------------------
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run *main* in the process ``test`` to its end; then the machine is switched off.
+        """Run *main* in the process ``test``, then end all processes; return its result.
 
-        Raises:
-            SimulationError: the run cannot go on, or an exception that nobody awaits.
-            Exception: what *main* or an invariant raised.
+        Raises SimulationError: the run cannot go on, or nobody awaited an exception.
+        Exceptions of *main* and of invariants are raised, too.
         """
         __tracebackhide__ = True
         state = standard_random.getstate()
@@ -151,11 +147,11 @@ class Simulation:
 
     @property
     def trace_hash(self) -> str:
-        """Of everything that has happened so far; equal for equal seeds and programs."""
+        """The hash of everything that has happened so far; equal for equal seeds and programs."""
         return self.scheduler.trace.hexdigest()
 
     def tell(self, line: str, *args: object) -> None:
-        """Add a line to the story, formatted as a log line is."""
+        """Add a line to the story, formatted like a log line."""
         process = self.scheduler.current
         self.story.add(self.now, process.name if process else "", line, *args)
 
@@ -164,7 +160,7 @@ class Simulation:
     def service(
         self, name: str = "client", *, ask_timeout: float = RpcService.DEFAULT_ASK_TIMEOUT
     ) -> SimulatedRpcService:
-        """An RPC service in the process that runs now, known to others by *name*."""
+        """Return an RPC service in the process that runs now; other processes know it by *name*."""
         return SimulatedRpcService(name, self, ask_timeout=ask_timeout)
 
     def start(
@@ -174,9 +170,9 @@ class Simulation:
         *args: object,
         node: str | None = None,
     ) -> SimulatedProcess:
-        """Run ``await program(*args)`` in a new process, which ends with it.
+        """Run ``await program(*args)`` in a new process, which ends with the program.
 
-        An exception in it ends the run.
+        An exception in the program ends the run.
         """
         process = self.new_process(name, node or self.machines.place())
 
@@ -188,15 +184,14 @@ class Simulation:
         return process
 
     def processes(self, kind: str = "") -> list[SimulatedProcess]:
-        """Those that are alive and whose names begin so, oldest first; without our own."""
+        """Return the living processes whose names begin with *kind*, oldest first.
+
+        The simulation's own processes are left out.
+        """
         return [p for p in self.victims() if p.name.startswith(kind)]
 
     def process(self, name: str) -> SimulatedProcess:
-        """The one that is alive and has that name.
-
-        Raises:
-            SimulationError: there is none.
-        """
+        """Return the living process of that name. Raises SimulationError: there is none."""
         for process in self.scheduler.processes:
             if process.name == name:
                 return process
@@ -209,10 +204,10 @@ class Simulation:
         after_steps: int = 0,
         keep_disk: bool = True,
     ) -> None:
-        """Kill a process as by SIGKILL; restarted as its spec says.
+        """Kill a process as by SIGKILL; it is restarted as its spec says.
 
-        Nothing of it ever runs again, not even a ``finally``.  *after_steps*: not now, but when so
-        many more of its callbacks have run.  Without *keep_disk* the disk of its own name is lost.
+        Nothing of the process ever runs again, not even a ``finally``. *after_steps*: kill it when
+        it has run this many more callbacks. Without *keep_disk* the disk of that process is lost.
         """
         victim = self._find(process)
         if not keep_disk:
@@ -230,7 +225,7 @@ class Simulation:
         victim.stop_serving()
 
     def resume(self, process: str | SimulatedProcess) -> None:
-        """End a hang; fine when the process has died."""
+        """End a hang; no error if the process has died."""
         victim = self._find(process)
         if victim.is_alive:
             self.tell("%s goes on", victim.name)
@@ -243,13 +238,13 @@ class Simulation:
         victim.freeze()
 
     def banish(self, process: str | SimulatedProcess) -> None:
-        """Have a process taken for dead though it lives: as by Ray, which has lost its node.
+        """Let a process be taken for dead while it lives, as by Ray when it has lost a node.
 
-        Its name is free, and who watches it is told.  Its own connections to others stay.
+        The process's name becomes free, and its watchers are notified. Its open connections stay.
         """
         victim = self._find(process)
         names = self.network.process_banished(victim)
-        if not names:  # it has not begun
+        if not names:  # it has not started yet
             victim.die("it was killed")
             return
         self.tell("%s is taken for dead", victim.name)
@@ -258,12 +253,19 @@ class Simulation:
         self._changed(victim)
 
     def end_banished(self, process: SimulatedProcess) -> None:
-        """What supervises it has found that it lives."""
+        """Kill a banished process, as its supervisor does when it finds that the process lives."""
         if process.is_alive:
             process.die("it was taken for dead")
 
+    def pause_in_work(self, process: SimulatedProcess) -> Callable[[], None] | None:
+        """Return a function to call before each disk operation of blocking work of *process*.
+
+        None: no function need be called.
+        """
+        return self._nemesis.pause_in_work(process)
+
     def slow_down(self, process: str | SimulatedProcess, step_cost: float) -> None:
-        """From now on each callback of the process takes so many virtual seconds; 0: none."""
+        """Let each callback of a process take this many virtual seconds from now on; 0: no time."""
         victim = self._find(process)
         if victim.is_alive:
             self.tell("%s: each step takes %g s", victim.name, step_cost)
@@ -272,11 +274,11 @@ class Simulation:
     def partition(
         self, sources: list[str], targets: list[str], *, one_way: bool = False
     ) -> Partition:
-        """See :meth:`SimulatedNetwork.partition`."""
+        """Partition the network; see :meth:`SimulatedNetwork.partition`."""
         return self.network.partition(sources, targets, one_way=one_way)
 
     def heal(self, partition: Partition | None = None) -> None:
-        """See :meth:`SimulatedNetwork.heal`."""
+        """End a partition of the network, or all (None); see :meth:`SimulatedNetwork.heal`."""
         self.network.heal(partition)
 
     # --- nodes ------------------------------------------------------------------------------------
@@ -286,12 +288,12 @@ class Simulation:
         return self.machines.nodes
 
     def crash_node(self, name: str) -> None:
-        """A machine loses its power: its processes die, and nobody is told by its sockets."""
+        """Let a machine lose its power: its processes die without closing their sockets."""
         self.tell("%s crashes", name)
         self.machines.crash(name)
 
     def restart_node(self, name: str, *, keep_disk: bool = True) -> None:
-        """The machine is there again, without its processes."""
+        """Bring a machine back, without its processes."""
         node = self.machines.node(name)
         if not node.is_up:
             self.tell("%s is there again, %s", name, "with its disk" if keep_disk else "empty")
@@ -302,20 +304,20 @@ class Simulation:
     # --- storage ----------------------------------------------------------------------------------
 
     def disk(self, name: str = "shared") -> SimulatedDisk:
-        """The disk of a node or process by its name; ``shared`` is storage that no crash touches.
+        """Return the disk of a node or process; ``shared`` is storage that no crash touches.
 
         Programs reach it as ``simulated://<name>/<path>``.
         """
         return self.machines.disk(name)
 
     def disks(self) -> list[SimulatedDisk]:
-        """Those that were used so far."""
+        """Return the disks that were used so far."""
         return list(self.machines.disks.values())
 
     # --- what must hold ---------------------------------------------------------------------------
 
     def always(self, invariant: Callable[[], object], *, every: int = 1) -> None:
-        """Call *invariant* after each step, or each *every* steps; what it raises ends the run."""
+        """Call *invariant* after each step, or each *every* steps; an exception ends the run."""
         if every == 1:
             self.scheduler.checks.append(invariant)
             return
@@ -348,12 +350,12 @@ class Simulation:
         what: str = "",
         retry_on: Errors = (),
     ) -> T:
-        """Ask *condition* until it is true, at most *within* virtual seconds; returns what it said.
+        """Call *condition* until it is true, at most *within* virtual seconds; return its result.
 
         *condition* may be async; errors of the types *retry_on* mean not yet.
 
         Raises:
-            AssertionError: it was not true in time.
+            AssertionError: *condition* was not true in time.
         """
         name = what or getattr(condition, "__name__", repr(condition))
         complaint = f"not within {within:g} s: {name}"
@@ -361,18 +363,18 @@ class Simulation:
         return await ask_again(condition, lambda: self.now, within, pause, retry_on, complaint)
 
     async def quiet(self) -> None:
-        """Return when nothing goes wrong any more, as :attr:`Faults.until` says."""
+        """Wait until there are no more faults, as :attr:`Faults.until` says."""
         if self.faults.until < inf:
             await asyncio.sleep(self.faults.until - self.now)
         self.stop_faults()
 
     @property
     def are_faults_on(self) -> bool:
-        """Whether the faults of the scenario are not over, where they end at all."""
+        """Whether the scenario's faults are still on; False if they never end."""
         return self.now < self.faults.until < inf
 
     def stop_faults(self) -> None:
-        """Nothing goes wrong from now on, and what was broken is mended."""
+        """Stop all faults, and repair what is broken."""
         self._nemesis.end()
 
     # --- for the parts of the simulation ----------------------------------------------------------
@@ -403,7 +405,7 @@ class Simulation:
             self.supervisor.process_died(process, names, self.durations.draw("node_death_noticed"))
         else:
             names = self.network.process_died(process)
-            # not before what it sent in its last moment
+            # not before the frames that it sent in its last moment
             noticed_after = conditions.latency[1] + self.network.latency()
             self.supervisor.process_died(process, names, noticed_after)
         self._changed(process)
@@ -414,18 +416,18 @@ class Simulation:
         process.die(reason)
 
     def victims(self) -> list[SimulatedProcess]:
-        """Processes that faults may befall, oldest first."""
+        """Return the processes that faults may hit, oldest first."""
         return [p for p in self.scheduler.processes if p.node and not p.is_banished]
 
     def reachable(self) -> list[SimulatedProcess]:
-        """Processes that talk by the network: all those, and the scenario's own."""
+        """Return the processes on the network: the :meth:`victims` and the scenario's own."""
         return [*self.victims(), self.main_process]
 
     def place(self, spec: EndpointSpec) -> str | None:
-        """The node of a new process; None: its bundle has none now.
+        """Return the node of a new process; None: its bundle has no node now.
 
         Raises:
-            KeyError: the worker group that it belongs into is gone.
+            KeyError: the worker group of the process is gone.
         """
         placement, bundles = spec.placement, self.machines.bundles
         if placement.worker_group is None or bundles is None:
@@ -444,7 +446,7 @@ class Simulation:
 
 
 def open_simulated_directory(uri: str) -> FileDirectory:
-    """The directory of a ``simulated://`` URI, on a disk of the simulation that runs."""
+    """Return the directory of a ``simulated://`` URI, on a disk of the running simulation."""
     parts = urlsplit(uri)
     simulation = Simulation.current()
     path = parts.path.strip("/")
@@ -452,7 +454,7 @@ def open_simulated_directory(uri: str) -> FileDirectory:
 
 
 def open_simulated_state_files(uri: str) -> SimulatedStateFiles:
-    """The disk of a ``simulated://`` URI, as the storage of checkpoints."""
+    """Return the disk of a ``simulated://`` URI, as checkpoint storage."""
     simulation = Simulation.current()
     return SimulatedStateFiles(simulation.disk(urlsplit(uri).netloc), _writer(simulation))
 
@@ -463,6 +465,55 @@ def _writer(simulation: Simulation) -> str:
 
 
 def open_simulated_files(uri: str) -> tuple[ArrowFileSystem, str]:
-    """The disk of a ``simulated://`` URI, as pyarrow sees it, and the path on it."""
+    """Return the disk of a ``simulated://`` URI as a file system of pyarrow, and the path on it."""
     parts = urlsplit(uri)
     return arrow_file_system(Simulation.current().disk(parts.netloc)), parts.path.strip("/")
+
+
+class IdSource:
+    """Random bytes, one stream per process, so that processes do not affect each other's ids."""
+
+    def __init__(self, seed: int, scheduler: Scheduler) -> None:
+        self._seed = seed
+        self._scheduler = scheduler
+        self._sources: dict[SimulatedProcess | None, Callable[[int], bytes]] = {}
+
+    def __call__(self, size: int) -> bytes:
+        process = self._scheduler.current
+        source = self._sources.get(process)
+        if source is None:
+            name = f"{process.name}.{process.number}" if process else ""
+            source = self._sources[process] = stream(self._seed, "ids", name).randbytes
+        return source(size)
+
+
+class StoryLog(logging.Handler):
+    """Inside its context, flinkray's log lines go to the story, and to no other handler.
+
+    Other handlers may keep records: pytest does so until the end of an item, which may be thousands
+    of runs. A record refers to the objects in its line, and through the traceback of an exception
+    to a whole run.
+    """
+
+    def __init__(self, tell: Callable[..., None], level: int) -> None:
+        super().__init__(level)
+        self._tell = tell
+        self._logger = logging.getLogger("flinkray")
+        self._level_before = self._logger.level
+        self._propagates = self._logger.propagate
+
+    def __enter__(self) -> None:
+        self._level_before = self._logger.level
+        self._propagates = self._logger.propagate
+        self._logger.setLevel(min(self._logger.getEffectiveLevel(), self.level))
+        self._logger.propagate = False
+        self._logger.addHandler(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.propagate = self._propagates
+        self._logger.setLevel(self._level_before)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        name = record.name.removeprefix("flinkray.")
+        self._tell("%s %s: %s", record.levelname.lower(), name, record.getMessage())

@@ -1,4 +1,4 @@
-"""A simulated disk as the storage of checkpoints."""
+"""A simulated disk as checkpoint storage."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from flinkray.testing.simulation.disk import SimulatedDisk
 from flinkray.testing.simulation.step_threads import pause_thread
 
 _LONGEST = 0.01
-"""Seconds that an operation takes in a thread, while nothing slows it down."""
+"""Seconds that an operation takes at most in a thread, while no fault slows it down."""
 _PAUSES = 0.3
-"""Share of them for which others have their turns."""
+"""The fraction of operations during which other threads get a turn."""
 
 
 class SimulatedStateFiles(StateFiles):
-    """To be called as blocking work."""
+    """Checkpoint storage on a simulated disk; call it as blocking work."""
 
     def __init__(self, disk: SimulatedDisk, writer: str) -> None:
-        """*writer*: of all who write entries at the same time, each has another one."""
+        """*writer* is a name that no other process that writes entries at the same time has."""
         self._disk = disk
         self._writer = writer
 
@@ -40,7 +40,7 @@ class SimulatedStateFiles(StateFiles):
             self._disk.sync_directory(parent)
 
     def _take_time(self) -> None:
-        """In a thread of a task process, where others go on meanwhile."""
+        """Let time pass in a thread of a task process, while other threads run."""
         pause_thread(max(_LONGEST, self._disk.slowness), _PAUSES)
 
     def open(self, location: str) -> InputFile:
@@ -102,7 +102,7 @@ class _Input:
         return self._data[offset : offset + length]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, as no file is open."""
 
 
 def _path(location: str) -> str:

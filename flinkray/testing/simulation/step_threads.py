@@ -1,8 +1,7 @@
-"""Threads of a simulated process: each step of one is a callback of the process.
+"""Threads of a simulated process: each step of a thread is a callback of the process.
 
-What runs in a thread elsewhere, and waits there in the middle of a call, runs here on a stack of
-its own (a greenlet).  It goes on until it waits, for a :class:`StepSignal` or for time to pass;
-then others have their turns, and a seed decides when it comes back.
+A thread's code runs on its own stack (a greenlet) until it waits for a :class:`StepSignal` or for
+time to pass; then others get their turns, and a seed decides when the code continues.
 """
 
 from __future__ import annotations
@@ -30,16 +29,18 @@ class StepThread:
     ) -> None:
         self.process = process
         self.random = random
+        self.before_disk: Callable[[], None] | None = None
+        """Called before each operation on a disk; None: nothing is called."""
         self._stack = _Stack(function)
         self._stack.thread = self
         self._is_waiting = True
         self._waits = 0
-        """So many times it has waited: what wakes it later than that is too late."""
+        """How many times the thread has waited; a wake-up for an earlier wait has no effect."""
         process.call_soon(self._go_on, 0)
 
     @staticmethod
     def current() -> StepThread | None:
-        """The one that runs; None: the process itself does."""
+        """Return the thread that runs now; None: no thread runs, but the process itself."""
         stack = getcurrent()
         return stack.thread if isinstance(stack, _Stack) else None
 
@@ -54,12 +55,12 @@ class StepThread:
             self._stack.switch()
 
     def wake(self) -> None:
-        """Have it go on, if it waits."""
+        """Let the thread go on, if it waits."""
         if self._is_waiting:
             self.process.call_soon(self._go_on, self._waits)
 
     def wait(self, seconds: float | None = None) -> None:
-        """In the thread: until :meth:`wake`, or for so many virtual seconds."""
+        """In the thread: wait for :meth:`wake`, at most *seconds* (virtual; None: no limit)."""
         if not self.process.is_alive:
             raise GreenletExit
         self._waits += 1
@@ -74,22 +75,22 @@ class StepThread:
             timer.cancel()
 
     def give_way(self) -> None:
-        """In the thread: let others go on first."""
+        """In the thread: let others run first."""
         self.wait(0.0)
 
     def unwind(self) -> None:
-        """The run is over: end the stack, as far as it lets itself be ended."""
+        """End the stack after the run, as far as the code on it allows."""
         self._is_waiting = False
         if self._stack and not self._stack.dead:
             self._stack.parent = getcurrent()
             try:
                 self._stack.throw(GreenletExit)
-            except (Exception, ProcessDied):  # noqa: BLE001 - of a program that is over
+            except (Exception, ProcessDied):  # noqa: BLE001 - the program is over
                 return
 
 
 class StepThreads:
-    """Those of one process."""
+    """The simulated threads of one process."""
 
     def __init__(self, process: SimulatedProcess, random: Random) -> None:
         self._process = process
@@ -98,20 +99,20 @@ class StepThreads:
         process.on_death(self._bury)
 
     def begin(self, function: Callable[[], object]) -> StepThread:
-        """A new one."""
+        """Start a new thread that runs *function*, and return it."""
         thread = StepThread(self._process, function, self._random)
         self._threads = [known for known in self._threads if not known.has_ended]
         self._threads.append(thread)
         return thread
 
     def _bury(self) -> None:
-        """A stack that nobody holds is unwound by Python, and acts by that."""
+        """Keep the stacks of a dead process: Python would unwind them, and so run their code."""
         for thread in self._threads:
             self._process.scheduler.graveyard.keep_stack(thread)
 
 
 class StepSignal(Signal):
-    """What one thread of a simulated process waits for."""
+    """A signal that one thread of a simulated process waits for."""
 
     __slots__ = ("_is_set", "_waiting")
 
@@ -136,8 +137,11 @@ class StepSignal(Signal):
 
 
 def pause_thread(longest: float, share: float = 1.0) -> None:
-    """Blocking work that a thread is at takes up to so many virtual seconds, in that share of the
-    cases.  Where no thread runs, nothing happens."""
+    """Let blocking work in a thread take up to *longest* virtual seconds.
+
+    The work takes time in the fraction *share* of the cases, or always if *longest* is above 0.01.
+    Does nothing outside of a thread.
+    """
     thread: Any = StepThread.current()
     if thread is not None and (longest > 0.01 or thread.random.random() < share):
         thread.wait(longest * thread.random.random())

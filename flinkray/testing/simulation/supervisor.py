@@ -1,4 +1,4 @@
-"""What Ray is to a real cluster: starts, restarts and ends processes, and knows who is alive."""
+"""The simulated counterpart of Ray: starts, restarts and ends processes, and knows who lives."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.local_service import create_endpoint
 from flinkray.rpc.spec import EndpointSpec
+from flinkray.rpc.time_limit import retrieve
 from flinkray.rpc.wire import codec
 from flinkray.testing.simulation.network import NetworkedService
 from flinkray.testing.simulation.process import SimulatedProcess
@@ -23,29 +24,29 @@ from flinkray.testing.simulation.world import World
 logger = logging.getLogger(__name__)
 
 _NAME_FREED_TIMEOUT = 10.0
-"""Seconds that a spawn waits for a starting or ending process of the same name."""
+"""Seconds that a spawn waits while a process of the same name starts or ends."""
 _NAME_FREED_POLL = 0.02
 _APART = 1e-9
-"""Seconds between two things that a process asks for: the first has begun before the second."""
+"""Seconds between two requests of a process: the first begins before the second."""
 _PLACEMENT_POLL = 0.1
-"""Seconds between two looks whether the bundle of a new process has a node."""
+"""Seconds between two checks whether the bundle of a new process has a node."""
 
 
 @dataclass(eq=False)
 class _Record:
-    """A name, what is to run under it, and the process that does now."""
+    """A process name with its spec, and the process that has the name now."""
 
     spec: EndpointSpec
     owner: str
     restarts_left: int
     ask_timeout: float
     answer: asyncio.Future[str]
-    """Of the spawn; belongs to the supervisor's process."""
+    """The answer to the spawn request; belongs to the supervisor's process."""
     process: SimulatedProcess | None = None
 
 
 class Supervisor:
-    """Runs in a process of its own, which never fails; its answers take time."""
+    """Supervises the processes, from its own process that never fails; its answers take time."""
 
     def __init__(self, simulation: World) -> None:
         self._simulation = simulation
@@ -54,13 +55,16 @@ class Supervisor:
         self._process = simulation.scheduler.new_process("supervisor")
         self._records: dict[str, _Record] = {}
         self._children: dict[str, dict[str, None]] = {}
-        """Names of the processes that were spawned by a process, the newest last."""
+        """For each spawner: the names of the processes that it spawned, the newest last."""
         self._in_group: dict[WorkerGroupId, dict[str, None]] = {}
-        """Names of the processes that belong into a worker group."""
+        """For each worker group: the names of the processes in it."""
         self._guarded: dict[SimulatedProcess, dict[ClientConnection, SimulatedProcess]] = {}
-        """By process: connections to it, and whose they are."""
+        """For each process: the connections to it, and their owners."""
         self._last_arrivals: dict[SimulatedProcess, float] = {}
-        """Of what each process asked for: it is heard in the order in which it was said."""
+        """The time at which the last request of each process arrives.
+
+        Requests arrive in the order of sending.
+        """
 
     # --- asked by services, in their processes ----------------------------------------------------
 
@@ -71,7 +75,7 @@ class Supervisor:
         async def work() -> None:
             try:
                 result = await self._spawn(spec, spawner, is_wanted=lambda: not answer.cancelled())
-            except Exception as error:  # noqa: BLE001 - it is the spawner's
+            except Exception as error:  # noqa: BLE001 - passed to the spawner
                 spawner.process.post(self._network.latency(), _fail, answer, error)
             else:
                 spawner.process.post(self._network.latency(), _succeed, answer, result)
@@ -84,10 +88,10 @@ class Supervisor:
             raise
 
     async def kill(self, process_name: str) -> None:
-        """Returns when it is done.
+        """Kill a process; return when it is killed.
 
         Raises:
-            RpcConnectionError: who asks is taken for dead.
+            RpcConnectionError: the asking process is taken for dead.
         """
         running = asyncio.get_running_loop()
         assert isinstance(running, SimulatedProcess)
@@ -102,12 +106,12 @@ class Supervisor:
         await done
 
     def process_names(self, prefix: str) -> tuple[str, ...]:
-        """Of processes that live, also of those that end but have not ended yet."""
+        """Return the names of the living processes, including processes that are ending."""
         names = {*self._records, *self._network.services}
         return tuple(sorted(name for name in names if name.startswith(prefix)))
 
     def guard(self, connection: ClientConnection, process: SimulatedProcess) -> None:
-        """Break a connection of *process* when the death at its other end becomes known."""
+        """Break a connection of *process* when the supervisor notices the death of its peer."""
         target = self._network.services.get(connection.process_name)
         if target is None or target.incarnation != connection.incarnation:
             process.post(self._network.latency(), _break, connection)
@@ -121,11 +125,11 @@ class Supervisor:
         connection.on_lost(lost)
 
     def end_children(self, owner: str) -> None:
-        """End the processes that die with *owner*, which ends."""
+        """End the processes that die with *owner*, which is ending."""
         self._post(self._orphan, owner, False)
 
     async def end(self, service: NetworkedService) -> None:
-        """The process of *service* has come to its natural end; does not return."""
+        """End the process of *service*, which has ended normally; does not return."""
         try:
             await service.close()
         except Exception:
@@ -135,7 +139,7 @@ class Supervisor:
     # --- outside of any process, or in the supervisor's -------------------------------------------
 
     def has(self, process_name: str) -> bool:
-        """Whether a process of that name lives, starts or is to be started again."""
+        """Return whether a process of that name lives, starts or will be started again."""
         return process_name in self._records
 
     def remove_group(self, group: WorkerGroupId) -> None:
@@ -146,7 +150,7 @@ class Supervisor:
     def process_died(
         self, process: SimulatedProcess, names: tuple[str, ...], noticed_after: float
     ) -> None:
-        """A process has died, known by *names*; the supervisor learns of it after a while."""
+        """Note the death of a process known by *names*; the supervisor notices it after a while."""
         self._last_arrivals.pop(process, None)
         self._process.post(noticed_after, self._found_dead, process, names)
 
@@ -176,7 +180,7 @@ class Supervisor:
                 raise RpcConnectionError(f"{spec.name} is not wanted any more")
         if not spawner.is_up and not spec.detached:
             raise RpcConnectionError(f"{spawner.process_name}, which wanted {spec.name}, is gone")
-        # through the codec, as every other service would have to send it
+        # pass the spec through the codec, as every other service has to send it
         spec = codec.decode(codec.encode(spec))
         record = self._records[spec.name] = _Record(
             spec,
@@ -185,7 +189,7 @@ class Supervisor:
             spawner.ask_timeout,
             self._process.create_future(),
         )
-        record.answer.add_done_callback(_retrieve)
+        record.answer.add_done_callback(retrieve)
         children = self._children.setdefault(record.owner, {})
         children.pop(spec.name, None)
         children[spec.name] = None
@@ -210,16 +214,16 @@ class Supervisor:
         process.post(self._simulation.durations.start_time(process), self._boot, record, process)
 
     def _boot(self, record: _Record, process: SimulatedProcess) -> None:
-        """In the new process."""
+        """Begin to run the new process; called in that process."""
         process.create_task(self._run(record, process))
 
     async def _run(self, record: _Record, process: SimulatedProcess) -> None:
-        """In the new process: make its endpoint."""
+        """Make the endpoint of the new process; runs in that process."""
         service = self._simulation.service(record.spec.name, ask_timeout=record.ask_timeout)
         self._network.tell(process, "starts")
         try:
             endpoint = await create_endpoint(service, record.spec)
-        except Exception as error:  # noqa: BLE001 - it is the spawner's
+        except Exception as error:  # noqa: BLE001 - passed to the spawner
             self._process.post(self._network.latency(), self._not_started, record, process, error)
             return
         self._process.post(
@@ -236,7 +240,7 @@ class Supervisor:
         service: NetworkedService,
         endpoint: RpcEndpoint,
     ) -> None:
-        """In the process whose main endpoint has terminated."""
+        """Handle the end of a process's main endpoint; called in that process."""
         if endpoint.terminated.exception() is not None and record.restarts_left != 0:
             self._simulation.kill_process(process, "its main endpoint has failed")
         else:
@@ -275,7 +279,6 @@ class Supervisor:
             self._process.post(self._simulation.durations.draw("restart"), self._start, record)
 
     def _kill(self, name: str) -> None:
-        """For good; fine when there is none."""
         record = self._records.pop(name, None)
         service = self._network.services.get(name)
         process = record.process if record is not None else None
@@ -326,8 +329,3 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         with contextlib.suppress(asyncio.InvalidStateError):
             future.set_exception(error)
-
-
-def _retrieve(future: asyncio.Future[str]) -> None:
-    if not future.cancelled():
-        future.exception()

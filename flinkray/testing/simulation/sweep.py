@@ -32,22 +32,22 @@ _NO_TESTS = 5
 
 @dataclass
 class _Total:
-    """What became of one test in all processes."""
+    """The results of one test in all processes."""
 
     passed: int = 0
     seconds: float = 0.0
     failures: list[tuple[int, str]] = field(default_factory=list)
-    """Seeds, with the ends of their stories."""
+    """The failed seeds, with the ends of their stories."""
 
 
 class SweepWorker:
-    """One pytest with its share of the seeds."""
+    """A pytest process with its share of the seeds."""
 
     def __init__(self, arguments: Sequence[str], report: Path) -> None:
         self.output: list[str] = []
         self._report = report
         self.progress = ""
-        """The last line that told of it."""
+        """The last progress line of the process; empty: there was none."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *arguments, "--simulation-report", str(report)],
             stdout=subprocess.PIPE,
@@ -68,28 +68,28 @@ class SweepWorker:
                     sys.stdout.flush()
 
     def wait(self) -> int:
-        """Its exit status."""
+        """Wait for the process; return its exit status."""
         status = self._process.wait()
         self._reader.join()
         return status
 
     def end(self) -> None:
-        """Kill it if it runs."""
+        """Kill the process, if it runs."""
         if self._process.poll() is None:
             self._process.kill()
             self.wait()
 
     def results(self) -> list[dict[str, Any]]:
-        """One for each test that ran to its end."""
+        """Return the results of each test that ran to its end."""
         if not self._report.exists():
             return []
         lines = self._report.read_text("utf-8").splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def complaint(self, status: int) -> str:
-        """Why it cannot have run all its seeds; empty if it has, or has reported one that failed.
+        """Return why the process cannot have run all its seeds.
 
-        *status* is its exit status.
+        Empty: it has run them all, or has reported a failed seed. *status* is its exit status.
         """
         has_failed = any(result["failures"] for result in self.results())
         if status in (0, _NO_TESTS) or (status == _FAILURES and has_failed):
@@ -100,7 +100,7 @@ class SweepWorker:
 
 
 def sweep(seeds: int, first_seed: int, processes: int, arguments: Sequence[str]) -> int:
-    """Run and print the summary; returns the exit status."""
+    """Run the sweep and print the summary; return the exit status."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         workers = [
@@ -139,7 +139,7 @@ def _arguments(
     chosen += ["--seeds", str(seeds), "--first-seed", str(first_seed)]
     chosen += ["--seed-shard", f"{shard[0]}/{shard[1]}"]
     if importlib.util.find_spec("pytest_timeout") is not None:
-        chosen.append("--timeout=0")  # it is made for one seed, or a few
+        chosen.append("--timeout=0")  # the default suits a few seeds
     return [*chosen, *arguments]
 
 
@@ -164,7 +164,7 @@ def _print_summary(totals: dict[str, _Total], seconds: float, complaints: Sequen
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m flinkray.testing.simulation.sweep",
         description="Run every @simulate test with many seeds; other arguments are pytest's.",

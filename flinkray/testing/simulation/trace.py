@@ -1,4 +1,4 @@
-"""What a run leaves behind: a hash of everything, and the end of its story in words."""
+"""The record of a run: a hash of all events, and the end of its story as text."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from hashlib import blake2b
 _CHUNK = 8192
 
 _OF_A_KIND = 3
-"""Lines that differ by the numbers of calls alone, as those of questions that are asked again and
-again: so many are shown of a story's end, which would hold nothing else."""
+"""How many lines of a kind the end of a story shows.
+
+Lines of a kind differ only in the numbers of calls, as the lines of repeated calls do; without this
+limit the end of a story would show nothing else.
+"""
 _NUMBER_OF_CALL = re.compile(r"#\d+")
 
 
 class Trace:
-    """A running hash of every event.
+    """A running hash of all events.
 
-    ``append`` takes one number; which process ran, what time it is, the checksum of a frame.
+    ``append`` takes one number: the process that ran, the time, or the checksum of a frame.
     """
 
     def __init__(self) -> None:
@@ -28,7 +31,7 @@ class Trace:
         self.append = self._numbers.append
 
     def fold(self) -> None:
-        """To be called now and then, so that numbers do not pile up."""
+        """Hash the collected numbers, if there are many; call this now and then."""
         if len(self._numbers) >= _CHUNK:
             self._flush()
 
@@ -37,27 +40,27 @@ class Trace:
         del self._numbers[:]
 
     def hexdigest(self) -> str:
-        """Of all events so far."""
+        """Return the hash of all events so far."""
         digest = self._hash.copy()
         digest.update(self._numbers.tobytes())
         return digest.hexdigest()
 
 
 class SimulationStory:
-    """The last lines of what happened; they are put into words only when somebody reads them."""
+    """The last lines of a run's story; they are formatted only when they are read."""
 
     def __init__(self, length: int) -> None:
         self._entries: deque[tuple[float, str, str, tuple[object, ...]]] = deque(maxlen=length)
         self.count = 0
-        """Of all lines there ever were."""
+        """The number of all lines written so far."""
 
     def add(self, now: float, process: str, line: str, *args: object) -> None:
-        """*line* is formatted with *args* as a log line is."""
+        """Add a line; *line* is formatted with *args* like a log line."""
         self.count += 1
         self._entries.append((now, process, line, args))
 
     def lines(self) -> Iterator[str]:
-        """Virtual time in seconds, process, what happened."""
+        """Yield the lines: virtual time in seconds, process, event."""
         if self.count > len(self._entries):
             yield f"... {self.count - len(self._entries)} lines before"
         width = max((len(process) for _, process, _, _ in self._entries), default=0)
@@ -68,11 +71,11 @@ class SimulationStory:
         return "\n".join(self.lines())
 
     def end(self, last: int) -> Iterator[str]:
-        """As many lines, of which the last three of each kind are there."""
+        """Yield the last *last* lines, with at most three lines of each kind."""
         kinds: Counter[tuple[str, str]] = Counter()
         shown: list[tuple[float, str, str]] = []
         left_out: dict[int, int] = {}
-        """So many, after that many of those that are shown, counted from the end."""
+        """How many lines were left out, by the number of lines shown after them."""
         seen = 0
         for now, process, line, args in reversed(self._entries):
             if len(shown) == last:

@@ -1,7 +1,8 @@
-"""A simulation, as those see it that act in it: services, their supervisor, faults."""
+"""The simulation as its parts use it: services, their supervisor, faults."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from flinkray.rpc.calls.connection import ClientConnection
@@ -15,7 +16,7 @@ from flinkray.testing.simulation.scheduler import Scheduler
 
 
 class Supervision(Protocol):
-    """What a service asks of the :class:`~flinkray.testing.simulation.supervisor.Supervisor`."""
+    """The part of the :class:`~flinkray.testing.simulation.supervisor.Supervisor` for services."""
 
     async def spawn(self, spec: EndpointSpec, spawner: NetworkedService) -> str: ...
     async def kill(self, process_name: str) -> None: ...
@@ -26,7 +27,7 @@ class Supervision(Protocol):
 
 
 class World(Protocol):
-    """Implemented by :class:`~flinkray.testing.simulation.simulation.Simulation`."""
+    """The :class:`~flinkray.testing.simulation.simulation.Simulation`, as its parts use it."""
 
     seed: int
     epoch: float
@@ -63,6 +64,7 @@ class World(Protocol):
     def freeze(self, process: str | SimulatedProcess) -> None: ...
     def banish(self, process: str | SimulatedProcess) -> None: ...
     def end_banished(self, process: SimulatedProcess) -> None: ...
+    def pause_in_work(self, process: SimulatedProcess) -> Callable[[], None] | None: ...
     def slow_down(self, process: str | SimulatedProcess, step_cost: float) -> None: ...
     def crash_node(self, name: str) -> None: ...
     def restart_node(self, name: str, *, keep_disk: bool = ...) -> None: ...

@@ -38,7 +38,7 @@ async def test_cancel_that_could_not_be_stored_changes_nothing(cluster: ChaosClu
 
 
 @on_cluster(NODE)
-async def test_cancel_that_failed_and_is_stored_all_the_same_is_taken_back(
+async def test_cancel_reported_as_failed_but_stored_is_undone(
     cluster: ChaosCluster,
 ) -> None:
     """DI-06: the next Dispatcher cancelled a job, perhaps days after its user was told that it was
@@ -80,7 +80,7 @@ async def test_second_cancel_is_stored_though_the_first_could_not_be(
 
 
 @on_cluster(NODE)
-async def test_end_of_a_job_is_not_acknowledged_while_it_cannot_be_stored(
+async def test_job_master_lives_while_the_result_of_its_job_cannot_be_stored(
     cluster: ChaosCluster,
 ) -> None:
     """DI-13: its JobMaster keeps the result as long as nobody else has it."""
@@ -95,7 +95,7 @@ async def test_end_of_a_job_is_not_acknowledged_while_it_cannot_be_stored(
 
 
 @on_cluster(NODE)
-async def test_result_of_a_job_outlives_the_dispatcher_that_could_not_store_it(
+async def test_result_outlives_the_dispatcher_that_could_not_store_it(
     cluster: ChaosCluster,
 ) -> None:
     """DI-13: a result that was acknowledged and not stored had the job executed once more."""

@@ -18,8 +18,7 @@ from flinkray.blob import (
     BlobServerGateway,
     blob_server_beside,
 )
-from flinkray.client.dispatcher_connection import DispatcherConnection
-from flinkray.client.offload import offload
+from flinkray.client.dispatcher_connection import DispatcherConnection, offload
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
     FrameTooLargeError,
@@ -129,7 +128,7 @@ async def test_a_duplicate_submission_does_not_delete_the_running_jobs_blobs(
 
 
 @on_virtual_time
-async def test_a_graph_whose_blob_is_not_there_is_refused_and_its_id_stays_free(
+async def test_graph_with_a_missing_blob_is_refused_and_its_id_stays_free(
     tmp_path: Path,
 ) -> None:
     async with cluster_and_client(tmp_path) as (cluster, connection):
@@ -156,7 +155,7 @@ async def test_a_job_survives_the_dispatcher_and_keeps_its_blobs(tmp_path: Path)
 
 
 @on_virtual_time
-async def test_a_job_ends_while_the_dispatcher_is_away_and_its_blobs_go_with_it(
+async def test_blobs_of_a_job_that_ended_without_dispatcher_are_deleted(
     tmp_path: Path,
 ) -> None:
     async with cluster_and_client(tmp_path) as (cluster, connection):
@@ -171,7 +170,7 @@ async def test_a_job_ends_while_the_dispatcher_is_away_and_its_blobs_go_with_it(
 
 
 @on_virtual_time
-async def test_what_was_uploaded_and_never_submitted_is_deleted(tmp_path: Path) -> None:
+async def test_uploaded_blob_without_a_submission_is_deleted(tmp_path: Path) -> None:
     async with cluster_and_client(tmp_path) as (cluster, _):
         job_id = JobID.generate()
         await BlobClient(cluster.client, BLOB_SERVER).put(BlobOwner.of_job(job_id), b"x" * MIB)
@@ -188,15 +187,18 @@ async def test_blobs_are_kept_while_the_graph_cannot_be_removed(tmp_path: Path) 
         await connection.submit(job, 60)
         await until_executing(cluster, job.job_id)
         stored = stored_blobs(tmp_path, job.job_id)
-        graph = tmp_path / "job-graphs" / f"{job.job_id}.graph"
-        graph.rename(tmp_path / "the graph")
-        graph.mkdir()  # no entry that can be deleted
+        graphs = tmp_path / "job-graphs"
+        graphs.rename(tmp_path / "the graphs")
+        graphs.touch()  # no directory in which something can be changed
         await asyncio.sleep(60)
         assert stored_blobs(tmp_path, job.job_id) == stored != []
         result = await cluster.result(job.job_id)
         assert result.status is JobStatus.FINISHED, "told though not all is given back"
-        graph.rmdir()
-        await eventually(lambda: not stored_blobs(tmp_path, job.job_id), 60, "its blobs to be gone")
+        graphs.unlink()
+        (tmp_path / "the graphs").rename(graphs)
+        await eventually(
+            lambda: not stored_blobs(tmp_path, job.job_id), 300, "its blobs to be gone"
+        )
 
 
 @on_virtual_time
@@ -205,10 +207,13 @@ async def test_the_blobs_of_a_refused_job_are_kept_only_as_long_as_an_upload(
 ) -> None:
     async with cluster_and_client(tmp_path) as (_, connection):
         job = large_job(["wait"], size=2 * MIB)
+        (tmp_path / "job-graphs").rename(tmp_path / "the graphs")
         (tmp_path / "job-graphs").write_text("a file where the directory should be")
         with pytest.raises(JobSubmissionError, match="graph could not be stored"):
             await connection.submit(job, 60)
         assert stored_blobs(tmp_path, job.job_id) != []
+        (tmp_path / "job-graphs").unlink()
+        (tmp_path / "the graphs").rename(tmp_path / "job-graphs")
         await asyncio.sleep(3 * UPLOAD_TIMEOUT)
         assert stored_blobs(tmp_path, job.job_id) == []
 
@@ -233,7 +238,7 @@ async def test_a_dispatcher_that_stops_keeps_the_blobs_for_its_successor(tmp_pat
 
 
 @on_virtual_time
-async def test_a_dispatcher_that_stops_leaves_all_of_a_running_job_and_says_nothing_of_its_end(
+async def test_stopping_dispatcher_keeps_running_job_and_reports_no_end(
     tmp_path: Path,
 ) -> None:
     """DI-12.  In Flink the job would be suspended; here it goes on meanwhile."""
@@ -269,7 +274,7 @@ async def test_a_dispatcher_that_stops_leaves_all_of_a_running_job_and_says_noth
     ],
 )
 @on_virtual_time
-async def test_of_a_job_that_has_ended_only_its_result_is_left(
+async def test_ended_job_leaves_only_its_result(
     tmp_path: Path, end: str, status: JobStatus
 ) -> None:
     """DI-12"""
@@ -297,7 +302,7 @@ async def test_a_cancelled_job_leaves_no_blob(tmp_path: Path) -> None:
 
 
 @on_virtual_time
-async def test_an_attempt_whose_code_is_lost_fails_with_the_blobs_key(tmp_path: Path) -> None:
+async def test_attempt_with_lost_code_fails_and_names_the_blob_key(tmp_path: Path) -> None:
     async with cluster_and_client(tmp_path) as (cluster, connection):
         job = large_job(["register", "wait"], size=2 * MIB)
         await connection.submit(job, 60)

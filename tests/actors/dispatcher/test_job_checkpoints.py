@@ -55,7 +55,7 @@ def with_checkpoint(checkpoints: Path) -> Path:
 
 @pytest.mark.parametrize("is_unreadable", [False, True])
 @on_virtual_time
-async def test_they_go_unless_it_has_failed_as_they_cannot_be_read(
+async def test_checkpoints_are_deleted_unless_job_failed_because_unreadable(
     is_unreadable: bool, tmp_path: Path
 ) -> None:
     """Its user was told to start it anew from one of them, and they were deleted: so were those of
@@ -71,7 +71,7 @@ async def test_they_go_unless_it_has_failed_as_they_cannot_be_read(
 
 
 @on_virtual_time
-async def test_storage_that_fails_for_a_while_keeps_none_of_them(tmp_path: Path) -> None:
+async def test_checkpoints_are_deleted_after_storage_failed_for_a_while(tmp_path: Path) -> None:
     """One error of it, and they stayed for ever."""
     network = LocalNetwork()
     services = cluster_in(tmp_path / "cluster", network)
@@ -90,7 +90,7 @@ async def test_storage_that_fails_for_a_while_keeps_none_of_them(tmp_path: Path)
     [{CHECKPOINTING_DIR.key: "s3://[bucket/checkpoints"}, {"an.option": "of another flinkray"}],
 )
 @on_virtual_time
-async def test_a_job_that_does_not_say_where_they_are_is_cleaned_up_all_the_same(
+async def test_job_with_unknown_checkpoint_directory_is_cleaned_up(
     configuration: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It ended the Dispatcher, each time that this was started again."""
@@ -103,7 +103,7 @@ async def test_a_job_that_does_not_say_where_they_are_is_cleaned_up_all_the_same
 
 
 @on_virtual_time
-async def test_a_job_whose_checkpoints_would_be_nowhere_is_refused(tmp_path: Path) -> None:
+async def test_job_with_invalid_checkpoint_directory_is_refused(tmp_path: Path) -> None:
     network = LocalNetwork()
     services = cluster_in(tmp_path, network)
     election = services.high_availability.get_dispatcher_leader_election()
@@ -116,7 +116,7 @@ async def test_a_job_whose_checkpoints_would_be_nowhere_is_refused(tmp_path: Pat
 
 
 @on_virtual_time
-async def test_a_dispatcher_that_goes_on_with_a_clean_up_knows_where_they_are(
+async def test_next_dispatcher_continues_the_clean_up_of_checkpoints(
     tmp_path: Path,
 ) -> None:
     """The one before has stored how the job ended, and died; so have its JobMasters.  Its

@@ -27,7 +27,7 @@ def ended(end_time: float) -> ArchivedJob:
 
 
 @on_virtual_time
-async def test_what_expired_while_no_dispatcher_was_there_is_forgotten_at_once(
+async def test_jobs_that_expired_without_dispatcher_are_forgotten_at_once(
     tmp_path: Path,
 ) -> None:
     """It was listed until it was deleted, one job after the other.  Until then its id is taken."""
@@ -63,7 +63,7 @@ async def test_what_expired_while_no_dispatcher_was_there_is_forgotten_at_once(
 
 
 @on_virtual_time
-async def test_one_that_cannot_be_deleted_or_ended_in_the_future_keeps_no_other(
+async def test_undeletable_or_future_job_does_not_keep_other_jobs(
     tmp_path: Path,
 ) -> None:
     """All that ended after it stayed for ever: after one whose data cannot be deleted, and after

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
+from flinkray.actors.dispatcher.managed_job import JobMasterDeaths
 from flinkray.core.config import Configuration
 
 
@@ -13,9 +13,7 @@ def deaths(most: int, interval: str = "100 s") -> JobMasterDeaths:
     return JobMasterDeaths(Configuration(values))
 
 
-def test_a_job_ends_by_too_many_deaths_within_the_interval_and_by_none_that_are_further_apart() -> (
-    None
-):
+def test_job_ends_only_after_too_many_job_master_deaths_in_the_interval() -> None:
     few = deaths(2)
     for number in range(1000):
         assert few.one_more("killed", 0.0, 51.0 * number) is None
@@ -29,9 +27,7 @@ def test_a_job_ends_by_too_many_deaths_within_the_interval_and_by_none_that_are_
 
 
 @pytest.mark.parametrize(("most", "how_often"), [(0, "once"), (1, "2 times within 100 s")])
-def test_it_is_told_how_often_they_died_of_what_and_what_can_be_done(
-    most: int, how_often: str
-) -> None:
+def test_failure_tells_number_of_deaths_last_cause_and_options(most: int, how_often: str) -> None:
     none = deaths(most)
     for _ in range(most):
         assert none.one_more("killed", 0.0, 1.0) is None

@@ -11,9 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
 from flinkray.actors.dispatcher.job_resizing import JobResizing
-from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.dispatcher.managed_job import JobMasterDeaths, ManagedJob
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
 from flinkray.core.config import Configuration
@@ -66,10 +65,13 @@ class GraphStore(DurableJobGraphStore[StoredJob]):
     """Stores when it may."""
 
     def __init__(self, executor: ThreadPoolExecutor) -> None:
-        super().__init__(MemoryDirectory(), StoredJob, executor)
+        super().__init__(MemoryDirectory(), StoredJob, executor, on_fenced=self._fenced)
         self.may_store = asyncio.Event()
         self.may_store.set()
         self.is_asked = asyncio.Event()
+
+    def _fenced(self) -> None:
+        raise AssertionError("nobody else has the store")
 
     async def put_job_graph(self, job_graph: StoredJob) -> None:
         self.is_asked.set()
@@ -123,7 +125,7 @@ async def test_more_than_the_state_allows_is_refused_and_changes_nothing(
 
 
 @pytest.mark.parametrize("job_master", [NONE, SILENT, NOT_YET])
-async def test_while_nobody_knows_the_state_the_graph_decides(job_master: str) -> None:
+async def test_graph_limits_the_parallelism_while_the_state_is_unknown(job_master: str) -> None:
     """DI-20: a JobMaster makes no more of the bounds than is possible."""
     job = managed(elastic(), job_master, 8)
     assert await upper_after(job, 128) == 128
@@ -131,7 +133,7 @@ async def test_while_nobody_knows_the_state_the_graph_decides(job_master: str) -
         await upper_after(job, 129)
 
 
-async def test_who_asks_again_while_it_is_stored_is_given_the_same_answer() -> None:
+async def test_repeated_resize_request_gets_the_answer_of_the_first() -> None:
     """DI-20: a client asks again when the answer is late.  It was told that another change was
     under way, which was its own."""
     job = managed(elastic(), NONE, 128)
@@ -152,7 +154,7 @@ async def test_who_asks_again_while_it_is_stored_is_given_the_same_answer() -> N
         assert await stored_upper(store, job) == 3
 
 
-async def test_a_job_that_ends_while_it_is_to_be_resized_is_not_said_to_go_on() -> None:
+async def test_resize_of_a_job_that_ends_meanwhile_is_refused() -> None:
     """DI-20."""
     job = managed(elastic(), NONE, 128)
     async with resizing_of(job) as (resizing, store):

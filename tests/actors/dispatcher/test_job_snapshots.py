@@ -10,9 +10,8 @@ from typing import TypeVar
 
 import pytest
 
-from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
 from flinkray.actors.dispatcher.job_snapshots import JobSnapshots, taken_at_the_end
-from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.dispatcher.managed_job import JobMasterDeaths, ManagedJob
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import ArchivedJob
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken, SnapshotType
@@ -36,7 +35,7 @@ ENDED = JobResult(JobID(bytes(16)), "a job", JobStatus.FINISHED, 1.0)
 STOPPED = ENDED.with_savepoint("/savepoints/a", STOP.trigger_id)
 
 
-def test_the_request_that_has_stopped_the_job_is_answered_again() -> None:
+def test_repeated_stop_request_of_an_ended_job_is_answered_again() -> None:
     assert taken_at_the_end(STOPPED, STOP) == SnapshotTaken("/savepoints/a")
 
 
@@ -55,7 +54,9 @@ def test_the_request_that_has_stopped_the_job_is_answered_again() -> None:
         ),
     ],
 )
-def test_another_request_is_refused(result: JobResult, kind: SnapshotType, text: str) -> None:
+def test_snapshot_request_other_than_that_of_the_stop_is_refused(
+    result: JobResult, kind: SnapshotType, text: str
+) -> None:
     request = SnapshotRequest(TriggerID(b"\2" * 16), kind)
     with pytest.raises(JobStateError, match=re.escape(f"it has ended (FINISHED): {text}") + "$"):
         taken_at_the_end(result, request)
@@ -171,7 +172,7 @@ class PausedStorage(UserStorage):
 
 
 @pytest.mark.parametrize("is_given_first", [True, False])
-async def test_a_savepoint_is_not_disposed_of_while_a_job_is_given_it(
+async def test_savepoint_is_not_deleted_while_a_job_is_starting_from_it(
     is_given_first: bool, savepoint: str
 ) -> None:
     """The job was accepted, and failed as its savepoint was gone."""

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
-from flinkray.actors.dispatcher.managed_job import ManagedJob, overview_of
+from flinkray.actors.dispatcher.managed_job import JobMasterDeaths, ManagedJob, overview_of
 from flinkray.actors.shared.settings import job_settings
 from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError, JobExecutionError
@@ -25,7 +24,7 @@ def managed(cluster: Configuration) -> ManagedJob:
     return ManagedJob(graph, 0.0, JobMasterDeaths(cluster), *futures, cluster)
 
 
-async def test_how_it_was_run_is_kept() -> None:
+async def test_ended_job_keeps_its_timestamps_and_settings() -> None:
     job = managed(Configuration({INITIAL: "5 s"}))
     ended = job.failed(JobExecutionError(JOB, "its JobMasters died"), 7.0)
     assert ended.details.status_timestamps["FAILED"] == ended.details.end_time == 7.0
@@ -33,7 +32,7 @@ async def test_how_it_was_run_is_kept() -> None:
     assert ended.settings == job_settings(job.graph, job.configuration)
 
 
-async def test_a_job_ends_though_it_does_not_go_with_the_cluster_any_more() -> None:
+async def test_job_with_settings_invalid_for_the_cluster_can_still_end() -> None:
     """The cluster was started anew, with another configuration."""
     job = managed(Configuration({INITIAL: "20 s"}))
     with pytest.raises(ConfigurationError, match=MAXIMUM):

@@ -10,13 +10,9 @@ import pytest
 
 from flinkray.actors.dispatcher.endpoint import Dispatcher
 from flinkray.actors.dispatcher.job_blobs import JobBlobs
-from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
-from flinkray.actors.dispatcher.job_master_supervision import (
-    JobMasterSupervision,
-    job_master_process,
-)
-from flinkray.actors.dispatcher.managed_job import ManagedJob
-from flinkray.actors.gateways.job_processes import KINDS
+from flinkray.actors.dispatcher.job_master_supervision import JobMasterSupervision
+from flinkray.actors.dispatcher.managed_job import JobMasterDeaths, ManagedJob
+from flinkray.actors.gateways.job_processes import KINDS, job_master_process
 from flinkray.actors.gateways.messages import ClusterArguments, job_master_resource_id
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leadership import Leadership
@@ -53,7 +49,7 @@ def parts(storage: Path) -> list[Path]:
 
 
 @on_virtual_time
-async def test_it_deletes_no_blob(tmp_path: Path) -> None:
+async def test_past_dispatcher_deletes_no_blob(tmp_path: Path) -> None:
     """Half of one was sent to it, and all of it to its successor, when it wakes up and ends."""
     service = LocalRpcService("Dispatcher", LocalNetwork())
     services = ClusterServices.create(service, ClusterArguments("test", {}, str(tmp_path)))
@@ -73,7 +69,7 @@ async def test_it_deletes_no_blob(tmp_path: Path) -> None:
 
 
 @on_virtual_time
-async def test_it_starts_kills_and_replaces_no_job_master() -> None:
+async def test_past_dispatcher_starts_kills_and_replaces_no_job_master() -> None:
     """DI-17: they have the same names as its own."""
     network = LocalNetwork()
     service = LocalRpcService("Dispatcher", network)
@@ -125,7 +121,7 @@ async def test_it_starts_kills_and_replaces_no_job_master() -> None:
 
 
 @on_virtual_time
-async def test_it_says_of_nothing_that_it_is_not_stored(tmp_path: Path) -> None:
+async def test_past_dispatcher_does_not_claim_that_something_is_not_stored(tmp_path: Path) -> None:
     """HA-27: a submission that was under way when it lost its leadership was refused, though it
     might be stored, and then run.  Clients ask the next one, which knows it."""
     service = LocalRpcService("Dispatcher", LocalNetwork())

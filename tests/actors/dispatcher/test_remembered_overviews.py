@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from flinkray.actors.dispatcher.remembered_overview import RememberedOverview
+from flinkray.actors.dispatcher.managed_job import RememberedOverview
 from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc.wire.envelope import Envelope
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
@@ -33,7 +33,7 @@ A_WHILE = 1.0
 """Seconds: what is told is heard."""
 
 
-def test_an_overview_holds_until_a_greater_number_is_told() -> None:
+def test_overview_is_valid_until_a_greater_number_is_heard() -> None:
     remembered = RememberedOverview(20.0, 0.0)
     assert remembered.get(0.0) is None
     remembered.answered(NumberedOverview(0, RUNNING))
@@ -60,7 +60,7 @@ def test_an_answer_that_was_overtaken_by_another_is_not_remembered() -> None:
     assert remembered.get(1.0) == CANCELLING
 
 
-def test_what_is_remembered_of_a_silent_job_master_does_not_hold() -> None:
+def test_remembered_overview_of_a_silent_job_master_expires() -> None:
     remembered = RememberedOverview(20.0, 0.0)
     remembered.answered(NumberedOverview(0, RUNNING))
     assert remembered.get(20.0) == RUNNING
@@ -99,7 +99,7 @@ async def listed(cluster: ChaosCluster) -> JobOverview:
 
 
 @on_cluster(NODE)
-async def test_a_job_that_does_not_change_is_asked_once_however_many_look(
+async def test_unchanged_job_is_asked_once_for_many_listings(
     cluster: ChaosCluster,
 ) -> None:
     await running_job(cluster)
@@ -112,7 +112,7 @@ async def test_a_job_that_does_not_change_is_asked_once_however_many_look(
 
 
 @on_cluster(NODE)
-async def test_a_change_is_told_once_and_only_if_somebody_has_looked(
+async def test_change_is_reported_once_and_only_after_a_listing(
     cluster: ChaosCluster,
 ) -> None:
     asked = Asked(cluster)
@@ -126,7 +126,7 @@ async def test_a_change_is_told_once_and_only_if_somebody_has_looked(
 
 
 @on_cluster(NODE)
-async def test_what_has_changed_is_there_for_the_next_who_looks(cluster: ChaosCluster) -> None:
+async def test_next_listing_shows_a_changed_overview(cluster: ChaosCluster) -> None:
     await running_job(cluster)
     before = await listed(cluster)
     cluster.crash("TaskExecutor")
@@ -135,7 +135,7 @@ async def test_what_has_changed_is_there_for_the_next_who_looks(cluster: ChaosCl
 
 
 @on_cluster(NODE)
-async def test_a_change_that_is_told_in_vain_is_told_by_the_next_heartbeat(
+async def test_lost_report_of_a_change_is_made_up_by_the_next_heartbeat(
     cluster: ChaosCluster,
 ) -> None:
     await running_job(cluster)
@@ -166,7 +166,7 @@ async def test_the_next_dispatcher_and_the_next_job_master_are_believed(
 
 
 @on_cluster(NODE)
-async def test_what_a_dead_job_master_has_said_does_not_hold(cluster: ChaosCluster) -> None:
+async def test_overview_of_a_dead_job_master_is_not_used(cluster: ChaosCluster) -> None:
     await running_job(cluster)
     assert (await listed(cluster)).status is JobStatus.RUNNING
     start_slowly(cluster, "JobMaster", 10.0)
@@ -176,7 +176,7 @@ async def test_what_a_dead_job_master_has_said_does_not_hold(cluster: ChaosClust
 
 
 @on_cluster(NODE)
-async def test_a_past_job_master_does_not_make_the_present_one_be_asked(
+async def test_report_of_a_past_job_master_causes_no_question(
     cluster: ChaosCluster,
 ) -> None:
     job_id = await running_job(cluster)

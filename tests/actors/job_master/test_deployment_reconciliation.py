@@ -31,7 +31,7 @@ def test_attempt_that_two_heartbeats_in_a_row_lack_is_missing() -> None:
     assert found.heartbeat(HERE, (ONE,)) == Differences((TWO,), ())
 
 
-def test_attempt_that_is_there_again_is_not_missing() -> None:
+def test_attempt_reported_again_is_not_missing() -> None:
     found = deployed(ONE)
     assert found.heartbeat(HERE, ()) == NONE
     assert found.heartbeat(HERE, (ONE,)) == NONE
@@ -44,7 +44,7 @@ def test_attempt_that_is_not_acknowledged_is_not_missing() -> None:
     assert [found.heartbeat(HERE, ()) for _ in range(3)] == [NONE] * 3
 
 
-def test_attempt_that_nobody_deployed_there_is_unknown() -> None:
+def test_attempt_not_deployed_to_the_task_executor_is_unknown() -> None:
     found = deployed(ONE)
     assert found.heartbeat(THERE, (ONE,)) == NONE
     assert found.heartbeat(THERE, (ONE,)) == Differences((), (ONE,))
@@ -57,7 +57,7 @@ def test_attempt_that_ended_and_runs_on_is_unknown() -> None:
     assert found.heartbeat(HERE, (ONE,)) == Differences((), (ONE,))
 
 
-def test_attempt_that_is_unknown_is_not_forgotten_when_others_come_and_go_between() -> None:
+def test_unknown_attempt_is_remembered_while_others_come_and_go() -> None:
     """It ran on as long as that went on."""
     found = DeploymentReconciliation()
     assert found.heartbeat(HERE, (ONE,)) == NONE
@@ -66,7 +66,7 @@ def test_attempt_that_is_unknown_is_not_forgotten_when_others_come_and_go_betwee
     assert found.heartbeat(HERE, (ONE,)) == Differences((), (ONE,))
 
 
-def test_nothing_is_missing_on_a_task_executor_that_is_lost() -> None:
+def test_lost_task_executor_has_no_missing_attempts() -> None:
     found = deployed(ONE)
     assert found.heartbeat(HERE, ()) == NONE
     found.task_executor_lost(HERE)

@@ -49,7 +49,7 @@ class Moment:
 
 
 @on_cluster(NODE, configuration=CONFIGURATION)
-async def test_task_that_ends_while_its_task_executor_registers_anew_is_told_of_after_that(
+async def test_task_end_during_reregistration_is_reported_afterwards(
     cluster: ChaosCluster,
 ) -> None:
     """The TaskExecutor had not heard its JobMaster for 5 s, of which the JobMaster itself had slept
@@ -62,7 +62,7 @@ async def test_task_that_ends_while_its_task_executor_registers_anew_is_told_of_
         from tests.actors.job_master.test_ends_of_tasks_that_are_not_told import Moment
 
         moment = Simulation.current().belongings[Moment]
-        await eventually(lambda: moment.is_over, 100, "the test's word")
+        await eventually(lambda: moment.is_over, 300, "the test's word")
 
     builder = PythonJobBuilder("ends", restart_strategy=FixedDelayRestart(10, 0.1))
     builder.add(ends)
@@ -87,9 +87,9 @@ async def test_task_that_ends_while_its_task_executor_registers_anew_is_told_of_
     simulation.hang(master)
     await asyncio.sleep(2)  # which the JobMaster does not hold against the TaskExecutor
     simulation.resume(master)
-    await eventually(lambda: goodbyes, 20, "a goodbye that is lost")
+    await eventually(lambda: goodbyes, 100, "a goodbye that is lost")
     moment.is_over = True
-    await eventually(lambda: not running_attempts(cluster), 10, "the task's end")
+    await eventually(lambda: not running_attempts(cluster), 50, "the task's end")
     simulation.resume(master)
 
     result = await asyncio.wait_for(cluster.result(job.job_id), 60)

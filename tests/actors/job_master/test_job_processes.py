@@ -91,7 +91,7 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
 
         runner = CoordinatorRunner(self, kinds, Listener(), HEARTBEAT)
         runner.start(StartCoordinator(CoordinatorID(kind, None, 0)), None)
-        await eventually(lambda: started, 10, "the coordinator")
+        await eventually(lambda: started, 50, "the coordinator")
 
 
 STARTS: dict[str, Callable[[Owner], Awaitable[None]]] = {

@@ -68,7 +68,7 @@ JOB_MASTER = number(JobMasterId, 1)
 
 
 @on_virtual_time
-async def test_a_new_resource_manager_ends_attempts_to_register_at_the_one_before(
+async def test_new_resource_manager_ends_registration_attempts_at_the_old(
     tmp_path: Path,
 ) -> None:
     """JM-06: which has not answered yet, and whose answer counts for nothing when it comes."""
@@ -214,7 +214,7 @@ async def test_bounds_that_overtake_the_answer_of_the_dispatcher_are_kept(tmp_pa
 
 
 @on_cluster(NODE, configuration={"jobmaster.max-failovers": "10"})
-async def test_of_one_job_no_job_master_is_started_before_the_last_one_is_gone(
+async def test_job_never_has_two_job_masters_at_a_time(
     cluster: ChaosCluster,
 ) -> None:
     """JM-17, DI-04: also when they die while they start."""
@@ -233,7 +233,7 @@ async def test_of_one_job_no_job_master_is_started_before_the_last_one_is_gone(
     for _ in range(3):
         await until_up(cluster, "JobMaster")
         cluster.crash("JobMaster")
-        await eventually(lambda: not cluster.processes("JobMaster"), 10, "its end")
+        await eventually(lambda: not cluster.processes("JobMaster"), 50, "its end")
     await until_executing(cluster, job_id)
 
     assert most == 1
@@ -241,7 +241,7 @@ async def test_of_one_job_no_job_master_is_started_before_the_last_one_is_gone(
 
 
 @on_virtual_time
-async def test_what_a_job_master_of_the_past_says_is_ignored(tmp_path: Path) -> None:
+async def test_registration_and_result_of_a_past_job_master_are_refused(tmp_path: Path) -> None:
     """JM-18: its registration is rejected, and its result refused."""
     async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
         job_id = await cluster.submit(python_job(waiting()))
@@ -267,7 +267,7 @@ def endpoint_of(cluster: MiniCluster, kind: str) -> RpcEndpoint:
 
 
 @on_virtual_time
-async def test_a_job_master_that_stops_before_its_job_is_done_suspends_it(tmp_path: Path) -> None:
+async def test_job_master_that_stops_early_suspends_its_job(tmp_path: Path) -> None:
     """JM-18, EX-08, DI-09: its tasks are cancelled; another one runs the job, which is listed once
     and as it is."""
     async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
@@ -297,7 +297,7 @@ async def test_a_job_master_that_stops_before_its_job_is_done_suspends_it(tmp_pa
 
 
 @on_cluster(NODE)
-async def test_a_job_whose_job_master_starts_is_initializing_and_holds_up_nobody(
+async def test_job_with_a_starting_job_master_is_initializing_and_blocks_no_call(
     cluster: ChaosCluster,
 ) -> None:
     """JM-19, DI-05."""
@@ -321,7 +321,7 @@ async def test_a_job_whose_job_master_starts_is_initializing_and_holds_up_nobody
 
 
 @on_cluster(NODE)
-async def test_a_job_cancelled_while_it_is_initializing_is_cancelling_until_it_is_done(
+async def test_job_cancelled_while_initializing_is_cancelling_until_canceled(
     cluster: ChaosCluster,
 ) -> None:
     """JM-19, DI-06: and stays so when its JobMaster dies."""
@@ -378,7 +378,7 @@ def newer(entry: bytes) -> bytes:
 
 @pytest.mark.parametrize("kind", ["graph", "result"])
 @on_virtual_time
-async def test_a_job_whose_stored_graph_or_result_cannot_be_read_is_kept_reported_and_not_run(
+async def test_job_with_unreadable_graph_or_result_is_kept_reported_not_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     """JM-20: a later flinkray has written it.  When that one is back, it goes on."""
@@ -403,7 +403,7 @@ async def test_a_job_whose_stored_graph_or_result_cannot_be_read_is_kept_reporte
     blobs.write_part(BlobOwner.of_job(graph.job_id), BlobKey.of(code), 0, code)
     blobs.complete(BlobOwner.of_job(graph.job_id), BlobKey.of(code), (0,))
     folder, suffix = ("job-graphs", "graph") if kind == "graph" else ("job-results", "dirty")
-    entry = tmp_path / folder / f"{graph.job_id.hex()}.{suffix}"
+    (entry,) = (tmp_path / folder).glob(f"{graph.job_id}.{suffix}-*")
     written = entry.read_bytes()
     entry.write_bytes(newer(written))
 
@@ -433,7 +433,7 @@ async def test_a_job_whose_stored_graph_or_result_cannot_be_read_is_kept_reporte
 
 
 @on_virtual_time
-async def test_an_id_can_be_used_again_when_its_job_is_forgotten_and_all_of_it_gone(
+async def test_job_id_is_free_again_once_its_job_is_forgotten(
     tmp_path: Path,
 ) -> None:
     """DI-04: until then it is refused, so no two runs of one id meet."""
@@ -475,7 +475,7 @@ async def test_deaths_of_job_masters_count_for_a_while_only(cluster: ChaosCluste
 
     async def dies(death: int) -> None:
         cluster.crash("JobMaster")
-        await eventually(lambda: not cluster.processes("JobMaster"), 10, "its end")
+        await eventually(lambda: not cluster.processes("JobMaster"), 50, "its end")
         await until_executing(cluster, job_id)
         details = await cluster.details(job_id)
         assert (details.restarts, details.failovers) == (0, death)

@@ -10,7 +10,8 @@ import pytest
 
 from flinkray.actors.coordinators.runner import CoordinatorRunner
 from flinkray.actors.gateways import SlotPoolGateway
-from flinkray.actors.gateways.stream_coordinator import KeptPart
+from flinkray.actors.gateways.stream_coordinator import KeptPart, KeptPiece
+from flinkray.actors.job_master.kept_copy import KeptCopy
 from flinkray.actors.job_master.kept_parts import KeptParts, latest_parts
 from flinkray.actors.job_master.slot_pool_connection import Call
 from flinkray.actors.job_master.source_coordination import SourceCoordination
@@ -39,6 +40,23 @@ class Pool:
         self.has.append(kept)
 
 
+class Copy:
+    """At a TaskExecutor, which has what it is told as soon as it may."""
+
+    def __init__(self) -> None:
+        self.has_all = True
+        self.listeners: list[Callable[[], None]] = []
+
+    def on_kept(self, callback: Callable[[], None]) -> None:
+        self.listeners.append(callback)
+
+    def add(self, piece: KeptPiece) -> int:
+        return 1
+
+    def has(self, change: int) -> bool:
+        return self.has_all
+
+
 class Surroundings:
     """A JobMaster with a pool or without."""
 
@@ -50,7 +68,8 @@ class Surroundings:
         self.master.start()
         self.pool: Pool | None = Pool()
         self.found: list[asyncio.Future[bool]] = []
-        self.parts = KeptParts(self.master, self.tell, self.is_found)
+        self.copy = Copy()
+        self.parts = KeptParts(self.master, self.tell, self.is_found, cast(KeptCopy, self.copy))
 
     def tell(self, call: Call) -> None:
         if self.pool is not None:
@@ -69,7 +88,7 @@ class Surroundings:
 
 
 @on_virtual_time
-async def test_it_is_kept_when_a_pool_has_it_that_the_next_job_master_asks() -> None:
+async def test_part_is_kept_once_a_pool_the_next_job_master_finds_has_it() -> None:
     """Pools of past JobMasters would hand over what does not count; one that a JobMaster starts
     which leads no more, nobody asks."""
     around = Surroundings()
@@ -94,7 +113,7 @@ async def test_a_job_master_that_leads_no_more_keeps_nothing() -> None:
 
 
 @on_virtual_time
-async def test_a_pool_that_replaces_a_lost_one_is_told_the_last_of_all() -> None:
+async def test_pool_that_replaces_a_lost_one_gets_the_latest_part() -> None:
     around = Surroundings()
     around.pool = None
     waiting = [asyncio.ensure_future(around.parts.keep(part(n))) for n in (1, 3, 2)]
@@ -108,12 +127,12 @@ async def test_a_pool_that_replaces_a_lost_one_is_told_the_last_of_all() -> None
     assert around.pool.has == [part(3)]
 
 
-def test_what_is_of_a_later_restore_counts_whatever_its_version() -> None:
+def test_part_of_a_later_restore_counts_whatever_its_version() -> None:
     assert latest_parts([part(9), part(1, restores=1), part(8)]) == {VERTEX: part(1, restores=1)}
 
 
 @on_virtual_time
-async def test_what_is_of_an_earlier_restore_is_of_no_use() -> None:
+async def test_part_of_an_earlier_restore_is_not_used() -> None:
     around = Surroundings()
     around.parts.adopt([part(4)])
     assert around.parts.of(0) == (part(4),)
@@ -124,6 +143,20 @@ async def test_what_is_of_an_earlier_restore_is_of_no_use() -> None:
 
 def nobody() -> NoReturn:
     raise AssertionError("no coordinator is called here")
+
+
+@on_virtual_time
+async def test_part_is_kept_once_the_task_executor_with_the_copy_has_it() -> None:
+    around = Surroundings()
+    around.copy.has_all = False
+    waiting = asyncio.ensure_future(around.parts.keep(part(1)))
+    assert not await around.is_kept(waiting)
+    around.found[0].set_result(True)
+    assert not await around.is_kept(waiting)
+    around.copy.has_all = True
+    for listener in around.copy.listeners:
+        listener()
+    assert await around.is_kept(waiting)
 
 
 def sources_of(around: Surroundings) -> SourceCoordination:
@@ -140,7 +173,7 @@ def sources_of(around: Surroundings) -> SourceCoordination:
 
 
 @on_virtual_time
-async def test_a_coordinator_that_was_given_up_keeps_nothing_for_the_one_in_its_place() -> None:
+async def test_replaced_coordinator_cannot_keep_parts_for_its_successor() -> None:
     """It did not answer when its next JobMaster took it over, and lives all the same.  The job has
     begun anew with another one of the same number: by what the first one knows, its splits were
     given away, and nobody would read them again (seed 20145)."""
@@ -168,7 +201,7 @@ async def test_a_coordinator_that_was_given_up_keeps_nothing_for_the_one_in_its_
     ],
 )
 @on_virtual_time
-async def test_sources_of_which_nothing_was_kept_have_told_readers_nothing(
+async def test_coordinator_may_begin_anew_only_if_readers_were_told_nothing(
     restores: int, is_known: bool, is_kept: bool, may_go_on: bool
 ) -> None:
     """Where a SlotPool has said so, another coordinator may begin anew in place of one that has
@@ -183,7 +216,7 @@ async def test_sources_of_which_nothing_was_kept_have_told_readers_nothing(
 
 
 @on_virtual_time
-async def test_the_next_job_master_hears_that_nobody_knew_how_far_sources_are() -> None:
+async def test_next_job_master_learns_that_source_progress_is_unknown() -> None:
     """A JobMaster whose predecessor's SlotPool was lost has its notes of the coordinator, and tells
     its own pool.  When both die before the coordinator has told it anything, that pool would seem
     to say that readers were told nothing, and all splits would be read again (seed 42266)."""

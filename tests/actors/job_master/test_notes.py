@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from flinkray.actors.gateways import SlotPoolGateway
+from flinkray.actors.gateways import SlotPoolGateway, TaskExecutorGateway
 from flinkray.actors.gateways.stream_coordinator import StreamCoordinatorGateway
+from flinkray.actors.job_master.kept_copy import KeptCopy
 from flinkray.actors.job_master.notes import NotesForSuccessor
 from flinkray.actors.job_master.past_pools import PastPools
 from flinkray.actors.job_master.slot_pool_connection import Call
+from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.core.errors import RpcConnectionError, RpcTimeoutError
-from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId
-from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
+from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, ResourceID, WorkerGroupId
+from flinkray.rpc import FencedRpcEndpoint, HeartbeatSettings, LocalNetwork, LocalRpcService
+from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.taking_over import JobNotes, SourceCoordinatorPlace
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
@@ -41,7 +45,17 @@ class Noting:
         self.coordinator.start(LocalRpcService("StreamCoordinator", network), "streams")
         self.past = PastPools(self.job_master, number(JobID, 1))
         past = self.past if has_predecessors else None
-        self.notes = NotesForSuccessor(self.job_master, self._tell, past)
+        self.connections = connections = TaskExecutorConnections(
+            self.job_master,
+            number(JobID, 1),
+            HeartbeatSettings(),
+            allocations=lambda _: (),
+            on_lost=lambda *_: None,
+        )
+        self.copy = KeptCopy(
+            self.job_master, number(JobID, 1), connections, lambda: self.notes.in_pieces(())
+        )
+        self.notes = NotesForSuccessor(self.job_master, self._tell, past, self.copy)
 
     def _tell(self, call: Call) -> None:
         async def tell() -> None:
@@ -69,7 +83,7 @@ class Noting:
 
 
 @on_virtual_time
-async def test_notes_are_acknowledged_when_pool_and_coordinator_have_the_last_ones() -> None:
+async def test_notes_are_acknowledged_once_pool_and_coordinator_have_them() -> None:
     noting = Noting()
     for restores in (1, 2, 3):
         noting.notes.note(noting.of(restores))
@@ -80,7 +94,30 @@ async def test_notes_are_acknowledged_when_pool_and_coordinator_have_the_last_on
 
 
 @on_virtual_time
-async def test_nobody_waits_for_a_coordinator_that_is_not_there() -> None:
+async def test_notes_are_acknowledged_once_a_named_task_executor_has_them() -> None:
+    noting = Noting()
+    noting.may_answer.set()
+    executor = TestingGateway(TaskExecutorGateway).lenient()
+    may_keep = asyncio.Event()
+
+    async def keep(*_: object) -> bool:
+        return await may_keep.wait()
+
+    executor.on(TaskExecutorGateway.keep).calling(keep)
+    executor.start(LocalRpcService("te", noting.network), "taskexecutor")
+    place = WorkerLocation(
+        ResourceID("te"), executor.address, "n", "127.0.0.1", 1, WorkerGroupId("g"), 0
+    )
+    noting.connections.start()
+    await noting.connections.add(place)
+    noting.notes.note(replace(noting.of(1), task_executors=(place,)))
+    assert not await noting.is_acknowledged()
+    may_keep.set()
+    assert await noting.is_acknowledged()
+
+
+@on_virtual_time
+async def test_notes_are_acknowledged_without_a_coordinator_that_is_gone() -> None:
     noting = Noting()
     noting.notes.note(noting.of(1, coordinated=False))
     assert await noting.is_acknowledged()
@@ -96,7 +133,7 @@ async def test_nobody_waits_for_a_coordinator_that_is_not_there() -> None:
 
 @pytest.mark.parametrize("error", [RpcTimeoutError("no answer"), RpcConnectionError("was reset")])
 @on_virtual_time
-async def test_a_coordinator_that_has_not_answered_is_told_again(error: Exception) -> None:
+async def test_coordinator_that_did_not_answer_gets_the_notes_again(error: Exception) -> None:
     """It may have notes of before, and must not hand over those (seed 205982)."""
     noting = Noting()
     noting.may_answer.set()
@@ -107,7 +144,7 @@ async def test_a_coordinator_that_has_not_answered_is_told_again(error: Exceptio
 
 
 @on_virtual_time
-async def test_the_coordinator_that_takes_the_place_of_one_that_is_gone_is_told() -> None:
+async def test_replacement_of_a_lost_coordinator_gets_the_notes() -> None:
     noting = Noting()
     noting.notes.coordinator_is_gone(0)
     noting.notes.note(noting.of(1, attempt=1))
@@ -118,7 +155,7 @@ async def test_the_coordinator_that_takes_the_place_of_one_that_is_gone_is_told(
 
 
 @on_virtual_time
-async def test_nothing_is_acknowledged_while_the_next_job_master_may_find_earlier_notes() -> None:
+async def test_notes_are_acknowledged_only_after_past_pools_have_ended() -> None:
     """A past SlotPool outlived the one after it: by its notes an attempt was never deployed, and
     was deployed a second time (seed 40883)."""
     noting = Noting(has_predecessors=True)

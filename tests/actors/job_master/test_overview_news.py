@@ -15,7 +15,7 @@ def running() -> tuple[TasksUnderTest, OverviewNews, list[int]]:
     return tasks, OverviewNews(tasks.scheduler, told.append), told
 
 
-def test_nothing_is_told_before_an_overview_was_given() -> None:
+def test_change_before_the_first_overview_is_not_reported() -> None:
     tasks, news, told = running()
     tasks.report("a1", ExecutionState.FINISHED)
     news.changed()
@@ -23,7 +23,7 @@ def test_nothing_is_told_before_an_overview_was_given() -> None:
     assert news.give().number == 0
 
 
-def test_a_change_is_told_once_until_the_next_overview_is_given() -> None:
+def test_change_is_reported_once_per_overview() -> None:
     tasks, news, told = running()
     given = news.give()
     news.changed()
@@ -41,7 +41,7 @@ def test_a_change_is_told_once_until_the_next_overview_is_given() -> None:
     assert told == [1]
 
 
-def test_a_change_that_nobody_has_looked_for_is_seen_by_who_asks_for_the_number() -> None:
+def test_change_is_noticed_when_the_overview_number_is_read() -> None:
     tasks, news, told = running()
     news.give()
     tasks.report("a1", ExecutionState.FINISHED)

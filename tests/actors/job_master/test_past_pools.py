@@ -87,7 +87,7 @@ class Successor:
     ],
 )
 @on_virtual_time
-async def test_of_notes_of_one_execution_graph_the_latest_count(
+async def test_latest_notes_of_one_execution_graph_count(
     earlier: JobNotes, later: JobNotes, is_first: bool
 ) -> None:
     """There are several when a JobMaster has died before it could end what was of no use."""
@@ -98,7 +98,7 @@ async def test_of_notes_of_one_execution_graph_the_latest_count(
 
 
 @on_virtual_time
-async def test_all_slots_and_all_that_has_finished_are_taken_together() -> None:
+async def test_slots_and_finished_tasks_of_all_past_pools_are_merged() -> None:
     """With the TaskExecutors where the results are."""
     successor = Successor()
     allocations = tuple(number(AllocationID, n) for n in range(4))
@@ -116,7 +116,7 @@ async def test_all_slots_and_all_that_has_finished_are_taken_together() -> None:
 
 
 @on_virtual_time
-async def test_of_two_execution_graphs_none_goes_on_but_their_slots_are_expected() -> None:
+async def test_notes_of_two_execution_graphs_are_dropped_and_slots_expected() -> None:
     """It cannot be known which is the later one."""
     successor = Successor()
     one, other = (number(AllocationID, n) for n in (1, 2))
@@ -127,7 +127,7 @@ async def test_of_two_execution_graphs_none_goes_on_but_their_slots_are_expected
 
 
 @on_virtual_time
-async def test_pools_that_are_of_no_use_any_more_end_but_for_one_whose_job_master_lives() -> None:
+async def test_useless_past_pools_end_except_one_with_a_living_job_master() -> None:
     """What one knows that has not answered must not come up again later."""
     successor = Successor()
     asked = successor.finds(1, HandedOver((), (), notes(1)))

@@ -63,7 +63,7 @@ class Coordinated:
 
 
 @on_virtual_time
-async def test_readers_are_reset_to_attempts_that_the_next_job_master_would_find_noted() -> None:
+async def test_readers_are_reset_only_to_noted_attempts() -> None:
     """It would deploy an earlier attempt, to which a coordinator that was told of a later one gives
     nothing (seed 400326)."""
     coordinated = Coordinated()
@@ -76,7 +76,7 @@ async def test_readers_are_reset_to_attempts_that_the_next_job_master_would_find
 
 
 @on_virtual_time
-async def test_readers_that_run_already_are_told_at_once() -> None:
+async def test_reset_of_readers_that_run_already_is_sent_at_once() -> None:
     """As the JobMaster before has noted them, and this one may have no SlotPool yet."""
     coordinated = Coordinated()
     coordinated.sources.reset(RESET, are_known=True)

@@ -36,6 +36,8 @@ from flinkray.checkpoint.metadata import (
 from flinkray.checkpoint.storage import JobCheckpointStorage, read_metadata, write_metadata
 from flinkray.core.errors import JobError
 from flinkray.core.ids import JobID, JobMasterId, TriggerID
+from flinkray.ha.entries import decode_entry, encode_entry
+from flinkray.ha.epoch_directory import EpochContents, EpochEntry
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints.actions import (
     AddRestoredSavepoint,
@@ -143,8 +145,17 @@ class Master:
         await self.stored.discarded()
 
     def pointers(self) -> list[str]:
-        names = self.disk.list(POINTERS)
-        return sorted(name for name in names if name.endswith(".checkpoint"))
+        """Those that count."""
+        found = self.contents("checkpoint")
+        data = None if found is None else self.disk.read(f"{POINTERS}/{found}")
+        if data is None:
+            return []
+        return sorted(entry.name for entry in decode_entry(data, EpochContents).entries)
+
+    def contents(self, kind: str) -> str | None:
+        """Name of the file with those of the last owner."""
+        names = [name for name in self.disk.list(POINTERS) if name.endswith(f".{kind}")]
+        return max(names, default=None)
 
     def files(self) -> list[str]:
         """Of the job's checkpoints."""
@@ -197,7 +208,7 @@ def failing(*places: str) -> Callable[[str, str], bool]:
 
 
 @simulate(seeds=3)
-async def test_ids_rise_from_one_job_master_to_the_next(simulation: Simulation) -> None:
+async def test_checkpoint_ids_rise_across_job_masters(simulation: Simulation) -> None:
     first, second = Master(simulation, 1), Master(simulation, 2)
     await first.stored.recover()
     assert await first.prepare() == CheckpointPrepared(1, 1, at(1))
@@ -207,7 +218,7 @@ async def test_ids_rise_from_one_job_master_to_the_next(simulation: Simulation) 
 
 
 @simulate(seeds=3)
-async def test_a_savepoint_gets_a_directory_of_its_own_where_its_user_wants_it(
+async def test_savepoint_gets_its_own_directory_below_the_wanted_one(
     simulation: Simulation,
 ) -> None:
     where = "execution.checkpointing.savepoint-dir"
@@ -242,7 +253,7 @@ async def test_a_savepoint_that_can_be_nowhere_is_refused(
 
 
 @simulate(seeds=3)
-async def test_what_an_earlier_job_master_has_completed_for_a_request_is_not_taken_again(
+async def test_snapshot_completed_by_an_earlier_job_master_is_not_taken_again(
     simulation: Simulation,
 ) -> None:
     """But a job that goes on in spite of the savepoint that it was to be stopped with needs
@@ -260,7 +271,7 @@ async def test_what_an_earlier_job_master_has_completed_for_a_request_is_not_tak
 
 
 @simulate(seeds=3)
-async def test_an_id_is_taken_when_storage_that_failed_for_a_while_works_again(
+async def test_checkpoint_id_is_taken_once_failed_storage_works_again(
     simulation: Simulation,
 ) -> None:
     master = Master(simulation)
@@ -289,7 +300,7 @@ async def test_a_checkpoint_without_an_id_is_given_up(simulation: Simulation) ->
 
 
 @simulate(seeds=3)
-async def test_what_one_job_master_has_stored_the_next_one_recovers(simulation: Simulation) -> None:
+async def test_next_job_master_recovers_the_stored_checkpoints(simulation: Simulation) -> None:
     """CP-28"""
     first, second = Master(simulation, 1), Master(simulation, 2)
     assert await first.stored.recover() == ()
@@ -301,7 +312,7 @@ async def test_what_one_job_master_has_stored_the_next_one_recovers(simulation: 
 
 
 @simulate(seeds=3)
-async def test_a_savepoint_is_recovered_from_only_if_the_job_ends_with_it(
+async def test_job_recovers_from_a_savepoint_only_if_it_was_stopped_with_it(
     simulation: Simulation,
 ) -> None:
     master = Master(simulation)
@@ -318,7 +329,7 @@ async def test_a_savepoint_is_recovered_from_only_if_the_job_ends_with_it(
 
 
 @simulate(seeds=3)
-async def test_a_checkpoint_is_stored_when_storage_that_failed_for_a_while_works_again(
+async def test_checkpoint_is_stored_once_failed_storage_works_again(
     simulation: Simulation,
 ) -> None:
     master = Master(simulation)
@@ -334,7 +345,7 @@ async def test_a_checkpoint_is_stored_when_storage_that_failed_for_a_while_works
 
 
 @simulate(seeds=3)
-async def test_without_metadata_there_is_no_pointer_and_it_is_not_stored(
+async def test_checkpoint_without_metadata_is_not_stored(
     simulation: Simulation,
 ) -> None:
     master = Master(simulation)
@@ -351,7 +362,7 @@ async def test_without_metadata_there_is_no_pointer_and_it_is_not_stored(
 
 
 @simulate(seeds=3)
-async def test_whether_a_pointer_is_there_is_found_out_however_long_it_takes(
+async def test_unknown_outcome_of_a_pointer_write_is_awaited_without_limit(
     simulation: Simulation,
 ) -> None:
     """Somebody may recover what was given up, and commit what tasks have rolled back since."""
@@ -395,14 +406,14 @@ async def test_a_job_master_that_was_replaced_deletes_nothing(simulation: Simula
 
 
 @simulate(seeds=3)
-async def test_a_job_master_that_was_replaced_tells_nothing_of_what_it_was_storing(
+async def test_replaced_job_master_reports_nothing_of_pending_stores(
     simulation: Simulation,
 ) -> None:
     """Its successor may have recovered that, or not."""
     past, present = Master(simulation, 1), Master(simulation, 2)
     await past.stored.recover()
     metadata = written(1)
-    past.disk.intercept = failing(f"{POINTERS}/1.checkpoint")
+    past.disk.intercept = failing(".checkpoint")
     past.stored.store(StoreCheckpoint(metadata, CHECKPOINT, at(1)))
     await asyncio.sleep(1)
     past.disk.intercept = None
@@ -417,7 +428,7 @@ async def test_a_job_master_that_was_replaced_tells_nothing_of_what_it_was_stori
 
 
 @simulate(seeds=3)
-async def test_exactly_what_is_not_needed_any_more_is_deleted(simulation: Simulation) -> None:
+async def test_only_unneeded_checkpoint_files_are_deleted(simulation: Simulation) -> None:
     master = Master(simulation)
     await master.stored.recover()
     one, two, three = [await master.store(checkpoint_id) for checkpoint_id in (1, 2, 3)]
@@ -444,7 +455,9 @@ async def test_data_are_deleted_after_their_pointer_and_not_before(simulation: S
     master = Master(simulation)
     await master.stored.recover()
     one, two = [await master.store(checkpoint_id) for checkpoint_id in (1, 2)]
-    master.disk.intercept = failing(f"{POINTERS}/1.checkpoint")
+    works_again = simulation.now + PATIENCE + 1
+    fails = failing(".checkpoint")
+    master.disk.intercept = lambda what, path: simulation.now < works_again and fails(what, path)
     files = master.files()
     master.stored.discard(DiscardCheckpoint(one))
     master.stored.discard(DiscardCheckpoint(two))
@@ -457,7 +470,7 @@ async def test_data_are_deleted_after_their_pointer_and_not_before(simulation: S
 
 
 @simulate(seeds=3)
-async def test_nothing_but_what_is_retained_stays_of_a_job_that_is_over(
+async def test_ended_job_leaves_only_retained_checkpoints(
     simulation: Simulation,
 ) -> None:
     """CP-33"""
@@ -482,7 +495,7 @@ async def test_nothing_but_what_is_retained_stays_of_a_job_that_is_over(
 
 
 @simulate(seeds=20)
-async def test_a_checkpoint_that_is_prepared_as_the_job_ends_is_no_sign_of_another_job_master(
+async def test_checkpoint_prepared_as_job_ends_does_not_fence_job_master(
     simulation: Simulation,
 ) -> None:
     """A JobMaster that took itself for replaced would end before it has told of the job's end, and
@@ -498,7 +511,7 @@ async def test_a_checkpoint_that_is_prepared_as_the_job_ends_is_no_sign_of_anoth
 
 
 @simulate(seeds=3)
-async def test_nothing_is_discarded_of_a_job_whose_end_is_not_stored(
+async def test_checkpoints_are_not_discarded_before_the_job_end_is_stored(
     simulation: Simulation,
 ) -> None:
     """The next JobMaster would have begun anew."""
@@ -517,7 +530,7 @@ async def test_nothing_is_discarded_of_a_job_whose_end_is_not_stored(
 
 
 @simulate(seeds=3)
-async def test_what_comes_after_the_end_of_a_job_is_no_sign_of_another_leader(
+async def test_checkpoint_work_after_the_job_end_does_not_fence_job_master(
     simulation: Simulation,
 ) -> None:
     """It ended the JobMaster, whose successor began the job, which had ended, anew."""
@@ -551,7 +564,9 @@ async def test_storage_that_fails_holds_recovery_up_and_loses_nothing(
 
 
 @simulate(seeds=3)
-async def test_the_last_checkpoint_is_not_replaced_by_one_before_it(simulation: Simulation) -> None:
+async def test_damaged_last_checkpoint_is_not_replaced_by_an_earlier_one(
+    simulation: Simulation,
+) -> None:
     """CP-28: what was committed with it would be committed twice."""
     master = Master(simulation)
     await master.stored.recover()
@@ -592,7 +607,12 @@ async def test_an_earlier_pointer_that_cannot_be_read_is_left_alone(simulation: 
     await master.stored.recover()
     await master.store(1)
     last = await master.store(2)
-    master.disk.write(f"{POINTERS}/1.checkpoint", b"not of flinkray")
+    name = f"{POINTERS}/{master.contents('checkpoint')}"
+    data = master.disk.read(name)
+    assert data is not None
+    contents = decode_entry(data, EpochContents)
+    damaged = EpochEntry("1.checkpoint", b"not of flinkray")
+    master.disk.write(name, encode_entry(EpochContents((damaged, *contents.entries[1:]))))
     assert await Master(simulation, 2).stored.recover() == (last,)
     assert master.pointers() == ["1.checkpoint", "2.checkpoint"]
 
@@ -601,19 +621,22 @@ async def test_an_earlier_pointer_that_cannot_be_read_is_left_alone(simulation: 
 async def test_the_last_pointer_or_a_count_that_cannot_be_read_ends_the_job(
     simulation: Simulation,
 ) -> None:
-    for name in ("1.checkpoint", "count"):
+    for kind in ("checkpoint", "count"):
         master = Master(simulation)
         await master.stored.recover()
         await master.prepare()
         await master.store(1)
+        name = master.contents(kind)
+        assert name is not None
         master.disk.write(f"{POINTERS}/{name}", b"not of flinkray")
         with pytest.raises(CheckpointsLostError, match=name):
             await Master(simulation, 2).stored.recover()
-        master.disk.delete(f"{POINTERS}/{name}")
+        for left in master.disk.list(POINTERS):
+            master.disk.delete(f"{POINTERS}/{left}")
 
 
 @simulate(seeds=3)
-async def test_a_savepoint_that_a_job_starts_from_is_its_users_for_every_job_master(
+async def test_start_savepoint_belongs_to_the_user_for_every_job_master(
     simulation: Simulation,
 ) -> None:
     """JM-09: also one that was a checkpoint of another job."""

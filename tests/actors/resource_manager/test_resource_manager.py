@@ -59,7 +59,7 @@ NO_IDLE_RELEASE = {"resourcemanager.taskmanager-timeout": "1 h"}
 
 
 @on_virtual_time
-async def test_registering_again_gives_another_instance_id_and_one_worker(tmp_path: Path) -> None:
+async def test_second_registration_gives_a_new_instance_id_and_one_worker(tmp_path: Path) -> None:
     """RM-01"""
     cluster = ResourceCluster(tmp_path)
     manager = await cluster.start_resource_manager()
@@ -95,7 +95,7 @@ async def test_calls_of_an_earlier_registration_of_a_worker_change_nothing(tmp_p
 
 
 @on_virtual_time
-async def test_a_registration_that_was_overtaken_does_not_evict_the_newer_one(
+async def test_overtaken_registration_does_not_evict_the_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RM-02"""
@@ -124,7 +124,7 @@ async def test_a_registration_that_was_overtaken_does_not_evict_the_newer_one(
 
 
 @on_virtual_time
-async def test_a_worker_that_disconnects_is_gone_from_the_overview_with_its_slots(
+async def test_disconnected_worker_and_its_slots_leave_the_overview(
     tmp_path: Path,
 ) -> None:
     """RM-03"""
@@ -140,7 +140,7 @@ async def test_a_worker_that_disconnects_is_gone_from_the_overview_with_its_slot
 
 
 @on_virtual_time
-async def test_a_worker_that_dies_is_gone_from_the_overview(tmp_path: Path) -> None:
+async def test_dead_worker_leaves_the_overview(tmp_path: Path) -> None:
     cluster = ResourceCluster(tmp_path)
     manager = await cluster.start_resource_manager()
     worker = Worker(cluster, "worker")
@@ -164,7 +164,7 @@ async def test_a_wrong_fencing_token_is_refused(tmp_path: Path) -> None:
 
 
 @on_virtual_time
-async def test_who_cannot_be_connected_to_is_refused_for_now(tmp_path: Path) -> None:
+async def test_registration_from_an_unreachable_address_fails_for_now(tmp_path: Path) -> None:
     """RM-04"""
     cluster = ResourceCluster(tmp_path)
     manager = await cluster.start_resource_manager()
@@ -199,7 +199,7 @@ async def test_a_worker_has_no_slots_before_its_first_report(tmp_path: Path) -> 
 
 
 @on_virtual_time
-async def test_silent_peers_are_told_that_they_are_disconnected(tmp_path: Path) -> None:
+async def test_silent_peers_are_notified_of_their_disconnection(tmp_path: Path) -> None:
     """RM-07"""
     cluster = ResourceCluster(tmp_path, configuration=NO_IDLE_RELEASE)
     manager = await cluster.start_resource_manager()
@@ -386,7 +386,7 @@ async def test_a_resource_manager_that_leads_no_more_changes_nothing_at_the_prov
 
 
 @on_virtual_time
-async def test_a_job_whose_leader_cannot_be_followed_is_fatal(tmp_path: Path) -> None:
+async def test_failed_leader_retrieval_of_a_job_ends_the_resource_manager(tmp_path: Path) -> None:
     """RM-06"""
     cluster = ResourceCluster(tmp_path)
     endpoint, _ = await start_with_job_leaders(cluster)
@@ -398,7 +398,7 @@ async def test_a_job_whose_leader_cannot_be_followed_is_fatal(tmp_path: Path) ->
 
 
 @on_virtual_time
-async def test_its_token_is_that_of_its_leader_session(tmp_path: Path) -> None:
+async def test_fencing_token_is_the_leader_session_id(tmp_path: Path) -> None:
     """RM-10: an endpoint leads one session; losing it ends the endpoint."""
     cluster = ResourceCluster(tmp_path)
     endpoint, _ = await start_with_job_leaders(cluster)
@@ -423,7 +423,7 @@ async def worker_with_a_slot_of(
 
 
 @on_virtual_time
-async def test_workers_are_told_of_a_dead_master_whose_slots_they_have(tmp_path: Path) -> None:
+async def test_workers_with_slots_of_a_dead_job_master_are_notified(tmp_path: Path) -> None:
     """They may not have noticed: a slot that was asked for while it died has no connection yet."""
     cluster = ResourceCluster(tmp_path)
     manager = await cluster.start_resource_manager()
@@ -446,7 +446,6 @@ async def test_a_deaf_master_keeps_its_slots_and_may_register_again(tmp_path: Pa
     await job.master.wait_for(JobMasterGateway.disconnect_resource_manager)
     await asyncio.sleep(1)
     assert worker.executor.calls_of(TaskExecutorGateway.job_master_lost) == []
-    cluster.start_dispatcher(job.job_master_id)
     await job.register()
     await job.declare(1)
     changed = await worker.executor.wait_for(TaskExecutorGateway.job_master_changed)
@@ -454,7 +453,7 @@ async def test_a_deaf_master_keeps_its_slots_and_may_register_again(tmp_path: Pa
 
 
 @on_virtual_time
-async def test_workers_are_told_of_the_next_master_of_a_job_whose_slots_they_have(
+async def test_workers_with_slots_of_a_job_hear_of_its_next_job_master(
     tmp_path: Path,
 ) -> None:
     """TM-15, until they have heard."""
@@ -467,7 +466,6 @@ async def test_workers_are_told_of_the_next_master_of_a_job_whose_slots_they_hav
     cluster.network.crash(first.resource_id)
     await worker.executor.wait_for(TaskExecutorGateway.job_master_lost)
     second = cluster.job(1, attempt=1)
-    cluster.start_dispatcher(second.job_master_id)
     await second.register()
     await worker.executor.wait_for(TaskExecutorGateway.job_master_changed, 2)
     worker.executor.on(TaskExecutorGateway.job_master_changed).returning(None)
@@ -478,7 +476,7 @@ async def test_workers_are_told_of_the_next_master_of_a_job_whose_slots_they_hav
 
 
 @on_virtual_time
-async def test_worker_that_registers_is_told_who_leads_the_jobs_whose_slots_it_has(
+async def test_registering_worker_hears_of_the_leaders_of_its_slots_jobs(
     tmp_path: Path,
 ) -> None:
     """The ResourceManager died with the JobMaster, and the next JobMaster was quicker."""
@@ -492,7 +490,7 @@ async def test_worker_that_registers_is_told_who_leads_the_jobs_whose_slots_it_h
 
 
 @on_virtual_time
-async def test_past_master_that_wakes_up_before_its_successor_gets_nothing_that_was_kept(
+async def test_past_master_that_wakes_up_before_its_successor_registers_gets_nothing(
     tmp_path: Path,
 ) -> None:
     """It was taken, as no other one was registered."""
@@ -503,7 +501,8 @@ async def test_past_master_that_wakes_up_before_its_successor_gets_nothing_that_
     worker = await worker_with_a_slot_of(cluster, manager, past)
     await worker.executor.wait_for(TaskExecutorGateway.job_master_changed)
     await past.master.wait_for(JobMasterGateway.disconnect_resource_manager)
-    cluster.start_dispatcher(Job.id_of(past.job_id, attempt=1))
+    del cluster.network.services[past.resource_id]  # it was taken for dead, and lives
+    cluster.job(1, attempt=1)
     assert isinstance(await past.try_to_register(), RegistrationRejection)
     await asyncio.sleep(5)
     assert len(worker.executor.calls_of(TaskExecutorGateway.job_master_changed)) == 1

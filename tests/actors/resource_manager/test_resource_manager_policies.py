@@ -134,7 +134,7 @@ async def requests_of_three_slots(
 
 
 @on_virtual_time
-async def test_slots_are_requested_together_and_only_for_those_that_are_refused_another(
+async def test_slots_are_requested_together_and_refused_ones_replaced(
     tmp_path: Path,
 ) -> None:
     """SM-05."""
@@ -239,7 +239,7 @@ def released(worker: Worker) -> list[tuple[IntermediateDataSetID, ...]]:
 
 
 @on_virtual_time
-async def test_partition_that_is_gone_releases_its_data_set_everywhere(tmp_path: Path) -> None:
+async def test_lost_partition_releases_its_data_set_on_all_workers(tmp_path: Path) -> None:
     """RM-11."""
     cluster = ResourceCluster(tmp_path)
     manager, (first, second) = await two_workers(cluster)
@@ -252,7 +252,7 @@ async def test_partition_that_is_gone_releases_its_data_set_everywhere(tmp_path:
 
 
 @on_virtual_time
-async def test_task_executor_that_is_gone_releases_its_data_sets_everywhere(
+async def test_lost_task_executor_releases_its_data_sets_on_other_workers(
     tmp_path: Path,
 ) -> None:
     """RM-11."""

@@ -117,7 +117,7 @@ async def test_declarations_within_50_ms_are_looked_at_once(tmp_path: Path) -> N
 
 
 @on_virtual_time
-async def test_two_jobs_have_groups_of_their_own_and_only_the_ended_one_loses_it(
+async def test_two_jobs_have_own_groups_and_only_the_ended_job_loses_its_group(
     tmp_path: Path,
 ) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
@@ -157,7 +157,7 @@ async def create_stubborn_task_executor(
 
 
 @on_virtual_time
-async def test_a_group_whose_task_executor_does_not_end_is_removed_with_it(tmp_path: Path) -> None:
+async def test_group_with_a_stubborn_task_executor_is_removed_after_5_s(tmp_path: Path) -> None:
     """After 5 s."""
     cluster = ResourceCluster(tmp_path, ONE_CPU)
     cluster.workers.factory = f"{__name__}:create_stubborn_task_executor"
@@ -172,7 +172,7 @@ async def test_a_group_whose_task_executor_does_not_end_is_removed_with_it(tmp_p
 
 
 @on_virtual_time
-async def test_a_job_that_is_released_right_after_it_has_declared_gets_nothing(
+async def test_job_released_right_after_its_declaration_gets_no_group(
     tmp_path: Path,
 ) -> None:
     """SM-16: what it has declared was to be looked at a little later."""
@@ -187,7 +187,7 @@ async def test_a_job_that_is_released_right_after_it_has_declared_gets_nothing(
 
 
 @on_virtual_time
-async def test_a_slot_that_is_given_back_is_not_asked_for_again_by_what_was_required_before(
+async def test_returned_slot_is_not_requested_again_for_past_requirements(
     tmp_path: Path,
 ) -> None:
     """SM-16: the job has declared a moment before that it needs none."""
@@ -297,7 +297,7 @@ async def test_a_task_executor_that_does_not_start_is_tried_again(tmp_path: Path
 
 
 @on_virtual_time
-async def test_no_start_and_no_release_looks_which_task_executors_there_are(
+async def test_starts_and_releases_do_not_list_task_executors(
     tmp_path: Path,
 ) -> None:
     """Each listed all named actors of the Ray: at 1,000 nodes, a thousand times a thousand."""
@@ -343,7 +343,7 @@ async def create_late_task_executor(
 
 
 @on_virtual_time
-async def test_task_executor_that_ended_before_it_registered_anew_is_replaced_at_once(
+async def test_task_executor_dead_before_reregistration_is_replaced_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was there when it was looked who is.  It was waited for, for the time within which one has
@@ -369,7 +369,7 @@ async def test_task_executor_that_ended_before_it_registered_anew_is_replaced_at
 
 
 @on_virtual_time
-async def test_task_executor_that_starts_while_the_resource_manager_is_replaced_is_waited_for(
+async def test_new_resource_manager_waits_for_a_task_executor_that_is_starting(
     tmp_path: Path,
 ) -> None:
     """Nobody is at its address yet."""
@@ -392,7 +392,7 @@ async def test_task_executor_that_starts_while_the_resource_manager_is_replaced_
 
 
 @on_virtual_time
-async def test_of_two_worker_groups_of_one_owner_that_are_found_the_newer_stays(
+async def test_newer_of_two_found_groups_of_one_owner_stays(
     tmp_path: Path,
 ) -> None:
     """The older one was to be released when the last ResourceManager died."""
@@ -406,7 +406,7 @@ async def test_of_two_worker_groups_of_one_owner_that_are_found_the_newer_stays(
 
 
 @on_virtual_time
-async def test_a_late_worker_is_not_killed_by_the_one_that_was_to_take_its_place(
+async def test_late_worker_is_not_killed_by_the_start_of_its_replacement(
     tmp_path: Path,
 ) -> None:
     """Its start had been given up when it registered after all; it was killed by the next start,
@@ -442,7 +442,7 @@ async def test_a_group_that_cannot_be_created_is_tried_again(tmp_path: Path) -> 
 
 
 @on_virtual_time
-async def test_a_group_that_somebody_removed_is_started_anew(tmp_path: Path) -> None:
+async def test_group_removed_from_outside_is_created_again(tmp_path: Path) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     await cluster.start_resource_manager()
     job = await running_job(cluster, 1, 2)
@@ -460,7 +460,6 @@ async def test_the_next_master_of_a_job_gets_the_slots_of_its_predecessor(tmp_pa
     await cluster.start_resource_manager()
     first = await running_job(cluster, 1, 2)
     cluster.network.crash(first.resource_id)
-    cluster.start_dispatcher(Job.id_of(first.job_id, attempt=1))
     second = await running_job(cluster, 1, 2, attempt=1)
     assert second.job_master_id != first.job_master_id
     assert len(cluster.workers.created_groups) == 1
@@ -533,7 +532,7 @@ async def test_a_resource_manager_that_dies_while_workers_start_leaves_none_behi
 
 
 @on_virtual_time
-async def test_workers_that_nobody_claims_after_a_restart_are_released(tmp_path: Path) -> None:
+async def test_workers_unclaimed_after_a_restart_are_released(tmp_path: Path) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     await cluster.start_resource_manager()
     job = await running_job(cluster, 1, 2)
@@ -570,7 +569,7 @@ class SlowProvider(LocalResourceManagerDriver):
 
 
 @on_virtual_time
-async def test_what_is_declared_while_the_cluster_shuts_down_starts_nothing(tmp_path: Path) -> None:
+async def test_declaration_during_the_shutdown_starts_nothing(tmp_path: Path) -> None:
     """Nobody would release it.  Who registers is turned away."""
     cluster = ResourceCluster(tmp_path, FOUR_CPUS)
     service = LocalRpcService("ResourceManager", cluster.network)
@@ -615,7 +614,7 @@ async def test_a_slot_larger_than_any_node_is_reported_at_once(tmp_path: Path) -
 
 
 @on_virtual_time
-async def test_too_many_slots_are_reported_after_the_delay_and_withdrawn_when_they_come(
+async def test_slot_shortage_is_reported_after_the_delay_and_withdrawn_later(
     tmp_path: Path,
 ) -> None:
     """SP-28"""
@@ -656,7 +655,7 @@ async def test_more_slots_than_the_cluster_can_hold_are_reported_at_once(tmp_pat
 
 
 @on_virtual_time
-async def test_a_shortage_is_told_again_only_when_it_changes(tmp_path: Path) -> None:
+async def test_shortage_is_reported_again_only_when_it_changes(tmp_path: Path) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     manager = await cluster.start_resource_manager()
     first = await running_job(cluster, 1, 1)
@@ -675,7 +674,7 @@ async def test_a_shortage_is_told_again_only_when_it_changes(tmp_path: Path) -> 
 
 
 @on_virtual_time
-async def test_a_job_whose_slots_come_in_time_is_told_nothing(tmp_path: Path) -> None:
+async def test_job_whose_slots_come_in_time_hears_of_no_shortage(tmp_path: Path) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     await cluster.start_resource_manager()
     job = await running_job(cluster, 1, 2)
@@ -684,7 +683,7 @@ async def test_a_job_whose_slots_come_in_time_is_told_nothing(tmp_path: Path) ->
 
 
 @on_virtual_time
-async def test_a_master_that_registers_again_is_told_of_the_shortage_again(tmp_path: Path) -> None:
+async def test_job_master_that_registers_again_hears_of_the_shortage_again(tmp_path: Path) -> None:
     """It has given up the ResourceManager, and what that said, and the other side has not
     noticed."""
     cluster = ResourceCluster(tmp_path, TWO_CPUS)

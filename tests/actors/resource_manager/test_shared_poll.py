@@ -31,7 +31,7 @@ class Provider:
 
 
 @on_virtual_time
-async def test_a_thousand_that_wait_are_asked_about_at_a_bounded_rate() -> None:
+async def test_thousand_waiting_keys_are_polled_at_a_bounded_rate() -> None:
     """Each was asked about four times a second: 4,000 calls."""
     provider = Provider()
     waiting = [asyncio.ensure_future(provider.poll.answer_for(key)) for key in range(1000)]
@@ -46,7 +46,7 @@ async def test_a_thousand_that_wait_are_asked_about_at_a_bounded_rate() -> None:
 
 
 @on_virtual_time
-async def test_one_that_waits_alone_is_asked_about_often() -> None:
+async def test_single_waiting_key_is_polled_often() -> None:
     provider = Provider()
     waiting = asyncio.ensure_future(provider.poll.answer_for(1))
     await asyncio.sleep(10)
@@ -56,7 +56,7 @@ async def test_one_that_waits_alone_is_asked_about_often() -> None:
 
 
 @on_virtual_time
-async def test_who_does_not_wait_any_more_is_not_asked_about() -> None:
+async def test_key_that_is_awaited_no_more_is_not_polled() -> None:
     provider = Provider()
     given_up = asyncio.ensure_future(provider.poll.answer_for(1))
     waiting = asyncio.ensure_future(provider.poll.answer_for(2))
@@ -77,7 +77,7 @@ async def test_who_does_not_wait_any_more_is_not_asked_about() -> None:
 
 
 @on_virtual_time
-async def test_error_of_a_look_is_told_to_all_who_wait() -> None:
+async def test_polling_error_reaches_all_waiting_callers() -> None:
     provider = Provider()
     waiting = [asyncio.ensure_future(provider.poll.answer_for(key)) for key in (1, 1, 2)]
     provider.error = OSError("no answer")

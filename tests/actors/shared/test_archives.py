@@ -61,6 +61,6 @@ def test_files_keep_their_permissions_and_links_stay_links(content: bytes, tmp_p
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", zipped()[:-30], tarred("w:gz")[:-30]])
-def test_a_broken_archive_is_told(content: bytes, tmp_path: Path) -> None:
+def test_broken_archive_raises_archive_error(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="no zip or tar archive, or a broken one"):
         unpack(content, tmp_path)

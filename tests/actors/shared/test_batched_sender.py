@@ -49,7 +49,7 @@ def batches_to(receiver: Receiver) -> BatchedSender[str]:
 
 
 @on_virtual_time
-async def test_what_is_too_large_for_one_message_goes_in_several_in_its_order() -> None:
+async def test_batch_too_large_for_one_message_is_split_in_order() -> None:
     receiver = Receiver(limit=10)
     batches = batches_to(receiver)
     sent = asyncio.Event()
@@ -61,7 +61,7 @@ async def test_what_is_too_large_for_one_message_goes_in_several_in_its_order() 
 
 
 @on_virtual_time
-async def test_what_is_too_large_alone_goes_without_its_details() -> None:
+async def test_item_too_large_for_a_message_is_sent_without_details() -> None:
     receiver = Receiver(limit=5)
     batches = batches_to(receiver)
     sent = asyncio.Event()
@@ -72,7 +72,7 @@ async def test_what_is_too_large_alone_goes_without_its_details() -> None:
 
 
 @on_virtual_time
-async def test_what_cannot_be_told_at_all_holds_nothing_up() -> None:
+async def test_unsendable_item_does_not_block_other_items() -> None:
     receiver = Receiver(limit=2)
     batches = batches_to(receiver)
     sent = asyncio.Event()

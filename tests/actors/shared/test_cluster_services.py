@@ -20,7 +20,7 @@ class LostRetrieval(ManualRetrieval):
 
 
 @on_virtual_time
-async def test_that_nobody_is_found_as_what_finds_leaders_is_away_is_said(tmp_path: Path) -> None:
+async def test_missing_leader_error_names_the_failed_leader_retrieval(tmp_path: Path) -> None:
     service = LocalRpcService("JobMaster-1", LocalNetwork())
     services = ClusterServices.create(service, ClusterArguments("test", {}, str(tmp_path)))
     leaders = ManualLeaders(service.executor)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.actors.shared.exported_metrics import CLUSTER, JOB, samples_of, values_of_job
+from flinkray.actors.shared.exported_metrics import (
+    CLUSTER,
+    JOB,
+    job_tags,
+    samples_of,
+    values_of_job,
+)
 from flinkray.core.ids import JobID
 from flinkray.rest.metrics_json import of_job
 from flinkray.scheduler.reports.checkpoint_statistics import (
@@ -35,7 +41,7 @@ def test_a_job_has_the_same_figures_at_both_endpoints(last: CheckpointStatistics
     assert (exported["uptime"], exported["totalNumberOfCheckpoints"]) == (2000, 6)
     if last is not None:
         assert exported["lastCheckpointCompletedTimestamp"] == 6500
-    assert len(list(samples_of(JOB, exported, {"job": "flights"}))) == len(exported)
+    assert len(list(samples_of(JOB, exported, job_tags("flights", job)))) == len(exported)
 
 
 def test_a_job_that_does_not_run_is_up_for_no_time() -> None:
@@ -43,6 +49,6 @@ def test_a_job_that_does_not_run_is_up_for_no_time() -> None:
     assert values_of_job(0.0, 4, None, 12.0) == {"uptime": 0, "numRestarts": 4}
 
 
-def test_names_are_written_as_ray_has_them() -> None:
+def test_metric_names_are_written_in_the_style_of_ray() -> None:
     (sample,) = samples_of(CLUSTER, {"numRegisteredTaskManagers": 3}, {})
     assert sample.name == f"{CLUSTER}num_registered_task_managers"

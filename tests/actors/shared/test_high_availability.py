@@ -31,26 +31,28 @@ ON_ZOOKEEPER = Configuration(
 )
 
 
-async def test_without_a_word_nobody_is_elected(tmp_path: Path) -> None:
+async def test_default_configuration_has_no_elections(tmp_path: Path) -> None:
     services = high_availability_services(LocalRpcService(), Configuration(), str(tmp_path))
     assert isinstance(services, StandaloneHaServices)
     assert not has_elections(Configuration())
     await check_reachable(Configuration())
 
 
-async def test_services_on_zookeeper_are_there_before_it_is(tmp_path: Path) -> None:
+async def test_zookeeper_services_are_created_before_zookeeper_is_reachable(tmp_path: Path) -> None:
     services = high_availability_services(LocalRpcService(), ON_ZOOKEEPER, str(tmp_path))
     assert isinstance(services, ZooKeeperHaServices)
     assert services._client.root == "/flinkray/ours"
     await asyncio.wait_for(services.close(), 10)
 
 
-async def test_a_quorum_that_does_not_answer_is_told(tmp_path: Path) -> None:
+async def test_unreachable_quorum_raises_zookeeper_error(tmp_path: Path) -> None:
     with pytest.raises(ZooKeeperError, match=f"{NOBODY} within 0.1 s.*zookeeper.quorum"):
         await check_reachable(ON_ZOOKEEPER)
 
 
-async def test_what_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_zookeeper_client_is_reported_with_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "kazoo", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'flinkray\[zookeeper\]'"):
         await check_reachable(ON_ZOOKEEPER)

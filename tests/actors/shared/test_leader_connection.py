@@ -33,7 +33,7 @@ async def never(*_: object) -> NoReturn:
 
 
 @on_virtual_time
-async def test_it_says_why_it_is_not_registered() -> None:
+async def test_leader_connection_tells_why_it_is_not_registered() -> None:
     service = LocalRpcService("TaskExecutor-1")
     endpoint = RpcEndpoint(service, "taskexecutor")
     endpoint.start()
@@ -105,7 +105,7 @@ class Follower:
 
 
 @on_virtual_time
-async def test_each_leader_is_lost_once_and_found_again_while_it_leads() -> None:
+async def test_leader_is_lost_once_per_reconnect_and_found_while_it_leads() -> None:
     follower = Follower()
     follower.leads()
     await asyncio.sleep(1)
@@ -124,7 +124,7 @@ async def test_each_leader_is_lost_once_and_found_again_while_it_leads() -> None
 
 
 @on_virtual_time
-async def test_a_leader_that_changes_before_anybody_hears_of_its_answer_is_not_lost() -> None:
+async def test_leader_changed_before_its_answer_is_delivered_is_not_lost() -> None:
     """It was told as lost, and had never been told."""
     follower = Follower()
     follower.leads()
@@ -136,7 +136,7 @@ async def test_a_leader_that_changes_before_anybody_hears_of_its_answer_is_not_l
 
 
 @on_virtual_time
-async def test_an_answer_that_is_overtaken_before_anybody_hears_of_it_does_not_count() -> None:
+async def test_answer_overtaken_by_a_reconnect_is_dropped() -> None:
     follower = Follower()
     follower.leads()
     await follower.until_answered()
@@ -147,7 +147,7 @@ async def test_an_answer_that_is_overtaken_before_anybody_hears_of_it_does_not_c
 
 
 @on_virtual_time
-async def test_nobody_is_told_anything_while_the_retrieval_ends() -> None:
+async def test_answer_while_the_retrieval_stops_is_not_delivered() -> None:
     """The answer of a leader came meanwhile: its heartbeats began when all had been stopped."""
 
     class Slow(Retriever):
@@ -164,7 +164,7 @@ async def test_nobody_is_told_anything_while_the_retrieval_ends() -> None:
 
 
 @on_virtual_time
-async def test_a_leader_that_dies_is_lost_and_who_was_left_behind_is_not() -> None:
+async def test_dead_leader_is_lost_but_a_left_one_is_not() -> None:
     follower = Follower()
     follower.leads()
     await asyncio.sleep(1)

@@ -30,7 +30,7 @@ from tests.scheduler.builders import JOB
 from tests.scheduler.graphs import python_vertex
 
 
-async def test_rpc_settings_that_are_set_hold_and_others_are_left_alone() -> None:
+async def test_configured_rpc_settings_apply_and_others_stay() -> None:
     service = LocalRpcService("process", ask_timeout=3.0)
     default_frame_size = service.max_frame_size
     apply_rpc_settings(service, Configuration())
@@ -98,7 +98,7 @@ def test_each_restart_strategy_is_reached_by_the_configuration(
     assert default_restart_strategy(Configuration(settings)) == strategy
 
 
-def test_job_takes_checkpoints_as_its_options_say_and_for_the_rest_as_the_clusters_do() -> None:
+def test_checkpoint_options_of_a_job_override_those_of_the_cluster() -> None:
     prefix = "execution.checkpointing."
     cluster = Configuration({f"{prefix}interval": "10 s", f"{prefix}timeout": "1 min"})
     checkpoints = CheckpointConfiguration(max_retained=3)

@@ -42,7 +42,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_storage, "PATIENCE", 0.01)
 
 
-async def test_it_is_told_what_hangs_and_each_place_has_one_thread(
+async def test_hanging_storage_is_named_and_each_place_uses_one_thread(
     mount: Mount, impatient: None
 ) -> None:
     network = LocalNetwork()
@@ -79,7 +79,7 @@ async def test_hanging_storage_takes_no_thread_of_the_process(
     await network.close()
 
 
-async def test_work_that_waits_for_a_thread_gets_one_and_errors_are_raised_where_it_is_asked_for(
+async def test_waiting_storage_work_gets_a_thread_and_errors_reach_the_caller(
     mount: Mount,
 ) -> None:
     network = LocalNetwork()

@@ -174,7 +174,7 @@ async def test_requirements_are_declared_when_a_resource_manager_is_connected() 
 
 
 @on_virtual_time
-async def test_declaration_that_fails_is_repeated_until_it_arrives() -> None:
+async def test_failed_declaration_is_repeated_until_it_arrives() -> None:
     """SP-27."""
     around = Surroundings()
     pool = await around.start()
@@ -192,7 +192,7 @@ async def test_declaration_that_fails_is_repeated_until_it_arrives() -> None:
 
 
 @on_virtual_time
-async def test_newer_declaration_takes_the_place_of_one_that_is_being_repeated() -> None:
+async def test_newer_declaration_replaces_the_repeated_one() -> None:
     """SP-27."""
     around = Surroundings()
     pool = await around.start()
@@ -209,7 +209,7 @@ async def test_newer_declaration_takes_the_place_of_one_that_is_being_repeated()
 
 
 @on_virtual_time
-async def test_disconnecting_ends_the_repetition_and_the_next_one_is_told() -> None:
+async def test_disconnecting_ends_repetition_and_next_manager_gets_declaration() -> None:
     """SP-27."""
     around = Surroundings()
     pool = await around.start()
@@ -229,9 +229,7 @@ async def test_disconnecting_ends_the_repetition_and_the_next_one_is_told() -> N
 
 
 @on_virtual_time
-async def test_requirements_that_change_without_a_resource_manager_are_declared_to_the_next() -> (
-    None
-):
+async def test_requirements_changed_without_resource_manager_go_to_the_next() -> None:
     """SP-27: and not to the one that was lost."""
     around = Surroundings()
     pool = await around.start()
@@ -275,7 +273,7 @@ async def test_pool_that_is_closed_declares_nothing_while_its_slots_are_freed() 
 
 
 @on_virtual_time
-async def test_offered_slot_is_told_and_given_by_one_message() -> None:
+async def test_offered_slot_is_reported_and_allocated_by_one_message() -> None:
     """SP-03, TM-09: before the TaskExecutor hears that it is accepted."""
     around = Surroundings()
     pool = await around.start()
@@ -422,7 +420,7 @@ async def test_orphan_declares_nothing_any_more() -> None:
 
 
 @on_virtual_time
-async def test_slots_of_a_process_that_another_one_has_replaced_are_told_as_lost() -> None:
+async def test_slots_of_a_replaced_process_are_reported_as_lost() -> None:
     around = Surroundings()
     pool = await around.start()
     await pool.request_slots(wanted(1))
@@ -436,7 +434,7 @@ async def test_slots_of_a_process_that_another_one_has_replaced_are_told_as_lost
 
 @on_virtual_time
 @pytest.mark.parametrize("is_replaced", [False, True])
-async def test_what_a_past_resource_manager_had_no_room_for_is_no_reason_to_free_a_slot(
+async def test_shortage_of_a_past_resource_manager_frees_no_slot(
     is_replaced: bool,
 ) -> None:
     """SP-07: a slot that is not required was kept for the idle time-out no more."""
@@ -458,7 +456,7 @@ async def test_what_a_past_resource_manager_had_no_room_for_is_no_reason_to_free
 
 
 @on_virtual_time
-async def test_orphan_hands_over_what_it_had_again_and_again() -> None:
+async def test_orphaned_pool_hands_over_its_slots_repeatedly() -> None:
     """An answer may be lost, and its receiver may die."""
     around = Surroundings()
     pool = await around.start()
@@ -474,7 +472,7 @@ async def test_orphan_hands_over_what_it_had_again_and_again() -> None:
 
 
 @on_virtual_time
-async def test_orphan_hands_over_what_was_noted_last() -> None:
+async def test_orphaned_pool_hands_over_the_latest_notes() -> None:
     """With what has finished in that execution graph, in as many messages as it takes."""
     around = Surroundings()
     pool = await around.start()
@@ -501,7 +499,7 @@ async def test_orphan_hands_over_what_was_noted_last() -> None:
 
 
 @on_virtual_time
-async def test_orphan_serves_its_past_job_master_no_more() -> None:
+async def test_orphaned_pool_serves_its_past_job_master_no_more() -> None:
     """Should that one live after all, it starts another pool."""
     around = Surroundings()
     pool = await around.start()
@@ -534,7 +532,7 @@ async def test_orphan_serves_its_past_job_master_no_more() -> None:
 
 
 @on_virtual_time
-async def test_orphan_hands_over_the_last_that_was_kept_of_each_source() -> None:
+async def test_orphaned_pool_hands_over_the_latest_part_of_each_source() -> None:
     around = Surroundings()
     pool = await around.start()
     source = number(JobVertexID, 1)
@@ -566,7 +564,7 @@ async def test_orphan_does_not_look_after_requests_that_time_out() -> None:
 
 
 @on_virtual_time
-async def test_pool_whose_job_master_lives_hands_over_nothing() -> None:
+async def test_pool_with_a_living_job_master_hands_over_nothing() -> None:
     """A JobMaster that was replaced while it started asks late."""
     around = Surroundings()
     pool = await around.start()
@@ -581,7 +579,7 @@ async def test_pool_whose_job_master_lives_hands_over_nothing() -> None:
 
 
 @on_virtual_time
-async def test_pool_that_started_when_its_job_master_was_dead_follows_nobody_else() -> None:
+async def test_pool_started_after_its_job_masters_death_ends_after_hand_over() -> None:
     """It watched the next JobMaster, which is at the same address, and never ended."""
     around = Surroundings()
     around.network.kill("JobMaster")
@@ -592,7 +590,7 @@ async def test_pool_that_started_when_its_job_master_was_dead_follows_nobody_els
 
 
 @on_virtual_time
-async def test_pool_that_nobody_asks_finds_by_itself_that_its_job_master_was_dead() -> None:
+async def test_unasked_pool_notices_that_its_job_master_was_dead_at_start() -> None:
     around = Surroundings()
     around.network.kill("JobMaster")
     around.start_job_master(number(JobMasterId, 2))
@@ -601,7 +599,7 @@ async def test_pool_that_nobody_asks_finds_by_itself_that_its_job_master_was_dea
 
 
 @on_virtual_time
-async def test_pool_that_is_not_told_whether_its_job_master_lives_asks_again() -> None:
+async def test_pool_asks_again_whether_its_job_master_lives() -> None:
     """Seed 100388: one answer was lost, and it watched its JobMaster's successor for ever."""
     around = Surroundings()
     answers: list[RpcError] = [
@@ -628,7 +626,7 @@ async def test_pool_asks_no_more_when_its_job_master_lives() -> None:
 
 
 @on_virtual_time
-async def test_orphan_that_nobody_asks_ends_when_the_time_is_over() -> None:
+async def test_unasked_orphaned_pool_ends_after_the_takeover_timeout() -> None:
     around = Surroundings()
     pool = await around.start({"jobmaster.takeover-timeout": "20 s"})
     await pool.request_slots(wanted(1))

@@ -91,9 +91,7 @@ class Streams:
 
 
 @pytest.mark.parametrize("restores", [0, 1])
-async def test_an_end_counts_in_the_execution_that_it_was_told_in(
-    tmp_path: Path, restores: int
-) -> None:
+async def test_stream_end_counts_only_in_its_own_execution(tmp_path: Path, restores: int) -> None:
     """In the next one streams have gone back to a checkpoint, and more is to come."""
     streams = Streams(tmp_path)
     coordinator = await streams.start()
@@ -105,7 +103,7 @@ async def test_an_end_counts_in_the_execution_that_it_was_told_in(
     await coordinator.stop(MASTER)
 
 
-async def test_what_would_come_again_after_each_restart_is_told_as_such(tmp_path: Path) -> None:
+async def test_savepoint_without_query_state_fails_permanently(tmp_path: Path) -> None:
     """A savepoint that says how far the micro-batches of another job were read, and has no copy of
     what Spark keeps of the query."""
     first = Streams(tmp_path / "first")
@@ -123,7 +121,7 @@ async def test_what_would_come_again_after_each_restart_is_told_as_such(tmp_path
     asking = asyncio.ensure_future(coordinator.exchange(second.asks(1)))
     told = second.master.wait_for(JobMasterGateway.coordinator_told)
     _, failure, *_ = await asyncio.wait_for(told, 60)
-    assert "in another job" in failure.text
+    assert "another job read the micro-batches" in failure.text
     assert failure.suppress_restarts
     asking.cancel()
     await coordinator.stop(MASTER)

@@ -101,7 +101,7 @@ def letters(events: tuple[bytes, ...]) -> list[str]:
     return [pickle.loads(event) for event in events if event != END_OF_SPLITS]
 
 
-async def test_readers_are_told_when_it_is_kept() -> None:
+async def test_readers_get_splits_once_the_assignment_is_kept() -> None:
     keeper = Keeper()
     source = host(keeper)
     asked = asyncio.ensure_future(source.exchange(asks(1)))
@@ -121,7 +121,7 @@ async def test_readers_are_told_when_it_is_kept() -> None:
 @pytest.mark.parametrize(
     ("can_be_stored", "has_room"), [(False, True), (True, False)], ids=["not stored", "too large"]
 )
-async def test_what_cannot_be_kept_is_said_once_and_readers_are_told_all_the_same(
+async def test_unkeepable_assignment_is_reported_once_and_readers_get_splits(
     can_be_stored: bool, has_room: bool
 ) -> None:
     keeper = Keeper(has_room=has_room)
@@ -142,7 +142,7 @@ async def test_what_cannot_be_kept_is_said_once_and_readers_are_told_all_the_sam
     await source.close()
 
 
-async def test_the_next_keeper_is_told_all_also_while_the_last_one_is_being_told() -> None:
+async def test_next_keeper_gets_everything_even_during_a_pending_keep() -> None:
     keeper = Keeper()
     source = host(keeper)
     asked = asyncio.ensure_future(source.exchange(asks(1)))
@@ -195,6 +195,26 @@ async def test_a_cut_waits_for_a_reader_for_a_while_only() -> None:
     await source.close()
 
 
+@on_virtual_time
+async def test_a_cut_waits_for_no_reader_where_nothing_is_to_go_back() -> None:
+    """A task that had finished in the checkpoint is restarted, and never asks: each checkpoint
+    failed for want of its cut (seed 11)."""
+    keeper = Keeper()
+    keeper.may_answer.set()
+    first = host(keeper)
+    assert letters(await first.exchange(asks(1))) == ["a"]
+    await first.snapshot(1)
+    await first.checkpoint_completed(1)
+    await first.kept()
+    await first.close()
+    source = host(keeper, progress=keeper.told[-1])
+    await source.reset_subtask(0, 1, 1)
+    before = asyncio.get_running_loop().time()
+    assert await source.snapshot(2) is not None
+    assert asyncio.get_running_loop().time() == before
+    await source.close()
+
+
 async def one_that_goes_on(keeper: Keeper, *, has_cut: bool = False) -> SourceHost:
     """From one whose keeper may have died with what it was told last: that reader 0 has a split."""
     before = Keeper()
@@ -209,7 +229,7 @@ async def one_that_goes_on(keeper: Keeper, *, has_cut: bool = False) -> SourceHo
 
 
 @pytest.mark.parametrize("asked", ["for splits", "before a cut"])
-async def test_readers_are_told_what_another_one_has_left_when_it_is_kept_once_more(
+async def test_inherited_assignment_reaches_readers_once_it_is_kept_again(
     asked: str,
 ) -> None:
     """Only the JobMaster that has started this one knew of it: the next one would have given the
@@ -232,7 +252,7 @@ async def test_readers_are_told_what_another_one_has_left_when_it_is_kept_once_m
     await source.close()
 
 
-async def test_what_another_one_has_left_and_cannot_be_kept_again_is_said_and_told() -> None:
+async def test_unkeepable_inherited_assignment_is_reported_and_reaches_readers() -> None:
     keeper = Keeper(has_room=False)
     keeper.may_answer.set()
     source = await one_that_goes_on(keeper, has_cut=True)

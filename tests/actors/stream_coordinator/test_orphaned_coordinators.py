@@ -87,7 +87,7 @@ async def adopted(
 
 
 @on_virtual_time
-async def test_takes_orders_of_the_job_master_that_has_adopted_it_last() -> None:
+async def test_coordinator_obeys_the_job_master_that_adopted_it_last() -> None:
     """Its tasks know it by its owner's id, whoever gives it orders."""
     around = Surroundings()
     coordinator = await around.start()
@@ -127,7 +127,7 @@ async def test_takes_orders_of_the_job_master_that_has_adopted_it_last() -> None
 
 
 @on_virtual_time
-async def test_is_not_adopted_while_its_job_master_lives_or_under_another_owner() -> None:
+async def test_coordinator_is_not_adopted_from_a_living_master_or_other_owner() -> None:
     """A JobMaster that was replaced while it started asks late."""
     around = Surroundings()
     coordinator = await around.start()
@@ -143,7 +143,7 @@ async def test_is_not_adopted_while_its_job_master_lives_or_under_another_owner(
 
 
 @on_virtual_time
-async def test_ends_when_nobody_adopts_it_in_time() -> None:
+async def test_coordinator_ends_when_not_adopted_in_time() -> None:
     """Also when the one that has adopted it is lost."""
     around = Surroundings()
     coordinator = await around.start()
@@ -162,7 +162,7 @@ async def test_ends_when_nobody_adopts_it_in_time() -> None:
 
 
 @on_virtual_time
-async def test_one_that_starts_when_its_job_master_is_dead_ends_too() -> None:
+async def test_coordinator_started_after_its_job_masters_death_ends() -> None:
     """It watched the next one, which is at the same address."""
     around = Surroundings()
     around.begin(SECOND)

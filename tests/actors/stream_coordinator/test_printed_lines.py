@@ -53,7 +53,7 @@ async def test_a_text_that_is_sent_again_is_kept_once() -> None:
 
 
 @on_virtual_time
-async def test_what_was_not_read_on_behind_is_read_again() -> None:
+async def test_lines_are_read_again_until_a_read_from_a_later_position() -> None:
     lines = lines_of()
     await lines.add(text(1, size=20))
     first = await lines.read(None, 0)
@@ -98,7 +98,7 @@ async def test_tasks_wait_for_a_client_that_reads_and_nothing_is_lost(
 
 
 @on_virtual_time
-async def test_of_what_nobody_reads_the_newest_is_kept_and_the_rest_is_counted_and_logged(
+async def test_unread_lines_keep_the_newest_and_count_and_log_the_rest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lines = lines_of()
@@ -113,7 +113,7 @@ async def test_of_what_nobody_reads_the_newest_is_kept_and_the_rest_is_counted_a
 
 
 @on_virtual_time
-async def test_what_a_client_was_given_before_it_fell_behind_is_not_left_out() -> None:
+async def test_lines_given_to_a_slow_client_are_not_counted_as_left_out() -> None:
     lines = lines_of()
     for number in range(1, 4):
         await lines.add(text(number))
@@ -166,7 +166,7 @@ async def test_a_client_that_waits_for_more_hears_of_the_end() -> None:
 
 
 @on_virtual_time
-async def test_the_end_waits_in_vain_for_a_moment_only_and_logs_what_is_left(
+async def test_end_without_reader_waits_briefly_and_logs_the_remaining_lines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lines = lines_of()
@@ -179,6 +179,6 @@ async def test_the_end_waits_in_vain_for_a_moment_only_and_logs_what_is_left(
 
 
 @on_virtual_time
-async def test_the_end_of_a_job_that_has_printed_nothing_waits_for_nobody() -> None:
+async def test_end_of_a_job_without_printed_lines_does_not_wait() -> None:
     await lines_of().end()
     assert seconds() == 0

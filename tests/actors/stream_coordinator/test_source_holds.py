@@ -97,7 +97,7 @@ async def told(
     return await asyncio.wait_for(coordinator.await_hold(MASTER, Holders(takers), known), 60)
 
 
-async def test_sources_are_held_until_there_are_fewer(
+async def test_sources_are_held_until_fewer_batches_wait(
     coordinator: StreamCoordinatorGateway, tmp_path: Path
 ) -> None:
     spark = Spark(tmp_path, ONE)
@@ -129,7 +129,7 @@ async def test_any_of_several_stages_holds_its_sources(
     await coordinator.stop(MASTER)
 
 
-async def test_a_source_that_asks_no_more_keeps_nobody_else_from_being_told(tmp_path: Path) -> None:
+async def test_cancelled_question_does_not_block_answers_to_other_sources(tmp_path: Path) -> None:
     service = LocalRpcService("coordinator")
     endpoint = RpcEndpoint(service, "holds")
     endpoint.start()

@@ -59,7 +59,7 @@ async def coordinator(
 
 
 @simulate(seeds=3)
-async def test_a_place_that_is_lost_with_its_connection_is_told_again(
+async def test_result_place_lost_with_its_connection_is_announced_again(
     simulation: Simulation,
 ) -> None:
     """It was told once, and the client waited for ever for the results of a job that ran."""
@@ -81,7 +81,7 @@ async def test_a_place_that_is_lost_with_its_connection_is_told_again(
 
 
 @simulate(seeds=3)
-async def test_what_an_earlier_attempt_says_late_is_not_where_the_results_are(
+async def test_late_result_place_of_an_earlier_attempt_is_ignored(
     simulation: Simulation,
 ) -> None:
     """The client would have asked a dead process for them, for ever."""
@@ -95,7 +95,9 @@ async def test_what_an_earlier_attempt_says_late_is_not_where_the_results_are(
 
 
 @simulate(seeds=1)
-async def test_a_task_of_another_job_master_gives_up_telling(simulation: Simulation) -> None:
+async def test_task_of_another_job_master_stops_announcing_its_place(
+    simulation: Simulation,
+) -> None:
     service = simulation.service()
     past = JobMasterId(b"p" * 16)
     gateway = await coordinator(service, found_as=past)

@@ -41,9 +41,9 @@ from flinkray.scheduler.shared.tasks import (
     VertexInformation,
     attempt_of,
 )
-from flinkray.spark.user_code import dump_function
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.user_code import dump_function
 from tests.actors.resource_cluster import GRAPH, number
 from tests.actors.task_executor_under_test import JOB, MASTER, A, B, Bench
 from tests.actors.task_process_doubles import TasksInDoubles, attempt, doubles
@@ -104,7 +104,7 @@ async def run_task(bench: Bench) -> tuple[TaskExecutorGateway, Heard, TaskProces
 
 
 @on_virtual_time
-async def test_acknowledgements_are_told_before_the_end_of_their_task(tmp_path: Path) -> None:
+async def test_acknowledgements_are_reported_before_the_end_of_their_task(tmp_path: Path) -> None:
     """A task that ends before it has acknowledged would fail the checkpoint."""
     bench = Bench(tmp_path)
     executor, heard, process = await run_task(bench)
@@ -126,7 +126,7 @@ async def test_acknowledgements_are_told_before_the_end_of_their_task(tmp_path: 
 
 
 @on_virtual_time
-async def test_a_process_tells_of_acknowledgements_before_the_end_of_their_task(
+async def test_process_reports_acknowledgements_before_the_end_of_their_task(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
@@ -162,7 +162,7 @@ async def test_a_process_tells_of_acknowledgements_before_the_end_of_their_task(
 
 
 @on_virtual_time
-async def test_answers_of_a_task_that_is_not_there_any_more_are_told_too(tmp_path: Path) -> None:
+async def test_late_answers_of_an_unknown_task_are_reported(tmp_path: Path) -> None:
     """What was written for them is discarded by whoever knows of it."""
     bench = Bench(tmp_path)
     _, heard, process = await run_task(bench)
@@ -173,7 +173,7 @@ async def test_answers_of_a_task_that_is_not_there_any_more_are_told_too(tmp_pat
 
 
 @on_virtual_time
-async def test_answers_for_a_job_that_has_nothing_here_any_more_are_dropped(tmp_path: Path) -> None:
+async def test_answers_for_a_job_without_slots_are_dropped(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, heard, process = await run_task(bench)
     name = process.rpc_service.process_name
@@ -210,7 +210,7 @@ ORDERS = TaskProcessGateway.order_checkpoint
 
 
 @on_virtual_time
-async def test_each_process_is_told_once_of_all_its_tasks_after_it_was_given_them() -> None:
+async def test_each_process_gets_one_order_for_all_its_tasks_after_deployment() -> None:
     processes = doubles(2)
     executor = TasksInDoubles(slots_per_process=2)
     told: list[list[str]] = [[], []]
@@ -233,7 +233,7 @@ async def test_each_process_is_told_once_of_all_its_tasks_after_it_was_given_the
 
 @pytest.mark.parametrize("order", LATER)
 @on_virtual_time
-async def test_what_became_of_a_checkpoint_is_told_again_until_it_is_heard(
+async def test_checkpoint_outcome_is_sent_again_until_it_arrives(
     order: CheckpointOrder,
 ) -> None:
     """A sink waits for it, or a job that is stopped with a savepoint."""
@@ -255,7 +255,7 @@ async def test_what_became_of_a_checkpoint_is_told_again_until_it_is_heard(
 
 
 @on_virtual_time
-async def test_a_process_that_is_over_is_not_told_any_more() -> None:
+async def test_checkpoint_outcome_is_not_repeated_to_a_killed_process() -> None:
     (process,) = doubles(1)
     executor = TasksInDoubles(slots_per_process=4)
     await executor.run_four()

@@ -20,7 +20,7 @@ class Table:
         return self.table.get_or_create(JOB, lambda: 1)
 
 
-def test_same_job_has_one_entry_whose_services_are_made_once() -> None:
+def test_job_entry_and_its_services_are_created_once() -> None:
     """TM-23."""
     jobs = Table()
     assert jobs.job() is jobs.table.get_or_create(JOB, lambda: 2)
@@ -37,7 +37,7 @@ def test_connecting_twice_is_an_error() -> None:
     assert job.connection == "first"
 
 
-def test_access_after_disconnecting_is_an_error_until_it_is_connected_again() -> None:
+def test_access_to_a_disconnected_entry_fails_until_reconnection() -> None:
     """TM-23."""
     job = Table().job()
     job.connect("first")

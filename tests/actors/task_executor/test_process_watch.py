@@ -13,16 +13,17 @@ import psutil
 import pytest
 
 from flinkray.actors.gateways.task_process import TaskProcessHost
+from flinkray.actors.shared import leftover_processes
+from flinkray.actors.shared.leftover_processes import end_orphans, end_with_descendants
 from flinkray.actors.shared.task_process_notes import noted_processes, write_note
-from flinkray.actors.task_executor import leftover_processes
-from flinkray.actors.task_executor.leftover_processes import end_orphans, end_with_descendants
-from flinkray.actors.task_executor.process_watch import ProcessWatch
+from flinkray.actors.task_executor.task_processes import ProcessWatch
 
 NAMESPACE = os.stat("/proc/self/ns/pid").st_ino
 
 MARKED = """
-from flinkray.actors.task_process.host import mark_process
-mark_process()
+from flinkray.actors.shared.task_process_notes import write_note
+from flinkray.actors.task_process.endpoint import mark_process
+write_note(mark_process())
 """
 
 FORKS_AND_EXITS = """
@@ -60,7 +61,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-async def test_the_end_of_a_process_is_told_although_a_fork_holds_its_files() -> None:
+async def test_process_end_is_noticed_although_a_fork_holds_its_files() -> None:
     process = start(MARKED + FORKS_AND_EXITS)
     host = host_of(process.pid)
     ended = asyncio.Event()
@@ -106,7 +107,7 @@ STARTS_A_SWEEP = """
 import subprocess, sys
 sweep = (
     "import os; parent = os.getppid(); print(os.getpid(), flush=True)\\n"
-    "from flinkray.actors.task_executor.leftover_processes import end_orphans\\n"
+    "from flinkray.actors.shared.leftover_processes import end_orphans\\n"
     "while os.getppid() == parent: pass\\n"
     "print(end_orphans(), flush=True)"
 )
@@ -116,7 +117,7 @@ subprocess.run([sys.executable, "-c", sweep])
 
 
 @pytest.mark.parametrize("is_dead", [False, True])
-def test_what_a_process_has_started_ends_with_it_also_if_that_has_ended(is_dead: bool) -> None:
+def test_descendants_are_ended_whether_or_not_their_process_is_dead(is_dead: bool) -> None:
     process = start(MARKED + STARTS_OTHERS)
     host = host_of(process.pid)
     assert process.stdout is not None
@@ -137,7 +138,7 @@ def test_what_a_process_has_started_ends_with_it_also_if_that_has_ended(is_dead:
 
 
 @pytest.mark.parametrize("whose", ["no process", "the caller", "its parent"])
-def test_nothing_is_ended_for_a_host_that_names_the_caller_or_nobody(
+def test_ending_the_caller_its_parent_or_no_process_is_refused(
     whose: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sweep that takes too much must not begin; here it could not end anything if it did."""
@@ -151,7 +152,7 @@ def test_nothing_is_ended_for_a_host_that_names_the_caller_or_nobody(
     assert killed == []
 
 
-def test_a_process_that_has_the_id_of_one_that_ended_is_left_alone() -> None:
+def test_process_with_a_reused_id_is_left_alone() -> None:
     process = subprocess.Popen(["sleep", "3600"], start_new_session=True)
     host = TaskProcessHost(process.pid, 1, NAMESPACE)
     assert end_with_descendants(host) == 0
@@ -160,7 +161,7 @@ def test_a_process_that_has_the_id_of_one_that_ended_is_left_alone() -> None:
     process.wait()
 
 
-def test_what_a_task_process_started_that_died_with_its_task_executor_is_ended() -> None:
+def test_orphans_of_a_dead_task_process_are_ended() -> None:
     process, lives = start(MARKED + STARTS_OTHERS), start(MARKED + STARTS_OTHERS)
     assert process.stdout is not None
     assert lives.stdout is not None
@@ -180,7 +181,7 @@ def test_what_a_task_process_started_that_died_with_its_task_executor_is_ended()
 
 
 @pytest.mark.parametrize("name", ["", "1-2", "1-2-3-4", "1-x-2", f"{NAMESPACE + 1}-2-1"])
-def test_notes_of_other_namespaces_and_what_is_no_note_are_passed_over(
+def test_foreign_and_malformed_process_notes_are_ignored(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -191,7 +192,7 @@ def test_notes_of_other_namespaces_and_what_is_no_note_are_passed_over(
     assert note.exists()
 
 
-def test_the_note_of_a_process_goes_when_nothing_is_left_of_it(
+def test_process_note_is_removed_once_the_process_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -206,7 +207,7 @@ def test_the_note_of_a_process_goes_when_nothing_is_left_of_it(
     assert list(noted_processes()) == []
 
 
-def test_who_sweeps_spares_itself_and_what_it_was_started_with() -> None:
+def test_sweep_started_by_user_code_spares_itself() -> None:
     """A cluster that user code has started, for example."""
     process = start(MARKED + STARTS_A_SWEEP)
     assert process.stdout is not None
@@ -214,7 +215,7 @@ def test_who_sweeps_spares_itself_and_what_it_was_started_with() -> None:
     process.kill()
     process.wait()
     assert process.stdout.readline() == b"0\n"
-    assert psutil.Process(sweeping).wait(30) is None
+    assert psutil.Process(sweeping).wait(300) is None
     process.communicate()
 
 
@@ -226,7 +227,7 @@ print("ready", flush=True)
 """
 
 
-def test_a_group_that_has_the_id_of_a_process_which_is_gone_is_left_alone(
+def test_process_group_with_a_reused_id_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ids are used again: this is how a daemon begins that has nothing to do with the note."""

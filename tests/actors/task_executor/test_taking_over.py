@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
+from flinkray.actors.gateways.job_processes import job_master_process
 from flinkray.actors.gateways.messages import (
     TaskExecutorHeartbeat,
     TaskExecutorToJobMasterRegistrationSuccess,
@@ -21,6 +22,7 @@ from flinkray.core.ids import (
     ExecutionAttemptID,
     ExecutionGraphID,
     IntermediateDataSetID,
+    JobID,
     JobVertexID,
     KvStateID,
     ResourceID,
@@ -52,9 +54,9 @@ from flinkray.scheduler.shared.tasks import (
     attempt_of,
     pack_numbers,
 )
-from flinkray.spark.user_code import dump_function
 from flinkray.testing import TestingGateway, eventually
 from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.user_code import dump_function
 from tests.actors.resource_cluster import GRAPH, NEXT_GRAPH, RM_TOKEN, number
 from tests.actors.task_executor_under_test import (
     JOB,
@@ -130,7 +132,7 @@ async def answers_when(
 
 
 @on_virtual_time
-async def test_the_next_job_master_is_told_what_runs_and_what_has_ended(tmp_path: Path) -> None:
+async def test_next_job_master_gets_running_and_ended_tasks(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, first = await bench.start_with_slot()
     await bench.request(executor, 1, B)
@@ -165,7 +167,7 @@ async def test_the_next_job_master_is_told_what_runs_and_what_has_ended(tmp_path
 
 
 @on_virtual_time
-async def test_of_ends_that_no_job_master_heard_the_next_one_is_told(tmp_path: Path) -> None:
+async def test_task_ends_unheard_by_a_job_master_are_reported_to_the_next(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)
@@ -183,7 +185,42 @@ async def test_of_ends_that_no_job_master_heard_the_next_one_is_told(tmp_path: P
 
 
 @on_virtual_time
-async def test_of_a_subtask_only_the_latest_attempt_is_remembered(tmp_path: Path) -> None:
+async def test_task_executor_registers_at_a_job_master_that_takes_over(tmp_path: Path) -> None:
+    """Neither a Dispatcher nor a ResourceManager has told of it."""
+    bench = Bench(tmp_path)
+    executor, _ = await bench.start_with_slot()
+    await task(A).submit(executor)
+    bench.network.crash("JobMaster-1")
+    name = job_master_process(JOB)
+    second = bench.start_job_master(NEXT_MASTER, name)
+    for _ in range(2):
+        assert await executor.take_over_job(JOB, f"{name}/jobmaster", NEXT_MASTER)
+    await second.wait_for(JobMasterGateway.register_task_executor)
+    await asyncio.sleep(1)
+    (report,) = reports_to(second)
+    assert set(tasks_in(report)) == {task(A).attempt_id}
+    other_job = number(JobID, 77)
+    assert not await executor.take_over_job(other_job, f"{name}/jobmaster", NEXT_MASTER)
+
+
+@on_virtual_time
+async def test_job_master_that_lost_its_name_cannot_take_over(tmp_path: Path) -> None:
+    """It was taken for dead, and lives."""
+    bench = Bench(tmp_path)
+    executor, first = await bench.start_with_slot()
+    name = job_master_process(JOB)
+    second = bench.start_job_master(NEXT_MASTER, name)
+    await bench.endpoint.connect(second.address, JobMasterGateway, NEXT_MASTER)
+    del bench.network.services[name]
+    with pytest.raises(FencingTokenError):
+        await executor.take_over_job(JOB, second.address, NEXT_MASTER)
+    await asyncio.sleep(1)
+    assert reports_to(second) == []
+    assert len(reports_to(first)) == 1
+
+
+@on_virtual_time
+async def test_only_the_latest_ended_attempt_of_a_subtask_is_remembered(tmp_path: Path) -> None:
     """Else a job that restarts for months would be remembered for ever."""
     bench = Bench(tmp_path)
     executor, first = await bench.start_with_slot()
@@ -198,7 +235,7 @@ async def test_of_a_subtask_only_the_latest_attempt_is_remembered(tmp_path: Path
 
 
 @on_virtual_time
-async def test_what_happens_after_the_report_is_told_when_it_has_been_answered(
+async def test_events_after_the_report_are_sent_once_the_report_is_answered(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
@@ -248,7 +285,7 @@ async def test_registration_that_is_repeated_reports_anew(tmp_path: Path) -> Non
 
 
 @on_virtual_time
-async def test_a_second_job_master_that_dies_before_it_adopts_leaves_all_to_a_third(
+async def test_job_master_dead_before_adoption_leaves_everything_to_a_third(
     tmp_path: Path,
 ) -> None:
     """With the whole time."""
@@ -274,7 +311,7 @@ async def test_a_second_job_master_that_dies_before_it_adopts_leaves_all_to_a_th
 
 
 @on_virtual_time
-async def test_the_next_job_master_has_the_whole_time_to_say_what_it_adopts(tmp_path: Path) -> None:
+async def test_next_job_master_has_the_full_timeout_to_adopt_slots(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)
@@ -297,7 +334,7 @@ async def test_the_next_job_master_has_the_whole_time_to_say_what_it_adopts(tmp_
 
 
 @on_virtual_time
-async def test_goodbye_of_a_lost_job_master_leaves_its_successor_what_runs(tmp_path: Path) -> None:
+async def test_goodbye_of_a_lost_job_master_keeps_tasks_for_its_successor(tmp_path: Path) -> None:
     """It wakes up after the ResourceManager has given it up."""
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
@@ -341,14 +378,14 @@ async def test_ends_of_earlier_attempts_and_earlier_graphs_are_forgotten(tmp_pat
     other = deployments(vertex(3, finishes), TaskDeployment(1, 1, 5, A), graph_id=NEXT_GRAPH)
     assert await executor.submit_tasks(other, MASTER, None) == ()
     assert {graph_id for graph_id, _, _ in remembered()} == {NEXT_GRAPH}
-    await eventually(lambda: remembered()[0][2] is ExecutionState.FINISHED, 10, "its end")
+    await eventually(lambda: remembered()[0][2] is ExecutionState.FINISHED, 50, "its end")
     await executor.adopt_slots(JOB, MASTER, GRAPH, (A,))
     assert remembered() == []
     assert first.calls_of(JobMasterGateway.tasks_reported) != []
 
 
 @on_virtual_time
-async def test_adopted_task_goes_on_and_its_end_is_told(tmp_path: Path) -> None:
+async def test_adopted_task_continues_and_its_end_is_reported(tmp_path: Path) -> None:
     """The JobMaster died so briefly that this TaskExecutor has not noticed."""
     bench = Bench(tmp_path)
     executor, first = await bench.start_with_slot()
@@ -393,7 +430,7 @@ async def test_tasks_of_another_execution_graph_end_in_adopted_slots_too(tmp_pat
 
 
 @on_virtual_time
-async def test_task_that_was_told_to_stop_with_a_savepoint_is_reported_so(tmp_path: Path) -> None:
+async def test_task_stopping_with_a_savepoint_is_reported_as_stopping(tmp_path: Path) -> None:
     """Unless the savepoint was given up."""
     bench = Bench(tmp_path)
     executor, first = await bench.start_with_slot()
@@ -449,7 +486,7 @@ async def test_queryable_states_of_running_tasks_are_reported(tmp_path: Path) ->
 
 
 @on_virtual_time
-async def test_answers_to_the_last_ones_checkpoints_mean_nothing_to_the_next_one(
+async def test_checkpoint_answers_for_a_past_job_master_are_dropped(
     tmp_path: Path,
 ) -> None:
     """But that a task waits for some checkpoint does."""
@@ -470,7 +507,7 @@ async def test_answers_to_the_last_ones_checkpoints_mean_nothing_to_the_next_one
 
 
 @on_virtual_time
-async def test_a_task_is_reported_with_the_producers_that_it_was_deployed_with(
+async def test_task_is_reported_with_the_producers_of_its_deployment(
     tmp_path: Path,
 ) -> None:
     """Others of its vertex were deployed since with later attempts of these."""
@@ -522,7 +559,7 @@ async def with_result(bench: Bench) -> TaskExecutorGateway:
             (number(JobVertexID, 2), ExecutionState.RUNNING),
         }
 
-    await eventually(is_set, 10, "a result")
+    await eventually(is_set, 50, "a result")
     bench.network.crash("JobMaster-1")
     return executor
 
@@ -558,7 +595,7 @@ async def test_results_are_kept_and_go_with_their_execution_graph(
 
 
 @on_virtual_time
-async def test_results_that_no_job_master_takes_are_gone_with_the_slots(tmp_path: Path) -> None:
+async def test_results_taken_by_no_job_master_are_dropped_with_the_slots(tmp_path: Path) -> None:
     """TM-28"""
     bench = Bench(tmp_path)
     executor = await with_result(bench)
@@ -568,7 +605,7 @@ async def test_results_that_no_job_master_takes_are_gone_with_the_slots(tmp_path
 
 
 @on_virtual_time
-async def test_parts_of_the_next_job_master_replace_those_of_the_last_one(tmp_path: Path) -> None:
+async def test_parts_of_the_next_job_master_replace_parts_of_the_last(tmp_path: Path) -> None:
     """Each numbers them in its own way: what has key 1 for one is something else for the next."""
     bench = Bench(tmp_path)
     executor = await with_result(bench)
@@ -580,7 +617,7 @@ async def test_parts_of_the_next_job_master_replace_those_of_the_last_one(tmp_pa
         "in the process in which key 2 is a vertex that waits"
     )
     await second.wait_for(JobMasterGateway.tasks_reported)
-    await eventually(lambda: told(second)[-1].state.is_terminal, 10, "its end")
+    await eventually(lambda: told(second)[-1].state.is_terminal, 50, "its end")
     assert told(second)[-1].state is ExecutionState.FINISHED
     assert told(second)[-1].attempt_id.vertex.job_vertex_id == number(JobVertexID, 3)
 
@@ -626,7 +663,9 @@ async def test_report_that_does_not_fit_into_a_message_is_shortened(
 
 
 @on_virtual_time
-async def test_what_tasks_ask_waits_until_a_job_master_has_adopted_them(tmp_path: Path) -> None:
+async def test_task_requests_fail_until_the_next_job_master_adopts_the_tasks(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)

@@ -26,9 +26,9 @@ from flinkray.scheduler.shared.tasks import (
     VertexInformation,
     attempt_of,
 )
-from flinkray.spark.user_code import dump_function
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.user_code import dump_function
 from tests.actors.resource_cluster import GRAPH, NEXT_GRAPH, RM_TOKEN, number
 from tests.actors.task_executor_under_test import JOB, MASTER, NEXT_MASTER, A, B, Bench
 
@@ -99,7 +99,7 @@ async def start(bench: Bench) -> tuple[TaskExecutorGateway, TestingGateway[JobMa
 
 
 @on_virtual_time
-async def test_one_of_two_tasks_is_cancelled_and_the_other_runs_on(tmp_path: Path) -> None:
+async def test_cancelling_a_task_lets_the_other_task_run(tmp_path: Path) -> None:
     """TM-26"""
     bench = Bench(tmp_path)
     executor, master = await start(bench)
@@ -138,7 +138,7 @@ async def test_a_task_whose_state_cannot_be_reported_fails(tmp_path: Path) -> No
 
 
 @on_virtual_time
-async def test_a_task_for_a_slot_that_is_not_the_jobs_is_refused_by_itself(tmp_path: Path) -> None:
+async def test_only_the_task_for_an_unknown_slot_is_refused(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, master = await start(bench)
     states = States(master)
@@ -160,7 +160,7 @@ async def test_orders_of_a_past_master_are_refused(tmp_path: Path) -> None:
 
 
 @on_virtual_time
-async def test_what_was_sent_once_need_not_be_sent_again_and_what_never_was_is_missed(
+async def test_sent_parts_are_remembered_and_missing_parts_raise(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
@@ -178,7 +178,7 @@ async def test_what_was_sent_once_need_not_be_sent_again_and_what_never_was_is_m
 
 
 @on_virtual_time
-async def test_a_message_for_one_of_whose_tasks_something_is_missing_begins_none(
+async def test_message_with_a_part_missing_for_one_task_starts_no_task(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
@@ -193,7 +193,7 @@ async def test_a_message_for_one_of_whose_tasks_something_is_missing_begins_none
 
 
 @on_virtual_time
-async def test_a_message_that_lacks_what_all_tasks_of_the_job_have_in_common_begins_none(
+async def test_message_without_the_common_job_part_starts_no_task(
     tmp_path: Path,
 ) -> None:
     """An earlier one was lost with that.  Tasks that never began had no end either."""
@@ -206,7 +206,7 @@ async def test_a_message_that_lacks_what_all_tasks_of_the_job_have_in_common_beg
 
 
 @on_virtual_time
-async def test_results_of_a_job_keep_the_executor_until_its_master_is_gone(tmp_path: Path) -> None:
+async def test_results_of_a_job_keep_task_executor_until_job_master_is_gone(tmp_path: Path) -> None:
     """TM-28"""
     bench = Bench(tmp_path)
     executor, master = await start(bench)
@@ -227,7 +227,7 @@ async def test_results_of_a_job_keep_the_executor_until_its_master_is_gone(tmp_p
 
 
 @on_virtual_time
-async def test_parts_of_a_job_masters_graph_are_not_taken_for_those_of_its_successors(
+async def test_parts_of_a_past_graph_are_not_used_for_the_next_graph(
     tmp_path: Path,
 ) -> None:
     """Both number them alike: the successor's tasks ran the code that its predecessor had sent."""

@@ -76,7 +76,9 @@ async def test_a_dead_job_masters_tasks_run_on_until_the_time_is_over(tmp_path: 
 
 
 @on_virtual_time
-async def test_the_next_job_master_gets_slots_and_the_past_one_is_refused(tmp_path: Path) -> None:
+async def test_next_job_master_gets_slots_and_the_past_job_master_is_refused(
+    tmp_path: Path,
+) -> None:
     """TM-15"""
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
@@ -101,7 +103,7 @@ async def test_the_next_job_master_gets_slots_and_the_past_one_is_refused(tmp_pa
 
 
 @on_virtual_time
-async def test_the_next_job_master_is_offered_what_was_kept_for_it_when_it_is_clean(
+async def test_kept_slot_is_offered_to_the_next_job_master_once_clean(
     tmp_path: Path,
 ) -> None:
     """TM-15: the ResourceManager says who it is."""
@@ -123,7 +125,7 @@ async def test_the_next_job_master_is_offered_what_was_kept_for_it_when_it_is_cl
 
 
 @on_virtual_time
-async def test_goodbye_of_a_lost_job_master_leaves_its_successor_what_was_kept(
+async def test_goodbye_of_a_lost_job_master_keeps_slots_for_its_successor(
     tmp_path: Path,
 ) -> None:
     """It wakes up after the ResourceManager has given it up."""
@@ -205,7 +207,7 @@ async def test_job_that_ends_without_a_job_master_leaves_no_slot(tmp_path: Path)
 
 
 @on_virtual_time
-async def test_end_of_a_past_job_masters_task_is_told_under_its_own_name(tmp_path: Path) -> None:
+async def test_task_end_of_a_past_job_master_is_reported_under_its_own_id(tmp_path: Path) -> None:
     """JM-18.  Each numbers its attempts from 0: the next one took it for the end of its own."""
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
@@ -261,7 +263,7 @@ async def test_goodbye_that_overtakes_the_answer_of_a_job_master_is_heard(tmp_pa
 
 
 @on_virtual_time
-async def test_job_master_that_has_said_goodbye_is_registered_at_anew_for_its_next_slot(
+async def test_next_slot_of_a_departed_job_master_causes_new_registration(
     tmp_path: Path,
 ) -> None:
     """TM-14: while a slot of it is being cleaned yet."""
@@ -282,7 +284,7 @@ async def test_job_master_that_has_said_goodbye_is_registered_at_anew_for_its_ne
 
 
 @on_virtual_time
-async def test_job_master_that_is_registered_at_since_its_goodbye_is_followed_on(
+async def test_job_master_registered_again_after_goodbye_stays_followed(
     tmp_path: Path,
 ) -> None:
     """Seed 18212 of the whole cluster: the ResourceManager named the JobMaster that led the job all
@@ -318,7 +320,7 @@ async def test_job_master_that_is_registered_at_since_its_goodbye_is_followed_on
 
 
 @on_virtual_time
-async def test_a_silent_job_master_is_told_goodbye_and_registered_at_again(tmp_path: Path) -> None:
+async def test_silent_job_master_gets_goodbye_and_a_new_registration(tmp_path: Path) -> None:
     """TM-05"""
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
@@ -375,7 +377,7 @@ async def test_slots_of_both_sides_are_compared_in_heartbeats(tmp_path: Path) ->
 
 
 @on_virtual_time
-async def test_a_cancelled_task_is_reported_and_the_other_one_runs_on(tmp_path: Path) -> None:
+async def test_cancelled_task_is_reported_and_the_other_task_runs(tmp_path: Path) -> None:
     """TM-26"""
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
@@ -423,7 +425,7 @@ async def test_a_task_of_an_unknown_kind_or_a_past_master_is_refused(tmp_path: P
 
 
 @on_virtual_time
-async def test_it_stops_when_all_its_tasks_have_ended(tmp_path: Path) -> None:
+async def test_task_executor_stops_when_all_its_tasks_have_ended(tmp_path: Path) -> None:
     """TM-18"""
     bench = Bench(tmp_path)
     executor, _ = await bench.start(), bench.start_job_master()
@@ -444,7 +446,7 @@ async def test_it_stops_when_all_its_tasks_have_ended(tmp_path: Path) -> None:
 
 
 @on_virtual_time
-async def test_it_stops_though_a_slot_is_not_clean_in_time(tmp_path: Path) -> None:
+async def test_task_executor_stops_despite_a_slot_not_clean_in_time(tmp_path: Path) -> None:
     """TM-18: after 10 s, and with a goodbye."""
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()

@@ -12,7 +12,7 @@ from flinkray.actors.gateways import (
     ResourceManagerGateway,
 )
 from flinkray.actors.gateways.messages import TaskExecutorRegistrationSuccess
-from flinkray.actors.task_executor.registration_timeout import RegistrationTimeoutError
+from flinkray.actors.task_executor.resource_manager_registration import RegistrationTimeoutError
 from flinkray.core.errors import FencingTokenError, RecipientUnreachableError
 from flinkray.core.ids import (
     ResourceManagerId,
@@ -36,7 +36,7 @@ from tests.actors.task_executor_under_test import (
 
 
 @on_virtual_time
-async def test_it_registers_at_once_and_sends_its_slots(tmp_path: Path) -> None:
+async def test_task_executor_registers_at_once_and_reports_its_slots(tmp_path: Path) -> None:
     """TM-01"""
     bench = Bench(tmp_path)
     await bench.start()
@@ -50,7 +50,7 @@ async def test_it_registers_at_once_and_sends_its_slots(tmp_path: Path) -> None:
 
 
 @on_virtual_time
-async def test_it_registers_anew_when_its_resource_manager_restarts(tmp_path: Path) -> None:
+async def test_task_executor_registers_again_after_resource_manager_restart(tmp_path: Path) -> None:
     """TM-01, TM-06"""
     bench = Bench(tmp_path)
     await bench.start()
@@ -78,7 +78,7 @@ async def test_a_silent_resource_manager_is_left_and_registered_at_again(tmp_pat
 
 
 @on_virtual_time
-async def test_it_registers_again_when_the_resource_manager_disconnects_it(tmp_path: Path) -> None:
+async def test_task_executor_registers_again_after_being_disconnected(tmp_path: Path) -> None:
     """TM-04"""
     bench = Bench(tmp_path)
     executor = await bench.start()
@@ -119,7 +119,7 @@ async def test_goodbye_that_overtakes_the_answer_to_the_registration_is_heard(
     "error", [RecipientUnreachableError("who are you?"), KeyError("slots"), OverflowError()]
 )
 @on_virtual_time
-async def test_it_registers_again_whatever_its_first_slot_report_fails_with(
+async def test_task_executor_registers_again_after_any_slot_report_error(
     tmp_path: Path, error: Exception
 ) -> None:
     """What was not an error of our own ended the TaskExecutor, and all tasks in it."""
@@ -141,7 +141,7 @@ async def test_it_registers_again_whatever_its_first_slot_report_fails_with(
 
 
 @on_virtual_time
-async def test_it_ends_itself_when_it_finds_no_resource_manager(tmp_path: Path) -> None:
+async def test_task_executor_ends_when_it_finds_no_resource_manager(tmp_path: Path) -> None:
     """TM-07"""
     bench = Bench(tmp_path)
     await bench.start_task_executor()
@@ -151,7 +151,7 @@ async def test_it_ends_itself_when_it_finds_no_resource_manager(tmp_path: Path) 
 
 
 @on_virtual_time
-async def test_it_does_not_end_itself_before_it_has_looked_again_after_it_stood_still(
+async def test_stalled_task_executor_looks_again_before_it_ends(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path, {"cluster.registration.error-delay": "200 ms"})
@@ -165,7 +165,7 @@ async def test_it_does_not_end_itself_before_it_has_looked_again_after_it_stood_
 
 
 @on_virtual_time
-async def test_it_ends_itself_when_a_lost_resource_manager_stays_away(tmp_path: Path) -> None:
+async def test_task_executor_ends_when_a_lost_resource_manager_stays_away(tmp_path: Path) -> None:
     """TM-07"""
     bench = Bench(tmp_path, {"taskmanager.registration.timeout": "20 s"})
     await bench.start()
@@ -177,7 +177,7 @@ async def test_it_ends_itself_when_a_lost_resource_manager_stays_away(tmp_path: 
 
 
 @on_virtual_time
-async def test_it_ends_itself_when_the_resource_manager_rejects_it(tmp_path: Path) -> None:
+async def test_task_executor_ends_when_the_resource_manager_rejects_it(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.start_resource_manager()
     bench.manager.on(ResourceManagerGateway.register_task_executor).returning(
@@ -188,7 +188,7 @@ async def test_it_ends_itself_when_the_resource_manager_rejects_it(tmp_path: Pat
 
 
 @on_virtual_time
-async def test_it_follows_a_change_of_the_leading_resource_manager(tmp_path: Path) -> None:
+async def test_task_executor_follows_a_change_of_leading_resource_manager(tmp_path: Path) -> None:
     """TM-01, TM-06"""
     bench = Bench(tmp_path)
     bench.leaders = leaders = ManualLeaders(bench.client.executor)
@@ -217,7 +217,7 @@ async def test_it_follows_a_change_of_the_leading_resource_manager(tmp_path: Pat
 
 
 @on_virtual_time
-async def test_a_job_master_that_lost_its_job_is_left_until_it_leads_again(tmp_path: Path) -> None:
+async def test_job_master_without_leadership_is_left_until_it_leads_again(tmp_path: Path) -> None:
     """TM-24"""
     bench = Bench(tmp_path)
     bench.leaders = leaders = ManualLeaders(bench.client.executor)
@@ -238,7 +238,7 @@ async def test_a_job_master_that_lost_its_job_is_left_until_it_leads_again(tmp_p
 
 
 @on_virtual_time
-async def test_an_elected_job_master_counts_more_than_the_one_that_a_request_names(
+async def test_elected_job_master_wins_over_the_one_named_by_a_request(
     tmp_path: Path,
 ) -> None:
     """TM-15, HA-28: requests that are older than the election change nothing."""

@@ -44,7 +44,7 @@ from tests.actors.task_executor_under_test import (
 
 
 @on_virtual_time
-async def test_slots_are_refused_to_others_than_the_leading_resource_manager(
+async def test_slot_requests_of_a_non_leading_resource_manager_are_refused(
     tmp_path: Path,
 ) -> None:
     """TM-08"""
@@ -61,7 +61,7 @@ async def test_slots_are_refused_to_others_than_the_leading_resource_manager(
 
 
 @on_virtual_time
-async def test_of_slots_requested_together_one_that_is_refused_takes_no_other_with_it(
+async def test_refused_slot_does_not_affect_slots_requested_with_it(
     tmp_path: Path,
 ) -> None:
     """TM-09, TM-19."""
@@ -86,7 +86,7 @@ async def test_of_slots_requested_together_one_that_is_refused_takes_no_other_wi
 
 
 @on_virtual_time
-async def test_slots_are_offered_once_the_job_master_is_there(tmp_path: Path) -> None:
+async def test_slots_are_offered_once_the_job_master_has_started(tmp_path: Path) -> None:
     """TM-09"""
     bench = Bench(tmp_path)
     executor = await bench.start()
@@ -103,7 +103,7 @@ async def test_slots_are_offered_once_the_job_master_is_there(tmp_path: Path) ->
 
 
 @on_virtual_time
-async def test_of_two_offered_slots_the_rejected_one_is_free_again(tmp_path: Path) -> None:
+async def test_rejected_slot_of_two_offered_ones_is_free_again(tmp_path: Path) -> None:
     """TM-10"""
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
@@ -211,7 +211,7 @@ async def test_a_slot_is_kept_while_a_task_executor_that_stood_still_looks_again
 
 
 @on_virtual_time
-async def test_freeing_a_slot_ends_its_task_and_answers_when_it_is_clean(tmp_path: Path) -> None:
+async def test_freeing_a_slot_ends_its_task_and_answers_once_clean(tmp_path: Path) -> None:
     """TM-21"""
     bench = Bench(tmp_path)
     executor, master = await bench.start_with_slot()

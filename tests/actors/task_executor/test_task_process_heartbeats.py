@@ -69,35 +69,35 @@ class Monitoring:
 
 
 @pytest.mark.parametrize("is_pretended", [True, False])
-async def test_silent_process_that_does_nothing_is_told(is_pretended: bool) -> None:
+async def test_silent_idle_process_is_reported(is_pretended: bool) -> None:
     with process(SLEEPS) as pid:
         monitoring = await Monitoring().begin(None if is_pretended else pid)
-        await eventually(lambda: monitoring.silences, 30, "the silence")
+        await eventually(lambda: monitoring.silences, 150, "the silence")
     (silence,) = monitoring.silences
     assert re.match(r"no heartbeat from it for [1-9]\d* s", silence)  # more on a busy machine
     assert ("of a processor" in silence) is not is_pretended
 
 
-async def test_silent_process_that_computes_is_waited_for_until_it_does_not(
+async def test_silent_process_is_reported_only_once_it_stops_computing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
     with process(COMPUTES) as pid:
         monitoring = await Monitoring().begin(pid)
         computes = " s, but it computes ("
-        await eventually(lambda: caplog.text.count(computes) == 2, 30, "two time-outs")
+        await eventually(lambda: caplog.text.count(computes) == 2, 150, "two time-outs")
         assert monitoring.silences == []
         os.kill(pid, signal.SIGSTOP)
-        await eventually(lambda: monitoring.silences, 30, "the silence")
+        await eventually(lambda: monitoring.silences, 150, "the silence")
 
 
-async def test_process_that_answers_is_not_told_and_neither_is_one_that_is_left() -> None:
+async def test_answering_and_unmonitored_processes_are_not_reported() -> None:
     monitoring = await Monitoring().begin(None)
     monitoring.process.on(TaskProcessGateway.request_heartbeat).returning(None)
-    await eventually(lambda: monitoring.asked >= 10, 60, "heartbeats for two time-outs")
+    await eventually(lambda: monitoring.asked >= 10, 300, "heartbeats for two time-outs")
     assert monitoring.silences == []
     monitoring.process.on(TaskProcessGateway.request_heartbeat).calling(lambda: monitoring.never)
     monitoring.heartbeats.unmonitor("TaskProcess-1")
     other = await Monitoring().begin(None)
-    await eventually(lambda: other.silences, 30, "a silence that began later")
+    await eventually(lambda: other.silences, 150, "a silence that began later")
     assert monitoring.silences == []

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
 
 import pytest
 
-from flinkray.actors.gateways.task_process import TaskProcessGateway
+from flinkray.actors.gateways.task_process import TaskProcessGateway, TaskProcessHost
 from flinkray.actors.task_executor.task_process_pool import (
     REFILL_PAUSE,
     RESTART_PAUSE,
@@ -34,12 +38,21 @@ class Processes:
         self.failures = 0
         self.hang: set[int] = set()
         """Which starts never end, counted from 1."""
-        self.pool = TaskProcessPool(self.endpoint, ResourceID("te"), self.start)
+        self.hosts: dict[int, TaskProcessHost] = {}
+        """Of those that are processes of this machine, by the number of their start."""
+        self.ended: list[str] = []
+        self.pool = TaskProcessPool(
+            self.endpoint,
+            ResourceID("te"),
+            self.start,
+            lambda process: self.ended.append(process.name),
+        )
         self.pool.keep(number)
 
     async def start(self, name: str) -> StartedProcess:
         self.started.append(name)
-        if len(self.started) in self.hang:
+        number = len(self.started)
+        if number in self.hang:
             await asyncio.get_running_loop().create_future()
         if self.failures:
             self.failures -= 1
@@ -48,7 +61,7 @@ class Processes:
         process = TestingGateway(TaskProcessGateway).lenient().create_endpoint(service, "process")
         process.start()
         gateway = await self.endpoint.rpc_service.connect(process.address, TaskProcessGateway)
-        return StartedProcess(name, gateway, None)
+        return StartedProcess(name, gateway, self.hosts.get(number))
 
     def request(self) -> ProcessRequest | None:
         return self.pool.request(
@@ -65,7 +78,7 @@ def name(number: int) -> str:
 
 
 @on_virtual_time
-async def test_none_is_started_unless_some_are_wanted() -> None:
+async def test_empty_pool_starts_a_process_only_on_request() -> None:
     processes = Processes(0)
     await settled()
     assert processes.started == []
@@ -75,7 +88,7 @@ async def test_none_is_started_unless_some_are_wanted() -> None:
 
 
 @on_virtual_time
-async def test_each_is_given_once_and_replaced_after_a_pause() -> None:
+async def test_waiting_process_is_given_once_and_replaced_after_a_pause() -> None:
     processes = Processes(2)
     await settled()
     assert processes.started == [name(1), name(2)]
@@ -90,7 +103,7 @@ async def test_each_is_given_once_and_replaced_after_a_pause() -> None:
 
 @pytest.mark.parametrize("meanwhile", [0, 1])
 @on_virtual_time
-async def test_the_pause_ends_with_the_job_for_which_it_was_made(meanwhile: int) -> None:
+async def test_refill_pause_ends_with_its_job(meanwhile: int) -> None:
     """A job that followed another one within a second waited for its process."""
     processes = Processes(1)
     await settled()
@@ -108,8 +121,37 @@ async def test_the_pause_ends_with_the_job_for_which_it_was_made(meanwhile: int)
     assert processes.started == [name(1), name(2)]
 
 
+@pytest.fixture
+def sleeping() -> Iterator[dict[int, TaskProcessHost]]:
+    """Three processes of this machine, by number; the first and the third are stopped."""
+    processes = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
+    for stopped in processes[::2]:
+        stopped.send_signal(signal.SIGSTOP)
+        os.waitpid(stopped.pid, os.WUNTRACED)
+    yield {n: TaskProcessHost(process.pid, 0, 0) for n, process in enumerate(processes, 1)}
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
 @on_virtual_time
-async def test_a_request_that_finds_none_is_not_delayed_by_the_pause() -> None:
+async def test_stopped_waiting_process_is_ended_and_another_given(
+    sleeping: dict[int, TaskProcessHost],
+) -> None:
+    """A job waited for its answer until its tasks were given up, and was restarted."""
+    processes = Processes(3)
+    processes.hosts = sleeping
+    await settled()
+    assert processes.request() is None
+    assert processes.given == [name(2)]
+    assert processes.request() is not None, "no other one answers"
+    assert processes.ended == [name(1), name(3)]
+    await settled()
+    assert processes.given == [name(2), name(4)]
+
+
+@on_virtual_time
+async def test_request_to_an_empty_pool_is_not_delayed_by_the_pause() -> None:
     processes = Processes(1)
     await settled()
     processes.request()
@@ -121,7 +163,7 @@ async def test_a_request_that_finds_none_is_not_delayed_by_the_pause() -> None:
 
 
 @on_virtual_time
-async def test_what_was_started_for_a_request_that_is_withdrawn_waits_for_the_next() -> None:
+async def test_process_of_a_withdrawn_request_waits_for_the_next_request() -> None:
     processes = Processes(0)
     request = processes.request()
     assert request is not None
@@ -133,7 +175,7 @@ async def test_what_was_started_for_a_request_that_is_withdrawn_waits_for_the_ne
 
 
 @on_virtual_time
-async def test_one_that_cannot_be_started_is_followed_by_another_after_a_pause(
+async def test_failed_process_start_is_repeated_after_a_pause(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     processes = Processes(1)
@@ -148,7 +190,7 @@ async def test_one_that_cannot_be_started_is_followed_by_another_after_a_pause(
 
 
 @on_virtual_time
-async def test_a_request_fails_with_the_start_and_the_next_one_waits_for_the_pause() -> None:
+async def test_request_fails_with_its_start_and_the_next_awaits_the_pause() -> None:
     processes = Processes(0)
     processes.failures = 1
     processes.request()
@@ -163,7 +205,7 @@ async def test_a_request_fails_with_the_start_and_the_next_one_waits_for_the_pau
 
 
 @on_virtual_time
-async def test_one_that_dies_while_it_waits_is_replaced() -> None:
+async def test_waiting_process_that_dies_is_replaced() -> None:
     processes = Processes(1)
     await settled()
     processes.network.services[name(1)].abort()
@@ -174,7 +216,7 @@ async def test_one_that_dies_while_it_waits_is_replaced() -> None:
 
 
 @on_virtual_time
-async def test_a_request_is_served_by_whichever_process_is_there_first() -> None:
+async def test_request_is_served_by_the_first_started_process() -> None:
     """Tasks stayed DEPLOYING while the start of their own process hung, and another one waited."""
     processes = Processes(0)
     processes.hang = {1}

@@ -49,7 +49,7 @@ def test_a_promoted_result_that_is_produced_anew_is_deleted_first() -> None:
     assert results.is_empty
 
 
-def test_result_of_a_task_that_ends_after_its_job_is_gone_is_not_kept() -> None:
+def test_result_of_a_task_that_ends_after_its_job_is_not_kept() -> None:
     """TM-28.  The TaskExecutor followed the job for ever, and could not be released."""
     processes: Any = _Processes()
     results = TaskResults(processes, lambda place: None)
@@ -78,7 +78,7 @@ def test_result_that_is_released_before_its_task_has_ended_is_not_kept() -> None
     assert processes.released == [PARTITION]
 
 
-def test_result_that_is_the_clusters_is_not_released_for_its_job() -> None:
+def test_cluster_partition_is_not_released_with_its_job() -> None:
     """TM-28."""
     processes: Any = _Processes()
     results = TaskResults(processes, lambda place: None)

@@ -75,7 +75,7 @@ def descriptor(job_id: JobID, coordinator_attempt: int) -> RunnerTask:
     return RunnerTask(job_id, attempt_id, "spark", AllocationID.generate(), coordinator_attempt)
 
 
-async def test_a_task_ends_what_earlier_stages_left_and_runs_until_it_is_cancelled(
+async def test_spark_task_ends_leftovers_of_earlier_stages_and_runs(
     guard: SparkExecutorTasks, start: Start, tmp_path: Path
 ) -> None:
     job, other = JobID.generate(), JobID.generate()
@@ -89,8 +89,8 @@ async def test_a_task_ends_what_earlier_stages_left_and_runs_until_it_is_cancell
     for directory in scratch:
         directory.mkdir()
     run = asyncio.ensure_future(guard.run(descriptor(job, 10)))
-    await eventually(lambda: all(p.poll() is not None for p in past), 10, "the leftovers' end")
-    await eventually(lambda: not scratch[0].exists(), 10, "the removal of their files")
+    await eventually(lambda: all(p.poll() is not None for p in past), 50, "the leftovers' end")
+    await eventually(lambda: not scratch[0].exists(), 50, "the removal of their files")
     assert not run.done()
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -108,7 +108,7 @@ async def run_for_a_moment(guard: SparkExecutorTasks, task: RunnerTask) -> None:
         await run
 
 
-async def test_cleaning_up_ends_what_the_attempts_that_ran_here_have_left_on_the_node(
+async def test_clean_up_ends_leftovers_of_attempts_of_this_node(
     guard: SparkExecutorTasks, start: Start, tmp_path: Path
 ) -> None:
     job, other = JobID.generate(), JobID.generate()
@@ -124,7 +124,7 @@ async def test_cleaning_up_ends_what_the_attempts_that_ran_here_have_left_on_the
     await guard.clean_up(job)
 
 
-async def test_cleaning_up_after_a_stage_ends_nothing_of_another_that_runs_beside_it(
+async def test_clean_up_after_a_stage_spares_a_concurrent_stage(
     guard: SparkExecutorTasks, start: Start, tmp_path: Path
 ) -> None:
     """Two stages of one job, each in a worker group of its own, with bundles on one node."""

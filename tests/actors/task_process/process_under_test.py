@@ -278,6 +278,10 @@ class ProcessUnderTest:
             found += await self.next_result()
         return found
 
+    def data_processed(self) -> None:
+        """As a task that has come to the end of the data."""
+        self._reading.gate.end_data(0)
+
     async def rest_of_results(self) -> list[Element]:
         return await asyncio.to_thread(self._reading.rest)
 

@@ -36,7 +36,7 @@ def locations(address: str) -> PartitionLocations:
 
 @pytest.mark.parametrize("late", [False, True])
 @on_virtual_time
-async def test_a_producer_is_waited_for_as_long_as_it_is_to_come(late: bool) -> None:
+async def test_reader_waits_only_for_a_producer_that_is_to_come(late: bool) -> None:
     """JM-13"""
     service = LocalRpcService()
     asked: list[Any] = []

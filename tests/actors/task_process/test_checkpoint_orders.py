@@ -93,7 +93,7 @@ def test_a_task_that_is_not_open_yet_declines_to_be_triggered() -> None:
     assert it.task.run() == [("trigger", 2)]
 
 
-def test_what_comes_before_the_task_is_open_waits_for_it_in_order() -> None:
+def test_checkpoint_notices_before_the_task_opens_are_queued_in_order() -> None:
     it = Ordered()
     it.orders.order(CheckpointAborted(3, 2))
     it.orders.order(CheckpointCompleted(4))
@@ -120,7 +120,7 @@ def test_a_task_that_has_ended_declines(how: str) -> None:
     assert it.task.run() == []
 
 
-def test_a_thread_that_says_late_that_it_is_open_has_ended_all_the_same() -> None:
+def test_task_that_opens_after_its_end_still_counts_as_ended() -> None:
     it = Ordered()
     it.orders.ended()
     it.orders.attach(it.task)
@@ -129,7 +129,7 @@ def test_a_thread_that_says_late_that_it_is_open_has_ended_all_the_same() -> Non
     assert it.answers.all == [(1, CLOSING), (2, "aborted")]
 
 
-def test_a_source_is_triggered_when_it_has_all_that_is_before_the_cut() -> None:
+def test_source_is_triggered_once_it_has_everything_before_the_cut() -> None:
     """CP-32."""
     source = Source()
     it = Ordered(source)
@@ -150,7 +150,7 @@ def test_a_source_that_ends_before_the_cut_declines() -> None:
     assert it.answers.all == [(1, CLOSING)]
 
 
-def test_all_of_a_trigger_is_in_its_barrier() -> None:
+def test_barrier_carries_all_fields_of_its_trigger() -> None:
     order = TriggerCheckpoint(
         7,
         5,

@@ -13,7 +13,12 @@ from flinkray.actors.task_process import checkpoint_responder
 from flinkray.actors.task_process.checkpoint_responder import MOST_CHANGES
 from flinkray.actors.task_process.restored_states import read_in_flight
 from flinkray.checkpoint import files
-from flinkray.checkpoint.handles import FileState, InlineState, TaskState
+from flinkray.checkpoint.handles import (
+    FileState,
+    InlineState,
+    OperatorSubtaskState,
+    TaskState,
+)
 from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from flinkray.streaming.checkpoint.barrier_handler import ABORTED, DECLINED_BEFORE, SUBSUMED
@@ -35,7 +40,7 @@ def answering(tmp_path: Path) -> Answering:
     return Answering(tmp_path)
 
 
-def test_a_snapshot_is_acknowledged_with_what_it_has_written(answering: Answering) -> None:
+def test_snapshot_is_acknowledged_with_its_written_state(answering: Answering) -> None:
     stateful = answering.stateful
     stateful.put("k", 1)
     stateful.append("k", [1])
@@ -103,7 +108,7 @@ def filled(answering: Answering, keys: int = 100) -> Stateful:
     return answering.stateful
 
 
-def test_changes_follow_what_is_known_to_be_complete(answering: Answering) -> None:
+def test_increment_builds_on_the_latest_completed_checkpoint(answering: Answering) -> None:
     stateful = filled(answering)
     first = parts_of(answering.acknowledged(1))
     assert [part.is_whole for part in first] == [True]
@@ -146,7 +151,7 @@ def test_no_change_is_lost_with_a_checkpoint_that_is_not_complete(
     assert restored(answer.state) == stateful.everything()
 
 
-def test_nothing_is_shared_where_nothing_is_known_to_be_complete(answering: Answering) -> None:
+def test_checkpoint_without_a_known_completed_base_is_whole(answering: Answering) -> None:
     filled(answering)
     answering.acknowledged(1)
     for latest_completed in (0, 7):
@@ -154,7 +159,7 @@ def test_nothing_is_shared_where_nothing_is_known_to_be_complete(answering: Answ
         assert [part.is_whole for part in parts_of(state)] == [True]
 
 
-def test_nothing_is_shared_with_a_checkpoint_before_the_latest(answering: Answering) -> None:
+def test_checkpoint_does_not_build_on_an_older_completed_one(answering: Answering) -> None:
     """Its files may be gone by then."""
     filled(answering)
     answering.acknowledged(1)
@@ -165,7 +170,7 @@ def test_nothing_is_shared_with_a_checkpoint_before_the_latest(answering: Answer
     assert sorted(answering.responder._bases) == [2, 3, 4], "what is not named is forgotten"
 
 
-def test_a_checkpoint_is_whole_if_it_is_to_be(answering: Answering) -> None:
+def test_checkpoint_requested_as_whole_is_whole(answering: Answering) -> None:
     filled(answering)
     first = answering.acknowledged(1)
     state = answering.acknowledged(2, latest_completed=1, is_whole=True)
@@ -174,7 +179,7 @@ def test_a_checkpoint_is_whole_if_it_is_to_be(answering: Answering) -> None:
     assert len(parts_of(answering.acknowledged(3, latest_completed=2))) == 2
 
 
-def test_everything_is_written_again_after_ten_changes(answering: Answering) -> None:
+def test_whole_state_is_written_again_after_ten_increments(answering: Answering) -> None:
     stateful = filled(answering, 5000)
     numbers = []
     for checkpoint_id in range(1, 14):
@@ -185,7 +190,7 @@ def test_everything_is_written_again_after_ten_changes(answering: Answering) -> 
     assert MOST_CHANGES == 10
 
 
-def test_everything_is_written_again_where_changes_are_larger(answering: Answering) -> None:
+def test_whole_state_is_written_again_when_increments_exceed_it(answering: Answering) -> None:
     """A table of which most has changed is whole anyway; so here it is a part of it."""
     stateful = filled(answering)
     numbers = []
@@ -213,7 +218,7 @@ def test_a_savepoint_is_whole_and_disturbs_no_increments(answering: Answering) -
     assert len(parts_of(answering.acknowledged(4, latest_completed=2))) == 1, "it shares nothing"
 
 
-def test_a_savepoint_is_acknowledged_as_one(answering: Answering) -> None:
+def test_acknowledgement_of_a_savepoint_is_marked_as_savepoint(answering: Answering) -> None:
     answering.stateful.put("k", 1)
     answering.capture(1, savepoint=True)
     (answer,) = answering.run()
@@ -221,7 +226,7 @@ def test_a_savepoint_is_acknowledged_as_one(answering: Answering) -> None:
     assert answer.is_savepoint
 
 
-def test_changes_follow_what_was_restored(answering: Answering) -> None:
+def test_increment_builds_on_the_restored_checkpoint(answering: Answering) -> None:
     stateful = filled(answering)
     first = answering.acknowledged(1)
     answering.restart(1, first)
@@ -234,7 +239,7 @@ def test_changes_follow_what_was_restored(answering: Answering) -> None:
     assert restored(state) == stateful.everything()
 
 
-def test_nothing_is_shared_with_a_savepoint_that_was_restored(answering: Answering) -> None:
+def test_checkpoint_does_not_build_on_a_restored_savepoint(answering: Answering) -> None:
     """It is its user's, who may remove it."""
     filled(answering)
     savepoint = answering.acknowledged(1, savepoint=True)
@@ -245,7 +250,7 @@ def test_nothing_is_shared_with_a_savepoint_that_was_restored(answering: Answeri
 # --- failures and aborts ----------------------------------------------------------------------
 
 
-def test_what_cannot_be_written_declines_with_the_cause(answering: Answering) -> None:
+def test_unwritable_state_declines_the_checkpoint_with_the_cause(answering: Answering) -> None:
     """The files that were finished before are gone."""
     answering.stateful.put("k", 1)
     answering.stateful.see(threading.Lock())
@@ -290,7 +295,7 @@ def test_user_code_that_ends_the_thread_only_declines(answering: Answering) -> N
     answering.acknowledged(2)
 
 
-def test_an_abort_before_anything_is_written_declines(answering: Answering) -> None:
+def test_abort_before_the_write_declines(answering: Answering) -> None:
     answering.stateful.put("k", 1)
     answering.capture(1)
     answering.responder.aborted(1)
@@ -300,7 +305,7 @@ def test_an_abort_before_anything_is_written_declines(answering: Answering) -> N
     assert answering.run() == [], "it was answered"
 
 
-def test_an_abort_while_it_is_written_declines_when_nothing_writes_any_more(
+def test_abort_during_the_write_declines_once_writing_stopped(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answering.stateful.put("k", 1)
@@ -326,7 +331,7 @@ def test_an_abort_while_it_is_written_declines_when_nothing_writes_any_more(
     assert len(pieces) == 1, "the rest was not written"
 
 
-def test_nothing_is_serialised_for_a_snapshot_that_was_given_up(
+def test_aborted_snapshot_is_not_serialised_further(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serialised = []
@@ -350,9 +355,11 @@ def test_nothing_is_serialised_for_a_snapshot_that_was_given_up(
 def test_an_abort_at_the_last_moment_declines(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def acknowledging(*arguments: Any) -> TaskState:
+    def acknowledging(
+        operators: dict[str, OperatorSubtaskState], *, is_finished: bool
+    ) -> TaskState:
         answering.responder.aborted(1)
-        return TaskState(*arguments)
+        return TaskState(operators, is_finished=is_finished)
 
     answering.stateful.put("k", 1)
     answering.capture(1)
@@ -361,7 +368,7 @@ def test_an_abort_at_the_last_moment_declines(
     assert answering.files() == []
 
 
-def test_the_first_reason_is_the_one_that_is_told(answering: Answering) -> None:
+def test_decline_tells_the_first_reason(answering: Answering) -> None:
     answering.capture(1)
     answering.responder.declined(1, SUBSUMED)
     answering.responder.aborted(1)
@@ -404,7 +411,7 @@ def test_declines_name_their_reasons(
     assert answering.taken == [1]
 
 
-def test_what_is_captured_costs_nothing_when_it_was_given_up(answering: Answering) -> None:
+def test_aborted_capture_causes_no_copies(answering: Answering) -> None:
     stateful = answering.stateful
     stateful.append("k", 1)
     answering.capture(1)
@@ -475,7 +482,7 @@ def test_data_in_flight_that_cannot_be_written_declines(answering: Answering) ->
     assert answering.files() == []
 
 
-def test_what_waits_for_data_in_flight_is_removed_with_an_abort(answering: Answering) -> None:
+def test_abort_removes_state_that_waits_for_data_in_flight(answering: Answering) -> None:
     answering.stateful.put("k", 1)
     answering.capture(1, unaligned=True)
     answering.run()
@@ -531,7 +538,7 @@ async def test_data_in_flight_is_not_waited_for_when_the_task_has_ended(
     assert isinstance(answering.reports[0], DeclineCheckpoint)
 
 
-def test_the_state_of_a_checkpoint_is_what_it_was(answering: Answering) -> None:
+def test_each_checkpoint_has_the_state_at_its_capture(answering: Answering) -> None:
     """Of each of several that are written later, in another order than they were taken in."""
     states: dict[int, dict[str, Any]] = {}
     for checkpoint_id in (1, 2, 3):
@@ -546,3 +553,18 @@ def test_the_state_of_a_checkpoint_is_what_it_was(answering: Answering) -> None:
         assert isinstance(answer.state, TaskState)
         assert restored(answer.state) == states.pop(answer.checkpoint_id)
     assert not states
+
+
+def test_task_that_had_finished_keeps_none_of_the_signs_that_a_barrier_overtakes(
+    tmp_path: Path,
+) -> None:
+    """It gives them again, and has no operator to keep them with."""
+    answering = Answering(tmp_path, had_finished=True)
+    barrier = answering.barrier(1, unaligned=True)
+    answering.responder.overtaken_results(1, 0, 0, [Watermark(5)])
+    answering.responder.in_flight(1, 0, [Watermark(5)])
+    answering.responder.captured(barrier, {})
+    answering.responder.in_flight_completed(1)
+    (answer,) = answering.run()
+    assert isinstance(answer, AcknowledgeCheckpoint)
+    assert answer.state == TaskState({}, is_finished=True)

@@ -14,7 +14,7 @@ def raised_from(cause: BaseException) -> BaseException:
     return error
 
 
-def test_an_error_that_restarts_cannot_help_with_is_found_behind_that_of_its_operator() -> None:
+def test_suppress_restarts_error_is_found_among_the_causes() -> None:
     assert CodeFailure.of(raised_from(SuppressRestartsError("no"))).suppress_restarts
     assert CodeFailure.of(raised_from(raised_from(SuppressRestartsError("no")))).suppress_restarts
     assert not CodeFailure.of(raised_from(ValueError("no"))).suppress_restarts

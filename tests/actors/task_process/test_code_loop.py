@@ -12,7 +12,7 @@ from flinkray.actors.task_process.code_loop import CodeCall, CodeLoops, MainLoop
 from flinkray.testing.waiting import wait_until
 
 
-def test_what_runs_when_the_process_ends_is_cancelled_and_may_clean_up() -> None:
+def test_coroutine_running_at_process_end_is_cancelled_and_cleans_up() -> None:
     """It was dropped while it waited: its ``finally`` ran whenever it was collected, if at all."""
     begun = threading.Event()
     told: list[str] = []
@@ -27,9 +27,9 @@ def test_what_runs_when_the_process_ends_is_cancelled_and_may_clean_up() -> None
 
     loop = ThreadedCodeLoop()
     call = loop.run(waits)
-    assert begun.wait(30)
+    assert begun.wait(300)
     loop.close()
-    assert isinstance(call.outcome.exception(30), asyncio.CancelledError)
+    assert isinstance(call.outcome.exception(300), asyncio.CancelledError)
     assert told == ["cleaned up"]
 
 
@@ -49,10 +49,10 @@ def test_code_that_does_not_leave_when_the_process_ends_is_left_behind(
 
     loop = ThreadedCodeLoop()
     call = loop.run(stays)
-    assert begun.wait(30)
+    assert begun.wait(300)
     loop.close()
     with pytest.raises(TaskError, match="its process ends"):
-        call.outcome.result(30)
+        call.outcome.result(300)
     assert loop.has_ended
 
 
@@ -69,10 +69,10 @@ def test_threads_of_tasks_that_outlive_their_process_begin_no_other_loop(was_use
             assert await asyncio.wrap_future(loops.run(returns).outcome) == "done"
         threads = {*threading.enumerate()}
         loops.close()
-        wait_until(lambda: not was_used or threads > {*threading.enumerate()}, 30, "no loop")
+        wait_until(lambda: not was_used or threads > {*threading.enumerate()}, 150, "no loop")
         call = loops.run(returns)
         assert threads >= {*threading.enumerate()}
         return call
 
     with pytest.raises(TaskError, match="the event loop of the job's code has ended"):
-        asyncio.run(close()).outcome.result(30)
+        asyncio.run(close()).outcome.result(300)

@@ -26,7 +26,7 @@ class _Slow(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.is_writing.set()
-        assert self.may_end.wait(30)
+        assert self.may_end.wait(300)
 
 
 @pytest.fixture
@@ -88,4 +88,4 @@ asyncio.run(main())
 def test_code_that_is_traced_after_an_interrupt_runs() -> None:
     """CPython 3.11 went round and round in the first traced call, as a debugger or coverage makes
     it, if any thread of the process had been told to raise no exception."""
-    subprocess.run([sys.executable, "-c", TRACED], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", TRACED], check=True, timeout=300)

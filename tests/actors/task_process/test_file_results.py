@@ -22,7 +22,7 @@ def output_at(location: Path) -> FileOutput:
     return FileOutput(endpoint, MainLoop(asyncio.get_running_loop()), str(location))
 
 
-async def test_failed_task_ends_though_what_it_has_written_cannot_be_deleted(
+async def test_failed_task_ends_although_its_result_cannot_be_deleted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its end was never reported."""
@@ -31,7 +31,7 @@ async def test_failed_task_ends_though_what_it_has_written_cannot_be_deleted(
     assert "result before the job ends: [Errno 20] Cannot delete directory" in caplog.text
 
 
-async def test_result_that_is_finished_is_not_abandoned_and_one_that_is_not_is(
+async def test_only_an_unfinished_result_is_abandoned(
     tmp_path: Path,
 ) -> None:
     finished, failed = output_at(tmp_path / "finished"), output_at(tmp_path / "failed")
@@ -46,6 +46,6 @@ async def test_result_that_is_finished_is_not_abandoned_and_one_that_is_not_is(
         ResultDirectory(str(tmp_path / "failed")).list()
 
 
-async def test_what_is_no_table_is_refused_by_its_type(tmp_path: Path) -> None:
+async def test_value_that_is_no_table_is_refused_with_its_type(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="takes Arrow record batches and tables, not dict"):
         await output_at(tmp_path / "result").write({"n": [1]})

@@ -59,7 +59,7 @@ async def run(*script: bool | Exception) -> tuple[Asked, list[bool], HoldClient]
 
 
 @on_virtual_time
-async def test_what_the_coordinator_has_said_is_told_and_asked_for_again() -> None:
+async def test_hold_answer_is_applied_and_asked_for_again() -> None:
     asked, told, client = await run(False, True, False)
     assert [known for _, known in asked] == [None, False, True, False]
     assert told == [False, True, False]
@@ -67,7 +67,7 @@ async def test_what_the_coordinator_has_said_is_told_and_asked_for_again() -> No
 
 
 @on_virtual_time
-async def test_what_it_said_last_holds_while_it_does_not_answer() -> None:
+async def test_last_hold_answer_stays_while_the_coordinator_is_silent() -> None:
     asked, told, client = await run(FAILS, True, FAILS, FAILS)
     assert [known for _, known in asked] == [None, None, True, True, True]
     assert told == [True]
@@ -86,7 +86,7 @@ async def test_pauses_are_doubled_up_to_a_second_and_begin_anew_after_an_answer(
 
 
 @on_virtual_time
-async def test_a_task_that_has_ended_before_it_began_asks_nobody() -> None:
+async def test_client_closed_before_its_start_asks_no_coordinator() -> None:
     service = LocalRpcService()
     coordinator = TestingGateway(StreamCoordinatorGateway)
     address = coordinator.start(service, "coordinator").address

@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from flinkray.actors.task_process.imports_ahead import USER_API
+from flinkray.actors.task_process.endpoint import USER_API
 
 TASK_OF_COLUMNS = """
 import sys
 import flinkray.actors.task_process.endpoint
-from flinkray.actors.task_process.imports_ahead import import_ahead
+from flinkray.actors.task_process.endpoint import import_ahead
 
 lacking = {*%r} - sys.modules.keys()
 import_ahead()
@@ -26,7 +26,7 @@ print(sorted(name for name in sys.modules.keys() - there if "." not in name))
 """
 
 
-def test_a_task_of_columns_imports_nothing_that_could_have_been_there() -> None:
+def test_columns_task_imports_nothing_beyond_the_modules_loaded_ahead() -> None:
     ahead = ("pandas", USER_API)
     ran = subprocess.run(
         [sys.executable, "-c", TASK_OF_COLUMNS % (ahead,)],

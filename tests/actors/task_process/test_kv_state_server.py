@@ -59,7 +59,7 @@ class Server:
         return stats.requests, stats.successful, stats.failed
 
 
-def test_answers_are_counted_and_say_what_is_missing() -> None:
+def test_query_answers_are_counted_and_name_missing_keys() -> None:
     """QS-09."""
     server = Server()
     answer = server.ask("x", "a", "y")
@@ -122,7 +122,7 @@ async def reported() -> AsyncIterator[Reported]:
 
 
 @on_virtual_time
-async def test_the_jobmaster_is_told_of_each_jobs_states() -> None:
+async def test_job_master_hears_of_the_states_of_each_job() -> None:
     async with reported() as it:
         tasks = [Task(it.registry), Task(it.registry, OTHER_JOB)]
         for task in tasks:
@@ -137,7 +137,7 @@ async def test_the_jobmaster_is_told_of_each_jobs_states() -> None:
 
 @on_virtual_time
 @pytest.mark.parametrize("error", [TaskError("no JobMaster"), RpcConnectionError("cut")])
-async def test_the_jobmaster_is_told_again_until_it_has_heard(error: FlinkRayError) -> None:
+async def test_state_registration_is_repeated_until_it_arrives(error: FlinkRayError) -> None:
     async with reported() as it:
         failures = [error, error]
 
@@ -153,7 +153,7 @@ async def test_the_jobmaster_is_told_again_until_it_has_heard(error: FlinkRayErr
 
 
 @on_virtual_time
-async def test_nobody_is_told_of_what_is_gone_meanwhile() -> None:
+async def test_state_removed_before_its_registration_is_not_reported() -> None:
     async with reported() as it:
         it.executor.on(NOTIFY).raising(TaskError("no JobMaster"))
         gone, there = Task(it.registry), Task(it.registry)
@@ -167,7 +167,7 @@ async def test_nobody_is_told_of_what_is_gone_meanwhile() -> None:
 
 
 @on_virtual_time
-async def test_what_the_jobmaster_refuses_is_not_told_again() -> None:
+async def test_refused_state_registration_is_not_repeated() -> None:
     async with reported() as it:
         it.executor.on(NOTIFY).raising(KvStateNameClashError("q", "another"))
         first, second = Task(it.registry), Task(it.registry)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.actors.task_process.noted_room import NotedRoom
+from flinkray.actors.task_process.task_files import NotedRoom
 from flinkray.file_results import LookUpNotes
 
 
@@ -24,7 +24,7 @@ def test_a_task_that_was_never_full_writes_nothing(notes: LookUpNotes, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_that_was_full_is_free_at_the_end_of_the_table(notes: LookUpNotes) -> None:
+def test_full_look_up_task_is_free_at_the_end_of_the_table(notes: LookUpNotes) -> None:
     of_task = room(notes, 0)
     of_task.full()
     assert notes.is_full("execution")
@@ -32,7 +32,7 @@ def test_one_that_was_full_is_free_at_the_end_of_the_table(notes: LookUpNotes) -
     assert not notes.is_full("execution")
 
 
-def test_it_is_free_where_an_attempt_before_it_was_full(notes: LookUpNotes) -> None:
+def test_look_up_task_frees_the_room_an_earlier_attempt_filled(notes: LookUpNotes) -> None:
     """That went back to a checkpoint in which none waited."""
     room(notes, 0).full()
     room(notes, 1).free()

@@ -92,7 +92,7 @@ class Surroundings:
 
 
 @on_virtual_time
-async def test_a_partition_whose_producer_has_not_begun_is_waited_for() -> None:
+async def test_partition_with_a_deploying_producer_is_awaited() -> None:
     """JM-13, TM-26: however long its process takes to start."""
     around = Surroundings(there_after=300.0, states=[ExecutionState.DEPLOYING])
     assert await around.read() == [b"data"]
@@ -111,7 +111,7 @@ async def test_a_partition_that_its_running_producer_does_not_have_is_given_up()
 
 
 @on_virtual_time
-async def test_a_partition_whose_producer_was_replaced_is_given_up() -> None:
+async def test_partition_with_a_replaced_producer_is_given_up() -> None:
     """JM-13."""
     around = Surroundings(
         there_after=300.0,
@@ -137,7 +137,7 @@ async def test_a_question_that_no_job_master_answers_is_asked_again(error: Flink
 
 
 @on_virtual_time
-async def test_a_partition_that_is_there_in_time_is_read_without_a_question() -> None:
+async def test_partition_available_in_time_is_read_without_a_question() -> None:
     around = Surroundings(there_after=3.0, states=[ExecutionState.RUNNING])
     assert await around.read() == [b"data"]
     assert around.questions == []

@@ -58,7 +58,7 @@ class Surroundings:
         self.lines.flush()
 
 
-async def test_lines_are_told_in_order_and_large_ones_in_several_messages() -> None:
+async def test_lines_are_sent_in_order_and_large_ones_in_pieces() -> None:
     around = Surroundings()
     lines = [f"{n}\n" for n in range(100)] + ["x" * 2 * MAX_PIECE + "\n", "y\n" * MAX_PIECE]
     await asyncio.to_thread(around.write_and_flush, *lines)
@@ -87,7 +87,7 @@ async def test_a_task_has_no_room_until_the_coordinator_has_answered() -> None:
     assert around.lines.has_room()
 
 
-async def test_what_the_coordinator_of_another_job_master_does_not_want_is_logged(
+async def test_lines_refused_by_a_replaced_coordinator_are_logged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     around = Surroundings(CoordinatorReplacedError("another one"))
@@ -96,7 +96,7 @@ async def test_what_the_coordinator_of_another_job_master_does_not_want_is_logge
     assert capsys.readouterr().out == "a\n"
 
 
-async def test_what_a_task_could_not_send_until_its_end_is_logged(
+async def test_lines_unsent_at_the_end_of_a_task_are_logged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     around = Surroundings()

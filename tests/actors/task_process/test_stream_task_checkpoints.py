@@ -42,6 +42,7 @@ from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import RestoredTask
 from flinkray.state.keys import key_group_of
 from flinkray.streaming.records.elements import (
+    END_OF_DATA,
     END_OF_INPUT,
     MAX_TIMESTAMP,
     Block,
@@ -86,7 +87,7 @@ def held_writes(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threa
 
     def held(output: Any) -> None:
         begun.set()
-        assert may_go_on.wait(30)
+        assert may_go_on.wait(300)
         close(output)
 
     monkeypatch.setattr(files._LocalOutput, "close", held)
@@ -97,7 +98,7 @@ async def wait(event: threading.Event) -> None:
     assert await asyncio.to_thread(event.wait, 30)
 
 
-async def test_a_task_acknowledges_what_was_before_the_barriers(tmp_path: Path) -> None:
+async def test_task_acknowledges_the_state_before_the_barriers(tmp_path: Path) -> None:
     """ST-01: exactly once."""
     async with ProcessUnderTest(tmp_path, VERTEX, producers=2) as process:
         await process.run()
@@ -197,7 +198,7 @@ async def test_a_task_is_finished_when_its_snapshots_are_acknowledged(
         assert (await process.next_report()).state is ExecutionState.FINISHED
 
 
-async def test_a_task_is_canceled_when_nothing_writes_for_it_any_more(
+async def test_task_is_canceled_once_its_snapshot_writes_have_stopped(
     tmp_path: Path, held_writes: tuple[threading.Event, threading.Event]
 ) -> None:
     """Its files are gone."""
@@ -241,7 +242,7 @@ async def test_a_snapshot_that_is_given_up_leaves_nothing(
         assert await process.state(2) is not None
 
 
-async def test_what_cannot_be_written_does_not_fail_the_task(
+async def test_unwritable_snapshot_does_not_fail_the_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(output: Any) -> None:
@@ -285,7 +286,7 @@ async def test_an_order_reaches_the_task(tmp_path: Path) -> None:
         assert await process.next_result() == process.barrier(2)
 
 
-async def test_tasks_that_are_not_there_say_nothing(tmp_path: Path) -> None:
+async def test_trigger_for_an_unknown_attempt_is_not_answered(tmp_path: Path) -> None:
     async with ProcessUnderTest(tmp_path, VERTEX) as process:
         attempt_id = await process.run()
         other = replace(attempt_id, attempt_number=7)
@@ -333,7 +334,7 @@ class Splits:
         return ()
 
 
-async def test_a_source_is_restored_with_what_it_has_not_read(tmp_path: Path) -> None:
+async def test_restored_source_continues_with_unread_splits(tmp_path: Path) -> None:
     async with ProcessUnderTest(tmp_path, numbers()) as process:
         splits = Splits(process)
         splits.has_cut.set()
@@ -452,7 +453,7 @@ async def test_a_task_that_reads_its_state_can_be_cancelled(
     def held(storage: Any, path: str) -> Any:
         opened.append(path)
         begun.set()
-        assert may_go_on.wait(30)
+        assert may_go_on.wait(300)
         return open_file(storage, path)
 
     async with ProcessUnderTest(tmp_path, VERTEX) as process:
@@ -496,7 +497,7 @@ async def test_a_task_has_only_the_key_groups_that_are_its(tmp_path: Path) -> No
         assert await process.results(len(keys)) == counts
 
 
-async def test_a_task_without_state_in_the_checkpoint_knows_that_there_was_one(
+async def test_task_without_restored_state_knows_its_checkpoint(
     tmp_path: Path,
 ) -> None:
     async with ProcessUnderTest(tmp_path, VERTEX) as process:
@@ -580,10 +581,73 @@ async def test_a_task_that_had_finished_can_be_cancelled(tmp_path: Path) -> None
         assert (await process.ended()).state is ExecutionState.CANCELED
 
 
-async def test_a_task_that_had_finished_takes_no_part_in_checkpoints(tmp_path: Path) -> None:
-    async with ProcessUnderTest(tmp_path, without_code(VERTEX)) as process:
+async def test_a_task_that_had_finished_takes_part_until_its_end_is_read(tmp_path: Path) -> None:
+    """In the next checkpoint it has finished, too."""
+    async with ProcessUnderTest(tmp_path, without_code(VERTEX), producers=2) as process:
+        await process.run(RestoredTask(1, TaskState({}, is_finished=True)))
+        await process.read_results()
+        process.put(0, Watermark(MAX_TIMESTAMP), END_OF_DATA, process.barrier(2), END_OF_INPUT)
+        process.put(1, END_OF_DATA, process.barrier(2))
+        assert await process.state(2) == TaskState({}, is_finished=True)
+        process.put(1, END_OF_INPUT)
+        rest = [Watermark(MAX_TIMESTAMP), process.barrier(2)]
+        assert await process.rest_of_results() == rest
+        assert (await process.ended()).state is ExecutionState.FINISHED
+
+
+async def test_finished_source_does_not_ask_for_the_cut_of_a_checkpoint(
+    tmp_path: Path,
+) -> None:
+    """Its enumerator has nothing for it, and need not be there."""
+    async with ProcessUnderTest(tmp_path, without_code(numbers())) as process:
         await process.run(RestoredTask(1, TaskState({}, is_finished=True)))
         await process.order(process.trigger(2))
-        answer = await process.answer()
-        assert isinstance(answer, DeclineCheckpoint)
-        assert not answer.reason.counts_as_failure
+        assert await process.state(2) == TaskState({}, is_finished=True)
+
+
+# --- behind the end of the data ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unaligned", [False, True])
+async def test_a_task_at_its_end_takes_part_until_its_data_is_processed(
+    tmp_path: Path, unaligned: bool
+) -> None:
+    """Whether barriers come to it or, as those that it reads have ended, an order.  What goes on
+    from there, and has no input, has the same to put out."""
+    async with ProcessUnderTest(tmp_path, VERTEX) as process:
+        await process.run()
+        process.put(0, Block(["a"]), END_OF_DATA, process.barrier(1, unaligned=unaligned))
+        first = await process.state(1)
+        process.put(0, END_OF_INPUT)
+        await process.order(replace(process.trigger(2), is_unaligned=unaligned))
+        second = await process.state(2)
+        assert first is not None
+        assert second is not None
+        await process.read_results()
+        once = [b.values for b in await process.rest_of_results() if isinstance(b, Block)]
+        assert once == [[("a", 1, False)]]
+        assert (await process.ended()).state is ExecutionState.FINISHED
+        for state in (first, second):
+            await process.run(RestoredTask(2, state))
+            process.put(0, END_OF_INPUT)
+            await process.read_results()
+            again = [b.values for b in await process.rest_of_results() if isinstance(b, Block)]
+            assert again == ([[("a", 1, False)]] if unaligned else [])
+            assert (await process.ended()).state is ExecutionState.FINISHED
+
+
+async def test_a_task_ends_though_its_reader_is_busy_when_all_data_is_processed(
+    tmp_path: Path,
+) -> None:
+    """The reader takes nothing more for a while, and a task that waited for it would decline
+    checkpoints."""
+    async with ProcessUnderTest(tmp_path, VERTEX) as process:
+        await process.run()
+        process.put(0, Block(["a"]), END_OF_INPUT)
+        await process.read_results()
+        assert await process.next_result() == [("a", 1, False)]
+        while await process.next_result() != END_OF_DATA:
+            pass
+        process.data_processed()
+        assert (await process.ended()).state is ExecutionState.FINISHED
+        assert await process.next_result() == END_OF_INPUT

@@ -10,14 +10,14 @@ import numpy as np
 
 from flinkray.actors.shared.exported_metrics import TASK
 from flinkray.actors.task_process.task_metrics import ShownAs, TaskMetrics, io_metrics_of
-from flinkray.core.ids import JobVertexID
+from flinkray.core.ids import JobID, JobVertexID
 from flinkray.scheduler.shared.io_metrics import total
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.records.elements import MAX_TIMESTAMP
 
 
 def _task(vertex: int, name: str = "Map", subtask: int = 0) -> ShownAs:
-    return ShownAs(JobVertexID(bytes([vertex] * 16)), subtask, "flights", name)
+    return ShownAs(JobVertexID(bytes([vertex] * 16)), subtask, JobID(bytes(16)), "flights", name)
 
 
 def _group(**gauges: int) -> MetricGroup:
@@ -34,7 +34,7 @@ def _values(metrics: TaskMetrics) -> dict[tuple[str, str], float]:
     return values
 
 
-def test_vertices_of_one_name_are_one_series() -> None:
+def test_vertices_of_equal_name_share_one_metric_series() -> None:
     """They share slots, and so processes; the one that began last was shown alone."""
     metrics = TaskMetrics(lambda: 10.0)
     times = {"busyTimeMs": 30, "idleTimeMs": 70, "backPressuredTimeMs": 0}
@@ -49,7 +49,7 @@ def test_vertices_of_one_name_are_one_series() -> None:
     assert values["watermark_lag", "Map"] == 2000
 
 
-def test_the_busiest_of_them_is_shown() -> None:
+def test_busiest_of_vertices_with_equal_name_is_shown() -> None:
     metrics = TaskMetrics(lambda: 0.0)
     busy, idle = {1: 0, 2: 0}, {1: 0, 2: 0}
     for vertex in busy:
@@ -71,7 +71,7 @@ def test_a_source_that_waits_for_spark_is_shown_as_held() -> None:
     assert _values(metrics) == {("is_held", "Source"): 1, ("is_held", "Other source"): 0}
 
 
-def test_whether_a_source_is_held_is_told_with_what_it_has_written() -> None:
+def test_held_source_is_reported_with_its_output_figures() -> None:
     times = {"busyTimeMs": 30, "idleTimeMs": 70, "backPressuredTimeMs": 0}
     held = io_metrics_of(_group(isHeld=1, **times), reads=False, writes=True)
     free = io_metrics_of(_group(isHeld=0, **times), reads=False, writes=True)
@@ -83,7 +83,7 @@ def test_whether_a_source_is_held_is_told_with_what_it_has_written() -> None:
     assert total([held, free, held, other]) == replace(held, busy_ms=120, idle_ms=280, held=2)
 
 
-def test_a_later_attempt_takes_the_place_of_the_one_before() -> None:
+def test_metrics_of_a_later_attempt_replace_the_earlier_ones() -> None:
     metrics = TaskMetrics(lambda: 0.0)
     first, second = _group(numRecordsIn=5), _group(numRecordsIn=2)
     metrics.begun(_task(1), first)
@@ -112,7 +112,7 @@ class _NoNumber:
         return self
 
 
-def test_what_users_count_with_harms_no_other_figure() -> None:
+def test_odd_numbers_in_user_counters_harm_no_other_metric() -> None:
     """Ray takes Python's own numbers and raises at others: no figure of the process came any more
     once one function had counted with a number of NumPy."""
     group = MetricGroup()
@@ -128,7 +128,7 @@ def test_what_users_count_with_harms_no_other_figure() -> None:
     assert {type(value) for value in found.values()} == {float}
 
 
-def test_shares_of_the_time_are_of_what_has_passed_since_the_look_before() -> None:
+def test_time_shares_cover_the_time_since_the_last_read() -> None:
     """At the first look nothing is known of them, and none is below zero."""
     times = {"busyTimeMs": 30, "idleTimeMs": 70}
     group = MetricGroup()
@@ -145,7 +145,7 @@ def test_shares_of_the_time_are_of_what_has_passed_since_the_look_before() -> No
     assert values["idle_time_ms_per_second", "Map"] == 1100
 
 
-def test_only_a_task_that_reads_others_and_has_a_watermark_tells_it() -> None:
+def test_watermark_is_reported_only_by_reading_tasks_that_have_one() -> None:
     times = {"busyTimeMs": 30, "idleTimeMs": 70, "backPressuredTimeMs": 0}
     known = _group(currentInputWatermark=9000, **times)
     unknown = _group(currentInputWatermark=-(1 << 63), **times)

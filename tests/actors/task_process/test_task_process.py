@@ -13,8 +13,8 @@ from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.core.ids import JobID
 from flinkray.scheduler.graph.job_graph import MasterFormat, NoRestart
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.spark.user_code import dump_function
 from flinkray.testing.mini_cluster import MiniCluster
+from flinkray.user_code import dump_function
 from tests.actors.conftest import QUICK
 
 INTERRUPTS = {**QUICK, "task.cancellation.interval": "20 ms"}
@@ -85,7 +85,7 @@ async def test_a_job_sets_when_its_functions_are_interrupted(tmp_path: Path) -> 
         assert (await cluster.details(job_id)).exceptions == (), "nobody had to be killed"
 
 
-async def test_what_code_fails_with_while_it_is_cancelled_is_logged(
+async def test_failure_of_user_code_during_cancellation_is_logged(
     impatient: MiniCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The job is CANCELED, and its result is without any failure (JM-22)."""
@@ -140,7 +140,7 @@ async def test_a_plain_function_that_waits_for_data_is_cancelled(impatient: Mini
     assert await cancel(impatient, job_id) is JobStatus.CANCELED
 
 
-async def test_what_exits_the_interpreter_only_fails_its_task(impatient: MiniCluster) -> None:
+async def test_system_exit_in_user_code_only_fails_its_task(impatient: MiniCluster) -> None:
     def exits(context: Any) -> None:
         raise SystemExit(3)
 

@@ -44,6 +44,7 @@ from flinkray.ha.checkpoint_stores import (
     CompletedCheckpointPointer,
 )
 from flinkray.ha.entries import decode_entry, encode_entry
+from flinkray.ha.epoch_directory import EpochContents, EpochEntry
 from flinkray.rpc.ray.directory import ProcessRecord
 from flinkray.scheduler.graph.checkpoint_configuration import (
     CheckpointConfiguration,
@@ -422,6 +423,16 @@ KINDS = {
     ),
     "checkpoint-owner": Kind(
         CheckpointOwner, {"job-master": CheckpointOwner(JOB, "ab" * 16)}, encode_entry, decode_entry
+    ),
+    "epoch-contents": Kind(
+        EpochContents,
+        {
+            "checkpoints": EpochContents(
+                (EpochEntry("1.checkpoint", None), EpochEntry("2.checkpoint", b"record"))
+            )
+        },
+        encode_entry,
+        decode_entry,
     ),
     "process": Kind(
         ProcessRecord,

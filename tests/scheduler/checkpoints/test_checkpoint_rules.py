@@ -81,7 +81,7 @@ def test_only_a_synchronous_savepoint_ends_event_time() -> None:
         CheckpointProperties(SnapshotKind.CHECKPOINT, is_synchronous=True)
 
 
-def test_a_job_goes_on_from_checkpoints_and_from_the_savepoint_that_it_is_stopped_with() -> None:
+def test_job_recovers_from_checkpoints_and_the_savepoint_of_its_stop() -> None:
     """CP-19"""
     recovered = [p.is_recovered_from for p in (CHECKPOINT, SAVEPOINT, STOP)]
     assert recovered == [True, False, True]
@@ -90,7 +90,7 @@ def test_a_job_goes_on_from_checkpoints_and_from_the_savepoint_that_it_is_stoppe
 # --- configuration --------------------------------------------------------------------------------
 
 
-def test_no_failure_is_tolerated_by_default_and_minus_one_is_any_number() -> None:
+def test_no_failure_is_tolerated_by_default_and_minus_one_means_any() -> None:
     """CP-23"""
     assert CheckpointConfiguration().tolerated == 0
     assert CheckpointConfiguration(tolerable_failures=-1).tolerated == ENDLESS
@@ -125,7 +125,7 @@ def test_the_period_is_not_shorter_than_the_pause_and_the_pause_is_bounded() -> 
         {"is_unaligned": True, "is_exactly_once": False},
     ],
 )
-def test_what_makes_no_sense_is_refused(values: dict[str, float]) -> None:
+def test_invalid_checkpoint_configuration_is_refused(values: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"checkpoint|failures"):
         CheckpointConfiguration(**values)  # type: ignore[arg-type]
 
@@ -169,7 +169,9 @@ def test_sources_are_triggered_and_all_tasks_are_waited_for() -> None:
     "state",
     [s for s in ExecutionState if s not in (ExecutionState.RUNNING, ExecutionState.FINISHED)],
 )
-def test_there_is_no_plan_when_a_task_does_not_run(number: int, state: ExecutionState) -> None:
+def test_checkpoint_plan_fails_when_a_task_is_not_running(
+    number: int, state: ExecutionState
+) -> None:
     """CP-01: be it one to trigger or one to acknowledge."""
     topology = Topology(2, 2)
     topology.vertices[number].states[1] = state
@@ -207,7 +209,7 @@ def test_tasks_whose_producers_have_all_finished_are_triggered() -> None:
     ("a", "b", "is_held"),
     [("", "", True), ("a", "", False), ("a", "b", False), ("aa", "b", False), ("aa", "bb", True)],
 )
-def test_a_savepoint_is_refused_while_something_is_in_nobodys_state(
+def test_savepoint_is_refused_while_records_are_in_no_tasks_state(
     a: str, b: str, is_held: bool
 ) -> None:
     """What a has given to Spark comes back to b.  *a* and *b*: those of their tasks that have
@@ -253,7 +255,7 @@ def test_a_savepoint_needs_the_first_reader_of_a_query_or_none(
         check_queries_are_held(topology)
 
 
-def test_there_is_no_plan_when_all_tasks_have_finished() -> None:
+def test_checkpoint_plan_fails_when_all_tasks_have_finished() -> None:
     """CP-01"""
     topology = Topology()
     for each in topology.vertices:
@@ -282,7 +284,7 @@ def drained(made: CheckpointRequestDecider) -> list[int]:
     return [each.number for each in made.drain()]
 
 
-def test_users_requests_go_before_periodic_ones_and_savepoints_before_checkpoints() -> None:
+def test_requests_are_served_users_first_and_savepoints_before_checkpoints() -> None:
     """CP-16"""
     requests = [
         request(1, periodic=True),
@@ -296,7 +298,7 @@ def test_users_requests_go_before_periodic_ones_and_savepoints_before_checkpoint
     assert drained(decider(*reversed(requests))) == [4, 6, 3, 2, 5, 1]
 
 
-def test_of_too_many_requests_the_one_of_the_lowest_rank_is_dropped() -> None:
+def test_lowest_ranked_of_too_many_requests_is_dropped() -> None:
     """CP-16"""
     first, second = request(1), request(2)
     made = decider(first, second, most=2)
@@ -307,7 +309,7 @@ def test_of_too_many_requests_the_one_of_the_lowest_rank_is_dropped() -> None:
     assert len(made) == 0
 
 
-def test_of_periodic_requests_a_single_one_waits() -> None:
+def test_only_one_periodic_request_waits() -> None:
     """CP-16: what was put off is not made up for by several in a row."""
     made = decider(request(1, periodic=True))
     assert made.add(request(2, periodic=True)) == request(2, periodic=True)
@@ -372,7 +374,7 @@ def failures(manager: CheckpointFailureManager, reason: Reason, *ids: int) -> li
     return [manager.failed(CHECKPOINT, reason, each, is_triggered=True) is not None for each in ids]
 
 
-def test_a_job_fails_with_one_more_failure_in_a_row_than_are_tolerated() -> None:
+def test_job_fails_with_one_failure_in_a_row_beyond_the_tolerance() -> None:
     """CP-23"""
     expired = Reason.CHECKPOINT_EXPIRED
     assert failures(CheckpointFailureManager(0), expired, 1) == [True]
@@ -383,7 +385,7 @@ def test_a_job_fails_with_one_more_failure_in_a_row_than_are_tolerated() -> None
     assert failures(CheckpointFailureManager(ENDLESS), expired, *range(99)) == [False] * 99
 
 
-def test_failures_of_checkpoints_before_one_that_was_complete_do_not_count() -> None:
+def test_failures_of_checkpoints_before_a_completed_one_do_not_count() -> None:
     """CP-23"""
     manager = CheckpointFailureManager(0)
     manager.completed(5)
@@ -391,12 +393,12 @@ def test_failures_of_checkpoints_before_one_that_was_complete_do_not_count() -> 
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_what_comes_with_restarts_requests_and_ends_of_tasks_does_not_count(
+def test_only_failures_of_the_checkpoint_itself_count(
     reason: Reason,
 ) -> None:
-    """CP-23"""
+    """CP-22, CP-23: as in Flink's CheckpointFailureReason."""
     counted = {
-        Reason.TRIGGER_CHECKPOINT_FAILURE,
+        Reason.IO_EXCEPTION,
         Reason.CHECKPOINT_EXPIRED,
         Reason.CHECKPOINT_DECLINED,
         Reason.CHECKPOINT_ASYNC_EXCEPTION,
@@ -405,7 +407,7 @@ def test_what_comes_with_restarts_requests_and_ends_of_tasks_does_not_count(
     assert failures(CheckpointFailureManager(0), reason, 1) == [reason in counted]
 
 
-def test_of_savepoints_only_one_that_stops_the_job_fails_it() -> None:
+def test_only_a_stop_savepoint_can_fail_the_job() -> None:
     """CP-20: and not when its tasks were never told, or are restarted anyway."""
     manager = CheckpointFailureManager(0)
     declined = Reason.CHECKPOINT_DECLINED

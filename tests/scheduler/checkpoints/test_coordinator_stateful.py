@@ -38,6 +38,7 @@ from flinkray.scheduler.checkpoints.actions import (
     TriggerMasterHooks,
     TriggerTasks,
 )
+from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.coordinator import CheckpointCoordinator
 from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
@@ -97,21 +98,8 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
         self.most, self.max_retained = most, retained
         self.topology = Topology(1, 2)
         self.coordinators = ("a",) if has_coordinator else ()
-        self.coordinator = CheckpointCoordinator(
-            JOB,
-            CheckpointConfiguration(
-                interval=10.0,
-                timeout=100.0,
-                min_pause=5.0,
-                max_concurrent=most,
-                max_retained=retained,
-                tolerable_failures=tolerable,
-            ),
-            lambda: self.topology,
-            coordinators=self.coordinators,
-        )
-        if has_hook:
-            self.coordinator.register_master_hook("h")
+        self.has_hook, self.tolerable = has_hook, tolerable
+        self.coordinator = self.new_coordinator()
         self.tasks = [self.new_task(v, i) for v, i in ((0, 0), (1, 0), (1, 1))]
         self.disk: set[str] = set()
         """Files that tasks have written and nobody has deleted."""
@@ -126,11 +114,20 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
         self.users: set[str] = set()
         """Files of savepoints."""
         self.preparing: list[PrepareCheckpoint] = []
-        self.asked: list[int] = []
+        self.asked: list[SnapshotCoordinators] = []
         self.hooked: list[int] = []
         self.storing: list[StoreCheckpoint] = []
         self.timers: list[StartCheckpointTimer] = []
-        self.repeatable: list[AcknowledgeCheckpoint] = []
+        self.repeatable: list[Callable[[], list[CheckpointAction]]] = []
+        """What was told, as it is told again."""
+        self.is_repetition = False
+        self.left: set[str] = set()
+        """Files that only a JobMaster knew of, which has died; or of its savepoints, which it may
+        have completed."""
+        self.last_of_predecessors = 0
+        """Checkpoint id."""
+        self.recovered = 0
+        """Checkpoints that were taken over, until the next one is complete."""
         self.late: list[AcknowledgeCheckpoint] = []
         """On their way when their task ended."""
         self.ids = 0
@@ -143,6 +140,24 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
         self.is_closed = False
         self.do(self.coordinator.job_status_changed(JobStatus.RUNNING, self.now))
 
+    def new_coordinator(self) -> CheckpointCoordinator:
+        coordinator = CheckpointCoordinator(
+            JOB,
+            CheckpointConfiguration(
+                interval=10.0,
+                timeout=100.0,
+                min_pause=5.0,
+                max_concurrent=self.most,
+                max_retained=self.max_retained,
+                tolerable_failures=self.tolerable,
+            ),
+            lambda: self.topology,
+            coordinators=self.coordinators,
+        )
+        if self.has_hook:
+            coordinator.register_master_hook("h")
+        return coordinator
+
     def new_task(self, number: int, subtask: int) -> Task:
         each = self.topology.vertices[number]
         return Task(each.attempt(subtask), each.name)
@@ -154,8 +169,8 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
             match action:
                 case PrepareCheckpoint():
                     self.preparing.append(action)
-                case SnapshotCoordinators(checkpoint_id=checkpoint_id):
-                    self.asked.append(checkpoint_id)
+                case SnapshotCoordinators():
+                    self.asked.append(action)
                 case TriggerMasterHooks(checkpoint_id=checkpoint_id):
                     self.hooked.append(checkpoint_id)
                 case TriggerTasks():
@@ -174,8 +189,8 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
                 case DiscardFiles(files=files):
                     for each in files:
                         assert each.path not in self.needed(), f"{each.path} is needed"
-                        is_new = each.path not in self.once_durable
-                        assert not (is_new and each.path in self.deleted), "deleted twice"
+                        may_be_again = each.path in self.once_durable or self.is_repetition
+                        assert may_be_again or each.path not in self.deleted, "deleted twice"
                         self.deleted.add(each.path)
                         self.disk.discard(each.path)
                 case DiscardDirectory(directory=directory):
@@ -225,7 +240,7 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
         self.storing.append(action)
 
     def delete_directory(self, directory: str) -> None:
-        checkpoint_id = int(directory.removeprefix("chk-"))
+        checkpoint_id = int(directory.partition("-")[2])
         assert checkpoint_id not in self.durable
         assert checkpoint_id not in self.coordinator.pending_ids
         assert f"{directory}/" not in "".join(self.users)
@@ -330,6 +345,39 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
                 assert set(locations(given)) <= self.disk | self.users, "restored from nothing"
         self.do(self.coordinator.job_status_changed(JobStatus.RUNNING, self.now))
 
+    @precondition(lambda self: self.may_run and not self.is_restarting and self.triggered)
+    @rule(is_stored=st.booleans(), repeated=st.lists(CHOICES, max_size=5))
+    def job_master_dies(self, is_stored: bool, repeated: list[int]) -> None:
+        """The next one takes the tasks over.  *is_stored*: what was being stored is durable, and
+        nobody has heard of that.  *repeated*: of the newest messages the replies were lost."""
+        for wanted in self.storing:
+            if is_stored and wanted.properties.is_savepoint:
+                self.users |= files_of(wanted)
+            if is_stored and wanted.properties.is_recovered_from:
+                self.durable[wanted.metadata.checkpoint_id] = wanted
+                self.once_durable |= files_of(wanted)
+        latest = max(self.durable, default=0)
+        self.recovered = len(self.durable)
+        self.left |= self.disk
+        self.ids += len(self.preparing)
+        self.last_of_predecessors = self.ids
+        for forgotten in (self.preparing, self.asked, self.hooked, self.storing, self.timers):
+            forgotten.clear()
+        self.requests = dict.fromkeys(self.requests, True)
+        self.over = set()
+        self.coordinator = self.new_coordinator()
+        self.coordinator.recovered(
+            CompletedCheckpoint(stored.metadata, stored.properties, f"{stored.directory}/_metadata")
+            for _, stored in sorted(self.durable.items())
+        )
+        begun = {number: f"chk-{number}" for number in range(latest + 1, self.ids + 1)}
+        running = [task.attempt for task in self.tasks]
+        self.do(self.coordinator.take_over(0, begun, running, self.now))
+        self.do(self.coordinator.job_status_changed(JobStatus.RUNNING, self.now))
+        for choice in repeated:
+            if self.repeatable:
+                self.a_message_is_repeated(-1 - choice % 5)
+
     @precondition(lambda self: self.may_run and len(self.triggered) > 5)
     @rule(status=st.sampled_from([JobStatus.FINISHED, JobStatus.FAILED, JobStatus.SUSPENDED]))
     def end(self, status: JobStatus) -> None:
@@ -346,7 +394,8 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
         wanted = self.preparing.pop(0)
         if is_done:
             self.ids += 1
-            answer = self.coordinator.prepared(wanted.number, self.ids, f"chk-{self.ids}", self.now)
+            directory = f"{'savepoint' if wanted.properties.is_savepoint else 'chk'}-{self.ids}"
+            answer = self.coordinator.prepared(wanted.number, self.ids, directory, self.now)
         else:
             answer = self.coordinator.preparation_failed(wanted.number, "no id", self.now)
         self.do(answer)
@@ -354,24 +403,31 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(is_done=st.sampled_from([True, True, True, False]))
     def coordinator_answers(self, is_done: bool) -> None:
-        checkpoint_id = self.asked.pop(0)
+        asked = self.asked.pop(0)
+        checkpoint_id = asked.checkpoint_id
         if is_done:
-            cut = file(f"chk-{checkpoint_id}/cut")
+            cut = file(f"{asked.directory}/cut")
             self.disk.add(cut.path)
-            answer = self.coordinator.coordinator_acknowledged(checkpoint_id, "a", cut, self.now)
+            self.tell(
+                lambda: self.coordinator.coordinator_acknowledged(checkpoint_id, "a", cut, self.now)
+            )
         else:
-            answer = self.coordinator.coordinator_declined(checkpoint_id, "a", "no", self.now)
-        self.do(answer)
+            self.tell(
+                lambda: self.coordinator.coordinator_declined(checkpoint_id, "a", "no", self.now)
+            )
 
     @precondition(lambda self: self.hooked)
     @rule(is_done=st.sampled_from([True, True, True, False]))
     def hook_answers(self, is_done: bool) -> None:
         checkpoint_id = self.hooked.pop(0)
         if is_done:
-            answer = self.coordinator.master_state_taken(checkpoint_id, "h", b"x", self.now)
+            self.tell(
+                lambda: self.coordinator.master_state_taken(checkpoint_id, "h", b"x", self.now)
+            )
         else:
-            answer = self.coordinator.master_hook_failed(checkpoint_id, "h", "no", self.now)
-        self.do(answer)
+            self.tell(
+                lambda: self.coordinator.master_hook_failed(checkpoint_id, "h", "no", self.now)
+            )
 
     # --- tasks ------------------------------------------------------------------------------------
 
@@ -393,6 +449,8 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
             base = ()
         parts = (*base, new)
         self.disk |= {own, new}
+        if trigger.properties.is_savepoint and checkpoint_id <= self.last_of_predecessors:
+            self.left |= {own, new}
         task.base[checkpoint_id] = parts
         state = TaskState(
             {
@@ -419,8 +477,7 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
         message = self.write(task, task.triggered[0])
         if message.checkpoint_id in self.coordinator.pending_ids:
             self.received[message.checkpoint_id][task.attempt] = message.state
-            self.repeatable.append(message)
-        self.do(self.coordinator.acknowledged(message, self.now))
+        self.tell(lambda: self.coordinator.acknowledged(message, self.now))
 
     @precondition(lambda self: self.ready_tasks())
     @rule(choice=CHOICES, reason=REASONS)
@@ -429,22 +486,27 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
         task = ready[choice % len(ready)]
         trigger = task.triggered.pop(0)
         message = DeclineCheckpoint(JOB, trigger.checkpoint_id, task.attempt, reason, "no room")
-        self.do(self.coordinator.declined(message, self.now))
+        self.tell(lambda: self.coordinator.declined(message, self.now))
 
     @precondition(lambda self: self.repeatable)
     @rule(choice=CHOICES)
-    def an_acknowledgement_is_repeated(self, choice: int) -> None:
-        """While the checkpoint is pending, or complete."""
-        message = self.repeatable[choice % len(self.repeatable)]
-        checkpoint_id = message.checkpoint_id
-        if checkpoint_id in self.coordinator.pending_ids or checkpoint_id in self.durable:
-            self.do(self.coordinator.acknowledged(message, self.now))
+    def a_message_is_repeated(self, choice: int) -> None:
+        """All messages are told at least once: the reply to the last one may have been lost.  The
+        JobMaster may be another one by then."""
+        self.is_repetition = True
+        self.do(self.repeatable[choice % len(self.repeatable)]())
+        self.is_repetition = False
+
+    def tell(self, told: Callable[[], list[CheckpointAction]]) -> None:
+        self.repeatable.append(told)
+        self.do(told())
 
     @precondition(lambda self: self.late)
     @rule()
     def an_acknowledgement_is_late(self) -> None:
         """Its task is gone."""
-        self.do(self.coordinator.acknowledged(self.late.pop(0), self.now))
+        message = self.late.pop(0)
+        self.tell(lambda: self.coordinator.acknowledged(message, self.now))
 
     # --- the storage ------------------------------------------------------------------------------
 
@@ -460,6 +522,7 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
             if wanted.properties.is_recovered_from:
                 self.durable[checkpoint_id] = wanted
                 self.once_durable |= files_of(wanted)
+                self.recovered = 0
             path = f"{wanted.directory}/_metadata"
             self.do(self.coordinator.checkpoint_stored(wanted, path, self.now))
         else:
@@ -491,7 +554,7 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
             return
         retained = [each.checkpoint_id for each in self.coordinator.retained]
         assert retained == sorted(self.durable)
-        assert len(retained) <= self.max_retained
+        assert len(retained) <= max(self.max_retained, self.recovered)
 
     def teardown(self) -> None:
         """In the end all are answered, and no file is left that nobody needs."""
@@ -516,7 +579,7 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
             assert self.durable.keys() <= {
                 i for i, s in self.durable.items() if s.properties.is_savepoint
             }
-            assert self.disk <= self.users, "nobody needs these"
+            assert self.disk - self.left <= self.users, "nobody needs these"
 
 
 def files_of(stored: StoreCheckpoint) -> set[str]:

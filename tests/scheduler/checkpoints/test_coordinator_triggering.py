@@ -6,6 +6,7 @@ import pytest
 
 from flinkray.checkpoint.handles import InlineState
 from flinkray.scheduler.checkpoints.actions import (
+    CheckpointAction,
     CheckpointsFailJob,
     CheckpointTimerPurpose,
     InitializeMasterHooks,
@@ -18,6 +19,7 @@ from flinkray.scheduler.checkpoints.actions import (
     TriggerTasks,
 )
 from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.periodic_trigger import CATCH_UP_PAUSE
 from flinkray.scheduler.checkpoints.properties import savepoint, synchronous_savepoint
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import one, only
@@ -36,6 +38,7 @@ from tests.scheduler.checkpoints.job_with_checkpoints import (
 Reason = CheckpointFailureReason
 SAVEPOINT = savepoint()
 UNFORCED = savepoint(is_forced=False)
+TRIGGER = CheckpointTimerPurpose.TRIGGER
 STOP = synchronous_savepoint(is_drain=False)
 
 
@@ -77,7 +80,9 @@ def test_coordinators_are_asked_before_hooks_and_both_before_tasks() -> None:
 
 @pytest.mark.parametrize("state", [ExecutionState.SCHEDULED, ExecutionState.FINISHED])
 @pytest.mark.parametrize("number", [0, 1])
-def test_nothing_is_begun_when_a_task_does_not_run(number: int, state: ExecutionState) -> None:
+def test_checkpoint_request_fails_when_a_task_is_not_running(
+    number: int, state: ExecutionState
+) -> None:
     """CP-01: a finished one is missed if checkpoints end with the first that finishes."""
     job = JobWithCheckpoints(configuration(allows_finished_tasks=False))
     job.topology.vertices[number].states[0] = state
@@ -96,7 +101,7 @@ def test_checkpoints_go_on_when_source_tasks_have_finished() -> None:
     assert only(job.acknowledge(1, "b0"), StoreCheckpoint)
 
 
-def test_one_is_triggered_at_a_time_and_requests_wait_for_it() -> None:
+def test_checkpoints_are_triggered_one_at_a_time_and_requests_wait() -> None:
     """CP-14"""
     job = JobWithCheckpoints(configuration(max_concurrent=2))
     first = job.request()
@@ -108,13 +113,13 @@ def test_one_is_triggered_at_a_time_and_requests_wait_for_it() -> None:
     assert job.coordinator.pending_ids == (1, 2)
 
 
-def test_when_the_first_gets_no_id_those_that_wait_are_begun() -> None:
+def test_waiting_request_starts_when_the_first_gets_no_id() -> None:
     """CP-14"""
     job = JobWithCheckpoints()
     first, _ = job.request(), job.request()
     number = one(first, PrepareCheckpoint).number
     actions = job.coordinator.preparation_failed(number, "the counter is gone", 0.0)
-    assert answers(actions) == {1: Reason.TRIGGER_CHECKPOINT_FAILURE}
+    assert answers(actions) == {1: Reason.IO_EXCEPTION}
     assert "the counter is gone" in str(actions[0])
     assert only(job.prepare(actions), TriggerTasks)
     assert job.coordinator.preparation_failed(number, "again", 0.0) == []
@@ -131,12 +136,12 @@ def test_ids_that_do_not_rise_are_refused_and_timestamps_never_fall() -> None:
     assert stamps == [1_005_000, 1_005_000, 1_009_000]
     for checkpoint_id in (3, 2):
         actions = job.prepare(job.request(), checkpoint_id)
-        assert list(answers(actions).values()) == [Reason.TRIGGER_CHECKPOINT_FAILURE]
+        assert list(answers(actions).values()) == [Reason.IO_EXCEPTION]
         assert directories(actions) == []
     assert job.coordinator.pending_ids == (1, 2, 3)
 
 
-def test_who_prepares_too_late_has_its_directory_deleted_once() -> None:
+def test_directory_prepared_after_expiry_is_deleted_once() -> None:
     """CP-15"""
     job = JobWithCheckpoints()
     actions = job.request()
@@ -151,7 +156,7 @@ def test_who_prepares_too_late_has_its_directory_deleted_once() -> None:
     assert job.coordinator.prepared(other, 2, "chk-2", 602.0) == [], "that one is in use"
 
 
-def test_one_that_expires_while_it_is_triggered_is_never_triggered() -> None:
+def test_checkpoint_that_expires_before_its_trigger_is_never_triggered() -> None:
     """CP-15: though the hook is ready later; the next request is served."""
     job = JobWithCheckpoints(hooks=("h",))
     actions = job.request()
@@ -168,18 +173,21 @@ def test_one_that_expires_while_it_is_triggered_is_never_triggered() -> None:
 
 
 def test_a_failing_hook_fails_the_checkpoint_and_tasks_are_not_triggered() -> None:
-    """CP-31"""
+    """CP-31, CP-22: it does not fail the job, which tolerates no failures."""
     job = JobWithCheckpoints(configuration(tolerable_failures=0), hooks=("h",))
     job.prepare(job.request())
     assert job.coordinator.master_hook_failed(2, "h", "another", 0.0) == []
     actions = job.coordinator.master_hook_failed(1, "h", "no network", 0.0)
     assert answers(actions) == {1: Reason.TRIGGER_CHECKPOINT_FAILURE}
-    assert "the master hook 'h': no network" in one(actions, CheckpointsFailJob).text
+    error = one(actions, SnapshotFinished).error
+    assert error is not None
+    assert "the master hook 'h': no network" in error.text
+    assert only(actions, CheckpointsFailJob) == []
     assert only(actions, TriggerTasks) == []
     assert job.coordinator.master_hook_failed(1, "h", "again", 0.0) == []
 
 
-def test_a_coordinator_that_declines_fails_the_checkpoint_and_what_it_gave_is_discarded() -> None:
+def test_declining_coordinator_fails_the_checkpoint_and_discards_its_state() -> None:
     """CP-32, CP-37"""
     job = JobWithCheckpoints(coordinators=("a", "b"))
     job.prepare(job.request())
@@ -208,7 +216,7 @@ def test_hooks_are_initialised_once() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
-def test_there_are_never_more_at_once_than_allowed(most: int) -> None:
+def test_concurrent_checkpoints_never_exceed_the_limit(most: int) -> None:
     """CP-08: as soon as one is complete, the next begins."""
     job = JobWithCheckpoints(configuration(interval=1.0, max_concurrent=most))
     actions = job.run()
@@ -225,7 +233,7 @@ def test_there_are_never_more_at_once_than_allowed(most: int) -> None:
     assert job.coordinator.pending_ids == tuple(range(2, most + 2))
 
 
-def test_a_later_one_that_is_complete_makes_room_for_those_before_it_too() -> None:
+def test_completed_checkpoint_frees_the_places_of_earlier_ones_too() -> None:
     """CP-08"""
     job = JobWithCheckpoints(configuration(interval=1.0, max_concurrent=2))
     actions = job.run()
@@ -257,7 +265,7 @@ def test_a_tick_within_the_pause_is_put_off_to_its_end() -> None:
     assert only(job.coordinator.timer(put_off.key, 140.0), PrepareCheckpoint)
 
 
-def test_the_pause_does_not_hold_back_what_users_want() -> None:
+def test_minimum_pause_does_not_delay_user_requests() -> None:
     """CP-17"""
     job = JobWithCheckpoints(configuration(interval=50.0, min_pause=50.0))
     job.begin()
@@ -276,7 +284,83 @@ def test_a_checkpoint_that_fails_begins_no_pause() -> None:
     assert only(job.tick(actions), PrepareCheckpoint)
 
 
-def test_no_periodic_ones_are_taken_after_the_scheduler_was_stopped_but_users_are_served() -> None:
+def taken_over(job: JobWithCheckpoints) -> list[CheckpointAction]:
+    """The job runs on, with another JobMaster."""
+    started = job.run()
+    taken = job.coordinator.take_over(0, {}, job.topology.attempts, job.now)
+    assert job.coordinator.timer(timers(started, TRIGGER)[-1].key, job.now) == [], "it is replaced"
+    return taken
+
+
+def test_the_first_checkpoint_after_a_take_over_begins_at_once() -> None:
+    """While no JobMaster led, nothing was committed.  Those that follow have their usual times."""
+    job = JobWithCheckpoints(configuration(interval=600.0))
+    actions = taken_over(job)
+    assert timers(actions, TRIGGER)[-1].delay == 0.0
+    triggered = job.prepare(job.tick(actions))
+    assert only(triggered, TriggerTasks)
+    assert timers(triggered, TRIGGER)[-1].delay == 600.0
+    job.complete(1)
+    assert timers(job.tick(triggered), TRIGGER)[-1].delay == 600.0
+
+
+def test_a_job_without_periodic_checkpoints_takes_none_after_a_take_over() -> None:
+    job = JobWithCheckpoints()
+    job.run()
+    assert job.coordinator.take_over(0, {}, job.topology.attempts, 0.0) == []
+
+
+def test_the_pause_counts_from_the_last_checkpoint_of_the_earlier_job_master() -> None:
+    """CP-09: from its beginning, as nobody knows when it was complete."""
+    before = JobWithCheckpoints()
+    before.now = 90.0
+    before.begin()
+    before.complete(1)
+    job = JobWithCheckpoints(configuration(interval=600.0, min_pause=60.0))
+    job.now = 100.0
+    job.coordinator.recovered(before.coordinator.retained)
+    actions = taken_over(job)
+    assert timers(actions, TRIGGER)[-1].delay == 50.0
+    assert only(job.tick(actions), PrepareCheckpoint)
+
+
+def test_a_missing_checkpoint_is_tried_again_until_tasks_are_triggered() -> None:
+    """Some task may be starting.  What is being prepared is waited for."""
+    job = JobWithCheckpoints(configuration(interval=600.0, max_concurrent=2), coordinators=("a",))
+    actions = taken_over(job)
+    job.topology.vertices[1].states[0] = ExecutionState.DEPLOYING
+    for _ in range(2):
+        actions = job.tick(actions)
+        assert not only(actions, PrepareCheckpoint)
+        assert timers(actions, TRIGGER)[-1].delay == CATCH_UP_PAUSE
+    job.topology.vertices[1].states[0] = ExecutionState.RUNNING
+    begun = job.tick(actions)
+    assert only(begun, PrepareCheckpoint)
+    waiting = job.tick(begun)
+    assert not only(waiting, PrepareCheckpoint)
+    job.prepare(begun)
+    waiting = job.tick(waiting)
+    assert not only(waiting, PrepareCheckpoint)
+    triggered = job.coordinator.coordinator_acknowledged(1, "a", None, job.now)
+    assert only(triggered, TriggerTasks)
+    assert timers(triggered, TRIGGER)[-1].delay == 600.0
+    assert job.tick(waiting) == [], "it is replaced"
+
+
+def test_a_checkpoint_that_was_given_up_with_a_coordinator_is_taken_soon() -> None:
+    """The coordinator starts again, and tasks run on."""
+    job = JobWithCheckpoints(configuration(interval=600.0), coordinators=("a",))
+    job.prepare(job.tick(job.run()))
+    lost = job.coordinator.coordinator_declined(1, "a", "it died", job.now, is_lost=True)
+    assert timers(lost, TRIGGER)[-1].delay == 0.0
+    assert only(job.tick(lost), PrepareCheckpoint)
+    refused = JobWithCheckpoints(configuration(interval=600.0), coordinators=("a",))
+    refused.prepare(refused.tick(refused.run()))
+    declined = refused.coordinator.coordinator_declined(1, "a", "no room", refused.now)
+    assert timers(declined, TRIGGER) == [], "an error may come again"
+
+
+def test_stopped_scheduler_takes_no_periodic_checkpoints_but_serves_users() -> None:
     """CP-11"""
     job = JobWithCheckpoints(configuration(interval=1.0))
     actions = job.tick(job.run())
@@ -317,7 +401,7 @@ def test_after_the_end_of_the_job_nothing_is_taken() -> None:
 # --- requests -------------------------------------------------------------------------------------
 
 
-def test_forced_savepoints_are_taken_at_once_and_others_before_checkpoints_that_wait() -> None:
+def test_forced_savepoints_start_at_once_and_others_before_checkpoints() -> None:
     """CP-17"""
     job = JobWithCheckpoints()
     job.begin()
@@ -366,7 +450,7 @@ def test_a_savepoint_that_would_have_nothing_of_a_query_is_refused() -> None:
     assert only(job.request(), PrepareCheckpoint)
 
 
-def test_nothing_is_begun_while_the_job_is_being_stopped_with_a_savepoint() -> None:
+def test_no_checkpoint_starts_while_a_stop_savepoint_is_taken() -> None:
     """CP-20: tasks process nothing more."""
     job = JobWithCheckpoints(configuration(interval=1.0, max_concurrent=9))
     ticking = job.run()
@@ -382,7 +466,7 @@ def test_nothing_is_begun_while_the_job_is_being_stopped_with_a_savepoint() -> N
     assert answers(ended) == {1: "chk-1", 2: Reason.CHECKPOINT_COORDINATOR_SHUTDOWN}
 
 
-def test_what_waits_for_a_stop_that_comes_to_nothing_is_begun() -> None:
+def test_waiting_request_starts_when_the_stop_fails() -> None:
     """CP-20"""
     job = JobWithCheckpoints()
     stop = job.request(STOP)
@@ -414,7 +498,7 @@ def test_task_that_ends_while_a_checkpoint_is_prepared_ends_that(
     assert trigger.attempts == (job.attempt("a0"),)
 
 
-def test_task_of_no_checkpoint_that_ends_leaves_what_is_prepared() -> None:
+def test_end_of_an_unrelated_task_does_not_abort_a_preparation() -> None:
     job = JobWithCheckpoints()
     prepare = job.request()
     earlier = job.attempt("a0")

@@ -38,7 +38,7 @@ def fire(job: JobWithCheckpoints, timer: StartCheckpointTimer) -> Actions:
     return job.coordinator.timer(timer.key, job.now)
 
 
-def test_a_task_that_awaits_one_gets_it_in_a_job_without_periodic_ones() -> None:
+def test_task_gets_its_final_checkpoint_without_periodic_checkpoints() -> None:
     job = JobWithCheckpoints(topology=Topology(1, 2))
     timer = final_timer(awaits(job, "b0"))
     assert timer.delay == FIRST_DELAY
@@ -51,7 +51,7 @@ def test_a_task_that_awaits_one_gets_it_in_a_job_without_periodic_ones() -> None
     assert final_timer(awaits(job, "b0", 1)).delay == FIRST_DELAY
 
 
-def test_one_that_is_under_way_is_enough_if_it_covers_the_end() -> None:
+def test_pending_checkpoint_that_covers_the_end_is_enough() -> None:
     job = JobWithCheckpoints()
     first = job.begin()
     timer = final_timer(awaits(job, after=first - 1))
@@ -61,7 +61,7 @@ def test_one_that_is_under_way_is_enough_if_it_covers_the_end() -> None:
     assert fire(job, final_timer(actions)) == []
 
 
-def test_after_one_that_does_not_cover_the_end_another_is_taken() -> None:
+def test_checkpoint_that_does_not_cover_the_end_is_followed_by_another() -> None:
     job = JobWithCheckpoints()
     first = job.begin()
     actions = fire(job, final_timer(awaits(job, after=first)))
@@ -70,7 +70,7 @@ def test_after_one_that_does_not_cover_the_end_another_is_taken() -> None:
     assert one(actions, PrepareCheckpoint)
 
 
-def test_one_that_fails_is_followed_by_another() -> None:
+def test_failed_final_checkpoint_is_followed_by_another() -> None:
     job = JobWithCheckpoints()
     actions = fire(job, final_timer(awaits(job)))
     job.prepare(actions)
@@ -88,14 +88,14 @@ def test_tasks_that_are_not_running_yet_are_waited_for() -> None:
     assert one(fire(job, final_timer(actions)), PrepareCheckpoint)
 
 
-def test_a_savepoint_commits_nothing_and_is_no_such_checkpoint() -> None:
+def test_savepoint_does_not_count_as_final_checkpoint() -> None:
     job = JobWithCheckpoints()
     timer = final_timer(awaits(job))
     job.complete(job.begin(savepoint()))
     assert one(fire(job, timer), PrepareCheckpoint)
 
 
-def test_nobody_waits_who_has_failed_or_whose_job_has_ended() -> None:
+def test_failed_task_and_ended_job_need_no_final_checkpoint() -> None:
     job = JobWithCheckpoints()
     timer = final_timer(awaits(job))
     job.coordinator.tasks_ended([job.attempt("b0")], is_finished=False, now=job.now)
@@ -107,7 +107,7 @@ def test_nobody_waits_who_has_failed_or_whose_job_has_ended() -> None:
     assert awaits(job) == []
 
 
-def test_the_pause_between_checkpoints_is_kept_where_there_are_periodic_ones() -> None:
+def test_final_checkpoint_keeps_the_pause_of_periodic_checkpoints() -> None:
     job = JobWithCheckpoints(configuration(interval=100.0, min_pause=10.0))
     job.run()
     job.complete(job.begin())
@@ -118,7 +118,7 @@ def test_the_pause_between_checkpoints_is_kept_where_there_are_periodic_ones() -
     assert one(job.tick([trigger]), PrepareCheckpoint)
 
 
-def test_without_periodic_ones_there_is_no_pause_to_be_kept() -> None:
+def test_final_checkpoint_ignores_the_pause_without_periodic_checkpoints() -> None:
     job = JobWithCheckpoints(configuration(min_pause=10.0))
     job.run()
     job.complete(job.begin())

@@ -81,7 +81,7 @@ def test_the_newest_few_are_retained_and_the_highest_id_is_the_latest() -> None:
     assert store.find(1) is None
 
 
-def test_recovery_takes_all_there_is_in_any_order_and_cleans_nothing_up() -> None:
+def test_recovery_sorts_all_checkpoints_and_removes_none() -> None:
     """CP-28"""
     store = CompletedCheckpoints(1)
     one, two, three, four = map(completed, (1, 2, 3, 4))
@@ -91,7 +91,7 @@ def test_recovery_takes_all_there_is_in_any_order_and_cleans_nothing_up() -> Non
     assert store.add(four) == (one, two, three)
 
 
-def test_the_end_of_the_job_takes_along_what_its_retention_says() -> None:
+def test_job_end_removes_checkpoints_by_their_retention() -> None:
     """CP-29, CP-33"""
     store = CompletedCheckpoints(9)
     stopped_with, kept = completed(2, STOPPED_WITH), completed(3, KEPT_ON_FAILURE)
@@ -104,7 +104,7 @@ def test_the_end_of_the_job_takes_along_what_its_retention_says() -> None:
 # --- shared files ---------------------------------------------------------------------------------
 
 
-def test_a_file_goes_when_the_last_checkpoint_that_refers_to_it_goes() -> None:
+def test_shared_file_is_dropped_with_its_last_checkpoint() -> None:
     """CP-38: two subtasks with one, two and two files: ten handles in all."""
     registry = SharedStateRegistry()
     files = {n: [file(f"{subtask}{n}") for subtask in "ab"] for n in range(4)}
@@ -117,7 +117,7 @@ def test_a_file_goes_when_the_last_checkpoint_that_refers_to_it_goes() -> None:
     assert not any(registry.knows(each.path) for of in files.values() for each in of)
 
 
-def test_a_file_stays_as_long_as_a_pending_checkpoint_may_refer_to_it() -> None:
+def test_shared_file_is_kept_while_a_pending_checkpoint_may_use_it() -> None:
     """CP-38"""
     registry = SharedStateRegistry()
     registry.register(1, [file("old"), file("older")])
@@ -131,7 +131,7 @@ def test_a_file_stays_as_long_as_a_pending_checkpoint_may_refer_to_it() -> None:
     assert paths(registry.unregister(3, ())) == ["old"]
 
 
-def test_files_of_somebody_else_are_never_deleted() -> None:
+def test_foreign_files_are_never_deleted() -> None:
     """CP-38"""
     registry = SharedStateRegistry()
     registry.register(1, [file("theirs")], is_foreign=True)
@@ -150,7 +150,7 @@ def test_a_checkpoint_that_is_not_registered_has_no_files() -> None:
 # --- checkpoints with their files -----------------------------------------------------------------
 
 
-def test_a_subsumed_checkpoint_goes_with_the_files_that_no_other_one_has() -> None:
+def test_subsumed_checkpoint_is_dropped_with_its_unshared_files() -> None:
     """CP-07, CP-38"""
     kept = KeptCheckpoints(1)
     assert kept.add(completed(1, CHECKPOINT, "old", "both")) == ()
@@ -161,7 +161,7 @@ def test_a_subsumed_checkpoint_goes_with_the_files_that_no_other_one_has() -> No
     assert kept.latest == kept.retained[-1] == completed(2, CHECKPOINT, "both", "new")
 
 
-def test_its_files_wait_for_the_pending_ones_that_may_refer_to_them() -> None:
+def test_files_of_a_subsumed_checkpoint_wait_for_pending_ones() -> None:
     """CP-38"""
     kept = KeptCheckpoints(1)
     kept.add(completed(1, CHECKPOINT, "old", "older"))
@@ -192,7 +192,7 @@ def test_the_end_of_the_job_takes_files_along_that_no_checkpoint_has_that_stays(
     assert kept.retained == (completed(2, KEPT_ON_FAILURE, "both"),)
 
 
-def test_one_that_is_stored_after_the_end_goes_or_stays_as_the_others_did() -> None:
+def test_checkpoint_stored_after_the_job_end_follows_its_retention() -> None:
     """CP-33"""
     kept = KeptCheckpoints(1)
     kept.add(completed(1, KEPT_ON_FAILURE, "old"))
@@ -206,7 +206,7 @@ def test_one_that_is_stored_after_the_end_goes_or_stays_as_the_others_did() -> N
     assert kept.latest == late
 
 
-def test_what_only_a_pending_one_waited_for_goes_with_one_stored_after_the_end() -> None:
+def test_unneeded_files_go_with_a_checkpoint_stored_after_the_job_end() -> None:
     """CP-33, CP-38"""
     kept = KeptCheckpoints(1)
     kept.add(completed(1, CHECKPOINT, "old", "both"))
@@ -215,7 +215,7 @@ def test_what_only_a_pending_one_waited_for_goes_with_one_stored_after_the_end()
     assert told(kept.add_after_the_end(late, JobStatus.FAILED)) == ["old"]
 
 
-def test_checkpoints_are_needed_while_they_are_retained_and_savepoints_always() -> None:
+def test_retained_checkpoints_and_all_savepoints_are_needed() -> None:
     """CP-05"""
     kept = KeptCheckpoints(1)
     kept.add_savepoint(1)
@@ -225,7 +225,7 @@ def test_checkpoints_are_needed_while_they_are_retained_and_savepoints_always() 
     assert [kept.needs(number) for number in (1, 2, 3)] == [True, False, True]
 
 
-def test_state_of_what_is_not_complete_goes_but_for_shared_files() -> None:
+def test_state_of_an_incomplete_checkpoint_is_dropped_except_shared_files() -> None:
     """CP-05"""
     kept = KeptCheckpoints(1)
     kept.add(completed(1, CHECKPOINT, "both"))
@@ -235,7 +235,7 @@ def test_state_of_what_is_not_complete_goes_but_for_shared_files() -> None:
     assert kept.discard_state([file("both")]) == []
 
 
-def test_state_that_comes_late_goes_but_for_what_the_checkpoint_itself_consists_of() -> None:
+def test_late_state_is_dropped_except_files_of_the_checkpoint() -> None:
     """CP-05"""
     kept = KeptCheckpoints(1)
     kept.add(completed(1, CHECKPOINT, "both"))

@@ -25,7 +25,7 @@ def elements(handles: tuple[OperatorStateHandle, ...]) -> list[Element]:
     ]
 
 
-def test_elements_of_lists_are_cut_into_contiguous_chunks_of_nearly_one_size() -> None:
+def test_list_elements_are_split_into_contiguous_even_chunks() -> None:
     """SA-01"""
     old = [(written("0", named("s", 0, 1, 2, 3)),), (written("1", named("s", 0, 1, 2)),)]
     first, second, third = map(elements, repartition(old, 3))
@@ -34,7 +34,7 @@ def test_elements_of_lists_are_cut_into_contiguous_chunks_of_nearly_one_size() -
     assert third == [("s", "1", 1), ("s", "1", 2)]
 
 
-def test_larger_chunks_begin_where_those_of_the_state_before_have_ended() -> None:
+def test_larger_chunks_start_after_those_of_the_previous_state() -> None:
     """SA-01: the states are taken in the order of their names, whatever that in the handles."""
     old = [(written("0", named("b", 0, 1), named("a", 5), named("c", 7)),)]
     given = [elements(handles) for handles in repartition(old, 3)]
@@ -76,7 +76,7 @@ def test_each_subtask_is_given_one_copy_of_a_broadcast_state(parallelism: int) -
     assert new == [(held[i % 2],) for i in range(parallelism)]
 
 
-def test_who_has_lost_its_broadcast_state_is_given_the_copy_of_another() -> None:
+def test_subtask_without_broadcast_state_gets_the_copy_of_another() -> None:
     """SA-04"""
     held = [written(str(i), named("b", 0, mode=BROADCAST)) for i in range(3)]
     assert repartition([(held[0],), (), (held[2],)], 3) == [(held[0],), (held[2],), (held[2],)]
@@ -181,7 +181,7 @@ def evaluate(old: list[tuple[OperatorStateHandle, ...]], parallelism: int) -> li
 
 
 @given(old=old_states(), parallelism=st.integers(1, 6))
-def test_each_subtask_has_what_a_naive_evaluator_gives_it(
+def test_repartitioned_state_equals_that_of_a_naive_evaluator(
     old: list[tuple[OperatorStateHandle, ...]], parallelism: int
 ) -> None:
     """SA-01, SA-02, SA-03, SA-04, SA-05"""

@@ -55,7 +55,7 @@ def pending(
     return made
 
 
-def test_it_is_fully_acknowledged_by_tasks_coordinators_and_hooks() -> None:
+def test_checkpoint_is_acknowledged_by_tasks_coordinators_and_hooks() -> None:
     """CP-26"""
     topology = Topology()
     first, second = topology.attempts
@@ -88,7 +88,9 @@ def test_it_is_fully_acknowledged_by_tasks_coordinators_and_hooks() -> None:
         ("b", OperatorSubtaskState(input_channels=(ChannelStateHandle(3, 0, file("f")),))),
     ],
 )
-def test_it_says_which_edges_data_in_flight_is_of(of: str, in_flight: OperatorSubtaskState) -> None:
+def test_finalized_checkpoint_names_edges_with_data_in_flight(
+    of: str, in_flight: OperatorSubtaskState
+) -> None:
     """SA-12: be it in the result of the one end, or in the gate of the other."""
     topology = Topology()
     edges = [CheckpointedEdge("a", n, "b", 2 + n, "a", None, n, "HASH") for n in range(3)]
@@ -100,7 +102,7 @@ def test_it_says_which_edges_data_in_flight_is_of(of: str, in_flight: OperatorSu
     assert checkpoint.finalize().edges == (edges[1],)
 
 
-def test_a_second_acknowledgement_is_a_duplicate_and_of_others_unknown() -> None:
+def test_repeated_acknowledgement_is_duplicate_and_foreign_is_unknown() -> None:
     """CP-26"""
     topology = Topology()
     checkpoint = pending(topology, ("a",), ("h",))
@@ -121,14 +123,14 @@ def test_a_second_acknowledgement_is_a_duplicate_and_of_others_unknown() -> None
     assert given == [SUCCESS, DUPLICATE, UNKNOWN]
 
 
-def test_a_task_that_was_not_told_yet_cannot_acknowledge() -> None:
+def test_task_that_was_not_triggered_yet_cannot_acknowledge() -> None:
     """CP-32"""
     checkpoint = pending(Topology())
     checkpoint.phase = PendingPhase.MASTER_HOOKS
     assert checkpoint.acknowledge_task(Topology().attempts[0], None) is UNKNOWN
 
 
-def test_it_cannot_be_stored_before_all_have_acknowledged_or_after_it_was_aborted() -> None:
+def test_unacknowledged_or_aborted_checkpoint_cannot_be_finalized() -> None:
     """CP-24"""
     topology = Topology()
     checkpoint = pending(topology)
@@ -141,7 +143,7 @@ def test_it_cannot_be_stored_before_all_have_acknowledged_or_after_it_was_aborte
         checkpoint.finalize()
 
 
-def test_it_gives_up_what_was_received_once() -> None:
+def test_aborted_checkpoint_returns_its_received_state_once() -> None:
     """CP-24"""
     topology = Topology()
     checkpoint = pending(topology, ("a",), ("h",))
@@ -155,7 +157,7 @@ def test_it_gives_up_what_was_received_once() -> None:
     assert checkpoint.acknowledge_master_state("h", None) is OVER
 
 
-def test_finished_subtasks_are_told_of_in_the_metadata() -> None:
+def test_metadata_marks_finished_subtasks() -> None:
     """CP-40: those that had ended before, and those that have nothing to do any more."""
     topology = Topology(2, 2)
     topology.vertices[0].states[1] = ExecutionState.FINISHED

@@ -67,7 +67,7 @@ def ranges(state: TaskState | None, name: str) -> list[tuple[str, int, int]]:
 # --- unchanged ------------------------------------------------------------------------------------
 
 
-def test_each_subtask_is_given_exactly_what_it_wrote_if_the_parallelism_is_the_same() -> None:
+def test_subtask_gets_exactly_its_own_state_at_equal_parallelism() -> None:
     """SA-07: 100 subtasks, 10 operators, with operator, keyed and channel state."""
 
     def everything(name: str) -> list[OperatorSubtaskState]:
@@ -137,12 +137,12 @@ def test_key_group_ranges_intersect() -> None:
     assert [h.parts for h in (*low, *high)] == [keyed("f", 0, 0).parts] * 2
 
 
-def test_a_handle_without_key_groups_is_given_to_nobody() -> None:
+def test_handle_without_key_groups_is_given_to_no_subtask() -> None:
     """SA-10"""
     assert divide_keyed_state([keyed("f", *NO_KEY_GROUPS)], 10, 2) == [(), ()]
 
 
-def test_keyed_state_is_given_to_whose_key_groups_it_is() -> None:
+def test_keyed_state_is_given_to_the_owners_of_its_key_groups() -> None:
     """SA-10"""
     checkpoint = metadata(operator("k", keyed_by_range("k", 10, 3), max_parallelism=10))
     assignment = assign(checkpoint, vertex("k", 2, max_parallelism=10))
@@ -152,7 +152,7 @@ def test_keyed_state_is_given_to_whose_key_groups_it_is() -> None:
 
 
 @given(max_parallelism=st.integers(1, 60), data=st.data())
-def test_each_key_group_of_each_handle_is_given_to_its_owner_and_nobody_else(
+def test_each_key_group_is_given_to_its_owner_only(
     max_parallelism: int, data: st.DataObject
 ) -> None:
     """SA-10"""
@@ -177,7 +177,7 @@ def test_each_key_group_of_each_handle_is_given_to_its_owner_and_nobody_else(
 # --- max parallelism ------------------------------------------------------------------------------
 
 
-def test_another_configured_max_parallelism_than_that_of_keyed_state_is_refused() -> None:
+def test_configured_max_parallelism_must_match_the_keyed_state() -> None:
     """CP-36"""
     checkpoint = metadata(operator("k", keyed_by_range("k", 64, 2), uid="u", max_parallelism=64))
     text = refusal(checkpoint, vertex("k", 2, max_parallelism=128))
@@ -220,7 +220,7 @@ def test_chained_keyed_states_with_different_key_groups_are_refused() -> None:
 # --- whose state it is ----------------------------------------------------------------------------
 
 
-def test_state_is_found_by_the_id_that_the_author_has_set_and_else_by_the_generated_one() -> None:
+def test_state_is_found_by_the_uid_hash_or_else_by_the_generated_id() -> None:
     """SA-08"""
     states = {name: list_states(name, 1)[0] for name in ("generated", "hash")}
     both = metadata(*(operator(name, [state]) for name, state in states.items()))
@@ -246,7 +246,7 @@ def test_state_of_an_operator_that_the_job_does_not_have_is_refused() -> None:
     assert "'a'" not in text
 
 
-def test_an_operator_of_the_same_name_is_named_as_one_that_may_be_meant() -> None:
+def test_refusal_suggests_the_operator_of_the_same_name() -> None:
     """JM-10"""
     gone = replace(operator("g1", list_states("g", 1)), name="sum")
     renamed = vertex("v", 1, VertexOperator("g2", "sum", uid="new"))
@@ -254,7 +254,7 @@ def test_an_operator_of_the_same_name_is_named_as_one_that_may_be_meant() -> Non
     assert "'sum' (without a uid), id g1; the job has 'sum' (uid 'new')" in text
 
 
-def test_of_many_operators_that_are_missing_a_few_are_named() -> None:
+def test_refusal_names_only_a_few_of_many_missing_operators() -> None:
     """JM-10"""
     gone = [operator(f"g{n}", list_states("g", 1)) for n in range(7)]
     text = refusal(metadata(*gone), vertex("a", 1))
@@ -272,7 +272,7 @@ def test_state_without_an_operator_is_dropped_if_that_is_allowed() -> None:
     assert assignment.of_subtask(vertex_id("a"), 0) is None
 
 
-def test_an_operator_without_state_may_be_gone_but_not_one_whose_coordinator_has_some() -> None:
+def test_stateless_operator_may_be_gone_unless_its_coordinator_has_state() -> None:
     """CP-35"""
     empty = operator("g", [OperatorSubtaskState()])
     assert assign(metadata(empty), vertex("a", 1)).not_restored == ()
@@ -373,7 +373,7 @@ def reader(*edges: CheckpointedEdge, uid_hash: str | None = None) -> RestoredVer
         pytest.param(replace(EDGE, partitioner="REBALANCE"), id="it is divided otherwise"),
     ],
 )
-def test_data_in_flight_of_an_edge_that_is_no_longer_as_it_was_is_refused(
+def test_data_in_flight_of_a_changed_edge_is_refused(
     edge: CheckpointedEdge,
 ) -> None:
     """SA-12"""
@@ -382,7 +382,7 @@ def test_data_in_flight_of_an_edge_that_is_no_longer_as_it_was_is_refused(
     assert "savepoint" in text
 
 
-def test_other_edges_than_those_with_data_in_flight_may_come_and_go() -> None:
+def test_edges_without_data_in_flight_may_change() -> None:
     """SA-12"""
     gone, new = replace(EDGE, result=1, gate=1), replace(EDGE, result=1, gate=1, output_tag="late")
     given = assign(on_its_way(EDGE), WRITER, reader(EDGE, new))
@@ -397,7 +397,7 @@ def test_operators_of_edges_are_found_by_the_ids_that_the_author_has_set() -> No
     assert given == TaskState({"generated": WITH_INPUT})
 
 
-def test_data_in_flight_is_dropped_with_the_state_of_both_ends_but_not_of_one() -> None:
+def test_data_in_flight_is_dropped_only_with_the_state_of_both_ends() -> None:
     """SA-12"""
     checkpoint = on_its_way(EDGE)
     assert len(assign(checkpoint, vertex("c", 1), allow=True).not_restored) == 2

@@ -145,7 +145,7 @@ def test_job_that_shrinks_after_a_loss_goes_on_from_the_latest_checkpoint() -> N
     assert one(job.log, RestoreCoordinators).checkpoint_id == 1
 
 
-def test_scaling_waits_until_it_is_known_whether_a_checkpoint_is_stored() -> None:
+def test_scaling_waits_for_the_outcome_of_a_checkpoint_being_stored() -> None:
     job = running_with(2)
     job.cut(job.prepare(job.tick()))
     job.keyed(2)
@@ -172,7 +172,7 @@ def stops(job: ElasticCheckpoints) -> None:
 
 
 @pytest.mark.parametrize("is_drain", [False, True])
-def test_slots_that_come_while_tasks_write_the_savepoint_of_a_stop_do_not_restart_it(
+def test_slots_coming_while_a_stop_savepoint_is_written_cause_no_restart(
     is_drain: bool,
 ) -> None:
     job = running_with(2)
@@ -185,9 +185,7 @@ def test_slots_that_come_while_tasks_write_the_savepoint_of_a_stop_do_not_restar
     stops(job)
 
 
-def test_slots_that_come_while_tasks_finish_with_the_savepoint_of_a_stop_do_not_restart_it() -> (
-    None
-):
+def test_slots_coming_while_tasks_finish_for_a_stop_cause_no_restart() -> None:
     job = running_with(2)
     job.now += 100.0
     job.trigger(synchronous_savepoint(is_drain=False))
@@ -226,7 +224,7 @@ def test_job_that_is_resized_during_a_stop_stops(is_complete: bool) -> None:
 
 
 @pytest.mark.parametrize("is_resized", [False, True])
-def test_job_that_goes_on_in_spite_of_a_stop_gets_the_slots_and_bounds_that_came_meanwhile(
+def test_job_after_an_abandoned_stop_gets_new_slots_and_bounds(
     is_resized: bool,
 ) -> None:
     """There was no id for the savepoint: nothing has failed."""
@@ -244,7 +242,7 @@ def test_job_that_goes_on_in_spite_of_a_stop_gets_the_slots_and_bounds_that_came
     assert job.tasks_of(job.stopped()) == expected
 
 
-def test_job_whose_savepoint_of_a_stop_is_declined_grows_by_the_slots_that_came_meanwhile() -> None:
+def test_job_grows_by_new_slots_after_its_stop_savepoint_is_declined() -> None:
     """Once, by the restart that the failure leads to."""
     job = running_with(2)
     job.now += 100.0
@@ -293,7 +291,7 @@ def expires(job: ElasticCheckpoints) -> Actions:
 
 @pytest.mark.parametrize("is_resized", [False, True])
 @pytest.mark.parametrize("properties", [savepoint(), None])
-def test_job_is_scaled_when_what_a_user_has_asked_for_is_complete(
+def test_job_is_scaled_once_the_users_snapshot_is_complete(
     properties: CheckpointProperties | None, is_resized: bool
 ) -> None:
     job = running_with(4 if is_resized else 2)
@@ -335,7 +333,7 @@ def test_job_is_scaled_when_the_savepoint_of_a_user_has_failed(
     assert job.tasks_of(job.stopped()) == "a1#2 a2#2 b1#2 b2#2 b3#2 b4#2"
 
 
-def test_job_that_fails_while_it_waits_for_a_savepoint_is_scaled_by_its_restart() -> None:
+def test_failure_while_scaling_waits_for_a_savepoint_scales_by_restart() -> None:
     job = running_with(2)
     job.now += 100.0
     job.trigger(savepoint())
@@ -366,7 +364,7 @@ def test_periodic_checkpoint_does_not_hold_up_the_scaling_of_a_job() -> None:
     assert job.status is JobStatus.RESTARTING
 
 
-def test_job_does_not_wait_for_savepoints_that_begin_while_it_waits_for_others() -> None:
+def test_scaling_does_not_wait_for_savepoints_requested_meanwhile() -> None:
     """It would for ever, if they never cease.  That one has not begun really: whoever has asked for
     it may ask again."""
     job = running_with(2)
@@ -381,7 +379,7 @@ def test_job_does_not_wait_for_savepoints_that_begin_while_it_waits_for_others()
     assert only(job.log, SnapshotFinished)[-1].checkpoint_id is None
 
 
-def test_job_waits_for_the_savepoints_of_a_later_reason_if_there_is_none_for_a_while() -> None:
+def test_scaling_waits_for_savepoints_again_after_its_reason_vanished() -> None:
     job = running_with(2)
     job.now += 100.0
     job.trigger(savepoint())
@@ -413,7 +411,7 @@ def test_savepoint_that_is_asked_for_while_the_job_is_scaled_has_not_begun() -> 
     assert answers(job)[1:] == [(3, None)]
 
 
-def test_next_job_master_does_not_wait_for_the_savepoint_of_the_last_one() -> None:
+def test_next_job_master_does_not_wait_for_savepoint_of_the_last() -> None:
     """It gives that up, and waits for the one that it is asked for in its place."""
     job = TakenOverCheckpointedJob(graph(), kind=ElasticJobScheduler)
     job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
@@ -461,11 +459,11 @@ def shrinking() -> TakenOverCheckpointedJob:
     return job
 
 
-def goes_on(job: TakenOverCheckpointedJob) -> None:
+def goes_on(job: TakenOverCheckpointedJob, *, restarts: int = 0) -> None:
     """With all that is there, under the next JobMaster."""
     job.next_job_master()
     job.take_over()
-    assert (job.status, job.scheduler.restarts) == (JobStatus.RUNNING, 0)
+    assert (job.status, job.scheduler.restarts) == (JobStatus.RUNNING, restarts)
     job.happens(list(job.tasks), ExecutionState.CANCELED)
     job.tell("slots_changed", tuple(job.slots.values()))
     job.give()
@@ -473,7 +471,7 @@ def goes_on(job: TakenOverCheckpointedJob) -> None:
 
 
 @pytest.mark.parametrize("are_over", [False, True])
-def test_job_whose_tasks_were_being_stopped_to_be_scaled_has_not_failed(are_over: bool) -> None:
+def test_take_over_during_scaling_does_not_count_as_failure(are_over: bool) -> None:
     job = shrinking()
     assert job.status is JobStatus.RESTARTING
     if are_over:
@@ -482,19 +480,18 @@ def test_job_whose_tasks_were_being_stopped_to_be_scaled_has_not_failed(are_over
 
 
 def test_job_that_was_about_to_be_deployed_with_another_parallelism_has_not_failed() -> None:
-    """Its sources had not gone back to the checkpoint yet, as its tasks would expect."""
+    """Its sources had not gone back to the checkpoint yet, as its tasks would expect.  The next
+    JobMaster cannot know that no task had begun, and counts a restart, which no limit refuses."""
     job = shrinking()
     job.confirm_cancellations()
     job.carried_out = 1
     job.give()
     assert job.notes is not None
     assert (job.notes.parallelisms, job.notes.restores, job.tasks) == ((2, 3), 1, {})
-    goes_on(job)
+    goes_on(job, restarts=1)
 
 
-def test_job_that_runs_with_fewer_slots_than_it_wants_asks_for_them_under_its_next_job_master() -> (
-    None
-):
+def test_job_with_too_few_slots_asks_for_more_under_its_next_job_master() -> None:
     """What it has is part of what it requires: it would never grow."""
     job = TakenOverCheckpointedJob(graph(), kind=ElasticJobScheduler)
     job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
@@ -511,7 +508,7 @@ def test_job_that_runs_with_fewer_slots_than_it_wants_asks_for_them_under_its_ne
     assert sum(requirement.count for requirement in requirements) == 4
 
 
-def test_job_that_has_waited_for_slots_does_not_ask_for_more_than_there_are() -> None:
+def test_taken_over_waiting_job_requests_only_the_available_slots() -> None:
     """Its JobMaster has noted nothing but where the coordinator of its sources is."""
     job = TakenOverCheckpointedJob(graph(), kind=ElasticJobScheduler)
     job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
@@ -564,7 +561,7 @@ def parallelism_of_b(job: ElasticCheckpoints) -> int:
     return sum(job.name(attempt_id)[0] == "b" for attempt_id in job.tasks)
 
 
-def test_job_says_how_many_key_groups_the_state_has_that_it_goes_on_from() -> None:
+def test_max_parallelism_of_a_job_is_that_of_its_restored_state() -> None:
     """DI-20: so that what is too much is refused before it is stored."""
     a, b = (vertex.vertex_id for vertex in graph().vertices)
     job = ElasticCheckpoints(graph=graph())
@@ -600,7 +597,7 @@ def test_job_grows_to_the_key_groups_of_its_state_whatever_bounds_were_accepted(
     assert job.scheduler.details().warnings == (warning,)
 
 
-def test_job_whose_state_has_more_key_groups_than_it_would_have_grows_beyond_these() -> None:
+def test_job_grows_up_to_the_key_groups_of_its_state() -> None:
     """DI-20."""
     job = begun(1024, 4, graph())
     bounds = (bounds_of_b(job, 1, 200),)
@@ -615,7 +612,7 @@ def test_job_whose_state_has_more_key_groups_than_it_would_have_grows_beyond_the
 
 
 @pytest.mark.parametrize("is_set", [False, True])
-def test_job_whose_max_parallelism_somebody_has_set_is_not_given_state_with_another(
+def test_set_max_parallelism_must_match_state_but_a_derived_one_follows(
     is_set: bool,
 ) -> None:
     """DI-20: a derived one becomes that of the state, also after a change by which the parallelism

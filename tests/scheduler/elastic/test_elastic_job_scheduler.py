@@ -106,7 +106,7 @@ def declared(actions: list[JobSchedulerAction]) -> int:
     return sum(requirement.count for requirement in requirements)
 
 
-def test_slots_that_are_there_before_the_job_starts_count_as_soon_as_it_does() -> None:
+def test_slots_available_before_the_start_are_used_at_once() -> None:
     """Another JobMaster has left them, and this one has read checkpoints meanwhile."""
     elastic = ElasticUnderTest()
     assert only(elastic.has(4), DeployTasks) == []
@@ -130,7 +130,7 @@ def test_mode_of_the_job_decides_which_scheduler_runs_it() -> None:
         assert type(scheduler) is kind
 
 
-def test_job_declares_what_it_wants_and_runs_with_all_of_it() -> None:
+def test_job_declares_its_wanted_slots_and_runs_with_all_of_them() -> None:
     elastic = ElasticUnderTest()
     assert declared(elastic.tell("start")) == 4
     assert elastic.scheduler.details().pending_reason == "too few slots have come yet."
@@ -158,7 +158,7 @@ def test_job_runs_with_less_when_no_more_comes() -> None:
     assert {v.max_parallelism for v in elastic.scheduler.details().vertices} == {128}
 
 
-def test_job_gives_up_when_it_does_not_get_what_it_must_have() -> None:
+def test_job_fails_without_its_minimum_of_slots() -> None:
     elastic = ElasticUnderTest()
     started = elastic.tell("start")
     elastic.has(1)
@@ -178,7 +178,7 @@ def test_job_is_stopped_and_goes_on_larger_when_more_has_come() -> None:
     assert (details.status, details.restarts, details.exceptions) == (JobStatus.RUNNING, 0, ())
 
 
-def test_requests_of_the_next_parallelism_are_not_taken_for_those_before() -> None:
+def test_slot_requests_of_the_next_parallelism_have_new_ids() -> None:
     elastic = running(4)
     elastic.has(3)
     elastic.timer(elastic.restarted())
@@ -199,13 +199,13 @@ def test_job_goes_on_smaller_after_a_loss() -> None:
     assert elastic.scheduler.details().status is JobStatus.RUNNING
 
 
-def test_job_whose_slots_are_still_there_is_restarted_as_it_was() -> None:
+def test_job_with_unchanged_slots_restarts_with_equal_parallelism() -> None:
     elastic = running(3)
     elastic.fail("b1")
     assert elastic.tasks_of(elastic.restarted()) == "a1#2 a2#2 b1#2 b2#2 b3#2"
 
 
-def test_failure_of_one_task_restarts_those_that_are_not_connected_with_it_too() -> None:
+def test_task_failure_restarts_unconnected_tasks_of_an_elastic_job() -> None:
     elastic = running(4, edges=())
     actions = elastic.fail("a1")
     assert sorted(elastic.cancelled(actions).split()) == ["a2#1", "b1#1", "b2#1", "b3#1", "b4#1"]
@@ -248,7 +248,7 @@ def parallelism(elastic: ElasticUnderTest) -> list[int]:
     return [vertex.parallelism for vertex in elastic.scheduler.details().vertices]
 
 
-def test_what_is_executed_next_fits_the_bounds_and_slots_of_when_all_has_stopped() -> None:
+def test_next_parallelism_fits_bounds_and_slots_when_all_tasks_stopped() -> None:
     """DI-20.  It was executed as decided before the slots were lost and the bounds changed, and ran
     on with more than it might."""
     elastic = ElasticUnderTest()
@@ -264,7 +264,7 @@ def test_what_is_executed_next_fits_the_bounds_and_slots_of_when_all_has_stopped
     assert elastic.status is JobStatus.RUNNING
 
 
-def test_what_runs_with_too_much_is_made_smaller_when_there_is_enough_for_others() -> None:
+def test_job_above_its_bounds_shrinks_once_other_vertices_have_enough() -> None:
     """DI-20.  It went on with too much for ever."""
     elastic = ElasticUnderTest()
     elastic.tell("start")
@@ -297,7 +297,7 @@ def test_job_that_ends_is_not_resized_and_counts_no_slots() -> None:
     assert elastic.scheduler.details().pending_reason is None
 
 
-def test_bounds_that_come_before_the_start_are_those_it_declares() -> None:
+def test_bounds_changed_before_the_start_are_declared_at_the_start() -> None:
     elastic = ElasticUnderTest()
     assert elastic.tell("resize", bounds(elastic, 1, 3)) == []
     assert elastic.tell("slots_changed", ()) == []
@@ -305,12 +305,12 @@ def test_bounds_that_come_before_the_start_are_those_it_declares() -> None:
     assert declared(elastic.tell("start")) == 3
 
 
-def test_bounds_that_come_while_it_runs_are_declared_as_the_whole() -> None:
+def test_bounds_changed_while_running_are_declared_as_total() -> None:
     elastic = running(4)
     assert declared(elastic.tell("resize", bounds(elastic, 1, 6))) == 6
 
 
-def test_waiting_job_says_what_is_missing() -> None:
+def test_waiting_job_shows_the_reported_shortages() -> None:
     elastic = ElasticUnderTest()
     elastic.tell("start")
     shortages = tuple(
@@ -322,7 +322,7 @@ def test_waiting_job_says_what_is_missing() -> None:
     assert elastic.scheduler.details().pending_reason == expected
 
 
-def test_job_that_begins_with_less_still_knows_why_there_is_not_more() -> None:
+def test_job_that_starts_smaller_still_knows_the_shortage() -> None:
     """Until its requests are answered."""
     elastic = ElasticUnderTest()
     elastic.tell("start")
@@ -339,7 +339,7 @@ def test_job_that_begins_with_less_still_knows_why_there_is_not_more() -> None:
     assert elastic.scheduler.details().pending_reason is None
 
 
-def test_job_that_is_being_cancelled_or_has_ended_is_not_scaled_and_waits_for_no_slots() -> None:
+def test_cancelling_or_ended_job_is_not_scaled_and_awaits_no_slots() -> None:
     elastic = running(2)
     elastic.tell("cancel")
     assert elastic.has(4) == []

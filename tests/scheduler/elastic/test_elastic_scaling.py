@@ -71,7 +71,7 @@ AT_FIRST = (ParallelismBounds(A, 1, 3), ParallelismBounds(B, 2, 8))
 # --- bounds ---------------------------------------------------------------------------------------
 
 
-def test_bounds_of_an_elastic_job_are_those_of_its_vertices_and_another_job_has_none() -> None:
+def test_elastic_job_has_the_bounds_of_its_vertices_other_jobs_have_none() -> None:
     vertices = elastic("a", 1, 3), elastic("b", 2, 8)
     assert parallelism_bounds(adaptive(*vertices)) == AT_FIRST
     assert parallelism_bounds(graph(*vertices)) == ()
@@ -102,7 +102,7 @@ def test_other_bounds_leave_a_number_of_key_groups_that_is_set() -> None:
     assert changed.vertices == (replace(own, parallelism=6),)
 
 
-def test_a_vertex_that_cannot_have_several_subtasks_is_refused_them_for_that_reason() -> None:
+def test_parallelism_of_a_non_parallel_vertex_is_refused_with_the_reason() -> None:
     """DI-20: it would not have them with more key groups either."""
     alone = replace(elastic("a", 1, 1), non_parallel=True)
     with pytest.raises(JobStateError, match="one subtask"):
@@ -110,7 +110,7 @@ def test_a_vertex_that_cannot_have_several_subtasks_is_refused_them_for_that_rea
 
 
 @pytest.mark.parametrize("own", [None, 6, 128])
-def test_bounds_beyond_the_key_groups_are_refused_by_name_with_what_is_possible(
+def test_bounds_beyond_the_key_groups_are_refused_with_the_maximum(
     own: int | None,
 ) -> None:
     """DI-20: as the graph says, and as the state has it that the job was restored from."""
@@ -133,7 +133,7 @@ def test_state_with_more_key_groups_than_the_graph_says_allows_more_from_then_on
     assert again.vertices[0].key_groups == 1024
 
 
-def test_bounds_of_the_other_vertices_leave_out_what_one_subtask_does_for_all() -> None:
+def test_default_bounds_leave_out_non_parallel_vertices() -> None:
     """DI-20."""
     alone = replace(elastic("alone", 1, 1), non_parallel=True)
     job_graph = adaptive(elastic("a", 1, 3), elastic("b", 2, 8), alone)
@@ -203,7 +203,7 @@ def test_vertices_that_share_slots_have_a_subtask_in_each_within_their_bounds(
     assert desired_slots(job_graph) == (ResourceRequirement(SMALL, 8),)
 
 
-def test_groups_get_what_they_must_have_and_then_grow_alike() -> None:
+def test_groups_get_their_minimum_and_then_grow_alike() -> None:
     job_graph = graph(elastic("a", 1, 2, "x"), elastic("b", 1, 8, "y"))
     assert chosen(job_graph, (SMALL, 1)) is None
     assert chosen(job_graph, (SMALL, 2)) == {"a": 1, "b": 1}
@@ -219,7 +219,7 @@ def test_a_group_is_as_wide_as_its_widest_vertex() -> None:
     assert chosen(job_graph, (SMALL, 4)) == {"b": 4, "a": 3}
 
 
-def test_large_slots_are_kept_for_whom_nothing_else_holds() -> None:
+def test_large_slots_are_kept_for_groups_that_need_them() -> None:
     job_graph = graph(elastic("a", 1, 9, "x"), elastic("b", 1, 9, "y", LARGE))
     for slots in ([(LARGE, 2), (SMALL, 3)], [(SMALL, 3), (LARGE, 2)]):
         assert chosen(job_graph, *slots) == {"a": 3, "b": 2}
@@ -231,7 +231,7 @@ WIDE, DEEP = ResourceProfile(2.0, GIB), ResourceProfile(1.0, 4 * GIB)
 
 
 @pytest.mark.parametrize("second", [WIDE, DEEP])
-def test_a_slot_that_holds_any_profile_is_kept_for_one_that_the_other_does_not_hold(
+def test_universal_slot_is_kept_for_the_profile_no_other_slot_holds(
     second: ResourceProfile,
 ) -> None:
     """Whichever of them came first."""
@@ -297,7 +297,7 @@ class Scaled:
         return one(actions, Execute).parallelism[vertex_id("a")]
 
 
-def test_job_starts_at_once_when_all_that_it_wants_is_there() -> None:
+def test_job_starts_at_once_with_all_wanted_slots() -> None:
     scaled = Scaled()
     assert scaled.scaling.start(0.0) == [WaitFor(300.0, 1)]
     assert scaled.executed(scaled.slots(4, 1.0)) == 4
@@ -319,7 +319,7 @@ def test_job_waits_as_long_as_its_settings_say() -> None:
     assert scaling.slots_changed([SMALL] * 2, 101.0) == [WaitFor(3.0, 2)]
 
 
-def test_job_that_starts_with_less_has_seen_no_change_since_it_began() -> None:
+def test_job_with_fewer_slots_waits_for_stable_slots_from_its_start() -> None:
     """Slots that were there before do not make it start at once."""
     scaled = Scaled()
     assert scaled.slots(2, 0.0) == []
@@ -335,7 +335,7 @@ def test_timer_that_is_early_is_waited_for_again() -> None:
     one(scaled.scaling.timer(again.generation, 300.0), GiveUp)
 
 
-def test_job_that_does_not_get_what_it_must_have_gives_up() -> None:
+def test_job_gives_up_without_its_minimum_of_slots() -> None:
     scaled = Scaled()
     timer = one(scaled.scaling.start(0.0), WaitFor)
     assert scaled.slots(1, 1.0) == []
@@ -360,7 +360,7 @@ def executing(number: int) -> Scaled:
     return scaled
 
 
-def test_job_takes_more_when_all_that_it_wants_has_come_but_not_too_soon() -> None:
+def test_job_grows_to_all_wanted_slots_after_the_cooldown() -> None:
     scaled = executing(2)
     timer = one(scaled.slots(4, 15.0), WaitFor)
     assert timer.delay == 25.0
@@ -369,7 +369,7 @@ def test_job_takes_more_when_all_that_it_wants_has_come_but_not_too_soon() -> No
     assert late.executed(late.slots(4, 100.0)) == 4
 
 
-def test_some_more_is_taken_only_when_it_is_stable() -> None:
+def test_job_grows_by_some_slots_only_once_they_are_stable() -> None:
     scaled = executing(2)
     timer = one(scaled.slots(3, 100.0), WaitFor)
     assert timer.delay == 10.0
@@ -377,7 +377,7 @@ def test_some_more_is_taken_only_when_it_is_stable() -> None:
     assert scaled.scaling.timer(timer.generation, 110.0) == []
 
 
-def test_some_more_that_is_stable_is_not_taken_too_soon_either() -> None:
+def test_job_grows_by_stable_slots_only_after_the_cooldown() -> None:
     scaled = executing(2)
     timer = one(scaled.slots(3, 11.0), WaitFor)
     assert timer.delay == 29.0
@@ -400,7 +400,7 @@ def test_lost_slots_that_are_not_used_change_nothing() -> None:
     assert scaled.scaling.parallelism == {vertex_id("a"): 2}
 
 
-def test_job_goes_on_with_what_is_left_after_a_loss() -> None:
+def test_job_continues_with_the_remaining_slots_after_a_loss() -> None:
     scaled = executing(3)
     assert scaled.slots(2, 50.0) == []
     timer = one(scaled.scaling.nothing_runs(51.0), WaitFor)
@@ -409,7 +409,7 @@ def test_job_goes_on_with_what_is_left_after_a_loss() -> None:
     assert scaled.executed(scaled.scaling.timer(timer.generation, 60.0)) == 2
 
 
-def test_job_that_has_lost_what_it_must_have_waits_for_it_from_then_on() -> None:
+def test_job_below_its_minimum_waits_the_full_time_from_the_loss() -> None:
     scaled = executing(2)
     scaled.slots(1, 250.0)
     timer = one(scaled.scaling.nothing_runs(251.0), WaitFor)
@@ -417,7 +417,7 @@ def test_job_that_has_lost_what_it_must_have_waits_for_it_from_then_on() -> None
     one(scaled.scaling.timer(timer.generation, 551.0), GiveUp)
 
 
-def test_slots_with_which_one_vertex_would_shrink_do_not_make_another_grow() -> None:
+def test_vertex_does_not_grow_when_another_would_shrink() -> None:
     a, b = elastic("a", 1, 4, "x"), elastic("b", 1, 4, "y", LARGE)
     scaling = ElasticScaling(graph(a, b), SETTINGS)
     scaling.start(0.0)
@@ -427,7 +427,7 @@ def test_slots_with_which_one_vertex_would_shrink_do_not_make_another_grow() -> 
     assert scaling.slots_changed([SMALL] + [LARGE] * 3, 100.0) == []
 
 
-def test_job_whose_slots_are_all_there_goes_on_at_once() -> None:
+def test_job_with_all_its_slots_continues_at_once() -> None:
     scaled = executing(3)
     assert scaled.executed(scaled.scaling.nothing_runs(51.0)) == 3
     replaced = executing(3)
@@ -436,7 +436,7 @@ def test_job_whose_slots_are_all_there_goes_on_at_once() -> None:
     assert replaced.executed(replaced.slots(3, 53.0)) == 3
 
 
-def test_lower_bounds_make_it_smaller_at_once_and_higher_ones_larger_in_time() -> None:
+def test_lower_bounds_shrink_at_once_and_higher_bounds_grow_later() -> None:
     """DI-20."""
     scaled = executing(3)
     assert scaled.executed(scaled.scaling.resize(graph(elastic("a", 1, 2)), 11.0)) == 2
@@ -445,7 +445,7 @@ def test_lower_bounds_make_it_smaller_at_once_and_higher_ones_larger_in_time() -
     assert scaled.executed(scaled.scaling.timer(timer.generation, 41.0)) == 3
 
 
-def test_what_runs_next_has_no_more_subtasks_than_the_state_of_then_has_key_groups() -> None:
+def test_next_parallelism_does_not_exceed_the_key_groups_of_the_state() -> None:
     """And it does not wait for the slots that it could not use."""
     key_groups = {vertex_id("a"): 3}
     scaling = ElasticScaling(graph(elastic("a", 2, 8)), SETTINGS, key_groups=lambda: key_groups)
@@ -464,7 +464,7 @@ def test_bounds_that_come_before_the_start_cost_no_timer() -> None:
     assert one(scaled.scaling.start(0.0), WaitFor).delay == 300.0
 
 
-def test_what_runs_with_less_than_it_must_from_now_on_runs_on() -> None:
+def test_job_below_a_raised_minimum_keeps_running() -> None:
     """DI-20."""
     scaled = executing(2)
     assert scaled.scaling.resize(graph(elastic("a", 3, 4)), 20.0) == []
@@ -479,7 +479,7 @@ def test_ended_job_decides_nothing() -> None:
     assert "execute with 2 subtasks" in scaled.scaling.story()
 
 
-def test_snapshots_that_began_before_there_was_a_reason_again_are_waited_for() -> None:
+def test_snapshots_started_before_a_renewed_scaling_reason_are_awaited() -> None:
     """What was waited for before counts no more: the slots have to be stable first."""
     snapshots = {1}
     scaling = ElasticScaling(

@@ -20,7 +20,7 @@ from flinkray.scheduler.checkpoints.properties import savepoint
 from flinkray.scheduler.elastic.elastic_job_scheduler import ElasticJobScheduler
 from flinkray.scheduler.elastic.parallelism import with_bounds
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, ParallelismBounds, SchedulerMode
-from flinkray.scheduler.job.coordinator_events import CoordinatorID
+from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
@@ -67,6 +67,7 @@ class TakenOverElasticJob(TakenOverCheckpointedJob):
             mode=SchedulerMode.ADAPTIVE,
         )
         super().__init__(graph, kind=ElasticJobScheduler)
+        self.sources_start = False
 
     # --- slots ------------------------------------------------------------------------------------
 
@@ -147,6 +148,8 @@ class TakenOverElasticJob(TakenOverCheckpointedJob):
         if self.coordinator is not None:
             place = SourceCoordinatorPlace(self.coordinator, OWNER, "sources")
             self.tell("source_coordinator_is_at", place)
+            coordinator = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, self.coordinator)
+            self.tell("coordinator_started", coordinator)
 
     def reached(self, notes: JobNotes | None) -> JobNotes | None:
         return None if notes is None else replace(notes, source_coordinator=self._place(notes))

@@ -7,7 +7,7 @@ import pytest
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID
 from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGraph
-from flinkray.scheduler.job.job_status_machine import JobStatusMachine
+from flinkray.scheduler.job.job_record import JobStatusMachine
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import GRAPH, VERTEX, allocated_slot, spark_job
@@ -83,7 +83,7 @@ def test_failure_while_canceling_ends_as_canceled() -> None:
     assert execution.failure is None
 
 
-def test_deploying_what_was_canceled_is_an_error() -> None:
+def test_deploying_a_canceled_execution_is_an_error() -> None:
     """EX-05."""
     execution = execution_in(ExecutionState.SCHEDULED)
     execution.begin_cancel(5.0)
@@ -100,7 +100,7 @@ def test_failure_is_kept_and_later_ones_change_nothing() -> None:
     assert execution.entered[ExecutionState.FAILED] == 6.0
 
 
-def test_new_attempt_needs_the_end_of_the_current_one() -> None:
+def test_new_attempt_requires_the_end_of_the_current_attempt() -> None:
     """EX-16."""
     subtask = ExecutionGraph(spark_job(), GRAPH, 0.0).vertices[0].subtasks[0]
     with pytest.raises(IllegalTransitionError, match="it has not ended"):

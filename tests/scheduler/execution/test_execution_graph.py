@@ -41,7 +41,7 @@ def test_vertex_whose_producer_is_not_attached_is_refused() -> None:
         graph.attach((b, a), 0.0)
 
 
-def test_refused_vertex_leaves_no_edge_to_what_is_attached() -> None:
+def test_refused_vertex_leaves_no_edge_to_attached_vertices() -> None:
     """EG-01: of two inputs the producer of the second is missing."""
     graph = execution_graph(a=1, z=1, edges=["a -> z"])
     b = python_vertex(
@@ -89,7 +89,7 @@ def test_configured_max_parallelism_wins() -> None:
     assert [v.max_parallelism for v in graph.vertices] == [7, 128]
 
 
-def test_derived_max_parallelism_does_not_depend_on_what_an_elastic_job_runs_with() -> None:
+def test_derived_max_parallelism_ignores_the_current_elastic_parallelism() -> None:
     """EG-03."""
     graph = ExecutionGraph(job(a=200), GRAPH, 0.0, parallelism={vertex_id("a"): 3}, first_attempt=5)
     assert (graph.vertices[0].parallelism, graph.vertices[0].max_parallelism) == (3, 512)
@@ -125,7 +125,7 @@ def test_result_is_read_by_several_vertices() -> None:
     assert second.finish(0) == []
 
 
-def test_group_is_finished_with_its_last_partition_and_no_more_when_one_is_reset() -> None:
+def test_group_is_finished_until_one_of_its_partitions_is_reset() -> None:
     graph = execution_graph(a=2, b=2, edges=["a => b"])
     result, (group,) = graph.vertices[0].results[0], graph.edges[0].groups
     result.finish(0)
@@ -150,7 +150,7 @@ def test_partition_that_was_never_finished_cannot_be_lost() -> None:
     assert result.is_available(0)
 
 
-def test_spark_stages_are_built_as_if_each_read_the_one_before() -> None:
+def test_each_spark_stage_has_an_edge_from_the_previous_one() -> None:
     graph = ExecutionGraph(spark_job(spark_vertex(1), spark_vertex(2), spark_vertex(3)), GRAPH, 0.0)
     assert [(e.result.producer.index, e.consumer.index) for e in graph.edges] == [(0, 1), (1, 2)]
     assert [e.result.data_set_id for e in graph.edges] == [None, None]
@@ -165,7 +165,7 @@ def test_prior_attempts_are_kept_up_to_a_bound() -> None:
     assert [e.attempt_number for e in subtask.prior] == list(range(30 - PRIOR_ATTEMPTS_KEPT, 30))
 
 
-def test_vertices_count_what_has_ended() -> None:
+def test_vertex_counts_its_ended_subtasks() -> None:
     """EG-11."""
     graph = execution_graph(a=2)
     vertex = graph.vertices[0]

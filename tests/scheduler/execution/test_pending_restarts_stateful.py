@@ -92,7 +92,7 @@ TestPendingRestarts = PendingRestartsMachine.TestCase
 TestPendingRestarts.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
-def test_nothing_is_left_of_restarts_that_will_not_be() -> None:
+def test_clearing_pending_restarts_leaves_nothing() -> None:
     pending = PendingRestarts()
     pending.add(1, [0, 1], {0}, is_global=False)
     pending.clear()

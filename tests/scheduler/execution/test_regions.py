@@ -65,7 +65,7 @@ def test_diamond_with_one_blocking_edge_is_one_region(blocking: int) -> None:
     assert regions_of(a=1, b=1, c=1, d=1, edges=edges) == ["a1 b1 c1 d1"]
 
 
-def test_regions_that_wait_for_each_other_are_one() -> None:
+def test_regions_that_wait_for_each_other_are_merged() -> None:
     """FO-02."""
     # a1 b1 and a2 b2 are joined by pipelines, and each waits for the other's a
     assert regions_of(a=2, b=2, edges=["a --> b", "a => b"]) == ["a1 a2 b1 b2"]
@@ -82,7 +82,7 @@ def test_partition_that_is_read_inside_its_region_and_outside_is_an_input_outsid
     assert (second.inputs, second.outputs, second.reads) == ([of_a1], [], [of_a1, of_a2])
 
 
-def test_region_that_would_wait_for_a_part_of_its_own_results_is_joined_with_the_rest() -> None:
+def test_region_waiting_for_part_of_its_own_results_joins_the_rest() -> None:
     """FO-02."""
     # b2 reads a2 and a3; with a3 it is joined by pipelines, with a2 it is not
     assert regions_of(a=3, b=2, c=3, edges=["a ==> b", "a --> c", "b --> c"]) == [
@@ -184,7 +184,7 @@ def test_partition_that_cannot_be_read_restarts_its_producer_and_all_its_consume
         ((), "a1", "a1 c1"),
     ],
 )
-def test_inputs_that_are_gone_pull_in_their_producers(
+def test_lost_inputs_restart_their_producers_too(
     lost: tuple[str, ...], failed: str, expected: str
 ) -> None:
     """FO-05."""
@@ -299,7 +299,7 @@ def _reach(arcs: dict[int, set[int]], start: int) -> set[int]:
 
 
 @given(random_jobs(), st.data())
-def test_restarted_tasks_of_any_graph_are_what_the_rules_say(
+def test_restarted_tasks_of_any_graph_follow_the_rules(
     arguments: dict[str, Any], data: st.DataObject
 ) -> None:
     """FO-03, FO-04, FO-05."""

@@ -64,7 +64,7 @@ def test_each_option_reaches_its_field(
     assert of(**options) == expected
 
 
-def test_option_that_is_not_set_leaves_what_was_there() -> None:
+def test_unset_option_keeps_the_previous_value() -> None:
     before = CheckpointConfiguration(interval=1.0, max_retained=7)
     changed = checkpoints_of(Configuration({f"{PREFIX}timeout": "5 s"}), before)
     assert changed == CheckpointConfiguration(interval=1.0, timeout=5.0, max_retained=7)

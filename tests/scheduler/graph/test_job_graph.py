@@ -124,7 +124,7 @@ def test_spark_stage_with_two_results_is_refused() -> None:
     assert "'stage' has 2 results, and its function returns one DataFrame" in text
 
 
-def test_spark_stage_that_reads_what_is_not_files_is_refused() -> None:
+def test_spark_stage_with_a_non_file_input_is_refused() -> None:
     graph = job(a=1, b=1, edges=["a -> b"], job_type=JobType.BATCH)
     a, b = graph.vertices
     stage = replace(b, invokable=Invokable(SPARK, b""))
@@ -145,7 +145,7 @@ def test_pointwise_edge_of_a_spark_stage_is_refused(stage: str) -> None:
     assert text.endswith("read and write all files together: make it ALL_TO_ALL")
 
 
-def test_data_set_that_nobody_produces_does_not_hide_what_else_is_wrong_with_a_vertex() -> None:
+def test_unproduced_data_set_does_not_hide_other_errors_of_a_vertex() -> None:
     graph = job(a=1, b=1, edges=["a => b"])
     a, b = graph.vertices
     inputs = (JobEdge(data_set_id(9), ALL_TO_ALL), *b.inputs)
@@ -277,7 +277,7 @@ def test_graph_that_cannot_run_is_refused_with_the_way_out(graph: JobGraph, prob
         ),
     ],
 )
-def test_graph_just_beyond_what_can_run_is_refused(graph: JobGraph, problem: str) -> None:
+def test_graph_just_beyond_a_limit_is_refused(graph: JobGraph, problem: str) -> None:
     """EG-01, EG-02."""
     assert problem in refusal(graph)
 
@@ -310,7 +310,7 @@ def test_graph_just_beyond_what_can_run_is_refused(graph: JobGraph, problem: str
         replace(job(a=1), configuration={"restart-strategy.type": "none"}),
     ],
 )
-def test_graph_just_within_what_can_run_is_accepted(graph: JobGraph) -> None:
+def test_graph_just_within_a_limit_is_accepted(graph: JobGraph) -> None:
     """EG-01, EG-02."""
     validate(graph)
 
@@ -321,7 +321,7 @@ def test_max_parallelism_has_room_for_half_as_many_subtasks_again() -> None:
     assert chosen == [128, 128, 256, 256, 512, 32768, 32768, 32768]
 
 
-def test_graph_that_an_earlier_version_stored_has_its_results_in_channels_and_no_options() -> None:
+def test_graph_of_an_earlier_version_has_channel_results_and_no_options() -> None:
     """A Dispatcher that starts after an update recovers the jobs of the one before."""
     data_set, graph = schema_of(IntermediateDataSet), schema_of(JobGraph)
     assert data_set is not None
@@ -382,7 +382,7 @@ def test_numbers_at_the_edge_of_sense_are_taken() -> None:
     AttachedClient("c", 0.1, "r")
 
 
-def test_blobs_of_a_job_are_those_of_its_code_and_of_its_files_once_each() -> None:
+def test_job_lists_blobs_of_its_code_and_files_once_each() -> None:
     first, second = BlobKey(b"1" * 32, 1), BlobKey(b"2" * 32, 2)
     vertices = [
         replace(python_vertex(name), invokable=Invokable(PYTHON, code))

@@ -28,14 +28,14 @@ def test_vertices_that_read_nothing_of_each_other_keep_their_order() -> None:
     assert names(job(c=1, a=1, b=1)) == ["c", "a", "b"]
 
 
-def test_vertex_comes_after_all_that_it_reads_however_the_graph_lists_them() -> None:
+def test_topological_order_puts_vertices_after_their_inputs() -> None:
     """EG-01."""
     edges = ["a -> b", "a -> c", "b -> d", "c -> d"]
     assert names(job(d=1, c=1, b=1, a=1, edges=edges)) == ["a", "c", "b", "d"]
     assert names(job(d=1, a=1, e=1, b=1, c=1, edges=edges)) == ["a", "e", "b", "c", "d"]
 
 
-def test_vertex_that_reads_two_results_of_another_or_one_result_twice_waits_once() -> None:
+def test_vertex_with_two_inputs_from_one_producer_is_ordered_once() -> None:
     graph = job(b=1, a=1, edges=["a -> b", "a => b"])
     assert names(graph) == ["a", "b"]
     b, a = graph.vertices

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from itertools import count
 
 from flinkray.core.ids import (
@@ -15,6 +14,7 @@ from flinkray.core.ids import (
     JobVertexID,
     ResourceID,
 )
+from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
@@ -87,6 +87,10 @@ class TakenOverJob(TasksUnderTest):
         self.kind = kind
         self.graph_ids = (id_of(ExecutionGraphID, number) for number in count(100))
         self.masters = 1
+        self.is_copy = False
+        """Whether nobody has the notes but a TaskExecutor."""
+        self.acknowledged: dict[ExecutionAttemptID, int] = {}
+        """The latest checkpoint of each attempt, as its TaskExecutor knows it."""
         self.carried_out: int | None = None
         """How many of the next event's actions are, as the JobMaster dies then; None: all."""
 
@@ -95,6 +99,8 @@ class TakenOverJob(TasksUnderTest):
     def tell(self, event: str, *args: object) -> list[JobSchedulerAction]:
         if event == "slot_events":
             self._slots_lost(args[0])  # type: ignore[arg-type]
+        if event == "tasks_reported":
+            self._acknowledged(args[0])  # type: ignore[arg-type]
         if self.carried_out is None:
             return super().tell(event, *args)
         self.now += 1.0
@@ -104,6 +110,11 @@ class TakenOverJob(TasksUnderTest):
         for action in actions:
             self._carry_out(action)
         return actions
+
+    def _acknowledged(self, reports: Iterable[object]) -> None:
+        for report in reports:
+            if isinstance(report, AcknowledgeCheckpoint):
+                self.acknowledged[report.attempt_id] = report.checkpoint_id
 
     def _slots_lost(self, events: Iterable[SlotEvent]) -> None:
         events = tuple(events)
@@ -227,12 +238,18 @@ class TakenOverJob(TasksUnderTest):
         for attempt_id, where in self.where.items():
             if where != name or not (attempt_id in self.tasks or attempt_id in self.ends):
                 continue
-            deployment = replace(self.deployments[attempt_id], restored=None)
+            deployment = self.deployments[attempt_id]
             ended = self.ends.get(attempt_id)
             state = self.task_states.get(attempt_id) or (ended.state if ended else None)
             assert state is not None
             graphs.setdefault(attempt_id.graph_id, []).append(
-                ReportedTask(deployment, state, ended, attempt_id in self.stopping)
+                ReportedTask(
+                    deployment,
+                    state,
+                    ended,
+                    attempt_id in self.stopping,
+                    acknowledged=self.acknowledged.get(attempt_id, 0),
+                )
             )
             of_graph = parts.setdefault(attempt_id.graph_id, {})
             of_graph.update((part.key, part) for part in self.parts[attempt_id])
@@ -275,7 +292,11 @@ class TakenOverJob(TasksUnderTest):
         noted = self.reached(self.notes), tuple(self.finished.values()), reports
         self.now += 1.0
         actions = self.scheduler.take_over(
-            *noted, self.now, begun_checkpoints or {}, self.coordinated()
+            *noted,
+            self.now,
+            begun_checkpoints or {},
+            self.coordinated(),
+            is_copy=self.is_copy,
         )
         self.log += actions
         for action in actions:

@@ -26,7 +26,7 @@ def run(graph: ExecutionGraph, *names: str) -> None:
                 execution.run(0.0)
 
 
-def test_a_spark_stage_takes_no_part_whether_it_runs_or_not() -> None:
+def test_spark_stage_takes_no_part_in_checkpoints() -> None:
     graph = ExecutionGraph(job_with_a_spark_stage(), GRAPH, 0.0)
     run(graph, "source", "sink")
 
@@ -47,7 +47,7 @@ def test_the_streams_have_to_run() -> None:
         calculate_plan(CheckpointedGraph(graph, ()), allows_finished=True)
 
 
-def test_it_has_no_state_to_be_restored() -> None:
+def test_spark_stage_has_no_state_to_restore() -> None:
     graph = ExecutionGraph(job_with_a_spark_stage(), GRAPH, 0.0)
     restored = CheckpointedGraph(graph, ()).restored_vertices()
     assert [vertex.name for vertex in restored] == ["source", "sink"]

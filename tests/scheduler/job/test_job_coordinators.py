@@ -14,6 +14,7 @@ from flinkray.scheduler.job.coordinator_events import (
     CoordinatorID,
     CoordinatorKind,
 )
+from flinkray.scheduler.job.coordinator_kinds import SourceEnumerators
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import (
     JobEnded,
@@ -21,8 +22,8 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     StartTimer,
     StopCoordinator,
 )
-from flinkray.scheduler.job.source_enumerators import SourceEnumerators
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.slots.slot_requests import SlotsLost
 from tests.scheduler.builders import one, only
 from tests.scheduler.graphs import job, python_vertex
 from tests.scheduler.tasks_under_test import TasksUnderTest
@@ -56,7 +57,7 @@ def test_coordinator_of_the_sources_is_started_with_the_job_and_stopped_with_its
     assert actions[-1] == one(actions, JobEnded)
 
 
-def test_job_without_sources_of_streams_has_no_such_coordinator() -> None:
+def test_job_without_stream_sources_has_no_source_coordinator() -> None:
     assert only(TasksUnderTest(job(a=1)).tell("start"), StartCoordinator) == []
 
 
@@ -74,7 +75,7 @@ def test_lost_coordinator_restarts_the_whole_job_and_the_next_attempt_starts_wit
     assert sorted(tasks.deployed(tasks.give()).split()) == ["b1#1", "s1#1", "s2#1"]
 
 
-def test_coordinator_that_fails_is_stopped_and_followed_by_another_when_it_has_ended() -> None:
+def test_failed_coordinator_is_stopped_and_replaced_once_it_has_ended() -> None:
     tasks = streams().run()
     tasks.tell("coordinator_started", enumerators())
     actions = tasks.tell("coordinator_told", enumerators(), FAILURE)
@@ -88,7 +89,7 @@ def test_coordinator_that_fails_is_stopped_and_followed_by_another_when_it_has_e
     assert one(actions, StartCoordinator) == StartCoordinator(enumerators(1))
 
 
-def test_coordinator_that_fails_and_ends_before_the_job_is_restarted_is_not_started_alone() -> None:
+def test_coordinator_that_failed_before_the_restart_is_not_started_alone() -> None:
     tasks = streams().run()
     for number in range(2):
         tasks.tell("coordinator_started", enumerators(number))
@@ -100,7 +101,7 @@ def test_coordinator_that_fails_and_ends_before_the_job_is_restarted_is_not_star
         tasks.give()
 
 
-def test_coordinator_that_was_followed_by_another_once_is_not_when_it_fails_again() -> None:
+def test_coordinator_failing_again_before_the_job_runs_is_not_replaced() -> None:
     tasks = streams().run()
     tasks.tell("coordinator_started", enumerators())
     actions = tasks.tell("coordinator_told", enumerators(), FAILURE)
@@ -125,7 +126,7 @@ def test_coordinator_that_was_to_be_followed_by_another_is_not_when_the_job_ends
     assert tasks.status is JobStatus.CANCELED
 
 
-def test_coordinator_is_told_by_what_it_does_for_whom_and_which_attempt_it_is() -> None:
+def test_coordinator_id_text_has_kind_vertex_and_attempt() -> None:
     of_job, vertex_id = enumerators(2), python_vertex("s").vertex_id
     assert str(of_job) == "source-enumerators #2"
     of_vertex = CoordinatorID(CoordinatorKind.SPARK_DRIVER, vertex_id, 0)
@@ -147,7 +148,38 @@ def test_coordinator_that_fails_for_ever_fails_the_job_when_no_restart_is_left()
     assert len(only(tasks.log, StartCoordinator)) == 2
 
 
-def test_failure_of_a_task_leaves_the_coordinator_as_it_is() -> None:
+def test_no_task_is_deployed_before_the_source_coordinator_started() -> None:
+    tasks = streams()
+    tasks.sources_start = False
+    tasks.tell("start")
+    assert tasks.deployed(tasks.give()) == ""
+    actions = tasks.tell("coordinator_started", enumerators())
+    assert sorted(tasks.deployed(actions).split()) == ["b1#0", "s1#0", "s2#0"]
+
+
+def test_a_slot_that_is_lost_while_the_coordinator_starts_is_asked_for_again() -> None:
+    tasks = streams()
+    tasks.sources_start = False
+    tasks.tell("start")
+    tasks.give()
+    lost = next(iter(tasks.reserved))
+    tasks.tell("slot_events", (SlotsLost((lost,), "killed"),))
+    assert tasks.deployed(tasks.tell("coordinator_started", enumerators())) == ""
+    assert sorted(tasks.deployed(tasks.give()).split()) == ["b1#0", "s1#0", "s2#0"]
+
+
+def test_a_job_that_is_cancelled_while_the_coordinator_starts_deploys_nothing() -> None:
+    tasks = streams()
+    tasks.sources_start = False
+    tasks.tell("start")
+    tasks.give()
+    tasks.tell("cancel")
+    assert tasks.deployed(tasks.tell("coordinator_started", enumerators())) == ""
+    assert tasks.reserved == {}
+    assert tasks.status is JobStatus.CANCELED
+
+
+def test_task_failure_does_not_restart_the_source_coordinator() -> None:
     tasks = streams().run()
     tasks.tell("coordinator_started", enumerators())
     tasks.fail("b1")
@@ -197,7 +229,7 @@ def test_coordinator_that_is_given_up_is_not_followed_by_another() -> None:
     assert coordinator.gone("it ended", 5.0) == ()
 
 
-def test_failure_of_user_code_can_be_sent_whatever_it_says() -> None:
+def test_coordinator_failure_with_any_text_can_be_encoded() -> None:
     failure = CoordinatorFailure("E", "half \udc80", "x" * 100_000)
     assert failure.text == "half \\udc80"
     assert len(failure.traceback) < 20_000

@@ -48,7 +48,7 @@ def test_a_task_that_has_finished_has_run() -> None:
     assert taken(tasks) == [("JobInitialization", 1.0, 4.0)]
 
 
-def test_a_failover_lasts_until_all_that_it_has_ended_runs_again() -> None:
+def test_failover_span_ends_once_all_its_tasks_run_again() -> None:
     tasks = CheckpointedJob()
     tasks.run()
     tasks.scheduler.take_spans()
@@ -65,7 +65,7 @@ def test_a_failover_lasts_until_all_that_it_has_ended_runs_again() -> None:
     assert span.failure is None
 
 
-def test_what_fails_while_a_job_restarts_makes_that_longer() -> None:
+def test_failure_during_a_restart_prolongs_the_failover_span() -> None:
     tasks = CheckpointedJob()
     tasks.run()
     tasks.scheduler.take_spans()
@@ -78,7 +78,7 @@ def test_what_fails_while_a_job_restarts_makes_that_longer() -> None:
     assert taken(tasks) == [("Failover", failed_at, tasks.now)]
 
 
-def test_a_task_that_begins_to_run_before_it_is_restarted_does_not_end_the_failover() -> None:
+def test_old_attempt_that_starts_running_does_not_end_the_failover_span() -> None:
     tasks = CheckpointedJob()
     tasks.tell("start")
     tasks.give()
@@ -92,7 +92,7 @@ def test_a_task_that_begins_to_run_before_it_is_restarted_does_not_end_the_failo
     assert taken(tasks) == [("Failover", failed_at, tasks.now)]
 
 
-def test_of_a_failover_the_attempts_before_it_are_not_awaited() -> None:
+def test_failover_span_does_not_wait_for_old_attempts() -> None:
     tasks = CheckpointedJob()
     tasks.run()
     tasks.scheduler.take_spans()
@@ -104,7 +104,7 @@ def test_of_a_failover_the_attempts_before_it_are_not_awaited() -> None:
     assert taken(tasks) == []
 
 
-def test_a_job_that_fails_as_it_begins_has_not_begun() -> None:
+def test_initialization_span_of_a_failing_job_has_the_failure() -> None:
     tasks = CheckpointedJob(checkpointed_graph(restart_strategy=NoRestart()))
     tasks.tell("start")
     tasks.give()
@@ -114,7 +114,7 @@ def test_a_job_that_fails_as_it_begins_has_not_begun() -> None:
     assert "b1 broke" in str(span.failure)
 
 
-def test_what_restarts_as_it_begins_has_not_begun_and_begins_by_a_failover() -> None:
+def test_restart_during_initialization_is_followed_by_a_failover_span() -> None:
     tasks = CheckpointedJob()
     tasks.tell("start")
     tasks.give()
@@ -127,14 +127,14 @@ def test_what_restarts_as_it_begins_has_not_begun_and_begins_by_a_failover() -> 
     assert first.end == second.begin
 
 
-def test_a_job_that_is_cancelled_as_it_begins_begins_no_longer() -> None:
+def test_cancel_ends_the_initialization_span() -> None:
     tasks = CheckpointedJob()
     tasks.tell("start")
     tasks.tell("cancel")
     assert taken(tasks) == [("JobInitialization", 1.0, 2.0)]
 
 
-def test_of_an_elastic_job_that_restarts_smaller_no_more_tasks_are_awaited() -> None:
+def test_failover_span_of_a_shrunk_elastic_job_awaits_its_fewer_tasks() -> None:
     tasks = ElasticCheckpoints(graph=elastic_graph())
     tasks.tell("start")
     tasks.has(4)
@@ -161,7 +161,7 @@ def test_an_elastic_job_that_grows_is_rescaled() -> None:
     assert "to be scaled" in str(span.attributes["cause"])
 
 
-def test_an_elastic_job_that_grows_as_it_begins_has_not_begun() -> None:
+def test_growth_during_initialization_is_followed_by_a_rescale_span() -> None:
     tasks = ElasticCheckpoints(graph=elastic_graph())
     tasks.tell("start")
     tasks.timer(tasks.has(2))
@@ -176,7 +176,7 @@ def test_an_elastic_job_that_grows_as_it_begins_has_not_begun() -> None:
     assert first.end == second.begin
 
 
-def test_a_take_over_ends_when_it_is_decided_what_goes_on() -> None:
+def test_take_over_span_ends_with_the_decision() -> None:
     tasks = TakenOverJob(job(a=2, restart_strategy=RESTARTS))
     tasks.run()
     tasks.next_job_master()
@@ -227,7 +227,7 @@ def test_each_checkpoint_and_savepoint_is_a_span() -> None:
     assert [span.failure is None for span in spans] == [True, True, False]
 
 
-def test_a_checkpoint_is_told_in_seconds_from_its_trigger_to_its_end() -> None:
+def test_checkpoint_span_is_in_seconds_from_trigger_to_end() -> None:
     over = CheckpointStatistics(7, CheckpointStatus.COMPLETED, False, 5000, 1.5, 2, 2)
     span = checkpoint_span(over)
     assert (span.begin, span.end) == (5.0, 6.5)
@@ -238,7 +238,7 @@ def _told(span: Span) -> tuple[object, ...]:
     return tuple(span.attributes[name] for name in names)
 
 
-def test_spans_that_nobody_takes_do_not_pile_up() -> None:
+def test_untaken_spans_are_bounded() -> None:
     book = SpanBook()
     for number in range(5000):
         book.add(Span("Checkpoint", 0.0, float(number), {}))

@@ -85,7 +85,7 @@ def two_pipelines() -> CheckpointedJob:
 # --- taking them ----------------------------------------------------------------------------------
 
 
-def test_checkpoint_goes_to_coordinators_then_to_sources_and_is_told_to_all() -> None:
+def test_checkpoint_order_is_coordinators_then_sources_then_all_tasks() -> None:
     """CP-02, CP-32"""
     tasks = running()
     actions = tasks.prepare(tasks.tick())
@@ -108,7 +108,7 @@ def test_checkpoint_goes_to_coordinators_then_to_sources_and_is_told_to_all() ->
     assert one(actions, OrderCoordinators) == OrderCoordinators(("a",), CheckpointCompleted(1))
 
 
-def test_tasks_of_one_task_executor_are_told_together() -> None:
+def test_tasks_of_a_task_executor_get_one_checkpoint_message() -> None:
     tasks = CheckpointedJob(slots_each=2)
     tasks.run()
     assert [who for _, who in tasks.orders(tasks.trigger())] == ["a1#0 a2#0 on te0"]
@@ -128,7 +128,7 @@ def test_tasks_of_one_task_executor_are_told_together() -> None:
         (replace(EVERY_MINUTE, is_incremental=False), None, (False, None, True)),
     ],
 )
-def test_barriers_overtake_records_as_the_job_wants_but_not_those_of_savepoints(
+def test_barriers_are_unaligned_as_configured_but_not_for_savepoints(
     checkpoints: CheckpointConfiguration,
     properties: CheckpointProperties | None,
     expected: tuple[bool, float | None, bool],
@@ -201,7 +201,7 @@ def test_tasks_that_have_finished_are_finished_in_the_checkpoint_and_after_a_res
     assert tasks.restored() == {"a1": "1: finished", "b1": "1:/chk-1/b1", "b2": "anew"}
 
 
-def test_barriers_begin_where_nothing_sends_them() -> None:
+def test_trigger_goes_to_tasks_without_running_producers() -> None:
     """At sources, and behind tasks that have finished."""
     tasks = running(
         vertices=(stream_vertex("a", 2), stream_vertex("b", 2), stream_vertex("c", 2)),
@@ -259,7 +259,7 @@ def test_state_that_is_pickled_is_warned_of_once_by_operator() -> None:
     assert tasks.scheduler.progress().warnings == (warning,)
 
 
-def test_overview_is_that_of_the_coordinator() -> None:
+def test_job_details_have_the_checkpoint_overview() -> None:
     tasks = running()
     tasks.take()
     tasks.trigger()
@@ -272,7 +272,7 @@ def test_overview_is_that_of_the_coordinator() -> None:
 # --- restarts -------------------------------------------------------------------------------------
 
 
-def test_region_gets_the_state_of_the_last_checkpoint_and_readers_are_reset_to_it() -> None:
+def test_restarted_region_and_readers_return_to_the_last_checkpoint() -> None:
     """EX-16, EX-07"""
     tasks = two_pipelines()
     tasks.take()
@@ -329,7 +329,7 @@ def test_global_failure_before_the_first_checkpoint_lets_coordinators_begin_anew
     assert {task.restores for task in tasks.tasks.values()} == {1}
 
 
-def test_coordinator_that_dies_is_restored_with_all_tasks_before_it_is_started_again() -> None:
+def test_dead_coordinator_is_restored_with_all_tasks_before_its_start() -> None:
     tasks = two_pipelines()
     tasks.tell("coordinator_started", SOURCES)
     tasks.take()
@@ -417,7 +417,7 @@ def test_pending_checkpoint_is_given_up_by_a_failure_and_none_begins_until_tasks
     assert tasks.scheduler.details().checkpoints.completed == 1  # type: ignore[union-attr]
 
 
-def test_directory_of_a_checkpoint_is_deleted_when_nobody_writes_to_it_any_more() -> None:
+def test_directory_of_a_checkpoint_is_deleted_after_its_last_writer() -> None:
     tasks = two_pipelines()
     tasks.trigger()
     tasks.fail("b2")
@@ -427,7 +427,7 @@ def test_directory_of_a_checkpoint_is_deleted_when_nobody_writes_to_it_any_more(
     assert one(tasks.confirm_cancellations(), DiscardDirectory).directory == "/chk-1"
 
 
-def test_restart_waits_until_it_is_known_whether_a_checkpoint_is_stored() -> None:
+def test_restart_waits_for_the_outcome_of_a_checkpoint_being_stored() -> None:
     """Tasks that went back to the one before it would roll back what it commits."""
     tasks = two_pipelines()
     tasks.take()
@@ -442,7 +442,7 @@ def test_restart_waits_until_it_is_known_whether_a_checkpoint_is_stored() -> Non
     assert one(tasks.log, ResetSubtasks).checkpoint_id == 2
 
 
-def test_restart_goes_back_to_the_one_before_when_it_is_certainly_not_stored() -> None:
+def test_restart_uses_the_previous_checkpoint_if_the_last_is_not_stored() -> None:
     tasks = two_pipelines()
     tasks.take()
     tasks.trigger()
@@ -455,7 +455,7 @@ def test_restart_goes_back_to_the_one_before_when_it_is_certainly_not_stored() -
     assert tasks.restored()["b2"] == "1:/chk-1/b2"
 
 
-def test_restart_that_waits_for_tasks_and_delay_is_not_carried_out_when_it_is_stored() -> None:
+def test_stored_checkpoint_does_not_shorten_the_restart_delay() -> None:
     tasks = two_pipelines()
     tasks.trigger()
     tasks.acknowledge(1)
@@ -495,7 +495,7 @@ def test_job_that_fails_to_restore_is_not_restarted() -> None:
     assert one(tasks.log, CloseCheckpointStores).status is JobStatus.FAILED
 
 
-def test_a_job_with_checkpoints_and_without_notes_says_that_it_begins_from_the_last_one() -> None:
+def test_take_over_without_notes_says_that_the_last_checkpoint_is_used() -> None:
     """Also if no TaskExecutor has reported yet that its tasks run."""
     tasks = CheckpointedJob()
     tasks.scheduler.checkpoints_recovered([completed(3, "a", "b")])
@@ -511,7 +511,7 @@ def test_a_job_that_began_from_a_savepoint_and_has_no_notes_has_lost_nothing() -
     assert tasks.scheduler.exceptions() == ()
 
 
-def test_what_was_finished_cannot_read_what_was_not() -> None:
+def test_job_with_a_finished_reader_of_an_unfinished_operator_fails() -> None:
     """CP-40: what that puts out would be lost."""
     operators = [
         checkpointed.operator("a", checkpointed.keyed_by_range("/a", 128, 2)),
@@ -580,7 +580,7 @@ def test_job_without_checkpoints_to_begin_with_restores_nothing() -> None:
     assert set(tasks.restored().values()) == {"anew"}
 
 
-def test_tasks_have_the_max_parallelism_of_the_state_that_they_begin_with() -> None:
+def test_tasks_get_the_max_parallelism_of_their_restored_state() -> None:
     """CP-36: senders of keyed records, too."""
     tasks = CheckpointedJob(checkpointed_graph())
     tasks.scheduler.checkpoints_recovered([completed(5, "b", max_parallelism=64)])
@@ -600,7 +600,7 @@ def test_tasks_have_the_max_parallelism_of_the_state_that_they_begin_with() -> N
     assert [operator.max_parallelism for operator in operators] == [128, 64]
 
 
-def test_vertex_whose_max_parallelism_changes_is_sent_again_with_those_that_send_to_it() -> None:
+def test_vertex_with_changed_max_parallelism_is_sent_again_with_producers() -> None:
     tasks = running(edges=["a -> b"])
     (b,) = [v for v in tasks.scheduler._graph.vertices if v.vertex.name == "b"]
     b.max_parallelism = 64
@@ -612,7 +612,7 @@ def test_vertex_whose_max_parallelism_changes_is_sent_again_with_those_that_send
     assert {p.version for p in parts if isinstance(p.content, VertexInformation)} == {1}
 
 
-def test_max_parallelism_that_somebody_has_set_must_be_that_of_the_state() -> None:
+def test_configured_max_parallelism_that_differs_from_state_fails_the_job() -> None:
     """CP-36"""
     vertices = stream_vertex("a", 2), stream_vertex("b", 2, max_parallelism=32)
     tasks = CheckpointedJob(checkpointed_graph(*vertices))
@@ -669,7 +669,7 @@ def test_job_that_takes_no_checkpoints_cannot_start_from_a_savepoint() -> None:
         (CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION, []),
     ],
 )
-def test_end_of_the_job_discards_what_is_not_to_be_retained_before_it_is_told(
+def test_job_end_discards_unretained_checkpoints_before_its_report(
     retention: CheckpointRetentionPolicy, discarded: list[int]
 ) -> None:
     """CP-29, CP-33"""
@@ -700,7 +700,7 @@ def test_suspended_job_discards_no_checkpoint() -> None:
     assert one(actions, CloseCheckpointStores).status is JobStatus.SUSPENDED
 
 
-def test_checkpoint_that_is_being_stored_at_the_end_is_treated_as_the_others_were() -> None:
+def test_checkpoint_stores_close_after_the_pending_store_at_the_job_end() -> None:
     tasks = running()
     tasks.trigger()
     tasks.acknowledge(1)
@@ -736,7 +736,7 @@ def test_job_that_is_stopped_with_a_savepoint_takes_no_more_checkpoints_and_fini
     assert only(tasks.log, DiscardCheckpoint) == []
 
 
-def test_job_that_does_not_end_with_its_savepoint_goes_on_from_it_as_a_whole() -> None:
+def test_job_that_fails_to_end_with_its_savepoint_restarts_from_it() -> None:
     """E2E-06: a task fails before it has ended with the savepoint, and one of another region has.
     Who stops the job is told."""
     tasks = two_pipelines()
@@ -753,7 +753,7 @@ def test_job_that_does_not_end_with_its_savepoint_goes_on_from_it_as_a_whole() -
     assert only(tasks.tick(), PrepareCheckpoint) != []
 
 
-def test_job_of_which_a_task_fails_while_its_last_savepoint_is_stored_goes_on_as_a_whole() -> None:
+def test_task_failure_while_last_savepoint_is_stored_restarts_all_tasks() -> None:
     """E2E-06: it did not stop, and who stops it is told so, though the savepoint is complete.
     Tasks of the other region end with it, and are restarted, too."""
     tasks = two_pipelines()
@@ -771,7 +771,7 @@ def test_job_of_which_a_task_fails_while_its_last_savepoint_is_stored_goes_on_as
 
 
 @pytest.mark.parametrize("end", ["cancel", "suspend"])
-def test_who_stops_a_job_that_is_ended_otherwise_is_told_where_the_savepoint_is(end: str) -> None:
+def test_stop_of_a_job_ended_otherwise_reports_the_savepoint_path(end: str) -> None:
     tasks = running()
     tasks.take(synchronous_savepoint(is_drain=False))
     tasks.finish("a1")
@@ -808,7 +808,7 @@ def test_periodic_checkpoints_pause_while_the_job_does_not_run() -> None:
     assert only(tasks.tick(), PrepareCheckpoint) != []
 
 
-def test_job_without_an_interval_takes_them_on_request_only() -> None:
+def test_job_without_interval_takes_checkpoints_on_request_only() -> None:
     tasks = running(checkpoints=CheckpointConfiguration())
     assert only(tasks.log, StartCheckpointTimer) == []
     tasks.take()

@@ -152,6 +152,7 @@ class CheckpointedTasksMachine(TasksMachine):
         self.graph = execution_graph(vertices=vertices, edges=edges)
         self.regions = PipelinedRegions(self.graph)
         self.tasks = self.new_job(graph)
+        self.tasks.sources_start = False
         self.timers, self.cancelled, self.kept = [], set(), {}
         self.preparing: list[PrepareCheckpoint] = []
         self.asked: list[SnapshotCoordinators] = []
@@ -568,6 +569,9 @@ class CheckpointedTasksMachine(TasksMachine):
             for attempt_id, task in self.tasks.tasks.items():
                 if self.is_current(attempt_id) and attempt_id not in self.cancelled:
                     assert task.restores == self.restores
+
+    def sources_are_awaited(self) -> bool:
+        return bool(self.starting)
 
     def go_on(self) -> None:
         while self.preparing:

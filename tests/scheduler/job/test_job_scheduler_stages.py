@@ -72,7 +72,7 @@ def shortage(unfulfillable: bool) -> ResourceShortage:
 # --- the way to the end ---------------------------------------------------------------------------
 
 
-def test_started_job_requests_the_bundles_of_one_worker_group_and_waits_for_them() -> None:
+def test_started_job_requests_the_bundles_of_one_worker_group() -> None:
     job = JobUnderTest()
     wanted = one(job.tell("start"), SlotRequests)
     assert (wanted.profile, wanted.constraint) == (SMALL, SameWorkerGroup("default", 2))
@@ -93,7 +93,7 @@ def test_starting_twice_is_an_error() -> None:
         job.tell("start")
 
 
-def test_subtasks_are_deployed_to_the_slot_of_their_bundle_when_all_are_there() -> None:
+def test_subtasks_are_deployed_to_their_bundles_once_all_slots_came() -> None:
     job = JobUnderTest().start()
     actions = job.give()
     assert job.deployed(actions) == "stage1#0 stage2#0"
@@ -116,7 +116,7 @@ def test_execution_runs_when_its_executor_is_registered() -> None:
     assert info.location == "te1-g bundle 1 on 10.0.0.1"
 
 
-def test_job_is_finished_when_its_stage_is_and_the_coordinator_is_gone() -> None:
+def test_job_finishes_once_its_stage_finished_and_the_driver_is_gone() -> None:
     """EG-11."""
     job = JobUnderTest().run()
     actions = job.says(RESULT)
@@ -193,7 +193,7 @@ def test_stages_of_different_size_share_a_worker_group_as_large_as_the_widest() 
     assert [s.location.bundle_index for s in one(job.give(), StartCoordinator).slots] == [0, 1, 2]
 
 
-def test_stages_of_different_groups_run_at_the_same_time_in_worker_groups_of_their_own() -> None:
+def test_stages_of_different_groups_run_concurrently_in_own_worker_groups() -> None:
     other = replace(spark_vertex(2, 1), slot_sharing_group="other")
     job = JobUnderTest(spark_job(spark_vertex(1), other))
     wanted = only(job.tell("start"), SlotRequests)
@@ -204,7 +204,7 @@ def test_stages_of_different_groups_run_at_the_same_time_in_worker_groups_of_the
     assert len(only(job.give(), StartCoordinator)) == 2
 
 
-def test_details_name_the_worker_group_of_the_last_stage_that_has_had_one() -> None:
+def test_details_name_the_worker_group_of_the_latest_stage() -> None:
     second = replace(spark_vertex(2, 1), slot_sharing_group="other")
     job = JobUnderTest(spark_job(spark_vertex(1), second)).start()
     assert job.scheduler.details().worker_group is None
@@ -244,7 +244,7 @@ def mixed(restarts: int = 5) -> JobUnderTest:
     return JobUnderTest(graph)
 
 
-def test_tasks_read_what_a_finished_spark_stage_has_written() -> None:
+def test_tasks_read_the_result_of_a_finished_spark_stage() -> None:
     job = mixed().deploy()
     assert job.deployed(job.finish_stage()) == "", "slots of another group are asked for"
     assert job.deployed(job.give()) == "b1#0 b2#0"
@@ -255,7 +255,7 @@ def test_tasks_read_what_a_finished_spark_stage_has_written() -> None:
     assert (locations.data_set_id, locations.coordinator_attempt) == (data_set_id(1), 0)
 
 
-def test_spark_stage_is_told_where_the_results_are_that_it_reads() -> None:
+def test_spark_stage_gets_the_locations_of_its_inputs() -> None:
     job = mixed().deploy()
     job.finish_stage()
     job.give()
@@ -305,7 +305,7 @@ def test_files_of_tasks_outlive_the_task_executors_that_wrote_them() -> None:
     assert job.lose_task_executor("te2") == []
 
 
-def test_lost_result_that_a_spark_stage_reads_is_produced_again_and_the_stage_begins_anew() -> None:
+def test_lost_input_of_a_spark_stage_is_reproduced_and_the_stage_restarts() -> None:
     """FO-04."""
     last = spark_vertex(2).vertex_id
     job = mixed().deploy()
@@ -348,7 +348,7 @@ def test_spark_stage_within_a_pipelined_region_is_refused() -> None:
 # --- slots ----------------------------------------------------------------------------------------
 
 
-def test_shortage_is_the_reason_for_waiting_until_it_is_over() -> None:
+def test_shortage_is_the_pending_reason_until_it_ends() -> None:
     job = JobUnderTest().start()
     assert job.tell("resources_short", (shortage(False),)) == []
     assert job.scheduler.details().pending_reason == "2 slots are missing."

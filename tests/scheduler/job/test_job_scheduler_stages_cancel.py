@@ -39,7 +39,7 @@ def test_cancel_stops_a_coordinator_that_is_still_starting() -> None:
     one(job.stopped(), JobEnded)
 
 
-def test_cancel_of_a_job_that_waits_for_slots_ends_it_at_once() -> None:
+def test_cancel_of_a_job_waiting_for_slots_ends_it_at_once() -> None:
     """EX-03."""
     ended = one(JobUnderTest().start().tell("cancel"), JobEnded)
     assert ended.result.status is JobStatus.CANCELED
@@ -108,7 +108,7 @@ def test_global_failure_restarts_by_the_strategy() -> None:
 
 
 @pytest.mark.parametrize("situation", ["waiting", "running", "restarting", "failing", "cancelling"])
-def test_suspended_job_ends_suspended_whatever_it_was_doing(situation: str) -> None:
+def test_suspended_job_ends_suspended_in_any_situation(situation: str) -> None:
     """EX-08."""
     restarts = FixedDelayRestart(0 if situation == "failing" else 1)
     job = JobUnderTest(strategy=restarts)

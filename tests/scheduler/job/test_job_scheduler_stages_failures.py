@@ -55,13 +55,13 @@ def test_lost_executor_is_a_new_attempt_and_the_job_goes_on() -> None:
     assert freed.allocations == (allocation(0), allocation(1)), "the new attempt had its slot"
 
 
-def test_executor_that_was_lost_and_is_back_in_one_report_is_a_new_attempt() -> None:
+def test_executor_replaced_between_reports_is_a_new_attempt() -> None:
     job = JobUnderTest().run()
     job.executors(executor(0, pid=500), executor(1))
     assert job.stage_states() == ["RUNNING 1", "RUNNING 0"]
 
 
-def test_lost_coordinator_cancels_the_stage_and_restarts_it_when_all_tasks_have_ended() -> None:
+def test_lost_coordinator_restarts_its_stage_once_all_its_tasks_have_ended() -> None:
     job = JobUnderTest(strategy=FixedDelayRestart(1, 2.0)).run()
     actions = job.lost()
     assert one(actions, StartTimer).delay == 2.0
@@ -78,7 +78,7 @@ def test_lost_coordinator_cancels_the_stage_and_restarts_it_when_all_tasks_have_
     assert job.scheduler.details().restarts == 1
 
 
-def test_restart_waits_for_its_delay_and_is_told_as_restarting() -> None:
+def test_job_is_restarting_during_the_restart_delay() -> None:
     """EX-17."""
     job = JobUnderTest(strategy=FixedDelayRestart(1, 2.0)).run()
     job.lost()
@@ -102,7 +102,7 @@ def test_failed_stage_fails_the_job_when_no_restart_is_left() -> None:
     assert (result.failure, result.failure_traceback) == ("ValueError: no", "Traceback ...")
 
 
-def test_tasks_of_a_stage_whose_function_failed_have_failed_with_its_error() -> None:
+def test_tasks_of_a_failed_stage_have_the_error_of_its_function() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
     actions = job.tell("coordinator_told", driver(), FAILURE)
     assert job.cancelled(actions) == "stage1#0 stage2#0"
@@ -171,7 +171,7 @@ def test_failed_deployment_fails_the_stage_with_its_cause() -> None:
     )
 
 
-def test_cancel_that_cannot_be_told_counts_as_canceled() -> None:
+def test_task_whose_cancel_cannot_be_sent_counts_as_canceled() -> None:
     """EX-04."""
     job = JobUnderTest(strategy=NO_RESTART).run()
     job.tell("cancel")

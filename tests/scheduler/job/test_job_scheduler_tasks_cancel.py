@@ -18,7 +18,7 @@ from tests.scheduler.graphs import job
 from tests.scheduler.tasks_under_test import TasksUnderTest, stream
 
 
-def test_cancelled_job_waits_for_its_tasks_with_one_message_per_task_executor() -> None:
+def test_cancelled_job_sends_one_message_per_task_executor_and_waits() -> None:
     """EX-04."""
     tasks = TasksUnderTest(job(a=4, b=4, edges=["a -> b"]), slots_each=2).run()
     actions = tasks.tell("cancel")
@@ -55,7 +55,7 @@ def test_report_of_a_running_task_after_cancel_changes_nothing() -> None:
     assert tasks.states() == "a1:CANCELED#0"
 
 
-def test_cancel_while_restarting_waits_for_what_still_runs_and_the_restart_does_nothing() -> None:
+def test_cancel_while_restarting_awaits_tasks_and_drops_the_restart() -> None:
     """EX-10."""
     tasks = stream(a=2).run()
     restart = one(tasks.fail("a1"), StartTimer)
@@ -66,7 +66,7 @@ def test_cancel_while_restarting_waits_for_what_still_runs_and_the_restart_does_
 
 
 @pytest.mark.parametrize("situation", ["created", "waiting", "running", "restarting", "cancelling"])
-def test_suspended_job_cancels_what_runs_once_and_ends_suspended(situation: str) -> None:
+def test_suspended_job_cancels_running_tasks_once_and_ends_suspended(situation: str) -> None:
     """EX-08."""
     tasks = stream(a=2)
     if situation == "waiting":

@@ -82,9 +82,7 @@ def test_pointwise_regions_of_a_batch_do_not_wait_for_each_other() -> None:
     assert tasks.deployed(tasks.give()) == "b2#0"
 
 
-def test_one_message_per_task_executor_carries_all_its_deployments_and_each_shared_part_once() -> (
-    None
-):
+def test_each_task_executor_gets_one_message_with_shared_parts_once() -> None:
     tasks = TasksUnderTest(job(a=4, b=4, edges=["a -> b"]), slots_each=2)
     tasks.tell("start")
     messages = only(tasks.give(), DeployTasks)
@@ -157,7 +155,7 @@ def test_task_executor_that_missed_a_message_of_the_past_is_sent_all_parts_again
     assert len(one(tasks.restart(), DeployTasks).deployments.parts) == 2
 
 
-def test_vertex_information_says_what_its_tasks_read_and_write() -> None:
+def test_vertex_information_has_the_inputs_and_results_of_its_tasks() -> None:
     tasks = stream(a=2, b=3, c=3, edges=["a -> b", "b --> c"])
     tasks.tell("start")
     parts = one(tasks.give(3)[:1], DeployTasks).deployments.parts
@@ -170,7 +168,7 @@ def test_vertex_information_says_what_its_tasks_read_and_write() -> None:
     assert [(r.data_set_id, r.consumers[0].parallelism) for r in b.results] == [(data_set_id(2), 3)]
 
 
-def test_co_located_subtasks_get_one_and_the_same_slot() -> None:
+def test_co_located_subtasks_get_the_same_slot() -> None:
     """EG-09."""
     vertices = (
         python_vertex("x", 1),
@@ -228,7 +226,7 @@ def test_slot_that_is_lost_while_its_region_waits_is_asked_for_again() -> None:
     assert tasks.scheduler.details().exceptions == ()
 
 
-def test_slot_of_a_region_that_is_restarted_while_it_waits_goes_back_and_deploys_nothing() -> None:
+def test_slot_for_a_region_restarted_meanwhile_goes_back_unused() -> None:
     """EX-15."""
     tasks = stream(a=2, b=2, edges=["a -> b"])
     tasks.tell("start")
@@ -245,7 +243,7 @@ def test_slot_of_a_region_that_is_restarted_while_it_waits_goes_back_and_deploys
     assert len(tasks.deployed(tasks.restart()).split()) == 4
 
 
-def test_slot_is_back_before_anything_follows_from_the_end_of_its_task() -> None:
+def test_slot_is_returned_before_other_actions_of_its_tasks_end() -> None:
     """EX-06."""
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     actions = tasks.finish("a1")
@@ -257,7 +255,7 @@ def test_slot_is_back_before_anything_follows_from_the_end_of_its_task() -> None
     assert kinds.index(ReturnSlots) < kinds.index(JobEnded)
 
 
-def test_restarted_tasks_ask_for_the_slot_that_they_had() -> None:
+def test_restarted_tasks_prefer_their_previous_slot() -> None:
     tasks = stream(a=1).run()
     tasks.fail("a1")
     tasks.confirm_cancellations()
@@ -288,7 +286,7 @@ def test_job_that_is_being_restarted_is_not_pending_though_a_region_waits() -> N
     assert tasks.scheduler.details().pending_reason is not None
 
 
-def test_tasks_that_one_event_deploys_and_cancels_are_deployed_before_they_are_cancelled() -> None:
+def test_tasks_deployed_and_cancelled_by_one_event_are_deployed_first() -> None:
     """The order was the other way round: the task ran on, and its end was waited for."""
     tasks = TasksUnderTest(replace(job(a=2), restart_all=True, restart_strategy=None))
     tasks.tell("start")
@@ -309,7 +307,7 @@ def test_tasks_that_one_event_deploys_and_cancels_are_deployed_before_they_are_c
     assert ExecutionState.CANCELING.name in tasks.states()
 
 
-def test_what_concerns_an_execution_graph_goes_out_before_the_next_one_takes_its_place() -> None:
+def test_actions_of_an_execution_graph_go_out_before_the_next_graph_opens() -> None:
     outbox, first = Outbox(), execution_graph(a=1)
     partition = ResultPartitionID(GRAPH, data_set_id(1), 0, 0)
     record = JobRecord(first.job_graph, 0.0, 0.0)

@@ -8,13 +8,14 @@ import pytest
 
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ResourceID, ResultPartitionID
+from flinkray.core.outlook import ProgramError
 from flinkray.rpc.wire import codec
 from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.job_graph import ExponentialDelayRestart, FixedDelayRestart
 from flinkray.scheduler.job.job_execution import JobExecution
 from flinkray.scheduler.job.job_record import JobRecord
-from flinkray.scheduler.job.job_scheduler_actions import JobEnded, StartTimer
+from flinkray.scheduler.job.job_scheduler_actions import JobEnded, JobRestarts, StartTimer
 from flinkray.scheduler.job.transitions import CoordinatorEnded
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
@@ -32,7 +33,7 @@ TE0 = ResourceID("te0")
 # --- failures -------------------------------------------------------------------------------------
 
 
-def test_failure_restarts_its_region_and_leaves_the_others_alone() -> None:
+def test_task_failure_restarts_only_its_region() -> None:
     """FO-03."""
     tasks = stream(a=3, b=3, edges=["a --> b"]).run()
     actions = tasks.fail("b2", "out of luck")
@@ -59,7 +60,7 @@ def test_job_is_restarting_as_long_as_one_region_waits() -> None:
     assert (details.status, details.restarts) == (JobStatus.RUNNING, 2)
 
 
-def test_task_executor_that_dies_is_one_failure_with_the_others_beside_it() -> None:
+def test_dead_task_executor_is_one_failure_with_concurrent_ones() -> None:
     """JM-04."""
     tasks = TasksUnderTest(job(a=4, restart_strategy=FixedDelayRestart(1)), slots_each=2).run()
     tasks.lose_task_executor("te0")
@@ -90,7 +91,7 @@ def test_jitter_comes_from_outside() -> None:
     assert one(tasks.fail("a1"), StartTimer).delay == 5.0
 
 
-def test_failure_of_what_is_cancelled_for_a_restart_is_told_beside_it() -> None:
+def test_failure_of_a_task_cancelled_for_a_restart_is_concurrent() -> None:
     """EX-05."""
     tasks = stream(a=1, b=1, edges=["a -> b"]).run()
     tasks.fail("a1", "first")
@@ -133,9 +134,7 @@ def test_unreadable_partition_of_an_older_attempt_restarts_its_reader_alone() ->
     assert tasks.deployed(tasks.restart()) == "b1#1"
 
 
-def test_results_lost_with_their_task_executor_are_produced_again_before_anyone_misses_them() -> (
-    None
-):
+def test_results_lost_with_a_task_executor_are_reproduced_before_any_read() -> None:
     """FO-05."""
     tasks = stream(restarts=1, a=2, b=1, edges=["a => b"]).run()
     tasks.finish("a1")
@@ -172,7 +171,7 @@ def test_partitions_that_are_found_missing_together_are_produced_again_together(
     assert tasks.deployed(tasks.restart()) == "a1#1 a3#1"
 
 
-def test_results_that_nobody_needs_any_more_may_be_lost() -> None:
+def test_loss_of_unneeded_results_causes_no_restart() -> None:
     tasks = stream(a=1, b=1, c=1, edges=["a => b", "b => c"]).run()
     tasks.finish("a1")
     tasks.give()
@@ -215,7 +214,7 @@ def test_global_failure_restarts_everything_that_was_begun() -> None:
     assert tasks.states() == "a1:DEPLOYING#1 b1:CREATED#1 c1:CREATED#0"
 
 
-def test_failure_that_would_happen_again_fails_the_job_with_what_it_was_caused_by() -> None:
+def test_failure_with_a_restart_suppressing_cause_fails_the_job() -> None:
     """FO-15."""
     tasks = stream(a=1, b=1, edges=["a -> b"]).run()
     wrapped = Failure("outer", cause=Failure("inner", suppress_restarts=True))
@@ -283,3 +282,67 @@ def test_region_that_has_ended_cannot_end_again() -> None:
     execution = JobExecution(graph, PipelinedRegions(graph), record, PendingRestarts())
     with pytest.raises(IllegalTransitionError, match="region 0 has ended twice"):
         execution.coordinator_ended(CoordinatorEnded(0, ()), 1.0)
+
+
+PROGRAM_ERROR = ProgramError("KeyError at a.py:1: 'x'")
+FOR_EVER = ExponentialDelayRestart(initial_backoff=0.1, jitter_factor=0.0)
+
+
+def test_same_error_of_the_program_after_every_restart_fails_the_job() -> None:
+    tasks = TasksUnderTest(job(a=1, b=1, restart_strategy=FOR_EVER)).run()
+    for _ in range(2):
+        tasks.fail("a1", program_error=PROGRAM_ERROR)
+        assert tasks.status is JobStatus.RESTARTING
+        tasks.restart()
+    tasks.fail("a1", "KeyError: 'x'", program_error=PROGRAM_ERROR)
+    tasks.confirm_cancellations()
+    assert tasks.ended is not None
+    failure = tasks.ended.result.failure
+    assert failure is not None
+    assert failure.startswith("KeyError: 'x'\nThe job is not restarted any more: 3 attempts")
+
+
+def test_error_about_a_file_fails_the_job_only_after_a_time() -> None:
+    tasks = TasksUnderTest(job(a=1, restart_strategy=FOR_EVER)).run()
+    missing = ProgramError("FileNotFoundError at a.py:1: 'x'", may_pass=True)
+    begun, attempts = tasks.now, 0
+    while tasks.ended is None:
+        tasks.fail("a1", program_error=missing)
+        attempts += 1
+        if tasks.ended is None:
+            tasks.restart()
+            tasks.now += 2.0
+    assert attempts > 3
+    assert 30.0 <= tasks.now - begun < 40.0
+    failure = tasks.ended.result.failure
+    assert f"{attempts} attempts have ended with this error" in str(failure)
+
+
+def test_errors_of_the_moment_are_answered_with_restarts_for_ever() -> None:
+    tasks = TasksUnderTest(job(a=1, restart_strategy=FOR_EVER)).run()
+    for _ in range(9):
+        tasks.fail("a1")
+        tasks.restart()
+    assert tasks.scheduler.restarts == 9
+
+
+def test_strategy_with_an_end_of_its_own_decides_alone() -> None:
+    tasks = stream(restarts=5, a=1).run()
+    for _ in range(5):
+        tasks.fail("a1", program_error=PROGRAM_ERROR)
+        tasks.restart()
+    assert one(tasks.fail("a1", program_error=PROGRAM_ERROR), JobEnded).result.failure == "it broke"
+
+
+def test_each_restart_is_reported_with_number_task_and_cause() -> None:
+    tasks = TasksUnderTest(job(a=2, restart_strategy=FOR_EVER)).run()
+    traceback = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyError: 1'
+    tasks.fail("a2", f"{traceback}\nin operator 'a'")
+    tasks.restart()
+    tasks.fail("a1", "no connection")
+    told = [action for action in tasks.log if isinstance(action, JobRestarts)]
+    assert [(each.number, each.cause) for each in told] == [
+        (1, "a (2/2): KeyError: 1; in operator 'a'"),
+        (2, "a (1/2): no connection"),
+    ]
+    assert tasks.scheduler.progress().restart_causes == tuple(each.cause for each in told)

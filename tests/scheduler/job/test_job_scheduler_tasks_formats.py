@@ -133,7 +133,7 @@ def test_failed_finalisation_is_a_global_failure() -> None:
     assert len(tasks.deployed(tasks.restart()).split()) == 4
 
 
-def test_finalisation_after_a_failed_one_is_asked_of_another_process() -> None:
+def test_finalisation_is_repeated_in_another_process_after_a_failure() -> None:
     """The user's code may have left anything in the one before."""
     tasks = started()
     tasks.finish("a1 a2 b1 b2")
@@ -157,7 +157,7 @@ def test_lost_process_fails_the_job_while_a_format_is_at_work_and_is_not_missed_
     assert tasks.scheduler.exceptions()[-1].text == text
 
 
-def test_splits_are_handed_out_near_ones_first_and_each_once() -> None:
+def test_input_splits_are_handed_out_once_and_local_ones_first() -> None:
     """JM-12."""
     tasks = started()
     first = tasks.attempt("a1")
@@ -167,7 +167,7 @@ def test_splits_are_handed_out_near_ones_first_and_each_once() -> None:
     assert tasks.scheduler.request_next_input_split(tasks.attempt("b1"), 0) is None
 
 
-def test_attempt_that_is_not_current_is_given_no_split_and_not_told_that_there_is_none() -> None:
+def test_past_attempt_gets_an_error_instead_of_an_input_split() -> None:
     """JM-12: told that there are no more it would finish, with part of its input."""
     tasks = started()
     current = tasks.attempt("a1")
@@ -206,7 +206,7 @@ def test_global_failover_hands_out_all_splits_again() -> None:
     assert split_numbers(tasks, tasks.attempt("a1"), 1) == [None]
 
 
-def test_another_process_is_asked_when_one_is_lost_while_it_initializes() -> None:
+def test_process_lost_during_format_initialization_is_replaced() -> None:
     """Seed 2 of the whole cluster: nothing ran yet, and the job was FAILED."""
     tasks = TasksUnderTest(with_format())
     tasks.tell("start")
@@ -241,7 +241,7 @@ def test_job_that_is_cancelled_while_no_process_initializes_starts_none() -> Non
     assert tasks.tell("timer", pause.key) == []
 
 
-def test_what_a_process_that_cannot_be_reached_was_to_initialize_another_is_asked_for() -> None:
+def test_unreachable_formats_coordinator_is_replaced_by_a_new_attempt() -> None:
     tasks = TasksUnderTest(with_format())
     tasks.tell("start")
     tasks.tell("coordinator_started", FORMATS)

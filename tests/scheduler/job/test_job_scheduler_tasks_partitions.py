@@ -41,7 +41,7 @@ def test_blocking_result_is_kept_when_a_reader_runs_again() -> None:
     assert tasks.released(tasks.finish("b1")) == ["1.0#0 on te0"]
 
 
-def test_released_result_is_produced_again_when_it_is_needed_again() -> None:
+def test_released_result_is_reproduced_when_needed_again() -> None:
     """FO-05."""
     tasks = stream(a=1, b=1, c=1, edges=["a => b", "b => c"]).run()
     tasks.finish("a1")
@@ -59,7 +59,7 @@ def test_results_of_a_producer_that_runs_again_are_released() -> None:
     assert tasks.released(tasks.tell("global_failure", Failure("all"))) == ["1.0#0 on te0"]
 
 
-def test_what_a_task_that_finishes_while_it_is_cancelled_leaves_is_released() -> None:
+def test_results_of_a_task_that_finishes_during_its_cancel_are_released() -> None:
     """It stayed until the end of the job."""
     tasks = stream(a=2, b=1, edges=["a => b"]).run()
     tasks.tell("global_failure", Failure("all"))
@@ -68,7 +68,7 @@ def test_what_a_task_that_finishes_while_it_is_cancelled_leaves_is_released() ->
     assert tasks.states() == "a1:CANCELED#0 a2:CANCELED#0 b1:CREATED#0"
 
 
-def test_what_a_task_leaves_that_could_not_be_cancelled_is_released() -> None:
+def test_results_of_a_task_with_a_failed_cancel_are_released() -> None:
     """It counts as cancelled, and may finish all the same."""
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     tasks.tell("global_failure", Failure("all"))
@@ -79,7 +79,7 @@ def test_what_a_task_leaves_that_could_not_be_cancelled_is_released() -> None:
     assert tasks.states() == "a1:CANCELED#0 b1:CREATED#0"
 
 
-def test_what_a_task_leaves_whose_deployment_was_not_answered_is_released() -> None:
+def test_results_of_a_task_with_an_unanswered_deployment_are_released() -> None:
     tasks = stream(a=1, b=1, edges=["a => b"])
     tasks.tell("start")
     tasks.give()
@@ -96,7 +96,7 @@ def test_result_of_a_task_that_reports_its_end_twice_is_kept() -> None:
     assert tasks.scheduler.holds_partitions_on(tasks.where[tasks.attempt("a1")])
 
 
-def test_end_of_the_job_releases_what_is_left() -> None:
+def test_job_end_releases_the_remaining_results() -> None:
     """JM-21."""
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     tasks.finish("a1")
@@ -105,7 +105,7 @@ def test_end_of_the_job_releases_what_is_left() -> None:
     assert isinstance(actions[-1], JobEnded)
 
 
-def test_state_of_a_producer_is_told() -> None:
+def test_partition_state_is_the_state_of_its_producer() -> None:
     """JM-13."""
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     partition = ResultPartitionID(GRAPH, data_set_id(1), 0, 0)

@@ -27,7 +27,7 @@ TE0 = ResourceID("te0")
 SHORTAGE = ResourceShortage(2, SMALL, "Two slots are missing.", False, LARGE, LARGE, LARGE)
 
 
-def test_reports_beside_one_of_another_graph_count() -> None:
+def test_report_of_another_graph_does_not_affect_others_in_the_message() -> None:
     """EX-11."""
     tasks = stream(a=2)
     tasks.tell("start")
@@ -56,7 +56,7 @@ def test_a_task_that_fails_without_a_cause_is_named() -> None:
     assert entry.text == "a (1/1) failed without a cause"
 
 
-def test_reports_of_one_event_are_read_though_one_of_them_has_ended_before() -> None:
+def test_report_of_an_ended_task_does_not_affect_others_in_the_message() -> None:
     """EX-11."""
     tasks = stream(a=2).run()
     ended, running = tasks.attempt("a1"), tasks.attempt("a2")
@@ -65,7 +65,7 @@ def test_reports_of_one_event_are_read_though_one_of_them_has_ended_before() -> 
     assert tasks.status is JobStatus.FINISHED
 
 
-def test_report_that_a_task_has_finished_which_was_never_deployed_fails_it() -> None:
+def test_finish_report_of_an_undeployed_task_fails_the_task() -> None:
     tasks = stream(0, a=2)
     tasks.tell("start")
     tasks.give(1)
@@ -76,7 +76,7 @@ def test_report_that_a_task_has_finished_which_was_never_deployed_fails_it() -> 
     assert [entry.text for entry in tasks.scheduler.exceptions()] == [text]
 
 
-def test_failure_that_would_happen_again_goes_before_those_reported_with_it() -> None:
+def test_restart_suppressing_failure_precedes_those_reported_with_it() -> None:
     """FO-15: it is the job's cause, and the others are told beside it."""
     tasks = stream(a=2).run()
     first, second = tasks.attempt("a1"), tasks.attempt("a2")
@@ -91,7 +91,7 @@ def test_failure_that_would_happen_again_goes_before_those_reported_with_it() ->
     assert (entry.text, [beside.text for beside in entry.concurrent]) == ("lasting", ["passing"])
 
 
-def test_second_failure_of_a_failing_job_is_told_and_is_not_its_cause() -> None:
+def test_second_failure_of_a_failing_job_is_listed_but_not_its_cause() -> None:
     tasks = stream(0, a=2).run()
     tasks.fail("a1", "first")
     assert tasks.status is JobStatus.FAILING
@@ -102,7 +102,7 @@ def test_second_failure_of_a_failing_job_is_told_and_is_not_its_cause() -> None:
     assert [entry.text for entry in tasks.ended.details.exceptions] == ["first", "second"]
 
 
-def test_global_failure_of_a_job_that_is_cancelled_fails_it() -> None:
+def test_global_failure_during_the_cancel_fails_the_job() -> None:
     tasks = stream(a=1).run()
     tasks.tell("cancel")
     tasks.tell("global_failure", Failure("the store is gone"))
@@ -112,7 +112,7 @@ def test_global_failure_of_a_job_that_is_cancelled_fails_it() -> None:
     assert tasks.ended.result.failure == "the store is gone"
 
 
-def test_task_that_fails_while_its_job_is_cancelled_is_told_and_fails_nothing() -> None:
+def test_task_failure_during_the_cancel_is_listed_but_fails_no_job() -> None:
     """JM-22."""
     tasks = stream(a=2).run()
     tasks.tell("cancel")
@@ -172,7 +172,7 @@ def persistent() -> TasksUnderTest:
     return TasksUnderTest(job(vertices=[vertex], job_type=JobType.BATCH)).run()
 
 
-def test_persistent_results_of_a_finished_job_are_promoted_where_they_are() -> None:
+def test_persistent_results_of_a_finished_job_are_promoted() -> None:
     tasks = persistent()
     tasks.finish("a1")
     actions = tasks.finish("a2")
@@ -210,7 +210,7 @@ def test_task_executor_that_was_away_gets_the_parts_that_tasks_have_in_common_ag
     assert tasks.states() == "a1:DEPLOYING#0 a2:DEPLOYING#0"
 
 
-def test_nothing_of_a_report_about_another_job_is_believed() -> None:
+def test_report_of_a_task_of_another_graph_is_ignored() -> None:
     tasks = stream(a=1).run()
     told = TaskExecutionState(
         JOB,

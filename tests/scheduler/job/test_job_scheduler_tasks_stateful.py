@@ -333,8 +333,9 @@ class TasksMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_reserved_slot_is_lost_sight_of(self) -> None:
-        """A slot is reserved only while something uses it or waits for the rest of its region."""
-        if hasattr(self, "graph") and not self.tasks.wanted:
+        """A slot is reserved only while something uses it, or waits for the rest of its region or
+        for the coordinator of the sources."""
+        if hasattr(self, "graph") and not self.tasks.wanted and not self.sources_are_awaited():
             assert self.tasks.reserved.keys() <= self.slots_in_use()
 
     @invariant()
@@ -360,6 +361,9 @@ class TasksMachine(RuleBasedStateMachine):
             live = [s for s in states if not s.is_terminal]
             if any(s in early for s in live):
                 assert all(s in early for s in live), states
+
+    def sources_are_awaited(self) -> bool:
+        return False
 
     def go_on(self) -> None:
         """What goes on in the world when it is left alone, beside slots, tasks and timers."""

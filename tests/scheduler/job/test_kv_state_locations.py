@@ -111,7 +111,7 @@ def test_names_are_found_with_ids_and_addresses_of_all_key_groups() -> None:
         assert not is_there(tasks, name)
 
 
-def test_the_same_range_again_takes_the_place_of_what_was_there() -> None:
+def test_second_registration_of_a_key_group_range_replaces_the_first() -> None:
     """QS-05."""
     tasks = running()
     register(tasks, *(registration(tasks, task) for task in ("a1", "a2")))
@@ -125,7 +125,7 @@ def test_the_same_range_again_takes_the_place_of_what_was_there() -> None:
 
 
 @pytest.mark.parametrize("group", [-1, GROUPS])
-def test_a_key_group_that_there_is_not_is_an_index_error(group: int) -> None:
+def test_unknown_key_group_is_an_index_error(group: int) -> None:
     tasks = running()
     register(tasks, registration(tasks, "a1"))
     with pytest.raises(IndexError, match=f"128 key groups, and no {group}"):
@@ -157,7 +157,7 @@ def test_one_operator_registers_its_subtasks_without_a_clash() -> None:
     assert tasks.status is JobStatus.RUNNING
 
 
-def test_what_is_not_of_this_job_is_refused() -> None:
+def test_registration_of_another_job_or_vertex_is_refused() -> None:
     """QS-04, QS-06."""
     tasks = running()
     foreign = registration(tasks, "a1", job_id=OTHER_JOB)
@@ -180,7 +180,7 @@ def test_what_is_not_of_this_job_is_refused() -> None:
     assert isinstance(kv_states.refusal_to_unregister(foreign), KvStateJobNotFoundError)
 
 
-def test_unregistering_what_is_not_there_or_of_another_operator_is_refused() -> None:
+def test_unregistering_an_unknown_or_foreign_state_is_refused() -> None:
     """QS-06."""
     tasks = running()
     refused = tasks.scheduler.kv_states.refusal_to_unregister
@@ -194,7 +194,23 @@ def test_unregistering_what_is_not_there_or_of_another_operator_is_refused() -> 
     assert is_there(tasks)
 
 
-def test_an_earlier_registration_is_not_unregistered_in_place_of_a_later_one() -> None:
+def test_unregistering_unregistered_key_groups_is_refused() -> None:
+    """QS-03."""
+    tasks = running()
+    refused = tasks.scheduler.kv_states.refusal_to_unregister
+    held, elsewhere = registration(tasks, "a1"), registration(tasks, "a2")
+    register(tasks, held)
+    assert "are not registered" in str(refused(elsewhere))
+    beyond = replace(held, last_key_group=held.last_key_group + 1)
+    assert "or not all of them" in str(refused(beyond))
+    register(tasks, elsewhere)
+    assert refused(elsewhere) is None
+    assert refused(beyond) is None
+    unregister(tasks, held)
+    assert "are not registered" in str(refused(held))
+
+
+def test_unregistering_an_earlier_registration_keeps_the_later_one() -> None:
     tasks = running()
     first, second = registration(tasks, "a1"), registration(tasks, "a1")
     register(tasks, first, second)
@@ -205,7 +221,7 @@ def test_an_earlier_registration_is_not_unregistered_in_place_of_a_later_one() -
 
 
 @pytest.mark.parametrize("state", ["FINISHED", "FAILED"])
-def test_what_an_attempt_holds_goes_with_it(state: str) -> None:
+def test_state_registrations_end_with_their_attempt(state: str) -> None:
     tasks = running()
     register(tasks, *(registration(tasks, task) for task in ("a1", "a2")))
     tasks.report("a1", ExecutionState[state], "out of luck" if state == "FAILED" else None)
@@ -214,14 +230,14 @@ def test_what_an_attempt_holds_goes_with_it(state: str) -> None:
     assert found.place_of(GROUPS - 1) is not None
 
 
-def test_what_a_lost_task_executor_held_is_gone() -> None:
+def test_state_registrations_end_with_their_task_executor() -> None:
     tasks = running(a=1)
     register(tasks, registration(tasks, "a1"))
     tasks.lose_task_executor(str(tasks.where[tasks.attempt("a1")]))
     assert not is_there(tasks)
 
 
-def test_late_words_of_an_attempt_before_do_not_take_the_place_of_the_present_one() -> None:
+def test_late_registration_of_a_past_attempt_is_refused() -> None:
     tasks = running(a=1)
     late = registration(tasks, "a1")
     register(tasks, late)
@@ -239,7 +255,7 @@ def test_late_words_of_an_attempt_before_do_not_take_the_place_of_the_present_on
     assert place.kv_state_id == present.kv_state_id
 
 
-def test_another_execution_graph_has_no_say() -> None:
+def test_registration_of_another_execution_graph_is_refused() -> None:
     """Of the JobMaster before, or of another parallelism."""
     tasks = running()
     foreign = replace(tasks.attempt("a1"), graph_id=OTHER_GRAPH)
@@ -249,7 +265,7 @@ def test_another_execution_graph_has_no_say() -> None:
     assert not is_there(tasks)
 
 
-def test_a_name_is_free_again_when_nobody_holds_it() -> None:
+def test_state_name_is_free_again_after_its_last_registration() -> None:
     tasks = running()
     register(tasks, registration(tasks, "a1"))
     tasks.fail("a1")
@@ -269,7 +285,7 @@ def test_a_clash_while_the_job_is_cancelled_changes_nothing() -> None:
     assert tasks.status is JobStatus.CANCELED
 
 
-def test_nothing_is_registered_when_the_job_has_ended() -> None:
+def test_registration_at_an_ended_job_is_ignored() -> None:
     tasks = running()
     late = registration(tasks, "a1")
     tasks.tell("global_failure", Failure("no", suppress_restarts=True))

@@ -11,7 +11,7 @@ from tests.scheduler.graphs import data_set_id, job
 from tests.scheduler.tasks_under_test import TasksUnderTest
 
 
-def test_restart_is_carried_out_when_a_later_one_takes_over_what_it_waited_for() -> None:
+def test_overlapping_restart_is_carried_out_although_a_later_one_took_over() -> None:
     """Simulation's seed 11685 of the cluster of fifty: the job waited for ever."""
     graph = job(
         p=1, q=1, c=2, edges=["p => c", "q => c"], restart_strategy=FixedDelayRestart(5, 1.0)

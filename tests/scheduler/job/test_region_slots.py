@@ -26,7 +26,7 @@ from tests.scheduler.tasks_under_test import TasksUnderTest
 
 
 @pytest.mark.parametrize("number_lost", [1, 2])
-def test_slot_that_came_and_was_lost_by_one_word_of_the_pool_is_asked_for_again(
+def test_slot_allocated_and_lost_in_one_event_is_requested_again(
     number_lost: int,
 ) -> None:
     """A region that waited for it would wait for ever."""
@@ -73,7 +73,7 @@ def test_subtasks_that_wait_by_now_are_not_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize(("edge", "is_batch"), [("a => b", True), ("a -> b", False)])
-def test_pool_is_told_whether_it_is_a_batch_job_that_asks(edge: str, is_batch: bool) -> None:
+def test_slot_requests_tell_whether_the_exchange_is_batch(edge: str, is_batch: bool) -> None:
     """SP-15, SP-16: such requests wait where others fail."""
     actions = TasksUnderTest(job(a=1, b=1, edges=[edge])).tell("start")
     assert one(actions, SlotRequests).is_batch is is_batch
@@ -83,7 +83,7 @@ def test_pool_is_told_whether_it_is_a_batch_job_that_asks(edge: str, is_batch: b
     ("producers", "second"),
     [(4, "a3 b2"), (16, "a9 b2"), (18, "a2 b2")],
 )
-def test_subtask_shares_the_slot_of_a_producer_unless_it_has_many(
+def test_subtask_shares_the_slot_of_its_producer_unless_it_has_many(
     producers: int, second: str
 ) -> None:
     tasks = TasksUnderTest(job(a=producers, b=2, edges=["a --> b"]))
@@ -95,14 +95,14 @@ def test_subtask_shares_the_slot_of_a_producer_unless_it_has_many(
     assert [names for names in shared if "b" in names] == ["a1 b1", second]
 
 
-def test_job_that_waits_for_slots_of_any_size_does_not_name_one() -> None:
+def test_pending_reason_names_no_size_for_slots_of_any_size() -> None:
     vertex = replace(python_vertex("a"), slot_profile=ResourceProfile(0.0))
     tasks = TasksUnderTest(job(vertices=(vertex,)))
     tasks.tell("start")
     assert tasks.scheduler.details().pending_reason == "1 slot has not come yet."
 
 
-def test_late_slot_is_told_without_gaps_when_the_resource_manager_has_said_nothing() -> None:
+def test_slot_timeout_text_is_complete_without_resource_manager_reason() -> None:
     tasks = TasksUnderTest(job(a=1))
     tasks.tell("start")
     request_id, _ = tasks.wanted.popitem()

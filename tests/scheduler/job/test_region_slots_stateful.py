@@ -22,11 +22,13 @@ from flinkray.scheduler.job.transitions import (
     AttemptsOver,
     CancelRegions,
     DeployRegion,
+    RegionsReady,
     RequestSlots,
     RequestSlotsAgain,
     SlotFailed,
     SlotsTold,
     TaskExecutorLost,
+    UseSlots,
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot
@@ -86,6 +88,8 @@ class PlacementMachine(RuleBasedStateMachine):
         wire(TaskExecutorLost, region_slots.task_executor_lost)
         wire(CancelRegions, region_slots.cancel, self.cancel)
         wire(AttemptsOver, region_slots.attempts_over)
+        wire(RegionsReady, lambda transition, now: (UseSlots(transition.regions),))
+        wire(UseSlots, region_slots.use)
         wire(DeployRegion, self.deploy)
         wire(AttemptsFailed, self.attempts_failed)
         self.ordinals = {s.vertex_id: s.ordinal for s in self.graph.subtasks}

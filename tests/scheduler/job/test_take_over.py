@@ -7,7 +7,12 @@ from dataclasses import replace
 import pytest
 
 from flinkray.core.ids import ExecutionGraphID, JobMasterId
-from flinkray.scheduler.checkpoints.actions import CheckpointTimerPurpose, StartCheckpointTimer
+from flinkray.scheduler.checkpoints.actions import (
+    CheckpointTimerPurpose,
+    StartCheckpointTimer,
+    StoreCheckpoint,
+)
+from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.elastic.elastic_job_scheduler import ElasticJobScheduler
 from flinkray.scheduler.graph.job_graph import (
     FixedDelayRestart,
@@ -23,6 +28,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     NoteFinished,
     NoteJob,
     ReleasePartitions,
+    StartCoordinator,
     StartTimer,
 )
 from flinkray.scheduler.job.take_over import why_not
@@ -34,7 +40,7 @@ from flinkray.scheduler.shared.taking_over import (
 )
 from flinkray.scheduler.shared.tasks import PartitionLocations, pack_numbers
 from flinkray.scheduler.slots.slot_requests import ReturnSlots, SlotRequests
-from tests.scheduler.builders import GRAPH, one, only
+from tests.scheduler.builders import GRAPH, id_of, one, only
 from tests.scheduler.graphs import job, python_vertex, stream_vertex
 from tests.scheduler.job.checkpointed_job import checkpointed_graph
 from tests.scheduler.job.taken_over_job import TakenOverJob
@@ -71,7 +77,7 @@ def starts_of(tasks: TakenOverJob) -> list[float | None]:
 # --- what goes on
 
 
-def test_tasks_that_run_go_on_and_nobody_tells_them_anything() -> None:
+def test_running_tasks_continue_without_messages_after_a_take_over() -> None:
     tasks = taken_over(a=2, b=2, edges=["a -> b"])
     tasks.run()
     states = tasks.states()
@@ -83,7 +89,7 @@ def test_tasks_that_run_go_on_and_nobody_tells_them_anything() -> None:
     assert tasks.scheduler.exceptions() == ()
 
 
-def test_slots_stay_reserved_for_those_who_use_them() -> None:
+def test_used_slots_stay_reserved_after_a_take_over() -> None:
     tasks = taken_over(a=2, b=2, edges=["a -> b"])
     tasks.run()
     before = set(tasks.reserved)
@@ -97,7 +103,7 @@ def test_slots_stay_reserved_for_those_who_use_them() -> None:
     assert tasks.status is JobStatus.FINISHED
 
 
-def test_what_runs_after_a_take_over_fails_and_restarts_as_before() -> None:
+def test_task_failure_after_a_take_over_restarts_its_region() -> None:
     tasks = taken_over(a=1, b=1, edges=["a -> b"])
     tasks.run()
     tasks.replace_job_master()
@@ -130,7 +136,7 @@ def test_restarts_and_lost_job_masters_are_counted_for_the_jobs_whole_life() -> 
         assert (progress.restarts, progress.failovers) == (n + 1, n + 1)
 
 
-def test_jobs_and_tasks_run_since_they_began_and_not_since_the_take_over() -> None:
+def test_take_over_keeps_the_start_times_of_job_and_tasks() -> None:
     tasks = taken_over(a=1, b=2, edges=["a -> b"])
     tasks.run()
     tasks.fail("a1")
@@ -165,7 +171,7 @@ def test_a_job_that_was_restarting_runs_since_the_take_over() -> None:
 
 
 @pytest.mark.parametrize("said", [0.0, 2 * EPOCH_OFFSET])
-def test_a_time_that_is_not_known_or_is_to_come_is_that_of_the_take_over(said: float) -> None:
+def test_unknown_or_future_time_becomes_the_time_of_the_take_over(said: float) -> None:
     """Clocks of nodes differ."""
     tasks = taken_over(a=1)
     tasks.run()
@@ -189,7 +195,7 @@ def test_states_before_running_go_on_too() -> None:
     assert tasks.states() == "a1:DEPLOYING#0 a2:INITIALIZING#0 a3:RUNNING#0"
 
 
-def test_regions_that_nobody_has_deployed_are_scheduled() -> None:
+def test_undeployed_regions_are_scheduled_after_a_take_over() -> None:
     tasks = taken_over(a=1, b=1, edges=["a => b"])
     tasks.run()
     tasks.replace_job_master()
@@ -199,7 +205,7 @@ def test_regions_that_nobody_has_deployed_are_scheduled() -> None:
     assert tasks.status is JobStatus.FINISHED
 
 
-def test_what_has_finished_stays_finished_though_its_task_executor_has_forgotten_it() -> None:
+def test_finished_task_stays_finished_although_task_executor_forgot_it() -> None:
     tasks = taken_over(a=2, b=1, edges=["a => b"])
     tasks.run()
     tasks.finish("a1")
@@ -209,7 +215,7 @@ def test_what_has_finished_stays_finished_though_its_task_executor_has_forgotten
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
-def test_what_has_finished_has_the_times_at_which_it_was_deployed_and_has(
+def test_finished_task_keeps_its_times_after_a_take_over(
     is_forgotten: bool,
 ) -> None:
     """Whether its TaskExecutor remembers it or not; and so with the JobMaster after the next."""
@@ -227,7 +233,7 @@ def test_what_has_finished_has_the_times_at_which_it_was_deployed_and_has(
         assert times["RUNNING"] == before["DEPLOYING"], "when it began to run is not kept"
 
 
-def test_an_end_that_nobody_was_told_of_is_that_of_the_take_over() -> None:
+def test_unreported_end_gets_the_time_of_the_take_over() -> None:
     tasks = taken_over(a=2)
     tasks.run()
     deployed = tasks.scheduler.details().vertices[0].executions[0].state_timestamps["DEPLOYING"]
@@ -237,7 +243,7 @@ def test_an_end_that_nobody_was_told_of_is_that_of_the_take_over() -> None:
     assert (times["DEPLOYING"], times["FINISHED"]) == (deployed, tasks.now + EPOCH_OFFSET)
 
 
-def test_an_end_that_nobody_was_told_of_counts() -> None:
+def test_unreported_end_counts_at_the_take_over() -> None:
     tasks = taken_over(a=1, b=1, edges=["a => b"])
     tasks.run()
     tasks.happens([tasks.attempt("a1")], ExecutionState.FINISHED)
@@ -247,7 +253,7 @@ def test_an_end_that_nobody_was_told_of_counts() -> None:
     assert len(only(actions, NoteFinished)) == 1
 
 
-def test_a_job_whose_last_task_has_ended_meanwhile_ends() -> None:
+def test_job_finishes_if_its_last_task_ended_before_the_take_over() -> None:
     tasks = taken_over(a=1)
     tasks.run()
     tasks.happens([tasks.attempt("a1")], ExecutionState.FINISHED)
@@ -258,7 +264,7 @@ def test_a_job_whose_last_task_has_ended_meanwhile_ends() -> None:
 # --- what does not
 
 
-def test_what_is_missing_restarts_as_one_failure_with_new_numbers() -> None:
+def test_missing_tasks_restart_as_one_failure_with_new_attempts() -> None:
     tasks = taken_over(a=2, b=2, edges=["a --> b"])
     tasks.run()
     tasks.task_executor_dies("te0")
@@ -271,7 +277,7 @@ def test_what_is_missing_restarts_as_one_failure_with_new_numbers() -> None:
     assert tasks.states().count("RUNNING#0") == 2
 
 
-def test_the_rest_of_a_region_is_cancelled_when_a_part_is_missing() -> None:
+def test_rest_of_a_region_with_missing_tasks_is_cancelled() -> None:
     tasks = taken_over(a=2, b=2, edges=["a -> b"])
     tasks.run()
     tasks.task_executor_dies("te0")
@@ -279,7 +285,7 @@ def test_the_rest_of_a_region_is_cancelled_when_a_part_is_missing() -> None:
     assert tasks.deployed(tasks.restart()) == "a1#1 b1#1 a2#1 b2#1"
 
 
-def test_a_failure_that_nobody_was_told_of_fails_the_job_if_it_may_not_restart() -> None:
+def test_unreported_failure_fails_a_job_without_restarts() -> None:
     tasks = taken_over(a=1, restarts=0)
     tasks.run()
     tasks.happens([tasks.attempt("a1")], ExecutionState.FAILED, "it broke")
@@ -288,7 +294,7 @@ def test_a_failure_that_nobody_was_told_of_fails_the_job_if_it_may_not_restart()
     assert tasks.scheduler.exceptions()[0].text == "it broke"
 
 
-def test_what_was_noted_and_never_came_is_missing_and_its_number_is_not_used_again() -> None:
+def test_noted_task_that_never_arrived_is_missing_and_gets_a_new_attempt() -> None:
     tasks = taken_over(a=1)
     tasks.tell("start")
     tasks.carried_out = 1  # the notes
@@ -314,7 +320,7 @@ def noted_and_not_sent(**says: object) -> TakenOverJob:
     return tasks
 
 
-def test_what_was_noted_and_not_sent_is_deployed_as_it_was_noted() -> None:
+def test_noted_but_unsent_tasks_are_deployed_as_noted() -> None:
     """No source has begun, and no TaskExecutor that could have been told has anything."""
     tasks = noted_and_not_sent()
     tasks.next_job_master()
@@ -323,7 +329,7 @@ def test_what_was_noted_and_not_sent_is_deployed_as_it_was_noted() -> None:
     assert tasks.scheduler.exceptions() == ()
 
 
-def test_it_is_so_by_the_next_job_master_but_one_too() -> None:
+def test_noted_but_unsent_tasks_are_deployed_after_two_take_overs() -> None:
     """The next one has died before it had slots for them (seed 457 of elastic jobs)."""
     tasks = noted_and_not_sent()
     tasks.replace_job_master()
@@ -334,7 +340,7 @@ def test_it_is_so_by_the_next_job_master_but_one_too() -> None:
 
 
 @pytest.mark.parametrize("says", [{"has_readers": True}, {"restores": 1}])
-def test_what_was_noted_is_missing_if_a_source_may_have_begun(says: dict[str, object]) -> None:
+def test_noted_task_is_missing_if_a_source_may_have_begun(says: dict[str, object]) -> None:
     tasks = noted_and_not_sent(**says)
     tasks.replace_job_master()
     assert "no TaskExecutor has reported it" in tasks.scheduler.exceptions()[0].text
@@ -354,7 +360,7 @@ def test_sources_that_were_not_restored_as_noted_are_restored_with_all_tasks(
     assert any(told in str(entry) for entry in tasks.scheduler.exceptions())
 
 
-def test_what_was_noted_is_missing_if_a_task_executor_does_not_say_whether_it_has_it() -> None:
+def test_noted_task_is_missing_if_a_task_executor_does_not_report() -> None:
     tasks = noted_and_not_sent()
     tasks.next_job_master()
     tasks.take_over(tasks.reports()[1:])
@@ -390,7 +396,7 @@ def test_a_task_of_another_execution_graph_is_cancelled() -> None:
 # --- what is noted
 
 
-def test_notes_precede_the_deployments_that_they_name() -> None:
+def test_notes_are_written_before_their_deployments() -> None:
     tasks = taken_over(a=2)
     tasks.tell("start")
     tasks.give()
@@ -411,21 +417,46 @@ def test_without_notes_all_is_cancelled_and_the_job_begins_anew() -> None:
     tasks.notes = None
     actions = tasks.replace_job_master()
     assert tasks.cancelled(actions) == "a1#0"
-    assert tasks.states() == "a1:SCHEDULED#0"
+    assert tasks.states() == "a1:SCHEDULED#1"
+    assert tasks.scheduler.restarts == 1
     assert tasks.scheduler.exceptions()[0].text.endswith("its last JobMaster has left no notes")
     tasks.give()
     assert len({attempt_id.graph_id for attempt_id in tasks.where}) == 2
 
 
-def test_without_notes_and_reports_it_is_a_start() -> None:
+def test_take_over_without_notes_and_reports_is_a_start() -> None:
     tasks = taken_over(a=1)
     tasks.take_over()
     tasks.give()
     assert tasks.states() == "a1:DEPLOYING#0"
+    assert tasks.scheduler.restarts == 0
     assert tasks.scheduler.exceptions() == ()
 
 
-def test_notes_that_are_not_the_last_ones_are_of_no_use() -> None:
+def test_a_job_that_had_begun_a_checkpoint_is_restarted_when_nothing_else_is_known() -> None:
+    """All masters were away for a minute, and TaskExecutors had ended the tasks: the job began
+    again with attempt 0, and no restart was counted."""
+    tasks = taken_over(a=1)
+    tasks.take_over(begun_checkpoints={1: "/chk-1"})
+    tasks.give()
+    assert tasks.states() == "a1:DEPLOYING#1"
+    assert tasks.scheduler.restarts == 1
+    assert tasks.scheduler.exceptions()[0].text.endswith("its last JobMaster has left no notes")
+
+
+def test_restarted_job_continues_attempt_numbers_and_restart_count() -> None:
+    tasks = taken_over(a=2)
+    tasks.run()
+    tasks.fail("a1")
+    tasks.restart()
+    assert tasks.notes is not None
+    tasks.notes = replace(tasks.notes, parallelisms=(3,))
+    tasks.replace_job_master()
+    assert tasks.states() == "a1:SCHEDULED#2 a2:SCHEDULED#2"
+    assert tasks.scheduler.restarts == 2
+
+
+def test_outdated_notes_are_not_used() -> None:
     tasks = taken_over(a=1)
     tasks.run()
     old = tasks.notes
@@ -436,7 +467,7 @@ def test_notes_that_are_not_the_last_ones_are_of_no_use() -> None:
     assert "not the last ones" in tasks.scheduler.exceptions()[0].text
 
 
-def test_when_nothing_goes_on_task_executors_vacate_all_slots_and_offer_them() -> None:
+def test_take_over_without_notes_adopts_no_slots() -> None:
     tasks = taken_over(a=1)
     tasks.run()
     tasks.notes = None
@@ -448,11 +479,119 @@ def test_a_job_with_formats_begins_anew() -> None:
     assert why_not(job(vertices=[made]), notes_of(job(vertices=[made]))) is not None
 
 
-def test_a_job_whose_sources_have_lost_their_coordinator_begins_anew() -> None:
+# --- notes that nobody has but a TaskExecutor
+
+
+def copied(*, checkpoints: int = 1) -> TakenOverCheckpointedJob:
+    """A job with so many complete checkpoints, whose next JobMaster has a copy of the notes."""
+    tasks = TakenOverCheckpointedJob(checkpointed_graph())
+    tasks.place = lambda: SourceCoordinatorPlace(0, id_of(JobMasterId, 1), "sources", restores=0)
+    tasks.run()
+    for checkpoint_id in range(1, checkpoints + 1):
+        tasks.trigger()
+        tasks.acknowledge(checkpoint_id)
+        tasks.store()
+    tasks.stored = lambda: [
+        CompletedCheckpoint(stored.metadata, stored.properties, f"{stored.directory}/_metadata")
+        for stored in only(tasks.log, StoreCheckpoint)
+    ]
+    tasks.is_copy = True
+    return tasks
+
+
+@pytest.mark.parametrize("checkpoints", [0, 1, 2])
+def test_all_tasks_go_on_by_a_copy_of_the_notes(checkpoints: int) -> None:
+    tasks = copied(checkpoints=checkpoints)
+    states = tasks.states()
+    assert work(tasks.replace_job_master()) == []
+    assert tasks.states() == states
+    assert tasks.scheduler.restarts == 0
+
+
+def test_finished_task_is_known_from_a_copy_of_the_notes() -> None:
+    tasks = copied()
+    tasks.finish("a1")
+    states = tasks.states()
+    assert work(tasks.replace_job_master()) == []
+    assert tasks.states() == states
+
+
+def begins_anew(tasks: TakenOverCheckpointedJob) -> str:
+    """Why, all tasks being cancelled and a restart counted."""
+    running = {a for a in tasks.tasks if tasks.task_states[a] is not ExecutionState.CANCELING}
+    actions = tasks.take_over()
+    cancelled = {attempt for cancel in only(actions, CancelTasks) for attempt in cancel.attempts}
+    assert running <= cancelled
+    assert tasks.scheduler.restarts == 1
+    (failure,) = tasks.scheduler.exceptions()
+    return failure.text
+
+
+def test_a_copy_counts_for_nothing_when_a_task_is_missing() -> None:
+    """Others may have restarted it elsewhere, with the same number as it would get now."""
+    tasks = copied()
+    tasks.task_executor_dies(tasks.where[tasks.attempt("b1")])
+    tasks.next_job_master()
+    assert "they may not be the last ones" in begins_anew(tasks)
+
+
+@pytest.mark.parametrize("state", [ExecutionState.FAILED, ExecutionState.CANCELED])
+def test_a_copy_counts_for_nothing_when_a_task_has_ended(state: ExecutionState) -> None:
+    tasks = copied()
+    tasks.happens([tasks.attempt("b1")], state, "unheard")
+    tasks.next_job_master()
+    assert "it has ended, and has not finished" in begins_anew(tasks)
+
+
+def test_a_copy_counts_for_nothing_when_a_task_was_being_cancelled() -> None:
+    tasks = copied()
+    tasks.task_states[tasks.attempt("b1")] = ExecutionState.CANCELING
+    tasks.next_job_master()
+    assert "it was being cancelled" in begins_anew(tasks)
+
+
+def test_a_copy_counts_for_nothing_when_a_checkpoint_was_completed_without_its_tasks() -> None:
+    """Those that run were taken for dead, and others have run in their place: what these have
+    committed would be committed once more."""
+    tasks = copied(checkpoints=2)
+    tasks.acknowledged[tasks.attempt("b1")] = 1
+    tasks.next_job_master()
+    assert "it is not part of checkpoint 2" in begins_anew(tasks)
+
+
+def test_tasks_restored_from_the_last_checkpoint_count_as_part_of_it() -> None:
+    tasks = copied()
+    tasks.fail("a1")
+    tasks.restart()
+    tasks.acknowledged.clear()
+    for name in tasks.states().split():
+        tasks.report(name.split(":")[0], RUNNING)
+    states = tasks.states()
+    tasks.place = lambda: SourceCoordinatorPlace(
+        0, id_of(JobMasterId, 1), "sources", restores=tasks.notes.restores if tasks.notes else 0
+    )
+    assert work(tasks.replace_job_master()) == []
+    assert tasks.states() == states
+
+
+def test_job_with_a_lost_source_coordinator_cannot_go_on() -> None:
     graph = job(vertices=[stream_vertex("a")])
     place = SourceCoordinatorPlace(0, JobMasterId.generate(), "sources")
     assert why_not(graph, notes_of(graph)) == "the coordinator of its sources is lost"
     assert why_not(graph, replace(notes_of(graph), source_coordinator=place)) is None
+
+
+def test_job_with_an_unstarted_coordinator_begins_without_a_restart() -> None:
+    """300 kills, the 49th: no prestarted process was left, the coordinator's was not there after
+    five seconds, and tasks had been deployed without it."""
+    tasks = taken_over(vertices=[stream_vertex("a")])
+    tasks.sources_start = False
+    tasks.tell("start")
+    tasks.give()
+    started = one(tasks.replace_job_master(), StartCoordinator).coordinator
+    tasks.tell("coordinator_started", started)
+    assert tasks.deployed(tasks.give()) == "a1#0"
+    assert tasks.scheduler.restarts == 0
 
 
 def test_notes_of_other_parallelisms_are_of_no_use() -> None:
@@ -502,7 +641,7 @@ def two_regions() -> TakenOverJob:
     return tasks
 
 
-def test_a_task_that_was_told_to_stop_with_a_savepoint_cannot_go_on() -> None:
+def test_task_stopping_with_a_savepoint_cannot_go_on() -> None:
     tasks = two_regions()
     contradicted(altered(tasks, "b1", is_stopping=True), tasks, "savepoint")
 
@@ -530,7 +669,7 @@ def test_a_task_of_before_the_last_restore_of_the_sources_cannot_go_on() -> None
     contradicted(altered(tasks, "a1", deployment=deployment), tasks, "restored")
 
 
-def test_a_task_that_reads_from_another_attempt_than_the_one_that_counts_cannot_go_on() -> None:
+def test_task_that_reads_from_the_wrong_attempt_cannot_go_on() -> None:
     tasks = two_regions()
     reader = tasks.deployments[tasks.attempt("b1")]
     reports = tasks.reports()
@@ -546,7 +685,7 @@ def test_a_task_that_reads_from_another_attempt_than_the_one_that_counts_cannot_
     contradicted(reports, tasks, "other attempts of a")
 
 
-def test_a_task_that_runs_in_a_slot_that_is_not_there_is_cancelled_and_missing() -> None:
+def test_task_in_an_unreported_slot_is_cancelled_and_restarted() -> None:
     tasks = two_regions()
     reports = [
         replace(report, slots=()) if report.location.resource_id == "te0" else report
@@ -558,7 +697,7 @@ def test_a_task_that_runs_in_a_slot_that_is_not_there_is_cancelled_and_missing()
     assert tasks.deployed(tasks.restart()) == "a1#1 b1#1"
 
 
-def test_what_has_finished_and_is_to_run_again_does_not_count_as_finished() -> None:
+def test_finished_task_that_must_run_again_does_not_count_as_finished() -> None:
     """A result is lost, and its producer runs again: who has read the lost one, too."""
     tasks = taken_over(slots_each=1, a=1, b=1, c=1, edges=["a => b", "a => c"])
     tasks.run()
@@ -588,7 +727,7 @@ def test_a_result_that_was_lost_with_its_task_executor_is_produced_again() -> No
 # --- elastic jobs
 
 
-def test_an_elastic_job_goes_on_with_the_parallelism_that_it_has() -> None:
+def test_elastic_job_keeps_its_parallelism_after_a_take_over() -> None:
     graph = replace(job(a=3, restart_strategy=RESTARTS), scheduler_mode=SchedulerMode.ADAPTIVE)
     tasks = TakenOverJob(graph, kind=ElasticJobScheduler)
     tasks.tell("start")
@@ -608,7 +747,7 @@ def test_an_elastic_job_goes_on_with_the_parallelism_that_it_has() -> None:
 # --- checkpoints
 
 
-def test_for_a_task_that_waits_for_a_checkpoint_one_is_taken_soon() -> None:
+def test_task_awaiting_its_final_checkpoint_gets_it_after_a_take_over() -> None:
     """It has come to the end of its input; nobody waits for the next periodic one."""
     tasks = TakenOverCheckpointedJob(checkpointed_graph())
     tasks.place = lambda: SourceCoordinatorPlace(0, JobMasterId.generate(), "sources", 0)

@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from flinkray.core.ids import ExecutionAttemptID, JobMasterId
-from flinkray.scheduler.checkpoints.actions import RestoreCoordinators
+from flinkray.scheduler.checkpoints.actions import (
+    PrepareCheckpoint,
+    RestoreCoordinators,
+    StartCheckpointTimer,
+)
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
 from flinkray.scheduler.graph.job_graph import JobGraph, RestartStrategy
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
@@ -61,7 +66,7 @@ class TakenOverCheckpointedJob(TakenOverJob, CheckpointedJob):
         return None if notes is None else replace(notes, source_coordinator=self.place())
 
 
-def test_an_attempt_that_has_failed_unheard_is_told_of_no_checkpoint() -> None:
+def test_attempt_with_an_unreported_failure_gets_no_checkpoint_order() -> None:
     """It is one of those that were deployed, and the next JobMaster hears of its end last."""
     tasks = TakenOverCheckpointedJob(checkpointed_graph())
     tasks.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
@@ -73,6 +78,17 @@ def test_an_attempt_that_has_failed_unheard_is_told_of_no_checkpoint() -> None:
     actions = tasks.take_over(begun_checkpoints={1: "/chk-1"})
     told = {attempt for order in only(actions, OrderCheckpoint) for attempt in order.attempts}
     assert told == set(tasks.tasks) - {ended}
+
+
+def test_a_job_that_was_taken_over_takes_a_checkpoint_at_once() -> None:
+    """Its sinks have committed nothing while no JobMaster led."""
+    tasks = TakenOverCheckpointedJob(checkpointed_graph())
+    tasks.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
+    tasks.run()
+    tasks.next_job_master()
+    timers = only(tasks.take_over(), StartCheckpointTimer)
+    assert [timer.delay for timer in timers][1:] == [0.0]
+    assert only(tasks.told(t.CheckpointTimerOver(timers[-1].key)), PrepareCheckpoint)
 
 
 class TakeOverCheckpointsMachine(CheckpointedTasksMachine):
@@ -154,6 +170,7 @@ class TakeOverCheckpointsMachine(CheckpointedTasksMachine):
         lost = data.draw(st.integers(0, 5)) == 0 and self.lose_some(data)
         before = None if number or unheard or lost else self.what_should_go_on()
         self.forget_what_was_asked(data)
+        self.tasks.is_copy = data.draw(st.booleans())
         self.take_over(before)
 
     def happen_unheard(self, data: st.DataObject) -> bool:

@@ -89,7 +89,7 @@ def two_stages() -> StagesUnderTest:
     return StagesUnderTest(replace(graph, job_type=JobType.BATCH))
 
 
-def test_a_stage_goes_on_with_its_driver_and_nobody_is_told_anything() -> None:
+def test_stage_continues_with_its_driver_without_messages() -> None:
     job = StagesUnderTest()
     job.run()
     assert work(job.replace_job_master()) == []
@@ -138,7 +138,7 @@ def test_an_executor_that_has_not_come_yet_is_waited_for() -> None:
     assert job.stage_states() == ["RUNNING 0", "RUNNING 0"]
 
 
-def test_a_stage_whose_driver_is_lost_begins_anew_as_the_next_attempt() -> None:
+def test_stage_with_a_lost_driver_restarts_as_the_next_attempt() -> None:
     job = StagesUnderTest()
     job.run()
     job.drivers.clear()
@@ -175,7 +175,7 @@ def test_a_stage_that_loses_a_task_is_stopped_with_its_driver() -> None:
     assert job.scheduler.details().vertices[0].executions[0].state is ExecutionState.FAILED
 
 
-def test_a_result_whose_driver_was_not_stopped_yet_is_not_lost() -> None:
+def test_result_of_a_driver_not_stopped_yet_is_kept() -> None:
     job = StagesUnderTest()
     job.run()
     job.says(RESULT)
@@ -188,7 +188,7 @@ def test_a_result_whose_driver_was_not_stopped_yet_is_not_lost() -> None:
     assert job.ended.details.restarts == 0
 
 
-def test_a_result_whose_driver_has_ended_is_not_lost() -> None:
+def test_result_of_an_ended_driver_is_kept() -> None:
     job = StagesUnderTest()
     job.run()
     job.says(RESULT)
@@ -200,7 +200,7 @@ def test_a_result_whose_driver_has_ended_is_not_lost() -> None:
     assert job.ended.details.restarts == 0
 
 
-def test_a_result_that_is_not_noted_is_told_again_by_the_driver() -> None:
+def test_driver_reports_an_unnoted_result_again() -> None:
     job = StagesUnderTest()
     job.run()
     job.carried_out = 1  # the note that it has finished
@@ -246,7 +246,7 @@ def test_a_reset_stage_has_no_driver_any_more() -> None:
     assert only(actions, StartCoordinator)[0].coordinator == driver(1)
 
 
-def test_a_stage_whose_driver_is_there_was_deployed_though_nobody_has_its_tasks() -> None:
+def test_stage_with_a_living_driver_counts_as_deployed_without_tasks() -> None:
     """The JobMaster has died between the start of the driver and the deployments."""
     stage = replace(spark_vertex(), slot_sharing_group="spark")
     vertices = (stream_vertex("a", 1), stage)
@@ -265,7 +265,7 @@ def test_a_stage_whose_driver_is_there_was_deployed_though_nobody_has_its_tasks(
     assert start.coordinator == driver(1)
 
 
-def test_what_a_driver_of_a_past_execution_graph_tells_is_of_no_attempt() -> None:
+def test_report_of_a_driver_of_a_past_graph_is_ignored() -> None:
     job = StagesUnderTest()
     job.run()
     assert job.notes is not None
@@ -289,7 +289,7 @@ def test_a_result_of_which_a_part_is_not_noted_is_made_again() -> None:
     assert job.deployed(job.restart()) == "stage1#1 stage2#1"
 
 
-def test_what_a_stage_has_written_goes_on_to_be_read() -> None:
+def test_stage_that_reads_the_result_of_another_continues() -> None:
     job = two_stages()
     job.run()
     job.says(RESULT)
@@ -305,7 +305,7 @@ def test_what_a_stage_has_written_goes_on_to_be_read() -> None:
     assert job.deployed(job.restart()) == "last1#1", "what it reads is there"
 
 
-def test_the_next_stage_begins_when_the_one_before_was_finished_by_a_past_job_master() -> None:
+def test_next_stage_starts_when_a_past_job_master_finished_the_previous() -> None:
     job = two_stages()
     job.run()
     job.says(RESULT)
@@ -330,7 +330,7 @@ def test_a_stage_that_has_finished_has_the_times_of_its_own(is_there: bool) -> N
             assert [times[state] for times in after] == [times[state] for times in before]
 
 
-def test_results_of_a_later_attempt_are_read_as_such() -> None:
+def test_results_of_a_later_attempt_are_read_under_its_number() -> None:
     job = two_stages()
     job.run()
     job.says(FAILURE)
@@ -344,7 +344,7 @@ def test_results_of_a_later_attempt_are_read_as_such() -> None:
     assert start.inputs[0].locations.coordinator_attempt == 1
 
 
-def test_a_second_job_master_takes_over_what_the_first_one_has() -> None:
+def test_several_job_masters_take_over_one_after_another() -> None:
     job = StagesUnderTest()
     job.run()
     for _ in range(3):

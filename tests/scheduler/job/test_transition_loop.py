@@ -53,17 +53,17 @@ class Scene:
         return " ".join(self.heard)
 
 
-def test_what_follows_from_a_transition_is_applied_before_what_came_after_it() -> None:
+def test_consequences_of_a_transition_precede_the_next_transition() -> None:
     scene = Scene(a=(Said("a1"), Said("a2")), a1=(Said("a11"),))
     assert scene.run(Said("a"), Said("b")) == "a a1 a11 a2 b"
 
 
-def test_later_phases_wait_for_all_changes_and_each_for_those_before_it() -> None:
+def test_later_phases_wait_for_all_earlier_phases() -> None:
     scene = Scene(a=(SaidLast("end"), SaidLater("failover")), failover=(Said("c"), Said("d")))
     assert scene.run(Said("a"), Said("b")) == "a b failover c d end"
 
 
-def test_what_waits_in_one_phase_is_applied_in_its_order_with_all_that_follows() -> None:
+def test_waiting_transitions_are_applied_in_order_with_consequences() -> None:
     scene = Scene(first=(Said("changes"), SaidLater("third")))
     assert scene.run(SaidLater("first"), SaidLater("second")) == "first changes second third"
 
@@ -75,7 +75,7 @@ def test_actions_come_out_in_the_order_of_the_decisions() -> None:
     assert scene.actions == [running, failing]
 
 
-def test_all_who_apply_a_transition_do_so_before_what_follows_from_any_of_them() -> None:
+def test_all_handlers_of_a_transition_run_before_its_consequences() -> None:
     scene = Scene(a=(Said("b"),))
     heard = scene.heard
 
@@ -87,7 +87,7 @@ def test_all_who_apply_a_transition_do_so_before_what_follows_from_any_of_them()
     assert scene.run(Said("a")) == "a a! b b!"
 
 
-def test_transcript_tells_the_event_and_what_each_transition_follows_from() -> None:
+def test_transcript_shows_the_event_and_the_depth_of_each_transition() -> None:
     scene = Scene(a=(Said("b"), SaidLater("c")), c=(Said("d"),))
     scene.run(Said("a"))
     assert [(one.depth, str(one.transition)) for one in scene.loop.transcript] == [
@@ -99,7 +99,7 @@ def test_transcript_tells_the_event_and_what_each_transition_follows_from() -> N
     assert str(scene.loop.transcript[3]) == "1.000 s: event:     Said(d)"
 
 
-def test_transcript_keeps_the_last_ones() -> None:
+def test_transcript_keeps_the_latest_transitions() -> None:
     scene = Scene()
     scene.run(*(Said(word) for word in "abcdefg"))
     assert [str(one.transition) for one in scene.loop.transcript] == [
@@ -140,7 +140,7 @@ def test_transcript_keeps_nothing_alive_of_many_things_once_their_event_is_over(
     assert f"SaidOfMany([thing, thing, thing and {number - 3} more])" in told[0]
 
 
-def test_transcript_names_three_things_and_counts_the_others() -> None:
+def test_transcript_names_three_things_and_counts_the_rest() -> None:
     told = [str(SaidOfMany((Thing(),) * number)) for number in (1, 3, 4)]
     assert told == [
         "SaidOfMany([thing])",
@@ -149,7 +149,7 @@ def test_transcript_names_three_things_and_counts_the_others() -> None:
     ]
 
 
-def test_illegal_transition_raises_with_the_transcript_and_leaves_nothing_undone_behind() -> None:
+def test_illegal_transition_raises_with_transcript_and_drops_the_rest() -> None:
     scene = Scene()
 
     def refuse(said: Said, now: float) -> Steps:

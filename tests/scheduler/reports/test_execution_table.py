@@ -50,7 +50,7 @@ executions = st.builds(
 
 
 @given(st.lists(executions, max_size=8))
-def test_nothing_of_an_execution_is_lost(rows: list[ExecutionInfo]) -> None:
+def test_execution_table_keeps_all_executions(rows: list[ExecutionInfo]) -> None:
     many = ExecutionTable.of(rows)
     there = codec.decode(codec.encode(many))
     assert there == many
@@ -145,7 +145,7 @@ class Archive(RpcEndpoint, ArchiveGateway):
         return self.details
 
 
-async def test_the_details_of_a_job_of_100_000_tasks_travel_in_one_message_each_way() -> None:
+async def test_details_of_100_000_tasks_fit_into_one_message_each_way() -> None:
     network = LocalNetwork()
     host, caller = LocalRpcService("host", network), LocalRpcService("caller", network)
     archive = Archive(host, "archive")
@@ -165,7 +165,7 @@ async def test_the_details_of_a_job_of_100_000_tasks_travel_in_one_message_each_
     await host.close()
 
 
-def test_executions_of_a_large_vertex_are_packed_and_those_of_a_small_one_are_not() -> None:
+def test_only_executions_of_a_large_vertex_are_packed() -> None:
     for parallelism, kind in ((FEW, tuple), (FEW + 1, ExecutionTable)):
         tasks = TasksUnderTest(job(a=parallelism)).run()
         (vertex,) = tasks.scheduler.details().vertices
@@ -174,7 +174,7 @@ def test_executions_of_a_large_vertex_are_packed_and_those_of_a_small_one_are_no
         assert {e.state for e in vertex.executions} == {ExecutionState.RUNNING}
 
 
-def test_the_progress_of_a_job_of_10_000_tasks_is_as_small_as_of_one_of_10() -> None:
+def test_progress_of_10_000_tasks_is_as_small_as_of_10_tasks() -> None:
     sizes = []
     for number in (10, 10_000):
         progress = TasksUnderTest(job(a=number)).run().scheduler.progress()
@@ -184,7 +184,7 @@ def test_the_progress_of_a_job_of_10_000_tasks_is_as_small_as_of_one_of_10() -> 
     assert sizes[1] <= sizes[0] + 4, "bytes of the number itself, twice"
 
 
-def test_the_overview_of_a_job_of_10_000_tasks_is_as_small_as_one_of_10() -> None:
+def test_overview_of_10_000_tasks_is_as_small_as_of_10_tasks() -> None:
     sizes = []
     for number in (10, 10_000):
         tasks = TasksUnderTest(job(a=number)).run()
@@ -194,7 +194,7 @@ def test_the_overview_of_a_job_of_10_000_tasks_is_as_small_as_one_of_10() -> Non
     assert sizes[1] <= sizes[0] + 2, "bytes of the number itself"
 
 
-def test_of_earlier_attempts_only_so_many_are_shown_that_a_message_can_hold_them(
+def test_only_a_bounded_number_of_earlier_attempts_is_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(job_archive, "PRIORS_SHOWN", 5)

@@ -31,20 +31,20 @@ def metrics_of(vertex: VertexInfo) -> list[IOMetrics | None]:
     return [execution.io_metrics for execution in vertex.executions]
 
 
-def test_the_sum_counts_what_is_known_and_stays_without_what_cannot_be() -> None:
+def test_total_of_io_metrics_leaves_unknown_figures_unknown() -> None:
     writes = IOMetrics(None, 7, None, 70, 1, 2, 3)
     assert total([READ, MORE]) == IOMetrics(42, None, 2688, None, 30, 0, 170)
     assert total([READ, writes]) == IOMetrics(10, 7, 640, 70, 6, 2, 98)
     assert total([]) is None
 
 
-def test_the_earliest_watermark_that_is_known_is_that_of_the_vertex() -> None:
+def test_vertex_watermark_is_the_earliest_known_one() -> None:
     found = total([READ, *(replace(READ, input_watermark=at) for at in (7, -3, 12))])
     assert found is not None
     assert found.input_watermark == -3
 
 
-def test_ended_tasks_keep_what_their_last_report_says() -> None:
+def test_ended_tasks_keep_the_metrics_of_their_last_report() -> None:
     tasks = TasksUnderTest(streams(job(a=3))).run()
     assert metrics_of(vertex_of(tasks)) == [None, None, None]
 
@@ -69,7 +69,7 @@ def test_a_restarted_task_begins_anew_and_the_failed_attempt_keeps_its_own() -> 
     assert [execution.io_metrics for execution in vertex.prior_executions] == [READ]
 
 
-def test_running_tasks_show_what_was_asked_for_and_ended_ones_their_own() -> None:
+def test_running_tasks_show_fetched_metrics_and_ended_tasks_their_last() -> None:
     tasks = TasksUnderTest(streams(job(a=2))).run()
     tasks.report("a1", ExecutionState.FINISHED, io_metrics=MORE)
     running = {tasks.attempt("a1"): READ, tasks.attempt("a2"): READ}
@@ -90,7 +90,7 @@ def test_only_task_executors_on_which_stream_tasks_run_are_asked() -> None:
     assert tasks.scheduler.places_of_streams() == (tasks.where[tasks.attempt("a2")],)
 
 
-def test_the_sum_is_told_of_jobs_whose_executions_are_not() -> None:
+def test_metrics_total_is_kept_without_executions() -> None:
     tasks = TasksUnderTest(streams(job(a=1))).run()
     tasks.report("a1", ExecutionState.FINISHED, io_metrics=READ)
     (vertex,) = tasks.scheduler.details().without_executions().vertices

@@ -71,7 +71,7 @@ def details_of_a_job() -> JobDetails:
     return replace(details, exceptions=(entry,), name="name " * 1000, pending_reason=LONG)
 
 
-def test_details_are_reduced_by_executions_then_by_texts_then_by_all_that_grows() -> None:
+def test_details_are_reduced_by_executions_then_texts_then_the_rest() -> None:
     details = details_of_a_job()
     bare, brief, least = details.reductions()
     assert bare == details.without_executions()
@@ -87,7 +87,7 @@ def test_details_are_reduced_by_executions_then_by_texts_then_by_all_that_grows(
     assert least.name.startswith("name")
 
 
-def test_progress_of_a_job_that_nobody_runs_is_without_vertices() -> None:
+def test_progress_of_a_job_without_job_master_has_no_vertices() -> None:
     details = details_of_a_job()
     assert isinstance(details.vertices[0], VertexInfo)
     assert JobProgress.of(details) == JobProgress(JOB, details.name, JobStatus.RUNNING, 0, LONG, ())

@@ -33,7 +33,7 @@ def tracker() -> ClusterPartitionTracker:
     return partitions
 
 
-def test_heartbeat_without_one_partition_releases_the_whole_data_set_everywhere() -> None:
+def test_heartbeat_without_a_partition_releases_its_data_set_everywhere() -> None:
     """RM-11."""
     partitions = tracker()
     assert partitions.report(A, [has(DATA, 1)]) == [
@@ -42,7 +42,7 @@ def test_heartbeat_without_one_partition_releases_the_whole_data_set_everywhere(
     ]
 
 
-def test_lost_task_executor_releases_its_data_sets_at_the_others() -> None:
+def test_lost_task_executor_releases_its_data_sets_at_other_ones() -> None:
     """RM-11."""
     partitions = tracker()
     assert partitions.task_executor_lost(A) == [ReleaseDataSets(B, (DATA,))]
@@ -66,7 +66,7 @@ def test_heartbeat_with_more_partitions_releases_nothing() -> None:
     assert partitions.report(A, [has(DATA, 0, 1, 2), has(OTHER_DATA, 1)]) == []
 
 
-def test_data_set_is_complete_when_all_its_partitions_are_told_of() -> None:
+def test_data_set_is_complete_once_all_its_partitions_are_reported() -> None:
     """RM-11: two TaskExecutors may have the same one (ResourceManagerPartitionTrackerImplTest)."""
     partitions = ClusterPartitionTracker()
     steps = [(A, has(DATA, 0, 1), 2), (B, has(DATA, 1), 2), (C, has(DATA, 2), 3)]
@@ -87,7 +87,7 @@ def test_parts_of_runs_with_different_parallelisms_make_no_data_set() -> None:
     ]
 
 
-def test_parts_of_runs_with_different_parallelisms_in_one_task_executor_are_told_apart() -> None:
+def test_partitions_of_runs_with_different_parallelism_are_told_apart() -> None:
     """TM-28, RM-11."""
     executor, partitions = TaskExecutorPartitions(), ClusterPartitionTracker()
     for number, total in ((0, 1), (2, 3), (1, 3)):
@@ -145,7 +145,7 @@ def test_only_promoted_partitions_are_the_clusters() -> None:
     assert not partitions.is_promoted(partition(0, OTHER_DATA))
 
 
-def test_partitions_that_are_produced_anew_replace_those_of_the_same_number_only() -> None:
+def test_reproduced_partitions_replace_only_those_of_equal_number() -> None:
     """The job's JobMaster died after it had promoted them."""
     partitions = promoted(0, 1)
     anew = [ResultPartitionID(OTHER_GRAPH, DATA, number, 0) for number in (1, 2)]
@@ -156,7 +156,7 @@ def test_partitions_that_are_produced_anew_replace_those_of_the_same_number_only
     assert partitions.is_empty
 
 
-def test_partition_whose_data_is_lost_is_nobodys_any_more() -> None:
+def test_partition_with_lost_data_is_forgotten() -> None:
     partitions = promoted(0, 1)
     partitions.produced(OTHER_JOB, partition(2), 3)
     partitions.lost(OTHER_JOB, partition(2))

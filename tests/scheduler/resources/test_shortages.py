@@ -64,7 +64,7 @@ def test_job_that_misses_nothing_has_no_shortage(manager: SlotManager) -> None:
     assert manager.shortages(JOB, 0.0, cluster(NODE)) == ()
 
 
-def test_waiting_job_is_told_what_is_missing_what_there_is_and_what_ray_says(
+def test_shortage_names_missing_and_available_resources_and_rays_reason(
     manager: SlotManager,
 ) -> None:
     manager.set_requirements(requirements((SMALL, 2), dedicated=True), 0.0)
@@ -80,7 +80,7 @@ def test_waiting_job_is_told_what_is_missing_what_there_is_and_what_ray_says(
     assert found.largest_node == NODE
 
 
-def test_slots_of_any_size_are_told_of_without_one(manager: SlotManager) -> None:
+def test_shortage_of_slots_of_any_size_names_no_size(manager: SlotManager) -> None:
     manager.set_requirements(requirements((ResourceProfile(0.0), 2)), 0.0)
     reason = shortage(manager, cluster(NODE)).reason
     assert reason.startswith("2 of 2 slots are missing.")
@@ -131,7 +131,7 @@ def test_cluster_without_nodes_makes_a_job_wait(manager: SlotManager) -> None:
     assert "The cluster has no nodes yet." in found.reason
 
 
-def test_task_executors_that_are_starting_are_told_of(manager: SlotManager) -> None:
+def test_shortage_names_starting_task_executors(manager: SlotManager) -> None:
     manager.set_requirements(requirements((SMALL, 2), dedicated=True), 0.0)
     manager.worker_group_started(1, group(), 1.0)
     manager.task_executor_start_failed(group(), 1, "no module named pyspark.", 2.0)
@@ -140,14 +140,14 @@ def test_task_executors_that_are_starting_are_told_of(manager: SlotManager) -> N
     assert "bundle 1 was lost or did not start before (no module named pyspark)." in reason
 
 
-def test_failed_attempts_to_create_the_group_are_told_of(manager: SlotManager) -> None:
+def test_shortage_names_failed_attempts_to_create_the_group(manager: SlotManager) -> None:
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     manager.worker_group_failed(1, "Ray is away", 1.0)
     reason = shortage(manager, cluster(NODE)).reason
     assert "1 attempt to create a worker group failed, the last one with: Ray is away." in reason
 
 
-def test_attempts_that_failed_are_counted_until_the_job_is_gone(manager: SlotManager) -> None:
+def test_shortage_counts_failed_attempts_until_the_job_ends(manager: SlotManager) -> None:
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     manager.worker_group_failed(1, "Ray is away", 1.0)
     manager.check(100.0)
@@ -159,7 +159,7 @@ def test_attempts_that_failed_are_counted_until_the_job_is_gone(manager: SlotMan
     assert "failed" not in shortage(manager, cluster(NODE), 105.0).reason
 
 
-def test_of_many_groups_that_start_some_are_told_of_one_by_one(manager: SlotManager) -> None:
+def test_shortage_names_some_of_many_starting_groups(manager: SlotManager) -> None:
     manager.set_requirements(requirements((SMALL, 10)), 0.0)
     for number in range(1, 6):
         manager.worker_group_started(number, group(f"g{number}"), 1.0)
@@ -170,7 +170,7 @@ def test_of_many_groups_that_start_some_are_told_of_one_by_one(manager: SlotMana
     assert "2 other TaskExecutors are starting." in reason
 
 
-def test_of_many_requests_some_are_told_of_one_by_one(manager: SlotManager) -> None:
+def test_shortage_names_some_of_many_group_requests(manager: SlotManager) -> None:
     manager.set_requirements(requirements((SMALL, 10)), 0.0)
     reason = shortage(manager, cluster(NODE)).reason
     assert reason.count("A placement group of 1 bundle is asked for") == 3
@@ -185,7 +185,7 @@ def test_shared_slots_smaller_than_the_profile_are_unfulfillable(manager: SlotMa
     assert "Shared workers have slots of 1 CPU, 4g memory" in found.reason
 
 
-def test_large_shared_worker_makes_large_slots_possible_for_as_long_as_it_is_there(
+def test_large_slots_are_fulfillable_while_a_large_worker_exists(
     manager: SlotManager,
 ) -> None:
     """SM-14: one that an earlier ResourceManager has started."""

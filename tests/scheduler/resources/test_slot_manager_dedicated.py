@@ -147,7 +147,7 @@ def test_changed_shape_while_the_group_is_requested_starts_another_request(
     ]
 
 
-def test_changed_shape_releases_the_old_group_and_requests_a_new_one(manager: SlotManager) -> None:
+def test_changed_requirements_release_the_group_and_request_a_new_one(manager: SlotManager) -> None:
     allocations = job_with_group(manager)
     actions = manager.set_requirements(requirements((SMALL, 3), dedicated=True), 5.0)
     assert one(actions, ReleaseWorkerGroup).group_id == group()
@@ -218,7 +218,7 @@ def test_failed_group_is_requested_again_after_a_while(manager: SlotManager) -> 
     assert manager.check(2.0) == [StartWorkerGroup(2, (SMALL,), 1, OWNER)]
 
 
-def test_failed_group_of_a_job_whose_master_is_another_is_requested_at_once(
+def test_failed_group_of_a_replaced_job_master_is_requested_at_once(
     manager: SlotManager,
 ) -> None:
     """That of another job waits as before."""
@@ -235,7 +235,7 @@ def test_failed_group_of_a_job_whose_master_is_another_is_requested_at_once(
     assert started == [[StartWorkerGroup(3, (SMALL,), 1, OWNER)], []]
 
 
-def test_nothing_is_to_be_done_later_for_a_group_that_was_released(manager: SlotManager) -> None:
+def test_released_group_leaves_no_later_work(manager: SlotManager) -> None:
     """One bundle was being started, and a slot of another was not to be asked for."""
     manager.set_requirements(requirements((SMALL, 2), dedicated=True), 0.0)
     manager.worker_group_started(1, group(), 1.0)
@@ -285,7 +285,7 @@ def test_group_waits_for_a_new_master_of_its_job_while_its_slots_are_kept(
     assert one(manager.check(160.0), ReleaseWorkerGroup).group_id == group()
 
 
-def test_group_whose_job_does_not_want_it_goes_when_others_find_no_room(
+def test_unwanted_group_is_released_when_others_find_no_room(
     manager: SlotManager,
 ) -> None:
     first, second = job_with_group(manager)
@@ -297,7 +297,7 @@ def test_group_whose_job_does_not_want_it_goes_when_others_find_no_room(
     assert one(freed, ReleaseWorkerGroup).group_id == group()
 
 
-def test_group_of_a_job_whose_master_is_being_replaced_stays_when_others_find_no_room(
+def test_group_of_a_job_awaiting_its_next_master_stays_despite_shortage(
     manager: SlotManager,
 ) -> None:
     first, second = job_with_group(manager)
@@ -333,7 +333,7 @@ def test_request_in_flight_for_a_master_that_died_is_given_up(manager: SlotManag
     assert one(again, RequestSlot).allocation_id != asked.allocation_id
 
 
-def test_empty_requirements_leave_the_slots_with_the_job_until_they_are_freed(
+def test_job_with_empty_requirements_keeps_its_slots_until_they_are_freed(
     manager: SlotManager,
 ) -> None:
     """SM-18."""
@@ -409,7 +409,7 @@ def test_group_of_an_earlier_resource_manager_is_adopted_with_its_allocations(
     assert manager.worker_groups_of(JOB) == (group(),)
 
 
-def test_adopted_group_whose_job_nobody_claims_goes_after_the_idle_timeout(
+def test_unclaimed_adopted_group_is_released_after_the_idle_timeout(
     manager: SlotManager,
 ) -> None:
     manager.recover_worker_group(group(), (SMALL,), 1, OWNER, (0,), 0.0)
@@ -420,7 +420,7 @@ def test_adopted_group_whose_job_nobody_claims_goes_after_the_idle_timeout(
     assert one(manager.check(90.0), ReleaseWorkerGroup).group_id == group()
 
 
-def test_adopted_group_gets_the_task_executors_that_died_meanwhile_once_it_is_claimed(
+def test_adopted_group_replaces_dead_task_executors_once_claimed(
     manager: SlotManager,
 ) -> None:
     manager.recover_worker_group(group(), (SMALL, SMALL), 1, OWNER, (0,), 0.0)
@@ -445,7 +445,7 @@ def test_second_group_of_a_job_that_is_recovered_is_released(manager: SlotManage
     assert one(actions, StopTaskExecutor).resource_id == ResourceID("late")
 
 
-def test_group_that_its_job_may_want_again_is_kept_though_its_task_executors_are_gone(
+def test_group_without_task_executors_is_kept_for_its_job_for_a_while(
     manager: SlotManager,
 ) -> None:
     (held,) = job_with_group(manager, slots=1)
@@ -482,7 +482,7 @@ def test_registering_again_keeps_the_slots_of_the_same_process(manager: SlotMana
     assert len(manager.task_executors()) == 1
 
 
-def test_another_process_under_the_same_name_has_lost_the_slots_of_the_first(
+def test_new_process_of_the_same_name_loses_the_slots_of_the_first(
     manager: SlotManager,
 ) -> None:
     """RM-01."""

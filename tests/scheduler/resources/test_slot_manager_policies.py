@@ -90,7 +90,7 @@ def test_profile_larger_than_a_static_slot_is_cut_out_of_the_worker() -> None:
     assert (asked.slot_id, asked.profile) == (slot_id("te1", -1), WIDE)
 
 
-def test_what_dynamic_slots_take_is_not_given_as_static_slots() -> None:
+def test_resources_of_dynamic_slots_are_not_given_as_static_slots() -> None:
     manager = slot_manager()
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
     confirm(manager, start_worker(manager, 1))
@@ -99,7 +99,7 @@ def test_what_dynamic_slots_take_is_not_given_as_static_slots() -> None:
     assert len(only(actions, StartWorkerGroup)) == 1
 
 
-def test_confirmed_dynamic_slot_is_known_under_its_index_and_gone_when_freed() -> None:
+def test_dynamic_slot_has_its_index_until_it_is_freed() -> None:
     """SM-04."""
     manager = slot_manager()
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
@@ -113,7 +113,7 @@ def test_confirmed_dynamic_slot_is_known_under_its_index_and_gone_when_freed() -
     assert (info.number_of_slots, info.free_slots) == (4, 4)
 
 
-def test_confirmed_dynamic_slot_that_is_not_reported_is_gone_unless_the_report_is_older() -> None:
+def test_unreported_dynamic_slot_is_gone_unless_the_report_is_older() -> None:
     """SM-04: a report that comes within a second may have been written before."""
     manager = slot_manager()
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
@@ -142,7 +142,7 @@ def test_report_that_comes_before_the_answer_tells_the_index_of_a_dynamic_slot()
     assert len(only(more, StartWorkerGroup)) == 1, "it counts as one slot"
 
 
-def test_refused_dynamic_slot_is_asked_for_elsewhere_and_there_again_later() -> None:
+def test_refused_dynamic_slot_is_requested_there_again_only_later() -> None:
     """SM-05."""
     manager = slot_manager()
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
@@ -184,7 +184,7 @@ def one_whose_index_is_given_again() -> tuple[SlotManager, AllocationID]:
     return manager, one(actions, RequestSlot).allocation_id
 
 
-def test_answer_with_the_index_of_another_dynamic_slot_tells_that_that_one_is_gone() -> None:
+def test_answer_with_a_used_index_removes_the_old_dynamic_slot() -> None:
     """SM-04."""
     manager, second = one_whose_index_is_given_again()
     again = one(manager.slot_request_succeeded(slot_id("te1", 4), second, 4.0), RequestSlot)
@@ -197,7 +197,7 @@ def test_answer_with_the_index_of_another_dynamic_slot_tells_that_that_one_is_go
     assert free.cpu == 3.0, "each job asks again for its one slot, and nothing else is taken"
 
 
-def test_report_of_another_dynamic_slot_at_an_index_tells_that_the_first_is_gone() -> None:
+def test_report_of_another_slot_at_an_index_removes_the_old_dynamic_slot() -> None:
     """SM-04."""
     manager, second = one_whose_index_is_given_again()
     seen = with_dynamic_slot(4, OTHER_JOB, second)
@@ -210,7 +210,7 @@ def test_report_of_another_dynamic_slot_at_an_index_tells_that_the_first_is_gone
     assert manager.task_executors()[0].jobs == (OTHER_JOB, JOB)
 
 
-def test_older_report_does_not_put_another_slot_in_the_place_of_a_dynamic_one() -> None:
+def test_older_report_does_not_replace_a_dynamic_slot() -> None:
     """SM-04."""
     manager, second = one_whose_index_is_given_again()
     manager.slot_request_succeeded(slot_id("te1", 4), second, 4.0)
@@ -233,7 +233,7 @@ def two_workers(**settings: object) -> SlotManager:
     return manager
 
 
-def test_slots_are_taken_from_one_worker_after_the_other() -> None:
+def test_static_slots_fill_one_worker_after_the_other() -> None:
     """SM-13."""
     manager = two_workers()
     actions = manager.set_requirements(requirements((SMALL, 5), job_id=OTHER_JOB), 5.0)
@@ -247,7 +247,7 @@ def test_spread_out_slots_are_taken_from_the_least_used_worker() -> None:
     assert asked_at(actions) == ["te1_0", "te2_0", "te1_1", "te2_1", "te1_2"]
 
 
-def test_dynamic_slots_are_cut_out_of_one_worker_after_the_other_or_spread_out() -> None:
+def test_dynamic_slots_fill_one_worker_first_or_are_spread_out() -> None:
     """SM-13."""
     found = []
     for spread_out in (False, True):
@@ -272,7 +272,7 @@ def test_answers_about_slots_that_are_not_held_so_change_nothing() -> None:
     assert asked_at(again) == ["te1_1"]
 
 
-def test_each_slot_in_use_is_told_with_its_job() -> None:
+def test_overview_names_the_job_of_each_used_slot() -> None:
     manager = slot_manager()
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
     manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 0.0)
@@ -289,7 +289,7 @@ def test_worker_without_a_slot_in_use_has_no_jobs() -> None:
 # --- limits ---------------------------------------------------------------------------------------
 
 
-def test_no_worker_is_started_beyond_the_limit_of_slots_and_the_job_is_told() -> None:
+def test_no_worker_is_started_beyond_the_slot_limit_and_the_job_hears_it() -> None:
     """SM-12."""
     manager = slot_manager(max_slots=8)
     started = manager.set_requirements(requirements((SMALL, 12)), 0.0)
@@ -300,7 +300,7 @@ def test_no_worker_is_started_beyond_the_limit_of_slots_and_the_job_is_told() ->
     assert "No more than 8 slots may be started in all" in shortage.reason
 
 
-def test_job_whose_workers_are_coming_is_not_told_of_the_limit_that_another_one_meets() -> None:
+def test_job_with_coming_workers_does_not_see_the_limit_another_job_hits() -> None:
     """SM-12: Flink tells the jobs whose requirements nothing that is coming fulfils."""
     manager = slot_manager(max_slots=8)
     third = id_of(JobID, 3)
@@ -311,7 +311,7 @@ def test_job_whose_workers_are_coming_is_not_told_of_the_limit_that_another_one_
     assert [shortage.exhausted for (shortage,) in told] == [False, False, True]
 
 
-def test_limit_that_only_the_reserve_would_exceed_is_told_to_nobody() -> None:
+def test_limit_exceeded_only_by_the_reserve_is_not_reported() -> None:
     """SM-12."""
     manager = slot_manager(max_slots=4, redundant_workers=1)
     started = manager.set_requirements(requirements((SMALL, 2)), 0.0)
@@ -320,7 +320,7 @@ def test_limit_that_only_the_reserve_would_exceed_is_told_to_nobody() -> None:
     assert not shortage.exhausted
 
 
-def test_limit_counts_dedicated_workers_and_lets_go_when_they_are_gone() -> None:
+def test_slot_limit_counts_dedicated_workers_until_they_are_released() -> None:
     """SM-12."""
     manager = slot_manager(max_slots=4)
     manager.set_requirements(requirements((SMALL, 3), dedicated=True), 0.0)
@@ -370,7 +370,7 @@ def test_idle_worker_that_registers_within_the_limit_stays() -> None:
     assert len(manager.task_executors()) == 1
 
 
-def test_nothing_is_remembered_of_a_limit_that_a_job_met_when_it_is_gone() -> None:
+def test_slot_manager_forgets_the_exhausted_limit_of_an_ended_job() -> None:
     manager = slot_manager(max_slots=4)
     manager.set_requirements(requirements((SMALL, 5)), 0.0)
     (short,) = manager.shortages(JOB, 1.0, ANY_CLUSTER)
@@ -379,7 +379,7 @@ def test_nothing_is_remembered_of_a_limit_that_a_job_met_when_it_is_gone() -> No
     assert manager._tracker.exhausted == set()
 
 
-def test_idle_worker_of_a_job_stays_though_it_registers_beyond_the_limit() -> None:
+def test_idle_worker_of_a_job_stays_although_it_exceeds_the_limit() -> None:
     """SM-12: whoever had it counted on it."""
     manager = slot_manager(max_slots=2)
     owner = WorkerGroupOwner(JOB, OWN_GROUP)
@@ -389,7 +389,7 @@ def test_idle_worker_of_a_job_stays_though_it_registers_beyond_the_limit() -> No
     assert only(actions, ReleaseWorkerGroup) == []
 
 
-def test_slots_of_a_worker_that_is_gone_count_no_more_against_the_limit() -> None:
+def test_slots_of_a_lost_worker_do_not_count_for_the_limit() -> None:
     """SM-12."""
     manager = slot_manager(max_slots=4)
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
@@ -403,7 +403,7 @@ def test_slots_of_a_worker_that_is_gone_count_no_more_against_the_limit() -> Non
 # --- what can never be ----------------------------------------------------------------------------
 
 
-def test_what_no_worker_could_hold_waits_until_that_is_called_a_failure() -> None:
+def test_unfulfillable_requirement_waits_until_start_up_has_ended() -> None:
     """SM-14, RM-09."""
     manager = slot_manager()
     manager.set_fail_unfulfillable(False)
@@ -419,7 +419,7 @@ def test_what_no_worker_could_hold_waits_until_that_is_called_a_failure() -> Non
     assert not other.unfulfillable
 
 
-def test_worker_that_is_there_could_hold_it_even_if_it_is_busy() -> None:
+def test_requirement_that_a_busy_worker_could_hold_is_fulfillable() -> None:
     """SM-14: a larger one than those that are started."""
     manager = slot_manager()
     huge = ResourceProfile(16.0, 16 * GIB)
@@ -434,7 +434,7 @@ def test_worker_that_is_there_could_hold_it_even_if_it_is_busy() -> None:
 # --- reserves -------------------------------------------------------------------------------------
 
 
-def test_redundant_workers_are_started_beside_those_that_are_needed() -> None:
+def test_redundant_workers_are_started_beside_needed_ones() -> None:
     manager = slot_manager(redundant_workers=1)
     started = manager.set_requirements(requirements((SMALL, 2)), 0.0)
     assert len(only(started, StartWorkerGroup)) == 2
@@ -478,7 +478,7 @@ def three_idle_workers_and_one_in_use() -> tuple[SlotManager, list[WorkerGroupId
     return manager, [action.group_id for action in only(actions, AskWhetherReleasable)]
 
 
-def test_reserve_is_kept_when_the_idle_workers_beside_it_are_released() -> None:
+def test_reserve_is_kept_when_other_idle_workers_are_released() -> None:
     """Each could go as long as the others stayed, and all were released."""
     manager, asked = three_idle_workers_and_one_in_use()
     assert {*asked} == {group("g2"), group("g3"), group("g4")}
@@ -492,7 +492,7 @@ def test_reserve_is_kept_when_the_idle_workers_beside_it_are_released() -> None:
     assert manager.check(1000.0) == []
 
 
-def test_worker_that_has_become_the_reserve_while_it_was_asked_stays() -> None:
+def test_worker_that_became_the_reserve_meanwhile_is_not_released() -> None:
     """A job has taken the slots of the others meanwhile."""
     manager, _ = three_idle_workers_and_one_in_use()
     taken = only(manager.set_requirements(requirements((SMALL, 9)), 33.0), RequestSlot)
@@ -526,7 +526,7 @@ def test_no_reserve_without_a_job() -> None:
 # --- nodes ----------------------------------------------------------------------------------------
 
 
-def test_nothing_is_given_from_a_blocked_node_until_its_time_is_over() -> None:
+def test_blocked_node_gives_no_slots_until_its_time_is_over() -> None:
     manager = slot_manager()
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     confirm(manager, start_worker(manager, 1, node="bad"))
@@ -564,7 +564,7 @@ def test_worker_of_an_unknown_group_is_not_used_when_its_node_is_blocked_no_more
     assert asked_at(manager.set_requirements(requirements((SMALL, 1)), 3.0)) == []
 
 
-def test_idle_worker_that_cannot_be_used_goes_though_others_are_being_started() -> None:
+def test_unusable_idle_worker_is_released_while_others_start() -> None:
     manager = slot_manager()
     manager.recover_worker_group(group("old"), (WORKER,), 4, None, (0,), 0.0)
     free = report("te0", *[None] * 4)
@@ -611,7 +611,7 @@ def test_groups_are_requested_again_when_the_pause_is_over() -> None:
     assert one(manager.check(33.0), StartWorkerGroup).request_number == 3
 
 
-def test_recovered_worker_counts_until_it_registers_or_its_time_is_over() -> None:
+def test_recovered_worker_is_awaited_until_its_timeout() -> None:
     """SM-10: no other is started in its place meanwhile."""
     manager = slot_manager(previous_worker_timeout=20.0)
     manager.recover_worker_group(group("g1"), (WORKER,), 4, None, (0,), 0.0)

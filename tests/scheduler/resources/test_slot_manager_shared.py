@@ -65,7 +65,7 @@ def confirm(manager: SlotManager, actions: list[SlotManagerAction], now: float =
         manager.slot_request_succeeded(asked.slot_id, asked.allocation_id, now)
 
 
-def test_two_slots_need_one_worker_and_the_third_a_second(manager: SlotManager) -> None:
+def test_two_slots_need_one_worker_and_a_third_needs_a_second(manager: SlotManager) -> None:
     """SM-10."""
     assert manager.set_requirements(requirements((SMALL, 1)), 0.0) == [
         StartWorkerGroup(1, (WORKER,), 2, None)
@@ -92,7 +92,7 @@ def test_request_that_is_not_needed_any_more_is_cancelled(manager: SlotManager) 
     assert actions == [CancelWorkerGroupRequest(1)]
 
 
-def test_new_worker_serves_what_is_missing(manager: SlotManager) -> None:
+def test_new_worker_serves_missing_slots(manager: SlotManager) -> None:
     """SM-01."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 0.0)
@@ -113,7 +113,7 @@ def test_only_free_slots_of_a_new_worker_are_given(manager: SlotManager) -> None
     assert only(actions, StartWorkerGroup) == [StartWorkerGroup(2, (WORKER,), 2, None)]
 
 
-def test_worker_that_is_smaller_than_the_one_requested_does_not_take_its_place(
+def test_worker_smaller_than_requested_is_stopped_and_replaced(
     manager: SlotManager,
 ) -> None:
     """SM-17: it is stopped, and the one that was requested is still to come."""
@@ -146,7 +146,7 @@ def test_worker_that_is_always_smaller_is_started_less_and_less_often(manager: S
 
 
 @pytest.mark.parametrize("further", [(), (None,)])
-def test_smaller_worker_that_holds_slots_stays_with_what_it_has(
+def test_smaller_worker_with_used_slots_stays(
     manager: SlotManager, further: tuple[None, ...]
 ) -> None:
     """SM-17: nobody's slots are taken away for it, and what is missing is requested."""
@@ -160,7 +160,7 @@ def test_smaller_worker_that_holds_slots_stays_with_what_it_has(
     assert only(actions, StartWorkerGroup) == more
 
 
-def test_worker_of_another_group_does_not_take_the_place_of_the_one_requested(
+def test_worker_of_another_group_does_not_replace_the_requested_one(
     manager: SlotManager,
 ) -> None:
     """SM-17: with another profile; the slots of the one that comes are still counted on."""
@@ -179,7 +179,7 @@ def test_worker_of_another_group_does_not_take_the_place_of_the_one_requested(
     assert [a.slot_id for a in only(actions, RequestSlot)] == [slot_id("te1", 0), slot_id("te1", 1)]
 
 
-def test_fullest_worker_is_taken_first_so_that_others_can_go(manager: SlotManager) -> None:
+def test_fullest_worker_is_used_first_so_that_others_become_idle(manager: SlotManager) -> None:
     """SM-13."""
     manager.set_requirements(requirements((SMALL, 3)), 0.0)
     confirm(manager, start_worker(manager, 1))
@@ -276,7 +276,7 @@ def test_worker_that_is_fuller_for_its_size_is_taken_first(manager: SlotManager)
     assert asked.slot_id == slot_id("four", 3)
 
 
-def test_group_whose_workers_are_wanted_no_more_while_they_start_goes_after_the_idle_timeout(
+def test_unneeded_starting_group_is_released_after_idle_timeout(
     manager: SlotManager,
 ) -> None:
     """SM-15."""
@@ -287,7 +287,7 @@ def test_group_whose_workers_are_wanted_no_more_while_they_start_goes_after_the_
     assert one(manager.check(32.0), ReleaseWorkerGroup).group_id == group("g1")
 
 
-def test_loss_of_a_worker_is_told_to_jobs_that_had_slots_there_and_not_to_those_that_asked(
+def test_loss_of_a_worker_is_told_only_to_jobs_with_slots_there(
     manager: SlotManager,
 ) -> None:
     """SM-09."""
@@ -301,7 +301,7 @@ def test_loss_of_a_worker_is_told_to_jobs_that_had_slots_there_and_not_to_those_
     assert one(lost, NotifyAllocationFailure).job_id == JOB
 
 
-def test_slot_that_is_asked_for_stays_so_though_a_report_calls_it_free(
+def test_requested_slot_stays_requested_although_a_report_calls_it_free(
     manager: SlotManager,
 ) -> None:
     """SM-04: the request may be on its way for longer than a report."""
@@ -359,7 +359,7 @@ def test_report_that_is_older_than_the_confirmation_does_not_free_the_slot(
     assert one(actions, RequestSlot).job_id == JOB
 
 
-def test_slot_that_is_not_reported_any_more_is_gone_and_another_index_is_a_new_one(
+def test_unreported_slot_is_removed_and_a_new_index_is_a_new_slot(
     manager: SlotManager,
 ) -> None:
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
@@ -460,7 +460,7 @@ def test_idle_worker_is_released_at_once_when_a_worker_group_finds_no_room(
     assert released.reason == "not needed, and others wait for room"
 
 
-def test_worker_that_gets_idle_while_a_worker_group_finds_no_room_is_released_at_once(
+def test_worker_idle_while_a_worker_group_lacks_room_is_released_at_once(
     manager: SlotManager,
 ) -> None:
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
@@ -496,7 +496,7 @@ def test_idle_worker_that_cannot_go_is_asked_again_later(manager: SlotManager) -
     assert len(only(manager.check(64.0), AskWhetherReleasable)) == 1
 
 
-def test_worker_that_got_a_slot_to_give_while_it_was_asked_is_not_released(
+def test_worker_that_got_a_slot_request_meanwhile_is_not_released(
     manager: SlotManager,
 ) -> None:
     """SM-15."""

@@ -6,13 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flinkray.scheduler.resources.start_rate import INTERVAL, StartWorkerFailureRate
+from flinkray.scheduler.resources.resource_tracker import INTERVAL, StartWorkerFailureRate
 
 
 @pytest.mark.parametrize(("last", "delay"), [(59.0, 10.0), (60.0, 0.0), (61.0, 0.0)])
-def test_one_failure_more_than_allowed_within_a_minute_is_a_pause(
-    last: float, delay: float
-) -> None:
+def test_failures_beyond_the_allowed_rate_cause_a_pause(last: float, delay: float) -> None:
     rate = StartWorkerFailureRate(2, 10.0)
     for now in (0.0, 30.0, last):
         assert rate.delay(now) == 0.0

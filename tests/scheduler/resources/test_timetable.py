@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flinkray.scheduler.resources.timetable import Timetable
+from flinkray.scheduler.resources.resource_tracker import Timetable
 
 
 def test_later_deadline_of_a_key_replaces_the_earlier() -> None:
@@ -44,7 +44,7 @@ def test_same_as_a_dictionary_that_is_searched(
         assert deadlines.next() == min(model.values(), default=None)
 
 
-def test_deadlines_outlast_many_changes_of_others() -> None:
+def test_deadlines_survive_many_changes_of_other_keys() -> None:
     """What is out of date is thrown away now and then, and nothing else."""
     deadlines = Timetable()
     deadlines.set("late", 5000.0)
@@ -56,7 +56,7 @@ def test_deadlines_outlast_many_changes_of_others() -> None:
     assert deadlines.pop_due(5000.0) == ["late"]
 
 
-def test_those_due_at_one_time_come_in_the_order_in_which_they_were_set() -> None:
+def test_deadlines_of_equal_time_come_in_the_order_they_were_set() -> None:
     deadlines = Timetable()
     names = [f"key {number}" for number in range(20, 0, -1)]
     for name in names:
@@ -65,7 +65,7 @@ def test_those_due_at_one_time_come_in_the_order_in_which_they_were_set() -> Non
     assert deadlines.pop_due(3.0) == names
 
 
-def test_order_is_kept_when_what_is_out_of_date_is_thrown_away() -> None:
+def test_order_is_kept_when_outdated_deadlines_are_removed() -> None:
     deadlines = Timetable()
     times = [100.0 + number * 7 % 40 for number in range(40)]
     for number, time in enumerate(times):

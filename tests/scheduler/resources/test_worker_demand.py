@@ -29,13 +29,13 @@ def test_small_profiles_are_cut_to_measure() -> None:
     assert needed((0.5, 9)) == 2
 
 
-def test_small_ones_go_where_large_ones_leave_room() -> None:
+def test_small_slots_fill_the_room_beside_large_ones() -> None:
     assert needed((3.0, 2), (1.0, 2)) == 2
     assert needed((3.0, 2), (1.0, 3)) == 3
     assert needed((3.0, 1), (2.0, 2), (0.5, 2)) == 2
 
 
-def test_what_no_worker_holds_takes_none() -> None:
+def test_slot_too_large_for_any_worker_needs_no_worker() -> None:
     """SM-14."""
     assert needed((5.0, 3)) == 0
 
@@ -43,7 +43,7 @@ def test_what_no_worker_holds_takes_none() -> None:
 @given(
     st.lists(st.tuples(st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0]), st.integers(0, 9)))
 )
-def test_never_fewer_workers_than_the_sum_takes_and_never_one_for_each_slot_but_the_large(
+def test_needed_workers_cover_the_sum_and_never_exceed_one_per_slot(
     missing: list[tuple[float, int]],
 ) -> None:
     number = needed(*missing)
@@ -63,7 +63,7 @@ def test_never_fewer_workers_than_the_sum_takes_and_never_one_for_each_slot_but_
         max_size=6,
     )
 )
-def test_as_many_as_when_slots_are_placed_one_by_one_largest_first(
+def test_number_of_workers_equals_first_fit_decreasing(
     missing: list[tuple[float, int]],
 ) -> None:
     """SM-10: each into the first worker with room for it."""
@@ -81,7 +81,7 @@ def test_as_many_as_when_slots_are_placed_one_by_one_largest_first(
     assert needed(*missing) == len(room)
 
 
-def test_reserve_lacks_what_is_not_free() -> None:
+def test_missing_redundant_workers_depend_on_free_slots() -> None:
     assert [redundant_workers_missing(2, 4, free) for free in (0, 3, 4, 7, 8, 20)] == [
         2,
         2,

@@ -44,7 +44,7 @@ def partition(number: int, attempt: int = 0) -> ResultPartitionID:
         ({WIDE: 1, DEEP: 1}, {ResourceProfile(2.0, 4 * GIB): 1, DEEP: 1}, {}),
     ],
 )
-def test_the_smallest_slots_that_hold_a_requirement_fulfil_it(
+def test_smallest_fitting_slots_fulfil_a_requirement(
     required: dict[ResourceProfile, int],
     there: dict[ResourceProfile, int],
     missing: dict[ResourceProfile, int],
@@ -64,7 +64,7 @@ def test_a_worker_group_needs_a_name_and_a_bundle(name: str, size: int) -> None:
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-def test_the_partitions_at_a_place_are_those_whose_producers_are_there() -> None:
+def test_partitions_at_a_location_are_those_of_its_producers() -> None:
     here, there = location("here"), location("there")
     locations = PartitionLocations(
         GRAPH, DATA_SET, 10, (here, there), pack_numbers([0, 1, 0]), pack_numbers([3, 4, 5])
@@ -76,7 +76,7 @@ def test_the_partitions_at_a_place_are_those_whose_producers_are_there() -> None
     assert locations.partition_id(12) == partition(12, 5)
 
 
-def test_a_report_that_is_shortened_keeps_its_beginning_and_the_partition_that_was_missed() -> None:
+def test_shortened_report_keeps_its_beginning_and_a_missing_partition() -> None:
     missing = tuple(partition(number) for number in range(3))
     long = TaskExecutionState(
         JOB,

@@ -66,7 +66,7 @@ def deployed() -> ExecutionSlotAllocator:
     return slots
 
 
-def test_one_message_asks_for_the_slots_of_all_subtasks() -> None:
+def test_one_message_requests_the_slots_of_all_subtasks() -> None:
     """SP-20: one request for each slot, not for each subtask."""
     requests = one(allocator().allocate(ALL), SlotRequests)
     assert [r.vertices for r in requests.requests] == [
@@ -78,7 +78,7 @@ def test_one_message_asks_for_the_slots_of_all_subtasks() -> None:
     assert not requests.is_batch
 
 
-def test_slot_goes_to_all_who_wait_for_it_and_to_who_comes_later() -> None:
+def test_slot_is_shared_by_waiting_and_later_subtasks() -> None:
     """SP-20."""
     slots = allocator()
     requests = one(slots.allocate([subtask(1, 0)]), SlotRequests)
@@ -90,7 +90,7 @@ def test_slot_goes_to_all_who_wait_for_it_and_to_who_comes_later() -> None:
     assert first.slot is not later.slot
 
 
-def test_subtask_that_has_a_slot_or_waits_for_one_does_not_ask_again() -> None:
+def test_subtask_with_a_slot_or_pending_request_cannot_request_again() -> None:
     slots = allocator()
     assert slots.has_nothing(subtask(1, 0))
     requests = one(slots.allocate([subtask(1, 0)]), SlotRequests)
@@ -101,7 +101,7 @@ def test_subtask_that_has_a_slot_or_waits_for_one_does_not_ask_again() -> None:
         answer(slots, requests, 1)
 
 
-def test_failed_request_fails_all_who_wait_for_its_slot() -> None:
+def test_failed_request_fails_all_waiting_subtasks() -> None:
     """SP-20."""
     slots = allocator()
     requests = one(slots.allocate(ALL), SlotRequests)
@@ -117,7 +117,7 @@ def test_failed_request_fails_all_who_wait_for_its_slot() -> None:
     assert one(slots.allocate([subtask(1, 0)]), SlotRequests).requests != requests.requests
 
 
-def test_losing_the_slot_releases_all_who_share_it() -> None:
+def test_lost_slot_fails_all_subtasks_that_share_it() -> None:
     """SP-20: the root takes its children along, and the pool is not given back what it lost."""
     slots = deployed()
     actions = slots.slot_events([SlotsLost((allocation(1),), "its node died")])
@@ -145,7 +145,7 @@ def test_share_of_a_lost_slot_is_released_for_good() -> None:
     assert not kept.is_released
 
 
-def test_slot_goes_back_to_the_pool_with_the_last_who_shares_it() -> None:
+def test_slot_returns_to_the_pool_with_the_last_subtask() -> None:
     """SP-02, SP-20."""
     slots = deployed()
     assert slots.payload_ended([attempt(1, 0)]) == []
@@ -180,7 +180,7 @@ def test_released_share_is_back_when_its_attempt_has_ended() -> None:
     assert ended == [ReturnSlots((allocation(1),), "cancelled")]
 
 
-def test_end_of_an_earlier_attempt_does_not_take_the_share_of_the_present_one() -> None:
+def test_end_of_an_earlier_attempt_keeps_the_slot_of_the_present_one() -> None:
     slots = deployed()
     slots.payload_ended([attempt(1, 0)])
     (again,) = slots.allocate([subtask(1, 0)])
@@ -201,7 +201,7 @@ def test_next_request_prefers_the_slot_that_the_group_had() -> None:
     ]
 
 
-def test_places_of_the_inputs_of_all_who_share_are_told() -> None:
+def test_slot_request_prefers_input_locations_of_all_its_subtasks() -> None:
     here, there = ResourceID("here"), ResourceID("there")
     near = {subtask(1, 0): (here,), subtask(2, 0): (there, here)}
     requests = one(allocator().allocate(ALL, near=near), SlotRequests)
@@ -209,7 +209,7 @@ def test_places_of_the_inputs_of_all_who_share_are_told() -> None:
     assert requests.requests[1].preferred_task_executors == ()
 
 
-def test_request_is_cancelled_with_the_last_who_waits() -> None:
+def test_request_is_cancelled_with_its_last_waiting_subtask() -> None:
     slots = allocator()
     requests = one(slots.allocate(ALL), SlotRequests)
     assert slots.cancel([subtask(1, 0)], "not needed") == []
@@ -229,7 +229,7 @@ def test_slot_that_crosses_the_cancellation_of_its_request_is_returned() -> None
     assert all(slots.logical_slot(v) is None for v in ALL)
 
 
-def test_ten_thousand_subtasks_are_asked_for_by_one_message() -> None:
+def test_slots_of_ten_thousand_subtasks_are_requested_by_one_message() -> None:
     vertices = [SharingVertex(id_of(JobVertexID, n), 5000, "default", SMALL) for n in (1, 2)]
     groups = slot_sharing_groups(vertices)
     slots = ExecutionSlotAllocator(groups)

@@ -31,7 +31,7 @@ def test_no_payload_after_the_release() -> None:
     assert not slot.try_assign_payload(FIRST)
 
 
-def test_owner_who_takes_the_slot_away_fails_the_payload_and_is_not_handed_the_slot() -> None:
+def test_slot_released_by_its_owner_fails_the_payload_without_return() -> None:
     """SP-19."""
     slot = slot_with_payload()
     assert slot.release("its TaskExecutor died") == [FailPayload(FIRST, "its TaskExecutor died")]
@@ -39,7 +39,7 @@ def test_owner_who_takes_the_slot_away_fails_the_payload_and_is_not_handed_the_s
     assert not slot.wants_to_return
 
 
-def test_slot_is_released_only_after_its_payload_ended_and_its_owner_took_it_back() -> None:
+def test_slot_is_released_after_payload_end_and_return_to_its_owner() -> None:
     """SP-19."""
     slot = slot_with_payload()
     assert slot.release_slot("cancelled") == [FailPayload(FIRST, "cancelled")]
@@ -73,7 +73,7 @@ def test_slot_whose_payload_has_ended_is_given_back_at_once() -> None:
     assert slot.wants_to_return
 
 
-def test_next_attempt_goes_on_in_the_slot_of_the_one_before_and_of_no_other() -> None:
+def test_next_attempt_replaces_only_its_predecessor_in_the_slot() -> None:
     slot = slot_with_payload()
     assert not slot.replace_payload(SECOND, FIRST)
     assert slot.replace_payload(FIRST, SECOND)
@@ -88,7 +88,7 @@ def test_no_attempt_goes_on_in_a_slot_that_is_taken_away() -> None:
     assert slot.payload == FIRST
 
 
-def test_attempt_that_took_over_is_not_ended_by_the_end_of_the_one_before() -> None:
+def test_payload_that_took_over_is_not_ended_with_its_predecessor() -> None:
     slot = slot_with_payload()
     slot.payload_ended()
     assert slot.replace_payload(FIRST, SECOND)

@@ -141,7 +141,7 @@ def test_the_oldest_of_a_profile_is_served_whatever_its_kind_and_time_out() -> N
     assert requests.whom_to_serve(slot_on("te-0", 1), SMALL) is None
 
 
-def test_slot_goes_to_the_oldest_of_what_it_is_matched_to_or_else_of_the_largest_it_holds() -> None:
+def test_slot_serves_oldest_matched_request_or_else_the_largest_that_fits() -> None:
     requests = PendingRequests()
     for number, profile in enumerate((SMALL, MEDIUM, LARGE, SMALL, MEDIUM, LARGE)):
         request = SlotRequest(id_of(SlotRequestId, number))

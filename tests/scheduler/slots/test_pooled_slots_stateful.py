@@ -204,7 +204,7 @@ def test_the_least_busy_is_found_though_its_slots_of_another_profile_came_and_we
     assert pool.best_free(SMALL, (), True) is free
 
 
-def test_slot_that_left_is_not_found_at_its_place_and_another_there_is() -> None:
+def test_removed_slot_is_not_found_but_its_replacement_is() -> None:
     pool = PooledSlots()
     first, stays, second = (
         PooledSlot(slot_on("te-0", number, index), SMALL, 0.0)

@@ -42,7 +42,7 @@ def test_slots_are_found_by_task_executor_oldest_first() -> None:
     assert slots.all() == (slot_on("te-0", 1), slot_on("te-1", 2), slot_on("te-0", 3))
 
 
-def test_removed_slots_are_gone_and_unknown_ones_are_ignored() -> None:
+def test_removing_slots_ignores_unknown_ones() -> None:
     slots = held()
     slots.remove((allocation(9), allocation(1), allocation(2)))
     assert slots.on(TE0) == (allocation(3),)
@@ -61,7 +61,7 @@ def test_lost_task_executor_takes_its_slots_along() -> None:
     assert slots.on(TE0) == ()
 
 
-def test_each_way_in_which_a_use_ends_lowers_what_is_required_once() -> None:
+def test_each_end_of_a_slot_use_lowers_the_requirement_once() -> None:
     """The next pool would declare more, or less, than the job requires."""
     slots = held()
     slots.set_requirements(requirements((SMALL, 1)))
@@ -85,7 +85,7 @@ def test_each_way_in_which_a_use_ends_lowers_what_is_required_once() -> None:
     assert slots.requirements() == requirements((SMALL, 1))
 
 
-def test_large_slot_that_serves_a_small_request_lowers_what_was_requested() -> None:
+def test_returned_large_slot_lowers_the_small_requirement_it_served() -> None:
     slots = SlotLedger()
     slots.add(slot_on("te-0", 1, profile=LARGE))
     slots.set_requirements(requirements((LARGE, 1)))
@@ -150,7 +150,7 @@ def test_bundles_of_a_worker_group_do_not_count_for_slots_of_any_worker() -> Non
     assert [restored.constraint for restored in slots.restored()] == [None]
 
 
-def test_requests_are_told_again_as_they_were_made_less_those_that_have_ended() -> None:
+def test_open_requests_are_repeated_as_they_were_made() -> None:
     slots = SlotLedger()
     assert slots.requirements() is None
     first = SlotRequests(
@@ -166,7 +166,7 @@ def test_requests_are_told_again_as_they_were_made_less_those_that_have_ended() 
     assert slots.requirements() is None
 
 
-def test_totals_that_were_set_below_what_is_used_or_pending_are_never_less_than_nothing() -> None:
+def test_totals_set_below_used_or_pending_slots_never_get_negative() -> None:
     """SP-21: as the pool's own."""
     slots = SlotLedger()
     slots.requested(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 1)),)))
@@ -186,7 +186,7 @@ def test_totals_that_were_set_below_what_is_used_or_pending_are_never_less_than_
     assert slots.requirements() == requirements((SMALL, 3))
 
 
-def test_slot_that_crosses_the_cancellation_of_its_request_counts_until_it_is_returned() -> None:
+def test_slot_crossing_its_requests_cancellation_counts_until_returned() -> None:
     """As in the pool, for which the request had been answered; the next one required too little."""
     slots = SlotLedger()
     slots.set_requirements(requirements((LARGE, 1)))
@@ -202,7 +202,7 @@ def test_slot_that_crosses_the_cancellation_of_its_request_counts_until_it_is_re
     assert [restored.request_id for restored in slots.restored()] == [None]
 
 
-def test_bundle_that_crosses_the_cancellation_of_its_request_counts_for_its_group_only() -> None:
+def test_bundle_crossing_its_requests_cancellation_counts_for_its_group() -> None:
     own = SameWorkerGroup("default", 1)
     slots = SlotLedger()
     slots.set_requirements(requirements((SMALL, 1)))

@@ -9,8 +9,12 @@ import pytest
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ResourceID, SlotRequestId
 from flinkray.scheduler.shared.slots import SlotOffer
-from flinkray.scheduler.slots.slot_pool import DeclarativeSlotPool
-from flinkray.scheduler.slots.slot_pool_actions import DeclareRequirements, FreeSlot, SlotsChanged
+from flinkray.scheduler.slots.slot_pool import (
+    DeclarativeSlotPool,
+    DeclareRequirements,
+    FreeSlot,
+    SlotsChanged,
+)
 from flinkray.scheduler.slots.slot_requests import (
     SlotRequest,
     SlotRequests,
@@ -76,7 +80,7 @@ def test_offers_beyond_the_requirements_are_refused() -> None:
     assert accepted(pool, offer(1, 0), offer(2, 1), offer(3, 2)) == [1, 2]
 
 
-def test_slot_that_is_too_small_for_what_is_missing_is_refused() -> None:
+def test_slot_too_small_for_the_missing_profile_is_refused() -> None:
     pool = DeclarativeSlotPool(JOB, "JobMaster/jobmaster")
     pool.register_task_executor(location("te"), 0.0)
     pool.set_requirements(requirements((LARGE, 1)), 0.0)
@@ -109,14 +113,14 @@ def test_the_same_requirements_are_declared_again_under_the_address_that_holds_n
     assert pool.set_requirements(moved, 2.0) == [DeclareRequirements(moved)]
 
 
-def test_offer_after_one_that_is_known_already_counts() -> None:
+def test_offer_after_a_repeated_one_is_accepted() -> None:
     """SP-03."""
     pool = pool_that_requires(2)
     assert accepted(pool, offer(1, 0)) == [1]
     assert accepted(pool, offer(1, 0), offer(2, 1)) == [1, 2]
 
 
-def test_slot_of_any_worker_is_refused_when_those_of_a_group_are_required() -> None:
+def test_shared_slot_is_refused_when_a_worker_group_is_required() -> None:
     pool = DeclarativeSlotPool(JOB, "JobMaster/jobmaster")
     pool.register_task_executor(location("te"), 0.0)
     pool.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
@@ -141,7 +145,7 @@ def test_requirements_of_another_job_are_an_error() -> None:
         pool_that_requires(1).set_requirements(requirements(job_id=OTHER_JOB), 0.0)
 
 
-def test_every_slot_that_comes_or_goes_is_told() -> None:
+def test_every_gained_or_lost_slot_is_reported() -> None:
     pool = pool_that_requires(2)
     _, actions = pool.offer_slots(TE, (offer(1, 0), offer(2, 1)), 1.0)
     change = one(actions, SlotsChanged)
@@ -174,9 +178,7 @@ def test_task_executor_that_comes_back_as_another_process_has_lost_its_slots() -
     assert accepted(pool, offer(2)) == [2]
 
 
-def test_failed_allocation_is_freed_at_its_task_executor_which_is_told_of_with_its_last_slot() -> (
-    None
-):
+def test_failed_allocation_is_freed_and_task_executor_reported_when_empty() -> None:
     """SP-09."""
     pool = pool_that_requires(2)
     accepted(pool, offer(1, 0), offer(2, 1))
@@ -218,7 +220,7 @@ def test_idle_slot_that_is_required_again_stays() -> None:
     assert pool.time_passed(1000.0) == []
 
 
-def test_slot_is_forgotten_with_its_release_so_that_no_offer_of_it_counts() -> None:
+def test_released_slot_is_forgotten() -> None:
     """SP-08."""
     pool = pool_that_requires(1)
     accepted(pool, offer(1))
@@ -237,7 +239,7 @@ def test_job_that_restarts_keeps_every_offered_slot() -> None:
     assert len(pool.slots) == 1
 
 
-def test_older_allocation_of_a_slot_is_gone_when_it_is_offered_under_another() -> None:
+def test_new_allocation_of_a_slot_replaces_the_older_one() -> None:
     pool = pool_that_requires(1)
     accepted(pool, offer(1, 0))
     assert accepted(pool, offer(2, 0)) == [2]
@@ -257,13 +259,13 @@ def test_closing_frees_every_slot_and_gives_up_the_requirements() -> None:
         pool.set_requirements(requirements((SMALL, 1)), 3.0)
 
 
-def test_pool_that_has_declared_nothing_closes_in_silence_and_one_that_has_says_so() -> None:
+def test_closing_pool_withdraws_declared_requirements_only() -> None:
     """SP-06: also when it required nothing any more, for what was declared may not have come."""
     assert DeclarativeSlotPool(JOB, "JobMaster/jobmaster").close("over") == []
     assert pool_that_requires(0).close("over") == [DeclareRequirements(requirements())]
 
 
-def test_slot_that_left_before_it_was_given_to_anybody_is_not_reserved_and_serves_nobody() -> None:
+def test_slot_removed_before_its_use_is_not_reserved_and_serves_nobody() -> None:
     slots = UnconstrainedSlots(late_slots_for=50.0, spread_out=False)
     slots.request(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 1)),)), 300.0, 0.0)
     slots.add(slot_on("te", 7), SMALL, 1.0)

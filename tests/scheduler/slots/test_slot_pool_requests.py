@@ -7,8 +7,12 @@ import pytest
 from flinkray.core.ids import AllocationID, ResourceID, SlotRequestId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.shared.slots import ResourceShortage, SlotOffer
-from flinkray.scheduler.slots.slot_pool import DeclarativeSlotPool
-from flinkray.scheduler.slots.slot_pool_actions import DeclareRequirements, FreeSlot, SlotPoolAction
+from flinkray.scheduler.slots.slot_pool import (
+    DeclarativeSlotPool,
+    DeclareRequirements,
+    FreeSlot,
+    SlotPoolAction,
+)
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
@@ -188,7 +192,7 @@ def test_smallest_slot_that_holds_the_profile_is_given() -> None:
 # --- which slot to whom ---------------------------------------------------------------------------
 
 
-def test_former_slot_goes_to_who_had_it_whatever_the_order_of_the_requests() -> None:
+def test_former_slot_goes_to_its_previous_user_in_any_request_order() -> None:
     """Local recovery: state lies beside the slot."""
     pool = Pool()
     pool.request(wanted(1, 2, 3))
@@ -198,7 +202,7 @@ def test_former_slot_goes_to_who_had_it_whatever_the_order_of_the_requests() -> 
     assert served(again) == {5: 7, 6: 8, 4: 9}
 
 
-def test_former_slot_that_is_offered_again_goes_to_who_waits_for_it() -> None:
+def test_reoffered_former_slot_goes_to_the_request_that_prefers_it() -> None:
     pool = Pool()
     pool.request(wanted(1, 2, after={2: 7}))
     assert served(pool.offer(offer(7))) == {2: 7}
@@ -371,7 +375,7 @@ def test_shortage_that_may_end_fails_nothing() -> None:
     assert pool.pool.not_enough_resources(shortage(), 1.0) == []
 
 
-def test_closing_fails_what_is_pending() -> None:
+def test_closing_the_pool_fails_pending_requests() -> None:
     """SP-06."""
     pool = Pool()
     pool.request(wanted(1, 2))
@@ -384,7 +388,7 @@ def test_closing_fails_what_is_pending() -> None:
     assert pool.pool.next_deadline() is None
 
 
-def test_story_tells_requests_and_offers_as_they_came() -> None:
+def test_story_lists_requests_and_offers() -> None:
     """People read it when an event makes no sense."""
     pool = Pool()
     pool.request(wanted(1))
@@ -402,7 +406,7 @@ def test_story_tells_requests_and_offers_as_they_came() -> None:
 # --- batch ----------------------------------------------------------------------------------------
 
 
-def test_batch_request_waits_without_end_while_some_slot_could_hold_it() -> None:
+def test_batch_request_waits_without_limit_while_a_slot_could_hold_it() -> None:
     """SP-15: also while that slot is in use."""
     pool = Pool()
     pool.request(wanted(1))
@@ -425,7 +429,7 @@ def test_batch_request_times_out_once_no_slot_could_hold_it() -> None:
     assert one(pool.pool.time_passed(105.0), SlotRequestFailed).request_id == request_id(2)
 
 
-def test_batch_request_waits_on_when_one_of_two_slots_that_could_hold_it_goes() -> None:
+def test_batch_request_waits_while_another_fitting_slot_remains() -> None:
     """SP-15."""
     pool = Pool()
     pool.request(wanted(1, 2))
@@ -457,7 +461,7 @@ def test_slot_that_comes_ends_the_countdown_of_batch_requests_that_get_none() ->
     assert pool.pool.next_deadline() is None
 
 
-def test_batch_request_ignores_a_lack_of_resources_unless_it_can_never_be_fulfilled() -> None:
+def test_batch_request_fails_by_a_shortage_only_if_unfulfillable() -> None:
     """SP-16."""
     pool = Pool()
     pool.request(wanted(1, batch=True))
@@ -479,7 +483,7 @@ def test_batch_request_outlives_the_failure_of_an_allocation() -> None:
 # --- slots that go --------------------------------------------------------------------------------
 
 
-def test_lost_task_executor_takes_what_runs_in_its_slots_along_and_serves_nobody() -> None:
+def test_slots_of_a_lost_task_executor_are_lost_and_serve_no_request() -> None:
     """SP-04, SP-28: each lost slot lowers the total by one; who needs another asks again."""
     pool = Pool()
     pool.request(wanted(1, 2, 3))
@@ -491,7 +495,7 @@ def test_lost_task_executor_takes_what_runs_in_its_slots_along_and_serves_nobody
     assert pool.pool.number_pending == 1
 
 
-def test_failed_allocation_is_lost_for_who_has_it() -> None:
+def test_failed_allocation_is_lost_with_the_cause() -> None:
     """SP-12, SP-28: with the given cause."""
     pool = Pool()
     pool.request(wanted(1, 2))
@@ -501,7 +505,7 @@ def test_failed_allocation_is_lost_for_who_has_it() -> None:
     assert declared(actions) == {SMALL: 1}
 
 
-def test_releasing_counts_reserved_slots_and_no_free_ones() -> None:
+def test_only_released_reserved_slots_lower_the_requirement() -> None:
     """SP-25."""
     pool = Pool()
     pool.pool.set_requirements(requirements((SMALL, 1)), 0.0)
@@ -540,7 +544,7 @@ def test_younger_idle_slot_is_kept() -> None:
     assert pool.free() == [allocation(8)]
 
 
-def test_idle_slot_that_could_not_be_freed_is_not_given_to_anybody() -> None:
+def test_idle_slot_being_freed_serves_no_request() -> None:
     """SP-08: it is forgotten when its release begins, however that ends."""
     pool = Pool()
     pool.request(wanted(1))
@@ -562,7 +566,7 @@ def test_slots_offered_while_the_job_restarts_wait_for_its_requests() -> None:
 # --- several profiles -----------------------------------------------------------------------------
 
 
-def test_slot_that_serves_a_smaller_request_raises_what_is_declared_of_its_own_profile() -> None:
+def test_slot_serving_a_smaller_request_raises_its_declared_requirement() -> None:
     """SP-24: two large ones are required now, for the ResourceManager sees one in the job's
     hands."""
     pool = Pool()
@@ -577,7 +581,7 @@ def test_slot_that_serves_a_smaller_request_raises_what_is_declared_of_its_own_p
     assert pool.pool.number_fulfilled(LARGE) == 1
 
 
-def test_freed_slot_stays_matched_to_the_profile_that_it_had() -> None:
+def test_freed_slot_stays_matched_to_its_profile() -> None:
     """SP-24."""
     pool = Pool()
     pool.pool.set_requirements(requirements((LARGE, 1), (SMALL, 1)), 0.0)
@@ -587,7 +591,7 @@ def test_freed_slot_stays_matched_to_the_profile_that_it_had() -> None:
     assert (pool.pool.number_fulfilled(LARGE), pool.pool.number_fulfilled(SMALL)) == (0, 1)
 
 
-def test_freed_slot_that_is_not_needed_where_it_was_fulfils_what_is_missing() -> None:
+def test_freed_slot_fulfils_a_missing_profile_where_needed() -> None:
     pool = Pool()
     pool.pool.set_requirements(requirements((LARGE, 1)), 0.0)
     pool.offer(offer(7, 0, LARGE))
@@ -597,7 +601,7 @@ def test_freed_slot_that_is_not_needed_where_it_was_fulfils_what_is_missing() ->
     assert declared(actions) == {LARGE: 1}
 
 
-def test_profiles_that_cannot_be_compared_are_declared_as_they_are_held() -> None:
+def test_incomparable_profiles_are_declared_by_their_slots() -> None:
     """Much CPU and little memory against the reverse: each slot counts for what it is."""
     cpu, memory = ResourceProfile(4.0, GIB), ResourceProfile(1.0, 4 * GIB)
     both = ResourceProfile(4.0, 4 * GIB)

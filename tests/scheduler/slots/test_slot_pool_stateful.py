@@ -14,8 +14,8 @@ from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.shared.requirement_matching import missing_slots
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
-from flinkray.scheduler.slots.slot_pool import DeclarativeSlotPool
-from flinkray.scheduler.slots.slot_pool_actions import (
+from flinkray.scheduler.slots.slot_pool import (
+    DeclarativeSlotPool,
     DeclareRequirements,
     FreeSlot,
     SlotPoolAction,

@@ -20,8 +20,8 @@ from flinkray.scheduler.shared.slots import (
     SlotOffer,
 )
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
-from flinkray.scheduler.slots.slot_pool import DeclarativeSlotPool
-from flinkray.scheduler.slots.slot_pool_actions import (
+from flinkray.scheduler.slots.slot_pool import (
+    DeclarativeSlotPool,
     DeclareRequirements,
     FreeSlot,
     SlotPoolAction,
@@ -160,7 +160,7 @@ def test_slots_that_were_returned_serve_the_next_stage_at_once() -> None:
     assert pool.declared == REQUIRED
 
 
-def test_slots_that_nobody_wants_again_are_given_back_after_the_idle_timeout() -> None:
+def test_unwanted_group_slots_are_freed_after_the_idle_timeout() -> None:
     """SP-07."""
     pool = Pool()
     pool.request(wanted(0, 1))
@@ -182,7 +182,7 @@ def no_room(constraint: SameWorkerGroup | None = None) -> ResourceShortage:
 
 
 @pytest.mark.parametrize("missing", ["room", "slots that may be started"])
-def test_slots_that_nobody_wants_go_when_the_cluster_has_no_room_for_others(missing: str) -> None:
+def test_unwanted_slots_are_freed_when_the_cluster_has_no_room(missing: str) -> None:
     """Else a job whose stages take turns on a full cluster would wait for the idle timeout."""
     pool = Pool()
     pool.request(wanted(0, 1))
@@ -199,7 +199,7 @@ def test_slots_that_nobody_wants_go_when_the_cluster_has_no_room_for_others(miss
     assert freed[0].reason == "not required, and the cluster has no room for slots that are"
 
 
-def test_slots_that_nobody_wants_stay_when_others_are_only_slow_to_come() -> None:
+def test_unwanted_slots_stay_when_other_slots_are_only_slow() -> None:
     pool = Pool()
     pool.request(wanted(0, 1))
     pool.comes(0, 7)
@@ -210,7 +210,7 @@ def test_slots_that_nobody_wants_stay_when_others_are_only_slow_to_come() -> Non
     assert only(pool.pool.not_enough_resources((starting,), 13.0), FreeSlot) == []
 
 
-def test_slots_go_as_soon_as_nobody_wants_them_while_the_cluster_has_no_room() -> None:
+def test_slots_are_freed_at_once_when_unwanted_and_cluster_has_no_room() -> None:
     pool = Pool()
     pool.request(wanted(0, 1))
     pool.comes(0, 7)
@@ -222,7 +222,7 @@ def test_slots_go_as_soon_as_nobody_wants_them_while_the_cluster_has_no_room() -
     assert len(only(pool.pool.time_passed(10.0), FreeSlot)) == 2
 
 
-def test_slots_that_are_wanted_again_stay_though_the_cluster_has_no_room_for_others() -> None:
+def test_wanted_slots_stay_although_the_cluster_has_no_room() -> None:
     pool = Pool()
     pool.request(wanted(0, 1))
     pool.comes(0, 7)
@@ -285,7 +285,7 @@ def test_older_slot_in_a_bundle_is_lost_when_another_task_executor_offers_its_ow
     assert pool.request(wanted(0, first=3), now=2.0) == {3: 9}
 
 
-def test_slot_under_another_id_is_refused_when_nobody_wants_it_but_who_had_the_one_before() -> None:
+def test_slot_with_new_id_is_refused_if_only_its_previous_holder_wants_it() -> None:
     """It was accepted and lost sight of, and the job waited for it for ever; found by seed 93 of
     the random deaths."""
     pool, alone = Pool(), SameWorkerGroup(OWN_GROUP, 1)
@@ -300,7 +300,7 @@ def test_slot_under_another_id_is_refused_when_nobody_wants_it_but_who_had_the_o
     assert pool.comes(0, 9) == {2: 9}
 
 
-def test_requests_time_out_with_what_is_missing() -> None:
+def test_timed_out_requests_name_the_missing_slots() -> None:
     """SP-14."""
     pool = Pool()
     pool.request(wanted(0, 1))
@@ -342,7 +342,7 @@ def test_job_that_restarts_keeps_its_worker_group_required() -> None:
     assert pool.request(wanted(0, 1, first=3), now=3.0) == {3: 9, 4: 8}
 
 
-def test_group_that_was_required_without_requests_goes_when_it_is_required_no_more() -> None:
+def test_group_required_without_requests_is_freed_when_unrequired() -> None:
     """SP-07, SP-21: an elastic job is told of its slots, and makes no requests."""
     pool = Pool()
     pool.noted(pool.pool.set_requirements(requirements((SMALL, SIZE), dedicated=True), 0.0))
@@ -357,7 +357,7 @@ def test_group_that_was_required_without_requests_goes_when_it_is_required_no_mo
     assert [f.allocation_id for f in freed] == [allocation(1), allocation(2)]
 
 
-def test_closing_fails_what_waits_for_bundles_and_frees_those_that_are_there() -> None:
+def test_closing_fails_requests_for_bundles_and_frees_held_bundles() -> None:
     """SP-06."""
     pool = Pool()
     assert pool.request(wanted(0, 1)) == {}
@@ -372,7 +372,7 @@ def test_closing_fails_what_waits_for_bundles_and_frees_those_that_are_there() -
     assert pool.pool.number_pending == 0
 
 
-def test_slot_of_a_group_that_nobody_wants_is_refused() -> None:
+def test_slot_of_an_unwanted_group_is_refused() -> None:
     pool = Pool()
     pool.request(wanted(0, 1))
     cancelled = CancelSlotRequests((id_of(SlotRequestId, 1), id_of(SlotRequestId, 2)), "over")
@@ -391,7 +391,7 @@ def test_bundle_that_the_group_does_not_have_or_has_given_is_refused_by_name() -
         pool.pool.request_slots(wanted(0, first=2), 0.0)
 
 
-def test_another_size_takes_another_group() -> None:
+def test_request_of_another_group_size_requires_another_group() -> None:
     pool = Pool()
     pool.request(wanted(0, 1))
     pool.comes(0, 7)
@@ -402,7 +402,7 @@ def test_another_size_takes_another_group() -> None:
     assert pool.declared == (ResourceRequirement(SMALL, 3, three),)
 
 
-def test_last_slot_of_a_task_executor_is_told() -> None:
+def test_loss_of_the_last_slot_of_a_task_executor_is_reported() -> None:
     """SP-09."""
     pool = Pool()
     pool.request(wanted(0))

@@ -34,7 +34,7 @@ def test_every_request_travels_once_in_order_and_no_message_exceeds_a_frame(
     assert len(messages) < 10
 
 
-def test_all_that_a_request_names_counts_for_the_size_of_its_message() -> None:
+def test_all_ids_of_a_request_count_for_its_message_size() -> None:
     allocations = tuple(allocation(number) for number in range(IDS_PER_MESSAGE // 4))
     vertices = tuple(ExecutionVertexID(id_of(JobVertexID, 1), n) for n in range(len(allocations)))
     names = tuple(ResourceID(f"te-{number}") for number in range(len(allocations)))

@@ -34,7 +34,7 @@ def shares(*vertices: SharingVertex) -> list[list[tuple[int, int]]]:
     ]
 
 
-def test_subtasks_of_different_vertices_share_a_slot_and_those_of_one_vertex_do_not() -> None:
+def test_only_subtasks_of_different_vertices_share_a_slot() -> None:
     """SP-20."""
     assert shares(vertex(1, 2), vertex(2, 3)) == [[(1, 0), (2, 0)], [(1, 1), (2, 1)], [(2, 2)]]
 
@@ -58,7 +58,7 @@ def test_subtask_goes_where_its_producer_is() -> None:
     ]
 
 
-def test_subtasks_of_one_index_in_a_co_location_group_share_whatever_their_producers_are() -> None:
+def test_co_located_subtasks_share_a_slot_whatever_their_producers() -> None:
     """EG-09: the constraint beats the preference."""
 
     def crosswise(subtask: ExecutionVertexID) -> list[ExecutionVertexID]:
@@ -93,7 +93,7 @@ def test_two_profiles_in_a_sharing_group_are_refused() -> None:
     st.lists(st.tuples(st.integers(1, 6), st.sampled_from("ab"), st.booleans()), max_size=6),
     st.randoms(use_true_random=False),
 )
-def test_every_subtask_has_one_slot_and_no_slot_two_of_a_vertex(
+def test_each_subtask_has_a_slot_and_no_slot_has_two_of_a_vertex(
     shapes: list[tuple[int, str, bool]], random: object
 ) -> None:
     """SP-20, EG-09: as many slots as the widest vertex of each group has subtasks."""

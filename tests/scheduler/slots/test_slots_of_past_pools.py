@@ -15,8 +15,12 @@ from flinkray.scheduler.shared.slots import (
     SameWorkerGroup,
     SlotOffer,
 )
-from flinkray.scheduler.slots.slot_pool import DeclarativeSlotPool
-from flinkray.scheduler.slots.slot_pool_actions import DeclareRequirements, FreeSlot, SlotsChanged
+from flinkray.scheduler.slots.slot_pool import (
+    DeclarativeSlotPool,
+    DeclareRequirements,
+    FreeSlot,
+    SlotsChanged,
+)
 from flinkray.scheduler.slots.slot_requests import (
     RestoredSlot,
     ReturnSlots,
@@ -62,7 +66,7 @@ def in_group(number: int) -> SlotOffer:
     return replace(offer(number), constraint=OWN)
 
 
-def test_what_was_handed_over_is_taken_before_it_is_required_and_no_more() -> None:
+def test_only_expected_slots_are_accepted_before_they_are_required() -> None:
     """They were refused, and freed."""
     pool = new_pool()
     pool.expect_slots((allocation(1), allocation(2)), 0.0)
@@ -77,7 +81,7 @@ def _wanted(bundle: int = 0, constraint: SameWorkerGroup | None = None) -> SlotR
     return SlotRequests(SMALL, (request,), constraint=constraint)
 
 
-def test_what_was_handed_over_and_is_not_used_is_given_back_like_other_idle_slots() -> None:
+def test_unused_handed_over_slots_are_freed_after_the_idle_timeout() -> None:
     """SP-07."""
     pool = new_pool()
     pool.expect_slots((allocation(1),), 0.0)
@@ -87,13 +91,13 @@ def test_what_was_handed_over_and_is_not_used_is_given_back_like_other_idle_slot
     assert accepted(pool, offer(1), now=52.0) == [], "it is expected once"
 
 
-def test_what_comes_after_the_time_is_an_offer_like_others() -> None:
+def test_expected_slot_offered_too_late_is_refused() -> None:
     pool = new_pool()
     pool.expect_slots((allocation(1),), 0.0)
     assert accepted(pool, offer(1), now=60.0) == []
 
 
-def test_pool_hands_over_what_it_has_and_what_has_not_come_yet() -> None:
+def test_pool_hands_over_its_slots_and_the_expected_ones() -> None:
     """Also the second JobMaster may die before the slots are there."""
     first = new_pool()
     first.set_requirements(requirements((SMALL, 1)), 0.0)
@@ -105,7 +109,7 @@ def test_pool_hands_over_what_it_has_and_what_has_not_come_yet() -> None:
     assert set(second.handed_over(62.0)) == {allocation(7)}, "the others are others' by now"
 
 
-def test_worker_group_that_is_not_required_yet_is_kept_and_serves_the_requests_that_come() -> None:
+def test_worker_group_not_required_yet_is_kept_for_later_requests() -> None:
     pool = new_pool()
     pool.expect_slots((allocation(1), allocation(2)), 0.0)
     assert accepted(pool, in_group(1), of="te0") == [1]
@@ -124,7 +128,7 @@ def test_bundle_that_another_slot_fills_by_now_is_not_taken() -> None:
     assert pool.handed_over(2.0) == (allocation(1),)
 
 
-def test_large_slot_that_is_expected_fulfils_what_is_missing_though_that_is_smaller() -> None:
+def test_expected_large_slot_fulfils_a_smaller_missing_requirement() -> None:
     """It would be given back as idle, while another slot is declared and started."""
     pool = new_pool()
     pool.expect_slots((allocation(1),), 0.0)
@@ -147,7 +151,7 @@ def test_bundle_that_is_expected_and_asked_for_by_now_is_served_once() -> None:
     assert [s.allocation_id for s in pool.slots] == [allocation(1)]
 
 
-def test_bundle_that_is_expected_and_too_small_for_the_group_required_by_now_is_not_taken() -> None:
+def test_expected_bundle_too_small_for_the_required_group_is_refused() -> None:
     pool = new_pool()
     pool.expect_slots((allocation(1),), 0.0)
     pool.request_slots(replace(_wanted(0, OWN), profile=LARGE), 1.0)
@@ -166,7 +170,7 @@ def test_slots_that_are_held_already_are_not_expected() -> None:
     assert accepted(pool, offer(1), now=3.0) == []
 
 
-def test_closed_pool_expects_nothing_and_holds_nothing_of_the_last_one() -> None:
+def test_closed_pool_refuses_expected_and_restored_slots() -> None:
     """SP-06."""
     pool = new_pool()
     pool.expect_slots((allocation(1),), 0.0)
@@ -209,7 +213,7 @@ def test_slots_of_a_dead_pool_are_held_whether_or_not_their_task_executors_are_k
     assert pool.story().count(" s: 1 slots of the last pool are held") == 2
 
 
-def test_restored_slots_count_for_what_was_requested_and_are_declared() -> None:
+def test_restored_slots_count_for_their_requests_and_are_declared() -> None:
     """SP-24: a large slot serves a small request; what is free stands beyond the requirements."""
     pool = new_pool()
     slots = (
@@ -225,7 +229,7 @@ def test_restored_slots_count_for_what_was_requested_and_are_declared() -> None:
     assert one(returned, DeclareRequirements).requirements == requirements()
 
 
-def test_pool_that_holds_nothing_of_the_last_one_declares_that_it_requires_nothing() -> None:
+def test_pool_restored_without_slots_declares_empty_requirements() -> None:
     """The ResourceManager knows the requirements of the pool that has died."""
     assert new_pool().restore((), 1.0) == [DeclareRequirements(requirements())]
 

@@ -67,7 +67,7 @@ def shortage(name: str | None, unfulfillable: bool, exhausted: bool) -> Resource
     )
 
 
-def test_what_is_declared_is_required_without_requests_until_it_is_taken_back() -> None:
+def test_declared_group_is_required_without_requests_until_withdrawn() -> None:
     slots = WorkerGroupSlots(NAME)
     assert slots.requirements(0.0) == ()
     assert slots.is_over
@@ -96,7 +96,7 @@ def test_what_is_declared_is_required_without_requests_until_it_is_taken_back() 
         (shortage(NAME, True, True), SlotRequestFailure.UNFULFILLABLE),
     ],
 )
-def test_a_shortage_fails_the_requests_if_it_is_theirs_and_no_slot_will_come(
+def test_shortage_fails_the_requests_of_its_group_if_no_slot_will_come(
     told: ResourceShortage, failure: SlotRequestFailure | None
 ) -> None:
     """SP-16, SP-28."""
@@ -111,7 +111,7 @@ def test_a_shortage_fails_the_requests_if_it_is_theirs_and_no_slot_will_come(
     assert slots.number_pending == (2 if failure is None else 0)
 
 
-def test_each_request_has_its_own_deadline_and_the_first_one_counts() -> None:
+def test_each_request_has_a_deadline_and_the_earliest_counts() -> None:
     """SP-14."""
     slots = WorkerGroupSlots(NAME)
     assert slots.next_deadline() == inf
@@ -126,7 +126,7 @@ def test_each_request_has_its_own_deadline_and_the_first_one_counts() -> None:
     assert slots.next_deadline() == 9.0
 
 
-def test_late_requests_are_told_how_much_of_the_last_worker_group_came() -> None:
+def test_timed_out_requests_name_the_slots_that_came_of_the_last_group() -> None:
     """SP-14."""
     slots = WorkerGroupSlots(NAME)
     ask(slots, 0, 1, 2, size=3)
@@ -156,13 +156,13 @@ def test_slots_are_idle_from_when_the_last_request_is_cancelled() -> None:
     assert slots.is_over
 
 
-def test_slot_that_comes_when_nobody_wants_it_is_idle_at_once() -> None:
+def test_unwanted_slot_is_idle_as_soon_as_it_comes() -> None:
     slots = WorkerGroupSlots(NAME)
     slots.add(allocated_slot(0, 0), SMALL, 6.0)
     assert slots.idle_deadline(5.0) == 11.0
 
 
-def test_only_what_was_required_is_kept() -> None:
+def test_only_a_required_group_is_kept() -> None:
     """SP-26: by the pool that has died, if need be."""
     slots = WorkerGroupSlots(NAME)
     slots.keep(True, (), 0.0)
@@ -186,7 +186,7 @@ def test_bundles_beyond_the_group_or_too_small_are_not_accepted() -> None:
     assert slots.match(AllocatedSlot(allocation(5), 0, LARGE, here), 0.0) == SMALL
 
 
-def test_requests_go_on_in_the_group_that_is_in_use_though_a_newer_one_is_complete() -> None:
+def test_requests_stay_in_the_used_group_despite_a_newer_complete_one() -> None:
     slots = WorkerGroupSlots(NAME)
     ask(slots, 0)
     come(slots, 0, 1, group="old")
@@ -196,7 +196,7 @@ def test_requests_go_on_in_the_group_that_is_in_use_though_a_newer_one_is_comple
     assert slots.useless() == (allocation(10), allocation(11))
 
 
-def test_among_complete_groups_the_newest_serves_and_the_free_slots_of_others_are_useless() -> None:
+def test_newest_complete_group_serves_and_free_slots_of_others_are_useless() -> None:
     slots = WorkerGroupSlots(NAME)
     come(slots, 0, 1, group="old")
     come(slots, 0, 1, group="new", first=10)
@@ -208,7 +208,7 @@ def test_among_complete_groups_the_newest_serves_and_the_free_slots_of_others_ar
     assert not slots.is_reserved(allocation(99))
 
 
-def test_bundle_is_taken_while_another_request_waits_for_it_or_has_it() -> None:
+def test_second_request_for_a_bundle_is_an_error() -> None:
     slots = WorkerGroupSlots(NAME)
     ask(slots, 0)
     with pytest.raises(ValueError, match="bundle 0 of worker group 'own' is taken"):
@@ -275,7 +275,7 @@ def test_slots_are_idle_from_when_the_last_request_has_failed() -> None:
 
 
 @pytest.mark.parametrize("requested", [None, SMALL])
-def test_slot_of_the_last_pool_tells_what_was_required(requested: ResourceProfile | None) -> None:
+def test_restored_slot_sets_the_required_group(requested: ResourceProfile | None) -> None:
     """What was requested, or else what there is."""
     slots = WorkerGroupSlots(NAME)
     large = AllocatedSlot(allocation(7), 0, LARGE, allocated_slot(7, 0).location)
@@ -287,7 +287,7 @@ def test_slot_of_the_last_pool_tells_what_was_required(requested: ResourceProfil
 
 
 @pytest.mark.parametrize("is_free_first", [True, False])
-def test_what_was_requested_of_the_last_pool_counts_for_more_than_what_was_free(
+def test_restored_request_counts_more_than_a_free_slot(
     is_free_first: bool,
 ) -> None:
     slots = WorkerGroupSlots(NAME)
@@ -299,7 +299,7 @@ def test_what_was_requested_of_the_last_pool_counts_for_more_than_what_was_free(
     assert slots.requirements(1.0) == (TWO,)
 
 
-def test_free_slot_that_is_too_small_for_what_is_asked_for_now_is_not_given() -> None:
+def test_free_slot_too_small_for_a_request_is_not_given() -> None:
     slots = WorkerGroupSlots(NAME)
     ask(slots, 0)
     come(slots, 0, 1)
@@ -308,7 +308,7 @@ def test_free_slot_that_is_too_small_for_what_is_asked_for_now_is_not_given() ->
     assert slots.useless() == (allocation(1),)
 
 
-def test_older_group_serves_when_the_slots_of_the_newer_one_are_too_small() -> None:
+def test_older_group_serves_when_slots_of_the_newer_are_too_small() -> None:
     slots = WorkerGroupSlots(NAME)
     for bundle in (0, 1):
         where = allocated_slot(bundle, bundle, "old").location
@@ -336,7 +336,7 @@ def test_worker_group_that_has_lost_all_its_slots_is_not_the_newest_any_more() -
     assert slots.useless() == ()
 
 
-def test_free_slot_beyond_what_is_required_now_is_useless() -> None:
+def test_free_slot_beyond_the_requirement_is_useless() -> None:
     slots = WorkerGroupSlots(NAME)
     assert slots.useless() == ()
     slots.declare((TWO,), 0.0)

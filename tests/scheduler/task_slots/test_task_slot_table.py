@@ -80,7 +80,7 @@ def test_impossible_allocation_is_refused_and_says_why(
     assert table.allocations_of(JOB) == (A,)
 
 
-def test_dynamic_slot_takes_its_profile_and_is_reported_until_it_is_freed(
+def test_dynamic_slot_is_reported_with_its_profile_until_freed(
     table: TaskSlotTable,
 ) -> None:
     """TM-19, TM-22."""
@@ -100,7 +100,7 @@ def test_dynamic_slot_takes_its_profile_and_is_reported_until_it_is_freed(
     table.allocate_slot(1, JOB, C, SMALL, 0.0)
 
 
-def test_static_slot_is_not_given_for_more_than_its_part_though_others_are_free(
+def test_static_slot_is_refused_for_a_profile_above_its_share(
     table: TaskSlotTable,
 ) -> None:
     """TM-19."""
@@ -108,7 +108,7 @@ def test_static_slot_is_not_given_for_more_than_its_part_though_others_are_free(
         table.allocate_slot(0, JOB, A, ResourceProfile(2.0, 2 * GIB), 0.0)
 
 
-def test_dynamic_slots_are_given_from_what_is_too_little_for_a_static_one(
+def test_dynamic_slots_use_resources_too_small_for_a_static_slot(
     table: TaskSlotTable,
 ) -> None:
     """TM-22."""
@@ -117,7 +117,7 @@ def test_dynamic_slots_are_given_from_what_is_too_little_for_a_static_one(
     assert given == [slot_id("te", index) for index in range(2, 6)]
 
 
-def test_slot_with_tasks_is_free_only_when_they_have_ended_and_it_is_clean(
+def test_slot_is_free_once_its_tasks_ended_and_it_is_clean(
     table: TaskSlotTable,
 ) -> None:
     """TM-19, TM-21."""
@@ -174,7 +174,7 @@ def held(table: TaskSlotTable) -> None:
     table.job_master_registered(JOB, 100.0)
 
 
-def test_task_in_a_held_slot_runs_on_and_is_adopted_with_it(table: TaskSlotTable) -> None:
+def test_task_in_a_held_slot_continues_and_is_adopted_with_the_slot(table: TaskSlotTable) -> None:
     """TM-15.  Meanwhile the slot takes no other task, and is neither offered nor anybody else's."""
     held(table)
     assert table.offer_slots(JOB) is None
@@ -190,7 +190,7 @@ def test_task_in_a_held_slot_runs_on_and_is_adopted_with_it(table: TaskSlotTable
     table.add_task(attempt(1), JOB, A)
 
 
-def test_held_slot_stays_as_it_is_when_its_tasks_have_ended(table: TaskSlotTable) -> None:
+def test_held_slot_stays_held_after_its_tasks_ended(table: TaskSlotTable) -> None:
     """Its JobMaster is to hear of their ends before it says what becomes of the slot."""
     held(table)
     assert table.remove_task(attempt(0)) == []
@@ -199,7 +199,7 @@ def test_held_slot_stays_as_it_is_when_its_tasks_have_ended(table: TaskSlotTable
     assert not table.holds_slots_of(JOB)
 
 
-def test_held_slot_that_nobody_adopts_is_freed_with_its_tasks_when_the_time_is_over(
+def test_unadopted_held_slot_is_freed_after_the_timeout(
     table: TaskSlotTable,
 ) -> None:
     """The next JobMaster has all of it, and so has the one after that."""
@@ -242,7 +242,7 @@ def vacated(table: TaskSlotTable) -> None:
     assert table.adopt_slots(JOB, (), 100.0) == [EndTask(attempt(0), "it died")]
 
 
-def test_slot_that_is_not_adopted_is_kept_when_its_tasks_have_ended_and_it_is_clean(
+def test_unadopted_slot_is_kept_once_its_tasks_ended_and_it_is_clean(
     table: TaskSlotTable,
 ) -> None:
     """TM-15.  Nobody is offered it before that."""
@@ -265,7 +265,7 @@ def test_slot_that_is_not_adopted_is_kept_when_its_tasks_have_ended_and_it_is_cl
     table.add_task(attempt(1), JOB, A)
 
 
-def test_slot_in_which_nothing_runs_is_cleaned_and_kept_when_it_is_not_adopted(
+def test_unadopted_slot_without_tasks_is_cleaned_and_kept(
     table: TaskSlotTable,
 ) -> None:
     """TM-15."""
@@ -278,7 +278,7 @@ def test_slot_in_which_nothing_runs_is_cleaned_and_kept_when_it_is_not_adopted(
     assert table.is_kept(A)
 
 
-def test_kept_slot_takes_the_tasks_of_the_job_master_that_it_is_offered_to(
+def test_kept_slot_takes_tasks_once_it_is_offered_to_a_job_master(
     table: TaskSlotTable,
 ) -> None:
     """TM-11: they may come before its answer."""
@@ -323,7 +323,7 @@ def test_slot_that_is_vacated_too_slowly_times_out_without_ending_its_tasks_twic
     assert table.slot_cleaned(A) == slot_id("te")
 
 
-def test_slot_that_is_freed_while_it_is_cleaned_for_the_next_job_master_is_cleaned_once(
+def test_slot_freed_while_cleaned_for_the_next_job_master_is_cleaned_once(
     table: TaskSlotTable,
 ) -> None:
     vacated(table)
@@ -341,7 +341,7 @@ def test_kept_slot_that_the_next_job_master_does_not_want_is_freed(table: TaskSl
     assert one(table.offer_answered(offering, (), 101.0), CleanSlot).allocation_id == A
 
 
-def test_kept_slot_is_not_freed_by_those_who_have_lost_it(table: TaskSlotTable) -> None:
+def test_kept_slot_is_not_freed_by_its_past_owners(table: TaskSlotTable) -> None:
     """A JobMaster that wakes up says goodbye; the ResourceManager gives up what is not used."""
     vacated(table)
     assert table.free_slots_of_job(JOB, "goodbye") == []
@@ -436,7 +436,7 @@ def test_task_does_not_run_in_the_slot_of_another_job(table: TaskSlotTable) -> N
     table.add_task(attempt(0), JOB, A)
 
 
-def test_slot_of_another_job_is_none_of_those_that_a_job_master_has(table: TaskSlotTable) -> None:
+def test_slot_of_another_job_counts_as_missing_for_the_job_master(table: TaskSlotTable) -> None:
     """TM-16."""
     table.allocate_slot(0, OTHER_JOB, A, SMALL, 0.0)
     table.mark_slot_active(A)
@@ -459,7 +459,7 @@ def test_slot_that_is_still_being_offered_is_no_difference(table: TaskSlotTable)
     assert table.compare_with_job_master(JOB, ()) == SlotDifference((), ())
 
 
-def test_all_slots_of_a_job_are_freed_and_no_others(table: TaskSlotTable) -> None:
+def test_freeing_slots_of_a_job_spares_other_jobs(table: TaskSlotTable) -> None:
     """TM-17."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     table.allocate_slot(1, OTHER_JOB, B, SMALL, 0.0)
@@ -509,7 +509,7 @@ def test_slot_that_is_being_freed_is_neither_held_nor_given_again(
     assert "is being freed: not wanted" in table.story()
 
 
-def test_slots_that_a_job_does_not_use_are_freed_and_those_it_uses_are_not(
+def test_only_unused_slots_of_a_job_are_freed(
     table: TaskSlotTable,
 ) -> None:
     """SM-18."""
@@ -523,7 +523,7 @@ def test_slots_that_a_job_does_not_use_are_freed_and_those_it_uses_are_not(
     assert not table.is_being_freed(A)
 
 
-def test_accepted_slot_is_active_though_another_of_the_offer_is_gone(table: TaskSlotTable) -> None:
+def test_accepted_slot_is_active_although_another_offered_one_is_gone(table: TaskSlotTable) -> None:
     """TM-12."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     table.allocate_slot(1, JOB, B, SMALL, 0.0)
@@ -535,7 +535,7 @@ def test_accepted_slot_is_active_though_another_of_the_offer_is_gone(table: Task
     assert table.offer_slots(JOB) is None  # B is active
 
 
-def test_offer_is_outdated_though_a_slot_of_it_was_freed_meanwhile(table: TaskSlotTable) -> None:
+def test_older_offer_is_outdated_although_one_of_its_slots_was_freed(table: TaskSlotTable) -> None:
     """TM-12."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     table.allocate_slot(1, JOB, B, SMALL, 0.0)
@@ -550,7 +550,7 @@ def test_offer_is_outdated_though_a_slot_of_it_was_freed_meanwhile(table: TaskSl
     assert table.offer_slots(JOB) is None
 
 
-def test_table_tells_whose_slots_there_are_and_what_is_in_them(table: TaskSlotTable) -> None:
+def test_table_knows_the_job_and_tasks_of_each_slot(table: TaskSlotTable) -> None:
     table.allocate_slot(1, JOB, A, SMALL, 0.0)
     table.allocate_slot(0, JOB, B, SMALL, 4.0)
     table.add_task(attempt(0), JOB, A)
@@ -570,7 +570,7 @@ def test_the_first_slot_to_time_out_is_waited_for(table: TaskSlotTable) -> None:
     assert table.next_deadline() == 14.0
 
 
-def test_same_request_for_a_dynamic_slot_again_is_fine_and_for_a_static_one_is_not(
+def test_only_an_equal_dynamic_slot_request_may_be_repeated(
     table: TaskSlotTable,
 ) -> None:
     """TM-19."""

@@ -83,7 +83,7 @@ def test_a_channel_that_has_brought_its_barrier_is_blocked_until_all_have() -> N
     assert task.done == ["performed 1", "performed 2"]
 
 
-def test_how_long_a_channel_waited_for_the_barriers_of_others_is_measured() -> None:
+def test_alignment_time_of_a_channel_is_measured() -> None:
     task = Task(2)
     task.barriers(1, 0)
     task.clock.advance(2.5)
@@ -99,7 +99,7 @@ def test_how_long_a_channel_waited_for_the_barriers_of_others_is_measured() -> N
     assert task.handler.alignment_seconds == 0.5, "nothing is blocked after the time-out"
 
 
-def test_one_channel_is_aligned_at_once() -> None:
+def test_barrier_of_a_single_channel_is_aligned_at_once() -> None:
     task = Task(1)
     task.barriers(1, 0)
     task.barriers(4, 0)
@@ -124,7 +124,7 @@ def test_the_end_of_a_channel_counts_as_its_barrier() -> None:
     assert task.blocked == set()
 
 
-def test_the_barrier_of_a_later_checkpoint_gives_up_the_one_that_is_being_aligned() -> None:
+def test_barrier_of_a_later_checkpoint_aborts_the_alignment() -> None:
     """ST-02, the jumps of Flink's testMultiChannelJumpingOverCheckpoint: 2 and 3 are superseded;
     4 is completed by the end of a partition, as in Flink 2.0."""
     task = Task(3)
@@ -177,7 +177,7 @@ def test_a_sign_of_cancellation_ends_the_alignment_and_is_passed_on_once() -> No
     assert task.done == ["aborted 1"]
 
 
-def test_a_sign_of_cancellation_may_come_first_and_supersedes_an_older_alignment() -> None:
+def test_cancel_marker_may_come_first_and_aborts_an_older_alignment() -> None:
     task = Task(3)
     task.barriers(1, 0)
     task.handler.cancelled(1, 2)
@@ -272,7 +272,7 @@ def test_an_unaligned_snapshot_is_taken_at_the_first_barrier() -> None:
     assert task.done[2:] == ["in flight 1: channel 0", "in flight 1: channel 2", "recorded 1"]
 
 
-def test_the_end_of_a_channel_ends_what_is_recorded_of_it() -> None:
+def test_end_of_a_channel_ends_its_recording() -> None:
     task = Task(2)
     task.barriers(1, 0, unaligned=True)
     task.handler.ended(1)
@@ -367,7 +367,7 @@ def test_the_time_out_runs_from_when_the_checkpoint_was_triggered() -> None:
         Barrier(1, 0, savepoint=True, alignment_timeout=300),
     ],
 )
-def test_what_is_aligned_for_good_or_not_at_all_has_no_time_out(barrier: Barrier) -> None:
+def test_barrier_without_alignment_timeout_starts_no_timer(barrier: Barrier) -> None:
     """ST-07, ST-08."""
     task = Task(2)
     task.handler.barrier(0, barrier)
@@ -380,7 +380,7 @@ def test_a_checkpoint_that_is_aligned_at_once_has_no_time_out() -> None:
     assert task.timers == []
 
 
-def test_a_barrier_that_has_overtaken_others_ends_an_alignment() -> None:
+def test_unaligned_barrier_ends_an_alignment() -> None:
     """ST-08: it had to wait too long at its sender, or in its channel."""
     task = Task(3)
     task.handler.barrier(2, Barrier(1, 0, alignment_timeout=300))
@@ -471,7 +471,7 @@ def note_performed(
 
 @settings(max_examples=300)
 @given(inputs(), st.sets(st.tuples(st.integers(1, 4), st.integers(0, 3))))
-def test_a_checkpoint_has_exactly_what_was_sent_before_its_barriers(
+def test_checkpoint_has_exactly_the_records_before_its_barriers(
     drawn: tuple[int, list[list[int]], list[int]], unaligned: set[tuple[int, int]]
 ) -> None:
     """What was read, and what was in flight, together, in whatever order channels are read, and

@@ -23,12 +23,14 @@ from flinkray.streaming.operators.operator import (
     StreamOperator,
 )
 from flinkray.streaming.records.elements import (
+    END_OF_DATA,
     END_OF_INPUT,
     MAX_TIMESTAMP,
     Barrier,
     Block,
     CancelledBarrier,
     Element,
+    EndOfData,
     Watermark,
 )
 from flinkray.streaming.records.in_flight import InFlight, Settled
@@ -79,7 +81,12 @@ class NotSentYet:
 
     def flush_when_idle(self) -> None: ...
     def cancelled_barrier(self, checkpoint_id: int) -> None: ...
+    def process_watermark(self, timestamp: int) -> None: ...
+    def end_of_data(self) -> None: ...
     def end_of_input(self) -> None: ...
+
+    def is_processed(self) -> bool:
+        return True
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None:
         self.settled.append(settled)
@@ -96,6 +103,7 @@ class Running(CheckpointResponder):
         exactly_once: bool = True,
         restored_from: int = 0,
         other_results: Sequence[NotSentYet] = (),
+        had_finished: bool = False,
     ) -> None:
         service = ProcessingTimeService(ManualClock())
         self.channels = [MemoryChannel() for _ in range(channels)]
@@ -103,12 +111,13 @@ class Running(CheckpointResponder):
         self.writer = writer = RecordWriter([self.out], ForwardPartitioner())
         self.operator = Remembering()
         self.operator.setup(OperatorContext("op", service, service.clock), Output([writer]))
+        self.is_busy = False
         self.reports: list[Any] = []
         self.base: int | None = None
         self.captures: dict[int, OperatorStateCapture] = {}
         self.task = StreamTask(
             "task",
-            [("op", self.operator)],
+            [] if had_finished else [("op", self.operator)],
             InputGate(self.channels),
             [StreamTaskInput(self.operator, channels)],
             [(0, channel) for channel in range(channels)],
@@ -125,7 +134,8 @@ class Running(CheckpointResponder):
 
     def captured(self, barrier: Barrier, states: Mapping[str, OperatorStateCapture]) -> None:
         self.reports.append(f"captured {barrier.checkpoint_id}")
-        self.captures[barrier.checkpoint_id] = states["op"]
+        if states:
+            self.captures[barrier.checkpoint_id] = states["op"]
 
     def declined(self, checkpoint_id: int, reason: str) -> None:
         self.reports.append(f"declined {checkpoint_id}: {reason}")
@@ -150,13 +160,15 @@ class Running(CheckpointResponder):
             self.channels[channel].put(element)
 
     def run(self) -> list[Any]:
-        """Until there is nothing more to do; what came out, records as their values."""
-        while self.task.step():
-            pass
+        """Until there is nothing more to do, for the reader either, which processes all unless it
+        :attr:`is_busy`; what came out, records as their values."""
         came: list[Any] = []
-        while self.out.elements:
-            element = self.out.take()
-            came += element.values if isinstance(element, Block) else [element]
+        while self.task.step() or self.out.elements:
+            while self.out.elements:
+                element = self.out.take()
+                if isinstance(element, EndOfData):
+                    self.out.is_processed = not self.is_busy
+                came += element.values if isinstance(element, Block) else [element]
         return came
 
     def seen(self, checkpoint_id: int) -> list[Any]:
@@ -165,7 +177,7 @@ class Running(CheckpointResponder):
         return list(restored.operator.operator_state.list_state(SEEN).get())
 
 
-def test_a_snapshot_holds_what_was_sent_before_the_barrier() -> None:
+def test_snapshot_has_the_records_before_the_barrier() -> None:
     """ST-01: written later, when the task has gone on."""
     running = Running(2)
     running.put(0, Block([1]), Barrier(1, 0), Block([2]))
@@ -186,7 +198,7 @@ def test_at_least_once_no_channel_waits() -> None:
     assert running.run() == [Barrier(1, 0)]
 
 
-def test_an_unaligned_snapshot_has_what_its_barriers_have_overtaken() -> None:
+def test_unaligned_snapshot_has_the_overtaken_records() -> None:
     """ST-06: in order, and as it was then, whatever becomes of its values."""
     running = Running(2)
     running.put(0, Block([[1]]), Block([[2]]))
@@ -213,7 +225,7 @@ def test_an_unaligned_snapshot_has_what_its_barriers_have_overtaken() -> None:
     assert running.seen(1) == []
 
 
-def test_what_an_unaligned_barrier_overtakes_in_results_is_told_before_the_snapshot() -> None:
+def test_overtaken_results_are_reported_before_the_snapshot() -> None:
     """ST-06: by the places of results and subpartitions."""
     running = Running(other_results=[NotSentYet()])
     running.channels[0].put_first(Barrier(1, 0, unaligned=True))
@@ -239,7 +251,7 @@ def test_a_checkpoint_that_may_time_out_waits_for_its_barriers_to_be_sent() -> N
     assert running.reports[2:] == ["in flight completed 1"]
 
 
-def test_a_checkpoint_with_a_time_out_that_has_passed_all_at_once_is_complete() -> None:
+def test_checkpoint_with_a_timeout_that_is_aligned_at_once_is_complete() -> None:
     running = Running()
     running.put(0, Barrier(1, 0, alignment_timeout=1000))
     running.run()
@@ -247,7 +259,7 @@ def test_a_checkpoint_with_a_time_out_that_has_passed_all_at_once_is_complete() 
 
 
 @pytest.mark.parametrize("barrier", [Barrier(1, 0), Barrier(1, 0, True, alignment_timeout=1000)])
-def test_nothing_is_in_flight_for_aligned_checkpoints_and_savepoints(barrier: Barrier) -> None:
+def test_aligned_checkpoints_and_savepoints_have_no_data_in_flight(barrier: Barrier) -> None:
     """ST-07."""
     running = Running()
     running.put(0, barrier)
@@ -255,7 +267,7 @@ def test_nothing_is_in_flight_for_aligned_checkpoints_and_savepoints(barrier: Ba
     assert running.reports == ["captured 1"]
 
 
-def test_nothing_is_told_of_a_checkpoint_that_was_given_up() -> None:
+def test_aborted_checkpoint_gets_no_late_data_in_flight() -> None:
     """Neither what results tell later, nor what still comes in channels."""
     late = NotSentYet()
     running = Running(2, other_results=[late])
@@ -274,7 +286,7 @@ def test_nothing_is_told_of_a_checkpoint_that_was_given_up() -> None:
     assert running.reports == ["aborted 2"], "for who waits for it to take its snapshot"
 
 
-def test_a_later_checkpoint_does_not_end_what_is_awaited_for_an_earlier_one() -> None:
+def test_later_checkpoint_does_not_end_the_wait_of_an_earlier_one() -> None:
     late = NotSentYet()
     running = Running(other_results=[late])
     running.put(0, Barrier(1, 0, alignment_timeout=1000), Barrier(2, 0, alignment_timeout=1000))
@@ -375,7 +387,7 @@ def test_operators_hear_of_increasing_completions_only(
     assert running.operator.told == heard
 
 
-def test_operators_hear_of_completions_with_the_barrier_before_they_are_captured() -> None:
+def test_barrier_brings_completion_news_before_the_capture() -> None:
     """ST-12: the news may have been lost; it is not repeated when it comes."""
     running = Running(restored_from=2)
     running.operator.capture = lambda *a: running.operator.told.append(a)  # type: ignore
@@ -393,7 +405,7 @@ def test_operators_hear_of_completions_with_the_barrier_before_they_are_captured
 # --- stop with savepoint --------------------------------------------------------------------------
 
 
-def test_nothing_is_processed_after_a_savepoint_that_the_job_ends_with() -> None:
+def test_task_processes_nothing_after_a_stop_savepoint() -> None:
     """ST-13: until that very savepoint is complete; then the task ends without finishing, so that
     it can go on from the savepoint."""
     running = Running()
@@ -407,13 +419,13 @@ def test_nothing_is_processed_after_a_savepoint_that_the_job_ends_with() -> None
     assert running.run() == []
     assert not running.task.finished, "who puts out what it reads would wait for ever"
     running.put(0, END_OF_INPUT)
-    assert running.run() == [END_OF_INPUT]
+    assert running.run() == [END_OF_DATA, END_OF_INPUT]
     assert running.task.finished
     assert running.operator.told == [3, 4]
     assert running.seen(4) == [1]
 
 
-def test_a_task_looks_at_no_clock_while_the_savepoint_is_stored_that_the_job_ends_with() -> None:
+def test_task_waits_without_a_clock_while_the_last_savepoint_is_stored() -> None:
     """A timer that was due and did not fire, or a source that had records, kept the processor
     busy."""
     running, waits = Running(), []
@@ -423,6 +435,7 @@ def test_a_task_looks_at_no_clock_while_the_savepoint_is_stored_that_the_job_end
             waits.append(timeout)
             running.task.mailbox.put(partial(running.task.notify_checkpoint_complete, 4))
             running.put(0, END_OF_INPUT)
+            running.out.is_processed = True
             return True
 
     running.put(0, Barrier(4, 0, savepoint=True, stops=True))
@@ -445,7 +458,7 @@ def test_operators_finish_before_a_savepoint_that_drains() -> None:
     assert running.task.finished
 
 
-def test_an_aborted_savepoint_fails_a_task_that_was_to_end_with_it() -> None:
+def test_aborted_stop_savepoint_fails_the_task() -> None:
     """ST-13."""
     running = Running()
     running.put(0, Barrier(4, 0, savepoint=True, stops=True))
@@ -458,19 +471,19 @@ def test_an_aborted_savepoint_fails_a_task_that_was_to_end_with_it() -> None:
 # --- what goes ahead of barriers, and is committed with checkpoints -------------------------------
 
 
-def test_what_an_operator_puts_out_for_a_checkpoint_goes_ahead_of_its_barrier() -> None:
+def test_output_of_an_operator_for_a_checkpoint_precedes_its_barrier() -> None:
     running = Running()
     running.operator.ahead = ["a"]
     running.put(0, Block([1]), Barrier(3, 0), Block([2]))
     assert running.run() == [1, "a", 3, Barrier(3, 0), 2]
 
 
-def test_operators_know_the_checkpoint_that_they_go_on_from() -> None:
+def test_operators_know_their_restored_checkpoint() -> None:
     assert Running(restored_from=7).operator.context.restored_checkpoint_id == 7
 
 
 @pytest.mark.parametrize("unaligned", [False, True])
-def test_a_task_does_not_end_before_a_checkpoint_that_its_operators_commit_with(
+def test_task_waits_for_the_checkpoint_its_operators_commit_with(
     unaligned: bool,
 ) -> None:
     """It takes part in checkpoints that begin after its input has ended, and does nothing else."""
@@ -480,7 +493,7 @@ def test_a_task_does_not_end_before_a_checkpoint_that_its_operators_commit_with(
     running.task.time_service.schedule(0, fired.append)
     running.task.step()
     running.put(0, Block([1]), END_OF_INPUT)
-    assert running.run() == [1]
+    assert running.run() == [1, END_OF_DATA]
     assert fired == [0]
     running.task.time_service.schedule(0, fired.append)
     for checkpoint_id in (1, 2):
@@ -501,12 +514,162 @@ def test_a_task_does_not_end_before_a_checkpoint_that_its_operators_commit_with(
 def test_results_of_a_task_that_waits_for_a_checkpoint_are_sent() -> None:
     running = Running()
     running.operator.commits_with = 1
-    sent: list[None] = []
-    running.writer.flush_when_idle = lambda: sent.append(None)  # type: ignore[method-assign]
     running.put(0, Block([1]), END_OF_INPUT)
-    running.task.step()
-    running.task.step()
-    assert sent
+    assert running.run() == [1, END_OF_DATA]
+    assert not running.task.finished
+
+
+# --- behind the end of the data -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unaligned", [False, True])
+def test_a_task_takes_part_in_checkpoints_until_its_data_is_processed(unaligned: bool) -> None:
+    """Barriers follow the end of the data, whether they come in the input or the task is triggered,
+    as all that it reads from have ended."""
+    running = Running()
+    running.is_busy = True
+    by_input, by_trigger = Barrier(1, 0, unaligned=unaligned), Barrier(2, 0, unaligned=unaligned)
+    running.put(0, Block([1]), END_OF_DATA, by_input)
+    assert running.run() == [1, END_OF_DATA, by_input]
+    running.put(0, END_OF_INPUT)
+    assert running.run() == []
+    running.task.mailbox.put(partial(running.task.trigger_checkpoint, by_trigger))
+    assert running.run() == [by_trigger]
+    assert not running.task.finished
+    assert running.seen(1) == running.seen(2) == [1]
+    running.out.is_processed = True
+    assert running.run() == [END_OF_INPUT]
+    assert running.operator.told == ["finish"]
+    assert [report for report in running.reports if "captured" in report] == [
+        "captured 1",
+        "captured 2",
+    ]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_mail_after_the_end_of_input_does_not_delay_due_work(stops: bool) -> None:
+    """As an operator does whose calls end with its input.  Behind a savepoint that the job ends
+    with, it would put out again what the savepoint has."""
+    running = Running()
+    running.is_busy = True
+    task, told, due = running.task, running.operator.told, partial(running.operator.told.append)
+    if stops:
+        barrier = Barrier(1, 0, savepoint=True, stops=True)
+        running.put(0, barrier)
+        assert running.run() == [barrier]
+        task.mailbox.put(partial(task.notify_checkpoint_complete, 1))
+    running.put(0, END_OF_DATA)
+    assert running.run() == [END_OF_DATA]
+    told.clear()
+    task.mailbox.put(lambda: task.turn.leave(partial(due, "left")))
+    task.mailbox.put(lambda: task.call_at(task.time_service.now(), partial(due, "due")))
+    running.run()
+    assert told == ([] if stops else ["left", "due"])
+
+
+def test_task_with_processed_data_waits_for_its_producers_to_end() -> None:
+    """One that has another, slower reader takes part in checkpoints, and sends barriers here."""
+    running = Running(2)
+    running.put(0, END_OF_DATA, END_OF_INPUT)
+    running.put(1, END_OF_DATA)
+    assert running.run() == [END_OF_DATA]
+    running.put(1, Barrier(1, 0))
+    assert running.run() == [Barrier(1, 0)]
+    running.put(1, END_OF_INPUT)
+    assert running.run() == [END_OF_INPUT]
+
+
+def test_sender_hears_of_processed_data_once_the_task_is_at_its_end() -> None:
+    """Not as soon as the end waits in the channel: a snapshot would not have the data."""
+    running = Running(2)
+    running.put(0, Block([1]), Barrier(1, 0), Block([2]), END_OF_DATA)
+    assert running.run() == [1]
+    assert not running.channels[0].is_processed
+    running.put(1, Barrier(1, 0))
+    assert running.run() == [Barrier(1, 0), 2]
+    assert running.channels[0].is_processed
+    assert not running.channels[1].is_processed
+
+
+def test_barriers_after_the_end_of_data_are_aligned_too() -> None:
+    """ST-01: a sender that has come to its end and takes part sends its barrier, too; one that
+    takes part no longer has sent the end of the input (ST-04)."""
+    running = Running(3)
+    running.put(0, Barrier(1, 0), Block([2]))
+    running.put(1, END_OF_DATA)
+    running.put(2, END_OF_DATA, END_OF_INPUT)
+    assert running.run() == []
+    running.put(1, Barrier(1, 0))
+    assert running.run() == [Barrier(1, 0), 2]
+
+
+@pytest.mark.parametrize("drains", [False, True])
+def test_task_at_its_end_takes_part_in_a_stop_savepoint(drains: bool) -> None:
+    """ST-13: operators that are finished do not finish again."""
+    running = Running()
+    running.is_busy = True
+    barrier = Barrier(1, 0, savepoint=True, stops=True, drains=drains)
+    running.put(0, Block([1]), END_OF_DATA, barrier)
+    assert running.run() == [1, END_OF_DATA, barrier]
+    running.task.mailbox.put(partial(running.task.notify_checkpoint_complete, 1))
+    running.put(0, END_OF_INPUT)
+    assert running.run() == []
+    running.out.is_processed = True
+    assert running.run() == [END_OF_INPUT]
+    assert running.operator.told == ["finish", 1]
+
+
+def test_stopped_task_reads_until_its_producers_have_ended() -> None:
+    """One that had come to its end before the savepoint is heard of as well."""
+    running = Running(3)
+    barrier = Barrier(1, 0, savepoint=True, stops=True)
+    running.put(0, END_OF_DATA, barrier)
+    running.put(1, barrier, END_OF_DATA)
+    running.put(2, barrier)
+    assert running.run() == [barrier]
+    running.task.mailbox.put(partial(running.task.notify_checkpoint_complete, 1))
+    running.put(0, END_OF_INPUT)
+    running.put(2, END_OF_DATA)
+    assert running.run() == [END_OF_DATA]
+    running.put(1, END_OF_INPUT)
+    running.put(2, END_OF_INPUT)
+    assert running.run() == [END_OF_INPUT]
+    assert running.operator.told == [1]
+
+
+@pytest.mark.parametrize("channels", [0, 2])
+def test_a_task_that_had_finished_passes_barriers_on_until_its_end_is_read(channels: int) -> None:
+    """It ends at once, or with those that it reads from, which had finished, too."""
+    running = Running(channels, had_finished=True)
+    running.is_busy = True
+    for channel in range(channels):
+        running.put(channel, Watermark(MAX_TIMESTAMP), END_OF_DATA)
+    assert running.run() == [Watermark(MAX_TIMESTAMP), END_OF_DATA]
+    barrier = Barrier(1, 0)
+    if channels:
+        for channel in range(channels):
+            running.put(channel, barrier, END_OF_INPUT)
+    else:
+        running.task.mailbox.put(partial(running.task.trigger_checkpoint, barrier))
+    assert running.run() == [barrier]
+    assert running.reports == ["captured 1"]
+    running.out.is_processed = True
+    assert running.run() == [END_OF_INPUT]
+
+
+def test_trigger_that_comes_with_the_end_is_answered_before_the_end() -> None:
+    running = Running()
+    running.is_busy = True
+    running.put(0, END_OF_INPUT)
+    assert running.run() == [END_OF_DATA]
+    running.out.is_processed = True
+    task, barrier = running.task, Barrier(1, 0)
+
+    def trigger_at_the_last_moment() -> None:
+        task.mailbox.put(partial(task.trigger_checkpoint, barrier))
+
+    task.mailbox.put(trigger_at_the_last_moment)
+    assert running.run() == [barrier, END_OF_INPUT]
 
 
 def test_a_savepoint_that_drains_finishes_nothing_again() -> None:

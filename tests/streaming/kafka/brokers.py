@@ -49,6 +49,12 @@ class Broker:
     def delete(self, name: str) -> None:
         self._admin.delete_topics([name])[name].result(_TIMEOUT)
 
+    def expire(self, topic: str, before: int) -> None:
+        """Records of partition 0 before that offset are deleted, as by its retention."""
+        request = [TopicPartition(topic, 0, before)]
+        (answer,) = self._admin.delete_records(request).values()
+        answer.result(_TIMEOUT)
+
     def grow(self, topic: str, partitions: int) -> None:
         """It has so many partitions from now on."""
         request = [NewPartitions(topic, partitions)]

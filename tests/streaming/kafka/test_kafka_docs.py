@@ -43,5 +43,5 @@ def test_examples_of_the_page_run(
     monkeypatch.setattr(StreamExecutionEnvironment, "get_execution_environment", lambda: env)
     names: dict[str, Any] = {"__name__": "docs_kafka"}
     exec(compile(text, "docs/kafka.md", "exec", dont_inherit=True), names)
-    wait_until(lambda: broker.read(totals)[0] == ["a", "b"], 60, "what was read to be written")
-    names["job"].cancel().result(60)
+    wait_until(lambda: broker.read(totals)[0] == ["a", "b"], 300, "what was read to be written")
+    names["job"].cancel().result(300)

@@ -93,7 +93,7 @@ def partitions(*numbers: int, offset: int = 5) -> dict[KafkaTopicPartition, int]
     return {KafkaTopicPartition("t", n): offset for n in numbers}
 
 
-def test_partitions_are_spread_evenly_when_their_readers_are_there() -> None:
+def test_partitions_are_spread_evenly_once_readers_have_registered() -> None:
     run = Run(Finder(4)).begin().search()
     assert run.given == {}
     run.add_readers()
@@ -110,7 +110,7 @@ def test_partition_that_is_found_later_is_given_once() -> None:
     assert run.finder.searches == [True, False, False]
 
 
-def test_without_discovery_there_is_one_search_and_readers_are_told_of_the_end() -> None:
+def test_without_discovery_readers_hear_the_end_after_one_search() -> None:
     run = Run(Finder(1), interval=None).begin().add_readers()
     assert run.readers.done == []
     run.search()
@@ -119,7 +119,7 @@ def test_without_discovery_there_is_one_search_and_readers_are_told_of_the_end()
     assert run.enumerator.next_discovery_time() is None
 
 
-def test_restored_enumerator_knows_what_readers_have_and_keeps_what_waits() -> None:
+def test_restored_enumerator_knows_assigned_and_waiting_partitions() -> None:
     run = Run(Finder(2)).begin().search()
     state = run.enumerator.snapshot_state(1)
     run.finder.offset = 99
@@ -158,7 +158,7 @@ def test_splits_of_a_reader_that_failed_go_to_its_next_attempt() -> None:
     assert run.readers.assigned[0] == [given]
 
 
-def test_first_search_that_fails_is_an_error_and_a_later_one_is_repeated(
+def test_failed_first_search_raises_and_a_failed_later_one_is_repeated(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     finder = Finder(1)
@@ -176,7 +176,7 @@ def test_first_search_that_fails_is_an_error_and_a_later_one_is_repeated(
     assert run.given == partitions(0, 1)
 
 
-def test_partition_that_vanished_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_vanished_partition_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     run = Run(Finder(2)).begin().add_readers().search()
     run.finder.partitions = 1
     with caplog.at_level(logging.WARNING, "flinkray.kafka"):

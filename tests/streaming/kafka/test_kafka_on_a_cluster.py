@@ -49,7 +49,7 @@ def source_of(broker: Broker, topic: str, ends: dict[int, int]) -> KafkaSource:
 
 @pytest.mark.parametrize("kind", ["TaskProcess", "StreamCoordinator", "JobMaster"])
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_nothing_is_lost_doubled_or_out_of_order(
+def test_records_come_once_and_in_order_despite_kills(
     kind: str, parallelism: int, broker: Broker, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """E2E-04: partitions are written while the job runs and is killed."""
@@ -79,7 +79,7 @@ def test_nothing_is_lost_doubled_or_out_of_order(
 
 @pytest.mark.parametrize("kind", ["TaskProcess", "JobMaster"])
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_from_kafka_to_kafka_each_record_is_there_once(
+def test_each_record_is_written_once_from_kafka_to_kafka(
     kind: str, parallelism: int, broker: Broker, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """E2E-04: through the transactions of a sink that is killed between two of them."""
@@ -108,7 +108,8 @@ def test_from_kafka_to_kafka_each_record_is_there_once(
     assert len(written) == 2 * count
 
 
-def test_nothing_is_lost_or_doubled_by_rescaling_through_savepoints(
+@pytest.mark.smoke
+def test_rescaling_through_savepoints_neither_loses_nor_doubles_records(
     broker: Broker, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """E2E-01: with a source of Kafka, files and transactions, of one subtask, then two, then one.
@@ -137,14 +138,14 @@ def test_nothing_is_lost_or_doubled_by_rescaling_through_savepoints(
                 wait_for_another(checkpoints)
         if last < count:
             savepoint = job.stop_with_savepoint(str(tmp_path / "savepoints"))
-        job.result(60)
+        job.result(300)
     expected_values = sorted(f"{partition}:{n}" for partition in partitions for n in range(count))
     assert sorted(broker.read(target)[0]) == expected_values
     seen = [path for path in files.iterdir() if path.name[0] != "."]
     assert sorted(line for path in seen for line in path.read_text().split()) == expected_values
 
 
-def test_partitions_that_are_added_are_read_whatever_dies_and_with_another_parallelism(
+def test_added_partitions_are_read_despite_deaths_and_rescaling(
     broker: Broker, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """E2E-04: while the job runs, and while it does not."""
@@ -178,6 +179,6 @@ def test_partitions_that_are_added_are_read_whatever_dies_and_with_another_paral
         write(2 + 3 * run, 2 * run)
         cluster.crash("TaskProcess")
         write(3 + 3 * run, 2 * run + 1)
-        wait_until(lambda: len(seen()) >= len(written), 60, "all that was written")
+        wait_until(lambda: len(seen()) >= len(written), 300, "all that was written")
         savepoint = job.stop_with_savepoint(str(tmp_path / "savepoints"))
     assert sorted(seen()) == sorted(written)

@@ -59,7 +59,7 @@ def whole(topic: str, partition: int = 0, offset: int = 0) -> KafkaPartitionSpli
     return KafkaPartitionSplit(topic, partition, offset, None)
 
 
-def test_snapshot_has_the_offsets_behind_what_was_given(each_broker: Broker) -> None:
+def test_snapshot_has_the_offsets_after_the_emitted_records(each_broker: Broker) -> None:
     topic = each_broker.topic(2)
     each_broker.produce(topic, "abcdefgh", 0)
     each_broker.produce(topic, "xy", 1)
@@ -172,7 +172,7 @@ def test_offset_of_a_partition_that_has_ended_is_committed_too(broker: Broker) -
         lambda b: b.set_group_id("g").set_property("commit.offsets.on.checkpoint", "false"),
     ],
 )
-def test_nothing_is_committed_without_a_group_or_where_it_is_switched_off(
+def test_offsets_are_not_committed_without_group_or_when_disabled(
     broker: Broker, change: Any
 ) -> None:
     topic = broker.topic()
@@ -190,7 +190,7 @@ def test_offset_that_kafka_does_not_have_is_an_error_or_begins_anew(broker: Brok
     none = KafkaOffsetsInitializer.committed_offsets(strategy.NONE)
     source = builder(broker, topic).set_group_id("g").set_starting_offsets(none).build()
     reading = Reading(source, whole(topic, offset=99))
-    with pytest.raises(StreamError, match=f"no record of {topic}-0 at the offset"):
+    with pytest.raises(StreamError, match=f"no record of {topic}-0 at offset 99"):
         reading.until(lambda: False)
     reading.reader.close()
     earliest = builder(broker, topic).build()
@@ -199,6 +199,89 @@ def test_offset_that_kafka_does_not_have_is_an_error_or_begins_anew(broker: Brok
     (split,) = again.reader.snapshot_state(1)
     assert split.offset == 2, "what was read is not read again"
     again.reader.close()
+
+
+NEVER_BEFORE_ITS_OFFSET = [
+    KafkaOffsetsInitializer.earliest(),
+    KafkaOffsetsInitializer.latest(),
+    KafkaOffsetsInitializer.timestamp(1),
+]
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+@pytest.mark.parametrize("starting", NEVER_BEFORE_ITS_OFFSET, ids=["earliest", "latest", "time"])
+def test_expired_offset_continues_at_the_first_existing_record(
+    broker: Broker, caplog: pytest.LogCaptureFixture, starting: Any, is_read: bool
+) -> None:
+    """Under ``latest`` the records that are still there were skipped."""
+    topic, other = broker.topic(), broker.topic()
+    broker.produce(topic, "abcdefgh")
+    broker.produce(other, "xy")
+    broker.expire(topic, before=5)
+    source = builder(broker, topic, other).set_starting_offsets(starting).build()
+    split = whole(topic, offset=2)._replace(is_read=is_read)
+    with caplog.at_level(logging.WARNING, "flinkray.kafka"):
+        reading = Reading(source, split, whole(other)).until_it_has(5)
+    assert reading.given == {f"{topic}-0": ["f", "g", "h"], f"{other}-0": ["x", "y"]}
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert f"partition 0 of topic {topic} has no record at offset 2" in warning
+    assert "its first offset is 5, 3 records have gone" in warning
+    assert reading.splits[0].offset == 8 or reading.splits[1].offset == 8
+    broker.produce(topic, "i")
+    reading.until_it_has(6)
+    assert reading.given[f"{topic}-0"] == ["f", "g", "h", "i"]
+    reading.reader.close()
+
+
+@pytest.mark.parametrize(
+    "starting",
+    [
+        KafkaOffsetsInitializer.committed_offsets(KafkaOffsetResetStrategy.LATEST),
+        KafkaOffsetsInitializer.offsets({}, KafkaOffsetResetStrategy.LATEST),
+    ],
+)
+def test_expired_offset_under_chosen_latest_is_warned_of(
+    broker: Broker, caplog: pytest.LogCaptureFixture, starting: Any
+) -> None:
+    topic = broker.topic()
+    broker.produce(topic, "abcdefgh")
+    broker.expire(topic, before=5)
+    source = builder(broker, topic).set_group_id("g").set_starting_offsets(starting).build()
+    reading = Reading(source, whole(topic, offset=2)._replace(is_read=True))
+    reading.until(lambda: reading.splits[0].offset == 8, "the end")
+    assert "skips 3 records that are there" in caplog.text
+    broker.produce(topic, "i")
+    assert reading.until_it_has(1).given == {f"{topic}-0": ["i"]}
+    reading.reader.close()
+
+
+def test_split_with_all_records_expired_ends(broker: Broker) -> None:
+    topic = broker.topic()
+    broker.produce(topic, "abcdefgh")
+    broker.expire(topic, before=5)
+    split = KafkaPartitionSplit(topic, 0, 2, 4, is_read=True)
+    reading = Reading(builder(broker, topic).build(), split)
+    reading.reader.notify_no_more_splits()
+    reading.until(lambda: reading.has_ended, "the end")
+    assert reading.given == {}
+    reading.reader.close()
+
+
+def test_records_that_expire_while_a_partition_is_read_are_warned_of(
+    mock_broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reader is behind: Kafka deletes what it has not fetched."""
+    topic = mock_broker.topic()
+    mock_broker.produce(topic, "a")
+    source = builder(mock_broker, topic).set_starting_offsets(KafkaOffsetsInitializer.latest())
+    (split,) = Reading(source.build(), whole(topic)).until_it_has(1).splits
+    mock_broker.produce(topic, ["x" * 200_000] * 60)  # it keeps 5 MB of each partition
+    reading = Reading(source.build(), split)
+    reading.until(lambda: reading.splits[0].offset == 61, "the end")
+    gone = 60 - len(reading.given[f"{topic}-0"])
+    assert gone > 0
+    assert f"{gone} records have gone" in caplog.text
+    reading.reader.close()
 
 
 @pytest.mark.parametrize("left", ["", "x", "xy"])
@@ -211,7 +294,7 @@ def test_offset_that_kafka_does_not_have_is_an_error_or_begins_anew(broker: Brok
     ],
     ids=["earliest", "latest", "none"],
 )
-def test_topic_that_was_made_again_is_not_taken_for_the_one_that_was_read(
+def test_recreated_topic_is_not_taken_for_the_topic_read_before(
     broker: Broker, left: str, starting: KafkaOffsetsInitializer
 ) -> None:
     topic = broker.topic()
@@ -238,7 +321,7 @@ def test_split_of_an_earlier_version_is_read_on(broker: Broker) -> None:
     reading.reader.close()
 
 
-def test_partition_that_vanishes_is_told_of_and_the_others_are_read_on(
+def test_vanished_partition_is_logged_and_others_are_read(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone, stays = broker.topic(), broker.topic()

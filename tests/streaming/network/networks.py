@@ -18,7 +18,14 @@ from flinkray.streaming.network import (
     ResultPartition,
 )
 from flinkray.streaming.network.frames import Part
-from flinkray.streaming.records.elements import Barrier, Block, Columns, Element, EndOfInput
+from flinkray.streaming.records.elements import (
+    Barrier,
+    Block,
+    Columns,
+    Element,
+    EndOfData,
+    EndOfInput,
+)
 
 SECRET = b"s" * 32
 PATIENCE = 30.0
@@ -66,7 +73,9 @@ class Reading:
         elements: list[Element] = []
         while not self.gate.finished:
             channel, element = self.next()
-            if isinstance(element, EndOfInput):
+            if isinstance(element, EndOfData):
+                self.gate.end_data(channel)
+            elif isinstance(element, EndOfInput):
                 self.gate.end(channel)
             else:
                 elements.append(element)

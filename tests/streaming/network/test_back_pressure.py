@@ -7,6 +7,8 @@ import pytest
 from flinkray.streaming.network import ChannelSource, NetworkSettings
 from flinkray.streaming.network.buffers import OVERHEAD
 from flinkray.streaming.network.credit import FloatingCredit, ReceiverCredit
+from flinkray.streaming.network.input_channels import RemoteInputChannel
+from flinkray.streaming.network.views import RemoteView
 from flinkray.streaming.records.elements import END_OF_INPUT, Barrier, Block, Columns, Watermark
 from flinkray.testing import ManualClock
 from tests.streaming.network.networks import Reading, Writing, in_background, network, numbers, read
@@ -105,7 +107,7 @@ def test_batch_larger_than_all_credit_passes() -> None:
         join()
 
 
-def test_barrier_and_end_of_input_need_no_credit() -> None:
+def test_barrier_and_end_of_input_come_when_credit_is_given_again() -> None:
     with network() as make:
         producer = make("producer", settings=SMALL)
         consumer = make("consumer", settings=SMALL)
@@ -117,6 +119,30 @@ def test_barrier_and_end_of_input_need_no_credit() -> None:
         for element in (Barrier(1, 0), END_OF_INPUT):
             subpartition.put(element)
         assert reading.rest() == [Barrier(1, 0)]
+
+
+@pytest.mark.parametrize("are_taken", [True, False])
+def test_ten_thousand_barriers_do_not_change_the_bound_of_a_channel(are_taken: bool) -> None:
+    """Whether the consumer takes them and then stalls, or stalls before they come."""
+    with network() as make:
+        producer, consumer = (make(name, settings=SMALL) for name in ("producer", "consumer"))
+        partition = producer.create_partition("p", "Source", 1, buffer_timeout=0)
+        reading = read(consumer, producer)
+        subpartition = partition.subpartitions[0]
+        for checkpoint_id in range(10_000):
+            subpartition.put(Barrier(checkpoint_id, 0))
+            if are_taken:
+                assert reading.next() == (0, Barrier(checkpoint_id, 0))
+        written = 0
+        while partition.has_room():
+            subpartition.put(BATCH)
+            written += 1
+        assert written < 20
+        received = reading.gate.metrics().queued_bytes
+        assert received <= SMALL.exclusive_credit + SMALL.floating_credit + 8500
+        view = subpartition.view
+        assert isinstance(view, RemoteView)
+        assert view.credit <= SMALL.exclusive_credit + SMALL.floating_credit
 
 
 def test_full_channel_does_not_keep_other_channels_of_the_connection_waiting() -> None:
@@ -178,6 +204,19 @@ def test_floating_credit_goes_to_channels_with_a_backlog_and_comes_back() -> Non
     assert floating.free == 300
     other.close()
     assert floating.free == 500
+
+
+def test_buffer_that_comes_to_a_closed_channel_borrows_nothing() -> None:
+    """It was on its way when the task ended."""
+    with network() as make:
+        producer, consumer = (make(name, settings=SMALL) for name in ("producer", "consumer"))
+        reading = read(consumer, producer)
+        (channel,) = reading.gate.channels
+        assert isinstance(channel, RemoteInputChannel)
+        reading.gate.close()
+        channel.received(1, 10_000, False, ((5, 1),), None)
+        assert channel.credit.floating.free == SMALL.floating_credit
+        assert channel.metrics().queued_bytes == 0
 
 
 def test_debt_of_a_large_batch_is_paid_before_more_is_sent() -> None:

@@ -25,7 +25,7 @@ def open_files(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_result_is_read_when_it_is_complete_and_as_often_as_wished(
+def test_blocking_result_is_read_once_complete_and_repeatedly(
     is_local: bool, tmp_path: Path
 ) -> None:
     settings = NetworkSettings(segment_size=4096, directory=str(tmp_path))
@@ -75,7 +75,7 @@ def test_lost_consumer_does_the_result_no_harm(tmp_path: Path) -> None:
         assert partition.failure is None
 
 
-def test_released_result_is_gone_from_the_disk_and_fails_who_still_reads(tmp_path: Path) -> None:
+def test_released_result_leaves_the_disk_and_fails_its_readers(tmp_path: Path) -> None:
     settings = NetworkSettings(segment_size=4096, directory=str(tmp_path))
     with network() as make:
         producer, consumer = make("producer", settings=settings), make("consumer")

@@ -60,7 +60,7 @@ def test_small_batches_wait_until_the_time_out_and_come_as_one() -> None:
         )
 
 
-def test_time_out_begins_anew_with_what_comes_after_a_flush() -> None:
+def test_buffer_timeout_restarts_with_the_first_batch_after_a_flush() -> None:
     clock = ManualClock()
     with network() as make:
         process = make("process", clock=clock, manual_timers=True)
@@ -78,7 +78,7 @@ def test_time_out_begins_anew_with_what_comes_after_a_flush() -> None:
         assert len(channel.came()) == 1
 
 
-def test_what_cannot_be_sent_in_time_is_told_to_the_writer_and_nobody_else() -> None:
+def test_unsendable_batch_fails_only_its_writer() -> None:
     """The process's other partitions go on."""
     clock = ManualClock()
     with network() as make:
@@ -130,7 +130,7 @@ def test_without_time_out_only_full_segments_are_sent() -> None:
         assert len(columns) == 600
 
 
-def test_watermarks_keep_their_place_and_the_last_of_several_stands_for_all() -> None:
+def test_watermarks_keep_their_place_and_only_the_last_in_a_row_is_sent() -> None:
     with network() as make:
         channel = _InOneProcess(make("process", manual_timers=True), 0.1)
         for element in (Block([1]), Watermark(1), Watermark(2), Block([2]), Block([3])):
@@ -144,7 +144,7 @@ def test_watermarks_keep_their_place_and_the_last_of_several_stands_for_all() ->
         assert last.values == [2, 3]
 
 
-def test_barrier_takes_along_what_waits_before_it() -> None:
+def test_barrier_flushes_the_batches_before_it() -> None:
     with network() as make:
         channel = _InOneProcess(make("process", manual_timers=True), None)
         channel.put(Block([1]))
@@ -163,7 +163,7 @@ def test_large_batch_is_neither_kept_nor_copied() -> None:
         assert came is large
 
 
-def test_batches_with_and_without_names_are_not_made_one() -> None:
+def test_batches_of_different_shape_are_not_merged() -> None:
     with network() as make:
         channel = _InOneProcess(make("process", manual_timers=True), None)
         channel.put(Columns(pa.record_batch({"n": [1]})))

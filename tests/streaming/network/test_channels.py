@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from flinkray.rpc.wire.tls import tls_of
 from flinkray.streaming.network import ChannelSource, NetworkEnvironment
 from flinkray.streaming.records.elements import (
     ACTIVE,
+    END_OF_DATA,
     END_OF_INPUT,
     IDLE,
     Barrier,
@@ -28,6 +31,7 @@ from flinkray.streaming.records.elements import (
 from flinkray.testing import ManualClock
 from tests.rpc.certificates import ray_tls_environment
 from tests.streaming.network.networks import (
+    PATIENCE,
     Reading,
     Writing,
     in_background,
@@ -75,7 +79,7 @@ def write_story(producer: NetworkEnvironment) -> None:
 
 
 @pytest.mark.parametrize("way", ["this process", "unix socket", "tcp", "tls"])
-def test_every_kind_of_element_arrives_as_it_was_in_order(way: str, tmp_path: Path) -> None:
+def test_every_kind_of_element_arrives_unchanged_and_in_order(way: str, tmp_path: Path) -> None:
     tls = None
     if way == "tls":
         tls = tls_of(ray_tls_environment(tmp_path, "127.0.0.1"))
@@ -87,6 +91,54 @@ def test_every_kind_of_element_arrives_as_it_was_in_order(way: str, tmp_path: Pa
         reading = read(consumer, producer)
         assert [shown(element) for element in reading.rest()] == [shown(e) for e in STORY]
         join()
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_producer_may_leave_a_busy_consumer_once_its_data_is_processed(
+    is_remote: bool,
+) -> None:
+    """Until then it may send barriers; what is left then are signs, for which it is not needed."""
+    with network() as make:
+        producer = make("producer")
+        consumer = make("consumer") if is_remote else producer
+        partition = producer.create_partition("p", "Source (1/1)", 1, buffer_timeout=0)
+        processed, consumed = threading.Event(), threading.Event()
+        partition.listen(lambda: processed.set() if partition.is_processed else None)
+        partition.on_consumed(consumed.set)
+        partition.subpartitions[0].put(Block([1]))
+        partition.end_of_data()
+        reading = read(consumer, producer)
+        assert shown(reading.next()[1]) == shown(Block([1]))
+        assert reading.next() == (0, END_OF_DATA)
+        assert not partition.is_processed
+        reading.gate.end_data(0)
+        assert processed.wait(PATIENCE)
+        partition.subpartitions[0].put(Barrier(1, 0))
+        partition.end_of_input()
+        assert consumed.wait(PATIENCE)
+        producer.release_partition(partition)
+        assert reading.rest() == [Barrier(1, 0)]
+
+
+def test_waiting_barrier_is_settled_when_its_producer_leaves() -> None:
+    with network() as make:
+        process = make("process")
+        partition = process.create_partition("p", "Source (1/1)", 1, buffer_timeout=0)
+        processed = threading.Event()
+        partition.listen(lambda: processed.set() if partition.is_processed else None)
+        partition.end_of_data()
+        reading = read(process, process)
+        assert reading.next() == (0, END_OF_DATA)
+        overtaken: list[Any] = []
+        barrier = Barrier(1, int(time.time() * 1000), alignment_timeout=3_600_000)
+        partition.barrier(barrier, overtaken.append)
+        reading.gate.end_data(0)
+        assert processed.wait(PATIENCE)
+        partition.end_of_input()
+        assert partition.is_consumed
+        assert overtaken == [{}]
+        assert reading.rest() == [barrier]
+        process.release_partition(partition)
 
 
 def values_of(reading: Reading) -> Iterator[Any]:
@@ -169,7 +221,7 @@ def test_process_that_does_not_know_the_secret_is_refused() -> None:
         assert producer.number_of_connections == 0
 
 
-def test_process_that_is_gone_is_named_at_once() -> None:
+def test_request_to_a_closed_process_fails_at_once_with_its_name() -> None:
     with network() as make:
         producer, consumer = make("producer"), make("consumer")
         producer.close()

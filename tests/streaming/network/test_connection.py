@@ -9,6 +9,7 @@ import pytest
 
 from flinkray.rpc.wire import codec
 from flinkray.streaming.network import NetworkEnvironment, ResultPartition, WireFormatError
+from flinkray.streaming.network.buffers import OVERHEAD
 from flinkray.streaming.network.connection import Connection
 from flinkray.streaming.network.frames import (
     ACCEPTED,
@@ -148,7 +149,7 @@ def test_barrier_waits_for_nothing_but_the_buffer_that_is_being_sent() -> None:
         consumer.connection.close("the test ends")
 
 
-def test_credit_of_nothing_sends_nothing_but_events() -> None:
+def test_credit_of_nothing_sends_nothing_but_a_barrier_that_overtakes() -> None:
     with network() as make:
         environment = make("process")
         consumer = _Consumer(environment)
@@ -156,9 +157,10 @@ def test_credit_of_nothing_sends_nothing_but_events() -> None:
         consumer.connection._handle(REQUEST, (0, codec.encode("p"), 0, 0, "Sink"), None)
         partition.subpartitions[0].put(Barrier(1, 0))
         partition.subpartitions[0].put(SEGMENT)
+        partition.subpartitions[0].put_first(Barrier(2, 0, unaligned=True))
         partition.subpartitions[0].put(END_OF_INPUT)
         assert consumer.frames(2) == [(ACCEPTED, 0), (DATA, 0)]
-        assert partition.metrics().queued_buffers == 2
+        assert partition.metrics().queued_buffers == 3
         consumer.connection.close("the test ends")
 
 
@@ -229,12 +231,12 @@ def _with_credit_to_come(
     return wire, connection
 
 
-def test_who_brings_credit_sends_what_it_is_for_up_to_a_limit() -> None:
+def test_thread_that_receives_credit_sends_buffers_up_to_a_limit() -> None:
     """Waking the writing thread costs more than sending a few buffers does."""
     with network() as make:
         environment = make("process")
         wire, connection = _with_credit_to_come(environment, [SEGMENT] * 20, 0)
-        connection._handle(CREDIT, ((0, 10**9),), None)
+        connection._handle(CREDIT, ((0, 10**9, 0),), None)
         assert wire.count(DATA) == 8
         connection.start()
         with wire.sent:
@@ -247,9 +249,11 @@ def test_consumer_hears_of_buffers_in_shared_memory_while_more_are_copied() -> N
         environment = make("process")
         batches = [numbers(8_192)] * 13  # 64 kB each
         wire, connection = _with_credit_to_come(environment, batches, 2**24)
-        connection._handle(CREDIT, ((0, 1),), None)  # memory is offered with the first
+        connection._handle(
+            CREDIT, ((0, OVERHEAD + 1, 0),), None
+        )  # memory is offered with the first
         connection._handle(MAPPED, (0, True), None)
         wire.calls.clear()
-        connection._handle(CREDIT, ((0, 10**9),), None)
+        connection._handle(CREDIT, ((0, 10**9, 0),), None)
         assert wire.calls == [[SHARED_DATA] * 4] * 3
         connection.close("the test ends")

@@ -52,7 +52,7 @@ values = st.recursive(
 
 
 @given(st.lists(values), st.booleans())
-def test_python_values_come_back_as_they_were(content: list[Any], has_times: bool) -> None:
+def test_python_values_survive_the_codec(content: list[Any], has_times: bool) -> None:
     times = list(range(len(content))) if has_times else None
     (block,) = there_and_back(Block(content, times, content))
     assert (block.values, block.timestamps, block.keys) == (content, times, content)
@@ -75,7 +75,7 @@ def test_arrays_travel_outside_of_the_pickle() -> None:
     assert (block.values[0] == array).all()
 
 
-def test_arrays_that_have_come_may_be_changed_unless_they_could_not_before() -> None:
+def test_received_arrays_are_writeable_if_they_were_before() -> None:
     """What a function is given is its own, and what others have of the same buffer is not changed:
     elements in flight are kept as they came."""
     fixed = np.arange(3)
@@ -192,7 +192,7 @@ def test_schema_travels_once_for_each_receiver() -> None:
     assert len(encoder.encode([batches[0]], set()).descriptions) == 2
 
 
-def test_memory_of_a_large_batch_is_handed_out_as_it_is() -> None:
+def test_memory_of_a_large_batch_is_not_copied() -> None:
     batch = pa.record_batch({"n": np.arange(100_000)})
     encoded = ElementEncoder().encode([Columns(batch)], set())
     address = batch.column(0).buffers()[1].address
@@ -224,7 +224,7 @@ class Unwilling:
         return refuse, ()
 
 
-def test_records_that_cannot_be_unpickled_are_told_from_damaged_data() -> None:
+def test_unpicklable_records_raise_another_error_than_damaged_data() -> None:
     encoded = ElementEncoder().encode([Block([Unwilling()])], set())
     body = pa.py_buffer(b"".join(bytes(part) for part in encoded.parts))
     told = "cannot be unpickled in the one that reads them: LookupError: not to be unpickled"
@@ -233,7 +233,7 @@ def test_records_that_cannot_be_unpickled_are_told_from_damaged_data() -> None:
     assert isinstance(caught.value.__cause__, LookupError)
 
 
-def test_neighbours_of_one_kind_become_one() -> None:
+def test_neighbouring_batches_of_one_kind_are_merged() -> None:
     merged = together(
         [Block([1], [1]), Block([2], [2]), Watermark(2), Block([3]), Block([4], None, ["k"])]
     )
@@ -245,7 +245,7 @@ def test_neighbours_of_one_kind_become_one() -> None:
     ]
 
 
-def test_batch_that_would_hold_up_others_is_divided() -> None:
+def test_batch_too_large_for_one_turn_is_divided() -> None:
     block = Block(list(range(10)), list(range(10)), list("abcdefghij"))
     pieces = in_pieces(block, 50 * 2**20)
     assert [piece.values for piece in pieces] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]  # type: ignore[union-attr]

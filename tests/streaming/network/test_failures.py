@@ -156,7 +156,7 @@ def test_second_consumer_of_a_subpartition_is_refused() -> None:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_partition_that_comes_later_is_served_as_soon_as_it_is_there(is_local: bool) -> None:
+def test_partition_created_later_is_served_at_once(is_local: bool) -> None:
     with network() as make:
         producer = make("producer", manual_timers=True)
         consumer = producer if is_local else make("consumer", manual_timers=True)
@@ -169,7 +169,7 @@ def test_partition_that_comes_later_is_served_as_soon_as_it_is_there(is_local: b
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_partition_that_never_comes_fails_its_consumer_after_the_last_pause(is_local: bool) -> None:
+def test_missing_partition_fails_its_consumer_after_the_last_pause(is_local: bool) -> None:
     """TM-26: 0.1, 0.2, … 6.4 and 10 seconds."""
     clock = ManualClock()
     settings = NetworkSettings(connection_idle_timeout=None)  # no timers but those that are meant

@@ -69,7 +69,7 @@ def length(reading: Reading) -> int:
     return sum(len(batch) for batch in reading.rest_of_records())
 
 
-def test_a_connection_that_no_channel_uses_ends_and_the_next_channel_opens_another() -> None:
+def test_idle_connection_ends_and_the_next_channel_opens_another() -> None:
     with network() as make:
         pair = Pair(make)
         for _ in range(3):
@@ -81,7 +81,7 @@ def test_a_connection_that_no_channel_uses_ends_and_the_next_channel_opens_anoth
             pair.until_closed()
 
 
-def test_a_connection_that_a_channel_uses_stays_however_little_it_brings() -> None:
+def test_connection_used_by_a_quiet_channel_stays_open() -> None:
     with network() as make:
         pair = Pair(make)
         writing, reading = pair.write(is_complete=False)
@@ -141,7 +141,7 @@ def request(connection: Connection) -> None:
     connection._handle(REQUEST, (0, codec.encode("p"), 0, 10**6, "Sink"), None)
 
 
-def test_a_request_that_crosses_the_question_is_served_and_the_connection_stays() -> None:
+def test_request_that_crosses_the_leave_question_keeps_the_connection() -> None:
     with network() as make:
         environment = make("here")
         environment.create_partition("p", "Source", 1)
@@ -155,7 +155,7 @@ def test_a_request_that_crosses_the_question_is_served_and_the_connection_stays(
         connection.fail("the test is over")
 
 
-def test_a_connection_over_which_something_is_read_is_in_use_for_both_sides() -> None:
+def test_connection_with_a_served_channel_is_in_use_for_both_sides() -> None:
     with network() as make:
         environment = make("here")
         environment.create_partition("p", "Source", 1)
@@ -168,7 +168,7 @@ def test_a_connection_over_which_something_is_read_is_in_use_for_both_sides() ->
         connection.fail("the test is over")
 
 
-def test_who_has_agreed_adds_no_channel_and_who_has_one_does_not_agree() -> None:
+def test_side_that_agreed_to_leave_adds_no_channel_and_used_side_refuses() -> None:
     with network() as make:
         environment = make("here")
         connection = Connection(SilentWire(), "there", environment, lambda _: None)
@@ -185,7 +185,7 @@ def test_who_has_agreed_adds_no_channel_and_who_has_one_does_not_agree() -> None
         assert channel.failed is None
 
 
-def test_both_sides_may_ask_at_one_time() -> None:
+def test_both_sides_may_ask_to_leave_at_the_same_time() -> None:
     with network() as make:
         environment = make("here")
         connection = Connection(SilentWire(), "there", environment, lambda _: None)
@@ -196,7 +196,7 @@ def test_both_sides_may_ask_at_one_time() -> None:
         assert connection.lost_reason == "nobody used the connection"
 
 
-def test_all_arrives_while_connections_end_as_often_as_they_can() -> None:
+def test_all_records_arrive_although_connections_end_all_the_time() -> None:
     """Both sides read from each other, with pauses about as long as the time-out."""
     settings = NetworkSettings(connection_idle_timeout=0.002)
     with network() as make:

@@ -93,7 +93,7 @@ def test_every_kind_of_element_comes_back() -> None:
     assert there_and_back() == []
 
 
-def test_buffers_come_back_with_the_schemas_that_were_sent_before_them() -> None:
+def test_stored_buffers_are_read_with_the_schemas_sent_before() -> None:
     """As the sender has kept them, and as the receiver has."""
     channel = Channel()
     channel.send(numbers(3))
@@ -140,7 +140,7 @@ def test_dictionaries_come_with_each_batch() -> None:
     assert there_and_back(*sent) == [shown(batch) for batch in batches]
 
 
-def test_what_version_1_has_stored_is_read() -> None:
+def test_data_in_flight_of_format_version_1_is_read() -> None:
     """Where this fails, the format has changed: raise its version, and read both."""
     assert [shown(element) for element in decode_elements(STORED)] == [shown(e) for e in SAMPLE]
     assert encode_elements(SAMPLE)[:20] == STORED[:20]
@@ -158,7 +158,7 @@ def test_bytes_that_are_cut_short_or_changed_are_refused(data: st.DataObject) ->
         decode_elements(bytes(stored), "/chk-1/ab12")
 
 
-def test_other_files_and_later_versions_are_told_from_damage() -> None:
+def test_foreign_files_later_versions_and_damage_raise_distinct_errors() -> None:
     stored = encode_elements(SAMPLE)
     with pytest.raises(UnknownCheckpointFormatError, match="no such file"):
         decode_elements(b"flinkray operator state\n")
@@ -172,7 +172,7 @@ class Renamed:
     """A class of the user's."""
 
 
-def test_records_of_a_class_that_is_gone_are_refused_by_its_name(
+def test_records_of_a_missing_class_are_refused_with_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stored = encode_elements([Block([Renamed()])])

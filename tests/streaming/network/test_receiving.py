@@ -61,7 +61,7 @@ def frame(number: int, body: bytes) -> bytes:
     return head(DATA, (number, len(body)), len(body) + len(pad)) + body + pad
 
 
-def test_frames_come_whole_however_they_are_cut() -> None:
+def test_frames_are_complete_for_any_fragmentation() -> None:
     for seed in range(20):
         pieces = random.Random(seed)
         sizes = [pieces.choice([0, 1, 100, 5_000, 20_000, 70_000, 300_000]) for _ in range(40)]
@@ -85,7 +85,7 @@ def copied_bytes(body: pa.Buffer, size: int, source: _Bytes) -> int:
 
 
 @pytest.mark.parametrize("size", [COPIED_BELOW, 10_000, ALONE_FROM])
-def test_small_bodies_lie_where_the_socket_has_put_them(size: int) -> None:
+def test_small_bodies_are_not_copied_after_receiving(size: int) -> None:
     """But for those at the end of a slab."""
     source = _Bytes(b"".join(frame(number, bytes(size)) for number in range(20)))
     reader = FrameReader(source)
@@ -113,7 +113,7 @@ def test_most_of_a_run_of_large_bodies_is_never_copied() -> None:
     assert max(copied[1:]) < 512
 
 
-def test_arrow_batch_of_another_process_is_read_in_the_memory_it_was_received_in() -> None:
+def test_received_arrow_batch_uses_the_receive_memory() -> None:
     with network() as make:
         producer, consumer = make("producer"), make("consumer")
         partition = producer.create_partition("p", "Source", 1, buffer_timeout=0)
@@ -168,7 +168,7 @@ def test_large_body_is_received_in_one_call_of_the_system() -> None:
     ours.close()
 
 
-def test_lengths_in_a_prefix_are_those_of_header_and_body() -> None:
+def test_frame_prefix_has_the_lengths_of_header_and_body() -> None:
     packed = head(RELEASE, (1, None))
     body, header, magic, kind, pad = struct.unpack_from("<QIHBB", packed)
     assert (body, header, magic, kind) == (0, len(packed) - 16, MAGIC, RELEASE)

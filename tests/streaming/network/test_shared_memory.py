@@ -67,7 +67,7 @@ def memory_files() -> int:
     return count
 
 
-def test_region_is_used_when_it_is_mapped_and_again_when_nobody_reads_it() -> None:
+def test_shared_region_is_used_once_mapped_and_reused_once_unread() -> None:
     pair = _Pair(MIB)
     first, second = np.arange(100_000), np.arange(100_000, 200_000)
     assert pair.put(first) is None
@@ -109,7 +109,7 @@ def test_regions_of_another_size_make_room_within_the_budget() -> None:
     assert memory_files() == before
 
 
-def test_process_that_cannot_see_the_owner_is_sent_everything_by_the_socket() -> None:
+def test_process_that_cannot_map_the_region_gets_data_by_the_socket() -> None:
     pair = _Pair(64 * MIB)
     pair.put(np.arange(100_000))
     number, process, file, capacity, count, token = pair.offers.pop()
@@ -152,7 +152,7 @@ def test_body_outside_of_its_region_is_refused() -> None:
 
 
 @pytest.mark.parametrize("budget", [0, MIB, 64 * MIB])
-def test_batches_that_the_consumer_keeps_stay_as_they_are(budget: int) -> None:
+def test_batches_kept_by_the_consumer_are_not_overwritten(budget: int) -> None:
     settings = NetworkSettings(shared_memory=budget)
     with network() as make:
         producer, consumer = make("producer", settings=settings), make("consumer")
@@ -173,7 +173,7 @@ def test_batches_that_the_consumer_keeps_stay_as_they_are(budget: int) -> None:
             assert batch.batch.column(0).equals(expected)
 
 
-def test_large_batches_come_by_shared_memory_and_small_ones_do_not() -> None:
+def test_only_large_batches_come_by_shared_memory() -> None:
     with network() as make:
         producer, consumer = make("producer"), make("consumer")
         partition = producer.create_partition("p", "Source", 1, buffer_timeout=0)

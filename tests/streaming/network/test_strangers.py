@@ -44,7 +44,7 @@ def tls(request: pytest.FixtureRequest, tmp_path: Path) -> Tls | None:
     return tls_of(ray_tls_environment(tmp_path)) if request.param == "tls" else None
 
 
-def test_half_open_connections_cost_no_threads_and_hold_up_nobody_for_long(
+def test_half_open_connections_use_no_threads_and_barely_delay_others(
     monkeypatch: pytest.MonkeyPatch, tls: Tls | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sockets, "PATIENCE", 0.05)
@@ -65,7 +65,7 @@ def test_half_open_connections_cost_no_threads_and_hold_up_nobody_for_long(
 
 
 @pytest.mark.parametrize("opening", [b"", b"\0", b"\0\0\0\x20half of a hello"])
-def test_a_stranger_has_one_time_for_all_of_its_handshake_however_it_dawdles(
+def test_slow_handshake_ends_after_one_total_timeout(
     monkeypatch: pytest.MonkeyPatch, tls: Tls | None, opening: bytes
 ) -> None:
     monkeypatch.setattr(sockets, "HANDSHAKE_TIMEOUT", 0.3)

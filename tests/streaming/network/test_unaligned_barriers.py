@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,6 +25,7 @@ from flinkray.streaming.network import (
     decode_elements,
     encode_elements,
 )
+from flinkray.streaming.network.queued_barrier import WaitingBarrier
 from flinkray.streaming.records.elements import (
     END_OF_INPUT,
     Barrier,
@@ -119,7 +120,7 @@ class Arrivals:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_sender_keeps_what_was_not_sent_and_sends_it_after_the_barrier(is_local: bool) -> None:
+def test_sender_keeps_overtaken_elements_and_sends_them_after_the_barrier(is_local: bool) -> None:
     """ST-06."""
     with channel(is_local, buffer_timeout=None) as (partition, reads):
         for element in STORY[:3]:
@@ -133,7 +134,7 @@ def test_sender_keeps_what_was_not_sent_and_sends_it_after_the_barrier(is_local:
         assert [shown(element) for element in reading.rest()] == [shown(e) for e in STORY[:3]]
 
 
-def test_what_a_task_in_this_process_has_not_taken_is_kept_as_it_was() -> None:
+def test_overtaken_local_elements_are_kept_unchanged() -> None:
     """ST-06: the task that reads changes the values afterwards, and what is encoded for it too."""
     with channel(is_local=True) as (partition, reads):
         (subpartition,) = partition.subpartitions
@@ -149,7 +150,7 @@ def test_what_a_task_in_this_process_has_not_taken_is_kept_as_it_was() -> None:
         assert stored(kept_here) == [shown(Block([["encoded"]])), shown(Block([["as it is"]]))]
 
 
-def test_subpartitions_that_nothing_waits_in_are_not_told_of() -> None:
+def test_empty_subpartitions_are_not_reported_as_overtaken() -> None:
     with network() as make:
         partition = make("producer").create_partition("p", "Source", 3, buffer_timeout=None)
         partition.subpartitions[1].put(Block([1]))
@@ -188,7 +189,7 @@ def test_barriers_overtake_each_other_in_no_case() -> None:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_both_sides_have_what_was_put_before_the_barrier(
+def test_sender_and_receiver_together_keep_all_elements_before_barrier(
     is_local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ST-06: what was put afterwards, and has come too, is not of the checkpoint; nor are barriers
@@ -226,7 +227,7 @@ def test_both_sides_have_what_was_put_before_the_barrier(
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_a_later_barrier_overtakes_what_an_earlier_one_has_overtaken(is_local: bool) -> None:
+def test_later_barrier_overtakes_elements_overtaken_by_an_earlier_one(is_local: bool) -> None:
     """It is part of both checkpoints, as long as it was not taken; each is polled once."""
     with channel(is_local) as (partition, reads):
         (subpartition,) = partition.subpartitions
@@ -269,7 +270,7 @@ def test_a_barrier_passes_though_its_channel_is_blocked(is_local: bool) -> None:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_what_was_put_after_a_barrier_does_not_pass_it(
+def test_elements_after_a_barrier_do_not_pass_it(
     is_local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both come just after the gate has looked for barriers: the task takes the barrier in line."""
@@ -330,12 +331,21 @@ def overdue(checkpoint_id: int = 1) -> Barrier:
 class TimedChannel:
     """Producer and consumer with one clock; nothing happens in time but what :meth:`wait` does."""
 
-    def __init__(self, make: Callable[..., NetworkEnvironment], is_local: bool) -> None:
+    def __init__(
+        self,
+        make: Callable[..., NetworkEnvironment],
+        is_local: bool,
+        settings: NetworkSettings = NARROW,
+    ) -> None:
         self.clock = ManualClock(epoch=NOW)
-        arguments: dict[str, Any] = {"clock": self.clock, "manual_timers": True}
-        self._places = [make("producer", settings=NARROW, **arguments)]
+        arguments: dict[str, Any] = {
+            "clock": self.clock,
+            "manual_timers": True,
+            "settings": settings,
+        }
+        self._places = [make("producer", **arguments)]
         if not is_local:
-            self._places.append(make("consumer", settings=NARROW, **arguments))
+            self._places.append(make("consumer", **arguments))
         self.partition = self._places[0].create_partition("p", "Source", 2, buffer_timeout=0)
         self.settled: list[dict[int, list[object]]] = []
 
@@ -361,7 +371,7 @@ class TimedChannel:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_a_barrier_that_was_not_sent_in_time_overtakes_what_waits(is_local: bool) -> None:
+def test_barrier_unsent_within_its_timeout_overtakes_waiting_elements(is_local: bool) -> None:
     """ST-08: from when its checkpoint was triggered; what was written after it stays behind."""
     with network() as make:
         channel = TimedChannel(make, is_local)
@@ -383,7 +393,7 @@ def test_a_barrier_that_was_not_sent_in_time_overtakes_what_waits(is_local: bool
         assert len(channel.settled) == 1
 
 
-def test_what_a_barrier_has_overtaken_is_told_before_its_consumer_has_it() -> None:
+def test_overtaken_elements_are_reported_before_the_barrier_arrives() -> None:
     """ST-08: who may read all then, so that its producer ends."""
     with network() as make:
         channel = TimedChannel(make, is_local=True)
@@ -395,6 +405,27 @@ def test_what_a_barrier_has_overtaken_is_told_before_its_consumer_has_it() -> No
         known.clear()
         channel.wait(300)
         assert known[0] == 1
+
+
+def test_settled_barrier_is_reported_once_by_racing_threads() -> None:
+    """One looks whether there is one to be told, and another tells it meanwhile."""
+    with network() as make:
+        partition = make("producer").create_partition("p", "Source", 1)
+        told: list[object] = []
+
+        class Raced(deque[WaitingBarrier]):
+            is_first = True
+
+            def __bool__(self) -> bool:
+                has_some = len(self) > 0
+                if self.is_first:
+                    self.is_first = False
+                    in_background(partition.buffers_taken)()
+                return has_some
+
+        partition.settled = Raced([WaitingBarrier(in_line(), 0, told.append)])
+        partition.buffers_taken()
+        assert told == [{}]
 
 
 def test_a_barrier_that_overtakes_waits_for_no_credit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,7 +444,7 @@ def test_a_barrier_that_overtakes_waits_for_no_credit(monkeypatch: pytest.Monkey
         assert stored(reading.gate.in_flight(0)) == [shown(numbers(10_000))]
 
 
-def test_a_barrier_overtakes_where_it_was_not_sent_only() -> None:
+def test_barrier_overtakes_only_in_subpartitions_where_it_was_unsent() -> None:
     """ST-08: and what it has overtaken is told when that is known of all subpartitions."""
     with network() as make:
         channel = TimedChannel(make, is_local=True)
@@ -474,12 +505,12 @@ def test_barriers_without_a_time_out_stay_in_line() -> None:
         ]
 
 
-def test_a_barrier_overtakes_what_it_waits_behind_at_its_receiver(
+def test_barrier_overtakes_elements_before_it_at_the_receiver(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """ST-08: blocked or not; it is given once."""
     with network() as make:
-        channel = TimedChannel(make, is_local=False)
+        channel = TimedChannel(make, is_local=False, settings=NetworkSettings())
         reading = channel.reads()
         arrivals = Arrivals(reading.gate, monkeypatch)
         channel.put(Block([1]))
@@ -541,7 +572,7 @@ class NotCopied:
         raise ArithmeticError("no copy")
 
 
-def test_the_writer_is_told_where_what_is_overtaken_cannot_be_kept() -> None:
+def test_writer_fails_when_overtaken_elements_cannot_be_kept() -> None:
     with network() as make:
         channel = TimedChannel(make, is_local=True)
         channel.reads()
@@ -556,7 +587,7 @@ def test_the_writer_is_told_where_what_is_overtaken_cannot_be_kept() -> None:
         assert channel.settled == []
 
 
-def test_nothing_is_told_of_a_partition_that_has_failed() -> None:
+def test_failed_partition_reports_no_overtaken_elements() -> None:
     with network() as make:
         channel = TimedChannel(make, is_local=False)
         channel.put(Block([1]))
@@ -570,7 +601,7 @@ def test_nothing_is_told_of_a_partition_that_has_failed() -> None:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_what_was_in_flight_comes_before_anything_new(is_local: bool) -> None:
+def test_restored_data_in_flight_comes_before_new_elements(is_local: bool) -> None:
     """What the receiver had comes first, then what the sender had; and until it was taken, it is in
     flight for the next checkpoint."""
     elements: list[Element] = [Block([1]), Watermark(2), Block([3]), Watermark(4), Block([5])]
@@ -750,7 +781,7 @@ scripts = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), steps), min_s
 overtake at once; time passes, for all."""
 
 
-def test_a_checkpoint_has_what_was_put_before_its_barriers_and_nothing_else() -> None:
+def test_checkpoint_has_exactly_the_elements_before_its_barriers() -> None:
     """ST-06, ST-08: what was taken before the barrier, what the receiver has in flight and what the
     sender has kept are, together and in this order, what was put before it; whatever is put, taken
     and sent by which way.  Restored, that comes first, and then what is written."""
@@ -821,7 +852,7 @@ def test_a_checkpoint_has_what_was_put_before_its_barriers_and_nothing_else() ->
 
 @pytest.mark.parametrize("is_local", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_writer_and_reader_do_as_they_like_at_the_same_time(is_local: bool, seed: int) -> None:
+def test_concurrent_writer_and_reader_count_each_record_once(is_local: bool, seed: int) -> None:
     """ST-06, ST-08: of every checkpoint each record is taken, in flight or kept, once."""
     random = Random(seed)
     put_before: dict[int, int] = {}

@@ -287,7 +287,7 @@ def numbers(elements: Sequence[InFlight]) -> list[int]:
     return found
 
 
-def test_a_task_without_room_for_results_takes_part_in_the_middle_of_a_batch() -> None:
+def test_task_without_room_takes_its_snapshot_within_a_batch() -> None:
     """ST-06: the rest of the batch that it is at is in flight, before what waits in its channel;
     and what it has put out is, too."""
     with network() as make:
@@ -314,7 +314,7 @@ def test_a_task_without_room_for_results_takes_part_in_the_middle_of_a_batch() -
         assert one.running.parts[1].is_complete
 
 
-def test_the_rest_of_a_batch_is_in_flight_in_the_channel_that_it_came_in() -> None:
+def test_rest_of_a_batch_is_in_flight_in_its_own_channel() -> None:
     """ST-06: be the barrier in another one."""
     with network() as make:
         one = OneTask(make)

@@ -43,6 +43,12 @@ class ScriptedChannel:
     def in_flight(self, barrier: QueuedBarrier) -> list[InFlight]:
         return []
 
+    def processed(self) -> None:
+        """Nobody is told."""
+
+    def was_given(self, barrier: QueuedBarrier, before: QueuedBarrier | None) -> None:
+        """It has no queue."""
+
     def restore(self, elements: Sequence[Element]) -> None:
         """Nothing is kept."""
 
@@ -60,7 +66,7 @@ def gate_of(*channels: ScriptedChannel) -> tuple[NetworkInputGate, list[int]]:
     return gate, woken
 
 
-def test_what_comes_just_before_a_channel_is_unlisted_is_not_slept_through() -> None:
+def test_data_that_comes_as_a_channel_is_unlisted_wakes_the_task() -> None:
     """It is not told, as the channel is listed still; so the gate looks a second time."""
 
     def empty_and_then_something_comes() -> None:
@@ -77,7 +83,7 @@ def test_what_comes_just_before_a_channel_is_unlisted_is_not_slept_through() -> 
     assert len(woken) == 2  # it was unlisted when nothing was left
 
 
-def test_what_comes_between_the_two_looks_lists_its_channel_once() -> None:
+def test_data_that_comes_between_two_polls_lists_its_channel_once() -> None:
     """Twice, it would have two turns where others have one."""
 
     def something_comes_again() -> Element:
@@ -131,7 +137,7 @@ def test_room_that_is_made_while_the_writer_turns_to_wait_is_seen() -> None:
         assert partition.has_room() or woken.is_set()
 
 
-def test_a_writer_that_has_turned_to_wait_is_woken_by_the_next_buffer_that_leaves() -> None:
+def test_waiting_writer_is_woken_by_the_next_sent_buffer() -> None:
     settings = NetworkSettings(buffers_per_channel=1, floating_buffers_per_gate=1)
     with network() as make:
         environment = make("p", settings=settings)
@@ -148,7 +154,7 @@ def test_a_writer_that_has_turned_to_wait_is_woken_by_the_next_buffer_that_leave
         assert partition.has_room()
 
 
-def test_who_begins_to_listen_hears_of_what_has_come_before() -> None:
+def test_new_listener_hears_of_data_that_came_before() -> None:
     gate = NetworkInputGate("Sink (1/1)", Timers(ManualClock()))
     gate.add(ScriptedChannel(lambda: Watermark(1)))
     gate.has_data(0)
@@ -157,7 +163,7 @@ def test_who_begins_to_listen_hears_of_what_has_come_before() -> None:
     assert woken == [1]
 
 
-def test_a_consumer_whose_connection_is_lost_while_it_is_served_is_lost_to_the_writer() -> None:
+def test_consumer_whose_connection_breaks_while_served_is_lost_to_writer() -> None:
     """The loss was told to those that had been served by then."""
     with network() as make:
         environment = make("p")

@@ -69,7 +69,7 @@ class FromTwenty(SlidingEventTimeWindows):
 
 
 @pytest.mark.parametrize("assigner", [FromTen(5, 5, 0), FromTwenty(10, 5, 0)])
-def test_an_assigner_with_windows_of_its_own_is_asked_for_them(assigner: Any) -> None:
+def test_custom_assigner_gets_the_general_window_operator(assigner: Any) -> None:
     assert type(make_window_operator(spec_of(assigner), BY_FIRST)) is WindowOperator
     assert isinstance(make_window_operator(spec_of(TEN), BY_FIRST), AlignedWindowOperator)
 
@@ -148,7 +148,7 @@ def test_cleanup_time_does_not_overflow() -> None:
 
 @settings(deadline=None)
 @given(records, st.integers(1, 12), st.integers(1, 12), st.integers(0, 8))
-def test_short_way_gives_the_results_of_the_long_one(
+def test_aligned_windows_give_the_results_of_the_general_operator(
     events: list[tuple[str, int, int]], size: int, slide: int, lateness: int
 ) -> None:
     """WI-05, WI-06, WI-07"""
@@ -190,7 +190,7 @@ def test_results_of_a_watermark_are_one_batch() -> None:
         (WindowSpec(TEN, CountTrigger.of(2), ReduceContents(SumSecond())), WindowOperator),
     ],
 )
-def test_short_way_is_taken_by_tumbling_and_sliding_event_time_with_its_own_trigger(
+def test_aligned_operator_is_used_for_default_event_time_windows(
     spec: WindowSpec, kind: type[WindowOperator]
 ) -> None:
     assert type(make_window_operator(spec, BY_FIRST)) is kind
@@ -211,7 +211,7 @@ def test_records_without_time_are_refused() -> None:
         harness(TEN).process(("a", 1))
 
 
-def test_open_windows_are_there_after_a_restore_and_fire() -> None:
+def test_open_windows_survive_a_restore_and_fire() -> None:
     h = harness(TEN, allowed_lateness=5)
     h.process(("a", 1), ("b", 2), ("a", 4), at=[1, 2, 13])
     restored = harness(TEN, h.snapshot(), allowed_lateness=5)

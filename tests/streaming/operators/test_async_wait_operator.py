@@ -109,7 +109,7 @@ def test_ordered_results_come_in_the_order_of_the_records() -> None:
     h.close()
 
 
-def test_unordered_results_come_as_they_are_complete() -> None:
+def test_unordered_results_come_in_order_of_completion() -> None:
     calls = Calls()
     h = harness(calls, UNORDERED)
     h.process("a", "b", at=[1, 2])
@@ -140,7 +140,7 @@ def test_unordered_results_do_not_come_across_a_watermark() -> None:
     h.close()
 
 
-def test_ordered_time_stays_where_it_was() -> None:
+def test_watermarks_keep_their_place_in_ordered_mode() -> None:
     calls = Calls()
     h = harness(calls)
     h.process("a")
@@ -157,7 +157,7 @@ def test_ordered_time_stays_where_it_was() -> None:
 
 
 @BOTH
-def test_of_watermarks_with_nothing_between_them_the_last_is_kept(mode: Any) -> None:
+def test_only_the_last_of_adjacent_watermarks_is_kept(mode: Any) -> None:
     """A record that takes long must not let them pile up."""
     calls = Calls()
     h = harness(calls, mode)
@@ -217,7 +217,7 @@ def test_no_more_run_at_once_than_the_capacity_says(capacity: int, mode: Any) ->
     h.close()
 
 
-def test_what_is_complete_and_waits_for_others_has_its_place() -> None:
+def test_completed_result_waiting_for_others_counts_for_the_capacity() -> None:
     calls = Calls()
     h = harness(calls, capacity=2)
     turn = h.operator.context.turn
@@ -234,7 +234,7 @@ def test_what_is_complete_and_waits_for_others_has_its_place() -> None:
     h.process("a", "b")
     calls.complete("b")
     operator: Any = h.operator
-    wait_until(lambda: bool(operator._settled), 60, "b to be complete")
+    wait_until(lambda: bool(operator._settled), 300, "b to be complete")
     h.process("c")
     assert waits == [["a", "b"]]
     assert h.output() == [Record("a"), Record("b")]
@@ -265,7 +265,7 @@ def test_results_go_to_side_outputs() -> None:
 
 
 @pytest.mark.parametrize("object_reuse", [False, True])
-def test_what_a_function_keeps_and_changes_is_not_what_it_has_put_out(object_reuse: bool) -> None:
+def test_result_changed_later_by_its_function_is_not_affected(object_reuse: bool) -> None:
     kept: list[Any] = []
 
     def keep(value: Any) -> Any:
@@ -298,7 +298,7 @@ def test_results_that_are_no_list_are_refused(result: Any, words: str) -> None:
 
 
 @pytest.mark.parametrize("results", [(1, 2), range(1, 3), iter([1, 2]), {1: "", 2: ""}.keys()])
-def test_whatever_else_can_be_gone_through_is_results(results: Any) -> None:
+def test_any_iterable_of_an_async_function_is_its_results(results: Any) -> None:
     h = harness(Applied(lambda value: results))
     h.process(0)
     h.finish()
@@ -352,7 +352,7 @@ def test_a_coroutine_that_cancels_itself_fails() -> None:
     assert "was cancelled before its time was over" in failure_of(h, h.finish).story
 
 
-def test_what_ends_an_event_loop_fails_the_job() -> None:
+def test_exit_in_an_async_function_fails_the_job() -> None:
     class Leaves(AsyncFunction[Any, Any]):
         async def async_invoke(self, value: Any) -> Any:
             self.task = asyncio.create_task(self.leave())
@@ -446,7 +446,7 @@ def test_a_result_that_comes_after_the_time_is_nothing() -> None:
     h = harness(stubborn, timeout=1)
     h.process(1)
     assert h.wait_for(1) == [Record("in time")]
-    wait_until(lambda: stubborn.ended, 60, "the coroutine to end")
+    wait_until(lambda: stubborn.ended, 300, "the coroutine to end")
     h.finish()
     h.close()
     assert h.output() == []
@@ -492,7 +492,7 @@ def test_a_record_that_fails_is_tried_again() -> None:
     h.close()
 
 
-def test_after_the_last_attempt_the_failure_is_that_of_the_job() -> None:
+def test_failure_of_the_last_retry_fails_the_job() -> None:
     h = harness(Failing(3), retry=AsyncRetryStrategy.fixed_delay(2, 1, None, is_lost))
     h.process([1])
     error = failure_of(h, h.finish)
@@ -544,7 +544,7 @@ def test_the_time_out_is_for_all_attempts() -> None:
 # --- state ----------------------------------------------------------------------------------------
 
 
-def test_what_is_on_its_way_is_invoked_again_after_a_restore() -> None:
+def test_pending_calls_are_invoked_again_after_a_restore() -> None:
     calls = Calls()
     h = harness(calls, UNORDERED)
     h.process("a", "b", "c", at=[1, 2, 3])
@@ -562,7 +562,7 @@ def test_what_is_on_its_way_is_invoked_again_after_a_restore() -> None:
     again.close()
 
 
-def test_what_is_out_is_not_invoked_again() -> None:
+def test_emitted_results_are_not_computed_again_after_a_restore() -> None:
     h = harness(Applied(lambda value: [value]))
     h.process(1, 2)
     h.finish()
@@ -574,7 +574,7 @@ def test_what_is_out_is_not_invoked_again() -> None:
     again.close()
 
 
-def test_a_record_is_kept_as_it_came() -> None:
+def test_pending_record_is_stored_as_it_came() -> None:
     begun = threading.Event()
 
     class Changes(Endless):
@@ -585,7 +585,7 @@ def test_a_record_is_kept_as_it_came() -> None:
 
     h = harness(Changes())
     h.process({"a": 1})
-    assert begun.wait(60)
+    assert begun.wait(300)
     state = h.snapshot()
     h.close()
     again = harness(Applied(lambda value: [value]), restore=state)
@@ -618,12 +618,12 @@ def test_coroutines_that_never_end_are_cancelled_and_the_thread_ends() -> None:
     with none_left():
         h = harness(endless)
         h.process(1, 2, 3)
-        wait_until(lambda: endless.running == 3, 60, "all to run")
+        wait_until(lambda: endless.running == 3, 300, "all to run")
         h.close()
         assert endless.cancelled == 3
 
 
-def test_a_coroutine_that_goes_on_after_it_was_cancelled_is_left(
+def test_coroutine_that_ignores_its_cancel_is_left_behind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Stubborn(Endless):
@@ -640,13 +640,13 @@ def test_a_coroutine_that_goes_on_after_it_was_cancelled_is_left(
     with none_left(), caplog.at_level(logging.WARNING):
         h = harness(stubborn)
         h.process(1)
-        wait_until(lambda: stubborn.running == 1, 60, "it to run")
+        wait_until(lambda: stubborn.running == 1, 300, "it to run")
         h.close()
     assert "does not end after it was cancelled" in caplog.text
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_all_of_a_function_is_called_in_the_thread_of_its_loop(is_async: bool) -> None:
+def test_all_methods_of_an_async_function_run_in_its_loop_thread(is_async: bool) -> None:
     seen: list[tuple[str, int, bool]] = []
 
     def see(what: str) -> None:
@@ -686,7 +686,7 @@ def test_all_of_a_function_is_called_in_the_thread_of_its_loop(is_async: bool) -
 
 
 @pytest.mark.parametrize("method", ["open", "close"])
-def test_what_open_and_close_raise_is_told(method: str) -> None:
+def test_errors_of_open_and_close_are_reported(method: str) -> None:
     def fail(*_: Any) -> None:
         unlike_five(5)
 

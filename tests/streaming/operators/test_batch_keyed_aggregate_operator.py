@@ -37,7 +37,7 @@ def sums(keys: Keys) -> BatchKeyedAggregateOperator:
     return BatchKeyedAggregateOperator("sum", "v", FieldReduce("sum", "v"), keys)
 
 
-def test_rows_and_columns_make_one_sum_which_comes_once_with_the_last_timestamp() -> None:
+def test_rows_and_columns_make_one_sum_emitted_once_at_the_end() -> None:
     h = OperatorHarness(sums(Keys("k")), keyed=True)
     h.process_columns(columns([3, 4], k=["a", "b"], v=[1, 2]))
     h.process(Row(k="a", v=4), at=9)

@@ -99,7 +99,7 @@ def test_records_that_look_rows_up_do_not_wait_in_state() -> None:
     assert waiting == [0, 0]
 
 
-def test_function_is_closed_and_what_waits_is_deleted() -> None:
+def test_close_ends_the_function_and_deletes_waiting_records() -> None:
     made = operator(memory=1)
     OperatorHarness(made).process("a")
     assert made.kept.has_file

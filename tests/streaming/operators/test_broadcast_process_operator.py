@@ -40,7 +40,7 @@ def test_broadcast_side_fills_state_that_the_other_reads() -> None:
     assert h.values() == [(5, MIN_TIMESTAMP), ("rule", 3), (15, MIN_TIMESTAMP)]
 
 
-def test_broadcast_state_cannot_be_changed_from_the_other_side_and_must_be_declared() -> None:
+def test_broadcast_state_is_read_only_elsewhere_and_must_be_declared() -> None:
     class Changes(ApplyRules):
         def process_element(self, value: Any, ctx: Any) -> Any:
             ctx.get_broadcast_state(RULES).put("factor", value)
@@ -80,7 +80,7 @@ def test_columns_of_each_side_come_as_rows() -> None:
     ]  # fmt: skip
 
 
-def test_rules_are_those_of_the_snapshot_after_a_restore() -> None:
+def test_broadcast_state_is_restored_from_the_snapshot() -> None:
     h = harness()
     h.process(3, on=1)
     snapshot = h.snapshot()

@@ -50,7 +50,7 @@ def test_values_are_put_batch_by_batch_columns_as_rows() -> None:
     assert kept.batches == [[1, 2], [(3,)], [Row(x=1), Row(x=2)]]
 
 
-def test_what_the_client_has_not_read_is_state() -> None:
+def test_results_unread_by_the_client_are_stored_in_the_state() -> None:
     h, before = harness()
     state = h.snapshot(7)
     h.operator.notify_checkpoint_complete(7)

@@ -29,7 +29,7 @@ def complete(h: OperatorHarness, checkpoint_id: int) -> None:
     h.operator.notify_checkpoint_complete(checkpoint_id)
 
 
-def test_commits_what_complete_checkpoints_cover_in_their_order() -> None:
+def test_complete_checkpoints_are_committed_in_order() -> None:
     sink = Shelf()
     h = OperatorHarness(CommitterOperator(sink))
     h.process(message(1, "a"))
@@ -45,7 +45,7 @@ def test_commits_what_complete_checkpoints_cover_in_their_order() -> None:
     assert sink.commits == ["a", "b", "c"]
 
 
-def test_what_comes_at_the_end_waits_for_a_checkpoint_that_is_taken_afterwards() -> None:
+def test_final_committables_wait_for_a_later_checkpoint() -> None:
     """A checkpoint that was under way does not cover it."""
     sink = Shelf()
     h = OperatorHarness(CommitterOperator(sink))
@@ -70,7 +70,7 @@ def test_a_task_without_committables_waits_for_nothing() -> None:
     assert not h.operator.is_retrying
 
 
-def test_what_a_barrier_has_overtaken_is_committed_when_it_comes_after_the_completion() -> None:
+def test_message_overtaken_by_a_barrier_is_committed_after_completion() -> None:
     sink = Shelf()
     h = OperatorHarness(CommitterOperator(sink))
     h.snapshot(4)
@@ -83,7 +83,7 @@ def test_what_a_barrier_has_overtaken_is_committed_when_it_comes_after_the_compl
     assert restored.commits == ["overtaken"]
 
 
-def test_commits_again_what_is_in_the_checkpoint_whatever_job_has_taken_it() -> None:
+def test_restored_committables_are_committed_again_also_of_another_job() -> None:
     first = OperatorHarness(CommitterOperator(Shelf()))
     first.process(message(98, "a"), message(99, "b"))
     snapshots = [first.snapshot(99)]
@@ -101,7 +101,7 @@ def test_commits_again_what_is_in_the_checkpoint_whatever_job_has_taken_it() -> 
         assert again.commits == []  # it was shown that they were committed
 
 
-def test_the_committer_is_told_where_it_is() -> None:
+def test_committer_gets_its_subtask_attempt_job_and_operator() -> None:
     sink = Shelf()
     OperatorHarness(
         CommitterOperator(sink),
@@ -132,7 +132,7 @@ class Failing:
             request.retry_later(OSError("no way"))
 
 
-def test_a_commit_that_may_succeed_later_is_tried_again_and_others_go_on() -> None:
+def test_retried_commit_does_not_block_other_commits() -> None:
     failing = Failing(a=2)
     sink = Shelf(failing)
     h = OperatorHarness(CommitterOperator(sink))
@@ -154,7 +154,7 @@ def test_a_commit_that_may_succeed_later_is_tried_again_and_others_go_on() -> No
     assert not h.operator.is_retrying
 
 
-def test_what_is_being_retried_stays_in_the_state() -> None:
+def test_retried_committables_stay_in_the_state() -> None:
     h = OperatorHarness(CommitterOperator(Shelf(Failing(a=1))))
     h.process(message(1, "a"))
     complete(h, 1)
@@ -163,7 +163,7 @@ def test_what_is_being_retried_stays_in_the_state() -> None:
     assert sink.commits == ["a"]
 
 
-def test_a_request_that_was_changed_is_tried_and_kept_as_it_is_now() -> None:
+def test_updated_commit_request_is_retried_and_stored_in_its_new_form() -> None:
     def half(request: CommitRequest[Any]) -> None:
         if request.committable == "ab":
             request.update_and_retry_later("b", OSError("only a"))
@@ -179,7 +179,7 @@ def test_a_request_that_was_changed_is_tried_and_kept_as_it_is_now() -> None:
     assert sink.commits == ["b"]
 
 
-def test_in_order_nothing_overtakes_what_is_being_retried() -> None:
+def test_ordered_commits_wait_for_a_retried_one() -> None:
     sink = Shelf(Failing(b=1))
     sink.commits_in_order = True
     h = OperatorHarness(CommitterOperator(sink))
@@ -193,7 +193,7 @@ def test_in_order_nothing_overtakes_what_is_being_retried() -> None:
     assert sink.commits == ["a", "b", "d", "c", "e"]
 
 
-def test_after_the_last_retry_the_task_fails_with_what_and_why() -> None:
+def test_last_failed_commit_retry_fails_the_task_with_the_cause() -> None:
     h = OperatorHarness(CommitterOperator(Shelf(Failing(a=100))))
     h.process(message(1, "a"))
     complete(h, 1)
@@ -217,7 +217,7 @@ def test_a_failure_that_will_not_pass_fails_the_task_at_once() -> None:
         complete(h, 1)
 
 
-def test_the_job_goes_on_without_what_has_expired_and_says_so(
+def test_job_continues_without_expired_committables_and_logs_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     sink = Shelf(lambda r: r.signal_failed_with_known_reason(ValueError("expired")))
@@ -231,7 +231,7 @@ def test_the_job_goes_on_without_what_has_expired_and_says_so(
     assert not h.operator.awaits_checkpoint
 
 
-def test_what_becomes_of_committables_is_counted() -> None:
+def test_outcomes_of_committables_are_counted() -> None:
     def outcome(request: CommitRequest[Any]) -> None:
         if request.committable == "done before":
             request.signal_already_committed()
@@ -280,7 +280,7 @@ def at_end(sink: Shelf, log: CommitLog) -> OperatorHarness:
     return OperatorHarness(operator)
 
 
-def test_without_checkpoints_all_is_noted_and_then_committed_when_all_has_come() -> None:
+def test_without_checkpoints_all_is_noted_then_committed_at_the_end() -> None:
     log = Noted()
     sink = Shelf(lambda _: noted_by_then.append(log.noted is not None))
     noted_by_then: list[bool] = []
@@ -293,7 +293,7 @@ def test_without_checkpoints_all_is_noted_and_then_committed_when_all_has_come()
     assert not h.operator.awaits_checkpoint
 
 
-def test_a_later_attempt_commits_what_was_noted_and_not_what_was_written_again() -> None:
+def test_later_attempt_commits_the_noted_committables_only() -> None:
     log = Noted()
     first = at_end(Shelf(), log)
     first.process(message(None, "first"))
@@ -305,7 +305,7 @@ def test_a_later_attempt_commits_what_was_noted_and_not_what_was_written_again()
     assert sink.commits == ["first"]
 
 
-def test_without_checkpoints_what_fails_is_retried_after_the_end_as_well() -> None:
+def test_failed_commit_without_checkpoints_is_retried_after_the_end() -> None:
     sink = Shelf(Failing(a=1))
     h = at_end(sink, Noted())
     h.process(message(None, "a"))

@@ -105,9 +105,7 @@ def test_buffers_are_cleaned_by_the_watermark() -> None:
 
 
 @pytest.mark.parametrize(("lower", "upper"), [(-3, -1), (1, 3), (0, 0), (-1, 1)])
-def test_nothing_is_left_in_the_buffers_when_all_that_can_come_is_late(
-    lower: int, upper: int
-) -> None:
+def test_join_buffers_are_empty_once_all_new_records_are_late(lower: int, upper: int) -> None:
     """WI-15: also where one stream is always behind the other."""
     h = join(lower, upper)
     feed(h, 1, 2, 3)
@@ -152,7 +150,7 @@ def test_columns_of_each_input_come_as_rows_with_the_keys_of_that_input() -> Non
     assert h.records() == [((1, 3), 5)]
 
 
-def test_records_that_wait_are_there_after_a_restore_and_are_cleaned_up() -> None:
+def test_waiting_join_records_are_restored_and_cleaned_up() -> None:
     h = join(-1, 1)
     h.process(("k", 4), ("k", 6), at=[4, 6])
     restored = join(-1, 1, restore=h.snapshot())

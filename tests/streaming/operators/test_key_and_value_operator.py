@@ -77,7 +77,7 @@ def test_values_have_their_declared_type_and_so_have_keys() -> None:
     assert batch_of(h).schema.types == [pa.int32(), pa.struct([("a", pa.int16())])]
 
 
-def test_rows_that_update_others_are_refused_as_without_keys() -> None:
+def test_update_rows_are_refused() -> None:
     row = Row(a=1)
     row.set_row_kind(RowKind.DELETE)
     with pytest.raises(StreamError, match="is of the kind DELETE"):

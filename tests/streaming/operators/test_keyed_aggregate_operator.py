@@ -55,7 +55,7 @@ def array_of(values: Sequence[Any], kind: str) -> pa.Array:
 @pytest.mark.parametrize("kind", list(keys_of))
 @settings(deadline=None)
 @given(data=st.data())
-def test_rolling_aggregate_is_that_of_the_rows(how: str, kind: str, data: Any) -> None:
+def test_columnar_rolling_aggregate_equals_that_of_rows(how: str, kind: str, data: Any) -> None:
     rows = st.tuples(keys_of[kind], st.integers(-(2**40), 2**40), st.text(max_size=2))
     batches = data.draw(st.lists(st.lists(rows, min_size=1, max_size=30), max_size=4))
     names = ["k", "v", "other"]
@@ -113,7 +113,7 @@ def test_integers_that_were_stored_go_on_with_floats_and_as_columns(how: str) ->
 
 
 @pytest.mark.parametrize("is_columnar", [True, False])
-def test_subtasks_whose_states_do_not_go_together_go_on_as_rows(is_columnar: bool) -> None:
+def test_incompatible_subtask_states_are_merged_as_rows(is_columnar: bool) -> None:
     subtasks = [
         OperatorHarness(rolling_sum(), keyed=True, parallelism=2, subtask_index=number)
         for number in range(2)
@@ -134,7 +134,7 @@ def test_subtasks_whose_states_do_not_go_together_go_on_as_rows(is_columnar: boo
     assert [tuple(row) for row in h.values()] == [("a", 21, 0.5), ("b", 42, "text")]
 
 
-def test_a_restored_key_is_as_it_was() -> None:
+def test_restored_key_keeps_its_type() -> None:
     h = OperatorHarness(rolling_sum(), keyed=True)
     h.process_columns(columns(k=[True, False], v=[1, 2]))
     h = OperatorHarness(rolling_sum(), keyed=True, restore=h.snapshot())
@@ -168,7 +168,7 @@ WIDTHS = {
 @pytest.mark.parametrize("how", ["sum", "min", "max"])
 @settings(deadline=None)
 @given(data=st.data())
-def test_batches_whose_types_become_wider_stay_columns(how: str, data: Any) -> None:
+def test_batches_with_widening_types_stay_columns(how: str, data: Any) -> None:
     keys = Keys("k")
     h = OperatorHarness(KeyedAggregateOperator(how, "v", FieldReduce(how, "v"), keys), keyed=True)
     rowwise = OperatorHarness(ReduceOperator(FieldReduce(how, "v"), keys), keyed=True)
@@ -194,9 +194,7 @@ def test_batches_whose_types_become_wider_stay_columns(how: str, data: Any) -> N
 @pytest.mark.parametrize("how", ["sum", "min", "max"])
 @settings(deadline=None)
 @given(data=st.data())
-def test_keys_that_become_floats_stay_columns_and_are_those_of_the_rows(
-    how: str, data: Any
-) -> None:
+def test_keys_that_become_floats_stay_columns_and_equal_those_of_rows(how: str, data: Any) -> None:
     keys = Keys("k")
     h = OperatorHarness(KeyedAggregateOperator(how, "v", FieldReduce(how, "v"), keys), keyed=True)
     rowwise = OperatorHarness(ReduceOperator(FieldReduce(how, "v"), keys), keyed=True)

@@ -71,7 +71,7 @@ def test_rows_become_columns_and_keys_may_be_computed() -> None:
     assert h.values() == [Row(k="a", v=1), Row(k="A", v=3), Row(k="a", v=6)]
 
 
-def test_results_come_before_the_watermark_that_they_belong_to() -> None:
+def test_results_precede_the_watermark_that_causes_them() -> None:
     h = new(CountAtTheEnd())
     h.process_columns(columns(None, k=["a", "b", "a"]))
     h.watermark(5)
@@ -104,7 +104,7 @@ def test_a_snapshot_can_be_divided(parallelism: int) -> None:
     assert {row.v for row in found} == {3}
 
 
-def test_the_batch_of_a_failure_is_told() -> None:
+def test_failure_names_its_batch() -> None:
     class Failing(KeyedBatchFunction):
         def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Any:
             unlike_five(batch["v"][0].as_py())
@@ -170,7 +170,7 @@ def test_a_function_that_changes_a_key_changes_none_that_is_kept() -> None:
     assert list(keys) == [Row("a"), Row("b")]
 
 
-def test_keys_that_nobody_can_change_are_not_copied() -> None:
+def test_immutable_keys_are_not_copied() -> None:
     function = FirstKeys()
     h = new(function)
     h.process_columns(columns([1, 2], k=["a", "b"], v=[1, 2]))

@@ -103,7 +103,7 @@ def test_state_of_keys_is_refused_where_there_is_no_key() -> None:
         OperatorHarness(early, keyed=True)
 
 
-def test_rules_can_be_read_only_on_the_keyed_side_and_state_of_keys_not_on_the_other() -> None:
+def test_keyed_side_only_reads_rules_and_broadcast_side_has_no_key_state() -> None:
     class Changes(Limits):
         def process_element(self, value: Any, ctx: Any) -> Any:
             ctx.get_broadcast_state(RULES)["limit"] = 1

@@ -47,7 +47,7 @@ def test_columns_come_as_rows_and_each_result_has_its_rows_timestamp() -> None:
     assert h.records() == [(a, 7), (b, 8), (a, 9), (a, 9)]
 
 
-def test_none_is_no_result_and_tagged_ones_go_to_sides() -> None:
+def test_none_is_no_result_and_tagged_results_go_to_side_outputs() -> None:
     def function(value: Any) -> Any:
         return None if value[0] == "b" else [value[1], (SIDE, value)]
 

@@ -65,7 +65,7 @@ def test_time_passes() -> None:
     assert_time_passes_and_the_end_adds_nothing(new())
 
 
-def test_the_group_of_a_failure_is_told() -> None:
+def test_failure_names_its_group() -> None:
     class Failing(KeyedGroupFunction[Any, Any, Any]):
         def process_group(self, key: Any, values: list[Any], ctx: Any) -> Any:
             return [unlike_five(value) for value in values]

@@ -83,7 +83,7 @@ def columns_of(h: OperatorHarness) -> list[Columns]:
     return batches
 
 
-def test_one_row_goes_out_for_each_key_with_the_other_columns_of_its_first() -> None:
+def test_each_key_gives_one_row_with_other_columns_of_its_first_row() -> None:
     h = local()
     h.process_columns(batch(["a", "b", "a"], [1, 2, 3], other=["x", "y", "z"]))
     h.process_columns(batch(["c", "a"], [4, 5], other=["u", "v"]))
@@ -98,7 +98,7 @@ def test_one_row_goes_out_for_each_key_with_the_other_columns_of_its_first() -> 
     ]
 
 
-def test_watermarks_idleness_and_rows_are_passed_on_and_rows_come_after_earlier_columns() -> None:
+def test_watermarks_idleness_and_rows_pass_with_rows_after_earlier_columns() -> None:
     h = local()
     h.watermark(5)
     h.status(True)
@@ -117,7 +117,7 @@ def test_columns_without_the_field_are_passed_on() -> None:
     assert h.batches() == [columns]
 
 
-def test_other_columns_begin_anew_after_what_there_was() -> None:
+def test_change_of_the_other_columns_starts_a_new_row() -> None:
     h = local()
     h.process_columns(batch(["a"], [1]))
     h.process_columns(batch(["a"], [2], other=["x"]))
@@ -146,7 +146,7 @@ def test_where_keys_hardly_repeat_batches_are_passed_on_after_the_sample() -> No
     assert passed_on.schema == sampled.schema  # else the next operator would take rows
 
 
-def test_unsigned_numbers_that_are_passed_on_wrap_like_those_that_are_summed() -> None:
+def test_forwarded_unsigned_numbers_wrap_like_summed_ones() -> None:
     h = local(sample=1)
     for _ in range(2):
         h.process_columns(batch(["a", "b"], pa.array([2**64 - 1, 2**63], pa.uint64())))

@@ -142,7 +142,7 @@ def rows_of(h: OperatorHarness) -> list[tuple[Any, ...]]:
     return found
 
 
-def test_a_pane_goes_out_as_one_row_for_each_key_before_the_watermark_that_ends_it() -> None:
+def test_pane_gives_one_row_per_key_before_the_watermark_that_ends_it() -> None:
     h = local()
     h.process_columns(columns([1, 12, 3], k=["a", "a", "b"], v=[1, 2, 3]))
     h.process_columns(columns([4], k=["a"], v=[4]))
@@ -156,7 +156,7 @@ def test_a_pane_goes_out_as_one_row_for_each_key_before_the_watermark_that_ends_
 
 
 @pytest.mark.parametrize("what", ["barrier", "idleness", "end"])
-def test_nothing_is_kept_across_a_barrier_or_when_the_task_is_not_waited_for(what: str) -> None:
+def test_local_panes_are_flushed_at_barrier_idleness_and_end(what: str) -> None:
     h = local()
     h.process_columns(columns([1], k=["a"], v=[1]))
     if what == "barrier":
@@ -172,7 +172,7 @@ def test_nothing_is_kept_across_a_barrier_or_when_the_task_is_not_waited_for(wha
     assert rows_of(h) == [("a", 0, 1, 2)]
 
 
-def test_what_is_late_here_goes_on_at_once() -> None:
+def test_locally_late_records_are_forwarded_at_once() -> None:
     """Behind the exchange, where other tasks hold time back, it may be in time."""
     h = local()
     h.watermark(12)
@@ -180,7 +180,7 @@ def test_what_is_late_here_goes_on_at_once() -> None:
     assert rows_of(h) == [("a", 0, 1, 1)]
 
 
-def test_records_of_a_task_that_was_idle_are_in_time_though_it_has_not_caught_up() -> None:
+def test_records_of_a_formerly_idle_task_are_not_late() -> None:
     halves, valve, behind = [local(), local()], WatermarkValve(2), final(TUMBLING)
 
     def pass_on(feeder: int) -> None:
@@ -223,7 +223,7 @@ def test_where_keys_hardly_repeat_batches_are_passed_on_after_the_sample() -> No
     assert h.batches() == [batch]
 
 
-def test_memory_is_bounded_by_what_is_passed_on() -> None:
+def test_full_local_panes_are_forwarded_to_bound_memory() -> None:
     h = local(most_numbers=3)
     h.process_columns(columns([1, 11], k=["a", "a"], v=[1, 2]))
     assert rows_of(h) == []
@@ -243,7 +243,7 @@ def test_rows_and_columns_without_time_are_passed_on() -> None:
     assert h.batches()[-1] is empty
 
 
-def test_what_cannot_be_aggregated_is_refused_by_name() -> None:
+def test_unaggregatable_column_is_refused_by_name() -> None:
     with pytest.raises(StreamError, match="no column 'k' to key by"):
         local().process_columns(columns([1], v=[1]))
     with pytest.raises(StreamError, match="no column 'v' to aggregate"):

@@ -73,7 +73,7 @@ def test_rows_of_columns_are_found_by_the_name_of_their_key() -> None:
     assert h.values() == [(("b", 1), 2004)]
 
 
-def test_time_is_that_of_the_records_and_does_not_overtake_those_that_wait() -> None:
+def test_watermarks_of_records_do_not_overtake_waiting_records() -> None:
     h = harness()
     h.process(("a", 1), at=5)
     h.watermark(10)
@@ -87,7 +87,7 @@ def test_time_is_that_of_the_records_and_does_not_overtake_those_that_wait() -> 
     assert h.output() == [Watermark(30)]
 
 
-def test_a_stream_that_is_idle_is_so_for_others_when_nothing_waits_any_more() -> None:
+def test_idleness_is_forwarded_once_no_record_waits() -> None:
     h = harness()
     h.process(("a", 1), at=5)
     h.watermark(10)
@@ -111,7 +111,7 @@ def test_a_table_that_has_ended_holds_no_time_back() -> None:
     assert_time_passes_and_the_end_adds_nothing(h)
 
 
-def test_the_end_of_the_records_comes_after_those_that_wait() -> None:
+def test_last_watermark_comes_after_waiting_records() -> None:
     h = harness()
     h.process(("a", 1), at=5)
     h.watermark(MAX_TIMESTAMP)
@@ -135,7 +135,7 @@ def test_many_that_wait_are_answered_portion_by_portion() -> None:
 
 
 @pytest.mark.parametrize("unknown", [None, (None, 1), (1, None)])
-def test_what_is_unknown_matches_nothing(unknown: Any) -> None:
+def test_unknown_key_matches_no_row(unknown: Any) -> None:
     """Nor do two rows without a key count as two of one."""
     h = harness()
     h.process((unknown, "A"), (unknown, "B"), on=1)
@@ -155,7 +155,7 @@ def test_equal_keys_of_different_types_match() -> None:
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_two_rows_of_one_key_are_an_error_that_names_it_and_no_restart_helps(before: int) -> None:
+def test_duplicate_table_key_is_an_error_that_names_the_key(before: int) -> None:
     """Whether they come together or not."""
     h = harness()
     rows = [(1, "one"), (2, "two"), (1.0, "eins"), (3, "three")]
@@ -167,7 +167,7 @@ def test_two_rows_of_one_key_are_an_error_that_names_it_and_no_restart_helps(bef
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_what_a_function_does_to_its_row_stays_with_it() -> None:
+def test_row_changed_by_a_function_does_not_affect_later_look_ups() -> None:
     def changing(value: Any, row: Any) -> Any:
         row.append(value[1])
         return row
@@ -207,7 +207,7 @@ def test_an_object_has_keyed_state_and_is_closed() -> None:
     assert counting.closed
 
 
-def test_rows_and_those_that_wait_are_in_snapshots() -> None:
+def test_table_rows_and_waiting_records_are_in_snapshots() -> None:
     h = harness()
     h.process(("a", 1), ("b", 2), ("a", 3), at=4)
     h.process(("a", "A"), on=1)
@@ -282,7 +282,7 @@ def in_room(**context: Any) -> tuple[OperatorHarness, Room]:
     return OperatorHarness(found, keyed=True, **context), room
 
 
-def test_it_tells_once_that_too_many_records_wait_and_when_none_does() -> None:
+def test_too_many_waiting_records_are_reported_once_until_none_waits() -> None:
     h, room = in_room()
     h.process(("a", 1), ("b", 2))
     assert room.told == []
@@ -296,7 +296,7 @@ def test_it_tells_once_that_too_many_records_wait_and_when_none_does() -> None:
     assert room.told == ["full", "free"]
 
 
-def test_restored_records_that_wait_are_many_as_nobody_has_counted_them() -> None:
+def test_restored_waiting_records_are_reported_as_full() -> None:
     h, room = in_room()
     h.process(("a", 1))
     assert room.told == []

@@ -34,11 +34,17 @@ def test_map_batches_turns_rows_into_columns_and_takes_any_kind_of_result() -> N
     h = OperatorHarness(MapBatchesOperator(lambda batch: 5))
     with pytest.raises(StreamError, match="returns an Arrow RecordBatch"):
         h.process(1, 2)
+    for whole in (pa.record_batch, pa.table):
+        h = OperatorHarness(
+            MapBatchesOperator(lambda batch, whole=whole: whole([[1], [2]], ["a"] * 2))
+        )
+        with pytest.raises(StreamError, match="returned two columns named 'a'"):
+            h.process(1)
     with pytest.raises(StreamError, match="declare an output type"):
         h.process(1, "two")
 
 
-def test_rows_keep_their_timestamps_whatever_a_function_does_with_them() -> None:
+def test_rows_keep_their_timestamps_through_a_batch_function() -> None:
     seen: list[list[str]] = []
 
     def function(batch: pa.RecordBatch) -> Any:
@@ -56,7 +62,7 @@ def test_rows_keep_their_timestamps_whatever_a_function_does_with_them() -> None
     assert h.values() == [Row(x=1), Row(x=2), Row(x=2), Row(x=2), Row(x=1)]
 
 
-def test_rows_of_a_function_that_gives_them_no_timestamps_have_none() -> None:
+def test_rows_without_a_timestamp_column_have_no_timestamps() -> None:
     h = OperatorHarness(MapBatchesOperator(lambda batch: batch.select(["x"])))
     h.process_columns(columns([5, 6], x=[1, 2]))
     assert h.records() == [(Row(x=1), None), (Row(x=2), None)]

@@ -49,7 +49,7 @@ def test_columns_come_as_rows_with_their_timestamps() -> None:
     assert h.records() == [((1, "one"), 7), ((2, "two"), 8), ((3, "three"), None)]
 
 
-def test_row_that_is_put_out_again_is_that_of_the_columns() -> None:
+def test_row_emitted_unchanged_equals_that_of_the_columns() -> None:
     h = OperatorHarness(MapOperator(lambda row: row))
     h.process_columns(columns(x=[1]))
     assert h.values() == [Row(x=1)]

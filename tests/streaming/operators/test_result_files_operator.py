@@ -49,7 +49,7 @@ def test_columns_are_written_as_they_are() -> None:
     assert [batch.to_pydict() for batch in written] == [{"x": [1, 2]}]
 
 
-def test_declared_columns_are_those_of_every_batch_and_of_none() -> None:
+def test_every_written_batch_has_the_declared_columns() -> None:
     h, written = harness(LONG_AND_TEXT)
     h.process(Row(1, None))
     h.process_columns(columns(None, n=pa.array([2], pa.int32()), text=pa.array([None])))

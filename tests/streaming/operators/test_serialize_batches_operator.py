@@ -21,7 +21,7 @@ def batches(h: OperatorHarness) -> list[pa.RecordBatch]:
     return [deserialized(value) for value in h.values()]
 
 
-def test_columns_are_as_they_were_and_have_no_timestamps() -> None:
+def test_serialized_columns_are_unchanged_and_have_no_timestamps() -> None:
     h = OperatorHarness(SerializeBatchesOperator())
     h.process_columns(columns([5, 6], x=[1, 2], y=["a", None]))
     ((value, timestamp),) = h.records()
@@ -44,7 +44,7 @@ def test_values_that_no_column_can_hold_are_refused() -> None:
         h.process(1, "two")
 
 
-def test_a_large_batch_becomes_several_whose_bytes_are_their_own(
+def test_large_batch_is_serialized_in_independent_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(serialize_batches, "MOST_BYTES", 4000)

@@ -21,7 +21,7 @@ def prepared(h: OperatorHarness, checkpoint_id: int) -> list[Any]:
     return h.values()
 
 
-def test_what_was_written_is_put_out_ahead_of_each_barrier_and_at_the_end() -> None:
+def test_committables_are_emitted_before_each_barrier_and_at_the_end() -> None:
     h = OperatorHarness(SinkWriterOperator(Shelf()), subtask_index=1, parallelism=2)
     h.process(1, 2)
     assert prepared(h, 3) == [CommittableMessage(3, 1, ((1, 2), False))]
@@ -31,7 +31,7 @@ def test_what_was_written_is_put_out_ahead_of_each_barrier_and_at_the_end() -> N
     assert h.values() == [CommittableMessage(None, 1, ((3,), True))]
 
 
-def test_nothing_is_asked_of_a_writer_any_more_when_the_input_has_ended() -> None:
+def test_writer_is_not_asked_to_prepare_after_the_end_of_input() -> None:
     asked: list[bool] = []
 
     class Asked(SinkWriter[Any]):
@@ -86,7 +86,7 @@ def test_a_writer_with_state_of_a_sink_that_cannot_restore_it_is_refused() -> No
         OperatorHarness(SinkWriterOperator(sink), restore=snapshot)
 
 
-def test_users_sink_is_told_subtask_time_watermark_and_what_it_goes_on_from() -> None:
+def test_sink_writer_gets_subtask_time_watermark_and_restored_checkpoint() -> None:
     sink = Shelf()
     h = OperatorHarness(
         SinkWriterOperator(sink),

@@ -35,7 +35,7 @@ class Number(MapFunction[Any, Any]):
         return value[0], self.count.value()
 
 
-def test_state_is_that_of_one_key() -> None:
+def test_state_holds_only_the_current_key() -> None:
     operator = SortedInputsOperator(
         KeyedMapOperator(Number(), Keys(lambda v: v[0])), [Keys(lambda v: v[0])], memory=2_000
     )
@@ -78,7 +78,7 @@ def timers(keys: Keys = BY_FIRST) -> OperatorHarness:
     return OperatorHarness(operator, keyed=True)
 
 
-def test_records_come_by_key_and_time_with_their_timestamps_and_before_the_last_watermark() -> None:
+def test_records_come_sorted_by_key_and_time_before_the_last_watermark() -> None:
     h = timers()
     h.process(("b", 1), ("a", 2), ("b", 3), at=[9, 8, 7])
     assert h.output() == []
@@ -154,7 +154,7 @@ def test_input_without_keys_is_passed_on_at_once() -> None:
     assert h.values() == [20]
 
 
-def test_end_of_the_input_is_that_of_the_operator_within() -> None:
+def test_end_of_input_finishes_the_inner_operator() -> None:
     finished: list[str] = []
 
     class Finishing(BatchReduceOperator):

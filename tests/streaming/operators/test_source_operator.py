@@ -86,7 +86,7 @@ def test_timestamps_and_watermarks_come_from_the_strategy() -> None:
     assert h.output() == [Watermark(MAX_TIMESTAMP)]
 
 
-def test_what_is_needed_whole_cannot_be_finished_before_its_end() -> None:
+def test_source_needed_as_a_whole_cannot_be_drained_early() -> None:
     """As a stop that drains the job would."""
     source = Batches(Block([3]))
     source.is_needed_whole = True
@@ -127,7 +127,7 @@ def test_batch_mode_has_only_the_last_watermark() -> None:
     assert h.output() == [Record(3, 3), Record(8, 8), Watermark(MAX_TIMESTAMP)]
 
 
-def test_a_source_is_not_read_while_it_is_held_and_begins_so() -> None:
+def test_source_starts_held_and_is_not_read_while_held() -> None:
     hold = SourceHold()
     operator = SourceOperator(Batches(Block([3]), Block([8])))
     h = run(operator, hold)
@@ -177,7 +177,7 @@ def test_strategy_is_part_of_the_source_and_so_are_its_settings() -> None:
 
 
 @pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
-def test_windows_are_those_of_the_sources_time(mode: RuntimeExecutionMode) -> None:
+def test_windows_use_the_timestamps_of_the_source(mode: RuntimeExecutionMode) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(2).set_runtime_mode(mode)
     stream = env.from_source(CollectionSource([1, 4, 7, 12]), BY_VALUE, "numbers")
@@ -193,7 +193,7 @@ def test_positions_of_batches_go_on() -> None:
     assert [batch.origin and batch.origin.position for batch in h.batches()] == [0, 2]
 
 
-def test_without_a_strategy_batches_go_out_as_they_are_and_the_end_is_the_last_watermark() -> None:
+def test_source_without_strategy_passes_batches_and_ends_with_watermark() -> None:
     given = columns([7], x=[1])
     operator = SourceOperator(Batches(Block([1], [5]), given))
     h = run(operator)
@@ -235,7 +235,7 @@ def test_reading_goes_on_after_a_restore_where_the_snapshot_was() -> None:
     assert again.values() == ["c", "d", "e", "f"]
 
 
-def test_failure_is_told_with_what_was_read_before() -> None:
+def test_failure_names_the_records_read_before() -> None:
     class Failing(Batches):
         def create_reader(self, context: Any) -> Any:
             return FailingReader(context, self.batches)

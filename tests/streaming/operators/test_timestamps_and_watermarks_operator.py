@@ -118,7 +118,7 @@ def test_per_element_watermarks_are_one_before_the_latest_timestamp() -> None:
     ]  # fmt: skip
 
 
-def test_assigner_is_given_the_timestamp_there_was() -> None:
+def test_timestamp_assigner_gets_the_previous_timestamp() -> None:
     seen = []
 
     def assign(value: Any, before: int) -> int:
@@ -179,7 +179,7 @@ BY_T = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t")
 
 
 @pytest.mark.parametrize("unit", ["us", "ns"])
-def test_times_before_1970_are_of_the_millisecond_that_they_lie_in(unit: str) -> None:
+def test_times_before_1970_are_rounded_down_to_milliseconds(unit: str) -> None:
     """In columns as in rows: half a millisecond before 1970 is of the last one before it."""
     micros = [-1500, -500, -1, 0, 999, 1500]
     times = pa.array(micros, pa.timestamp("us")).cast(pa.timestamp(unit))
@@ -264,7 +264,7 @@ def test_batch_mode_has_timestamps_but_no_watermark_before_the_last() -> None:
     assert h.output() == [Record(8, 8), Watermark(MAX_TIMESTAMP)]
 
 
-def test_records_without_timestamps_pass_where_neither_these_nor_watermarks_are_made() -> None:
+def test_records_without_timestamps_pass_without_an_assigner() -> None:
     h = harness(WatermarkStrategy.no_watermarks())
     h.process(3, 5)
     h.process_columns(columns(x=[7]))

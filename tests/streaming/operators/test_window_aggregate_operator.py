@@ -37,7 +37,7 @@ records = st.lists(
     st.integers(0, 5),
     st.booleans(),
 )
-def test_window_aggregates_are_those_of_the_definition(
+def test_window_aggregates_equal_the_definition(
     batches: list[tuple[list[tuple[str, int, int]], int]],
     size: int,
     slide: int,
@@ -199,7 +199,7 @@ def test_a_mean_goes_on_from_sums_that_were_stored_without_more() -> None:
     assert {row.k: row.mean for row in h.values()} == {"a": (3 * 2**62 + 2**63 - 2) / 4, "b": 3}
 
 
-def test_a_record_between_windows_is_late_when_time_has_passed_it() -> None:
+def test_record_between_windows_is_late_after_the_watermark() -> None:
     times = PaneTimes(3, 5, 0)
     operator = WindowAggregateOperator(times, [ColumnAggregate("n", "count")], Keys("k"))
     h = OperatorHarness(operator, keyed=True)
@@ -248,7 +248,7 @@ def test_keys_that_came_for_a_while_are_forgotten_and_windows_stay_right() -> No
     assert most < 10_000 < len({key for key, _, _ in records})
 
 
-def test_what_cannot_be_aggregated_is_named() -> None:
+def test_unaggregatable_window_column_is_named() -> None:
     aggregates = [ColumnAggregate("total", "sum", "v")]
     h = OperatorHarness(WindowAggregateOperator(TUMBLING, aggregates, Keys("k")), keyed=True)
     times = np.array([0])
@@ -290,7 +290,7 @@ def counts() -> OperatorHarness:
     return OperatorHarness(operator, keyed=True)
 
 
-def test_rows_count_with_columns_and_results_are_columns_at_the_last_moment() -> None:
+def test_rows_and_columns_count_together_and_results_are_columns() -> None:
     h = counts()
     h.process(Row(k="a"), Row(k="b"), at=[1, 2])
     h.process_columns(columns([3, 14], k=["a", "a"]))
@@ -348,9 +348,7 @@ def test_windows_that_have_fired_do_not_fire_again_after_a_restore() -> None:
     assert [(row.window_start, row.n) for row in restored.values()] == [(0, 2)]
 
 
-def test_a_window_that_has_ended_does_not_end_again_where_a_barrier_overtook_time_elsewhere() -> (
-    None
-):
+def test_window_ended_before_an_overtaking_barrier_does_not_end_again() -> None:
     def subtask(index: int, **settings: Any) -> OperatorHarness:
         made = WindowAggregateOperator(
             PaneTimes(10, 5, 0), [ColumnAggregate("n", "count")], Keys("k")
@@ -371,7 +369,7 @@ def test_a_window_that_has_ended_does_not_end_again_where_a_barrier_overtook_tim
     assert found == {(5, 1)}
 
 
-def test_records_of_windows_that_have_ended_for_their_keys_are_counted_after_rescaling() -> None:
+def test_late_records_of_ended_windows_are_counted_after_rescaling() -> None:
     """Each record is in a result or in the count."""
 
     def subtask(index: int, parallelism: int, **settings: Any) -> OperatorHarness:

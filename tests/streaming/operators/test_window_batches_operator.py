@@ -55,7 +55,7 @@ def test_function_gets_all_rows_of_a_window_at_once_in_order_of_windows() -> Non
     ]
 
 
-def test_results_are_columns_at_the_last_moment_of_their_window_and_before_the_watermark() -> None:
+def test_results_are_columns_at_the_window_end_before_the_watermark() -> None:
     h = harness()
     h.process_columns(columns([3], k=[1]))
     h.watermark(9)
@@ -72,7 +72,7 @@ def test_function_may_return_several_batches_or_none() -> None:
     assert [row.v for row in h.values()] == [2, 2]
 
 
-def test_columns_that_become_wider_come_in_one_batch() -> None:
+def test_columns_with_widening_types_come_in_one_batch() -> None:
     h = harness(lambda batch: batch)
     h.process_columns(columns([1], k=["a"], v=[1], w=pa.nulls(1)))
     h.process_columns(columns([2], k=["a"], v=[0.5], w=["x"]))
@@ -81,7 +81,7 @@ def test_columns_that_become_wider_come_in_one_batch() -> None:
     assert [(row.v, row.w) for row in h.values()] == [(1.0, None), (0.5, "x")]
 
 
-def test_rows_of_open_windows_are_there_after_a_restore() -> None:
+def test_rows_of_open_windows_survive_a_restore() -> None:
     h = harness()
     h.process_columns(columns([3, 14, 5], k=["a", "b", None], v=[1, 2, 3]))
     restored = harness(restore=h.snapshot())

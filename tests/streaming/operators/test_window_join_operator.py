@@ -83,7 +83,7 @@ def pairs_of(left: Columns, right: Columns, size: int) -> list[tuple[Any, ...]]:
         ([0], [2**32], 1, []),
     ],
 )
-def test_windows_that_are_far_apart_are_different_ones(
+def test_windows_far_apart_in_time_are_not_mixed_up(
     left: list[int], right: list[int], size: int, pairs: list[tuple[int, int]]
 ) -> None:
     """They were numbered by 32 bits."""
@@ -93,7 +93,7 @@ def test_windows_that_are_far_apart_are_different_ones(
     assert all(time == start + size - 1 for *_, start, time in found)
 
 
-def test_keys_that_are_equal_meet_though_arrow_tells_them_apart() -> None:
+def test_equal_keys_join_although_arrow_distinguishes_them() -> None:
     left = columns([1, 1, 1], k=[0.0, float("nan"), 2.0], v=[1, 2, 3])
     right = columns([2, 2, 2], k=[-0.0, float("nan"), None], v=[4, 5, 6])
     assert sorted(pair[:2] for pair in pairs_of(left, right, 10)) == [(1, 4), (2, 5)]
@@ -173,7 +173,7 @@ def test_rows_of_open_windows_survive_a_restore_and_are_divided_by_key() -> None
     assert sorted((row.v, row.v_right) for row in again.values()) == [(10, 30), (11, 50), (20, 40)]
 
 
-def test_key_column_that_is_not_there_is_named() -> None:
+def test_missing_key_column_is_named() -> None:
     h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("other")), keyed=True)
     with pytest.raises(StreamError, match="no column 'other'"):
         h.process_columns(rows_of("k", [(1, 1, 1)]), on=1)

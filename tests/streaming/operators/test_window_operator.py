@@ -120,7 +120,7 @@ def test_sessions_merge_and_their_results_carry_the_last_moment() -> None:
         ]
 
 
-def test_sessions_that_only_touch_are_one() -> None:
+def test_touching_sessions_are_merged() -> None:
     """WI-04"""
     h = sessions(2)
     for time in (6, 9, 8):
@@ -313,7 +313,9 @@ class Numbers(ProcessWindowFunction[Any, Any, Any, Any]):
 @pytest.mark.parametrize(
     ("after", "expected"), [(False, [[1], [2], [4]]), (True, [[1], [1, 2], [2, 4]])]
 )
-def test_what_is_evicted_is_gone_the_next_time(after: bool, expected: list[list[int]]) -> None:
+def test_evicted_records_are_absent_at_the_next_firing(
+    after: bool, expected: list[list[int]]
+) -> None:
     h = harness(
         TumblingEventTimeWindows.of(10),
         Scripted(),
@@ -342,7 +344,7 @@ def test_a_late_session_is_not_in_flight() -> None:
     assert not len(h.operator._in_flight)  # type: ignore[attr-defined]
 
 
-def test_each_window_of_a_record_has_its_own_if_it_can_be_changed() -> None:
+def test_each_window_has_its_own_copy_of_a_mutable_record() -> None:
     h = harness(SlidingEventTimeWindows.of(10, 5), Scripted(), contents=ListContents())
     h.process(scripted_record(["one"], "CONTINUE"), at=7)
     table: Any = h.operator.table  # type: ignore[attr-defined]

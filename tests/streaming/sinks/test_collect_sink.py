@@ -11,7 +11,7 @@ from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns
 
 
-def test_values_and_rows_of_columns_are_kept_in_order_until_they_are_taken() -> None:
+def test_collected_values_and_rows_stay_in_order_until_taken() -> None:
     sink = CollectSink()
     h = OperatorHarness(SinkWriterOperator(sink))
     h.process(1, 2)

@@ -288,7 +288,7 @@ def test_the_seeds_notice_that_a_safeguard_is_missing(
     assert any(run(seed) != ONCE for seed in range(30))
 
 
-def test_a_checkpoint_that_is_told_late_takes_nothing_back() -> None:
+def test_late_completion_of_an_older_checkpoint_changes_nothing() -> None:
     collector = CommittableCollector(completed=4)
     collector.completed(2)
     collector.add([CommittableMessage(3, 0, "of a checkpoint before")])

@@ -68,7 +68,7 @@ def test_files_are_hidden_until_their_checkpoint_is_complete(tmp_path: Path) -> 
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_failed_attempt_leaves_no_file_and_its_checkpoint_is_committed_by_the_next(
+def test_files_of_a_failed_attempt_vanish_unless_its_checkpoint_has_them(
     tmp_path: Path,
 ) -> None:
     policy = RollingPolicy(part_size=10)
@@ -121,7 +121,30 @@ def test_committing_again_changes_nothing(tmp_path: Path) -> None:
     assert outcomes == [CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED]
 
 
-def test_what_the_storage_refuses_is_tried_again(
+def test_file_that_is_missing_under_both_names_fails_the_commit(tmp_path: Path) -> None:
+    hidden, shown = tmp_path / ".x", tmp_path / "x"
+    request = CommitRequest(Rename(str(hidden), str(shown)))
+    RenamingCommitter().commit([request])
+    assert request.outcome is CommitOutcome.FAILED
+    assert str(hidden) in str(request.reason)
+    assert str(shown) in str(request.reason)
+
+
+def test_visible_file_that_may_go_counts_as_committed(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path, visible_files_may_go=True)
+    h = SinkHarness(sink)
+    h.process("a")
+    state = h.checkpoint()
+    h.complete()
+    h.close()
+    (file,) = visible(tmp_path)
+    file.unlink()
+    SinkHarness(sink, state).close()
+    with pytest.raises(SinkError, match=rf"{file.name}.*visible_files_may_go=True"):
+        SinkHarness(FileSink(tmp_path), state)
+
+
+def test_rename_refused_by_the_storage_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = [True]
@@ -178,7 +201,7 @@ def in_progress_of(folder: Path, text: str, **context: Any) -> None:
     h.close()
 
 
-def test_files_that_dead_attempts_had_in_progress_are_removed_by_the_next_one(
+def test_files_in_progress_of_dead_attempts_are_removed_by_the_next(
     tmp_path: Path,
 ) -> None:
     in_progress_of(tmp_path, "a0")
@@ -205,7 +228,7 @@ def test_files_that_dead_attempts_had_in_progress_are_removed_by_the_next_one(
     ],
     ids=str,
 )
-def test_files_of_another_writer_stay_and_so_do_those_of_a_later_attempt(
+def test_files_of_other_writers_and_later_attempts_stay(
     tmp_path: Path, other: dict[str, Any]
 ) -> None:
     in_progress_of(tmp_path, "kept", **{"subtask_index": 1, "parallelism": 2, **other})
@@ -214,7 +237,7 @@ def test_files_of_another_writer_stay_and_so_do_those_of_a_later_attempt(
     assert hidden(tmp_path) == ["kept"]
 
 
-def test_files_of_subtasks_that_there_are_no_more_are_removed_by_one_of_those_there_are(
+def test_files_of_removed_subtasks_are_removed_by_a_remaining_one(
     tmp_path: Path,
 ) -> None:
     for subtask in range(4):
@@ -234,7 +257,7 @@ def test_files_that_a_checkpoint_may_refer_to_stay(tmp_path: Path) -> None:
     assert [path.read_text() for path in visible(tmp_path / "a")] == ["a0\n"]
 
 
-def test_an_attempt_whose_file_was_removed_while_it_wrote_fails_and_loses_nothing(
+def test_attempt_with_a_removed_file_in_progress_fails(
     tmp_path: Path,
 ) -> None:
     """That of another JobMaster, which stood still before it began."""
@@ -298,7 +321,7 @@ TEXTS = st.text(
 
 @given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=4))
 @example([("\ufeffa", "\r"), ("a\rb", '"')])
-def test_any_text_is_read_from_csv_as_it_was_written(
+def test_any_text_survives_writing_and_reading_csv(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]
 ) -> None:
     """By this project and by Python."""
@@ -332,7 +355,7 @@ def test_csv_of_one_column_has_a_line_for_each_record(tmp_path: Path) -> None:
         (np.array([1, 2]), "array([1, 2]) of type ndarray has no form there"),
     ],
 )
-def test_what_has_no_form_in_csv_is_refused_with_its_type(
+def test_value_without_csv_form_is_refused_with_its_type(
     tmp_path: Path, value: Any, words: str
 ) -> None:
     """Python's repr, which no reader of CSV takes apart, is none."""
@@ -402,7 +425,7 @@ def in_something(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 @given(st.recursive(LEAVES, in_something, max_leaves=6))
-def test_json_keeps_numbers_and_rows_wherever_they_are(
+def test_json_keeps_nested_numbers_and_rows(
     tmp_path_factory: pytest.TempPathFactory, value: Any
 ) -> None:
     assert json_of(tmp_path_factory.mktemp("json"), value) == [plain(value)]
@@ -419,9 +442,12 @@ def test_json_has_texts_of_dates_times_decimals_and_ids(tmp_path: Path) -> None:
     [
         ((1, b"x"), r"\(1, b'x'\) cannot be written as JSON: b'x' of type bytes has no form there"),
         ({(1, 2): 3}, r"\{\(1, 2\): 3\} cannot be written as JSON: keys must be"),
+        ({1: 2, "1": 3}, "cannot be written as JSON: an object has the name '1' more than once"),
+        ([Row(x={True: 2, "true": 3})], "an object has the name 'true' more than once"),
+        (Row.of(["a", "a"], [1, 2]), r"Row\(a=1, a=2\) has two fields named 'a'"),
     ],
 )
-def test_what_json_has_no_form_for_is_refused_by_type(
+def test_value_without_json_form_is_refused_with_its_type(
     tmp_path: Path, value: Any, told: str
 ) -> None:
     h = SinkHarness(FileSink(tmp_path, "json"))
@@ -511,14 +537,85 @@ def test_batch_of_wider_types_begins_another_parquet_file(tmp_path: Path) -> Non
     h.process_columns(columns(v=[3], w=pa.nulls(1)))
     h.process(Row(v=4, w="z"))
     with pytest.raises(
-        StreamError, match=r"file of columns \['v', 'w'\] was given columns \['v'\]"
+        StreamError, match=r"file of columns \['v', 'w'\] was given rows of columns \['v'\]"
     ):
-        h.process_columns(columns(v=[1]))
+        h.process(Row(v=1))
+    h.process_columns(columns(v=[1]))
     h.finish()
     assert [pq.read_table(path).to_pydict() for path in visible(tmp_path)] == [
         {"v": [2**60 + 1], "w": [None]},
-        {"v": [0.5, 1.0, 3.0, 4.0], "w": ["x", "y", None, "z"]},
+        {"v": [0.5, 1.0, 3.0, 4.0, 1.0], "w": ["x", "y", None, "z", None]},
     ]
+
+
+DICTIONARIES: dict[str, list[dict[str, Any]]] = {
+    "a field that comes": [{"id": 1, "city": "Oslo"}, {"id": 2, "city": "Bergen", "coupon": "X1"}],
+    "a field that goes": [{"id": 1, "city": "Oslo", "coupon": "X1"}, {"id": 2, "city": "Bergen"}],
+    "other fields": [{"id": 1, "a": "x"}, {"b": 0.5, "id": 2}, {"id": 3, "a": "y"}],
+    "another order": [{"id": 1, "city": "Oslo"}, {"city": "Bergen", "id": 2}],
+    "a null, then a text": [{"id": 1, "note": None}, {"id": 2, "note": "late"}],
+    "an integer, then a float": [{"id": 1, "price": 3}, {"id": 2, "price": 3.5}],
+}
+
+
+@pytest.mark.parametrize("values", DICTIONARIES.values(), ids=list(DICTIONARIES))
+@pytest.mark.parametrize("together", [True, False], ids=["in one batch", "in batches"])
+def test_dictionaries_of_other_fields_go_into_parquet_files(
+    tmp_path: Path, values: list[dict[str, Any]], together: bool
+) -> None:
+    h = SinkHarness(FileSink(tmp_path, "parquet"))
+    for part in [values] if together else [[value] for value in values]:
+        h.process(*part)
+    h.finish()
+    rows = [row for path in visible(tmp_path) for row in pq.read_table(path).to_pylist()]
+    found = [{name: value for name, value in row.items() if value is not None} for row in rows]
+    assert found == [{n: v for n, v in value.items() if v is not None} for value in values]
+    assert len(visible(tmp_path)) <= 2  # the second one has room for the columns of both
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([{"x": 1}, {"x": "a"}], "column 'x'"),
+        ([{"x": 0.5}, {"x": 9007199254740993}], "column 'x'.*9007199254740993"),
+        ([{"x": True}, {"x": 1}], "column 'x'"),
+        ([Row(a=1), Row(b=1)], r"\['?a'?\]|'a'"),
+    ],
+)
+@pytest.mark.parametrize("together", [True, False], ids=["in one batch", "in batches"])
+def test_values_that_no_column_holds_are_refused_also_in_two_batches(
+    tmp_path: Path, values: list[Any], told: str, together: bool
+) -> None:
+    h = SinkHarness(FileSink(tmp_path, "parquet"))
+    with pytest.raises(StreamError, match=told):
+        write_all(h, [values] if together else [[value] for value in values])
+    h.close()
+
+
+def write_all(h: SinkHarness, batches: list[list[Any]]) -> None:
+    for batch in batches:
+        h.process(*batch)
+
+
+@pytest.mark.parametrize("file_format", ["text", "csv", "parquet"])
+def test_half_of_a_surrogate_pair_is_refused_with_its_record(
+    tmp_path: Path, file_format: str
+) -> None:
+    """It comes from JSON that was cut in the middle of an emoji."""
+    half = json.loads('"cut \\ud83d"')
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_collection(["good", half]).sink_to(FileSink(tmp_path, file_format))
+    with pytest.raises(Exception, match=r"'cut \\ud83d'.* it has half of a surrogate pair, whi"):
+        env.execute()
+
+
+def test_half_of_a_surrogate_pair_is_written_and_read_as_json(tmp_path: Path) -> None:
+    half = json.loads('"cut \\ud83d"')
+    h = SinkHarness(FileSink(tmp_path, "json"))
+    h.process({"text": half})
+    h.finish()
+    (path,) = visible(tmp_path)
+    assert json.loads(path.read_bytes()) == {"text": half}
 
 
 def test_full_file_is_followed_by_a_new_one(tmp_path: Path) -> None:
@@ -604,7 +701,7 @@ def test_policy_of_checkpoints_only_looks_at_neither_size_nor_age(tmp_path: Path
     assert contents(h, tmp_path) == ["a\n" + "b" * 1000 + "\n"]
 
 
-def test_default_policy_is_that_of_flink() -> None:
+def test_default_rolling_policy_equals_that_of_flink() -> None:
     policy = RollingPolicy.default_rolling_policy()
     assert policy == RollingPolicy(128 << 20, 60_000, 60_000)
     longer = RollingPolicy.default_rolling_policy(rollover_interval=Duration.of_minutes(5))
@@ -639,7 +736,7 @@ def test_records_go_to_the_files_of_their_buckets(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_buckets_by_time_are_those_of_the_moment_of_writing(tmp_path: Path) -> None:
+def test_time_buckets_use_the_time_of_writing(tmp_path: Path) -> None:
     assigner = BucketAssigner.date_time_bucket_assigner("yyyy-MM-dd--HH'h'", "Europe/Berlin")
     h = SinkHarness(FileSink(tmp_path, bucket_assigner=assigner))
     h.process("first")
@@ -770,7 +867,7 @@ def executed(
 STREAMING, AUTOMATIC = RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.AUTOMATIC
 
 
-def test_sink_behind_a_source_without_end_says_that_it_shows_nothing(
+def test_sink_of_an_endless_source_without_checkpoints_logs_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for mode in (STREAMING, AUTOMATIC):
@@ -780,7 +877,7 @@ def test_sink_behind_a_source_without_end_says_that_it_shows_nothing(
         caplog.clear()
 
 
-def test_sink_that_shows_what_it_writes_is_not_warned_of(
+def test_sink_with_visible_output_causes_no_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ends = CollectionSource(["a"])

@@ -23,8 +23,7 @@ from flinkray.streaming.errors import StreamError
 from flinkray.streaming.kafka import committer as committing
 from flinkray.streaming.kafka.client import KafkaError, KafkaException
 from flinkray.streaming.kafka.commit_history import CommitHistory
-from flinkray.streaming.kafka.committable import KafkaCommittable
-from flinkray.streaming.kafka.committer import KafkaCommitter
+from flinkray.streaming.kafka.committer import KafkaCommittable, KafkaCommitter
 from flinkray.streaming.kafka.record_check import why_refused
 from flinkray.streaming.kafka.writers import TransactionalWriter
 from flinkray.streaming.records.elements import Barrier, Block
@@ -155,7 +154,7 @@ def test_records_keep_their_order_over_chunks(broker: Broker) -> None:
     h.close()
 
 
-def test_what_was_committed_is_known_after_any_death(broker: Broker) -> None:
+def test_committed_transactions_are_known_after_a_kill(broker: Broker) -> None:
     topic = broker.topic()
     lane = Lane(broker, topic)
     first, second = lane.prepare("ab"), lane.prepare("cd")
@@ -187,7 +186,7 @@ def test_transaction_of_a_dead_attempt_is_aborted(broker: Broker) -> None:
         assert seen(broker, topic) == ["behind"]
 
 
-def test_attempt_that_was_replaced_writes_nothing_and_finds_out_what_was_done(
+def test_replaced_attempt_writes_nothing_and_learns_of_earlier_commits(
     broker: Broker,
 ) -> None:
     """A process that stood still while the next attempt committed what it has."""
@@ -281,7 +280,7 @@ def test_record_that_kafka_will_never_take_fails_the_task(broker: Broker) -> Non
     assert "MSG_SIZE_TOO_LARGE" in str(request.reason)
 
 
-def test_group_of_somebody_else_is_not_overwritten(broker: Broker) -> None:
+def test_consumer_group_of_another_application_is_not_overwritten(broker: Broker) -> None:
     topic = broker.topic()
     lane = Lane(broker, topic)
     broker.commit(lane.name, topic, 3, metadata="of another application")
@@ -308,7 +307,7 @@ def test_programs_without_checkpoints_commit_at_the_end(broker: Broker) -> None:
 # --- what is known of commits ---------------------------------------------------------------------
 
 
-def test_history_has_what_was_committed_in_any_order() -> None:
+def test_commit_history_has_commits_made_in_any_order() -> None:
     history = CommitHistory()
     for run, number in [("a", 1), ("a", 4), ("a", 3), ("b", 1), ("a", 6)]:
         assert not history.has(run, number)
@@ -483,7 +482,7 @@ def test_the_limit_of_records_is_a_property(guarantee: DeliveryGuarantee) -> Non
 
 
 @pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, DeliveryGuarantee.AT_LEAST_ONCE])
-def test_all_that_a_record_may_have_is_written(
+def test_all_fields_of_a_kafka_record_are_written(
     guarantee: DeliveryGuarantee, broker: Broker
 ) -> None:
     topic = broker.topic()

@@ -100,7 +100,7 @@ def test_a_checkpoint_without_rows_has_no_epoch(tmp_path: Path) -> None:
     assert published(tmp_path) == {}
 
 
-def test_rows_of_a_checkpoint_that_was_given_up_come_with_the_next_one(tmp_path: Path) -> None:
+def test_rows_of_an_aborted_checkpoint_are_published_with_the_next(tmp_path: Path) -> None:
     out = harness(tmp_path)
     out.process(1)
     out.checkpoint()
@@ -110,7 +110,7 @@ def test_rows_of_a_checkpoint_that_was_given_up_come_with_the_next_one(tmp_path:
     assert published(tmp_path) == {1: [1], 2: [2]}
 
 
-def test_what_a_restored_committer_publishes_again_is_the_same_epoch(tmp_path: Path) -> None:
+def test_restored_committer_publishes_the_same_epoch_again(tmp_path: Path) -> None:
     """It does not know whether the attempt before it was told that they were complete."""
     out = harness(tmp_path)
     out.process(1)
@@ -208,7 +208,7 @@ def test_without_a_cluster_there_are_no_slots_for_the_stage() -> None:
         (pa.struct([]), "give it a field"),
     ],
 )
-def test_a_column_that_spark_cannot_read_is_named_with_its_type_and_a_way_out(
+def test_column_unreadable_by_spark_is_named_with_type_and_way_out(
     kind: pa.DataType, way_out: str
 ) -> None:
     schema = pa.schema([("id", pa.int64()), ("strange", kind)])
@@ -236,7 +236,7 @@ def test_all_other_types_are_taken() -> None:
     )
 
 
-def test_columns_whose_names_are_one_to_spark_are_refused() -> None:
+def test_columns_with_names_equal_for_spark_are_refused() -> None:
     schema = pa.schema([("id", pa.int64()), ("ID", pa.int64())])
     with pytest.raises(SinkError, match="several columns of the name 'id'"):
         check_columns(schema)
@@ -248,7 +248,7 @@ def test_values_without_a_type_of_their_own_are_refused_as_they_come(tmp_path: P
         out.process(Row(at=datetime(2026, 1, 1), lasted=timedelta(seconds=1)))
 
 
-def test_rows_of_another_job_that_nobody_has_a_copy_of_are_refused_by_name(
+def test_uncopied_rows_of_another_job_are_refused_by_name(
     tmp_path: Path,
 ) -> None:
     """They go with it, if it was no savepoint."""
@@ -279,7 +279,7 @@ def moved(state: SinkState) -> SinkState:
     return state._replace(committer=replace(state.committer, files=files))
 
 
-def test_another_job_hands_over_what_waited_when_the_savepoint_was_taken(
+def test_another_job_hands_over_epochs_waiting_at_the_savepoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the ids that it had: the first job may have handed it over since."""
@@ -307,7 +307,7 @@ def test_another_job_hands_over_what_waited_when_the_savepoint_was_taken(
     assert not moved(again.checkpoint()).committer.files, "a checkpoint needs no copies"
 
 
-def test_a_savepoint_of_that_job_has_what_still_waits_there(tmp_path: Path) -> None:
+def test_savepoint_of_a_restored_job_has_its_waiting_epochs(tmp_path: Path) -> None:
     out = harness(tmp_path / "1")
     out.process(1)
     out.checkpoint()
@@ -319,7 +319,7 @@ def test_a_savepoint_of_that_job_has_what_still_waits_there(tmp_path: Path) -> N
     assert published(tmp_path / "3") == {2: [2]}
 
 
-def test_a_job_that_begins_with_it_anew_hands_over_only_what_is_not_done(tmp_path: Path) -> None:
+def test_job_restarted_from_a_savepoint_hands_over_only_undone_epochs(tmp_path: Path) -> None:
     out = harness(tmp_path / "1")
     out.process(1)
     out.checkpoint()
@@ -348,7 +348,7 @@ def test_the_same_job_goes_on_from_its_savepoint_with_its_own_files(tmp_path: Pa
     assert published(tmp_path) == {}
 
 
-def test_what_comes_back_from_spark_is_kept_until_the_stream_has_it(tmp_path: Path) -> None:
+def test_epoch_that_returns_from_spark_is_kept_until_the_stream_has_it(tmp_path: Path) -> None:
     """Spark may be done with an epoch before the stream knows of what it has made of that: a
     savepoint in between is to have the epoch, as whoever goes on makes it again."""
     made = PublishedBatches(str(tmp_path / "published"))
@@ -378,7 +378,7 @@ def test_what_comes_back_from_spark_is_kept_until_the_stream_has_it(tmp_path: Pa
     assert published(tmp_path / "2") == {}
 
 
-def test_what_spark_is_done_with_is_deleted_with_the_next_checkpoint(tmp_path: Path) -> None:
+def test_epoch_done_by_spark_is_deleted_with_the_next_checkpoint(tmp_path: Path) -> None:
     out = harness(tmp_path)
     out.process(1)
     out.checkpoint()
@@ -391,7 +391,7 @@ def test_what_spark_is_done_with_is_deleted_with_the_next_checkpoint(tmp_path: P
     assert list((tmp_path / "rows").iterdir()) == []
 
 
-def test_what_comes_after_all_was_deleted_is_deleted_too(tmp_path: Path) -> None:
+def test_epoch_after_deleted_epochs_is_deleted_too(tmp_path: Path) -> None:
     out = harness(tmp_path)
     for value in (1, 2):
         out.process(value)
@@ -412,7 +412,7 @@ def test_a_writer_that_ends_before_a_checkpoint_leaves_nothing(tmp_path: Path) -
     assert list((tmp_path / "rows").iterdir()) == []
 
 
-def test_only_a_savepoint_has_the_files_of_what_waits(tmp_path: Path) -> None:
+def test_only_a_savepoint_has_the_files_of_waiting_epochs(tmp_path: Path) -> None:
     out = harness(tmp_path)
     out.process(1)
     out.checkpoint()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from flinkray.datastream import StreamExecutionEnvironment
+from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.row import Row
 from flinkray.streaming.sources.source import END_OF_INPUT, OfSplit, ReaderContext
 from flinkray.testing.manual_clock import ManualClock
 
@@ -33,6 +35,34 @@ def rest_of(reader: Any, max_records: int = 10) -> list[Any]:
     values: list[Any] = []
     while (polled := reader.poll(max_records)) is not END_OF_INPUT:
         values += batch_of(polled).values
+    return values
+
+
+def batches_of(source: Any) -> list[Block | Columns]:
+    """All batches with records, by one reader, of the splits that the enumerator hands out."""
+    readers = Readers(1)
+    enumerator = source.create_enumerator(readers, ManualClock())
+    enumerator.start()
+    while not readers.done:
+        enumerator.handle_split_request(0)
+    return batches_by(reader_of(source, *readers.assigned.get(0, ())))
+
+
+def batches_by(reader: Any) -> list[Block | Columns]:
+    """All batches with records that a reader still reads."""
+    found = []
+    while (polled := reader.poll(1000)) is not END_OF_INPUT:
+        batch = batch_of(polled)
+        found += [batch] if len(batch) else []
+    return found
+
+
+def values_of(batches: list[Block | Columns]) -> list[Any]:
+    """The records of batches; rows as dictionaries."""
+    values: list[Any] = []
+    for batch in batches:
+        block = batch.to_block() if isinstance(batch, Columns) else batch
+        values += [v.as_dict() if isinstance(v, Row) else v for v in block.values]
     return values
 
 

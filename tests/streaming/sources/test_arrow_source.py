@@ -39,7 +39,7 @@ def test_rows_are_divided_among_subtasks(parallelism: int) -> None:
     assert read(ArrowSource(table.slice(0, 0)), parallelism) == []
 
 
-def test_batches_are_of_its_own_size_and_reading_goes_on_where_the_snapshot_was() -> None:
+def test_arrow_source_has_own_batch_size_and_resumes_at_its_snapshot() -> None:
     chunks = [pa.table({"a": range(first, first + 5)}) for first in (0, 5)]
     source = ArrowSource(pa.concat_tables(chunks), batch_rows=4)
     reader = reader_of(source, Slice(0, 10))

@@ -23,7 +23,7 @@ def test_generator_keeps_its_rate_over_all_subtasks() -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_without_a_rate_all_are_made_as_they_are_asked_for(parallelism: int) -> None:
+def test_generator_without_a_rate_makes_records_on_demand(parallelism: int) -> None:
     assert sorted(read(DataGeneratorSource(str, 5), parallelism)) == list("01234")
 
 

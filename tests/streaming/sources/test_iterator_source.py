@@ -66,7 +66,7 @@ def test_iterators_are_divided_among_subtasks_and_begin_at_their_offset() -> Non
     assert made == [(1, 2), (0, 1)]
 
 
-def test_whether_it_ends_is_what_was_said() -> None:
+def test_boundedness_of_an_iterator_source_is_as_declared() -> None:
     assert IteratorSource.of(list).get_boundedness() is Boundedness.BOUNDED
     endless = IteratorSource.of(list, bounded=False)
     assert endless.get_boundedness() is Boundedness.CONTINUOUS_UNBOUNDED
@@ -101,7 +101,7 @@ def test_an_iterator_is_made_read_and_closed_in_one_thread() -> None:
     reader = reader_of(IteratorSource(make), IteratorSplit(0, 0))
     assert taken(reader, 3) == [1, 1, 1]
     reader.close()
-    assert cursors[0].closed.wait(60)
+    assert cursors[0].closed.wait(300)
 
 
 def test_a_generator_that_is_left_in_the_middle_is_closed_in_its_thread() -> None:
@@ -119,7 +119,7 @@ def test_a_generator_that_is_left_in_the_middle_is_closed_in_its_thread() -> Non
     reader = reader_of(IteratorSource.of(numbers), IteratorSplit(0, 0))
     assert taken(reader, 3) == [1, 1, 1]
     reader.close()
-    assert closed.wait(60)
+    assert closed.wait(300)
     assert threads == ["flinkray-iterator"]
 
 

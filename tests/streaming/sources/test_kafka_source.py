@@ -45,7 +45,7 @@ def read(source: KafkaSource, parallelism: int = 1) -> list[Any]:
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_bounded_source_reads_what_was_there_in_the_order_of_partitions(
+def test_bounded_kafka_source_reads_existing_records_in_order(
     each_broker: Broker, parallelism: int
 ) -> None:
     topic = each_broker.topic(3)
@@ -62,7 +62,7 @@ def test_empty_partitions_end_at_once(each_broker: Broker) -> None:
     assert read(bounded(each_broker, each_broker.topic(2)).build()) == []
 
 
-def test_what_was_aborted_is_not_read_and_does_not_keep_the_source_from_its_end(
+def test_aborted_transactions_are_not_read_and_do_not_block_the_end(
     broker: Broker,
 ) -> None:
     topic = broker.topic()
@@ -118,7 +118,7 @@ def test_named_offsets_and_the_strategy_for_others(broker: Broker) -> None:
     assert sorted(read(source.build())) == ["b", "x", "y", "z"]
 
 
-def test_group_that_has_committed_nothing_is_an_error_unless_told_otherwise(
+def test_group_without_committed_offsets_is_an_error_by_default(
     broker: Broker,
 ) -> None:
     topic = broker.topic()
@@ -262,7 +262,7 @@ def unbounded(source: KafkaSourceBuilder) -> Any:
     return stream.execute_and_collect()
 
 
-def test_partition_that_is_added_while_the_job_runs_is_read_from_its_beginning(
+def test_partition_added_at_run_time_is_read_from_its_beginning(
     broker: Broker,
 ) -> None:
     topic = broker.topic()

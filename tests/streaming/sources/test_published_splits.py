@@ -42,7 +42,7 @@ def test_readers_are_served_in_the_order_in_which_they_asked() -> None:
     assert readers.done == []
 
 
-def test_it_is_looked_again_only_while_somebody_waits() -> None:
+def test_enumerator_looks_again_only_while_a_reader_waits() -> None:
     readers, clock = Readers(1), ManualClock()
     enumerator = Publication(readers, clock)
     assert enumerator.next_discovery_time() is None
@@ -56,7 +56,7 @@ def test_it_is_looked_again_only_while_somebody_waits() -> None:
     assert enumerator.next_discovery_time() is None
 
 
-def test_what_is_given_back_goes_first_and_in_order_to_who_waits() -> None:
+def test_returned_splits_go_first_and_in_order_to_waiting_readers() -> None:
     readers, clock = Readers(3), ManualClock()
     enumerator = Publication(readers, clock)
     enumerator.published.append([(1,), (2,), (3,), (4,)])
@@ -72,7 +72,7 @@ def test_what_is_given_back_goes_first_and_in_order_to_who_waits() -> None:
     assert readers.assigned[2] == [(2,)]
 
 
-def test_the_end_is_told_to_each_who_asks_and_what_is_left_is_handed_out_before() -> None:
+def test_each_asking_reader_hears_the_end_after_the_remaining_splits() -> None:
     readers, clock = Readers(2), ManualClock()
     enumerator = Publication(readers, clock)
     enumerator.published.append([(1,), (2,)])

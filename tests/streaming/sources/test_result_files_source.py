@@ -46,7 +46,7 @@ def test_columns_come_batch_by_batch_and_reading_goes_on_where_the_snapshot_was(
     assert read == list(range(ROWS))
 
 
-def test_reader_asks_nobody_and_waits_until_it_is_told_what_to_read(tmp_path: Path) -> None:
+def test_reader_requests_no_splits_and_waits_for_assigned_ones(tmp_path: Path) -> None:
     reader = SOURCE.create_reader(ReaderContext(0, 1, ManualClock()))
     reader.start()
     assert reader.poll(1) is NOTHING_NOW
@@ -58,7 +58,7 @@ def test_reader_asks_nobody_and_waits_until_it_is_told_what_to_read(tmp_path: Pa
     assert not reader.context.split_requested
 
 
-def test_lost_file_is_told_by_its_place(tmp_path: Path) -> None:
+def test_lost_result_file_is_reported_with_its_location(tmp_path: Path) -> None:
     directory = written(tmp_path)
     reader = reader_of(SOURCE, *splits_of(directory))
     for file in tmp_path.glob("*.parquet"):
@@ -68,7 +68,7 @@ def test_lost_file_is_told_by_its_place(tmp_path: Path) -> None:
     assert caught.value.location == directory.location
 
 
-def test_program_that_is_executed_by_itself_is_told_where_the_rows_are() -> None:
+def test_program_run_outside_its_batch_job_gets_a_clear_error() -> None:
     env = StreamExecutionEnvironment()
     env.from_source(SOURCE).print()
     with pytest.raises(OperatorError, match="the rows of 'the stage' are there while its batch"):

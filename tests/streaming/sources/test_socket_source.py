@@ -31,7 +31,7 @@ def test_socket_gives_lines_until_it_is_closed() -> None:
         env = StreamExecutionEnvironment.get_execution_environment()
         stream = env.socket_text_stream("127.0.0.1", server.getsockname()[1])
         assert list(stream.execute_and_collect()) == ["one", "two", "last"]
-        thread.join(30)
+        thread.join(300)
 
 
 def test_reader_without_the_connection_is_done_when_there_are_no_more_splits() -> None:
@@ -61,6 +61,23 @@ def test_lines_are_divided_by_the_delimiter_that_was_chosen() -> None:
         assert lines == ["one", "t\nwo", "last"]
 
 
+def test_snapshot_has_the_connection_until_the_server_closes_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        reader = socket_reader(server.getsockname()[1])
+        with server.accept()[0]:
+            (split,) = reader.snapshot_state(1)
+            restored = SocketSource(*server.getsockname()).create_reader(
+                ReaderContext(0, 1, ManualClock())
+            )
+            restored.add_splits([split])
+            with server.accept()[0] as again:
+                again.sendall(b"more\n")
+                assert polled(restored).values == ["more"]
+            restored.close()
+        assert polled(reader) is END_OF_INPUT
+        assert reader.snapshot_state(2) == []
+
+
 def socket_reader(port: int) -> Any:
     source = SocketSource("127.0.0.1", port)
     reader = source.create_reader(ReaderContext(0, 1, ManualClock()))
@@ -77,11 +94,11 @@ def polled(reader: Any) -> Any:
         found = reader.poll(10)
         return found is not NOTHING_NOW
 
-    wait_until(came, 30, "lines")
+    wait_until(came, 150, "lines")
     return found
 
 
-def test_what_is_wrong_with_a_text_server_is_told_by_its_address() -> None:
+def test_errors_of_a_text_server_name_its_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         reader = socket_reader(port)

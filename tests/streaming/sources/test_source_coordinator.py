@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from flinkray.core.clock import Clock
 from flinkray.core.records import decode_record, encode_record
 from flinkray.state.errors import StateError
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.errors import StreamError, UnavailableError
 from flinkray.streaming.sources.collection import Slice
 from flinkray.streaming.sources.coordinator import NO_MORE_SPLITS, SourceCoordinator
 from flinkray.streaming.sources.enumerator_state import EnumeratorState
@@ -97,7 +98,7 @@ def test_with_the_last_split_all_readers_hear_that_none_follows() -> None:
     assert coordinator.events(1, 0, 1) == (NO_MORE_SPLITS,)
 
 
-def test_who_was_told_that_no_split_follows_gets_none_that_came_back() -> None:
+def test_reader_that_heard_the_end_gets_no_returned_splits() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     coordinator.heard(1, 0, 2)
@@ -108,7 +109,7 @@ def test_who_was_told_that_no_split_follows_gets_none_that_came_back() -> None:
     assert coordinator.events(1, 1, 0) == ("b", "c", NO_MORE_SPLITS)
 
 
-def test_an_enumerator_knows_who_may_still_be_given_something() -> None:
+def test_enumerator_knows_which_subtasks_still_read() -> None:
     coordinator = new(ThreeSplits())
     assert coordinator.reading_subtasks() == [0, 1]
     coordinator.heard(1, 0, 1)
@@ -118,7 +119,7 @@ def test_an_enumerator_knows_who_may_still_be_given_something() -> None:
     assert coordinator.reading_subtasks() == [1]
 
 
-def test_what_an_attempt_was_given_goes_back_when_there_is_another() -> None:
+def test_splits_of_an_attempt_go_back_when_another_attempt_starts() -> None:
     source = ThreeSplits()
     coordinator = new(source)
     coordinator.heard(1, 0, 2)
@@ -130,7 +131,7 @@ def test_what_an_attempt_was_given_goes_back_when_there_is_another() -> None:
     assert coordinator.events(1, 1, 0) == ("c", "a", "b", NO_MORE_SPLITS)
 
 
-def test_splits_are_encoded_for_readers_and_go_back_as_they_were() -> None:
+def test_splits_are_encoded_for_readers_and_decoded_on_return() -> None:
     source = ThreeSplits()
     coordinator = new(source, encode=str.encode, decode=bytes.decode)
     coordinator.heard(0, 0, 1)
@@ -139,7 +140,7 @@ def test_splits_are_encoded_for_readers_and_go_back_as_they_were() -> None:
     assert ("back", ["a"], 0) in source.notes
 
 
-def test_a_reader_may_be_given_something_before_it_is_heard_of() -> None:
+def test_reader_may_be_assigned_splits_before_it_is_heard() -> None:
     coordinator = new(ThreeSplits())
     assert coordinator.next_discovery_time() == 7.0
     coordinator.discover()
@@ -148,7 +149,7 @@ def test_a_reader_may_be_given_something_before_it_is_heard_of() -> None:
     assert coordinator.events(1, 0, 0) == ("found",)
 
 
-def test_a_checkpoint_has_what_was_not_assigned_before_it() -> None:
+def test_checkpoint_has_the_splits_unassigned_before_it() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     state = coordinator.snapshot(1)
@@ -158,7 +159,7 @@ def test_a_checkpoint_has_what_was_not_assigned_before_it() -> None:
     assert restored.events(0, 1, 0) == ("b", "c", NO_MORE_SPLITS)
 
 
-def test_a_reader_is_told_what_comes_after_a_cut_when_it_is_behind_it() -> None:
+def test_reader_gets_events_after_a_cut_only_behind_the_cut() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     coordinator.snapshot(7)
@@ -175,7 +176,7 @@ def test_a_reader_is_told_what_comes_after_a_cut_when_it_is_behind_it() -> None:
     assert coordinator.events_before(7, 1, 0, 0) is None
 
 
-def test_there_is_no_cut_for_readers_that_were_replaced_and_checkpoints_that_are_over() -> None:
+def test_replaced_readers_and_past_checkpoints_have_no_cut() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 1, 1)
     coordinator.snapshot(1)
@@ -187,7 +188,7 @@ def test_there_is_no_cut_for_readers_that_were_replaced_and_checkpoints_that_are
     assert coordinator.events_before(2, 0, 1, 0) == ("a",)
 
 
-def test_cuts_are_known_before_there_is_an_enumerator() -> None:
+def test_cuts_are_known_before_the_enumerator_is_created() -> None:
     """No reader has been heard of when the first checkpoint is taken."""
     coordinator = SourceCoordinator(ManualClock())
     for checkpoint_id in (1, 2):
@@ -204,7 +205,7 @@ def test_cuts_are_known_before_there_is_an_enumerator() -> None:
     assert coordinator.events(0, 1, 0) == ("b", "c", "a", NO_MORE_SPLITS)
 
 
-def test_what_an_enumerator_goes_on_from_is_its_state_until_it_does() -> None:
+def test_restored_enumerator_state_is_snapshotted_until_its_start() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     state = coordinator.snapshot(1)
@@ -215,7 +216,7 @@ def test_what_an_enumerator_goes_on_from_is_its_state_until_it_does() -> None:
     restored.close()
 
 
-def test_a_reset_gives_back_what_was_assigned_after_the_checkpoint_once() -> None:
+def test_reset_returns_splits_assigned_after_the_checkpoint_once() -> None:
     source = ThreeSplits()
     coordinator = new(source)
     coordinator.heard(0, 0, 1)
@@ -255,7 +256,7 @@ def test_enumerators_hear_once_of_each_checkpoint_that_is_complete() -> None:
     assert source.notes == [("complete", 2)]
 
 
-def test_an_answer_to_what_was_said_before_is_none() -> None:
+def test_outdated_question_of_a_reader_gets_no_answer() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 2)
     coordinator.heard(0, 0, 2, position=1)
@@ -283,7 +284,7 @@ class EndlessSource(ThreeSplits):
         return Endless(context, [])
 
 
-def test_of_an_endless_job_only_what_the_latest_checkpoint_needs_is_kept() -> None:
+def test_coordinator_keeps_only_events_the_latest_checkpoint_needs() -> None:
     encoded: weakref.WeakSet[Path] = weakref.WeakSet()
 
     def encode(split: Path) -> Path:
@@ -325,7 +326,7 @@ class Saying(ThreeSplits):
         return enumerator
 
 
-def test_a_state_is_what_it_was_when_it_was_taken_and_survives_as_bytes() -> None:
+def test_enumerator_state_is_frozen_at_the_snapshot_and_encodable() -> None:
     seen = {"a": Slice(1, 2)}
     source = Saying(seen)
     state = new(source).snapshot(1)
@@ -373,7 +374,7 @@ class CutsSource(ThreeSplits):
         return self.enumerator
 
 
-def test_an_enumerator_is_asked_for_cuts_before_it_hands_anything_out() -> None:
+def test_enumerator_is_asked_for_cuts_before_it_assigns_splits() -> None:
     """Its readers were not heard of when they were made; what it is asked for later, as that is
     kept elsewhere, is none of theirs."""
     source = CutsSource()
@@ -383,3 +384,29 @@ def test_an_enumerator_is_asked_for_cuts_before_it_hands_anything_out() -> None:
     coordinator.heard(0, 0, 1)
     coordinator.progress()
     assert source.enumerator.cuts == {1: 2}
+
+
+@pytest.mark.parametrize(
+    "speaks",
+    [
+        lambda coordinator: coordinator.heard(0, 0, 1, position=1),
+        lambda coordinator: coordinator.events_before(1, 0, 0, 1),
+    ],
+    ids=["it is heard of", "it is about to take its snapshot"],
+)
+def test_reader_with_more_events_than_known_is_refused(
+    speaks: Callable[[SourceCoordinator], object],
+) -> None:
+    """This coordinator goes on from what was not the last: it could give the reader's split to
+    another one.  A checkpoint must not be complete before that is found."""
+    before = new(ThreeSplits(), encode=str.encode, decode=bytes.decode)
+    before.heard(0, 0, 0)
+    before.snapshot(1)
+    progress = before.progress()
+    before.heard(0, 0, 1)
+    before.checkpoint_aborted(1)
+    assert before.events(0, 0, 0) == (b"a",)
+    after = new(ThreeSplits(), encode=str.encode, decode=bytes.decode, progress=progress)
+    with pytest.raises(UnavailableError, match=r"received 1 events.*knows only 0"):
+        speaks(after)
+    after.heard(0, 0, 1, position=0)

@@ -61,7 +61,7 @@ def savepoint(published: Published) -> tuple[Any, list[Any], dict[str, StateFile
     return state, splits, {file.name: file for file in first.files()}
 
 
-def test_the_first_reader_gives_savepoints_what_spark_keeps(
+def test_first_reader_adds_the_query_state_of_spark_to_savepoints(
     published: Published, other: Published
 ) -> None:
     _, splits, files = savepoint(published)
@@ -98,7 +98,7 @@ def test_rows_and_query_go_on_in_another_job(published: Published, other: Publis
     assert places(other.readers.assigned[1]) == [(2, 0)]
 
 
-def test_a_job_that_fails_before_its_first_checkpoint_does_not_set_the_query_back(
+def test_job_failing_before_its_first_checkpoint_keeps_query_progress(
     published: Published, other: Published
 ) -> None:
     state, splits, files = savepoint(published)
@@ -115,7 +115,7 @@ def test_a_job_that_fails_before_its_first_checkpoint_does_not_set_the_query_bac
     assert places(other.readers.assigned[0]) == [(2, 0)]
 
 
-def test_a_query_of_which_nothing_was_read_begins_anew_where_its_sources_began(
+def test_unread_query_restarts_where_its_sources_began(
     published: Published, other: Published
 ) -> None:
     state = published.enumerator().snapshot_state(5)
@@ -137,7 +137,7 @@ def test_a_query_of_which_nothing_was_read_begins_anew_where_its_sources_began(
     assert places(other.readers.assigned[0]) == [(0, 0)]
 
 
-def test_the_cut_may_be_told_when_the_reader_has_taken_its_snapshot(
+def test_cut_may_be_known_only_after_the_readers_snapshot(
     published: Published, other: Published
 ) -> None:
     """If there was no enumerator yet, its state was: one that is made next says it at once."""
@@ -155,7 +155,7 @@ def test_the_cut_may_be_told_when_the_reader_has_taken_its_snapshot(
     assert other.batches.query.restore(copy.pieces()) == 1
 
 
-def test_a_savepoint_whose_cut_nobody_tells_fails(
+def test_savepoint_without_a_known_cut_fails(
     published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would have nothing of the query, and could not be gone on from."""
@@ -163,7 +163,7 @@ def test_a_savepoint_whose_cut_nobody_tells_fails(
     first = reader(published)
     first.snapshot_state(5)
     (copy,) = first.files()
-    with pytest.raises(QueryCheckpointError, match="'clicks' checkpoint 5 is: take the savepoint"):
+    with pytest.raises(QueryCheckpointError, match=r"'clicks'.*before checkpoint 5: take"):
         list(copy.pieces())
 
 
@@ -202,7 +202,7 @@ def test_cuts_are_forgotten_when_a_checkpoint_is_complete(published: Published) 
     assert [batches.cut(it) for it in (4, 5, 6)] == [None, None, 3]
 
 
-def test_a_cut_stays_what_it_was_when_the_enumerator_is_asked_again(published: Published) -> None:
+def test_cut_is_unchanged_when_the_enumerator_is_asked_again(published: Published) -> None:
     enumerator = published.enumerator()
     enumerator.snapshot_state(4)
     published.publish(0, [1])
@@ -224,12 +224,12 @@ def test_a_savepoint_without_copies_is_refused_with_the_way_out(
     state, _, files = savepoint(published)
     if read == 1:
         state = tuple(state[:-1])
-        with pytest.raises(StreamError, match=r"up to number 2 in another.*an earlier flinkray"):
+        with pytest.raises(StreamError, match=r"up to number 2, and.*an earlier flinkray"):
             other.enumerator(state)
         return
     del files["query.tar"]
     enumerator = other.enumerator(state)
     enumerator.handle_split_request(0)  # no reader has looked yet
     reader(other).restore_files(files, is_complete=True)
-    with pytest.raises(StreamError, match=r"up to number 2 in another.*Give the source another"):
+    with pytest.raises(StreamError, match=r"up to number 2, and.*give the source another"):
         enumerator.discover()

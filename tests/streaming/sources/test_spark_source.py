@@ -67,7 +67,7 @@ def numbers(readers: Readers) -> dict[int, list[int]]:
 # --- handing out ----------------------------------------------------------------------------------
 
 
-def test_partitions_are_handed_out_in_their_order_each_when_it_is_there(
+def test_partitions_are_assigned_in_order_once_each_is_written(
     published: Published,
 ) -> None:
     enumerator = published.enumerator()
@@ -85,7 +85,7 @@ def test_partitions_are_handed_out_in_their_order_each_when_it_is_there(
     assert enumerator.next_discovery_time() is None
 
 
-def test_readers_are_told_of_the_end_when_it_is_known_and_all_is_handed_out(
+def test_readers_hear_the_end_once_all_partitions_are_assigned(
     published: Published,
 ) -> None:
     enumerator = published.enumerator()
@@ -109,7 +109,7 @@ def test_a_partition_without_a_file_is_lost_once_all_are_published(published: Pu
         enumerator.handle_split_request(0)
 
 
-def test_a_partition_that_was_handed_out_before_may_be_gone(published: Published) -> None:
+def test_already_assigned_partition_may_be_deleted(published: Published) -> None:
     enumerator = published.enumerator()
     first = published.write(0, 1)
     enumerator.handle_split_request(0)
@@ -130,7 +130,7 @@ def test_numbers_that_nothing_was_published_under_are_passed_over(published: Pub
     assert (numbers(published.readers), published.readers.done) == ({0: [2]}, [1])
 
 
-def test_what_comes_back_is_handed_out_before_the_others(published: Published) -> None:
+def test_returned_partitions_are_assigned_before_others(published: Published) -> None:
     enumerator = published.enumerator()
     for number in range(4):
         published.write(number, number)
@@ -144,7 +144,7 @@ def test_what_comes_back_is_handed_out_before_the_others(published: Published) -
     assert numbers(published.readers)[1] == [1, 0, 2, 3]
 
 
-def test_restored_it_goes_on_behind_what_was_handed_out(published: Published) -> None:
+def test_restored_enumerator_continues_after_assigned_partitions(published: Published) -> None:
     before = published.enumerator()
     for number in range(3):
         published.write(number, number)
@@ -182,7 +182,7 @@ def test_columns_come_batch_by_batch_and_reading_goes_on_where_the_snapshot_was(
     assert read == [1, 2, 3, 4]
 
 
-def test_after_a_savepoint_the_rest_is_read_of_what_the_new_job_publishes(
+def test_new_job_reads_the_rest_of_a_partition_it_published_itself(
     published: Published, tmp_path: Path
 ) -> None:
     reader = reader_of(published.source, published.write(0, 1, 2))
@@ -202,7 +202,7 @@ def test_after_a_savepoint_the_rest_is_read_of_what_the_new_job_publishes(
 
 
 @pytest.mark.parametrize("values", [(2, 1, 3), (1, 2), (1, 3, 2), (1, 2, 3, 4)])
-def test_a_partition_that_is_another_one_when_it_is_computed_anew_is_refused(
+def test_recomputed_partition_with_other_rows_is_refused(
     published: Published, tmp_path: Path, values: tuple[int, ...]
 ) -> None:
     """Also one that has the same rows in another order: it ends like the one before."""
@@ -217,7 +217,7 @@ def test_a_partition_that_is_another_one_when_it_is_computed_anew_is_refused(
         reader_of(later.source, *reader.snapshot_state(1)).poll(10)
 
 
-def test_what_is_behind_the_place_that_was_read_may_be_in_another_order(
+def test_unread_rest_of_a_recomputed_partition_may_have_another_order(
     published: Published, tmp_path: Path
 ) -> None:
     reader = reader_of(published.source, published.write(0, 1, 2, 3))
@@ -239,7 +239,7 @@ def test_a_partition_that_the_new_job_does_not_have_is_not_waited_for(
         reader_of(later.source, *reader.snapshot_state(1)).poll(10)
 
 
-def test_columns_become_those_of_the_declared_type(tmp_path: Path) -> None:
+def test_columns_are_converted_to_the_declared_type(tmp_path: Path) -> None:
     wanted = Types.ROW_NAMED(["count"], [Types.DOUBLE()])
     published = Published(tmp_path, wanted)
     reader = reader_of(published.source, published.write(0, 7))

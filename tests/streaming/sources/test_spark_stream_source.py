@@ -90,7 +90,7 @@ def places(splits: list[MicroBatchSplit]) -> list[tuple[int, int]]:
     return [(split.batch_id, split.number) for split in splits]
 
 
-def test_micro_batches_are_handed_out_in_their_order_each_when_it_is_published(
+def test_micro_batches_are_assigned_in_order_once_published(
     published: Published,
 ) -> None:
     enumerator = published.enumerator()
@@ -110,7 +110,7 @@ def test_micro_batches_are_handed_out_in_their_order_each_when_it_is_published(
     assert published.readers.done == []
 
 
-def test_empty_micro_batches_are_passed_over_and_the_end_is_told(published: Published) -> None:
+def test_empty_micro_batches_are_skipped_and_readers_hear_the_end(published: Published) -> None:
     enumerator = published.enumerator()
     published.publish(0, [], [])
     published.publish(1)
@@ -122,7 +122,7 @@ def test_empty_micro_batches_are_passed_over_and_the_end_is_told(published: Publ
     assert published.readers.done == [1]
 
 
-def test_how_far_they_are_taken_is_told(published: Published) -> None:
+def test_number_of_waiting_micro_batches_falls_as_they_are_taken(published: Published) -> None:
     enumerator = published.enumerator()
     for batch_id in range(3):
         published.publish(batch_id, [batch_id])
@@ -134,7 +134,7 @@ def test_how_far_they_are_taken_is_told(published: Published) -> None:
 # --- faults ---------------------------------------------------------------------------------------
 
 
-def test_a_partition_that_is_gone_is_named(published: Published) -> None:
+def test_missing_partition_is_named(published: Published) -> None:
     published.publish(0, [1])
     enumerator = published.enumerator()
     enumerator.handle_split_request(0)
@@ -144,7 +144,7 @@ def test_a_partition_that_is_gone_is_named(published: Published) -> None:
         reader_of(published.source, split).poll(1)
 
 
-def test_what_is_read_on_begins_where_it_was(published: Published) -> None:
+def test_restored_reader_resumes_at_its_offset(published: Published) -> None:
     published.publish(0, [1, 2, 3])
     enumerator = published.enumerator()
     enumerator.handle_split_request(0)
@@ -155,7 +155,7 @@ def test_what_is_read_on_begins_where_it_was(published: Published) -> None:
     assert numbers_of(reader_of(published.source, rest)) == [2, 3]
 
 
-def test_what_was_read_is_deleted_when_a_checkpoint_behind_it_is_complete(
+def test_read_partitions_are_deleted_after_a_completed_checkpoint(
     published: Published,
 ) -> None:
     published.publish(0, [1], [2])
@@ -187,7 +187,7 @@ def test_manifests_stay_while_a_checkpoint_needs_them(published: Published) -> N
     assert [published.batches.batch(i) is not None for i in range(3)] == [False, True, True]
 
 
-def test_a_cut_is_that_of_the_enumerator_before_which_died(published: Published) -> None:
+def test_cut_of_a_dead_enumerator_is_kept(published: Published) -> None:
     """The checkpoint can still be completed, and the job go back to it."""
     before = published.enumerator()
     for batch_id in range(3):
@@ -203,7 +203,7 @@ def test_a_cut_is_that_of_the_enumerator_before_which_died(published: Published)
     assert [published.batches.batch(i) is not None for i in range(3)] == [False, True, True]
 
 
-def test_micro_batches_that_are_gone_are_named(published: Published) -> None:
+def test_missing_micro_batches_are_named(published: Published) -> None:
     enumerator = published.enumerator()
     state = enumerator.snapshot_state(1)
     for batch_id in range(2):
@@ -213,7 +213,7 @@ def test_micro_batches_that_are_gone_are_named(published: Published) -> None:
         published.enumerator(state)
 
 
-def test_the_end_of_another_execution_is_not_that_of_this_one(published: Published) -> None:
+def test_end_of_another_execution_does_not_end_this_one(published: Published) -> None:
     published.source.locate(published.batches.location, "2")
     enumerator = published.enumerator()
     published.batches.end("1")
@@ -359,7 +359,7 @@ def do(run: Run, what: str, argument: Any) -> None:
         run.start()
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.lists(STEPS, max_size=60))
 def test_each_row_is_read_once_whatever_happens(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
@@ -442,9 +442,9 @@ STEPS_THROUGH_SPARK = st.one_of(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.lists(STEPS_THROUGH_SPARK, min_size=30, max_size=60))
-def test_each_row_that_goes_through_spark_comes_back_once_also_in_another_job(
+def test_each_row_through_spark_returns_once_also_in_another_job(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
 ) -> None:
     run = RunThroughSpark(tmp_path_factory.mktemp("batches"))
@@ -534,7 +534,7 @@ STEPS_OF_QUERY = st.one_of(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.lists(STEPS_OF_QUERY, min_size=20, max_size=60))
 def test_each_row_of_a_query_is_read_once_also_when_another_job_goes_on(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]

@@ -12,4 +12,4 @@ def the_job(streams: ClusterClient) -> JobHandle:
     def found() -> list[JobHandle]:
         return [streams.job(it.job_id) for it in streams.list_jobs() if not it.status.is_terminal]
 
-    return wait_until(found, 60, "the job")[0]
+    return wait_until(found, 300, "the job")[0]

@@ -30,12 +30,10 @@ KINDS = {
 """Of processes, and how often they are chosen beside others."""
 MASTERS = ("JobMaster", "SlotPool", "StreamCoordinator", "Dispatcher", "ResourceManager")
 """With which no task ends."""
-HOLDERS = ("JobMaster", "SlotPool", "StreamCoordinator")
-"""Those that know what the next JobMaster needs, each by itself.  Nobody does when all are dead."""
-SETTLED = 2.0
-"""Seconds after which a process that was seen is taken to know it."""
 PAUSE = (0.0, 3.0)
 """Seconds from one victim to the next."""
+PAIR_WITHIN = 2.0
+"""Seconds from the first of a pair to the second."""
 STOPPED = (5.0, 70.0)
 """Seconds for which a process is stopped."""
 MOST_STOPPED = 2
@@ -52,6 +50,10 @@ class Moments:
     def __init__(self, directory: Path, is_over: threading.Event) -> None:
         self._directory = directory
         self._is_over = is_over
+
+    def pause(self, seconds: float) -> bool:
+        """Whether the job is not over after it."""
+        return not self._is_over.wait(seconds)
 
     def wait_for(self, moment: str) -> str | None:
         """Which it is; None: the job is over.
@@ -99,13 +101,14 @@ class Victims:
         kills: int,
         stops: int,
         *,
-        spares_last_holder: bool = False,
+        pairs: float = 0.0,
     ) -> None:
-        """*spares_last_holder*: whether the last of those is left alive that know what the next
-        JobMaster needs, while others that replace them are being started."""
-        self._spares_last_holder = spares_last_holder
-        self._seen_since: dict[tuple[str, int], float] = {}
-        """By the name and the process id of holders."""
+        """
+        Args:
+            pairs: share of the kills that are followed by one of another kind within
+                :data:`PAIR_WITHIN` seconds.
+        """
+        self._pairs = pairs
         self._random = random
         self._namespace = namespace
         self.kinds = kinds
@@ -132,22 +135,32 @@ class Victims:
         """Seconds until the next."""
         return self._random.uniform(*PAUSE)
 
+    @property
+    def pairs_within(self) -> int:
+        """How many were killed within :data:`PAIR_WITHIN` seconds of one of another kind."""
+        both = zip(self.kills, self.kills[1:], strict=False)
+        return sum(b.at - a.at <= PAIR_WITHIN and a.kind != b.kind for a, b in both)
+
     def hit_next(self, moments: Moments) -> None:
-        """Kill or stop a process, at one of these moments, if it is there."""
-        kind = self._random.choices(self.kinds, [KINDS[kind] for kind in self.kinds])[0]
-        moment = self._random.choice(MOMENTS)
+        """Kill or stop a process, at one of these moments, if it is there; and maybe another one
+        soon after it."""
+        before = len(self.kills)
+        self._hit(moments, self.kinds, self._random.choice(MOMENTS))
+        is_pair, pause = self._random.random() < self._pairs, self._random.uniform(0, PAIR_WITHIN)
+        if is_pair and len(self.kills) > before and not self.is_over and moments.pause(pause):
+            others = [kind for kind in self.kinds if kind != self.kills[-1].kind]
+            self._hit(moments, others, "any")
+
+    def _hit(self, moments: Moments, kinds: Sequence[str], moment: str) -> None:
+        kind = self._random.choices(kinds, [KINDS[kind] for kind in kinds])[0]
         kills, stops = self._kills - self.killed.total(), self._stops - self.stopped.total()
         is_kill = self._random.randrange(kills + stops) < kills
         number = self._random.random()
-        all_there = [a for a in live_actors() if a.namespace == self._namespace]
-        there = [a for a in all_there if a.kind == kind]
+        there = [a for a in live_actors() if a.namespace == self._namespace and a.kind == kind]
         there = [a for a in there if a.pid and a.pid not in self._now_stopped]
         if not there:
             return
         victim = there[int(number * len(there))]
-        if self._spares_last_holder and kind in HOLDERS and not self._another(all_there, victim):
-            log.info("spared: %s, as nobody else knows what the next JobMaster needs", victim.name)
-            return
         found = moments.wait_for(moment)
         if found is None:
             return
@@ -160,17 +173,6 @@ class Victims:
                 log.info("kill %d (%s): %s", self.killed.total(), found, _named(victim))
             else:
                 self._stop(victim, found)
-
-    def _another(self, there: Sequence[Actor], victim: Actor) -> bool:
-        """Whether another holder is there, and was a while ago."""
-        now = time.monotonic()
-        holders = [(a.name, a.pid) for a in there if a.kind in HOLDERS and a.pid]
-        self._seen_since = {one: self._seen_since.get(one, now) for one in holders}
-        return any(
-            now - since > SETTLED
-            for one, since in self._seen_since.items()
-            if one != (victim.name, victim.pid)
-        )
 
     def _stop(self, victim: Actor, moment: str) -> None:
         seconds = self._random.uniform(*STOPPED)

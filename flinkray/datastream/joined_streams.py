@@ -1,0 +1,303 @@
+"""Joins and co-groups of two streams, in windows or between times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from flinkray.core.durations import Duration, Time, milliseconds
+from flinkray.datastream.connected_streams import two_input_stream
+from flinkray.datastream.inserted_functions import (
+    KeyOfTagged,
+    OfBoth,
+    OfPairs,
+    Tag,
+)
+from flinkray.datastream.window_operator_builder import WindowOperatorBuilder
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions.functions import (
+    ProcessJoinFunction,
+)
+from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.functions.signatures import expect_function, expect_kind
+from flinkray.streaming.operators.interval_join import IntervalJoinOperator
+from flinkray.streaming.records.keying import Keys, require_same_keys
+from flinkray.streaming.records.typeinfo import TypeInformation
+from flinkray.streaming.windowing.assigners import (
+    WindowAssigner,
+)
+from flinkray.streaming.windowing.contents import (
+    ListContents,
+)
+from flinkray.streaming.windowing.evictors import Evictor
+from flinkray.streaming.windowing.triggers import Trigger
+
+if TYPE_CHECKING:
+    from flinkray.datastream.keyed_stream import KeyedStream
+    from flinkray.datastream.stream import DataStream
+
+
+_Windows = TypeVar("_Windows", bound="_TwoInWindows")
+
+
+class _TwoStreams:
+    def __init__(self, first: DataStream, second: DataStream) -> None:
+        self._first, self._second = first, second
+
+
+class JoinedStreams(_TwoStreams):
+    """Two streams whose records are paired by key and window.
+
+    >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
+    >>> from flinkray.datastream.window import TumblingEventTimeWindows
+    >>> env = StreamExecutionEnvironment.get_execution_environment()
+    >>> by_time = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+    ...     lambda value, _: value[1]
+    ... )
+    >>> left = env.from_collection([("a", 1), ("b", 2)]).assign_timestamps_and_watermarks(by_time)
+    >>> right = env.from_collection([("a", 3), ("a", 12)]).assign_timestamps_and_watermarks(by_time)
+    >>> pairs = (
+    ...     left.join(right)
+    ...     .where(lambda value: value[0])
+    ...     .equal_to(lambda value: value[0])
+    ...     .window(TumblingEventTimeWindows.of(10))
+    ...     .apply(lambda first, second: (first[0], first[1], second[1]))
+    ... )
+    >>> pairs.execute_and_collect(limit=2)
+    [('a', 1, 3)]
+    """
+
+    def where(self, key_selector: Any) -> JoinKeys[WindowedJoin]:
+        """Set the first stream's key: a KeySelector, a function, or the name of a field."""
+        return JoinKeys(partial(WindowedJoin, self._first, self._second), key_selector)
+
+
+class CoGroupedStreams(_TwoStreams):
+    """Two streams whose records of a key and window are passed to a function together.
+
+    >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
+    >>> from flinkray.datastream.window import TumblingEventTimeWindows
+    >>> env = StreamExecutionEnvironment.get_execution_environment()
+    >>> by_time = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+    ...     lambda value, _: value[1]
+    ... )
+    >>> left = env.from_collection([("a", 1), ("b", 2)]).assign_timestamps_and_watermarks(by_time)
+    >>> right = env.from_collection([("a", 3), ("a", 4)]).assign_timestamps_and_watermarks(by_time)
+    >>> counts = (
+    ...     left.co_group(right)
+    ...     .where(lambda value: value[0])
+    ...     .equal_to(lambda value: value[0])
+    ...     .window(TumblingEventTimeWindows.of(10))
+    ...     .apply(lambda first, second: [(len(first), len(second))])
+    ... )
+    >>> sorted(counts.execute_and_collect())
+    [(1, 0), (1, 2)]
+    """
+
+    def where(self, key_selector: Any) -> JoinKeys[WindowedCoGroup]:
+        """Set the key of the first stream, as :meth:`JoinedStreams.where` does."""
+        return JoinKeys(partial(WindowedCoGroup, self._first, self._second), key_selector)
+
+
+class JoinKeys(Generic[_Windows]):
+    """Keys of a join or co-group."""
+
+    def __init__(
+        self,
+        in_windows: Callable[[Any, Any, WindowAssigner], _Windows],
+        first_key: Any,
+        second_key: Any = None,
+    ) -> None:
+        self._in_windows = in_windows
+        self._first_key, self._second_key = first_key, second_key
+
+    def equal_to(self, key_selector: Any) -> JoinKeys[_Windows]:
+        """Set the second stream's key."""
+        return JoinKeys(self._in_windows, self._first_key, key_selector)
+
+    def window(self, assigner: WindowAssigner) -> _Windows:
+        """Set the windows in which records meet."""
+        if self._second_key is None:
+            raise StreamError("a join needs both keys: where(...).equal_to(...)")
+        return self._in_windows(self._first_key, self._second_key, assigner)
+
+
+class _TwoInWindows:
+    """Two streams in windows."""
+
+    def __init__(
+        self, first: DataStream, second: DataStream, first_key: Any, second_key: Any, assigner: Any
+    ) -> None:
+        self._first, self._second = first, second
+        self._keys = Keys(first_key), Keys(second_key)
+        types = first._stream.type_info, second._stream.type_info
+        self._builder = WindowOperatorBuilder(assigner, *types)
+
+    def trigger(self: _Windows, trigger: Trigger) -> _Windows:
+        """Evaluate windows when this trigger fires.
+
+        The trigger sees pairs of the stream's number and value.
+        """
+        self._builder.trigger(trigger)
+        return self
+
+    def evictor(self: _Windows, evictor: Evictor) -> _Windows:
+        """Set an evictor, which removes records when a window is evaluated."""
+        self._builder.evictor(evictor)
+        return self
+
+    def allowed_lateness(self: _Windows, time_ms: int | Time | Duration) -> _Windows:
+        """Keep windows for this time after their end; late records fire them again."""
+        self._builder.allowed_lateness(time_ms)
+        return self
+
+    def _apply(
+        self, name: str, function: OfBoth, output_type: TypeInformation | None
+    ) -> DataStream:
+        tagged = [
+            stream.map(Tag(side)).name(f"Input{side + 1}")
+            for side, stream in enumerate((self._first, self._second))
+        ]
+        keyed = tagged[0].union(tagged[1]).key_by(KeyOfTagged(*self._keys))
+        operator = self._builder.build(ListContents(), function, keyed._keys)
+        return keyed._then_keyed(self._builder.title(name), operator, output_type)
+
+
+class WindowedJoin(_TwoInWindows):
+    """Pairs of records in windows."""
+
+    def apply(self, function: Any, output_type: TypeInformation | None = None) -> DataStream:
+        """Return one value for each pair.
+
+        A :class:`JoinFunction` or a function of two values computes it.
+
+        The value's timestamp is the last moment of the window.
+        """
+        expect_function(function, "join", "a JoinFunction", 2)
+        return self._apply("Join", OfPairs(function, "join"), output_type)
+
+    def columns(self, right_suffix: str = "_right") -> DataStream:
+        """Return the pairs as columns of both streams, without a Python object for each.
+
+        For tumbling windows of event time, and keys that are names of columns.  Rows have the
+        first stream's columns, those of the second without its key, ``window_start`` and
+        ``window_end``; *right_suffix* is added to names of the second stream that the first has.
+
+        >>> import pyarrow as pa
+        >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
+        >>> from flinkray.datastream.window import TumblingEventTimeWindows
+        >>> env = StreamExecutionEnvironment.get_execution_environment()
+        >>> by_time = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t")
+        >>> def stamped(**columns):
+        ...     return env.from_arrow(pa.table(columns)).assign_timestamps_and_watermarks(by_time)
+        >>> people = stamped(id=[7, 8], name=["Ada", "Max"], t=[1, 2])
+        >>> sales = stamped(seller=[7, 7], item=["cup", "jar"], t=[5, 15])
+        >>> pairs = (
+        ...     people.join(sales)
+        ...     .where("id")
+        ...     .equal_to("seller")
+        ...     .window(TumblingEventTimeWindows.of(10))
+        ...     .columns()
+        ... )
+        >>> pairs.execute_and_collect(limit=2)
+        [Row(id=7, name='Ada', t=1, item='cup', t_right=5, window_start=0, window_end=10)]
+        """
+        operator = self._builder.build_join(*self._keys, right_suffix)
+        first = self._first.key_by(self._keys[0].selector)
+        second = self._second.key_by(self._keys[1].selector)
+        name = self._builder.title("Join columns")
+        return two_input_stream(name, operator, first, second, None, True)
+
+
+class WindowedCoGroup(_TwoInWindows):
+    """Records of both streams by key and window."""
+
+    def apply(self, function: Any, output_type: TypeInformation | None = None) -> DataStream:
+        """Return any number of values for the two lists of records of each key and window.
+
+        A :class:`CoGroupFunction` or a function of two lists computes them. One list may be empty.
+        """
+        expect_function(function, "co_group", "a CoGroupFunction", 2)
+        return self._apply("CoGroup", OfBoth(function, "co_group"), output_type)
+
+
+class IntervalJoin:
+    """Pairs of records of a key; :meth:`between` sets the bounds of their times."""
+
+    def __init__(self, left: KeyedStream, right: KeyedStream) -> None:
+        self._left = left
+        self._right = right
+
+    def between(
+        self, lower_bound: Time | Duration | int, upper_bound: Time | Duration | int
+    ) -> IntervalJoined:
+        """Set the bounds of the times.
+
+        A right record joins if ``left.time + lower <= right.time <= left.time + upper``.
+        """
+        return IntervalJoined(
+            self._left, self._right, milliseconds(lower_bound), milliseconds(upper_bound)
+        )
+
+
+class IntervalJoined:
+    """Pairs of an interval join."""
+
+    def __init__(self, left: KeyedStream, right: KeyedStream, lower: int, upper: int) -> None:
+        self._left = left
+        self._right = right
+        self._lower = lower
+        self._upper = upper
+        self._late_left: OutputTag[Any] | None = None
+        self._late_right: OutputTag[Any] | None = None
+
+    def lower_bound_exclusive(self) -> IntervalJoined:
+        """Exclude the lower bound: ``<`` instead of ``<=``."""
+        self._lower += 1
+        return self
+
+    def upper_bound_exclusive(self) -> IntervalJoined:
+        """Exclude the upper bound: ``<`` instead of ``<=``."""
+        self._upper -= 1
+        return self
+
+    def side_output_left_late_data(self, output_tag: OutputTag[Any]) -> IntervalJoined:
+        """Send late records of the left stream to a side output."""
+        self._late_left = output_tag
+        return self
+
+    def side_output_right_late_data(self, output_tag: OutputTag[Any]) -> IntervalJoined:
+        """Send late records of the right stream to a side output."""
+        self._late_right = output_tag
+        return self
+
+    def process(
+        self,
+        func: ProcessJoinFunction[Any, Any, Any],
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """Apply a function with any number of results to each pair.
+
+        Results have the later of the two times.
+        """
+        expect_kind(func, ProcessJoinFunction, "a ProcessJoinFunction is needed")
+        require_same_keys(self._left._keys, self._right._keys)
+        operator = IntervalJoinOperator(
+            func,
+            self._lower,
+            self._upper,
+            self._left._keys,
+            self._right._keys,
+            self._late_left,
+            self._late_right,
+        )
+        return two_input_stream(
+            "Interval Join",
+            operator,
+            self._left,
+            self._right,
+            output_type,
+            True,
+            (self._left._keys, self._right._keys),
+        )

@@ -1,0 +1,604 @@
+"""Streams of records without keys, and the program that they are part of."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, overload
+
+from flinkray.datastream.closeable_iterator import CloseableIterator
+from flinkray.datastream.connected_streams import (
+    BroadcastConnectedStream,
+    BroadcastStream,
+    ConnectedStreams,
+)
+from flinkray.datastream.data_stream_sink import DataStreamSink
+from flinkray.datastream.environment_settings import EnvironmentSettings
+from flinkray.datastream.joined_streams import CoGroupedStreams, JoinedStreams
+from flinkray.datastream.operator_settings import StreamSettings
+from flinkray.datastream.record_batches import RecordBatches
+from flinkray.datastream.windowed_streams import AllWindowedStream, count_assigner
+from flinkray.state.descriptors import MapStateDescriptor
+from flinkray.streaming.columnar.conversion import schema_of
+from flinkray.streaming.columnar.map_batches import MapBatchesOperator
+from flinkray.streaming.columnar.serialize_batches import SerializeBatchesOperator
+from flinkray.streaming.functions.functions import (
+    NullByteKeySelector,
+    ProcessFunction,
+)
+from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.functions.signatures import expect_function, expect_kind
+from flinkray.streaming.operators.basic import (
+    FilterOperator,
+    FlatMapOperator,
+    MapOperator,
+    ProjectOperator,
+)
+from flinkray.streaming.operators.operator import StreamOperator
+from flinkray.streaming.operators.process import ProcessOperator
+from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
+from flinkray.streaming.program.transformations import (
+    OperatorTransformation,
+    PartitionTransformation,
+    SideOutputTransformation,
+    Transformation,
+    UnionTransformation,
+)
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.partitioners import (
+    BroadcastPartitioner,
+    CustomPartitioner,
+    ForwardPartitioner,
+    KeyGroupPartitioner,
+    RebalancePartitioner,
+    RescalePartitioner,
+    ShufflePartitioner,
+    StreamPartitioner,
+)
+from flinkray.streaming.records.type_inference import type_of_result
+from flinkray.streaming.records.typeinfo import RowTypeInfo, TypeInformation, Types, expect_type
+from flinkray.streaming.sinks.simple import PrintOperator, SinkFunctionOperator
+from flinkray.streaming.sinks.sink import Sink
+from flinkray.streaming.sinks.spark import SparkEpochSink, check_columns
+from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
+from flinkray.streaming.time.watermarks import WatermarkStrategy
+
+if TYPE_CHECKING:
+    from flinkray.core.ids import JobVertexID
+    from flinkray.datastream.common.execution_config import ExecutionConfig
+    from flinkray.datastream.keyed_stream import KeyedStream
+    from flinkray.datastream.spark_table import SparkTable
+    from flinkray.scheduler.graph.job_graph import JobVertex
+    from flinkray.spark.stage_code import SparkEpochFunction
+
+
+class StreamProgram(EnvironmentSettings, ABC):
+    """Program so far, from the view of its streams.
+
+    Base of :class:`~flinkray.datastream.StreamExecutionEnvironment`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._transformations: list[Transformation] = []
+        self._spark_stages: dict[JobVertexID, JobVertex] = {}
+        self._tables: dict[SparkTable, DataStream] = {}
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"cannot pickle a {type(self).__name__}: it and its streams stay in the process of the "
+            "program, and functions run in others"
+        )
+
+    @property
+    def to_be_executed(self) -> tuple[Transformation, ...]:
+        """Return the operators that the next execution runs."""
+        return tuple(self._transformations)
+
+    def add_spark_stage(self, stage: JobVertex) -> None:
+        """Add a Spark stage that sources read, or to which sinks hand over epochs."""
+        self._spark_stages[stage.vertex_id] = stage
+
+    def add(self, transformation: OperatorTransformation) -> DataStream:
+        """Add an operator to the program, with the environment's present parallelism."""
+        transformation.parallelism = self.get_parallelism()
+        self._transformations.append(transformation)
+        return DataStream(self, transformation)
+
+    @abstractmethod
+    def partition(self, stream: DataStream, keys: Keys) -> KeyedStream:
+        """Return a stream of the program, partitioned by key."""
+
+    @abstractmethod
+    def from_stage_of_epochs(
+        self,
+        stage: JobVertex,
+        watermark_strategy: WatermarkStrategy | None,
+        name: str,
+        type_info: TypeInformation | None,
+    ) -> DataStream:
+        """Add a Spark stage that takes a stream's epochs, and return the stream of its results."""
+
+    @abstractmethod
+    def from_table(self, table: SparkTable) -> DataStream:
+        """Return the rows of a table as a stream. They are read once for all look-ups."""
+
+    @abstractmethod
+    def collect_results(
+        self, stream: DataStream, job_name: str | None, limit: int | None
+    ) -> CloseableIterator | list[Any]:
+        """Run the program and return the stream's results.
+
+        See :meth:`DataStream.execute_and_collect`.
+        """
+
+
+class DataStream(StreamSettings):
+    """A stream of records.
+
+    >>> from flinkray.datastream import StreamExecutionEnvironment
+    >>> env = StreamExecutionEnvironment.get_execution_environment()
+    >>> env.from_collection([1, 2, 3]).map(lambda x: x * 10).execute_and_collect(limit=3)
+    [10, 20, 30]
+    """
+
+    _keys: Keys | None = None
+    """Keys by which the stream is partitioned. None: the stream has no keys."""
+
+    def __init__(self, env: StreamProgram, transformation: Transformation) -> None:
+        self._env = env
+        self._stream = transformation
+
+    # --- about the stream -----------------------------------------------------------------------
+
+    def get_name(self) -> str:
+        """Return the operator's name."""
+        return self._stream.name
+
+    def get_type(self) -> TypeInformation:
+        """Return the declared type of the records; pickled bytes if no type is known."""
+        return self._stream.type_info or Types.PICKLED_BYTE_ARRAY()
+
+    def get_execution_environment(self) -> StreamProgram:
+        """Return the StreamExecutionEnvironment that the program began with."""
+        return self._env
+
+    def get_execution_config(self) -> ExecutionConfig:
+        """Return the environment's ExecutionConfig."""
+        return self._env.get_config()
+
+    # --- record by record -----------------------------------------------------------------------
+
+    def map(self, func: Any, output_type: TypeInformation | None = None) -> DataStream:
+        """Return the stream of one result for each value.
+
+        Args:
+            func: a MapFunction, or a function of a value.
+            output_type: what it returns; read from its type hints if not given.
+        """
+        expect_function(func, "map", "a MapFunction")
+        output_type = output_type or type_of_result(getattr(func, "map", func))
+        return self._then("Map", MapOperator(func), output_type)
+
+    def flat_map(self, func: Any, output_type: TypeInformation | None = None) -> DataStream:
+        """Return the stream of any number of results for each value.
+
+        *func* returns a generator, a list or None.
+        """
+        expect_function(func, "flat_map", "a FlatMapFunction")
+        return self._then("FlatMap", FlatMapOperator(func), output_type)
+
+    def filter(self, func: Any) -> DataStream:
+        """Keep the values for which *func* returns true."""
+        expect_function(func, "filter", "a FilterFunction")
+        return self._then("Filter", FilterOperator(func), self._stream.type_info, typed=False)
+
+    def process(self, func: ProcessFunction[Any, Any], output_type: Any = None) -> DataStream:
+        """Apply a ProcessFunction, which has any number of results, side outputs and time.
+
+        The function sends a value to a side output by ``yield tag, value``.
+        """
+        what = "process on a stream without keys needs a ProcessFunction"
+        expect_kind(func, ProcessFunction, what)
+        return self._then("PROCESS", ProcessOperator(func), output_type)
+
+    def project(self, *field_indexes: int) -> DataStream:
+        """Keep some fields of rows or tuples, by position."""
+        if not field_indexes or any(not isinstance(index, int) for index in field_indexes):
+            raise TypeError(f"project takes the positions of fields, got {field_indexes!r}")
+        known = self._stream.type_info
+        projected: TypeInformation | None = None
+        if isinstance(known, RowTypeInfo):
+            projected = Types.ROW_NAMED(
+                [known.field_names[index] for index in field_indexes],
+                [known.field_types[index] for index in field_indexes],
+            )
+        elif hasattr(known, "field_types"):
+            projected = Types.TUPLE([known.field_types[index] for index in field_indexes])
+        return self._then("Projection", ProjectOperator(field_indexes), projected, typed=False)
+
+    def map_batches(
+        self, func: Callable[..., Any], output_type: TypeInformation | None = None
+    ) -> DataStream:
+        """Apply *func* to whole Arrow record batches.
+
+        It returns a batch, a table, several, or None. Streams of Python values are converted to
+        columns.
+
+        Streams of Python values are converted to columns.
+
+        >>> import pyarrow as pa, pyarrow.compute as pc
+        >>> from flinkray.datastream import StreamExecutionEnvironment
+        >>> env = StreamExecutionEnvironment.get_execution_environment()
+        >>> def doubled(batch):
+        ...     return pa.record_batch({"x": pc.multiply(batch["x"], 2)})
+        >>> env.from_arrow(pa.table({"x": [1, 2]})).map_batches(doubled).execute_and_collect(2)
+        [Row(x=2), Row(x=4)]
+        """
+        expect_function(func, "map_batch", "an object with map_batch")
+        operator = MapBatchesOperator(func, self._stream.type_info)
+        return self._then("MapBatches", operator, output_type)
+
+    def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> DataStream:
+        """Give the records timestamps, and the stream watermarks."""
+        stream = self._then(
+            "Timestamps/Watermarks",
+            TimestampsAndWatermarksOperator(watermark_strategy),
+            self._stream.type_info,
+            typed=False,
+        )
+        stream._transformation.batch_operator = TimestampsAndWatermarksOperator(
+            watermark_strategy, progressive=False
+        )
+        return stream
+
+    # --- where records go -----------------------------------------------------------------------
+
+    def key_by(self, key_selector: Any, key_type: TypeInformation | None = None) -> KeyedStream:
+        """Partition the stream by key: records of one key go to one subtask and share state.
+
+        Args:
+            key_selector: a KeySelector, a function, or the name of a field; with a name, streams of
+                columns stay columns.
+            key_type: type to which all keys are converted. None: keys stay as the selector returns
+                them.
+        """
+        if key_type is not None:
+            expect_type(key_type)
+        return self._env.partition(self, Keys(key_selector, key_type))
+
+    def union(self, *streams: DataStream) -> DataStream:
+        """Merge this and other streams, in no particular order.
+
+        The result has a declared type only if all streams have the same one.
+        """
+        inputs = [self._stream, *(stream._values()._stream for stream in streams)]
+        declared = self._stream.type_info
+        is_one = all(_are_one(stream.type_info, declared) for stream in inputs)
+        return DataStream(
+            self._env, UnionTransformation("Union", declared if is_one else None, inputs)
+        )
+
+    @overload
+    def connect(self, ds: DataStream) -> ConnectedStreams: ...
+    @overload
+    def connect(self, ds: BroadcastStream) -> BroadcastConnectedStream: ...
+    def connect(
+        self, ds: DataStream | BroadcastStream
+    ) -> ConnectedStreams | BroadcastConnectedStream:
+        """Combine two streams, possibly of different types, for one operator.
+
+        Two keyed streams share state and timers.
+        """
+        if isinstance(ds, BroadcastStream):
+            return BroadcastConnectedStream(self, ds)
+        return ConnectedStreams(self, ds)
+
+    def join(self, other: DataStream) -> JoinedStreams:
+        """Pair records of this and another stream with the same key and window.
+
+        Continue with ``.where(key).equal_to(key).window(assigner).apply(function)``.
+        """
+        return JoinedStreams(self, other)
+
+    def co_group(self, other: DataStream) -> CoGroupedStreams:
+        """Group the records of both streams by key and window; continue as with :meth:`join`."""
+        return CoGroupedStreams(self, other)
+
+    @overload
+    def broadcast(self) -> DataStream: ...
+    @overload
+    def broadcast(
+        self,
+        descriptor: MapStateDescriptor[Any, Any],
+        /,
+        *broadcast_state_descriptors: MapStateDescriptor[Any, Any],
+    ) -> BroadcastStream: ...
+    def broadcast(
+        self, *broadcast_state_descriptors: MapStateDescriptor[Any, Any]
+    ) -> DataStream | BroadcastStream:
+        """Send every record to every subtask.
+
+        With descriptors: a broadcast stream, to be connected.
+        """
+        partitioned = self._partitioned(BroadcastPartitioner())
+        if not broadcast_state_descriptors:
+            return partitioned
+        return BroadcastStream(partitioned, broadcast_state_descriptors)
+
+    def shuffle(self) -> DataStream:
+        """Send each record to a random subtask."""
+        return self._partitioned(ShufflePartitioner())
+
+    def rebalance(self) -> DataStream:
+        """Send records to all subtasks in turn."""
+        return self._partitioned(RebalancePartitioner())
+
+    def rescale(self) -> DataStream:
+        """Send records in turn to the few subtasks that belong to the sending subtask."""
+        return self._partitioned(RescalePartitioner())
+
+    def forward(self) -> DataStream:
+        """Send each record to the subtask with the sending subtask's number."""
+        return self._partitioned(ForwardPartitioner())
+
+    def partition_custom(self, partitioner: Any, key_selector: Any) -> DataStream:
+        """Send each record to the subtask that a function of key and number of subtasks returns."""
+        expect_function(partitioner, "partition", "a Partitioner", 2)
+        return self._partitioned(CustomPartitioner(partitioner, Keys(key_selector)))
+
+    def window_all(self, window_assigner: Any) -> AllWindowedStream:
+        """Put all records into windows, whatever their keys; one subtask evaluates them."""
+        return AllWindowedStream(self._keyed_by_nothing(), window_assigner)
+
+    def count_window_all(self, size: int, slide: int = 0) -> AllWindowedStream:
+        """Put all records into windows of *size* records, whatever their keys."""
+        return AllWindowedStream(self._keyed_by_nothing(), count_assigner(size, slide))
+
+    def _keyed_by_nothing(self) -> KeyedStream:
+        return self.key_by(NullByteKeySelector(), Types.BYTE())
+
+    def get_side_output(self, output_tag: OutputTag[Any]) -> DataStream:
+        """Return the records that the operator sent to a side output."""
+        if not isinstance(output_tag, OutputTag):
+            raise TypeError(f"get_side_output takes an OutputTag, got {output_tag!r}")
+        return DataStream(
+            self._env,
+            SideOutputTransformation(
+                output_tag.tag_id,
+                output_tag.type_info,
+                input=self._stream,
+                tag_id=output_tag.tag_id,
+            ),
+        )
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def add_sink(self, sink_func: Any) -> DataStreamSink:
+        """Pass every value to a SinkFunction or a plain function.
+
+        If the sink has a method ``set_input_type``, it is called with the stream's type, or None if
+        no type is known.
+        """
+        expect_function(sink_func, "invoke", "a SinkFunction")
+        if hasattr(sink_func, "set_input_type"):
+            sink_func.set_input_type(self._stream.type_info)
+        return self.end_with("Sink: Unnamed", SinkFunctionOperator(sink_func))
+
+    def sink_to(self, sink: Sink[Any]) -> DataStreamSink:
+        """Write the stream to a Sink."""
+        if not isinstance(sink, Sink):
+            raise TypeError(f"sink_to takes a Sink, got {sink!r}; functions go to add_sink")
+        return self.end_with("Sink: Writer", SinkWriterOperator(sink, self._stream.type_info))
+
+    def to_spark(
+        self,
+        function: SparkEpochFunction,
+        name: str = "Spark",
+        *,
+        executors: int = 1,
+        cpu: float = 1,
+        memory: int | str = "1g",
+        spark_conf: Mapping[str, object] | None = None,
+        session: str | None = None,
+    ) -> DataStreamSink:
+        """Pass the rows of each complete checkpoint to a Spark function, in order.
+
+        The function is called as ``function(dataframe, checkpoint_id)``.
+
+        The function runs in the slots of the job, beside the program. After a failure the function
+        is called again with the same rows and id until it has returned, so a repeated write must
+        change nothing. Without checkpoints there is one call, at the end. See docs/spark.md.
+
+        Args:
+            executors: Spark executors, each in a slot of its own.
+            cpu: cores of each of these slots.
+            memory: memory of each slot, as ``"1500m"``, ``"2g"`` or bytes.
+            spark_conf: Spark properties; properties that flinkray sets itself are refused.
+            session: name of a Spark session that stages and jobs share, which has these executors;
+                see :func:`flinkray.spark_job`.
+
+        Raises:
+            ConfigurationError: an argument is not acceptable; the text names it.
+            UserCodeError: the function cannot be sent to the cluster.
+            SinkError: Spark lacks the type of a column of the stream's declared type.
+        """
+        from flinkray.client.spark_stages import ExecutorSlots, epochs_spark_stage
+
+        slots = ExecutorSlots(executors, cpu, memory, spark_conf, session)
+        stage = epochs_spark_stage(function, name, slots, is_read=False)
+        return self._into_stage(stage, name, is_read=False)
+
+    def through_spark(
+        self,
+        function: SparkEpochFunction,
+        watermark_strategy: WatermarkStrategy | None = None,
+        name: str = "Spark",
+        type_info: TypeInformation | None = None,
+        *,
+        executors: int = 1,
+        cpu: float = 1,
+        memory: int | str = "1g",
+        spark_conf: Mapping[str, object] | None = None,
+        session: str | None = None,
+        uid: str | None = None,
+    ) -> DataStream:
+        """Transform the rows of each complete checkpoint with Spark; return the results' stream.
+
+        The stream has the rows of the DataFrames that ``function(dataframe, checkpoint_id)``
+        returns, in batches of columns. The function runs in the slots of the job, beside the
+        program, and is called for one checkpoint after the other. All of its DataFrames must have
+        the same columns. See docs/spark.md.
+
+        Args:
+            watermark_strategy: strategy of the returned stream, which has no timestamps by itself.
+            type_info: type of the returned rows, if it differs from the columns' types.
+            executors: Spark executors, each in a slot of its own.
+            cpu: cores of each of these slots.
+            memory: memory of each slot, as ``"1500m"``, ``"2g"`` or bytes.
+            spark_conf: Spark properties; properties that flinkray sets itself are refused.
+            session: name of a Spark session that stages and jobs share, which has these executors;
+                see :func:`flinkray.spark_job`.
+            uid: uid of the returned stream's source, for savepoints; the uids of the sink for Spark
+                are derived from it.
+
+        Raises:
+            ConfigurationError: an argument is not acceptable; the text names it.
+            UserCodeError: the function cannot be sent to the cluster.
+            SinkError: Spark lacks the type of a column of the stream's declared type.
+        """
+        from flinkray.client.spark_stages import ExecutorSlots, epochs_spark_stage
+
+        slots = ExecutorSlots(executors, cpu, memory, spark_conf, session)
+        stage = epochs_spark_stage(function, name, slots, is_read=True)
+        sink = self._into_stage(stage, name, is_read=True)
+        stream = self._env.from_stage_of_epochs(stage, watermark_strategy, name, type_info)
+        if uid is not None:
+            sink.uid(f"To Spark: {uid}")
+            stream.uid(uid)
+        return stream
+
+    def _into_stage(self, stage: JobVertex, name: str, is_read: bool) -> DataStreamSink:
+        declared = None if self._stream.type_info is None else self._stream.type_info.to_arrow()
+        if declared is not None:
+            check_columns(schema_of(declared))
+        self._env.add_spark_stage(stage)
+        sink = SparkEpochSink(stage.vertex_id, name, is_read)
+        operator = SinkWriterOperator(sink, self._stream.type_info)
+        return self.end_with(f"Sink: {name}: Writer", operator)
+
+    def print(self, sink_identifier: str | None = None) -> DataStreamSink:
+        """Write every value on a line of standard output."""
+        operator = PrintOperator(sink_identifier, self._stream.type_info)
+        return self.end_with("Sink: Print to Std. Out", operator)
+
+    @overload
+    def execute_and_collect(
+        self, job_execution_name: str | None = None, limit: None = None
+    ) -> CloseableIterator: ...
+    @overload
+    def execute_and_collect(self, job_execution_name: int) -> list[Any]: ...
+    @overload
+    def execute_and_collect(self, job_execution_name: str | None, limit: int) -> list[Any]: ...
+    @overload
+    def execute_and_collect(self, *, limit: int) -> list[Any]: ...
+    def execute_and_collect(
+        self, job_execution_name: str | int | None = None, limit: int | None = None
+    ) -> CloseableIterator | list[Any]:
+        """Run the program and return this stream's records.
+
+        With *limit*: a list of at most so many records. Without: an iterator over all, which ends
+        the program when it is closed. The records of a keyed stream are rows of key and value, f0
+        and f1.
+        """
+        if isinstance(job_execution_name, int):
+            job_execution_name, limit = None, job_execution_name
+        return self._env.collect_results(self._collected(), job_execution_name, limit)
+
+    def execute_and_collect_arrow(self, job_execution_name: str | None = None) -> RecordBatches:
+        """Run the program and return an iterator of this stream's Arrow record batches.
+
+        The iterator gives ``pyarrow.RecordBatch``.
+
+        The program ends when the iterator is closed. Columns never become Python objects on the
+        way. Streams of Python values are converted to columns.
+
+        >>> import pyarrow as pa
+        >>> from flinkray.datastream import StreamExecutionEnvironment
+        >>> env = StreamExecutionEnvironment.get_execution_environment()
+        >>> squares = env.from_sequence(1, 3).map(lambda n: (n, n * n))
+        >>> pa.Table.from_batches(squares.execute_and_collect_arrow())["f1"].to_pylist()
+        [1, 4, 9]
+        """
+        collected = self._collected_columns()
+        operator = SerializeBatchesOperator(collected._stream.type_info)
+        serialized = collected._then("Serialize Batches", operator, None, typed=False)
+        return RecordBatches(serialized.execute_and_collect(job_execution_name))
+
+    def _values(self) -> DataStream:
+        """Return the stream for operators that ignore keys."""
+        return self
+
+    def _collected(self) -> DataStream:
+        """Return the stream for :meth:`execute_and_collect` and asynchronous functions.
+
+        For a keyed stream: rows of key and value, as in PyFlink. For other streams: this stream.
+        """
+        return self
+
+    def _collected_columns(self) -> DataStream:
+        """Return the stream as columns; this stream has them already."""
+        return self
+
+    # --- building -------------------------------------------------------------------------------
+
+    def _then(
+        self,
+        name: str,
+        operator: StreamOperator,
+        output_type: TypeInformation | None,
+        typed: bool = True,
+        **settings: Any,
+    ) -> DataStream:
+        """Add an operator and return the stream of its results."""
+        transformation = OperatorTransformation(
+            name,
+            output_type,
+            operator=operator,
+            inputs=[self._stream],
+            convert=expect_type(output_type).converter() if typed and output_type else None,
+            **settings,
+        )
+        return self._env.add(transformation)
+
+    def end_with(self, name: str, operator: StreamOperator) -> DataStreamSink:
+        """Add a sink: an operator that no other follows."""
+        transformation = OperatorTransformation(
+            name, operator=operator, inputs=[self._stream], kind="Data Sink"
+        )
+        self._env.add(transformation)
+        return DataStreamSink(transformation)
+
+    def _partitioned(self, partitioner: StreamPartitioner) -> DataStream:
+        transformation = PartitionTransformation(
+            partitioner.name.capitalize(),
+            self._stream.type_info,
+            input=self._stream,
+            partitioner=partitioner,
+        )
+        return DataStream(self._env, transformation)
+
+    def _by_key(self, keys: Keys, always: bool = False) -> Transformation:
+        return PartitionTransformation(
+            "Hash",
+            self._stream.type_info,
+            input=self._stream,
+            partitioner=KeyGroupPartitioner(keys, always),
+        )
+
+
+def _are_one(one: TypeInformation | None, other: TypeInformation | None) -> bool:
+    """Return whether two types are equal, also in the time zones and units of their columns."""
+    if one is None or other is None:
+        return one is other
+    return one == other and one.to_arrow() == other.to_arrow()

@@ -1,0 +1,232 @@
+"""Windows of a stream, and what evaluates them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from flinkray.core.durations import Duration, Time
+from flinkray.datastream.window_operator_builder import WindowOperatorBuilder
+from flinkray.streaming.functions.functions import (
+    AggregateFunction,
+)
+from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.functions.signatures import expect_function, expect_kind
+from flinkray.streaming.functions.window_functions import (
+    AllWindowFunction,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+    WindowFunction,
+)
+from flinkray.streaming.operators.operator import StreamOperator
+from flinkray.streaming.records.typeinfo import TypeInformation
+from flinkray.streaming.windowing.assigners import (
+    CountSlidingWindowAssigner,
+    CountTumblingWindowAssigner,
+    WindowAssigner,
+)
+from flinkray.streaming.windowing.contents import (
+    AggregateContents,
+    ListContents,
+    ReduceContents,
+    WindowContents,
+)
+from flinkray.streaming.windowing.evictors import Evictor
+from flinkray.streaming.windowing.triggers import Trigger
+
+if TYPE_CHECKING:
+    from flinkray.datastream.keyed_stream import KeyedStream
+    from flinkray.datastream.stream import DataStream
+
+
+_Self = TypeVar("_Self", bound="_Windowed")
+
+
+def count_assigner(size: int, slide: int) -> WindowAssigner:
+    if slide:
+        return CountSlidingWindowAssigner(size, slide)
+    return CountTumblingWindowAssigner(size)
+
+
+class _Windowed:
+    """Common part of windows of a key and windows of all records."""
+
+    _keyed = True
+
+    def __init__(self, keyed_stream: KeyedStream, window_assigner: WindowAssigner) -> None:
+        self._stream = keyed_stream
+        self._builder = WindowOperatorBuilder(window_assigner, keyed_stream._stream.type_info)
+
+    def get_execution_environment(self) -> Any:
+        """Return the environment that the program began with."""
+        return self._stream.get_execution_environment()
+
+    def get_input_type(self) -> TypeInformation:
+        """Return the type of the records in the windows."""
+        return self._stream.get_type()
+
+    def trigger(self: _Self, trigger: Trigger) -> _Self:
+        """Evaluate windows when this trigger fires, instead of the assigner's own trigger."""
+        self._builder.trigger(trigger)
+        return self
+
+    def evictor(self: _Self, evictor: Evictor) -> _Self:
+        """Set an evictor, which removes records when a window is evaluated.
+
+        All records are kept until then.
+        """
+        self._builder.evictor(evictor)
+        return self
+
+    def allowed_lateness(self: _Self, time_ms: int | Time | Duration) -> _Self:
+        """Keep windows for this time after their end; late records fire them again."""
+        self._builder.allowed_lateness(time_ms)
+        return self
+
+    def side_output_late_data(self: _Self, output_tag: OutputTag[Any]) -> _Self:
+        """Send records that are too late for all their windows to a side output.
+
+        Without a side output these records are dropped.
+        """
+        self._builder.side_output_late_data(output_tag)
+        return self
+
+    def reduce(
+        self,
+        reduce_function: Any,
+        window_function: Any = None,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """Reduce the records of a window to one value.
+
+        A window function is given only this value.
+        """
+        expect_function(reduce_function, "reduce", "a ReduceFunction", 2)
+        if output_type is None and window_function is None:
+            output_type = self._stream._stream.type_info
+        return self._evaluated(
+            "Reduce", ReduceContents(reduce_function), window_function, output_type
+        )
+
+    def aggregate(
+        self,
+        aggregate_function: AggregateFunction[Any, Any, Any],
+        window_function: Any = None,
+        accumulator_type: TypeInformation | None = None,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """Aggregate the records of a window with an accumulator.
+
+        A window function is given only the result.
+        """
+        expect_kind(aggregate_function, AggregateFunction, "an AggregateFunction is needed")
+        contents = AggregateContents(aggregate_function)
+        return self._evaluated("Aggregate", contents, window_function, output_type)
+
+    def apply(self, window_function: Any, output_type: TypeInformation | None = None) -> DataStream:
+        """Apply a WindowFunction to all records of a window.
+
+        After window_all: an AllWindowFunction.
+        """
+        wanted = WindowFunction if self._keyed else AllWindowFunction
+        expect_kind(window_function, wanted, f"apply needs a {wanted.__name__} here")
+        return self._evaluated("Window", ListContents(), window_function, output_type)
+
+    def process(
+        self, process_window_function: Any, output_type: TypeInformation | None = None
+    ) -> DataStream:
+        """Apply a ProcessWindowFunction to all records of a window.
+
+        After window_all: a ProcessAllWindowFunction.
+        """
+        wanted = ProcessWindowFunction if self._keyed else ProcessAllWindowFunction
+        expect_kind(process_window_function, wanted, f"process needs a {wanted.__name__} here")
+        return self._evaluated("Window", ListContents(), process_window_function, output_type)
+
+    def map_batches(self, func: Any) -> DataStream:
+        """Apply *func* to an Arrow record batch of all rows of a window.
+
+        The batch has the columns ``window_start`` and ``window_end``, too. *func* returns a batch,
+        a table, several, or None.
+
+        On windows of a keyed stream a batch has the rows of all keys of a subtask.  For tumbling
+        windows of event time.
+
+        >>> import pyarrow as pa
+        >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
+        >>> from flinkray.datastream.window import TumblingEventTimeWindows
+        >>> env = StreamExecutionEnvironment.get_execution_environment()
+        >>> table = pa.table({"v": [3, 9, 4], "t": [0, 3, 14]})
+        >>> stamped = env.from_arrow(table).assign_timestamps_and_watermarks(
+        ...     WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t")
+        ... )
+        >>> windows = stamped.window_all(TumblingEventTimeWindows.of(10))
+        >>> windows.map_batches(lambda rows: rows.sort_by("v").slice(0, 1)).execute_and_collect(1)
+        [Row(v=3, t=0, window_start=0, window_end=10)]
+        """
+        expect_function(func, "map_batch", "an object with map_batch")
+        operator = self._builder.build_batches(func, self._stream._keys)
+        return self._then("MapBatches", operator, None, sort_keys=None)
+
+    def _evaluated(
+        self,
+        name: str,
+        contents: WindowContents,
+        window_function: Any,
+        output_type: TypeInformation | None,
+    ) -> DataStream:
+        operator = self._builder.build(contents, window_function, self._stream._keys)
+        return self._then(name, operator, output_type)
+
+    def _then(
+        self,
+        name: str,
+        operator: StreamOperator,
+        output_type: TypeInformation | None,
+        **settings: Any,
+    ) -> DataStream:
+        title = self._builder.title(name)
+        return self._stream._then_keyed(
+            title, operator, output_type, non_parallel=not self._keyed, **settings
+        )
+
+
+class WindowedStream(_Windowed):
+    """Windows of each key.
+
+    >>> from flinkray.datastream import StreamExecutionEnvironment
+    >>> env = StreamExecutionEnvironment.get_execution_environment()
+    >>> numbers = env.from_collection([1, 2, 3, 4]).key_by(lambda x: x % 2)
+    >>> numbers.count_window(2).reduce(lambda a, b: a + b).execute_and_collect(limit=2)
+    [4, 6]
+    """
+
+    def aggregate_columns(self, **aggregates: str | tuple[str, str]) -> DataStream:
+        """Aggregate columns of windows, without a Python object for each record.
+
+        ``total=("amount", "sum"), n="count"``; there are count, sum, min, max and mean.  Results
+        are rows with the key, ``window_start``, ``window_end`` and the aggregates.  For tumbling
+        and sliding windows of event time on streams that are keyed by a column's name.
+
+        >>> import pyarrow as pa
+        >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
+        >>> from flinkray.datastream.window import TumblingEventTimeWindows
+        >>> env = StreamExecutionEnvironment.get_execution_environment()
+        >>> table = pa.table({"k": ["a", "b", "a"], "v": [1, 2, 3], "t": [0, 3, 4]})
+        >>> stamped = env.from_arrow(table).assign_timestamps_and_watermarks(
+        ...     WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t")
+        ... )
+        >>> windows = stamped.key_by("k").window(TumblingEventTimeWindows.of(5))
+        >>> windows.aggregate_columns(total=("v", "sum"), n="count").execute_and_collect(limit=1)
+        [Row(k='a', window_start=0, window_end=5, total=4, n=2)]
+        """
+        operator, local = self._builder.build_aggregates(aggregates, self._stream._keys)
+        stream = self._then("Aggregate columns", operator, None, sort_keys=None)
+        stream._transformation.local_operator = local
+        stream._transformation.is_local_in_streams = True
+        return stream
+
+
+class AllWindowedStream(_Windowed):
+    """Windows over a whole stream, evaluated by one subtask."""
+
+    _keyed = False

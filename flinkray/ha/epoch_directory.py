@@ -1,0 +1,281 @@
+"""Entries with one owner after another, on storage without conditional writes.
+
+Each owner has an *epoch*: a number that no owner before it had. The directory holds claims of
+epochs and the contents of epochs. A new owner
+
+1. writes a claim of an epoch above all existing epochs,
+2. reads the contents of the highest epoch that has contents,
+3. writes them as the first contents of its own epoch.
+
+Each change writes the whole new contents, in a new file that is written once. *After* the write the
+owner lists the claims. If its own claim is still the highest, the change counts: a later owner has
+not read yet, and will read the change. Otherwise the change is not reported as done: the later
+owner may have read the contents before the change, and from then on only the later owner's contents
+are read.
+
+So no check before a write has to hold after the write, and an owner may stand still between any two
+steps. The storage must guarantee one thing: a written file exists as a whole for everybody, and
+every listing that begins later lists it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from flinkray.core.ids import random_bytes
+from flinkray.core.message import message
+from flinkray.core.schema import stored
+from flinkray.ha.directory import Directory, TakenOverError
+from flinkray.ha.entries import decode_entry, encode_entry
+
+
+@stored("ha.EpochEntry")
+@message
+class EpochEntry:
+    """One of the entries of an epoch."""
+
+    name: str
+    data: bytes | None
+    """The content. None: it lies in a file of that name, as in flinkray without epochs."""
+
+
+@stored("ha.EpochContents")
+@message
+class EpochContents:
+    """All entries of an epoch."""
+
+    entries: tuple[EpochEntry, ...]
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class _File:
+    """A file with a claim (generation 0) or contents; ordered by owners, then by their writes."""
+
+    epoch: int
+    owner: str
+    """A random string. If two owners have chosen the same number, the higher string wins."""
+    generation: int
+
+    @property
+    def is_claim(self) -> bool:
+        return self.generation == 0
+
+    @property
+    def claim(self) -> _File:
+        """The claim of the same epoch."""
+        return _File(self.epoch, self.owner, 0)
+
+
+class EpochDirectory:
+    """The entries, seen by one owner. Blocking; one call at a time.
+
+    Args:
+        directory: may also hold other files.
+        kind: the end of the names of its files: ``<epoch>-<owner>.<kind>-claim`` and
+            ``<epoch>-<owner>-<generation>.<kind>``.
+        adopts: returns whether the file of that name in *directory* is one of the entries; asked
+            only while no epoch has contents.
+
+    All methods raise OSError (storage fails) and StoredFormatError (contents cannot be read).
+    """
+
+    def __init__(self, directory: Directory, kind: str, adopts: Callable[[str], bool]) -> None:
+        self._directory = directory
+        self._kind = kind
+        self._adopts = adopts
+        of_epoch = r"(\d{10})-([0-9a-f]{8})"
+        self._pattern = re.compile(rf"{of_epoch}(?:\.{kind}-claim|-(\d{{10}})\.{kind})")
+        self._written: _File | None = None
+        """The last file that this owner wrote, or tried to write. None: it owns nothing."""
+        self._claim: _File | None = None
+        """The claim of a :meth:`take_over` that failed to read; the next call uses it. Or None."""
+        self._counts: _File | None = None
+        self._entries: dict[str, bytes | None] = {}
+
+    def location(self, name: str = "") -> str:
+        """Return the location of an entry, or of all (empty *name*), as a text for users."""
+        counts = None if self._counts is None else self._name(self._counts)
+        if counts is None or (name and self._entries.get(name) is None):
+            return self._directory.location(name)
+        return self._directory.location(counts) + (name and f", {name}")
+
+    # --- owners -----------------------------------------------------------------------------------
+
+    def take_over(self, owner: bytes) -> None:
+        """Take over from earlier owners; their later changes do not count.
+
+        *owner*, the content of the claim, names the new owner for users. Raises TakenOverError.
+        """
+        self._written = None
+        files = self._files()
+        if self._claim is None or self._last_claim(files) != self._claim:
+            self._claim, files = self._new_claim(files, owner)
+        claim = self._claim
+        counts, entries = self._read(files)
+        self._claim = None
+        self._written, self._counts, self._entries = claim, counts, entries
+        self._put(entries)
+
+    def _new_claim(self, files: list[_File], owner: bytes) -> tuple[_File, list[_File]]:
+        """Write the highest claim; return the claim and all files. Raises TakenOverError."""
+        number = 0
+        while True:
+            number = 1 + max([number, *(file.epoch for file in files)])
+            claim = _File(number, random_bytes(4).hex(), 0)
+            self._directory.write(self._name(claim), owner)
+            files = self._files()
+            last = self._last_claim(files)
+            if last == claim:
+                return claim, files
+            if last is None or last.epoch > number:
+                raise self._taken_over()
+
+    def check(self) -> None:
+        """Check that no later owner has taken over. Raises TakenOverError."""
+        self._own_files()
+
+    def entries_of_successor(self) -> Mapping[str, bytes | None] | None:
+        """Return the entries of the owner that has taken over from this one.
+
+        None if there is no later owner, or if the later owner has written no contents yet: it may
+        still read this owner's changes.
+        """
+        files = self._files()
+        counts, entries = self._read(files)
+        last = self._last_claim(files)
+        is_succeeded = self._written is not None and last != self._written.claim
+        return entries if is_succeeded and counts is not None and counts.claim == last else None
+
+    # --- entries ----------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Read the current entries without taking over; does nothing for an owner."""
+        if self._written is None:
+            self._counts, self._entries = self._read(self._files())
+
+    @property
+    def epoch(self) -> str | None:
+        """The prefix of the names of this owner's files, which no other owner uses.
+
+        Later owners have higher epochs. None: nothing was taken over.
+        """
+        return None if self._written is None else self._epoch(self._written)
+
+    @property
+    def entries(self) -> Mapping[str, bytes | None]:
+        """The entries at the last take-over or look, with this owner's later changes.
+
+        In the order of their last writes. A value of None: the entry lies in a file of its name.
+        """
+        return self._entries
+
+    def names(self) -> list[str]:
+        return list(self._entries)
+
+    def read(self, name: str) -> bytes | None:
+        """Return an entry; None: there is no such entry. Also raises LostEntryError."""
+        data = self._entries.get(name)
+        return self._directory.read(name) if data is None and name in self._entries else data
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write an entry. Raises TakenOverError if the change does not count."""
+        others = {known: of_it for known, of_it in self._entries.items() if known != name}
+        self._put({**others, name: data})
+
+    def delete(self, name: str) -> None:
+        """Delete an entry, if there is one. Raises TakenOverError if the change does not count."""
+        if name in self._entries or self._written != self._counts:  # a failed write may be there
+            self._put({n: data for n, data in self._entries.items() if n != name})
+        else:
+            self.check()
+
+    def discard(self) -> None:
+        """Delete all entries and claims, as nobody needs them any more. Raises TakenOverError."""
+        files = self._own_files()
+        for name, data in self._entries.items():
+            if data is None:
+                self._directory.delete(name)
+        for file in sorted(files, key=lambda file: (file.is_claim, file)):
+            self._directory.delete(self._name(file))  # the own claim is the last one
+        self._written = self._counts = None
+        self._entries = {}
+
+    # --- files ------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _epoch(file: _File) -> str:
+        return f"{file.epoch:010}-{file.owner}"
+
+    def _name(self, file: _File) -> str:
+        epoch = self._epoch(file)
+        if file.is_claim:
+            return f"{epoch}.{self._kind}-claim"
+        return f"{epoch}-{file.generation:010}.{self._kind}"
+
+    def _files(self) -> list[_File]:
+        found = map(self._pattern.fullmatch, self._directory.names())
+        return [_File(int(it[1]), it[2], int(it[3] or 0)) for it in found if it is not None]
+
+    @staticmethod
+    def _last_claim(files: list[_File]) -> _File | None:
+        return max((file for file in files if file.is_claim), default=None)
+
+    def _own_files(self) -> list[_File]:
+        """Return all files, if this owner is the last one. Raises TakenOverError."""
+        if self._written is None:
+            raise self._taken_over()
+        files = self._files()
+        if self._last_claim(files) != self._written.claim:
+            raise self._taken_over()
+        return files
+
+    def _read(self, files: list[_File]) -> tuple[_File | None, dict[str, bytes | None]]:
+        """Return the file of the contents that count, and the entries in it.
+
+        Contents without a claim are ignored: they were written too late. Raises StoredFormatError.
+        """
+        while True:
+            claims = {file for file in files if file.is_claim}
+            written = (file for file in files if not file.is_claim and file.claim in claims)
+            counts = max(written, default=None)
+            if counts is None:
+                adopted = filter(self._adopts, self._directory.names())
+                return None, dict.fromkeys(adopted)
+            self._counts = counts
+            data = self._directory.read(self._name(counts))
+            if data is not None:
+                contents = decode_entry(data, EpochContents)
+                return counts, {entry.name: entry.data for entry in contents.entries}
+            files = self._files()  # the contents were replaced meanwhile
+
+    def _put(self, entries: Mapping[str, bytes | None]) -> None:
+        if self._written is None:
+            raise self._taken_over()
+        written = self._written
+        written = _File(written.epoch, written.owner, written.generation + 1)
+        self._written = written
+        contents = EpochContents(tuple(EpochEntry(*entry) for entry in entries.items()))
+        self._directory.write(self._name(written), encode_entry(contents))
+        try:
+            files = self._own_files()
+        except TakenOverError:
+            with suppress(OSError):
+                if written.claim not in self._files():  # then nobody will read the contents
+                    self._directory.delete(self._name(written))
+            raise
+        before, self._entries, self._counts = self._entries, dict(entries), written
+        for file in files:
+            if file < written and file != written.claim:
+                with suppress(OSError):  # the next change tries again
+                    self._directory.delete(self._name(file))
+        for name, data in before.items():
+            if data is None and (name not in entries or entries[name] is not None):
+                with suppress(OSError):  # nobody reads the file any more
+                    self._directory.delete(name)
+
+    def _taken_over(self) -> TakenOverError:
+        where = self._directory.location()
+        return TakenOverError(f"{where} has a later owner, or was not taken over yet")

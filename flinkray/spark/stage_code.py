@@ -1,0 +1,30 @@
+"""Functions of Spark stages, and where a driver has them from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flinkray.blob import BlobClient, BlobOwner
+from flinkray.core.errors import RpcConnectionError
+from flinkray.rpc import RpcService
+from flinkray.spark.gateway import SparkStageDescriptor
+
+SparkFunction = Callable[..., Any]
+"""Function of a SparkSession and a DataFrame for each input. It returns a DataFrame or None."""
+
+SparkEpochFunction = Callable[..., Any]
+"""Function that takes a DataFrame and the id of the checkpoint of its rows, and returns None."""
+
+
+async def fetch_code(rpc_service: RpcService, stage: SparkStageDescriptor) -> bytes:
+    """Return the pickled function of a stage, from the blob server if it was not sent along.
+
+    Raises BlobNotFoundError, BlobCorruptError, BlobStoreError or RpcError, as :class:`BlobClient`.
+    """
+    if isinstance(stage.code, bytes):
+        return stage.code
+    if stage.blob_server is None:
+        raise RpcConnectionError(f"job {stage.job_id}: no blob server is known to have its code")
+    client = BlobClient(rpc_service, stage.blob_server)
+    return await client.get(BlobOwner.of_job(stage.job_id), stage.code)

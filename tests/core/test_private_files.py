@@ -1,0 +1,114 @@
+"""Modes of a cluster's files and folders, whatever the umask."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flinkray.checkpoint.files import LocalStateFiles
+from flinkray.core import private_files
+from flinkray.file_results.commit_log import FileCommitLog
+from flinkray.file_results.directory import ResultDirectory
+from flinkray.file_results.published import PublishedPartitions
+from flinkray.file_results.writer import ResultWriter
+from flinkray.ha.directory import LocalDirectory
+
+WHO = {private_files.OWNER: (0o600, 0o700), private_files.GROUP: (0o640, 0o750)}
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077])
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture(params=WHO)
+def modes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Of files, and of folders."""
+    monkeypatch.setenv("FLINKRAY_STORAGE_PERMISSIONS", "")
+    private_files.permit(request.param)
+    return WHO[request.param]
+
+
+def write_everything(root: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    output = LocalStateFiles().create(str(root / "checkpoints" / "job" / "state"))
+    output.write(b"state")
+    output.close()
+    store = LocalDirectory(root / "graphs").subdirectory("of-a-job")
+    store.write("entry", b"graph")
+    store.write("entry", b"another graph")
+    results = ResultDirectory(str(root / "results" / "part"))
+    results.write_json("note.json", {})
+    results.write_pieces("piece", [b"1", b"2"])
+    batch = pa.record_batch({"a": [1, 2]})
+    writer = ResultWriter(ResultDirectory(f"file://{root}/results/rows"))
+    writer.write(batch)
+    writer.finish()
+    FileCommitLog(str(root / "commits")).settle(["a"])
+    published = PublishedPartitions(str(root / "published"))
+    published.begin("one")
+    published.accept("one", published.write("one", 0, batch.schema, [batch], durable=True))
+    published.seal("one", {0: 2})
+
+
+@pytest.mark.usefixtures("umask")
+def test_all_that_is_stored_has_its_mode_whatever_the_umask(
+    modes: tuple[int, int], tmp_path: Path
+) -> None:
+    root = tmp_path / "storage"
+    write_everything(root)
+    found = {
+        (path.relative_to(tmp_path), stat.S_IMODE(path.stat().st_mode))
+        for path in (root, *root.rglob("*"))
+    }
+    assert len(found) > 15
+    assert {(path, mode) for path, mode in found if mode != modes[(tmp_path / path).is_dir()]} == (
+        set()
+    )
+
+
+def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+    """Another user could have put it into a folder that both may write to."""
+    victim = tmp_path / "victim"
+    victim.write_text("as it was")
+    (tmp_path / "link").symlink_to(victim)
+    with pytest.raises(OSError, match="link"):
+        private_files.create_empty(tmp_path / "link")
+    assert victim.read_text() == "as it was"
+
+
+def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    """It may be a directory of the user's with other things in it."""
+    tmp_path.chmod(0o755)
+    private_files.create_folders(tmp_path / "a" / "b")
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        private_files.create_folder(tmp_path / "file")
+
+
+def test_what_another_program_has_written_is_restricted(tmp_path: Path) -> None:
+    folder = tmp_path / "of-spark"
+    folder.mkdir(mode=0o755)
+    (folder / "part").touch(mode=0o644)
+    (folder / "link").symlink_to("/etc/passwd")
+    private_files.restrict(folder)
+    assert [stat.S_IMODE(it.stat().st_mode) for it in (folder, folder / "part")] == [0o700, 0o600]
+    assert stat.S_IMODE(Path("/etc/passwd").stat().st_mode) == 0o644
+
+
+def test_folder_that_hands_its_group_on_goes_on_doing_so(
+    tmp_path: Path, modes: tuple[int, int]
+) -> None:
+    (tmp_path / "shared").mkdir()
+    os.chmod(tmp_path / "shared", 0o2770)
+    LocalDirectory(tmp_path / "shared" / "graphs" / "of-a-job").write("entry", b"graph")
+    for folder in ("graphs", "graphs/of-a-job"):
+        mode = stat.S_IMODE((tmp_path / "shared" / folder).stat().st_mode)
+        assert mode == modes[1] | stat.S_ISGID

@@ -1,0 +1,86 @@
+"""Attempts that end with the same error of the program."""
+
+from __future__ import annotations
+
+from flinkray.core.outlook import ProgramError
+from flinkray.scheduler.execution.repeated_errors import RepeatedErrors, RepetitionLimits
+
+ERROR = ProgramError("KeyError at a.py:1: 'x'")
+
+
+def test_limit_is_reached_by_so_many_attempts() -> None:
+    errors = RepeatedErrors(RepetitionLimits(3))
+    found = [errors.notify_failure(ERROR, "map", now - 1.0, 0, now) for now in (10.0, 20.0, 30.0)]
+    assert found == [False, False, True]
+
+
+def test_subtasks_of_one_attempt_count_once() -> None:
+    errors = RepeatedErrors(RepetitionLimits(2))
+    found = [errors.notify_failure(ERROR, "map", 1.0, 0, now) for now in (10.0, 10.5, 11.0)]
+    assert found == [False, False, False]
+    assert errors.notify_failure(ERROR, "map", 12.0, 0, 13.0)
+
+
+def test_other_errors_and_other_vertices_are_counted_apart() -> None:
+    errors = RepeatedErrors(RepetitionLimits(2))
+    other = ProgramError("KeyError at a.py:2: 'x'")
+    assert not errors.notify_failure(ERROR, "map", None, 0, 1.0)
+    assert not errors.notify_failure(other, "map", None, 0, 2.0)
+    assert not errors.notify_failure(ERROR, "filter", None, 0, 3.0)
+    assert errors.notify_failure(ERROR, "map", None, 0, 4.0)
+
+
+def test_completed_checkpoint_ends_the_row() -> None:
+    errors = RepeatedErrors(RepetitionLimits(2))
+    found = [errors.notify_failure(ERROR, "map", None, number, 1.0 + number) for number in range(5)]
+    assert not any(found)
+
+
+def test_same_record_again_is_no_progress_whatever_checkpoints_say() -> None:
+    errors = RepeatedErrors(RepetitionLimits(2))
+    on_record = ProgramError(ERROR.kind, "{'a': 1} from lines.txt, line 3")
+    assert not errors.notify_failure(on_record, "map", None, 0, 1.0)
+    assert errors.notify_failure(on_record, "map", None, 1, 2.0)
+
+
+def test_repeated_errors_without_limit_never_reach_it() -> None:
+    errors = RepeatedErrors(RepetitionLimits(0))
+    assert not any(errors.notify_failure(ERROR, "map", None, 0, float(n)) for n in range(99))
+
+
+def test_errors_that_come_in_turn_are_counted_each() -> None:
+    """Which of two comes first may be chance, and the job cannot work with either."""
+    errors = RepeatedErrors(RepetitionLimits(3))
+    other = ProgramError("KeyError at a.py:2: 'x'")
+    told = [errors.notify_failure(e, "map", None, 0, 1.0) for e in (ERROR, other) * 3]
+    assert told == [False] * 4 + [True] * 2
+
+
+def test_error_that_may_pass_ends_the_job_after_attempts_and_time() -> None:
+    errors = RepeatedErrors(RepetitionLimits(3, patience_with_files=30.0))
+    missing = ProgramError("FileNotFoundError at a.py:1: 'x'", may_pass=True)
+    times = (1.0, 2.0, 3.0, 30.9, 31.0)
+    told = [errors.notify_failure(missing, "map", None, 0, now) for now in times]
+    assert told == [False, False, False, False, True]
+    assert errors.attempts(missing, "map") == 5
+    assert not errors.notify_failure(missing, "map", None, 1, 99.0), "a checkpoint lies between"
+    assert not errors.notify_failure(missing, "map", None, 1, 100.0)
+    assert not errors.notify_failure(missing, "map", None, 1, 128.9), "timed from the first on"
+    assert errors.notify_failure(missing, "map", None, 1, 129.0)
+
+
+def test_two_errors_far_apart_are_too_few_attempts() -> None:
+    errors = RepeatedErrors(RepetitionLimits(3, patience_with_files=30.0))
+    missing = ProgramError("FileNotFoundError at a.py:1: 'x'", may_pass=True)
+    assert not any(errors.notify_failure(missing, "map", None, 0, now) for now in (1.0, 99.0))
+
+
+def test_errors_that_are_not_counted_on_are_forgotten() -> None:
+    errors = RepeatedErrors(RepetitionLimits(3))
+    for number in range(1000):
+        errors.notify_failure(ProgramError(f"KeyError: {number}"), "map", None, 0, float(number))
+    assert len(errors._seen) == 256
+    on_record = ProgramError(ERROR.kind, "{'a': 1} from lines.txt, line 3")
+    errors.notify_failure(on_record, "map", None, 0, 1001.0)
+    errors.notify_failure(ProgramError("KeyError: 'x'"), "map", None, 1, 1002.0)
+    assert [kind for _, kind in errors._seen] == [ERROR.kind, "KeyError: 'x'"]

@@ -1,0 +1,160 @@
+"""Time of several inputs, compared with an evaluator that knows all that has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flinkray.streaming.records.elements import (
+    IDLE,
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    Watermark,
+    WatermarkStatus,
+)
+from flinkray.streaming.records.in_flight import given_again
+from flinkray.streaming.time.combined_watermark import CombinedWatermark
+from flinkray.streaming.time.watermark_valve import ValveOutput, WatermarkValve
+
+Event = tuple[int, int | bool]
+"""Input; its next watermark, or whether it is idle."""
+
+
+@dataclass
+class Input:
+    """What has come on one, and how far all together were when it came back from idleness."""
+
+    came: list[int | bool] = field(default_factory=list)
+    must_reach: int = MIN_TIMESTAMP
+
+    @property
+    def is_idle(self) -> bool:
+        """By the last status, and nothing else."""
+        statuses = [it for it in self.came if isinstance(it, bool)]
+        return bool(statuses) and statuses[-1]
+
+    @property
+    def watermark(self) -> int:
+        return max((it for it in self.came if not isinstance(it, bool)), default=MIN_TIMESTAMP)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.watermark == MAX_TIMESTAMP
+
+
+def naive(events: Sequence[Event], count: int, are_channels: bool) -> list[tuple[int, bool]]:
+    """Time and whether all is idle, after each event.
+
+    *are_channels*: one that comes back must catch up before it holds the others back, and when all
+    are idle, time is that of the one ahead.
+    """
+    inputs = [Input() for _ in range(count)]
+    time = MIN_TIMESTAMP
+    shown: list[tuple[int, bool]] = []
+    for number, event in events:
+        it = inputs[number]
+        was_idle = it.is_idle
+        if it.has_ended:
+            shown.append(shown[-1])
+            continue
+        if isinstance(event, bool):
+            it.came.append(event)
+            if was_idle and not event and are_channels:
+                it.must_reach = time
+        elif not (was_idle and are_channels) or event == MAX_TIMESTAMP:
+            it.came += [event, False] if not are_channels or event == MAX_TIMESTAMP else [event]
+        if it.watermark >= time:
+            it.must_reach = MIN_TIMESTAMP
+        left = [it for it in inputs if not it.has_ended]
+        awake = [it for it in left if not it.is_idle]
+        counted = [it.watermark for it in awake if it.must_reach == MIN_TIMESTAMP]
+        if not left:
+            time = MAX_TIMESTAMP
+        elif counted:
+            time = max(time, min(counted))
+        elif are_channels and not awake:
+            time = max([time, *(it.watermark for it in left)])
+        shown.append((time, bool(left) and not awake))
+    return shown
+
+
+def followed(
+    events: Sequence[Event],
+    watermark: Callable[[int, int], ValveOutput],
+    status: Callable[[int, bool], ValveOutput],
+) -> list[tuple[int, bool]]:
+    """What those behind it see after each event."""
+    time, idle = MIN_TIMESTAMP, False
+    shown: list[tuple[int, bool]] = []
+
+    def take_watermark(timestamp: int) -> None:
+        nonlocal time
+        assert timestamp > time
+        assert not idle, "what is idle has no watermarks"
+        time = timestamp
+
+    def take_status(is_idle: bool) -> None:
+        nonlocal idle
+        assert is_idle != idle
+        idle = is_idle
+
+    for number, event in events:
+        is_status = isinstance(event, bool)
+        output = status(number, bool(event)) if is_status else watermark(number, event)
+        output.tell(take_watermark, take_status)
+        shown.append((time, idle))
+    return shown
+
+
+COUNT = 3
+EVENTS = st.lists(
+    st.tuples(
+        st.integers(0, COUNT - 1),
+        st.one_of(st.integers(0, 20), st.booleans(), st.just(MAX_TIMESTAMP)),
+    ),
+    max_size=40,
+)
+
+
+@given(EVENTS)
+def test_watermark_of_channels_equals_a_naive_evaluation(events: list[Event]) -> None:
+    valve = WatermarkValve(COUNT)
+    assert followed(events, valve.watermark, valve.status) == naive(events, COUNT, True)
+
+
+@given(EVENTS)
+def test_watermark_of_inputs_equals_a_naive_evaluation(events: list[Event]) -> None:
+    combined = CombinedWatermark(COUNT)
+    assert followed(events, combined.watermark, combined.status) == naive(events, COUNT, False)
+
+
+@pytest.mark.parametrize("kind", [WatermarkValve, CombinedWatermark])
+def test_input_that_ends_leaves_time_to_idle_ones(
+    kind: type[WatermarkValve | CombinedWatermark],
+) -> None:
+    """FLINK-38477, which Flink has: whatever came after the pause was late."""
+    several = kind(3)
+    for number in range(3):
+        several.watermark(number, 10)
+    several.status(1, True)
+    assert several.watermark(0, MAX_TIMESTAMP) == ValveOutput()
+    assert several.status(2, True) == ValveOutput(None, True)
+    assert several.status(1, False) == ValveOutput(None, False)
+    assert several.watermark(1, 12) == ValveOutput(12)
+    assert several.watermark(1, MAX_TIMESTAMP) == ValveOutput(None, True)
+    assert several.watermark(2, MAX_TIMESTAMP) == ValveOutput(MAX_TIMESTAMP, False)
+
+
+def test_channel_that_was_idle_in_a_checkpoint_is_active_after_its_restore() -> None:
+    """Its writer begins anew as active, and does not say so."""
+    valve = WatermarkValve(1)
+    for element in given_again([Watermark(10), IDLE]):
+        if isinstance(element, Watermark):
+            valve.watermark(0, element.timestamp)
+        elif isinstance(element, WatermarkStatus):
+            valve.status(0, element.idle)
+    assert valve.watermark(0, 12) == ValveOutput(12)
