@@ -39,6 +39,9 @@ _OF_PROGRAM = (
 _OF_DATABASE_PROGRAM = frozenset({"ProgrammingError", "DataError", "NotSupportedError"})
 """Names of PEP 249 classes in every database library.
 They report a missing table or column, or a value that does not fit."""
+_OF_DATABASE_CONNECTION = frozenset({"OperationalError", "InterfaceError"})
+"""Names of PEP 249 classes that drivers raise for a lost or closed connection.
+Drivers are not imported, so a class counts only if one of its bases is named ``Error``."""
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 """Parts that differ between messages of the same error: addresses and numbers."""
 _LONGEST = 400
@@ -115,9 +118,17 @@ def _is_counted(error: BaseException) -> bool:
 
 
 def _is_of_surroundings(error: BaseException) -> bool:
-    """Return whether the surroundings of the program (disk, network, …) caused the error.
+    """Return whether the surroundings of the program (disk, network, database, …) caused the error.
     A program that raises a ValueError from such an error is not to blame."""
+    if _is_of_database_connection(error):
+        return True
     return isinstance(error, _OF_SURROUNDINGS) and not isinstance(error, _OF_MISSING_THINGS)
+
+
+def _is_of_database_connection(error: BaseException) -> bool:
+    names = [base.__name__ for base in type(error).__mro__]
+    known = (n for n in names if n in _OF_DATABASE_CONNECTION or n in _OF_DATABASE_PROGRAM)
+    return next(known, None) in _OF_DATABASE_CONNECTION and "Error" in names
 
 
 def _place_of(error: BaseException) -> str:

@@ -31,6 +31,16 @@ def caused(error: Exception, cause: Exception) -> Exception:
     return error
 
 
+Error = type("Error", (Exception,), {})
+"""Base class of a database driver, as in PEP 249."""
+DatabaseError = type("DatabaseError", (Error,), {})
+
+
+def of_driver(name: str, base: type = Error, *bases: type) -> Exception:
+    made: Exception = type(name, (base, *bases), {})("server closed the connection")
+    return made
+
+
 IN_OPERATOR = OperatorError("map", "1/2", "", "", "story")
 
 
@@ -77,6 +87,11 @@ def raised(error: Exception) -> BaseException:
         PermissionError("a"),
         UnicodeDecodeError("utf-8", b"a", 0, 1, "a"),
         type("ProgrammingError", (Exception,), {})("no such table"),
+        of_driver("NotSupportedError", DatabaseError),
+        of_driver("UndefinedTable", type(of_driver("ProgrammingError", DatabaseError))),
+        caused(KeyError("a"), of_driver("ProgrammingError", DatabaseError)),
+        of_driver("DataError", type(of_driver("InterfaceError")), ValueError),
+        caused(ValueError("a"), type("OperationalError", (Exception,), {})("of no driver")),
     ],
 )
 def test_errors_that_programs_make_are_known_again(error: Exception) -> None:
@@ -96,6 +111,12 @@ def test_errors_that_programs_make_are_known_again(error: Exception) -> None:
         caused(UnavailableError("no answer"), KeyError("a")),
         caused(ValueError("no price"), ConnectionResetError("a")),
         caused(LookupError("no price"), caused(ValueError("no answer"), TimeoutError("a"))),
+        of_driver("OperationalError", DatabaseError),
+        of_driver("AdminShutdown", type(of_driver("OperationalError", DatabaseError))),
+        of_driver("InterfaceError", Error, ValueError),
+        caused(LookupError("no price"), of_driver("OperationalError", DatabaseError)),
+        caused(OperatorError("map", "1/2", "", "", ""), of_driver("InterfaceError", Error)),
+        caused(ValueError("no price"), of_driver("InterfaceError", Error)),
     ],
 )
 def test_errors_that_may_be_of_the_moment_are_not(error: Exception) -> None:
