@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flinkray.rpc import EndpointSpec, RpcGateway, RpcService
+from flinkray.scheduler.job.coordinator_events import CoordinatorID
 from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
 
 
@@ -43,6 +44,10 @@ class CoordinatorProcess(ABC):
     """
     has_fixed_name = True
     """Whether the processes of all attempts under one JobMaster have the same name."""
+
+    def name_of(self, coordinator: CoordinatorID) -> str:
+        """Return the coordinator's name for log lines. The default is :attr:`title`."""
+        return self.title
 
     @abstractmethod
     def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:

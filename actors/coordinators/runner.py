@@ -215,7 +215,8 @@ class CoordinatorRunner:
         if running is not None and running.stop is None:
             del self._running[coordinator]
             self._unmonitor(running)
-            log.warning("%s: %s", coordinator, cause)
+            name = running.how.name_of(coordinator)
+            log.warning("%s (%s): %s", name, coordinator, cause)
             self._listener.coordinator_lost(coordinator, cause)
 
     # --- stopping ---------------------------------------------------------------------------------
@@ -239,20 +240,23 @@ class CoordinatorRunner:
         running.start.cancel()
         await asyncio.wait([running.start])
         if running.connected is not None:
-            await self._have_stopped(running.process, running.connected)
+            await self._have_stopped(coordinator, running, running.connected)
         else:
             await self._owner.rpc_service.kill(running.process)
         self._running.pop(coordinator, None)
         self._listener.coordinator_stopped(coordinator)
 
-    async def _have_stopped(self, process: str, connected: ConnectedCoordinator) -> None:
+    async def _have_stopped(
+        self, coordinator: CoordinatorID, running: _Running, connected: ConnectedCoordinator
+    ) -> None:
+        name, process = running.how.name_of(coordinator), running.process
         try:
             await connected.stop()
         except CoordinatorReplacedError as error:
-            log.warning("%s goes on: %s", process, error)
+            log.warning("%s (%s) goes on: %s", name, process, error)
             return
         except FlinkRayError as error:
-            log.warning("%s did not stop by itself: %s", process, error)
+            log.warning("%s (%s) did not stop by itself: %s", name, process, error)
         await self._owner.rpc_service.kill(process)
 
     async def kill_all(self) -> None:
@@ -261,15 +265,15 @@ class CoordinatorRunner:
         need time to clean up (:meth:`all_ended`), and coordinators that another owner may have
         taken over.
         """
-        running = list(self._running.values())
+        running = list(self._running.items())
         self._running.clear()
         if self._heartbeats is not None:
             self._heartbeats.stop()
-        for one in running:
+        for coordinator, one in running:
             self._unmonitor(one)
             one.start.cancel()
             if one.stop is None and one.how.outlives_its_job_master and one.connected is not None:
-                stop = self._have_stopped(one.process, one.connected)
+                stop = self._have_stopped(coordinator, one, one.connected)
                 one.stop = self._owner.create_task(stop, f"stop {one.process}")
             if one.stop is not None and one.how.ends_by_itself:
                 self._ending.append(one)

@@ -24,8 +24,8 @@ from flinkray.file_results import (
 )
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, Placement, RpcService
 from flinkray.rpc.time_limit import within
-from flinkray.scheduler.graph.job_graph import COORDINATED_KINDS, JobGraph
-from flinkray.scheduler.job.coordinator_events import CoordinatorInput
+from flinkray.scheduler.graph.job_graph import COORDINATED_KINDS, JobGraph, JobVertex
+from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorInput
 from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
 from flinkray.spark.gateway import (
     EPOCHS,
@@ -75,6 +75,12 @@ class SparkDriverProcess(CoordinatorProcess):
         self._graph = graph
         self._services = services
         self._factory = factory
+
+    def name_of(self, coordinator: CoordinatorID) -> str:
+        return f"{self.title} of {self._vertex(coordinator).name}"
+
+    def _vertex(self, coordinator: CoordinatorID) -> JobVertex:
+        return next(v for v in self._graph.vertices if v.vertex_id == coordinator.vertex_id)
 
     def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
         descriptor = self._descriptor(action, blob_server)
@@ -145,7 +151,7 @@ class SparkDriverProcess(CoordinatorProcess):
     ) -> SparkStageDescriptor:
         graph, coordinator = self._graph, action.coordinator
         assert action.graph_id is not None
-        vertex = next(v for v in graph.vertices if v.vertex_id == coordinator.vertex_id)
+        vertex = self._vertex(coordinator)
         savepoint = Configuration(graph.configuration).get(STATE_RECOVERY_PATH)
         of_cluster = self._services.configuration
         java_home = of_cluster.get(options.JAVA_HOME)

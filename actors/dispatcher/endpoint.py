@@ -230,7 +230,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             if job.outcome is not None:
                 self.create_task(self._clean_up(job))
             else:
-                log.info("job %s: looking for the JobMaster of a previous Dispatcher", job.job_id)
+                log.info("%s: looking for the JobMaster of a previous Dispatcher", job.text)
                 self._job_masters.watch(job, None)
                 self._cancelling.await_client(job)
         await self._leadership.confirm(self)
@@ -326,7 +326,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             raise refusal from error
         job.accepted.set_result(None)
         self._cancelling.await_client(job)
-        log.info("job %s (%s) accepted", job_id, job_graph.name)
+        log.info("%s accepted", job.text)
         self.create_task(self._job_masters.start(job))
 
     async def _leave_to_successor(self, error: FlinkRayError) -> None:
@@ -360,7 +360,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
         async def withdraw() -> None:
             await retry_until_done(
-                f"job {job.job_id} is refused: cannot remove its graph yet",
+                f"{job.text} is refused: cannot remove its graph yet",
                 lambda: self._graphs.remove_job_graph(job.job_id),
             )
             await self._forget_refused(job, refusal)
@@ -497,13 +497,13 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
                 try:
                     await self.cancel_job(job.job_id)
                 except FlinkRayError as error:
-                    log.warning("job %s cannot be cancelled: %s", job.job_id, error)
+                    log.warning("%s cannot be cancelled: %s", job.text, error)
         if running:
             ends = asyncio.wait([job.ended for job in running])
             with suppress(asyncio.TimeoutError):
                 await self.rpc_service.deadlines.within(grace, ends)
         for job in tuple(self._jobs.values()):
-            log.error("job %s did not end within %g s; it is killed", job.job_id, grace)
+            log.error("%s did not end within %g s; it is killed", job.text, grace)
             await self._job_masters.kill(job.job_id)
         await self.rpc_service.end_prestarted()
         manager = await self._services.connect_to_resource_manager()
@@ -548,9 +548,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         if self._gives_up_jobs:
             return
         if job_master_id is None:
-            log.info("job %s: it has no JobMaster: %s", job.job_id, reason)
+            log.info("%s: it has no JobMaster: %s", job.text, reason)
         else:
-            log.warning("job %s: its JobMaster died: %s", job.job_id, reason)
+            log.warning("%s: its JobMaster died: %s", job.text, reason)
             now = self.clock.time()
             end = job.deaths.one_more(reason, now, self.clock.monotonic())
             if end is not None:
@@ -564,7 +564,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         if job.job_master_id != job_master_id or job.ending is not None:
             return
         self._job_masters.forget(job)
-        log.error("job %s: its JobMaster cannot be started: %s", job.job_id, reason)
+        log.error("%s: its JobMaster cannot be started: %s", job.text, reason)
         await self._fail(job, f"its JobMaster cannot be started: {reason}")
 
     async def _fail(self, job: ManagedJob, why: str) -> None:
@@ -595,13 +595,13 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     async def _store(self, job: ManagedJob, outcome: ArchivedJob) -> None:
         await retry_until_done(
-            f"job {job.job_id}: cannot store how it ended yet",
+            f"{job.text}: cannot store how it ended yet",
             lambda: self._results.create_dirty_result(outcome),
         )
         job.outcome = outcome
         self._cancelling.has_ended(job)
         self._tell_end_later(job, outcome)
-        log.info("job %s ended: %s", job.job_id, outcome.result.status.name)
+        log.info("%s ended: %s", job.text, outcome.result.status.name)
 
     def _tell_end_later(self, job: ManagedJob, outcome: ArchivedJob) -> None:
         """Give clients the result after _CLEAN_UP_PATIENCE, even if the clean-up is not done."""

@@ -44,7 +44,7 @@ class JobBlobs:
             if graph.blobs:
                 missing = await self._server.retain(BlobOwner.of_job(graph.job_id), graph.blobs)
                 for key in missing:
-                    log.error("job %s: its blob %s is lost", graph.job_id, key)
+                    log.error("%s: its blob %s is lost", graph.text, key)
 
     async def retain_all(self, job_id: JobID) -> None:
         """Keep all blobs of a job until :meth:`delete`."""

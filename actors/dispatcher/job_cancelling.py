@@ -67,7 +67,7 @@ class JobCancelling:
         Otherwise the next Dispatcher would cancel a job that was reported as going on.
         """
         if job.job_id not in self._withdrawing:
-            name = f"job {job.job_id} is not cancelled"
+            name = f"{job.text} is not cancelled"
             work = retry_until_done(f"{name}: that is not stored yet", lambda: self._withdraw(job))
             task = self._withdrawing[job.job_id] = self._dispatcher.create_task(work, name)
             task.add_done_callback(lambda _: self._withdrawing.pop(job.job_id))
@@ -102,10 +102,10 @@ class JobCancelling:
         if job is None or job.graph.client is None or job.cancel_requested:
             return
         cause = ExceptionEntry(self._dispatcher.clock.time(), _without(job.graph.client))
-        log.warning("job %s: %s", job_id, cause.text)
+        log.warning("%s: %s", job.text, cause.text)
         self._dispatcher.create_task(
             retry_until_done(
-                f"job {job_id}: cannot be cancelled for its lost client yet",
+                f"{job.text}: cannot be cancelled for its lost client yet",
                 lambda: self.cancel(job, cause),
             ),
             f"cancel job {job_id} for its lost client",

@@ -41,7 +41,7 @@ async def forget_checkpoints(
         if directory is not None:
             await _delete(services.rpc_service, storage, directory)
     except (CheckpointStorageError, ConfigurationError) as error:
-        log.warning("job %s: something of its checkpoints stays: %s", graph.job_id, error)
+        log.warning("%s: something of its checkpoints stays: %s", graph.text, error)
     await services.high_availability.forget_checkpoints(graph.job_id)
 
 

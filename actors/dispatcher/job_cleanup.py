@@ -49,7 +49,7 @@ class JobCleanup:
             manager = await self._services.connect_to_resource_manager()
             await manager.release_job(job.job_id, self._dispatcher_id, reason)
 
-        name = f"job {job.job_id}"
+        name = job.text
         await retry_until_done(f"{name}: cannot give back its workers yet", release)
         await retry_until_done(
             f"{name}: cannot forget its checkpoints yet",

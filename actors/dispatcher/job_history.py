@@ -42,8 +42,8 @@ class JobHistory:
         self._capacity = configuration.get(options.JOB_STORE_MAX_CAPACITY)
         self._jobs: dict[JobID, ArchivedJob] = {}
         """The remembered jobs, in the order of their ends."""
-        self._forgotten: dict[JobID, None] = {}
-        """Forgotten jobs that are not shown any more but are still stored."""
+        self._forgotten: dict[JobID, str] = {}
+        """Names of forgotten jobs, which are not shown any more but are still stored."""
         self._timer: TimerHandle | None = None
         self._is_deleting = False
         self._is_due = False
@@ -112,7 +112,7 @@ class JobHistory:
             if number >= surplus and _end_time(job) > latest_end:
                 continue
             del self._jobs[job.job_id]
-            self._forgotten[job.job_id] = None
+            self._forgotten[job.job_id] = job.result.name
 
     async def _delete_forgotten(self) -> None:
         self._is_due = True
@@ -128,13 +128,13 @@ class JobHistory:
         """Try to delete every forgotten job.
         A job that cannot be deleted does not hold up the others.
         """
-        for job_id in tuple(self._forgotten):
+        for job_id, name in tuple(self._forgotten.items()):
             try:
                 # Data first: data of a job that is not stored any more would never be deleted.
                 await self._delete_data(job_id)
                 await self._store.remove_result(job_id)
             except (StoreError, OSError) as error:
-                log.warning("job %s cannot be deleted yet: %s", job_id, error)
+                log.warning("job %s (%s) cannot be deleted yet: %s", job_id, name, error)
                 continue
             self._forgotten.pop(job_id, None)
 

@@ -231,7 +231,7 @@ class JobMasterSupervision:
         if job is None or job.ending is not None or job.outcome is not None:
             return f"job {job_id} is not to be run by this cluster (any more)"
         if job.job_master_id not in (None, job_master_id):
-            return f"job {job_id} is led by {job.job_master_id}"
+            return f"{job.text} is led by {job.job_master_id}"
         return None
 
     @staticmethod
@@ -278,7 +278,7 @@ class JobMasterSupervision:
             try:
                 await job.gateway.cancel(self._dispatcher.fencing_token)
             except RpcError as error:
-                log.info("job %s: the JobMaster is not told to cancel: %s", job.job_id, error)
+                log.info("%s: the JobMaster is not told to cancel: %s", job.text, error)
                 return False
         return True
 

@@ -156,5 +156,5 @@ class JobQueries:
                 return await question(job.gateway)
             except RpcError as error:
                 # The JobMaster's death is being handled; until then answer with what is known here.
-                log.info("job %s: the JobMaster does not answer: %s", job.job_id, error)
+                log.info("%s: the JobMaster does not answer: %s", job.text, error)
         return None

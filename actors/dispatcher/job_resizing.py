@@ -92,7 +92,7 @@ class JobResizing:
         try:
             return dict(await job.gateway.request_max_parallelism())
         except (RpcError, JobStateError) as error:
-            log.info("job %s: how far it can grow is not known: %s", job.job_id, error)
+            log.info("%s: how far it can grow is not known: %s", job.text, error)
             return NOT_KNOWN
 
     async def _store(self, job: ManagedJob, changed: JobGraph) -> None:
@@ -107,7 +107,7 @@ class JobResizing:
             if job.outcome is None:
                 stored = job.stored()
                 await retry_until_done(
-                    f"job {job.job_id}: cannot take back its new parallelism yet",
+                    f"{job.text}: cannot take back its new parallelism yet",
                     lambda: self._graphs.put_job_graph(stored),
                 )
         job.resizing = None
@@ -119,7 +119,7 @@ class JobResizing:
         try:
             await job.gateway.resize(self._dispatcher.fencing_token, parallelism_bounds(job.graph))
         except RpcError as error:
-            log.info("job %s: the JobMaster is not told its bounds: %s", job.job_id, error)
+            log.info("%s: the JobMaster is not told its bounds: %s", job.text, error)
             return False
         return True
 

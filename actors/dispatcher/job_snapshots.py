@@ -64,7 +64,7 @@ class JobSnapshots:
                 except RpcError as error:
                     if not (error.retryable or isinstance(error, FencingTokenError)):
                         raise
-                    log.info("job %s: no %s yet: %s", job.job_id, request.kind.value, error)
+                    log.info("%s: no %s yet: %s", job.text, request.kind.value, error)
             await self._dispatcher.rpc_service.pause(_RETRY_DELAY)
         return taken_at_the_end(job.outcome.result, request)
 
@@ -144,7 +144,7 @@ class JobSnapshots:
             try:
                 return await job.gateway.request_savepoint_in_use() == location
             except (RpcError, JobStateError) as error:
-                log.info("job %s: which savepoint it needs is not known: %s", job.job_id, error)
+                log.info("%s: which savepoint it needs is not known: %s", job.text, error)
         given = Configuration(job.graph.configuration).get(STATE_RECOVERY_PATH)
         return job.job_id == taken_of or (given is not None and metadata_path(given) == location)
 

@@ -83,6 +83,11 @@ class ManagedJob:
     def job_id(self) -> JobID:
         return self.graph.job_id
 
+    @property
+    def text(self) -> str:
+        """``job <id> (<name>)``, for log lines."""
+        return self.graph.text
+
     def stored(self, **changes: Any) -> StoredJob:
         """Return the record that is stored until the job has ended.
         *changes* are new values of fields that are stored before they are set here.

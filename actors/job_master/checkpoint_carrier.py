@@ -82,7 +82,7 @@ class CheckpointCarrier:
         self._stored = StoredCheckpoints(
             job_master, services, graph, told=self._tell, on_fenced=self._replaced
         )
-        self._orders = CheckpointOrders(job_master, graph.job_id, task_executors, told=self._tell)
+        self._orders = CheckpointOrders(job_master, graph, task_executors, told=self._tell)
         self._requests: dict[int, asyncio.Future[act.SnapshotFinished]] = {}
         self._last_request = 0
         self._recovered: asyncio.Future[None] = job_master.rpc_service.loop.create_future()

@@ -13,9 +13,10 @@ from flinkray.core.errors import (
     RpcConnectionError,
     RpcTimeoutError,
 )
-from flinkray.core.ids import JobID, JobMasterId
+from flinkray.core.ids import JobMasterId
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints.messages import TriggerCheckpoint
+from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job.job_scheduler_actions import OrderCheckpoint
 from flinkray.scheduler.job.transitions import CheckpointAnswered
 
@@ -39,14 +40,14 @@ class CheckpointOrders:
     def __init__(
         self,
         job_master: FencedRpcEndpoint[JobMasterId],
-        job_id: JobID,
+        graph: JobGraph,
         task_executors: TaskExecutorConnections,
         *,
         told: Callable[[CheckpointAnswered], None],
     ) -> None:
         """*told* is called with a decline for each task that did not get the order to begin."""
         self._job_master = job_master
-        self._job_id = job_id
+        self._graph = graph
         self._task_executors = task_executors
         self._told = told
 
@@ -63,19 +64,19 @@ class CheckpointOrders:
         while True:
             try:
                 executor = self._task_executors.get(resource_id)
-                await executor.order_checkpoint(self._job_id, token, order, action.attempts)
+                await executor.order_checkpoint(self._graph.job_id, token, order, action.attempts)
                 return
             except FlinkRayError as error:
                 cause = f"{resource_id} could not be told: {error}"
                 if isinstance(order, TriggerCheckpoint):
                     may_write = isinstance(error, _MAY_BE_REPEATED)
                     declined = [
-                        not_ready(self._job_id, order, attempt_id, cause, may_write=may_write)
+                        not_ready(self._graph.job_id, order, attempt_id, cause, may_write=may_write)
                         for attempt_id in action.attempts
                     ]
                     self._told(CheckpointAnswered(tuple(declined)))
                     return
-                log.info("job %s: of checkpoint %d, %s", self._job_id, order.checkpoint_id, cause)
+                log.info("%s: of checkpoint %d, %s", self._graph.text, order.checkpoint_id, cause)
                 if not isinstance(error, _MAY_BE_REPEATED):
                     return
             await self._job_master.rpc_service.pause(_RETRY_DELAY)

@@ -192,7 +192,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             random=lambda: int.from_bytes(random_bytes(6), "big") / 2**48,
         )
         heartbeat = heartbeat_settings(configuration)
-        self._leaders = JobMasterLeaders(self, self._job_id, services, listener=self)
+        self._leaders = JobMasterLeaders(self, self._graph, services, listener=self)
         self._overview_news = OverviewNews(self._scheduler, self._leaders.overview_changed)
         self._reconciliation = Reconciliation(self, self._job_id)
         ledger = SlotLedger()
@@ -267,7 +267,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             apply=self._apply,
             on_replaced=self._replaced,
         )
-        self._snapshots = SnapshotRequests(self, self._job_id, self._checkpoints)
+        self._snapshots = SnapshotRequests(self, self._graph, self._checkpoints)
         self._taking_over = TakingOver(
             self,
             self._scheduler,
@@ -276,14 +276,14 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._deployer,
             self._checkpoints,
             self._coordinators,
-            PastCoordinators(self, self._job_id, processes.source_enumerators),
+            PastCoordinators(self, self._graph, processes.source_enumerators),
             PastDrivers(
                 self,
                 self._graph,
                 processes.spark_drivers,
                 configuration.get(JOB_MASTER_TAKEOVER_REPORT_TIMEOUT),
             ),
-            PastCopies(self, self._job_id, self._task_executors),
+            PastCopies(self, self._graph, self._task_executors),
             self._sources,
             self._graph,
             configuration.get(JOB_MASTER_TAKEOVER_REPORT_TIMEOUT),
@@ -364,7 +364,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         super().on_fatal_error(error)
 
     def _replaced(self, reason: str) -> None:
-        log.warning("job %s: this JobMaster ends: %s", self._job_id, reason)
+        log.warning("%s: this JobMaster ends: %s", self._graph.text, reason)
         self._leadership.lose()
         self.close()
 
@@ -539,7 +539,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._when_decided(lambda: self._scheduler.cancel(self._now))
 
     def registration_rejected(self, rejection: RegistrationRejection) -> None:
-        log.warning("job %s: this JobMaster is not wanted: %s", self._job_id, rejection.reason)
+        log.warning("%s: this JobMaster is not wanted: %s", self._graph.text, rejection.reason)
         self.close()
 
     # --- TaskExecutors ----------------------------------------------------------------------------
@@ -548,7 +548,9 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self, job_id: JobID, report: TaskExecutorReport
     ) -> TaskExecutorToJobMasterRegistrationSuccess | RegistrationFailure | RegistrationRejection:
         if job_id != self._job_id:
-            return RegistrationRejection(f"this JobMaster runs job {self._job_id}, not {job_id}")
+            return RegistrationRejection(
+                f"this JobMaster runs {self._graph.text}, not job {job_id}"
+            )
         try:
             await self._slots.register(report)
         except RpcError as error:

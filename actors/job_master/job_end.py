@@ -30,6 +30,7 @@ async def report_end(
     texts.
     """
     job_id = result.job_id
+    job = f"job {job_id} ({result.name})"
     reductions = details.reductions()
     while True:
         try:
@@ -37,15 +38,15 @@ async def report_end(
             await dispatcher.job_reached_terminal_state(job_id, job_master_id, result, details)
             return True
         except FrameTooLargeError as error:
-            log.warning("job %s ends without all of its details: %s", job_id, error)
+            log.warning("%s ends without all of its details: %s", job, error)
             smaller = next(reductions, None)
             if smaller is not None:
                 details = smaller
                 continue
             result = result.shortened()
         except (JobNotFoundError, JobStateError) as error:
-            log.warning("job %s: its end is not wanted any more: %s", job_id, error)
+            log.warning("%s: its end is not wanted any more: %s", job, error)
             return False
         except FlinkRayError as error:
-            log.warning("job %s: cannot report its end yet: %s", job_id, error)
+            log.warning("%s: cannot report its end yet: %s", job, error)
         await services.rpc_service.pause(_RETRY_DELAY)

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 from flinkray.actors.gateways.stream_coordinator import KeptPiece
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import JobID, JobMasterId, ResourceID
+from flinkray.core.ids import JobMasterId, ResourceID
 from flinkray.rpc import FencedRpcEndpoint
+from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.shared.taking_over import JobNotes, TaskExecutorReport
 
 log = logging.getLogger(__name__)
@@ -34,13 +35,13 @@ class KeptCopy:
     def __init__(
         self,
         job_master: FencedRpcEndpoint[JobMasterId],
-        job_id: JobID,
+        graph: JobGraph,
         task_executors: TaskExecutorConnections,
         pieces: Callable[[], Iterable[KeptPiece]],
     ) -> None:
         """*pieces* returns everything that must be kept now, the notes last."""
         self._job_master = job_master
-        self._job_id = job_id
+        self._graph = graph
         self._task_executors = task_executors
         self._pieces = pieces
         self._places: tuple[ResourceID, ...] = ()
@@ -150,7 +151,7 @@ class KeptCopy:
                 # the keeper may have received it, and later pieces as well
                 except FlinkRayError as error:
                     log.info(
-                        "job %s: %s is told again what to keep: %s", self._job_id, keeper, error
+                        "%s: %s is told again what to keep: %s", self._graph.text, keeper, error
                     )
                     self._is_anew = True
                     await self._job_master.rpc_service.pause(_RETRY_DELAY)
@@ -167,8 +168,8 @@ class KeptCopy:
         executor, copy = self._task_executors.get(keeper), self._copies
         token = self._job_master.fencing_token
         for piece in untold:
-            if not await executor.keep(self._job_id, token, copy, piece):
-                log.info("job %s: %s keeps nothing for it", self._job_id, keeper)
+            if not await executor.keep(self._graph.job_id, token, copy, piece):
+                log.info("%s: %s keeps nothing for it", self._graph.text, keeper)
                 self._without_slots[keeper] = None
                 self._give_up_keeper()
                 return
@@ -181,9 +182,9 @@ class KeptCopy:
     async def _forget(self, other: ResourceID) -> None:
         try:
             executor = self._task_executors.get(other)
-            await executor.keep_no_more(self._job_id, self._job_master.fencing_token)
+            await executor.keep_no_more(self._graph.job_id, self._job_master.fencing_token)
         except FlinkRayError as error:
-            log.info("job %s: %s is told again to forget: %s", self._job_id, other, error)
+            log.info("%s: %s is told again to forget: %s", self._graph.text, other, error)
             await self._job_master.rpc_service.pause(_RETRY_DELAY)
         else:
             self._others.pop(other, None)

@@ -17,14 +17,14 @@ from flinkray.actors.shared.leader_connection import LeaderConnection
 from flinkray.actors.shared.settings import heartbeat_settings, registration_settings
 from flinkray.blob import blob_server_beside
 from flinkray.core.errors import FencingTokenError, RpcError
-from flinkray.core.ids import DispatcherId, JobID, JobMasterId, ResourceID, ResourceManagerId
+from flinkray.core.ids import DispatcherId, JobMasterId, ResourceID, ResourceManagerId
 from flinkray.rpc import (
     FencedRpcEndpoint,
     HeartbeatManager,
     RegistrationFailure,
     RegistrationRejection,
 )
-from flinkray.scheduler.graph.job_graph import ParallelismBounds
+from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
 
 log = logging.getLogger(__name__)
 
@@ -58,12 +58,12 @@ class JobMasterLeaders:
     def __init__(
         self,
         job_master: FencedRpcEndpoint[JobMasterId],
-        job_id: JobID,
+        graph: JobGraph,
         services: ClusterServices,
         listener: LeadersListener,
     ) -> None:
         self._job_master = job_master
-        self._job_id = job_id
+        self._graph = graph
         self._services = services
         self._resource_id = job_master_resource_id(
             job_master.rpc_service.process_name, job_master.fencing_token
@@ -78,7 +78,7 @@ class JobMasterLeaders:
             gateway=ResourceManagerGateway,
             token_type=ResourceManagerId,
             register=lambda manager: manager.register_job_master(
-                job_master.fencing_token, self._resource_id, job_master.address, job_id
+                job_master.fencing_token, self._resource_id, job_master.address, graph.job_id
             ),
             on_connected=self._resource_manager_connected,
             on_lost=self._resource_manager_lost,
@@ -138,10 +138,10 @@ class JobMasterLeaders:
         if manager is not None:
             try:
                 await manager.disconnect_job_master(
-                    self._job_id, self._job_master.fencing_token, "it stops"
+                    self._graph.job_id, self._job_master.fencing_token, "it stops"
                 )
             except RpcError as error:
-                log.info("job %s: no goodbye to the ResourceManager: %s", self._job_id, error)
+                log.info("%s: no goodbye to the ResourceManager: %s", self._graph.text, error)
 
     # --- the ResourceManager ----------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class JobMasterLeaders:
         self._resource_manager_heartbeats.monitor_target(
             response.resource_manager_resource_id,
             lambda _: manager.heartbeat_from_job_master(
-                self._job_id, self._job_master.fencing_token
+                self._graph.job_id, self._job_master.fencing_token
             ),
         )
         self._listener.resource_manager_connected(manager)
@@ -198,7 +198,7 @@ class JobMasterLeaders:
         self._is_answer_overtaken = False
         job_master = self._job_master
         return dispatcher.register_job_master(
-            self._job_id, job_master.fencing_token, job_master.address
+            self._graph.job_id, job_master.fencing_token, job_master.address
         )
 
     def bounds_told(self) -> None:
@@ -217,7 +217,7 @@ class JobMasterLeaders:
         self._dispatcher_heartbeats.monitor_target(
             response.dispatcher_resource_id,
             lambda _: dispatcher.heartbeat_from_job_master(
-                self._job_id, self._job_master.fencing_token, self._listener.overview_number
+                self._graph.job_id, self._job_master.fencing_token, self._listener.overview_number
             ),
         )
         if response.bounds:
@@ -242,10 +242,10 @@ class JobMasterLeaders:
     async def _tell_overview_changed(self, dispatcher: DispatcherGateway, number: int) -> None:
         try:
             await dispatcher.job_overview_changed(
-                self._job_id, self._job_master.fencing_token, number
+                self._graph.job_id, self._job_master.fencing_token, number
             )
         except RpcError as error:  # the next heartbeat reports it
-            log.info("job %s: the Dispatcher does not hear of a change: %s", self._job_id, error)
+            log.info("%s: the Dispatcher does not hear of a change: %s", self._graph.text, error)
 
     def refuse_other_dispatchers(self, dispatcher_id: DispatcherId, method: str) -> None:
         """Raise FencingTokenError unless this Dispatcher is followed."""

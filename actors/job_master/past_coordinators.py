@@ -13,8 +13,9 @@ from flinkray.actors.gateways.stream_coordinator import (
     stream_coordinators_of_job,
 )
 from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError, RpcError
-from flinkray.core.ids import JobID, JobMasterId
+from flinkray.core.ids import JobMasterId
 from flinkray.rpc import FencedRpcEndpoint
+from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
 from flinkray.scheduler.shared.taking_over import JobNotes, SourceCoordinatorPlace
 
@@ -40,11 +41,11 @@ class PastCoordinators:
     def __init__(
         self,
         job_master: FencedRpcEndpoint[JobMasterId],
-        job_id: JobID,
+        graph: JobGraph,
         process: StreamCoordinatorProcess,
     ) -> None:
         self._job_master = job_master
-        self._job_id = job_id
+        self._graph = graph
         self._process = process
 
     async def adopt(self, place: SourceCoordinatorPlace, patience: float) -> Adopted | None:
@@ -76,11 +77,11 @@ class PastCoordinators:
                 if clock.monotonic() < deadline:
                     await self._job_master.rpc_service.pause(_ADOPTION_PAUSE)
                     continue
-                log.warning("job %s: %s", self._job_id, error)
+                log.warning("%s: %s", self._graph.text, error)
                 return None
             except RpcError as error:
                 log.warning(
-                    "job %s: the coordinator of its sources is lost: %s", self._job_id, error
+                    "%s: the coordinator of its sources is lost: %s", self._graph.text, error
                 )
                 return None
 
@@ -101,7 +102,7 @@ class PastCoordinators:
 
     async def _all(self) -> list[tuple[str, JobMasterId]]:
         """Return the coordinator processes, each with the JobMaster that has started it."""
-        prefix = stream_coordinators_of_job(self._job_id)
+        prefix = stream_coordinators_of_job(self._graph.job_id)
         names = await self._job_master.rpc_service.process_names(prefix)
         return [(name, JobMasterId.from_hex(name.removeprefix(prefix))) for name in names]
 
@@ -117,9 +118,9 @@ class PastCoordinators:
             connected, _ = await self._process.adopt(_address(name), owner)
             await connected.stop()
         except CoordinatorReplacedError as error:
-            log.info("%s goes on: %s", name, error)
+            log.info("%s: past coordinator %s goes on: %s", self._graph.text, name, error)
         except FlinkRayError as error:
-            log.info("%s is killed: %s", name, error)
+            log.info("%s: past coordinator %s is killed: %s", self._graph.text, name, error)
             await master.rpc_service.kill(name)
 
 

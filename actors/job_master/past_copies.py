@@ -10,8 +10,9 @@ from flinkray.actors.gateways.stream_coordinator import KeptPart
 from flinkray.actors.job_master.past_pools import Left, age_of, together
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import JobID, JobMasterId, ResourceID
+from flinkray.core.ids import JobMasterId, ResourceID
 from flinkray.rpc import FencedRpcEndpoint
+from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes, TaskExecutorReport
 
 log = logging.getLogger(__name__)
@@ -26,11 +27,11 @@ class PastCopies:
     def __init__(
         self,
         job_master: FencedRpcEndpoint[JobMasterId],
-        job_id: JobID,
+        graph: JobGraph,
         task_executors: TaskExecutorConnections,
     ) -> None:
         self._job_master = job_master
-        self._job_id = job_id
+        self._graph = graph
         self._task_executors = task_executors
 
     async def places(self) -> dict[ResourceID, str]:
@@ -56,7 +57,7 @@ class PastCopies:
         try:
             found = await asyncio.gather(*map(self._left_at, with_notes))
         except FlinkRayError as error:  # its copy may be the latest
-            log.warning("job %s: a TaskExecutor hands over nothing: %s", self._job_id, error)
+            log.warning("%s: a TaskExecutor hands over nothing: %s", self._graph.text, error)
             return None
         left = together(found)
         if left.notes is None or notes is None:
@@ -69,7 +70,7 @@ class PastCopies:
         finished: list[FinishedTask] = []
         parts: list[KeptPart] = []
         number, token = 0, self._job_master.fencing_token
-        while (piece := await executor.hand_over(self._job_id, token, number)) is not None:
+        while (piece := await executor.hand_over(self._graph.job_id, token, number)) is not None:
             finished += piece.finished
             if piece.part is not None:
                 parts.append(piece.part)

@@ -51,16 +51,15 @@ class PastDrivers:
         """*patience*: seconds that each driver may take to answer."""
         self._patience = patience
         self._job_master = job_master
-        self._job_id = graph.job_id
-        self._has_stages = graph.has_coordinated_vertices
+        self._graph = graph
         self._process = process
         self._others: set[str] = set()
 
     async def adopt(self, notes: JobNotes | None) -> dict[JobVertexID, AdoptedDriver]:
         """Take over the drivers that are named in *notes* and answer. Returns them by vertex."""
-        if not self._has_stages:
+        if not self._graph.has_coordinated_vertices:
             return {}
-        prefix = spark_drivers_of_job(self._job_id)
+        prefix = spark_drivers_of_job(self._graph.job_id)
         self._others = set(await self._job_master.rpc_service.process_names(prefix))
         if notes is None:
             return {}
@@ -76,7 +75,7 @@ class PastDrivers:
         self, graph_id: ExecutionGraphID, attempt: CoordinatorAttempt
     ) -> AdoptedDriver | None:
         vertex_id, number = attempt.vertex_id, attempt.attempt_number
-        process = spark_driver_process(self._job_id, vertex_id, graph_id, number)
+        process = spark_driver_process(self._graph.job_id, vertex_id, graph_id, number)
         if process not in self._others:
             return None
         coordinator = CoordinatorID(CoordinatorKind.SPARK_DRIVER, vertex_id, number)
@@ -84,12 +83,18 @@ class PastDrivers:
         try:
             connected = await within(self._patience, adopting)
         except (FlinkRayError, asyncio.TimeoutError) as error:
-            log.warning("job %s: %s is lost: %r", self._job_id, process, error)
+            log.warning(
+                "%s: %s (%s) is lost: %r",
+                self._graph.text,
+                self._process.name_of(coordinator),
+                process,
+                error,
+            )
             return None
         return AdoptedDriver(coordinator, process, connected)
 
     async def end_others(self, kept: Collection[AdoptedDriver]) -> None:
         """Kill the drivers that :meth:`adopt` has found, except those in *kept*."""
         for process in sorted(self._others - {driver.process for driver in kept}):
-            log.info("%s is killed: it does not go on", process)
+            log.info("%s: %s is killed: it does not go on", self._graph.text, process)
             await self._job_master.rpc_service.kill(process)

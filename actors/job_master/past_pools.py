@@ -12,8 +12,9 @@ from flinkray.actors.gateways.job_processes import slot_pools_of_job
 from flinkray.actors.gateways.stream_coordinator import KeptPart
 from flinkray.actors.job_master.kept_parts import latest_parts
 from flinkray.core.errors import FlinkRayError, RpcError
-from flinkray.core.ids import AllocationID, JobID, JobMasterId
+from flinkray.core.ids import AllocationID, JobMasterId
 from flinkray.rpc import FencedRpcEndpoint
+from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.taking_over import NOT_DEPLOYED, FinishedTask, JobNotes
 from flinkray.scheduler.shared.tasks import unpack_numbers
@@ -39,9 +40,9 @@ class Left:
 class PastPools:
     """Asks the SlotPools of past JobMasters. Lives on the JobMaster's main thread."""
 
-    def __init__(self, job_master: FencedRpcEndpoint[JobMasterId], job_id: JobID) -> None:
+    def __init__(self, job_master: FencedRpcEndpoint[JobMasterId], graph: JobGraph) -> None:
         self._job_master = job_master
-        self._job_id = job_id
+        self._graph = graph
         self._of_no_use: list[str] = []
         """Pools to end as soon as our pool knows what they knew."""
         self._ended: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
@@ -50,7 +51,7 @@ class PastPools:
         """Ask all pools in one round, and return what they have left.
         A pool that does not answer counts as empty.
         """
-        prefix = slot_pools_of_job(self._job_id)
+        prefix = slot_pools_of_job(self._graph.job_id)
         names = await self._job_master.rpc_service.process_names(prefix)
         past = {name: JobMasterId.from_hex(name.removeprefix(prefix)) for name in names}
         answers = await asyncio.gather(*(self._left_by(*item) for item in past.items()))
@@ -69,7 +70,7 @@ class PastPools:
             parts = [await pool.hand_over_part(token, number) for number in range(left.parts)]
         # a required slot is accepted all the same when it is offered
         except FlinkRayError as error:
-            log.info("job %s: %s hands over nothing: %s", self._job_id, name, error)
+            log.info("%s: %s hands over nothing: %s", self._graph.text, name, error)
             if isinstance(error, RpcError):  # its knowledge must not be used later
                 self._of_no_use.append(name)
             return None

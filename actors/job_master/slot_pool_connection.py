@@ -47,14 +47,20 @@ class SlotPoolConnection:
         self,
         owner: RpcEndpoint,
         arguments: SlotPoolArguments,
+        name: str,
         heartbeat: HeartbeatSettings,
         *,
         on_started: PoolStarted,
         on_lost: Callable[[str], None],
     ) -> None:
-        """*on_lost* is called when the pool has died. The caller must start the next pool."""
+        """Create the connection; :meth:`start` starts a pool.
+
+        *name*: the pool in log lines. *on_lost* is called when the pool has died. The caller must
+        start the next pool.
+        """
         self._owner = owner
         self._arguments = arguments
+        self._name = name
         self._heartbeat_settings = heartbeat
         self._on_started = on_started
         self._on_lost = on_lost
@@ -73,10 +79,6 @@ class SlotPoolConnection:
     def gateway(self) -> SlotPoolGateway | None:
         """Gateway of the pool. None: there is no pool, or it has not taken :meth:`restore` yet."""
         return self._pool if self._held is None else None
-
-    @property
-    def _name(self) -> str:
-        return f"the SlotPool of job {self._arguments.job_id}"
 
     @property
     def _process(self) -> str:

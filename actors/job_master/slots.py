@@ -97,6 +97,7 @@ class JobMasterSlots:
                 arguments.job_master_id,
                 job_master.address,
             ),
+            f"the SlotPool of {arguments.job_graph.text}",
             heartbeat,
             on_started=self._pool_started,
             on_lost=self._pool_lost,
@@ -104,11 +105,11 @@ class JobMasterSlots:
         self._has_predecessors = arguments.has_predecessors
         self._handed_over: tuple[AllocationID, ...] = ()
         """Allocations that the pools of past JobMasters have handed over."""
-        self._past = PastPools(job_master, arguments.job_graph.job_id)
+        self._past = PastPools(job_master, arguments.job_graph)
         past = self._past if self._has_predecessors else None
         self.kept_copy = KeptCopy(
             job_master,
-            arguments.job_graph.job_id,
+            arguments.job_graph,
             task_executors,
             lambda: self.notes.in_pieces(self.kept_parts.all),
         )
@@ -303,8 +304,7 @@ class JobMasterSlots:
         """
         location = self._task_executors.location(resource_id)
         if self.pool.gateway is None:
-            job_id = self._graph.job_id
-            raise RecipientUnreachableError(f"job {job_id} has no SlotPool at present")
+            raise RecipientUnreachableError(f"{self._graph.text} has no SlotPool at present")
         self._offers_in_flight[resource_id] += 1
         self.ledger.offered(offers)
         try:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken, SnapshotType
 from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
 from flinkray.core.errors import FlinkRayError, RecipientUnreachableError
-from flinkray.core.ids import JobID, JobMasterId, TriggerID
+from flinkray.core.ids import JobMasterId, TriggerID
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints.actions import SnapshotFinished
 from flinkray.scheduler.checkpoints.errors import CheckpointError, CheckpointFailureReason
@@ -20,6 +20,7 @@ from flinkray.scheduler.checkpoints.properties import (
     savepoint,
     synchronous_savepoint,
 )
+from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
 
@@ -62,11 +63,11 @@ class SnapshotRequests:
     def __init__(
         self,
         job_master: FencedRpcEndpoint[JobMasterId],
-        job_id: JobID,
+        graph: JobGraph,
         checkpoints: CheckpointCarrier,
     ) -> None:
         self._job_master = job_master
-        self._job_id = job_id
+        self._graph = graph
         self._checkpoints = checkpoints
         self._working: OrderedDict[TriggerID, asyncio.Task[SnapshotTaken | FlinkRayError]]
         self._working = OrderedDict()
@@ -112,7 +113,7 @@ class SnapshotRequests:
         try:
             return await self._take(request)
         except FlinkRayError as error:
-            log.warning("job %s: %s failed: %s", self._job_id, request.kind.value, error)
+            log.warning("%s: %s failed: %s", self._graph.text, request.kind.value, error)
             return error
 
     async def _take(self, request: SnapshotRequest) -> SnapshotTaken:
@@ -140,8 +141,8 @@ class SnapshotRequests:
             await self._checkpoints.until_end_is_stored()
         if taken.without_uid and directory is not None:
             log.warning(
-                "job %s: savepoint %s has state of operators without a uid: %s",
-                self._job_id,
+                "%s: savepoint %s has state of operators without a uid: %s",
+                self._graph.text,
                 taken.path,
                 ", ".join(map(repr, taken.without_uid)),
             )

@@ -108,7 +108,7 @@ class StoredCheckpoints:
         self._job_master = job_master
         self._service = job_master.rpc_service
         self._storage_of_users = UserStorage(self._service)
-        self._job_id = graph.job_id
+        self._graph = graph
         self._told = told
         self._on_fenced = on_fenced
         self._is_fenced = False
@@ -145,10 +145,10 @@ class StoredCheckpoints:
         except FlinkRayError as error:
             if isinstance(error, CheckpointStoreFencedError):
                 raise
-            raise CheckpointsLostError(self._job_id, str(error)) from error
+            raise CheckpointsLostError(self._graph.job_id, str(error)) from error
         if found.is_last_unreadable:
             raise CheckpointsLostError(
-                self._job_id,
+                self._graph.job_id,
                 f"{found.unreadable[-1]}; it is the last one.  Start the job anew from a "
                 f"checkpoint in {self._storage.directory}",
             )
@@ -161,7 +161,7 @@ class StoredCheckpoints:
             if checkpoint is not None:
                 recovered.append(checkpoint)
         if recovered:
-            log.info("job %s goes on from %s", self._job_id, without_secrets(recovered[-1].path))
+            log.info("%s goes on from %s", self._graph.text, without_secrets(recovered[-1].path))
         return tuple(recovered)
 
     async def begun_after(self, checkpoint_id: int, most: int) -> dict[int, str]:
@@ -178,7 +178,7 @@ class StoredCheckpoints:
         except FlinkRayError as error:
             if isinstance(error, CheckpointStoreFencedError):
                 raise
-            raise CheckpointsLostError(self._job_id, str(error)) from error
+            raise CheckpointsLostError(self._graph.job_id, str(error)) from error
         first = max(checkpoint_id + 1, next_id - most)
         return {n: self._storage.checkpoint_directory(n) for n in range(first, next_id)}
 
@@ -194,15 +194,15 @@ class StoredCheckpoints:
             text = f"its checkpoint {pointer.checkpoint_id} cannot be read: {error}"
             if is_last:
                 raise CheckpointsLostError(
-                    self._job_id,
+                    self._graph.job_id,
                     f"{text}.  Start the job anew from another one in {self._storage.directory}",
                 ) from error
-            log.warning("job %s: %s; it is left alone", self._job_id, text)
+            log.warning("%s: %s; it is left alone", self._graph.text, text)
             return None
         return CompletedCheckpoint(metadata, self._properties_of(metadata), pointer.path)
 
     def _properties_of(self, metadata: CheckpointMetadata) -> CheckpointProperties:
-        is_own = metadata.kind is SnapshotKind.CHECKPOINT and metadata.job_id == self._job_id
+        is_own = metadata.kind is SnapshotKind.CHECKPOINT and metadata.job_id == self._graph.job_id
         return self._of_job if is_own else savepoint()
 
     def add_restored(self, action: AddRestoredSavepoint) -> None:
@@ -227,7 +227,7 @@ class StoredCheckpoints:
         async with self._in_order:
             what = f"keep savepoint {without_secrets(checkpoint.path)}"
             await self._insist(what, lambda: self._ids.set_count(checkpoint_id + 1))
-            pointer = CompletedCheckpointPointer(self._job_id, checkpoint_id, checkpoint.path)
+            pointer = CompletedCheckpointPointer(self._graph.job_id, checkpoint_id, checkpoint.path)
             await self._insist(what, lambda: self._pointers.add(pointer))
 
     # --- a checkpoint -----------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class StoredCheckpoints:
         target = request.target_directory or self._savepoints
         if target is None:
             raise JobError(
-                self._job_id,
+                self._graph.job_id,
                 "it is not said where the savepoint is to be: name a directory, or set "
                 f"{SAVEPOINT_DIR.key}",
             )
@@ -283,9 +283,9 @@ class StoredCheckpoints:
         if attempt > 1:
             name += f"-{attempt}"
         try:
-            return savepoint_directory(target, self._job_id, name)
+            return savepoint_directory(target, self._graph.job_id, name)
         except ValueError as error:
-            raise JobError(self._job_id, f"{target!r} is no directory: {error}") from error
+            raise JobError(self._graph.job_id, f"{target!r} is no directory: {error}") from error
 
     def store(self, action: StoreCheckpoint) -> None:
         """Begin to store a checkpoint. Reports CheckpointIsStored or CheckpointIsNotStored."""
@@ -306,7 +306,7 @@ class StoredCheckpoints:
             self._told(CheckpointIsNotStored(action, str(error)))
             return
         if action.properties.is_recovered_from:
-            pointer = CompletedCheckpointPointer(self._job_id, checkpoint_id, path)
+            pointer = CompletedCheckpointPointer(self._graph.job_id, checkpoint_id, path)
             await self._insist(what, lambda: self._pointers.add(pointer))
         self._told(CheckpointIsStored(action, path))
 
@@ -339,7 +339,7 @@ class StoredCheckpoints:
             try:
                 await self._discard(action)
             except (StoreError, CheckpointStorageError) as error:
-                log.warning("job %s: what is not needed any more stays: %s", self._job_id, error)
+                log.warning("%s: what is not needed any more stays: %s", self._graph.text, error)
         self._discarding = None
 
     async def _discard(self, action: Discard) -> None:
@@ -390,7 +390,7 @@ class StoredCheckpoints:
                 await self._try("forget the count of checkpoints", self._ids.discard, PATIENCE)
             await self._delete(lambda: _remove_empty(shared, directory))
         except (StoreError, CheckpointStorageError) as error:
-            log.warning("job %s: something of its checkpoints stays: %s", self._job_id, error)
+            log.warning("%s: something of its checkpoints stays: %s", self._graph.text, error)
         except CheckpointStoreFencedError as error:
             self._fenced(error)
 
@@ -412,7 +412,7 @@ class StoredCheckpoints:
             except (StoreError, CheckpointStorageError) as error:
                 if not error.retryable or now() >= deadline:
                     raise
-                log.warning("job %s: cannot %s yet: %s", self._job_id, what, error)
+                log.warning("%s: cannot %s yet: %s", self._graph.text, what, error)
             await self._service.pause(_RETRY_DELAY)
 
     def _create_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -429,7 +429,7 @@ class StoredCheckpoints:
 
     def _fenced(self, error: CheckpointStoreFencedError) -> None:
         if self._is_forgotten:  # it was begun before the job was over
-            log.info("job %s: what came too late is left: %s", self._job_id, error)
+            log.info("%s: what came too late is left: %s", self._graph.text, error)
         elif not self._is_fenced:
             self._is_fenced = True
             self._on_fenced(str(error))

@@ -136,7 +136,7 @@ class TakingOver:
             kept = self._decide(
                 left, adopted, drivers, begun, has_all=has_all, is_copy=is_copy and has_all
             )
-        log.info("job %s: %s, after %s", self._graph.job_id, self._scheduler.status.name, steps)
+        log.info("%s: %s, after %s", self._graph.text, self._scheduler.status.name, steps)
         self._reconciliation.is_over()
         ending = self._past_coordinators.end_others(self._sources.owner)
         self._job_master.create_task(ending, "end past coordinators")

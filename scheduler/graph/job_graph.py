@@ -377,6 +377,11 @@ class JobGraph:
     """Configuration of checkpoints; None: neither checkpoints nor savepoints are taken."""
 
     @property
+    def text(self) -> str:
+        """``job <id> (<name>)``, for log lines and errors."""
+        return f"job {self.job_id} ({self.name})"
+
+    @property
     def blobs(self) -> tuple[BlobKey, ...]:
         """Keys of the blobs that the graph refers to; the job owns these blobs."""
         codes = [vertex.invokable.code for vertex in self.vertices]

@@ -54,6 +54,7 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
         pool = SlotPoolConnection(
             self,
             arguments,
+            "the SlotPool",
             HEARTBEAT,
             on_started=lambda *, is_first: None,
             on_lost=lambda _: None,

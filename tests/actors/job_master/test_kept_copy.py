@@ -13,6 +13,7 @@ from flinkray.actors.job_master.task_executor_connections import TaskExecutorCon
 from flinkray.core.errors import RpcTimeoutError
 from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, ResourceID, WorkerGroupId
 from flinkray.rpc import FencedRpcEndpoint, HeartbeatSettings, LocalNetwork, LocalRpcService
+from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.taking_over import JobNotes, TaskExecutorReport
 from flinkray.scheduler.shared.tasks import pack_numbers
@@ -21,6 +22,7 @@ from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import number
 
 JOB, TOKEN = number(JobID, 1), number(JobMasterId, 1)
+GRAPH = JobGraph(JOB, "a job", ())
 PART = KeptPart(None, 0, 3)
 
 
@@ -94,11 +96,11 @@ class Keeping:
         self.notes = notes(1)
         self.copy = KeptCopy(
             self.master,
-            JOB,
+            GRAPH,
             self.connections,
             lambda: (KeptPiece(part=PART), KeptPiece(notes=self.notes)),
         )
-        self.past = PastCopies(self.master, JOB, self.connections)
+        self.past = PastCopies(self.master, GRAPH, self.connections)
 
     async def begin(self, *with_notes: Holder) -> None:
         """All register, these with notes of an earlier JobMaster."""

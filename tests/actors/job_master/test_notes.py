@@ -17,6 +17,7 @@ from flinkray.actors.job_master.task_executor_connections import TaskExecutorCon
 from flinkray.core.errors import RpcConnectionError, RpcTimeoutError
 from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, ResourceID, WorkerGroupId
 from flinkray.rpc import FencedRpcEndpoint, HeartbeatSettings, LocalNetwork, LocalRpcService
+from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.taking_over import JobNotes, SourceCoordinatorPlace
 from flinkray.testing import TestingGateway
@@ -24,6 +25,7 @@ from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import number
 
 TOKEN = number(JobMasterId, 1)
+GRAPH = JobGraph(number(JobID, 1), "a job", ())
 
 
 class Noting:
@@ -43,18 +45,16 @@ class Noting:
         self.coordinator = TestingGateway(StreamCoordinatorGateway)
         self.coordinator.on(StreamCoordinatorGateway.note).calling(self._keep)
         self.coordinator.start(LocalRpcService("StreamCoordinator", network), "streams")
-        self.past = PastPools(self.job_master, number(JobID, 1))
+        self.past = PastPools(self.job_master, GRAPH)
         past = self.past if has_predecessors else None
         self.connections = connections = TaskExecutorConnections(
             self.job_master,
-            number(JobID, 1),
+            GRAPH.job_id,
             HeartbeatSettings(),
             allocations=lambda _: (),
             on_lost=lambda *_: None,
         )
-        self.copy = KeptCopy(
-            self.job_master, number(JobID, 1), connections, lambda: self.notes.in_pieces(())
-        )
+        self.copy = KeptCopy(self.job_master, GRAPH, connections, lambda: self.notes.in_pieces(()))
         self.notes = NotesForSuccessor(self.job_master, self._tell, past, self.copy)
 
     def _tell(self, call: Call) -> None:

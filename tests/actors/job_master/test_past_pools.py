@@ -23,6 +23,7 @@ from flinkray.core.ids import (
     WorkerGroupId,
 )
 from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
+from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.taking_over import NOT_DEPLOYED, FinishedTask, JobNotes
@@ -58,7 +59,7 @@ class Successor:
         service = LocalRpcService("JobMaster", network)
         job_master = FencedRpcEndpoint[JobMasterId](service, "jobmaster", number(JobMasterId, 9))
         job_master.start()
-        self.past = PastPools(job_master, JOB)
+        self.past = PastPools(job_master, JobGraph(JOB, "a job", ()))
 
     def finds(self, n: int, left: HandedOver | Exception, *tasks: FinishedTask) -> str:
         """The pool of the n-th JobMaster; the name of its process."""
