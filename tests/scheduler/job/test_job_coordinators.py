@@ -7,8 +7,15 @@ from dataclasses import replace
 import pytest
 
 from flinkray.core.errors import IllegalTransitionError
+from flinkray.core.outlook import ProgramError
 from flinkray.rpc.wire import codec
-from flinkray.scheduler.graph.job_graph import STREAM, FixedDelayRestart, Invokable
+from flinkray.scheduler.graph.job_graph import (
+    STREAM,
+    ExponentialDelayRestart,
+    FixedDelayRestart,
+    Invokable,
+    RestartStrategy,
+)
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorFailure,
     CoordinatorID,
@@ -29,19 +36,20 @@ from tests.scheduler.graphs import job, python_vertex
 from tests.scheduler.tasks_under_test import TasksUnderTest
 
 FAILURE = CoordinatorFailure("OperatorError", "no such topic", "Traceback ...", is_user_error=True)
+FOR_EVER = ExponentialDelayRestart(initial_backoff=0.1, jitter_factor=0.0)
 
 
 def enumerators(number: int = 0) -> CoordinatorID:
     return CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, number)
 
 
-def streams(restarts: int = 5) -> TasksUnderTest:
+def streams(restarts: int = 5, strategy: RestartStrategy | None = None) -> TasksUnderTest:
     """A source of two subtasks and tasks that read it, all in one region."""
     source = replace(python_vertex("s", 2), invokable=Invokable(STREAM, b""))
     graph = job(
         vertices=(source, python_vertex("b", 1)),
         edges=["s -> b"],
-        restart_strategy=FixedDelayRestart(restarts, 1.0),
+        restart_strategy=strategy or FixedDelayRestart(restarts, 1.0),
     )
     return TasksUnderTest(graph)
 
@@ -146,6 +154,23 @@ def test_coordinator_that_fails_for_ever_fails_the_job_when_no_restart_is_left()
     assert tasks.ended is not None
     assert tasks.ended.result.status is JobStatus.FAILED
     assert len(only(tasks.log, StartCoordinator)) == 2
+
+
+def test_error_of_the_source_coordinator_counts_once_per_attempt() -> None:
+    tasks = streams(strategy=FOR_EVER).run()
+    failure = replace(FAILURE, program_error=ProgramError("KeyError at a.py:1: 'x'"))
+    for number in range(2):
+        for _ in range(3):
+            tasks.tell("coordinator_told", enumerators(number), failure)
+        assert tasks.status is JobStatus.RESTARTING
+        tasks.tell("coordinator_stopped", enumerators(number))
+        tasks.restart()
+        tasks.tell("coordinator_told", enumerators(number), failure)
+        assert (tasks.status, tasks.scheduler.restarts) == (JobStatus.RUNNING, number + 1)
+    tasks.tell("coordinator_told", enumerators(2), failure)
+    tasks.confirm_cancellations()
+    assert tasks.ended is not None
+    assert "3 attempts have ended with this error" in str(tasks.ended.result.failure)
 
 
 def test_no_task_is_deployed_before_the_source_coordinator_started() -> None:

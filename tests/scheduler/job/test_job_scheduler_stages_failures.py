@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flinkray.core.ids import ResourceID
-from flinkray.scheduler.graph.job_graph import FixedDelayRestart
+from flinkray.core.outlook import ProgramError
+from flinkray.scheduler.graph.job_graph import ExponentialDelayRestart, FixedDelayRestart
 from flinkray.scheduler.job.coordinator_events import SparkExecutors
 from flinkray.scheduler.job.job_scheduler_actions import (
     JobEnded,
@@ -276,3 +277,22 @@ def test_only_the_stage_that_failed_is_restarted() -> None:
     job.confirm_cancellations()
     job.delay_over()
     assert one(job.give(), StartCoordinator).coordinator == driver(1, second.vertex_id)
+
+
+def test_error_of_a_spark_driver_counts_once_per_attempt() -> None:
+    job = JobUnderTest(strategy=ExponentialDelayRestart(0.1, jitter_factor=0.0)).deploy()
+    failure = replace(FAILURE, program_error=ProgramError("KeyError at a.py:1: 'x'"))
+    for number in range(2):
+        job.started(number)
+        for _ in range(3):
+            job.says(failure, number)
+        assert job.status is JobStatus.RESTARTING
+        job.stopped(number)
+        job.restart()
+        job.says(failure, number)
+        assert (job.status, job.scheduler.restarts) == (JobStatus.RUNNING, number + 1)
+    job.started(2)
+    job.says(failure, 2)
+    job.stopped(2)
+    assert job.ended is not None
+    assert "3 attempts have ended with this error" in str(job.ended.result.failure)

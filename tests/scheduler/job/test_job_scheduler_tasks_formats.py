@@ -8,7 +8,13 @@ import pytest
 
 from flinkray.core.errors import AttemptDisposedError
 from flinkray.core.ids import ExecutionAttemptID
-from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph, MasterFormat
+from flinkray.core.outlook import ProgramError
+from flinkray.scheduler.graph.job_graph import (
+    ExponentialDelayRestart,
+    FixedDelayRestart,
+    JobGraph,
+    MasterFormat,
+)
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorFailure,
     CoordinatorID,
@@ -249,3 +255,32 @@ def test_unreachable_formats_coordinator_is_replaced_by_a_new_attempt() -> None:
     assert tasks.tell("coordinator_told", FORMATS, unreachable) == [StopCoordinator(FORMATS)]
     after = replace(FORMATS, attempt_number=1)
     assert tasks.tell("coordinator_stopped", FORMATS) == [StartCoordinator(after)]
+
+
+def test_error_of_the_formats_counts_once_per_attempt() -> None:
+    """Both formats fail alike in each attempt."""
+    made = MasterFormat(b"format", makes_splits=False, finalizes=True)
+    vertices = [python_vertex(name, 1, master_format=made) for name in "ab"]
+    strategy = ExponentialDelayRestart(0.1, jitter_factor=0.0)
+    tasks = TasksUnderTest(job(vertices=vertices, restart_strategy=strategy))
+    tasks.tell("start")
+    tasks.tell("coordinator_started", FORMATS)
+    for name in "ab":
+        tasks.tell("coordinator_told", FORMATS, FormatInitialized(vertex_id(name), ()))
+    tasks.give()
+    for number in range(3):
+        formats = replace(FORMATS, attempt_number=number)
+        tasks.finish("a1 b1")
+        if number:
+            tasks.tell("coordinator_started", formats)
+        assert tasks.status is JobStatus.RUNNING
+        for name in "abab":
+            error = ProgramError("KeyError at a.py:1: 'x'")
+            failed = FormatFailed(vertex_id(name), number + 1, "no", program_error=error)
+            tasks.tell("coordinator_told", formats, failed)
+        tasks.tell("coordinator_stopped", formats)
+        if number < 2:
+            assert (tasks.status, tasks.scheduler.restarts) == (JobStatus.RESTARTING, number + 1)
+            tasks.restart()
+    assert tasks.ended is not None
+    assert "3 attempts have ended with this error" in str(tasks.ended.result.failure)
