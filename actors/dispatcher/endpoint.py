@@ -213,6 +213,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             # a job with an unreadable record may have ended
             if not known and stored.job_id not in self._unreadable:
                 job = self._manage_stored(stored.graph, stored.start_time)
+                job.has_run = stored.has_run
                 job.cancel_requested = stored.cancel_requested
                 job.cancel_cause = stored.cancel_cause
 
@@ -522,10 +523,34 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         return await self._job_masters.register(job_id, job_master_id, job_master_address)
 
     async def heartbeat_from_job_master(
-        self, job_id: JobID, job_master_id: JobMasterId, overview_number: int
+        self,
+        job_id: JobID,
+        job_master_id: JobMasterId,
+        overview_number: int,
+        has_deployed: bool = False,
     ) -> None:
         self._job_masters.heartbeat(job_id, job_master_id)
         await self.job_overview_changed(job_id, job_master_id, overview_number)
+        job = self._jobs.get(job_id)
+        if has_deployed and job is not None and job.job_master_id == job_master_id:
+            self._note_that_it_has_run(job)
+
+    def _note_that_it_has_run(self, job: ManagedJob) -> None:
+        """Begin to store that the job has run, unless this is known.
+        If all masters of the job die, the next JobMaster then counts a restart. Heartbeats report
+        it, so a job that ends before the next heartbeat costs no write.
+        """
+        if job.has_run:
+            return
+        job.has_run = True
+
+        async def store() -> None:
+            async with job.storing:
+                if job.outcome is None:
+                    await self._graphs.put_job_graph(job.stored())
+
+        storing = retry_until_done(f"{job.text}: that it has run is not stored yet", store)
+        self.create_task(storing, f"store that job {job.job_id} has run")
 
     async def job_overview_changed(
         self, job_id: JobID, job_master_id: JobMasterId, overview_number: int

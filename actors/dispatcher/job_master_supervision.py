@@ -104,7 +104,7 @@ class JobMasterSupervision:
             name=job_master_process(job.job_id),
             factory=self._factory,
             arguments=JobMasterArguments(
-                self._cluster, job.graph, job_master_id, job.has_had_job_masters
+                self._cluster, job.graph, job_master_id, job.has_had_job_masters, job.has_run
             ),
             detached=True,
             may_take_over=True,

@@ -67,6 +67,8 @@ class ManagedJob:
     watch: TerminationWatch | None = None
     has_had_job_masters: bool = False
     """Whether an earlier JobMaster may have left processes: a SlotPool outlives its JobMaster."""
+    has_run: bool = False
+    """Whether a JobMaster has told this Dispatcher or an earlier one that it has deployed tasks."""
     cancel_requested: bool = False
     cancel_cause: ExceptionEntry | None = None
     """Why the job is cancelled, if no client has requested the cancellation."""
@@ -92,7 +94,9 @@ class ManagedJob:
         """Return the record that is stored until the job has ended.
         *changes* are new values of fields that are stored before they are set here.
         """
-        stored = StoredJob(self.graph, self.start_time, self.cancel_requested, self.cancel_cause)
+        stored = StoredJob(
+            self.graph, self.start_time, self.cancel_requested, self.cancel_cause, self.has_run
+        )
         return replace(stored, **changes)
 
     @property

@@ -206,10 +206,15 @@ class DispatcherGateway(FencedRpcGateway):
     @abstractmethod
     @oneway
     async def heartbeat_from_job_master(
-        self, job_id: JobID, job_master_id: JobMasterId, overview_number: int
+        self,
+        job_id: JobID,
+        job_master_id: JobMasterId,
+        overview_number: int,
+        has_deployed: bool = False,
     ) -> None:
         """Receive a JobMaster's heartbeat.
         *overview_number*: overviews of the job with a smaller number are outdated.
+        *has_deployed*: whether the JobMaster has deployed or adopted tasks of the job.
         """
 
     @abstractmethod

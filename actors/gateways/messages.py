@@ -146,6 +146,8 @@ class JobMasterArguments:
     job_master_id: JobMasterId
     has_predecessors: bool = False
     """Whether SlotPools of past JobMasters of the job may exist."""
+    has_run: bool = False
+    """Whether a past JobMaster is known to have deployed tasks of the job."""
 
 
 @message
@@ -160,7 +162,7 @@ class SlotPoolArguments:
     """Number of the pool among its JobMaster's SlotPools, from 1."""
 
 
-@stored("StoredJob")
+@stored("StoredJob", version=2, migrations={1: with_defaults})
 @message
 class StoredJob:
     """An accepted job. The Dispatcher keeps it in the JobGraphStore until the job has ended."""
@@ -172,6 +174,8 @@ class StoredJob:
     """Whether a client was told that the job will be cancelled."""
     cancel_cause: ExceptionEntry | None = None
     """Why the job is cancelled, if no client has requested the cancellation."""
+    has_run: bool = False
+    """Whether a JobMaster has told the Dispatcher that it has deployed tasks of the job."""
 
     @property
     def job_id(self) -> JobID:

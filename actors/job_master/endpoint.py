@@ -288,6 +288,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._graph,
             configuration.get(JOB_MASTER_TAKEOVER_REPORT_TIMEOUT),
             configuration.get(JOB_MASTER_TAKEOVER_TIMEOUT),
+            has_run=arguments.has_run,
             apply=self._apply,
         )
         self._has_predecessors = arguments.has_predecessors
@@ -531,6 +532,10 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     @property
     def overview_number(self) -> int:
         return self._overview_news.number
+
+    @property
+    def has_deployed(self) -> bool:
+        return self._scheduler.has_deployed
 
     def bounds_changed(self, bounds: tuple[ParallelismBounds, ...]) -> None:
         self._when_decided(lambda: self._scheduler.resize(bounds, self._now))

@@ -42,6 +42,10 @@ class LeadersListener(Protocol):
     def overview_number(self) -> int:
         """Number of the overview. Overviews of the job with a smaller number are outdated."""
 
+    @property
+    def has_deployed(self) -> bool:
+        """Whether the JobMaster has deployed or adopted tasks of the job."""
+
     def bounds_changed(self, bounds: tuple[ParallelismBounds, ...]) -> None:
         """The Dispatcher has sent the parallelism bounds of an elastic job's vertices."""
 
@@ -217,7 +221,10 @@ class JobMasterLeaders:
         self._dispatcher_heartbeats.monitor_target(
             response.dispatcher_resource_id,
             lambda _: dispatcher.heartbeat_from_job_master(
-                self._graph.job_id, self._job_master.fencing_token, self._listener.overview_number
+                self._graph.job_id,
+                self._job_master.fencing_token,
+                self._listener.overview_number,
+                self._listener.has_deployed,
             ),
         )
         if response.bounds:

@@ -64,12 +64,14 @@ class TakingOver:
         patience: float,
         longest: float,
         *,
+        has_run: bool,
         apply: Callable[[list[JobSchedulerAction]], None],
     ) -> None:
         """Create the object; :meth:`run` does the work.
 
         *patience*: seconds to wait for a process that does not answer. *longest*: seconds to wait
-        for the reports of TaskExecutors that answer. *apply* carries out the actions that follow.
+        for the reports of TaskExecutors that answer. *has_run*: whether the Dispatcher knows that
+        tasks of the job were deployed. *apply* carries out the actions that follow.
         """
         self._job_master = job_master
         self._scheduler = scheduler
@@ -85,6 +87,7 @@ class TakingOver:
         self._graph = graph
         self._patience = patience
         self._longest = longest
+        self._has_run = has_run
         self._apply = apply
 
     def reported(self, report: TaskExecutorReport) -> None:
@@ -219,7 +222,14 @@ class TakingOver:
             notes = replace(notes, source_coordinator=place)
         reports = self._reconciliation.reports
         actions = self._scheduler.take_over(
-            notes, left.finished, reports, self._now, begun, drivers.keys(), is_copy=is_copy
+            notes,
+            left.finished,
+            reports,
+            self._now,
+            begun,
+            drivers.keys(),
+            is_copy=is_copy,
+            has_run=self._has_run,
         )
         for report in reports:
             self._deployer.adopted(report.location.resource_id, self._that_go_on(report))

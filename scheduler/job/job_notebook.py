@@ -84,6 +84,11 @@ class JobNotebook:
         """Request that the notes are stored again, whether or not they have changed."""
         self._is_new = True
 
+    @property
+    def has_deployed(self) -> bool:
+        """Whether any attempt of the execution graph was deployed, or was adopted."""
+        return any(self._attempts)
+
     def take(self) -> JobNotes | None:
         """The notes, if they must be stored again; None if they have not changed."""
         if not self._is_new:

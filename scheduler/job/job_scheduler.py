@@ -365,6 +365,7 @@ class JobScheduler:
         coordinated: Collection[JobVertexID] = (),
         *,
         is_copy: bool = False,
+        has_run: bool = False,
     ) -> list[JobSchedulerAction]:
         """Take over running tasks from an earlier JobMaster.  Call this in place of ``start``.
         Deployed attempts that are missing or contradict the notes fail together, as one event.  If
@@ -382,6 +383,8 @@ class JobScheduler:
                 obey this JobMaster.  Further events of these coordinators follow after this call.
             is_copy: only a TaskExecutor has the notes, and a later JobMaster may have had newer
                 notes.  All noted attempts must be present, and in the last complete checkpoint.
+            has_run: tasks of the job were deployed at some time.  Without notes, the job then
+                restarts, even if nothing else tells of these tasks.
         """
         if self._job.is_ending:
             return []
@@ -393,7 +396,8 @@ class JobScheduler:
                 notes, finished, reports, now, begun_checkpoints, coordinated, is_copy=is_copy
             )
         except CannotTakeOverError as error:
-            has_run = self._checkpoints.has_completed or bool(begun_checkpoints)
+            has_run = has_run and notes is None
+            has_run = has_run or self._checkpoints.has_completed or bool(begun_checkpoints)
             return self._begin_anew(str(error), notes, reports, now, has_run=has_run)
         return self._work_on("take_over", now, step)
 
@@ -812,6 +816,11 @@ class JobScheduler:
             return None
         began = self._job.began_at
         return began if (at := self._checkpoints.last_triggered_at) is None else at
+
+    @property
+    def has_deployed(self) -> bool:
+        """Whether any task of the current execution graph was deployed, or was adopted."""
+        return self._outbox.notebook.has_deployed
 
     @property
     def restarts(self) -> int:

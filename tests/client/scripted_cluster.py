@@ -282,7 +282,11 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         raise AssertionError("there are no JobMasters")
 
     async def heartbeat_from_job_master(
-        self, job_id: JobID, job_master_id: JobMasterId, overview_number: int
+        self,
+        job_id: JobID,
+        job_master_id: JobMasterId,
+        overview_number: int,
+        has_deployed: bool = False,
     ) -> None:
         raise AssertionError("there are no JobMasters")
 

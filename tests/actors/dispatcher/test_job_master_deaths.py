@@ -1,11 +1,35 @@
-"""How often the JobMasters of a job may die."""
+"""How often the JobMasters of a job may die, and when the job has restarted with them."""
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from flinkray.actors.dispatcher.endpoint import Dispatcher
 from flinkray.actors.dispatcher.managed_job import JobMasterDeaths
+from flinkray.actors.gateways.messages import ClusterArguments
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.leadership import Leadership
+from flinkray.client.python_job import python_job
 from flinkray.core.config import Configuration
+from flinkray.core.errors import JobExecutionError
+from flinkray.core.ids import JobID
+from flinkray.ha import EmbeddedHaServices
+from flinkray.rpc import LocalNetwork, LocalRpcService
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.cluster_under_test import scripted_job
+from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.testing.waiting import eventually
+from tests.actors.bad_moments import NODE, RUNS, dispatcher_is_back, on_cluster, until_executing
+from tests.actors.chaos_cluster import ChaosCluster
+from tests.actors.dispatcher.test_past_dispatchers import LostDirectory
+
+PULSE = {"heartbeat.interval": "1 s", "heartbeat.timeout": "5 s"}
+HEARTBEATS = 3.0
+"""Seconds in which the Dispatcher hears of a JobMaster, and has stored what it has heard."""
 
 
 def deaths(most: int, interval: str = "100 s") -> JobMasterDeaths:
@@ -36,3 +60,74 @@ def test_failure_tells_number_of_deaths_last_cause_and_options(most: int, how_of
     assert text.startswith(f"its JobMaster died {how_often}, the last time: out of memory. ")
     assert "jobmaster.max-failovers" in text
     assert "jobmaster.failover-validity-interval" in text
+
+
+# --- in a cluster ---------------------------------------------------------------------------------
+
+
+async def take_over(cluster: ChaosCluster, job_id: JobID, *victims: str) -> None:
+    """Processes of these kinds die together, and the next JobMaster has decided what goes on."""
+    for kind in victims:
+        cluster.crash(kind)
+    await dispatcher_is_back(cluster)
+
+    async def is_decided() -> bool:
+        details = await cluster.details(job_id)
+        return bool(details.vertices) and details.status is JobStatus.RUNNING
+
+    await eventually(is_decided, 150, "another JobMaster")
+
+
+@pytest.mark.parametrize("others", [(), ("Dispatcher",)], ids=["", "with the Dispatcher"])
+@on_cluster(NODE, configuration=PULSE)
+async def test_restart_is_counted_when_all_masters_of_a_job_without_checkpoints_die(
+    cluster: ChaosCluster, others: tuple[str, ...]
+) -> None:
+    """The job began again, with attempt 0 and without a restart."""
+    job_id = await cluster.submit(scripted_job(RUNS, RUNS))
+    await until_executing(cluster, job_id)
+    await asyncio.sleep(HEARTBEATS)
+
+    await take_over(cluster, job_id, *others, "JobMaster", "SlotPool")
+    await until_executing(cluster, job_id)
+
+    details = await cluster.details(job_id)
+    assert details.restarts == 1
+    assert [e.attempt_number for v in details.vertices for e in v.executions] == [1, 1]
+
+
+@on_cluster(configuration=PULSE)
+async def test_job_that_never_got_slots_has_not_restarted_when_its_masters_die(
+    cluster: ChaosCluster,
+) -> None:
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await asyncio.sleep(HEARTBEATS)
+    await take_over(cluster, job_id, "JobMaster", "SlotPool")
+    details = await cluster.details(job_id)
+    assert (details.restarts, details.failovers) == (0, 1)
+
+
+@on_virtual_time
+async def test_job_that_ends_before_it_is_stored_that_it_has_run_is_not_stored_again(
+    tmp_path: Path,
+) -> None:
+    """The next Dispatcher would run it once more."""
+    service = LocalRpcService("Dispatcher", LocalNetwork())
+    storage = LostDirectory()
+    elections = EmbeddedHaServices(storage, service.executor)
+    arguments = ClusterArguments("test", {}, str(tmp_path))
+    services = replace(ClusterServices.create(service, arguments), high_availability=elections)
+    leadership = await Leadership.win(elections.get_dispatcher_leader_election())
+    dispatcher = Dispatcher(service, services, leadership)
+    await dispatcher.recover()
+    job = dispatcher._manage(python_job(lambda context: None), 0.0)
+
+    storage.is_lost = True
+    dispatcher._note_that_it_has_run(job)
+    await asyncio.sleep(1)
+    job.outcome = job.failed(JobExecutionError(job.job_id, "it broke"), 1.0)
+    storage.is_lost = False
+    await asyncio.sleep(1)
+
+    assert not (await dispatcher._graphs.recover_job_graphs()).records
+    await service.network.close()

@@ -149,7 +149,7 @@ def streaming_job() -> StoredJob:
     cause = ExceptionEntry(
         BEGIN + 1, "the client is lost", "Traceback ...", "vertex 1 (1/1)", "node-1", (together,)
     )
-    return StoredJob(graph, BEGIN, cancel_requested=True, cancel_cause=cause)
+    return StoredJob(graph, BEGIN, cancel_requested=True, cancel_cause=cause, has_run=True)
 
 
 def batch_job(restart: NoRestart | FailureRateRestart | ExponentialDelayRestart) -> StoredJob:

@@ -522,6 +522,19 @@ def test_taken_over_waiting_job_requests_only_the_available_slots() -> None:
     assert not job.wanted, "it waits for more for a while"
 
 
+def test_restart_that_is_in_the_notes_is_not_counted_again() -> None:
+    """A JobMaster without notes has counted it, and died before the job had its slots again."""
+    job = TakenOverCheckpointedJob(graph(), kind=ElasticJobScheduler)
+    job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
+    job.next_job_master()
+    job.take_over(has_run=True)
+    assert job.scheduler.restarts == 1
+    job.tell("source_coordinator_is_at", SourceCoordinatorPlace(0, OWNER, "sources"))
+    job.next_job_master()
+    job.take_over(has_run=True)
+    assert job.scheduler.restarts == 1
+
+
 def test_job_that_another_job_master_has_left_begins_with_its_checkpoint() -> None:
     before = running_with(4)
     left = before.scheduler._checkpoints._coordinator.retained  # type: ignore[attr-defined]

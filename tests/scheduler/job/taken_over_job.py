@@ -286,6 +286,8 @@ class TakenOverJob(TasksUnderTest):
         self,
         reports: Iterable[TaskExecutorReport] | None = None,
         begun_checkpoints: Mapping[int, str] | None = None,
+        *,
+        has_run: bool = False,
     ) -> list[JobSchedulerAction]:
         """By the next JobMaster, with what is noted and reported."""
         reports = self.reports() if reports is None else list(reports)
@@ -297,6 +299,7 @@ class TakenOverJob(TasksUnderTest):
             begun_checkpoints or {},
             self.coordinated(),
             is_copy=self.is_copy,
+            has_run=has_run,
         )
         self.log += actions
         for action in actions:

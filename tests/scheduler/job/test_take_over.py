@@ -444,6 +444,16 @@ def test_a_job_that_had_begun_a_checkpoint_is_restarted_when_nothing_else_is_kno
     assert tasks.scheduler.exceptions()[0].text.endswith("its last JobMaster has left no notes")
 
 
+def test_a_job_that_has_run_is_restarted_when_nothing_else_is_known() -> None:
+    """It takes no checkpoints: the Dispatcher alone knew that it had run."""
+    tasks = taken_over(a=1)
+    tasks.take_over(has_run=True)
+    tasks.give()
+    assert tasks.states() == "a1:DEPLOYING#1"
+    assert tasks.scheduler.restarts == 1
+    assert tasks.scheduler.exceptions()[0].text.endswith("its last JobMaster has left no notes")
+
+
 def test_restarted_job_continues_attempt_numbers_and_restart_count() -> None:
     tasks = taken_over(a=2)
     tasks.run()
