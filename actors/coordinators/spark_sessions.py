@@ -52,7 +52,7 @@ async def open_session(services: ClusterServices, guest: SparkStageDescriptor) -
             if awaited is not None and awaited != job_id:
                 await _refuse_failed(dispatcher, guest.session.name, awaited)
             awaited = job_id
-            found = await _open(services, job_id)
+            found = await _open(services, guest.session.name, job_id)
         except RpcError as error:  # a Dispatcher or a session that is about to go
             log.info("the Spark session %r: %s", guest.session.name, error)
             found = None
@@ -61,8 +61,8 @@ async def open_session(services: ClusterServices, guest: SparkStageDescriptor) -
         await services.rpc_service.pause(_PAUSE)
 
 
-async def _open(services: ClusterServices, job_id: JobID) -> OpenedSession | None:
-    """Return the session that job *job_id* runs. None if its driver is not found yet."""
+async def _open(services: ClusterServices, name: str, job_id: JobID) -> OpenedSession | None:
+    """Return the session *name*, which job *job_id* runs. None if its driver is not found yet."""
     service = services.rpc_service
     processes = await service.process_names(spark_drivers_of_job(job_id))
     # earlier ones are about to end
@@ -72,7 +72,7 @@ async def _open(services: ClusterServices, job_id: JobID) -> OpenedSession | Non
         try:
             return OpenedSession(address, await session.await_open())
         except SparkSessionEndedError as error:
-            log.info("%s: %s", process, error)
+            log.info("the Spark session %r (%s): %s", name, process, error)
     return None
 
 

@@ -95,6 +95,9 @@ class JobPartition:
     job_id: JobID
     partition: ResultPartitionID
 
+    def __str__(self) -> str:
+        return f"{self.partition} of job {self.job_id}"
+
 
 @message
 class PartitionData:

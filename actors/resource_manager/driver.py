@@ -50,6 +50,11 @@ class WorkerGroupHandle:
     owner: WorkerGroupOwner | None
     bundles: tuple[ResourceProfile, ...]
 
+    @property
+    def text(self) -> str:
+        """``<name> (<id>)``, for log lines."""
+        return f"{self.name} ({self.group_id})"
+
     def is_own_of(self, job_id: JobID) -> bool:
         """Return whether the group belongs to this job alone."""
         return self.owner is not None and self.owner.job_id == job_id

@@ -211,7 +211,7 @@ class SlotAllocation(WorkerEvents):
     def recover(self, group: WorkerGroupHandle, occupied: dict[int, ResourceID]) -> None:
         """Take over a group of an earlier ResourceManager, with its live TaskExecutors."""
         live_bundles = tuple(sorted(occupied))
-        log.info("worker group %s is taken over, TaskExecutors in %s", group.name, live_bundles)
+        log.info("worker group %s is taken over, TaskExecutors in %s", group.text, live_bundles)
         self._launcher.adopt(group, occupied)
         slots = self._slots_per_shared_worker if group.owner is None else 1
         self._carry_out(
@@ -335,7 +335,8 @@ class SlotAllocation(WorkerEvents):
         self._carry_out(self._slot_manager.check(self._now()))
 
     def _release_worker_group(self, action: ReleaseWorkerGroup) -> None:
-        log.info("worker group %s is being released: %s", action.group_id, action.reason)
+        group = self._launcher.group_text(action.group_id)
+        log.info("worker group %s is being released: %s", group, action.reason)
         for resource_id in action.task_executors:
             self._forget_task_executor(resource_id)
         self._launcher.release_group(action.group_id)
@@ -440,13 +441,13 @@ class SlotAllocation(WorkerEvents):
         self._carry_out(self._slot_manager.worker_group_failed(request_number, cause, self._now()))
 
     def worker_group_lost(self, group_id: WorkerGroupId, cause: str) -> None:
-        log.warning("worker group %s is lost: %s", group_id, cause)
         self._carry_out(self._slot_manager.worker_group_lost(group_id, cause, self._now()))
 
     def task_executor_start_failed(
         self, group_id: WorkerGroupId, bundle_index: int, cause: str
     ) -> None:
-        log.warning("no TaskExecutor in bundle %d of %s: %s", bundle_index, group_id, cause)
+        group = self._launcher.group_text(group_id)
+        log.warning("no TaskExecutor in bundle %d of %s: %s", bundle_index, group, cause)
         now = self._now()
         self._carry_out(
             self._slot_manager.task_executor_start_failed(group_id, bundle_index, cause, now)

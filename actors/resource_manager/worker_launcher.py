@@ -163,6 +163,11 @@ class WorkerLauncher:
         occupied = await self._driver.occupied_bundles(groups)
         return {one: True for one in recovered if occupied[one[0]].get(one[1]) != one[2]}
 
+    def group_text(self, group_id: WorkerGroupId) -> str:
+        """Return name and id of a group for log lines; the id alone if the group is not here."""
+        started = self._groups.get(group_id)
+        return str(group_id) if started is None else started.group.text
+
     def start_group(self, action: StartWorkerGroup) -> None:
         request = _GroupRequest(action.request_number, action.owner)
         self._requests[request.number] = request
@@ -179,13 +184,14 @@ class WorkerLauncher:
         except FlinkRayError as error:
             del self._requests[request.number]
             if not request.cancelled:
-                self._events.worker_group_failed(request.number, str(error))
+                name = "" if request.group is None else f"{request.group.name}: "
+                self._events.worker_group_failed(request.number, f"{name}{error}")
             return
         del self._requests[request.number]
         if request.cancelled:
-            self._release(group.group_id, group.owner, {})
+            self._release(group.group_id, group.text, group.owner, {})
             return
-        log.info("worker group %s is placed", group.name)
+        log.info("worker group %s is placed", group.text)
         self._groups[group.group_id] = _StartedGroup(group)
         self._events.worker_group_started(request.number, group)
 
@@ -198,7 +204,7 @@ class WorkerLauncher:
             del self._requests[request_number]
             if request.task is not None:
                 request.task.cancel()
-            self._release(request.group.group_id, request.owner, {})
+            self._release(request.group.group_id, request.group.text, request.owner, {})
 
     def release_group(self, group_id: WorkerGroupId) -> None:
         """Release a group, and cancel unfinished starts of its TaskExecutors. Idempotent."""
@@ -209,24 +215,29 @@ class WorkerLauncher:
         if group_id in self._releases:
             return
         if started is None:
-            self._release(group_id, None, None)
+            self._release(group_id, str(group_id), None, None)
         else:
-            self._release(group_id, started.group.owner, started.occupants)
+            group = started.group
+            self._release(group_id, group.text, group.owner, started.occupants)
 
     def _release(
         self,
         group_id: WorkerGroupId,
+        text: str,
         owner: WorkerGroupOwner | None,
         occupants: Mapping[int, ResourceID] | None,
     ) -> None:
-        """Release a group. *occupants* None: the driver is asked for its TaskExecutors."""
+        """Release a group.
+
+        *text*: the group in log lines. *occupants* None: the driver is asked for its TaskExecutors.
+        """
         task = self._endpoint.create_task(
-            self._release_group(group_id, occupants), f"release worker group {group_id}"
+            self._release_group(group_id, text, occupants), f"release worker group {text}"
         )
         self._releases[group_id] = _Release(owner, task)
 
     async def _release_group(
-        self, group_id: WorkerGroupId, occupants: Mapping[int, ResourceID] | None
+        self, group_id: WorkerGroupId, text: str, occupants: Mapping[int, ResourceID] | None
     ) -> None:
         try:
             if occupants is None:
@@ -240,9 +251,9 @@ class WorkerLauncher:
                 for stop in late:
                     stop.cancel()
             await self._driver.release_worker_group(group_id)
-            log.info("worker group %s is released", group_id)
+            log.info("worker group %s is released", text)
         except FlinkRayError as error:
-            log.warning("worker group %s could not be released: %s", group_id, error)
+            log.warning("worker group %s could not be released: %s", text, error)
         finally:
             self._releases.pop(group_id, None)
 
@@ -312,6 +323,7 @@ class WorkerLauncher:
             await self._spawn(start.resource_id, started.group, action)
         except WorkerGroupLostError as error:
             if self._groups.pop(group_id, None) is not None:
+                log.warning("worker group %s is lost: %s", started.group.text, error)
                 self._events.worker_group_lost(group_id, str(error))
             return
         except FlinkRayError as error:

@@ -356,7 +356,8 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
             executor = await self.connect(action.location.address, TaskExecutorGateway)
             await executor.free_slot(action.allocation_id, self.fencing_token, action.reason)
         except RpcError as error:  # the pool forgets the slot all the same (SP-08)
-            log.info("slot %s could not be freed: %s", action.allocation_id, error)
+            executor_name, allocation = action.location.resource_id, action.allocation_id
+            log.info("slot of %s (%s) could not be freed: %s", executor_name, allocation, error)
 
     def _schedule_timer(self) -> None:
         if self._timer is not None:

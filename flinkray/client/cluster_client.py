@@ -105,7 +105,7 @@ class ClusterClient:
         try:
             self._run(self._submit(job, submission))
         except KeyboardInterrupt:
-            raise SubmissionInterrupted(self._withdraw(job.job_id, submission)) from None
+            raise SubmissionInterrupted(self._withdraw(job, submission)) from None
         return JobHandle(self, job.job_id)
 
     async def submit_async(
@@ -133,16 +133,16 @@ class ClusterClient:
             self.detach(job.job_id)
             raise
 
-    def _withdraw(self, job_id: JobID, submission: Submission) -> str:
+    def _withdraw(self, job: JobGraph, submission: Submission) -> str:
         """Cancel a job after Ctrl-C, if it was accepted. Return a text about the job's state."""
         try:
-            log.warning("withdrawing job %s (Ctrl-C again leaves at once)", job_id)
-            was_there = self._run(self._end_submitted(job_id, submission))
+            log.warning("withdrawing %s (Ctrl-C again leaves at once)", job.text)
+            was_there = self._run(self._end_submitted(job.job_id, submission))
         except KeyboardInterrupt:
-            return f"job {job_id} may have been submitted; look with: flinkray info {job_id}"
+            return f"{job.text} may have been submitted; look with: flinkray info {job.job_id}"
         except FlinkRayError as error:
-            return f"job {job_id} may have been submitted and goes on: {error}"
-        return f"job {job_id} was {'cancelled' if was_there else 'not submitted'}"
+            return f"{job.text} may have been submitted and goes on: {error}"
+        return f"{job.text} was {'cancelled' if was_there else 'not submitted'}"
 
     async def _end_submitted(self, job_id: JobID, submission: Submission) -> bool:
         """Cancel the job if it was accepted. Return whether it was accepted."""

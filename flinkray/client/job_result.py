@@ -44,14 +44,15 @@ class JobExecutionResult:
         error: JobExecutionError | JobCancelledError | JobNotFinishedError
         if result.status is JobStatus.FAILED:
             error = JobExecutionError(
-                result.job_id, f"failed: {with_code_lines(result.failure or '')}"
+                result.job_id, f"{result.name!r} failed: {with_code_lines(result.failure or '')}"
             )
         elif result.status is JobStatus.CANCELED:
             cause = "" if result.cancel_cause is None else f": {result.cancel_cause}"
-            error = JobCancelledError(result.job_id, f"was cancelled{cause}")
+            error = JobCancelledError(result.job_id, f"{result.name!r} was cancelled{cause}")
         else:
             error = JobNotFinishedError(
-                result.job_id, "was suspended: its cluster stopped before the job reached an end"
+                result.job_id,
+                f"{result.name!r} was suspended: its cluster stopped before the job reached an end",
             )
         trace = result.failure_traceback
         error.remote_traceback = None if trace is None else with_code_lines(trace)

@@ -66,7 +66,7 @@ def vertex_of(job: JobDetails, wanted: JobVertexID) -> VertexInfo:
     for vertex in job.vertices:
         if vertex.vertex_id == wanted:
             return vertex
-    raise not_found(f"job {job.job_id} has no vertex {wanted}")
+    raise not_found(f"job {job.job_id} ({job.name}) has no vertex {wanted}")
 
 
 class Handlers:

@@ -190,6 +190,11 @@ class SparkStageDescriptor:
     """Value of ``storage.permissions``: who may read the files of driver and executors."""
 
     @property
+    def job_text(self) -> str:
+        """``job <id> (<name>)``, for log lines and errors."""
+        return f"job {self.job_id} ({self.job_name})"
+
+    @property
     def attempt_name(self) -> str:
         """Name of the attempt, as :func:`attempt_name` makes it."""
         return attempt_name(self.vertex_id, self.graph_id, self.attempt_number)

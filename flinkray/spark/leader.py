@@ -104,6 +104,11 @@ class JobMasterOfStage:
         self._followed = 0
         """Number of the adoption request that is in effect."""
 
+    @property
+    def _name(self) -> str:
+        """Address of the driver and name of the job, for log lines."""
+        return f"{self._endpoint.address} ({self._stage.job_name})"
+
     async def follow_first(self) -> None:
         """Report to the JobMaster that began the attempt. Raises RpcConnectionError: it is gone."""
         stage = self._stage
@@ -121,7 +126,7 @@ class JobMasterOfStage:
         """
         if job_master_id != self._id:
             raise CoordinatorReplacedError(
-                f"the Spark driver of {self._stage.attempt_name} of job {self._stage.job_id} takes "
+                f"the Spark driver of {self._stage.attempt_name} of {self._stage.job_text} takes "
                 f"its orders of JobMaster {self._id}, not of {job_master_id}"
             )
 
@@ -147,7 +152,7 @@ class JobMasterOfStage:
         if number < self._followed:
             self.refuse_others(job_master_id)
             return
-        log.info("%s goes on under JobMaster %s", self._endpoint.address, job_master_id)
+        log.info("%s goes on under JobMaster %s", self._name, job_master_id)
         self._id, self._followed = job_master_id, number
         self._follow(listener)
 
@@ -186,7 +191,7 @@ class JobMasterOfStage:
             try:
                 await listener.coordinator_told(self._stage.coordinator, event)
             except RpcSerializationError:
-                log.exception("%s ends: nobody can be told this", self._endpoint.address)
+                log.exception("%s ends: nobody can be told this", self._name)
                 self._on_alone()
                 return
             except FlinkRayError as error:  # the JobMaster is gone, replaced or silent
@@ -200,7 +205,7 @@ class JobMasterOfStage:
         patience = self._stage.takeover_timeout
         log.warning(
             "%s goes on without JobMaster %s for %g s: %s",
-            self._endpoint.address,
+            self._name,
             self._id,
             patience,
             reason,
@@ -208,5 +213,5 @@ class JobMasterOfStage:
         self._deadline = self._endpoint.schedule_deadline(patience, self._end_alone)
 
     def _end_alone(self) -> None:
-        log.warning("%s ends: no JobMaster has adopted it", self._endpoint.address)
+        log.warning("%s ends: no JobMaster has adopted it", self._name)
         self._on_alone()

@@ -449,7 +449,7 @@ class SparkStage:
                 progress = self._application.executor_view().final_progress()
                 self._tell(partial(self._listener.progress, progress))
         except (Py4JError, OSError) as error:
-            logger.info("no final progress of job %s: %s", self._stage.job_id, error)
+            logger.info("no final progress of %s: %s", self._stage.job_text, error)
 
     def _report_executors(
         self, registered: tuple[SparkExecutorInfo, ...], seconds_since_open: float
@@ -469,7 +469,7 @@ class SparkStage:
 
     def _fail(self, failure: CoordinatorFailure) -> None:
         def report() -> None:
-            logger.warning("Spark stage of job %s failed: %s", self._stage.job_id, failure.text)
+            logger.warning("Spark stage of %s failed: %s", self._stage.job_text, failure.text)
             self._listener.failed(failure)
 
         self._end(report)

@@ -25,6 +25,6 @@ async def fetch_code(rpc_service: RpcService, stage: SparkStageDescriptor) -> by
     if isinstance(stage.code, bytes):
         return stage.code
     if stage.blob_server is None:
-        raise RpcConnectionError(f"job {stage.job_id}: no blob server is known to have its code")
+        raise RpcConnectionError(f"{stage.job_text}: no blob server is known to have its code")
     client = BlobClient(rpc_service, stage.blob_server)
     return await client.get(BlobOwner.of_job(stage.job_id), stage.code)

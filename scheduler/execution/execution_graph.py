@@ -689,6 +689,14 @@ class ExecutionGraph:
             if producer.current.attempt_number == missing.attempt_number:
                 result.lose(missing.partition)
 
+    def task_text(self, attempt_id: ExecutionAttemptID) -> str:
+        """``<task> (<attempt id>)``, for users; the id alone if the graph has no such task."""
+        vertex = self.vertex(attempt_id.vertex.job_vertex_id)
+        index = attempt_id.vertex.subtask_index
+        if vertex is None or not 0 <= index < vertex.parallelism:
+            return str(attempt_id)
+        return f"{vertex.subtasks[index].task_name} ({attempt_id})"
+
     def find(self, attempt_id: ExecutionAttemptID) -> Execution | None:
         """The current attempt with this id.
         None if the attempt is not current or belongs to another graph."""

@@ -591,7 +591,7 @@ class JobScheduler:
     def _current(self, attempt_id: ExecutionAttemptID) -> Execution:
         execution = self._graph.find(attempt_id)
         if execution is None or execution.state.is_terminal:
-            raise AttemptDisposedError(str(attempt_id))
+            raise AttemptDisposedError(self._graph.task_text(attempt_id))
         return execution
 
     # --- slots ------------------------------------------------------------------------------------
@@ -736,7 +736,8 @@ class JobScheduler:
             self._graph.graph_id,
             current.attempt_number,
         ):
-            raise PartitionProducerDisposedError(str(partition), str(current.attempt_id))
+            text = f"{partition} of {current.task_name}"
+            raise PartitionProducerDisposedError(text, str(current.attempt_id))
         return current.state
 
     def holds_partitions_on(self, resource_id: ResourceID) -> bool:

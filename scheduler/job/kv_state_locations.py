@@ -82,16 +82,16 @@ class KvStateLocationRegistry:
         first, last = registration.key_groups
         if not 0 <= first <= last < vertex.max_parallelism:
             return ValueError(
-                f"state {registration.name!r}: the vertex has {vertex.max_parallelism} key groups, "
-                f"and no {registration.key_groups}"
+                f"state {registration.name!r}: the vertex {vertex.vertex.name!r} has "
+                f"{vertex.max_parallelism} key groups, and no {registration.key_groups}"
             )
         execution = self._graph.find(registration.attempt_id)
         if execution is None or execution.state.is_terminal:
-            return AttemptDisposedError(str(registration.attempt_id))
+            return AttemptDisposedError(self._graph.task_text(registration.attempt_id))
         state = self._states.get(registration.name)
         if state is None or _is_of(registration, state):
             return None
-        return KvStateNameClashError(registration.name, _operator_of(state))
+        return KvStateNameClashError(registration.name, self._operator_of(state))
 
     def refusal_to_unregister(
         self, registration: KvStateRegistration
@@ -109,7 +109,7 @@ class KvStateLocationRegistry:
             )
         if not _is_of(registration, state):
             return ValueError(
-                f"Another operator ({_operator_of(state)}) registered the KvState under "
+                f"Another operator ({self._operator_of(state)}) registered the KvState under "
                 f"'{registration.name}'."
             )
         first, last = registration.key_groups
@@ -124,6 +124,14 @@ class KvStateLocationRegistry:
                 "registered, or not all of them. Probably registration/unregistration race."
             )
         return None
+
+    def _operator_of(self, state: _State) -> str:
+        """Name and id of an operator, and the name of its vertex, for users."""
+        vertex = self._graph.vertex(state.vertex_id)
+        assert vertex is not None
+        names = {it.operator_id: f"{it}, id {it.operator_id}," for it in vertex.vertex.operators}
+        operator = names.get(state.operator_id, state.operator_id)
+        return f"{operator} of vertex {vertex.vertex.name!r}"
 
     # --- transitions ------------------------------------------------------------------------------
 
@@ -190,10 +198,6 @@ class KvStateLocationRegistry:
 def _is_of(registration: KvStateRegistration, state: _State) -> bool:
     mine = registration.vertex_id, registration.operator_id
     return mine == (state.vertex_id, state.operator_id)
-
-
-def _operator_of(state: _State) -> str:
-    return f"{state.operator_id} of vertex {state.vertex_id}"
 
 
 def _held(state: _State) -> list[KvStateRegistration]:

@@ -365,8 +365,9 @@ class TakeOver:
         used = (noted & ~NOT_DEPLOYED) - bool(noted & NOT_DEPLOYED)
         if number + 1 > used:
             raise CannotTakeOverError(
-                f"the notes of its last JobMaster are not the last ones: {found.attempt_id} runs "
-                f"at a TaskExecutor, and {used} attempts are noted"
+                "the notes of its last JobMaster are not the last ones: "
+                f"{self._graph.subtasks[ordinal].task_name} ({found.attempt_id}) runs at a "
+                f"TaskExecutor, and {used} attempts are noted"
             )
         return number + 1 == noted
 
@@ -396,8 +397,8 @@ class TakeOver:
             return
         if slot is None or not self._shares(vertex, allocation_id):
             plan.strays.add(at, found)
-            where = "a slot that its TaskExecutor has not" if slot is None else "another's slot"
-            plan.missing.append((ordinal, f"it runs in {where} ({allocation_id})"))
+            where = f"a slot that {at.resource_id} has not" if slot is None else "another's slot"
+            plan.missing.append((ordinal, f"it runs in {where} (allocation {allocation_id})"))
             return
         state = task.state if task.state in _RUNS else ExecutionState.RUNNING
         if vertex.job_vertex.is_coordinated:  # the coordinator says whether it runs

@@ -218,8 +218,7 @@ def _about_group(group: WorkerGroup, cluster: ClusterResources) -> list[str]:
     starting = group.number_starting
     if starting:
         sentences.append(
-            f"{starting} of {len(group.bundles)} TaskExecutors of worker group {group.group_id} "
-            "are starting."
+            f"{starting} of {len(group.bundles)} TaskExecutors of {group.text} are starting."
         )
     for _, bundle in sorted(group.bundles.items()):
         if bundle.state is BundleState.STARTING and bundle.last_cause is not None:
@@ -228,7 +227,5 @@ def _about_group(group: WorkerGroup, cluster: ClusterResources) -> list[str]:
                 f"({bundle.last_cause.rstrip('.')})."
             )
     if group.group_id in cluster.groups:
-        sentences.append(
-            f"Ray on worker group {group.group_id}: {cluster.groups[group.group_id].rstrip('.')}."
-        )
+        sentences.append(f"Ray on {group.text}: {cluster.groups[group.group_id].rstrip('.')}.")
     return sentences

@@ -42,7 +42,7 @@ def register_task_executor(
         tracker.drop_worker(known, cause, now, actions)
     group = _group_of(tracker, location, total_profile)
     bundle = group.bundles[location.bundle_index]
-    where = f"bundle {location.bundle_index} of {location.worker_group} on {location.node_ip}"
+    where = f"bundle {location.bundle_index} of {group.text} on {location.node_ip}"
     if bundle.state is BundleState.REGISTERED:
         reason = f"{where} has a TaskExecutor, {bundle.resource_id}"
         return [*actions, StopTaskExecutor(resource_id, location.address, reason)]

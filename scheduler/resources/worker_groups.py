@@ -68,6 +68,13 @@ class WorkerGroup:
         """Whether any job may get slots of the group."""
         return self.owner is None and self.is_known
 
+    @property
+    def text(self) -> str:
+        """``worker group '<name>' (<id>)``, for users; shared groups have no name."""
+        if self.owner is None:
+            return f"worker group {self.group_id}"
+        return f"worker group {self.owner.name!r} ({self.group_id})"
+
     def add_bundle(self, index: int, profile: ResourceProfile) -> None:
         self.bundles[index] = self.empty[index] = Bundle(index, profile)
         self.profiles = tuple(b.profile for _, b in sorted(self.bundles.items()))

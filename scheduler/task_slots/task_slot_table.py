@@ -273,9 +273,10 @@ class TaskSlotTable:
         elif not self.mark_slot_active(allocation_id):
             why = f"is being {'vacated' if slot.state is _State.VACATING else 'freed'}"
         if slot is None or why is not None:
+            where = "the slot" if slot is None else f"slot {slot.index}"
             raise SlotAllocationError(
                 f"task {attempt_id} of job {job_id} cannot run in {self._resource_id}: "
-                f"the slot of allocation {allocation_id} {why}"
+                f"{where} of allocation {allocation_id} {why}"
             )
         slot.tasks[attempt_id] = None
         self._tasks[attempt_id] = allocation_id

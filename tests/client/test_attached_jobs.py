@@ -248,7 +248,7 @@ def test_ctrl_c_while_a_job_is_submitted_cancels_it_once_it_is_there(
         run(client)
     (job_id,) = world.jobs
     assert world.cancelled == [job_id]
-    assert str(interrupted.value) == f"job {job_id} was cancelled"
+    assert str(interrupted.value) == f"job {job_id} ({world.jobs[job_id].name}) was cancelled"
     assert world.jobs[job_id].status is JobStatus.CANCELED
     client.close()
     assert world.cancelled == [job_id], "nothing is left to be cancelled"
@@ -267,7 +267,7 @@ def test_a_second_ctrl_c_leaves_the_submission_and_names_the_job(
         submitted(client)
     (job_id,) = world.jobs
     assert str(interrupted.value) == (
-        f"job {job_id} may have been submitted; look with: flinkray info {job_id}"
+        f"job {job_id} (a job) may have been submitted; look with: flinkray info {job_id}"
     )
     assert world.cancelled == []
 
@@ -278,7 +278,7 @@ def test_ctrl_c_while_a_duplicate_is_refused_leaves_the_job_that_was_there(
     job = job_graph()
     client.submit(job)
     world.before_submission = withdrawal.interrupt
-    with pytest.raises(SubmissionInterrupted, match=f"^job {job.job_id} was not submitted$"):
+    with pytest.raises(SubmissionInterrupted, match=f"^{re.escape(job.text)} was not submitted$"):
         client.submit(job)
     assert world.cancelled == []
 

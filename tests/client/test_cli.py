@@ -425,7 +425,7 @@ def test_run_of_a_failing_job_names_the_cause_and_exits_with_1(
     assert command(["run", script]) == 1
     _, err = output()
     (job_id,) = world.jobs
-    assert f"error: job {job_id}: failed: ValueError: no flights\n" in err
+    assert f"error: job {job_id}: 'pipeline' failed: ValueError: no flights\n" in err
     assert "line 7" not in err
 
 

@@ -71,7 +71,7 @@ def test_result_of_a_job_that_did_not_finish_raises_with_its_id_and_cause(
     world.end(
         handle.job_id, status, failure="ValueError: no flights", failure_traceback="line 7 of user"
     )
-    with pytest.raises(error_type, match=f"job {handle.job_id}: {text}") as caught:
+    with pytest.raises(error_type, match=f"job {handle.job_id}: 'a job' {text}") as caught:
         handle.result()
     assert caught.value.remote_traceback == "line 7 of user"  # type: ignore[attr-defined]
     assert handle.wait() is status

@@ -127,7 +127,7 @@ async def test_job_with_a_silent_client_is_cancelled_with_the_cause(tmp_path: Pa
         assert [e.text for e in (await cluster.details(job.job_id)).exceptions] == [CAUSE]
         with pytest.raises(JobCancelledError) as cancelled:
             JobExecutionResult.of(result)
-        assert str(cancelled.value) == f"job {job.job_id}: was cancelled: {CAUSE}"
+        assert str(cancelled.value) == f"job {job.job_id}: {job.name!r} was cancelled: {CAUSE}"
 
 
 @on_virtual_time

@@ -140,7 +140,7 @@ def test_a_second_operator_of_a_name_fails_the_job_for_good(second: str) -> None
     clash = registration(tasks, second, operator="other")
     error = refusal(tasks, clash)
     assert isinstance(error, KvStateNameClashError)
-    expected = "KvState with name 'totals' has already been registered by another operator (op of "
+    expected = "has already been registered by another operator (op of vertex 'a')"
     assert expected in str(error)
     actions = register(tasks, clash)
     assert sum(len(cancel.attempts) for cancel in only(actions, CancelTasks)) == 4

@@ -703,7 +703,7 @@ def test_task_in_an_unreported_slot_is_cancelled_and_restarted() -> None:
     ]
     tasks.next_job_master()
     assert set(tasks.cancelled(tasks.take_over(reports)).split()) == {"a1#0", "b1#0"}
-    assert "a slot that its TaskExecutor has not" in tasks.scheduler.exceptions()[0].text
+    assert "a slot that te0 has not" in tasks.scheduler.exceptions()[0].text
     assert tasks.deployed(tasks.restart()) == "a1#1 b1#1"
 
 

@@ -136,7 +136,7 @@ def test_shortage_names_starting_task_executors(manager: SlotManager) -> None:
     manager.worker_group_started(1, group(), 1.0)
     manager.task_executor_start_failed(group(), 1, "no module named pyspark.", 2.0)
     reason = shortage(manager, cluster(NODE)).reason
-    assert "2 of 2 TaskExecutors of worker group g are starting." in reason
+    assert "2 of 2 TaskExecutors of worker group 'default' (g) are starting." in reason
     assert "bundle 1 was lost or did not start before (no module named pyspark)." in reason
 
 

@@ -512,6 +512,6 @@ def test_shut_down_cancels_and_releases_everything(manager: SlotManager) -> None
 def test_story_of_a_task_executor_tells_of_its_slots(manager: SlotManager) -> None:
     job_with_group(manager, slots=1)
     story = manager.story_of(ResourceID("te0"))
-    assert "registered from bundle 0 of g on 10.0.0.1, pid 1" in story
+    assert "registered from bundle 0 of worker group 'default' (g) on 10.0.0.1, pid 1" in story
     assert "slot 0 free -> requested for job 00000000" in story
     assert "slot 0 requested -> allocated" in story
