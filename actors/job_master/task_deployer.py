@@ -219,8 +219,8 @@ class TaskDeployer:
             )
         except FlinkRayError as error:
             log.warning(
-                "job %s: persistent results on %s are lost: %s",
-                self._scheduler.job_id,
+                "%s: persistent results on %s are lost: %s",
+                self._scheduler.job_text,
                 action.location.resource_id,
                 error,
             )

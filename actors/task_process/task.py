@@ -81,7 +81,8 @@ class Task:
         self._coroutine: CodeCall | None = None
 
     def start(self) -> None:
-        self._endpoint.create_task(self._run(), f"task {self._attempt_id}")
+        name = f"task {self._name} (attempt {self._attempt_id})"
+        self._endpoint.create_task(self._run(), name)
 
     def cancel(self) -> None:
         """Cancel the task. Idempotent."""

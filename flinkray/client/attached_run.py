@@ -145,16 +145,10 @@ class ProgressLog:
 
     def show(self, progress: JobProgress) -> None:
         for warning in progress.warnings[self._warned :]:
-            log.warning("job %s: %s", progress.job_id, warning)
+            log.warning("%s: %s", progress.text, warning)
         self._warned = max(self._warned, len(progress.warnings))
         for number, cause in progress.restarts_after(self._told_restarts):
-            log.warning(
-                "job %s (%s): restart %d, after a failure: %s",
-                progress.job_id,
-                progress.name,
-                number,
-                cause,
-            )
+            log.warning("%s: restart %d, after a failure: %s", progress.text, number, cause)
         self._told_restarts = max(self._told_restarts, progress.restarts)
         reason, now = progress.pending_reason, self._monotonic()
         if reason is None:
@@ -162,17 +156,17 @@ class ProgressLog:
             shown = progress.status, progress.restarts, progress.failovers
             if shown != self._shown:
                 self._shown = shown
-                log.info("job %s: %s", progress.job_id, progress_text(progress))
+                log.info("%s: %s", progress.text, progress_text(progress))
             return
         if self._waits_since is None:
             self._waits_since = now
-            log.info("job %s waits for slots: %s", progress.job_id, reason)
+            log.info("%s waits for slots: %s", progress.text, reason)
         waited = now - self._waits_since
         if waited < _LONG_WAIT or reason == self._warned_of:
             return
         if self._warned_of is None or now - self._warned_at >= _PLAIN_INTERVAL:
             self._warned_of, self._warned_at = reason, now
-            log.warning("job %s waits for slots: %s", progress.job_id, reason)
+            log.warning("%s waits for slots: %s", progress.text, reason)
 
     def message(self, text: str) -> None:
         log.warning("%s", text)

@@ -706,6 +706,11 @@ class JobScheduler:
         return self._job_graph.job_id
 
     @property
+    def job_text(self) -> str:
+        """``job <id> (<name>)``, for log lines."""
+        return self._job_graph.text
+
+    @property
     def graph_id(self) -> ExecutionGraphID:
         """Id of the current execution graph; an elastic job has several, one after the other."""
         return self._graph.graph_id

@@ -165,6 +165,11 @@ class JobProgress:
     restart_causes: tuple[str, ...] = ()
     """Causes of the last restarts, oldest first, each in one line."""
 
+    @property
+    def text(self) -> str:
+        """``job <id> (<name>)``, for log lines."""
+        return f"job {self.job_id} ({self.name})"
+
     @classmethod
     def of(cls, details: JobDetails) -> JobProgress:
         """The progress of a job that no JobMaster runs."""

@@ -135,8 +135,8 @@ def test_each_warning_of_a_job_is_shown_once(caplog: pytest.LogCaptureFixture) -
         "warning: another",
     ]
     assert [record.getMessage() for record in caplog.records] == [
-        f"job {JOB}: state is pickled",
-        f"job {JOB}: another",
+        f"job {JOB} (flights): state is pickled",
+        f"job {JOB} (flights): another",
     ]
 
 
@@ -163,13 +163,13 @@ def test_a_start_of_workers_is_logged_and_a_long_wait_for_slots_is_warned_of(
     for second, details in ((10, other), (11, RUNNING), (12, RUNNING), (13, WAITING)):
         clock.now = 100.0 + second
         progress.show(details)
-    waits = f"job {JOB} waits for slots:"
+    waits = f"job {JOB} (flights) waits for slots:"
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("INFO", f"submitted job {JOB} (flights)"),
         ("INFO", f"{waits} 2 slots of 4 CPU are missing"),
         ("WARNING", f"{waits} 2 slots of 4 CPU are missing"),
         ("WARNING", f"{waits} 1 slot of 4 CPU is missing"),
-        ("INFO", f"job {JOB}: {progress_text(RUNNING)}"),
+        ("INFO", f"job {JOB} (flights): {progress_text(RUNNING)}"),
         ("INFO", f"{waits} 2 slots of 4 CPU are missing"),
     ]
 
