@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flinkray.core.lazy_door import lazy_door
+from flinkray.core.version import VERSION
 
 if TYPE_CHECKING:
     from flinkray.client.cluster_client import ClusterClient
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     )
     from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "BatchJob",

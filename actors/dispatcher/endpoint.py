@@ -12,7 +12,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import suppress
 
-import flinkray
 from flinkray.actors.dispatcher.job_blobs import JobBlobs
 from flinkray.actors.dispatcher.job_cancelling import JobCancelling
 from flinkray.actors.dispatcher.job_cleanup import JobCleanup
@@ -56,6 +55,7 @@ from flinkray.core.options import (
     PRESTARTED_PROCESSES,
     SHUTDOWN_GRACE,
 )
+from flinkray.core.version import VERSION
 from flinkray.ha import StoreError
 from flinkray.rpc import (
     FencedRpcEndpoint,
@@ -461,7 +461,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         manager = await self._services.connect_to_resource_manager()
         overview = await manager.request_resource_overview()
         return ClusterOverview(
-            version=flinkray.__version__,
+            version=VERSION,
             task_executors=overview.task_executors,
             slots_total=overview.slots_total,
             slots_available=overview.slots_available,

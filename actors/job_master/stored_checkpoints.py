@@ -11,7 +11,6 @@ from itertools import count
 from math import inf
 from typing import Any, TypeVar
 
-import flinkray
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.shared.checkpoint_storage import checkpoint_storage_of
 from flinkray.actors.shared.cluster_services import ClusterServices
@@ -39,6 +38,7 @@ from flinkray.core.errors import FlinkRayError, JobError
 from flinkray.core.ids import JobMasterId
 from flinkray.core.job_options import SAVEPOINT_DIR
 from flinkray.core.locations import without_secrets
+from flinkray.core.version import VERSION
 from flinkray.ha import CheckpointStoreFencedError, CompletedCheckpointPointer, StoreError
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints.actions import (
@@ -292,7 +292,7 @@ class StoredCheckpoints:
         self._create_task(self._store(action), "store a checkpoint")
 
     async def _store(self, action: StoreCheckpoint) -> None:
-        metadata = replace(action.metadata, flinkray_version=flinkray.__version__)
+        metadata = replace(action.metadata, flinkray_version=VERSION)
         action = replace(action, metadata=metadata)
 
         async def write() -> str:

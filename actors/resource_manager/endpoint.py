@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-import flinkray
 from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway
 from flinkray.actors.gateways.messages import (
     ClusterArguments,
@@ -50,6 +49,7 @@ from flinkray.core.ids import (
     ResourceManagerId,
     SlotID,
 )
+from flinkray.core.version import VERSION
 from flinkray.rpc import (
     FencedRpcEndpoint,
     HeartbeatSender,
@@ -465,7 +465,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
 
     async def request_cluster_numbers(self) -> ClusterNumbers:
         return ClusterNumbers(
-            flinkray.__version__,
+            VERSION,
             len(self._members.task_executors),
             *self._slots.numbers_of_slots(),
         )
@@ -479,7 +479,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         )
         resources = await self._driver.cluster_resources()
         return ClusterOverview(
-            version=flinkray.__version__,
+            version=VERSION,
             task_executors=workers,
             slots_total=sum(worker.number_of_slots for worker in workers),
             slots_available=sum(worker.free_slots for worker in workers),

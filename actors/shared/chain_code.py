@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from flinkray.core import cloud_pickle
@@ -81,18 +84,60 @@ class ChainCode:
         run(self.load())
 
 
-def dump_chains(plans: Sequence[ChainPlan]) -> list[bytes]:
+def dump_chains(plans: Sequence[ChainPlan], job_here: str | None = None) -> list[bytes]:
     """Return the pickled code of each vertex's invokable, in the order of *plans*.
 
+    Args:
+        job_here: id of the job whose tasks will run in this process. Then modules are those of the
+            process, and operators with ``shared`` refer to its objects until :func:`forget_here`.
+            None: the tasks run elsewhere.
+
     Raises:
-        StreamError: an operator cannot be pickled. The text names the operator and the object
-            that it refers to.
+        StreamError: an operator cannot be pickled, or belongs to the client's process although
+            the tasks run elsewhere. The text names the operator and the object that it refers to.
     """
-    dumped = [_dump_plan(plan) for plan in plans]
+    if job_here is not None:
+        plans = [_with_objects_here(plan, job_here) for plan in plans]
+    by_value = user_modules_by_value if job_here is None else nullcontext
+    dumped = [_dump_plan(plan, by_value) for plan in plans]
     named = _named(kind for _, of_plan in dumped for kind in of_plan)
-    with user_modules_by_value():
+    with by_value():
         classes = cloud_pickle.dumps(named)
     return [dump_function(ChainCode(plan, classes)) for plan, _ in dumped]
+
+
+_here: dict[str, dict[str, Any]] = {}
+"""Job id -> operator id -> the operator, which hands its records to an object of this process."""
+
+
+def forget_here(job_id: str) -> None:
+    """Drop the objects of this process that a job refers to, because the job has ended."""
+    _here.pop(job_id, None)
+
+
+def _with_objects_here(plan: ChainPlan, job_id: str) -> ChainPlan:
+    operators = []
+    for planned in plan.operators:
+        if _lives_with_client(planned.operator):
+            _here.setdefault(job_id, {})[planned.operator_id] = planned.operator
+            stand_in: Any = _ObjectHere(job_id, planned.operator_id)
+            planned = replace(planned, operator=stand_in)
+        operators.append(planned)
+    return replace(plan, operators=operators)
+
+
+class _ObjectHere:
+    """Is pickled in place of an operator, and unpickled in this process as a copy of it."""
+
+    def __init__(self, job_id: str, operator_id: str) -> None:
+        self._place = job_id, operator_id
+
+    def __reduce__(self) -> tuple[Callable[[str, str], Any], tuple[str, str]]:
+        return _object_here, self._place
+
+
+def _object_here(job_id: str, operator_id: str) -> Any:
+    return copy.copy(_here[job_id][operator_id])
 
 
 def _named(classes: Iterable[type]) -> Classes:
@@ -110,7 +155,9 @@ def _named(classes: Iterable[type]) -> Classes:
     return {name: kind for name, kind in named.items() if kind is not None}
 
 
-def _dump_plan(plan: ChainPlan) -> tuple[bytes, list[type]]:
+def _dump_plan(
+    plan: ChainPlan, by_value: Callable[[], AbstractContextManager[None]]
+) -> tuple[bytes, list[type]]:
     for operator in plan.operators:
         if _lives_with_client(operator.operator):
             raise StreamError(
@@ -119,7 +166,7 @@ def _dump_plan(plan: ChainPlan) -> tuple[bytes, list[type]]:
                 "write them to a sink"
             )
     try:
-        with user_modules_by_value():
+        with by_value():
             return cloud_pickle.dumps_with_classes(plan)
     except Exception as error:
         raise _name_culprit(plan, error) from error

@@ -27,6 +27,7 @@ class _Subpartition:
         self._size = 0
         self._is_finished = False
         self._is_read = False
+        self._is_removed = False
         self._committed = self._told = 0
         self._changed: asyncio.Future[None] | None = None
 
@@ -39,6 +40,10 @@ class _Subpartition:
 
     def finish(self) -> None:
         self._is_finished = True
+        self._notify()
+
+    def remove(self) -> None:
+        self._is_removed = True
         self._notify()
 
     def begin_at(self, position: int) -> None:
@@ -65,6 +70,8 @@ class _Subpartition:
                 await within(READ_WAIT, self._wait_for(position))
             except asyncio.TimeoutError:
                 return PartitionData((), is_end=False, committed=self._committed)
+            if self._is_removed:
+                return None
         chosen: list[bytes] = []
         size = 0
         for number in range(position - self._first, len(self._buffers)):
@@ -86,7 +93,8 @@ class _Subpartition:
 
     def _has(self, position: int) -> bool:
         is_there = position < self._first + len(self._buffers)
-        return self._is_finished or is_there or self._told != self._committed
+        is_over = self._is_finished or self._is_removed
+        return is_over or is_there or self._told != self._committed
 
     async def _wait_for(self, position: int) -> None:
         while not self._has(position):
@@ -140,6 +148,11 @@ class HeldPartition:
         for subpartition in self._subpartitions:
             subpartition.finish()
 
+    def remove(self) -> None:
+        """Note that there are no more buffers: readers that wait for some are told at once."""
+        for subpartition in self._subpartitions:
+            subpartition.remove()
+
     async def read(self, subpartition: int, position: int, max_bytes: int) -> PartitionData | None:
         """Read as :meth:`TaskProcessGateway.read_partition`. None if the position is gone."""
         return await self._subpartitions[subpartition].read(position, max_bytes)
@@ -163,8 +176,10 @@ class ResultPartitions:
         self._partitions[partition_id] = partition
 
     def remove(self, partition_id: JobPartition) -> None:
-        """Remove a partition. Idempotent. Its present readers get no more of it."""
-        self._partitions.pop(partition_id, None)
+        """Remove a partition. Idempotent. Readers that wait for its data are told at once."""
+        partition = self._partitions.pop(partition_id, None)
+        if partition is not None:
+            partition.remove()
 
     def __len__(self) -> int:
         return len(self._partitions)

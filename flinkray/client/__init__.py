@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import flinkray
+from flinkray.core.lazy_door import lazy_door
 
 if TYPE_CHECKING:
     from flinkray.client.cluster_client import ClusterClient
@@ -26,9 +26,14 @@ __all__ = [
     "spark_job",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module 'flinkray.client' has no attribute {name!r}")
-    value: object = getattr(flinkray, name)
-    return value
+__getattr__ = lazy_door(
+    __name__,
+    {
+        "ClusterClient": "cluster_client",
+        "JobExecutionResult": "job_result",
+        "JobHandle": "job_handle",
+        "QueryableStateClient": "queryable_state",
+        "connect": "connect",
+        "spark_job": "job_builder",
+    },
+)

@@ -131,8 +131,10 @@ class ProgressLog:
 
     interval = _LOG_INTERVAL
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], *, shows_failures: bool = True) -> None:
+        """*shows_failures*: whether restarts and warnings of the job are logged, too."""
         self._monotonic = monotonic
+        self._shows_failures = shows_failures
         self._shown: tuple[object, ...] = ()
         self._waits_since: float | None = None
         self._warned_of: str | None = None
@@ -144,12 +146,8 @@ class ProgressLog:
         log.info("submitted job %s (%s)", job_id, name)
 
     def show(self, progress: JobProgress) -> None:
-        for warning in progress.warnings[self._warned :]:
-            log.warning("%s: %s", progress.text, warning)
-        self._warned = max(self._warned, len(progress.warnings))
-        for number, cause in progress.restarts_after(self._told_restarts):
-            log.warning("%s: restart %d, after a failure: %s", progress.text, number, cause)
-        self._told_restarts = max(self._told_restarts, progress.restarts)
+        if self._shows_failures:
+            self._show_failures(progress)
         reason, now = progress.pending_reason, self._monotonic()
         if reason is None:
             self._waits_since = self._warned_of = None
@@ -167,6 +165,14 @@ class ProgressLog:
         if self._warned_of is None or now - self._warned_at >= _PLAIN_INTERVAL:
             self._warned_of, self._warned_at = reason, now
             log.warning("%s waits for slots: %s", progress.text, reason)
+
+    def _show_failures(self, progress: JobProgress) -> None:
+        for warning in progress.warnings[self._warned :]:
+            log.warning("%s: %s", progress.text, warning)
+        self._warned = max(self._warned, len(progress.warnings))
+        for number, cause in progress.restarts_after(self._told_restarts):
+            log.warning("%s: restart %d, after a failure: %s", progress.text, number, cause)
+        self._told_restarts = max(self._told_restarts, progress.restarts)
 
     def message(self, text: str) -> None:
         log.warning("%s", text)

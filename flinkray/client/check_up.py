@@ -18,7 +18,6 @@ from ray import cloudpickle
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-import flinkray
 from flinkray.checkpoint import locations
 from flinkray.client import node_check, ray_runtime
 from flinkray.client.node_check import marked, try_storage
@@ -28,6 +27,7 @@ from flinkray.core.errors import UnsupportedEnvironmentError
 from flinkray.core.high_availability_options import ZOOKEEPER_QUORUM
 from flinkray.core.options import CLUSTER_ID, STORAGE_DIR
 from flinkray.core.resources import format_memory_size
+from flinkray.core.version import VERSION
 from flinkray.rpc.ray.directory import RayDirectory
 from flinkray.spark.environment import RAYDP, STANDALONE, check_environment, find_java
 
@@ -73,7 +73,7 @@ def check_up(address: str, cluster_id: str) -> Iterator[Check]:
     Raises ConfigurationError for an impossible address or cluster id.
     """
     Configuration({CLUSTER_ID.key: cluster_id})
-    yield Check("flinkray", Verdict.GOOD, f"{flinkray.__version__}, Python {_python()}")
+    yield Check("flinkray", Verdict.GOOD, f"{VERSION}, Python {_python()}")
     yield from _of_spark()
     try:
         ray_runtime.join_ray(address, ray_runtime.cluster_namespace(cluster_id))
@@ -267,10 +267,10 @@ def checks_of_node(name: str, said: dict[str, Any], storage: str | None) -> Iter
             "node",
             Verdict.BAD,
             f"{name}: {said['executable']} cannot import flinkray: {said['import_error']}",
-            f"{said['executable']} -m pip install flinkray=={flinkray.__version__} on that node",
+            f"{said['executable']} -m pip install flinkray=={VERSION} on that node",
         )
         return
-    same = said["flinkray"] == flinkray.__version__ and said["python"] == _python()
+    same = said["flinkray"] == VERSION and said["python"] == _python()
     yield Check(
         "node",
         Verdict.GOOD if same else Verdict.WARNING,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-import flinkray
 from flinkray.client.cli_settings import UNKNOWN_JOB, Settings
 from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError
@@ -184,8 +183,10 @@ def connect(
     settings = settings_of_command()
     if settings.connect is not None:
         return settings.connect(address, cluster_id, configuration)
+    from flinkray.client.connect import connect  # loads Ray
+
     with settings.connecting():
-        return flinkray.connect(address, cluster_id=cluster_id, configuration=configuration)
+        return connect(address, cluster_id=cluster_id, configuration=configuration)
 
 
 def connected(address: str | None, cluster_id: str) -> AbstractContextManager[ClusterClient]:

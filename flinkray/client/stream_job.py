@@ -60,6 +60,7 @@ def stream_job(
     files: tuple[JobFile, ...] = (),
     job_id: JobID | None = None,
     spark_stages: tuple[JobVertex, ...] = (),
+    runs_here: bool = False,
 ) -> JobGraph:
     """Make the job of a stream program.
 
@@ -70,6 +71,7 @@ def stream_job(
         configuration: options of the job, over those of the cluster.
         files: files that its functions import from or ask for.
         job_id: None: a new one.
+        runs_here: whether its tasks will run in this process.
 
     Raises:
         StreamError: an operator cannot be sent to the cluster.
@@ -83,7 +85,10 @@ def stream_job(
         own_id,
         graph.job_name,
         # these vertices come first, because slots are given in this order
-        (*spark_stages, *stream_vertices(graph, own_id.hex(), slot_profiles or {})),
+        (
+            *spark_stages,
+            *stream_vertices(graph, own_id.hex(), slot_profiles or {}, runs_here=runs_here),
+        ),
         job_type=JobType.BATCH if graph.batch else JobType.STREAMING,
         scheduler_mode=SchedulerMode[own.get(SCHEDULER)],
         files=files,
@@ -95,7 +100,11 @@ def stream_job(
 
 
 def stream_vertices(
-    graph: StreamGraph, owner: str, slot_profiles: Mapping[str, ResourceProfile]
+    graph: StreamGraph,
+    owner: str,
+    slot_profiles: Mapping[str, ResourceProfile],
+    *,
+    runs_here: bool = False,
 ) -> tuple[JobVertex, ...]:
     """Return the vertices of a program, producers first.
 
@@ -103,6 +112,7 @@ def stream_vertices(
         owner: hex id from which the vertex ids are made: another owner gives other vertex ids.
         slot_profiles: slot profile by slot-sharing group; the groups that are not named take any
             slot.
+        runs_here: whether the tasks will run in this process; *owner* is the id of the job then.
 
     Raises:
         StreamError: an operator cannot be sent to the cluster.
@@ -117,9 +127,10 @@ def stream_vertices(
         for edge in ways_out(graph, chain):
             data_sets[id(edge)] = IntermediateDataSet(IntermediateDataSetID.generate(), result_type)
     plans = [plan_chain(graph, chain) for chain in chains]
+    codes = dump_chains(plans, owner if runs_here else None)
     return tuple(
         _vertex(owner, graph, chain, plan, code, operator_ids, data_sets, slot_profiles)
-        for chain, plan, code in zip(chains, plans, dump_chains(plans), strict=True)
+        for chain, plan, code in zip(chains, plans, codes, strict=True)
     )
 
 

@@ -8,11 +8,13 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from flinkray.client.attached_run import LeftRunning, Progress, ProgressLog, run_attached
 from flinkray.client.cluster_client import ClientClosedError, ClusterClient
+from flinkray.client.in_process import close_soon, cluster_for
 from flinkray.client.job_handle import JobHandle
 from flinkray.client.job_result import JobExecutionResult as ClusterJobResult
 from flinkray.client.printed_lines import JobOutput, NoOutput, submit_attached
@@ -46,6 +48,8 @@ def job_of(
     settings: dict[str, str],
     files: tuple[JobFile, ...],
     spark_stages: Mapping[JobVertexID, JobVertex] = MappingProxyType({}),
+    *,
+    runs_here: bool = False,
 ) -> JobGraph:
     """Make the job of a program.
 
@@ -54,6 +58,7 @@ def job_of(
             take epochs of its streams.
         settings: the program's configuration; only values that a job may set for itself count.
         files: files that its functions import from or ask for.
+        runs_here: whether its tasks will run in this process.
 
     Raises:
         ConfigurationError: a setting has an invalid value.
@@ -73,6 +78,7 @@ def job_of(
         configuration=configuration,
         files=files,
         spark_stages=tuple(spark_stages[vertex_id] for vertex_id in spark_stages_of(graph)),
+        runs_here=runs_here,
     )
 
 
@@ -197,10 +203,13 @@ def slot_profile(group: SlotSharingGroup) -> ResourceProfile | None:
         raise ConfigurationError(f"slot-sharing group {group.name!r}: {error}") from error
 
 
-def run(cluster: ClusterClient, job: JobGraph, settings: dict[str, str]) -> JobExecutionResult:
+def run(
+    cluster: ClusterClient | None, job: JobGraph, settings: dict[str, str]
+) -> JobExecutionResult:
     """Submit the job, wait for its end, and report its progress.
 
     Args:
+        cluster: None: a cluster in this process, which ends with the job.
         settings: the program's configuration; ``execution.shutdown-on-attached-exit`` counts.
 
     Raises:
@@ -210,10 +219,17 @@ def run(cluster: ClusterClient, job: JobGraph, settings: dict[str, str]) -> JobE
         JobCancelledError: somebody has cancelled the job.
         KeyboardInterrupt: Ctrl-C was pressed. The job has ended, unless Ctrl-C came twice.
     """
+    if cluster is None:
+        with cluster_for(job) as own:
+            return _run(own, job, _progress(is_in_process=True))
     if _ends_with_its_client(cluster, settings):
         job = cluster.ending_with_it(job, f"{SHUTDOWN_ON_ATTACHED_EXIT.key} is true")
+    return _run(cluster, job, _progress())
+
+
+def _run(cluster: ClusterClient, job: JobGraph, progress: Progress) -> JobExecutionResult:
     try:
-        ended, was_interrupted = run_attached(cluster, job, _progress())
+        ended, was_interrupted = run_attached(cluster, job, progress)
     except LeftRunning:
         left = f"left job {job.job_id} while it was being cancelled"
         raise KeyboardInterrupt(left) from None
@@ -231,13 +247,33 @@ def _ends_with_its_client(cluster: ClusterClient, settings: dict[str, str]) -> b
     return cluster.settings.shutdown_on_attached_exit
 
 
-def _progress() -> Progress:
+def _progress(*, is_in_process: bool = False) -> Progress:
+    """Return what shows the progress. A JobMaster in this process logs the failures here itself."""
     progress: Progress | None = execution_target().progress
-    return progress or ProgressLog(time.monotonic)
+    return progress or ProgressLog(time.monotonic, shows_failures=not is_in_process)
 
 
 def _told(result: ClusterJobResult) -> JobExecutionResult:
     return JobExecutionResult(result.job_id, result.net_runtime)
+
+
+def start(cluster: ClusterClient | None, job: JobGraph) -> JobClient:
+    """Submit the job and return its client.
+
+    Args:
+        cluster: None: a cluster in this process, which ends with the job.
+
+    Raises:
+        JobSubmissionError: the job could never run.
+    """
+    if cluster is not None:
+        return ClusterJobClient(cluster, cluster.submit(job))
+    own = cluster_for(job)
+    try:
+        return InProcessJobClient(own, own.submit(job))
+    except BaseException:
+        own.close()
+        raise
 
 
 class ClusterJobClient(JobClient):
@@ -292,6 +328,25 @@ class ClusterJobClient(JobClient):
         return _told(ClusterJobResult.of(await self._cluster.job_result(self._handle.job_id)))
 
 
+class InProcessJobClient(ClusterJobClient):
+    """Client of a program on a cluster in this process.
+
+    The cluster ends when the program has ended and the caller has dropped the client.
+    """
+
+    def __init__(self, cluster: ClusterClient, handle: JobHandle) -> None:
+        super().__init__(cluster, handle)
+        awaited = ["the end of the program", "the end of this object"]
+
+        def over(*_: object) -> None:
+            awaited.pop()
+            if not awaited:
+                close_soon(cluster)
+
+        weakref.finalize(self, over).atexit = False
+        cluster.start(cluster.job_result(handle.job_id)).add_done_callback(over)
+
+
 class ClusterResults(CloseableIterator):
     """Results of a program on a cluster. The program waits while the caller takes no results.
 
@@ -299,14 +354,21 @@ class ClusterResults(CloseableIterator):
     is closed or lost.
     """
 
-    def __init__(self, cluster: ClusterClient, job: JobGraph) -> None:
+    def __init__(self, cluster: ClusterClient | None, job: JobGraph) -> None:
+        """*cluster* None: a cluster in this process, which ends with the job."""
+        self._own: ClusterClient | None = None
+        if cluster is None:
+            self._own = cluster = cluster_for(job)
         self._cluster = cluster
         self._handle = cluster.job(job.job_id)
         self._values: deque[Any] = deque()
-        self._progress = _progress()
+        self._progress = _progress(is_in_process=self._own is not None)
         self._is_closed = False
         self._output: JobOutput = NoOutput()
-        self._forget = weakref.finalize(self, cluster.end_attached, job.job_id)
+        end = partial(cluster.end_attached, job.job_id)
+        if self._own is not None:
+            end = partial(close_soon, self._own)
+        self._forget = weakref.finalize(self, end)
         try:
             job = cluster.ending_with_it(job, "nobody else can read its results")
             self._output = submit_attached(cluster, job, self._progress.clear)
@@ -360,6 +422,8 @@ class ClusterResults(CloseableIterator):
         self._forget.detach()
         self._output.finish()
         self._cluster.detach(self._handle.job_id)
+        if self._own is not None:
+            self._own.close()
 
     def close(self) -> None:
         if not self._is_closed:

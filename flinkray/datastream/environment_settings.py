@@ -178,7 +178,7 @@ class EnvironmentSettings:
     ) -> _Self:
         """Take a checkpoint every *interval* milliseconds, at least 10.
 
-        A program in one process takes no checkpoints; a warning in the log says so.
+        Without a cluster, the program then runs in threads of this process; see docs/datastream.md.
 
         Args:
             mode: None: exactly once.
@@ -322,10 +322,10 @@ class EnvironmentSettings:
                 raise ConfigurationError(f"{key} cannot be {value!r}: {error}") from None
         return self
 
-    def _warn_of_settings_for_clusters(self) -> None:
-        """Warn of settings that only clusters follow.
+    def _warn_of_settings_without_effect_here(self) -> None:
+        """Warn of settings without effect on a program in this process that cannot recover.
 
-        Called before the program runs in this process.
+        Called before the program runs, if it is a batch program or has a clock of its own.
         """
         settings = {**self._checkpoint_config.job_settings(), **self._configuration.to_dict()}
         for key in settings:

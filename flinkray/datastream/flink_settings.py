@@ -188,17 +188,19 @@ def why_without_effect(key: str) -> str | None:
 
 
 def why_without_effect_here(key: str, settings: Mapping[str, str]) -> str | None:
-    """Return why a setting has no effect in a program in one process. None: it may have one.
+    """Return why a setting has no effect in a program of one process that cannot recover.
 
-    Call this only for settings that have an effect on clusters.
+    Such a program is a batch program, or has a clock of its own. None: the setting may have an
+    effect. Call this only for settings that have an effect on clusters.
 
     Args:
         settings: all settings of the program.
     """
+    which = "a program of one process in batch mode, or with a clock of its own,"
     if key.startswith(_OF_CHECKPOINTS):
-        return "a program that runs in one process takes no checkpoints"
+        return f"{which} takes no checkpoints"
     if not key.startswith("restart-strategy."):
         return None
     if RESTART_STRATEGY.read(settings.get(RESTART_STRATEGY.key)) == "none":
         return None
-    return "a program that runs in one process ends with its first failure"
+    return f"{which} ends with its first failure"

@@ -163,7 +163,10 @@ class LocalJobClient(JobClient):
 def _no_savepoint() -> Future[str]:
     refused: Future[str] = Future()
     refused.set_exception(
-        StreamError("a program that runs in one process takes no savepoints: run it on a cluster")
+        StreamError(
+            "the program takes no savepoints: call env.enable_checkpointing(...) before it is "
+            "started, without a clock of your own and not in batch mode, or run it on a cluster"
+        )
     )
     return refused
 

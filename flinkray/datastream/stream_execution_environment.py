@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import IntermediateDataSetID, JobID
-from flinkray.core.job_options import SAVEPOINT_DIR, STATE_RECOVERY_PATH
+from flinkray.core.job_options import RESTART_STRATEGY, SAVEPOINT_DIR, STATE_RECOVERY_PATH
 from flinkray.core.resources import parse_memory_size
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.configuration import Configuration
@@ -370,20 +370,10 @@ class StreamExecutionEnvironment(StreamProgram):
 
     def get_stream_graph(self, job_name: str | None = None, clear: bool = False) -> StreamGraph:
         """Return the program as a graph. With *clear*, the environment begins a new program."""
-        return self._stream_graph(job_name, clear, is_on_cluster=self._cluster is not None)
+        return self._stream_graph(job_name, clear, is_on_cluster=self._is_on_cluster())
 
     def _stream_graph(self, job_name: str | None, clear: bool, is_on_cluster: bool) -> StreamGraph:
-        sources = [
-            t.operator.source
-            for t in self._transformations
-            if isinstance(t, OperatorTransformation) and isinstance(t.operator, SourceOperator)
-        ]
-        bounded = all(s.get_boundedness() is Boundedness.BOUNDED for s in sources)
-        batch = self._runtime_mode is RuntimeExecutionMode.BATCH or (
-            self._runtime_mode is RuntimeExecutionMode.AUTOMATIC and bounded
-        )
-        if batch and not bounded:
-            raise StreamError("batch mode needs bounded sources; set the runtime mode STREAMING")
+        batch = self._is_batch()
         max_parallelism = self._config.get_max_parallelism()
         settings = GraphSettings(
             job_name=job_name or self._configuration.get_string("pipeline.name", "Flink Job"),
@@ -407,6 +397,37 @@ class StreamExecutionEnvironment(StreamProgram):
             self._transformations = []
         return graph
 
+    def _is_batch(self) -> bool:
+        sources = [
+            t.operator.source
+            for t in self._transformations
+            if isinstance(t, OperatorTransformation) and isinstance(t.operator, SourceOperator)
+        ]
+        bounded = all(s.get_boundedness() is Boundedness.BOUNDED for s in sources)
+        batch = self._runtime_mode is RuntimeExecutionMode.BATCH or (
+            self._runtime_mode is RuntimeExecutionMode.AUTOMATIC and bounded
+        )
+        if batch and not bounded:
+            raise StreamError("batch mode needs bounded sources; set the runtime mode STREAMING")
+        return batch
+
+    def _is_on_cluster(self) -> bool:
+        """Return whether the program becomes a job of a cluster.
+
+        Without ``cluster=``, that is a cluster of threads of this process. It takes the program's
+        checkpoints, and restarts the program after failures.
+        """
+        if self._cluster is not None:
+            return True
+        if self._clock is not None or self._spark_stages or self._is_batch():
+            return False
+        strategy = self._configuration.to_dict().get(RESTART_STRATEGY.key)
+        return (
+            self._checkpoint_config.is_checkpointing_enabled()
+            or self._savepoint_to_start_from() is not None
+            or (strategy is not None and RESTART_STRATEGY.read(strategy) != "none")
+        )
+
     def get_execution_plan(self) -> str:
         """Return the program as JSON.
 
@@ -417,8 +438,9 @@ class StreamExecutionEnvironment(StreamProgram):
     def _checked_graph(self, job_name: str | None, clear: bool) -> StreamGraph:
         if not self._transformations:
             raise StreamError("No operators defined in streaming topology. Cannot execute.")
+        are_committed = self._is_on_cluster() and self._checkpoint_config.is_checkpointing_enabled()
         graph = self.get_stream_graph(job_name, clear)
-        if clear and not (self._cluster and self._checkpoint_config.is_checkpointing_enabled()):
+        if clear and not are_committed:
             _warn_of_sinks_that_show_nothing(graph)
         return graph
 
@@ -431,8 +453,9 @@ class StreamExecutionEnvironment(StreamProgram):
             JobExecutionError: a function failed on a cluster; the error's text has the same.
             StreamError, JobSubmissionError: the program cannot run on the cluster.
         """
+        is_on_cluster = self._is_on_cluster()
         graph = self._checked_graph(job_name, True)
-        if self._cluster is not None:
+        if is_on_cluster:
             from flinkray.datastream import cluster_execution
 
             settings = self._configuration.to_dict()
@@ -448,11 +471,12 @@ class StreamExecutionEnvironment(StreamProgram):
         Raises:
             StreamError, JobSubmissionError: the program cannot run on the cluster.
         """
+        is_on_cluster = self._is_on_cluster()
         graph = self._checked_graph(job_name, True)
-        if self._cluster is not None:
-            from flinkray.datastream.cluster_execution import ClusterJobClient
+        if is_on_cluster:
+            from flinkray.datastream import cluster_execution
 
-            return ClusterJobClient(self._cluster, self._cluster.submit(self._job(graph)))
+            return cluster_execution.start(self._cluster, self._job(graph))
         return LocalJobClient(JobID.generate(), partial(self._local_job, graph))
 
     def collect_results(
@@ -468,7 +492,7 @@ class StreamExecutionEnvironment(StreamProgram):
 
     def _collect(self, stream: DataStream, job_name: str | None) -> CloseableIterator:
         name = "Data stream collect sink"
-        if self._cluster is not None:
+        if self._is_on_cluster():
             from flinkray.datastream.cluster_execution import ClusterResults
 
             collector = stream.end_with(name, CollectOperator()).set_parallelism(1).uid(name)
@@ -482,11 +506,12 @@ class StreamExecutionEnvironment(StreamProgram):
     def _local_job(self, graph: StreamGraph) -> LocalJob:
         savepoint = self._savepoint_to_start_from()
         if savepoint is not None:
+            reason = "runs in batch mode" if graph.batch else "has a clock of its own"
             raise ConfigurationError(
-                f"the program is to start from {savepoint}, and runs in one process, which cannot: "
-                "run it on a cluster"
+                f"the program is to start from {savepoint}, which it cannot, since it {reason}"
             )
-        self._warn_of_settings_for_clusters()
+        if graph.batch or self._clock is not None:
+            self._warn_of_settings_without_effect_here()
         graph.cached_files.update(unpacked_archives(self._archives))
         return LocalJob(graph, self._clock)
 
@@ -494,7 +519,14 @@ class StreamExecutionEnvironment(StreamProgram):
         from flinkray.datastream.cluster_execution import job_of
 
         settings, files = self._job_settings(), self._job_files()
-        return job_of(graph, self._slot_sharing_groups, settings, files, self._spark_stages)
+        return job_of(
+            graph,
+            self._slot_sharing_groups,
+            settings,
+            files,
+            self._spark_stages,
+            runs_here=self._cluster is None,
+        )
 
     def _job_settings(self) -> dict[str, str]:
         settings = {
@@ -592,9 +624,9 @@ def _warn_of_sinks_that_show_nothing(graph: StreamGraph) -> None:
             if isinstance(source.operator, SourceOperator) and _is_endless(source.operator.source):
                 logger.warning(
                     "%s (%s) will show nothing of what it writes: that becomes visible with "
-                    "checkpoints, or at the end of the input, and %s has no end. Run it on a "
-                    "cluster and enable checkpoints, read a source that ends, or write with a "
-                    "sink that commits nothing, such as a CallbackSink.",
+                    "checkpoints, or at the end of the input, and %s has no end. Enable "
+                    "checkpoints (env.enable_checkpointing), read a source that ends, or write "
+                    "with a sink that commits nothing, such as a CallbackSink.",
                     node.name,
                     type(operator.sink).__name__,
                     source.name,

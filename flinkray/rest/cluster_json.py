@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-import flinkray
 from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
+from flinkray.core.version import VERSION
 from flinkray.scheduler.reports.job_info import (
     ClusterNumbers,
     ClusterOverview,
@@ -33,8 +33,8 @@ def dashboard_configuration(refresh_interval: float, now: float) -> dict[str, An
         "refresh-interval": round(refresh_interval * 1000),
         "timezone-name": here.tm_zone,
         "timezone-offset": here.tm_gmtoff * 1000,
-        "flink-version": flinkray.__version__,
-        "flink-revision": f"flinkray {flinkray.__version__}",
+        "flink-version": VERSION,
+        "flink-revision": f"flinkray {VERSION}",
         "features": {
             "web-submit": False,
             "web-cancel": True,

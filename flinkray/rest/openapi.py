@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import flinkray
+from flinkray.core.version import VERSION
 from flinkray.rest.metrics_json import AGGREGATIONS
 
 _PLACE = re.compile(r"\{(\w+)\}")
@@ -216,7 +216,7 @@ def description(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
         "info": {
             "title": "flinkray: a cluster over HTTP",
             "description": "In the shape of Flink's REST API, version 1.",
-            "version": flinkray.__version__,
+            "version": VERSION,
         },
         "servers": [{"url": "/"}, {"url": "/v1"}],
         "paths": paths,

@@ -22,14 +22,14 @@ from flinkray.actors.task_executor.task_runners import RunnerTask, TaskRunner
 from flinkray.core.errors import RpcConnectionError, RpcError
 from flinkray.core.ids import JobID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
+from flinkray.local_cluster.worker_nodes import GroupRecord, WorkerNodes
+from flinkray.local_cluster.worker_nodes_driver import WorkerNodesDriver
 from flinkray.rpc import EndpointSpec, RpcEndpoint
 from flinkray.scheduler.graph.job_graph import SPARK
 from flinkray.testing.cluster_under_test import ClusterUnderTest
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.simulation import SimulatedProcess, SimulatedRpcService, Simulation
 from flinkray.testing.simulation.machines import Node
-from flinkray.testing.worker_nodes import GroupRecord, WorkerNodes
-from flinkray.testing.worker_nodes_driver import WorkerNodesDriver
 
 _NODE = ResourceProfile(4, 8 * 2**30)
 

@@ -6,13 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from flinkray.client.cluster_client import ClusterClient
-from flinkray.client.dispatcher_connection import DispatcherConnection
+from flinkray.client.in_process import connection_to
 from flinkray.client.loop_thread import LoopThread
 from flinkray.core.config import Configuration
-from flinkray.core.ids import LeaderSessionID
 from flinkray.core.resources import ResourceProfile
-from flinkray.ha.services import DISPATCHER_ADDRESS
-from flinkray.ha.standalone import StandaloneLeaderRetrievalService
 from flinkray.testing.mini_cluster import MiniCluster
 
 
@@ -81,9 +78,7 @@ async def _start(
 ) -> tuple[MiniCluster, ClusterClient]:
     mini = MiniCluster(storage_dir, *nodes, configuration=configuration)
     await mini.__aenter__()
-    retriever = StandaloneLeaderRetrievalService(DISPATCHER_ADDRESS, LeaderSessionID.standalone())
-    connection = DispatcherConnection(mini.client, retriever, "local")
-    await connection.open()
+    connection = await connection_to(mini, "local")
     client = ClusterClient(
         loop,
         connection,

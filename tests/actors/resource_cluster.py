@@ -32,6 +32,7 @@ from flinkray.core.ids import (
     WorkerGroupId,
 )
 from flinkray.core.resources import ResourceProfile
+from flinkray.local_cluster.local_workers import LocalWorkers
 from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService, RpcService
 from flinkray.scheduler.shared.slots import (
     ResourceRequirement,
@@ -45,7 +46,6 @@ from flinkray.scheduler.shared.slots import (
 )
 from flinkray.scheduler.shared.taking_over import TaskExecutorReport
 from flinkray.testing import TestingGateway
-from flinkray.testing.local_workers import LocalWorkers
 
 ONE_CPU = ResourceProfile(1.0, 2**30)
 RM_TOKEN = ResourceManagerId.of(LeaderSessionID.standalone())
@@ -157,7 +157,7 @@ class ResourceCluster:
             EndpointSpec(
                 kind="ResourceManager",
                 name="ResourceManager",
-                factory="flinkray.testing.local_workers:create_local_resource_manager",
+                factory="flinkray.local_cluster.local_workers:create_local_resource_manager",
                 arguments=self.arguments,
                 detached=True,
                 max_restarts=-1,

@@ -117,7 +117,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
         ),
     ],
 )
-def test_a_program_in_one_process_is_told_that_it_takes_no_checkpoints(
+def test_a_program_with_its_own_clock_is_told_that_it_takes_no_checkpoints(
     enable: Any, env: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     enable(env)
@@ -125,8 +125,8 @@ def test_a_program_in_one_process_is_told_that_it_takes_no_checkpoints(
     env.from_collection([1]).print()
     env.execute()
     assert warnings_of(caplog) == [
-        "The setting execution.checkpointing.interval has no effect: a program that runs in one "
-        "process takes no checkpoints."
+        "The setting execution.checkpointing.interval has no effect: a program of one process in "
+        "batch mode, or with a clock of its own, takes no checkpoints."
     ]
 
 
@@ -204,7 +204,7 @@ def with_fixed_delay(env: Any) -> None:
         lambda env: env.set_restart_strategy(RestartStrategies.failure_rate_restart(1, 1, 1)),
     ],
 )
-def test_restart_strategy_of_a_program_in_one_process_is_warned_of_once(
+def test_restart_strategy_of_a_program_with_its_own_clock_is_warned_of_once(
     choose: Any, env: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     choose(env)
@@ -214,8 +214,8 @@ def test_restart_strategy_of_a_program_in_one_process_is_warned_of_once(
         env.execute()
     of_type = [told for told in warnings_of(caplog) if "restart-strategy.type" in told]
     assert of_type == [
-        "The setting restart-strategy.type has no effect: a program that runs in one process ends "
-        "with its first failure."
+        "The setting restart-strategy.type has no effect: a program of one process in batch mode, "
+        "or with a clock of its own, ends with its first failure."
     ]
     assert len(set(warnings_of(caplog))) == len(warnings_of(caplog))
 

@@ -21,6 +21,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"streaming", "scheduler", "state_reader"}),
     frozenset({"spark"}),
     frozenset({"actors"}),
+    frozenset({"local_cluster"}),
     frozenset({"__main__", "datastream", "client", "rest"}),
 )
 """Lowest first. A package imports its own layer (without cycles) and the layers below."""

@@ -6,8 +6,8 @@ import gc
 from weakref import ref
 
 from flinkray.core.resources import ResourceProfile
+from flinkray.local_cluster.local_workers import LocalWorkers
 from flinkray.rpc import LocalNetwork
-from flinkray.testing.local_workers import LocalWorkers
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.graveyard import collected_after_each
 from tests.simulation import streaming_job

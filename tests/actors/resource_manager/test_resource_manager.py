@@ -40,9 +40,9 @@ from flinkray.ha import (
     MemoryDirectory,
     StandaloneHaServices,
 )
+from flinkray.local_cluster.local_workers import LocalResourceManagerDriver
 from flinkray.rpc import LocalRpcService, RegistrationFailure, RegistrationRejection
 from flinkray.scheduler.shared.slots import SlotReport, SlotStatus
-from flinkray.testing.local_workers import LocalResourceManagerDriver
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.leaders import ManualLeaders
 from tests.actors.resource_cluster import (

@@ -20,6 +20,7 @@ from flinkray.actors.task_executor.host import TaskExecutorHost
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID, ResourceID, SlotID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
+from flinkray.local_cluster.local_workers import LocalResourceManagerDriver
 from flinkray.rpc import (
     LocalRpcService,
     RegistrationFailure,
@@ -28,7 +29,6 @@ from flinkray.rpc import (
 )
 from flinkray.scheduler.resources.slot_manager_actions import StartTaskExecutor
 from flinkray.scheduler.shared.slots import WorkerGroupOwner
-from flinkray.testing.local_workers import LocalResourceManagerDriver
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import (
     DISPATCHER,

@@ -873,7 +873,7 @@ def test_sink_of_an_endless_source_without_checkpoints_logs_a_warning(
     for mode in (STREAMING, AUTOMATIC):
         (told,) = executed(caplog, FileSink(tmp_path), endless(), mode)
         assert told.startswith("files (FileSink) will show nothing of what it writes:")
-        assert "Source: second has no end. Run it on a cluster and enable checkpoints" in told
+        assert "Source: second has no end. Enable checkpoints (env.enable_checkpointing)" in told
         caplog.clear()
 
 

@@ -16,9 +16,9 @@ from flinkray.actors.resource_manager.driver import (
 )
 from flinkray.core.errors import RpcConnectionError
 from flinkray.core.ids import ResourceID, WorkerGroupId
+from flinkray.local_cluster.worker_nodes import WorkerNodes
 from flinkray.rpc import RpcService
 from flinkray.scheduler.resources.shortages import ClusterResources
-from flinkray.testing.worker_nodes import WorkerNodes
 
 
 class WorkerNodesDriver(ResourceManagerDriver):

@@ -1,4 +1,4 @@
-"""Workers on a LocalNetwork, in place of Ray, for tests of the control plane."""
+"""Workers on a LocalNetwork, in place of Ray."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from flinkray.actors.resource_manager.driver import TASK_EXECUTOR_FACTORY, Worke
 from flinkray.actors.resource_manager.endpoint import lead_resource_manager
 from flinkray.core.ids import ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
+from flinkray.local_cluster.worker_nodes import GroupRecord, WorkerNodes
+from flinkray.local_cluster.worker_nodes_driver import WorkerNodesDriver
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint
-from flinkray.testing.worker_nodes import GroupRecord, WorkerNodes
-from flinkray.testing.worker_nodes_driver import WorkerNodesDriver
 
 
 class LocalWorkers(WorkerNodes):

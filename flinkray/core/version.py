@@ -1,0 +1,3 @@
+"""The version of flinkray."""
+
+VERSION = "0.1.0"

@@ -1,0 +1,239 @@
+"""Programs without ``cluster=`` that take checkpoints: they run in threads of this process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flinkray.actors.shared import chain_code
+from flinkray.checkpoint.storage import find_checkpoints
+from flinkray.core.errors import ConfigurationError, JobExecutionError
+from flinkray.datastream import (
+    Configuration,
+    DataStream,
+    MapFunction,
+    RuntimeContext,
+    RuntimeExecutionMode,
+    StreamExecutionEnvironment,
+    Types,
+    WatermarkStrategy,
+)
+from flinkray.datastream.connectors import CallbackSink, FileSink, IteratorSource
+from flinkray.testing.manual_clock import ManualClock
+from flinkray.testing.waiting import wait_until
+from tests.datastream.tallies import Tally, by_key, expected
+from tests.datastream.threads import none_left
+
+COUNT = 2_000
+
+
+@pytest.fixture(autouse=True)
+def no_threads_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nor folders: the cluster of a program has its own temporary folder."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    with none_left():
+        yield
+    assert not list(temporary.iterdir())
+
+
+class FailsOnce(MapFunction[int, int]):
+    """Fails in the first attempt, once a file is there."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._fails = runtime_context.get_attempt_number() == 0
+
+    def map(self, value: int) -> int:
+        if self._fails and self._file.exists():
+            raise ValueError("fails once")
+        return value
+
+
+class Touches(MapFunction[int, int]):
+    """Creates a file when it has seen a record."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def map(self, value: int) -> int:
+        if not self._file.exists():
+            self._file.touch()
+        return value
+
+
+def environment(parallelism: int = 2, **options: str) -> StreamExecutionEnvironment:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    return env.configure(Configuration.from_dict(options)).set_parallelism(parallelism)
+
+
+def numbers_until(env: StreamExecutionEnvironment, goes_on: Path) -> DataStream:
+    """Return a stream of 0 to COUNT, of which the second half waits for a file."""
+
+    def read(number: int, offset: int) -> Iterator[int]:
+        for n in range(offset, COUNT):
+            while n >= COUNT // 2 and not goes_on.exists():
+                time.sleep(0.002)
+            yield n
+
+    source = IteratorSource(read, 1)
+    return env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG())
+
+
+def lines_in(folder: Path) -> list[str]:
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name[0] not in "._"]
+    return sorted((line for file in files for line in file.read_text().split()), key=int)
+
+
+def test_program_restarts_after_a_failure_and_commits_each_record_once(tmp_path: Path) -> None:
+    fails, output = tmp_path / "fails", tmp_path / "output"
+    env = environment().enable_checkpointing(20)
+    numbers = numbers_until(env, fails)
+    numbers.map(FailsOnce(fails), Types.LONG()).map(str).sink_to(FileSink(output))
+    program = env.execute_async("files")
+    wait_until(lambda: lines_in(output), 60, "files of a checkpoint")
+    fails.touch()
+    program.get_job_execution_result().result(60)
+    assert lines_in(output) == [str(n) for n in range(COUNT)]
+    assert program.get_job_status().result(60).name == "FINISHED"
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_program_goes_on_from_its_savepoint_with_another_parallelism(
+    parallelism: int, tmp_path: Path
+) -> None:
+    goes_on, seen = tmp_path / "goes-on", tmp_path / "seen"
+
+    def program(env: StreamExecutionEnvironment) -> DataStream:
+        numbers = numbers_until(env, goes_on).uid("numbers").map(Touches(seen), Types.LONG())
+        return by_key(numbers, Tally(COUNT))
+
+    env = environment(2).enable_checkpointing(3_600_000)
+    program(env).print()
+    first = env.execute_async()
+    wait_until(seen.exists, 60, "records")
+    savepoint = first.stop_with_savepoint(False, str(tmp_path / "savepoints")).result(60)
+    first.get_job_execution_result().result(60)
+    goes_on.touch()
+    env = environment(parallelism, **{"execution.state-recovery.path": savepoint})
+    assert set(program(env).execute_and_collect()) == expected(COUNT)
+
+
+def test_failed_program_goes_on_from_the_checkpoint_that_it_retains(tmp_path: Path) -> None:
+    fails, checkpoints = tmp_path / "fails", str(tmp_path / "checkpoints")
+    settings = {
+        "execution.checkpointing.interval": "20 ms",
+        "execution.checkpointing.dir": checkpoints,
+        "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+        "restart-strategy.type": "none",
+    }
+
+    def results(fails_when: Path, **more: str) -> Iterator[int]:
+        env = environment(1, **settings, **more)
+        numbers = numbers_until(env, fails).uid("numbers")
+        return iter(numbers.map(FailsOnce(fails_when), Types.LONG()).execute_and_collect())
+
+    first = results(fails)
+    assert next(first) == 0
+    wait_until(lambda: find_checkpoints(checkpoints), 60, "a checkpoint")
+    fails.touch()
+    with pytest.raises(JobExecutionError, match="fails once"):
+        list(first)
+    retained = find_checkpoints(checkpoints)[-1]
+    later = list(results(tmp_path / "never", **{"execution.state-recovery.path": retained}))
+    assert later == list(range(later[0], COUNT))
+    assert later[0] > 0
+
+
+SEEN: list[int] = []
+
+
+def seen(n: int) -> int:
+    SEEN.append(n)
+    return n
+
+
+def test_objects_and_modules_of_the_process_are_those_of_its_tasks() -> None:
+    """A sink of the process itself, and what a function refers to in a module, are no copies."""
+    taken: list[int] = []
+    env = environment(2).enable_checkpointing(1000)
+    numbers = env.from_sequence(1, 100).map(seen, Types.LONG())
+    numbers.sink_to(CallbackSink(taken.append))
+    before = len(chain_code._here)
+    env.execute()
+    assert sorted(taken) == sorted(SEEN) == list(range(1, 101))
+    assert len(chain_code._here) == before
+
+
+def test_restart_strategy_alone_begins_the_program_again(tmp_path: Path) -> None:
+    fails = tmp_path / "fails"
+    fails.touch()
+    strategy = {
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.delay": "1 ms",
+    }
+    env = environment(1, **strategy)
+    numbers = numbers_until(env, fails).map(FailsOnce(fails), Types.LONG())
+    assert list(numbers.execute_and_collect()) == list(range(COUNT))
+
+
+def test_results_that_are_closed_early_end_the_program(tmp_path: Path) -> None:
+    goes_on = tmp_path / "goes-on"
+    env = environment().enable_checkpointing(20)
+    with numbers_until(env, goes_on).execute_and_collect() as results:
+        assert next(results) == 0
+    results = numbers_until(env, goes_on).execute_and_collect()
+    assert next(results) == 0
+    del results  # the fixture waits for the end of the threads
+    goes_on.touch()
+
+
+def test_batch_programs_and_own_clocks_cannot_start_from_savepoints(tmp_path: Path) -> None:
+    savepoint = {"execution.state-recovery.path": str(tmp_path)}
+    env = environment(1, **savepoint).set_runtime_mode(RuntimeExecutionMode.BATCH)
+    env.from_sequence(0, 1).print()
+    with pytest.raises(ConfigurationError, match="which it cannot, since it runs in batch mode"):
+        env.execute()
+    env = StreamExecutionEnvironment(Configuration.from_dict(savepoint), clock=ManualClock())
+    env.from_sequence(0, 1).print()
+    with pytest.raises(ConfigurationError, match="which it cannot, since it has a clock of its"):
+        env.execute()
+
+
+LEFT_RUNNING = """
+import os
+from flinkray.datastream import StreamExecutionEnvironment
+
+env = StreamExecutionEnvironment.get_execution_environment().enable_checkpointing(20)
+env.from_sequence(0, 2**60).key_by(lambda n: n % 7).sum().filter(lambda n: False).print()
+program = env.execute_async()
+while program.get_job_status().result().name != "RUNNING":
+    pass
+{end}
+"""
+
+
+def test_program_that_still_runs_ends_with_its_process(tmp_path: Path) -> None:
+    """Quietly, and without its folder; the folder of a killed process is removed by the next."""
+    folder = tmp_path / "of-processes"
+    folder.mkdir()
+
+    def run(end: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", LEFT_RUNNING.format(end=end)]
+        variables = {**os.environ, "TMPDIR": str(folder)}
+        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=150)
+
+    assert run("os.kill(os.getpid(), 9)").returncode == -9
+    assert len(list(folder.iterdir())) == 1
+    ended = run("")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert not list(folder.iterdir())
