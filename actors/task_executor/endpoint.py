@@ -229,6 +229,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         resource_manager_id: ResourceManagerId,
     ) -> tuple[SlotAnswer, ...]:
         self._resource_manager.check(resource_manager_id)
+        await self._check_is_no_predecessor(job_id, job_master_id, "request_slots")
+        self._resource_manager.check(resource_manager_id)
         self._hold_unless_led_by(job_id, job_master_id)
         answers = [self._allocate(one, job_id) for one in wanted]
         self._schedule_slot_timeout()
@@ -372,6 +374,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         resource_manager_id: ResourceManagerId,
     ) -> None:
         self._resource_manager.refuse_others(resource_manager_id, "job_master_changed")
+        await self._check_is_no_predecessor(job_id, job_master_id, "job_master_changed")
+        self._resource_manager.refuse_others(resource_manager_id, "job_master_changed")
         await self._follow(job_id, job_master_address, job_master_id)
 
     async def take_over_job(
@@ -386,6 +390,22 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
                 self._job_leaders.refuse_others(job_id, job_master_id, "take_over_job")
             await self._follow(job_id, job_master_address, job_master_id)
         return bool(self._table.allocations_of(job_id))
+
+    async def _check_is_no_predecessor(
+        self, job_id: JobID, job_master_id: JobMasterId, method: str
+    ) -> None:
+        """Raise FencingTokenError if a JobMaster precedes the one that leads the job here.
+        News of a JobMaster comes from the ResourceManager and may be late: the next JobMaster may
+        have taken over directly meanwhile.
+        """
+        while self._job_leaders.is_succeeded_by(job_id, job_master_id):
+            followed = self._job_leaders.job_master(job_id)
+            if followed is None:
+                return
+            if await has_name_of_leader(self.rpc_service, followed, job_id):
+                self._job_leaders.refuse_others(job_id, job_master_id, method)
+            if self._job_leaders.job_master(job_id) is followed:
+                return
 
     async def _follow(self, job_id: JobID, address: str, job_master_id: JobMasterId) -> None:
         if self._table.allocations_of(job_id):

@@ -204,6 +204,28 @@ async def test_task_executor_registers_at_a_job_master_that_takes_over(tmp_path:
 
 
 @on_virtual_time
+async def test_late_news_of_a_past_job_master_is_refused_after_a_take_over(tmp_path: Path) -> None:
+    """The ResourceManager has named it before it died, and the process here stood still (seed
+    1000023 of the whole cluster)."""
+    bench = Bench(tmp_path)
+    executor, _ = await bench.start_with_slot()
+    await task(A).submit(executor)
+    bench.network.crash("JobMaster-1")
+    name = job_master_process(JOB)
+    second = bench.start_job_master(NEXT_MASTER, name)
+    assert await executor.take_over_job(JOB, f"{name}/jobmaster", NEXT_MASTER)
+    await second.wait_for(JobMasterGateway.register_task_executor)
+    await asyncio.sleep(1)
+    await executor.adopt_slots(JOB, NEXT_MASTER, NEXT_GRAPH, (A,))
+    with pytest.raises(FencingTokenError, match="refused job_master_changed"):
+        await executor.job_master_changed(JOB, "JobMaster-1/jobmaster", MASTER, RM_TOKEN)
+    with pytest.raises(FencingTokenError, match="refused request_slots"):
+        await bench.request(executor, 1, B)
+    assert allocations(await bench.latest_report(executor)) == [A, None]
+    assert await task(A, 1, graph_id=NEXT_GRAPH).submit(executor, NEXT_MASTER) == ()
+
+
+@on_virtual_time
 async def test_job_master_that_lost_its_name_cannot_take_over(tmp_path: Path) -> None:
     """It was taken for dead, and lives."""
     bench = Bench(tmp_path)
