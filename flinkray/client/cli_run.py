@@ -346,9 +346,8 @@ def _telling_what_is_waited_for() -> Iterator[None]:
 def _address_to_run_at(address: str | None) -> str:
     from flinkray.client import ray_runtime
 
-    return (
-        address
-        or ray_runtime.address_from_environment()
-        or ray_runtime.recorded_address()
-        or "local"
-    )
+    given = address or ray_runtime.address_from_environment()
+    if given is not None:
+        return given
+    # not the recorded address itself: only to "auto" is this user's token sent
+    return "local" if ray_runtime.recorded_address() is None else "auto"

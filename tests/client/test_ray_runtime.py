@@ -9,6 +9,8 @@ from ray._private.ray_constants import (
     PROCESS_TYPE_RAYLET,
 )
 
+from flinkray.client import ray_runtime
+from flinkray.client.cli_run import _address_to_run_at
 from flinkray.client.ray_runtime import (
     RAY_AUTH_MODE,
     RayStartError,
@@ -67,6 +69,18 @@ def test_where_a_token_may_be_asked_for_the_way_to_show_it_is_told(
 ) -> None:
     monkeypatch.delenv(RAY_AUTH_MODE, raising=False)
     assert "RAY_AUTH_MODE=token in the environment" in advice(behind(text))
+
+
+def test_run_joins_the_ray_of_this_machine_as_auto_which_gets_the_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray asks for a token wherever it has once made one: `flinkray run` failed there."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray_runtime, "recorded_address", lambda: "127.0.0.1:6379")
+    assert _address_to_run_at(None) == "auto"
+    assert _address_to_run_at("10.0.0.1:6379") == "10.0.0.1:6379"
+    monkeypatch.setattr(ray_runtime, "recorded_address", lambda: None)
+    assert _address_to_run_at(None) == "local"
 
 
 def test_of_a_traceback_in_rays_words_only_its_error_is_told() -> None:
