@@ -99,7 +99,11 @@ def dump_chains(plans: Sequence[ChainPlan], job_here: str | None = None) -> list
     if job_here is not None:
         plans = [_with_objects_here(plan, job_here) for plan in plans]
     by_value = user_modules_by_value if job_here is None else nullcontext
-    dumped = [_dump_plan(plan, by_value) for plan in plans]
+    try:
+        dumped = [_dump_plan(plan, by_value) for plan in plans]
+    except StreamError:
+        forget_here(job_here or "")
+        raise
     named = _named(kind for _, of_plan in dumped for kind in of_plan)
     with by_value():
         classes = cloud_pickle.dumps(named)

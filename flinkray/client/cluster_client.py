@@ -18,6 +18,7 @@ from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.embedded_output import EmbeddedOutput
 from flinkray.client.job_handle import JobHandle
 from flinkray.client.loop_thread import LoopEndedError, LoopThread
+from flinkray.client.process_end import not_at_process_end
 from flinkray.client.savepoint_locations import absolute_location
 from flinkray.client.submission import Submission, SubmissionInterrupted
 from flinkray.core.client_options import CLIENT_CLOSE_TIMEOUT
@@ -231,6 +232,16 @@ class ClusterClient:
             if self._output is not None:
                 self._output.close()
             self._after_close()
+            not_at_process_end(self)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client was closed, or belongs to the parent of this forked process."""
+        return self._closed
+
+    def abandon(self) -> None:
+        """Leave everything to the parent: this process was forked and has no event loop."""
+        self._closed = True
 
     async def _close(self) -> None:
         try:

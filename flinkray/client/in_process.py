@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from weakref import WeakSet
 
 from flinkray.actors.shared.chain_code import forget_here
+from flinkray.checkpoint import locations
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.loop_thread import LoopThread
+from flinkray.client.process_end import at_process_end, check_process_goes_on
 from flinkray.core.config import Configuration
+from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import LeaderSessionID
+from flinkray.core.job_options import CHECKPOINTING_DIR
 from flinkray.core.locked_folders import LockedFolder, sweep_locked_folders
 from flinkray.core.options import (
     NUMBER_OF_TASK_SLOTS,
@@ -26,10 +32,14 @@ from flinkray.core.resources import MOST_CORES, MOST_MEMORY, ResourceProfile
 from flinkray.ha.services import DISPATCHER_ADDRESS
 from flinkray.ha.standalone import StandaloneLeaderRetrievalService
 from flinkray.local_cluster.local_cluster import LocalCluster
+from flinkray.rpc.time_limit import within
 from flinkray.scheduler.graph.job_graph import JobGraph
 
 CLUSTER_ID = "in-process"
 _PREFIX = "flinkray-in-process-"
+_ENDING_TIMEOUT = 3.0
+"""Seconds that a running program has to end when its cluster is closed. A task is interrupted after
+one second; threads that go on in spite of that are left alone."""
 
 
 def cluster_for(job: JobGraph) -> ClusterClient:
@@ -40,8 +50,51 @@ def cluster_for(job: JobGraph) -> ClusterClient:
     directory of its own (``execution.checkpointing.dir``).
 
     Raises:
+        ConfigurationError: the directory for checkpoints cannot be created.
         OSError: there is no temporary folder that can be written to.
+        RuntimeError: the interpreter is ending.
     """
+    check_process_goes_on()
+    folder: LockedFolder | None = None
+    loop: LoopThread | None = None
+
+    def after_close() -> None:
+        if folder is not None:
+            folder.remove()
+        forget_here(job.job_id.hex())
+
+    try:
+        _check_directory(Configuration(job.configuration).get(CHECKPOINTING_DIR))
+        root = Path(tempfile.gettempdir())
+        sweep_locked_folders(root, _PREFIX, time.time())
+        folder = LockedFolder(root, _PREFIX)
+        node, configuration = _resources_for(job)
+        cluster = LocalCluster(str(folder.path), node, configuration=configuration)
+        loop = LoopThread("flinkray cluster")
+        client = loop.run(_start(cluster, loop, configuration, after_close))
+        at_process_end(client, client.close, threading.current_thread(), client.abandon)
+    except BaseException:
+        if loop is not None:
+            loop.close()
+        after_close()
+        raise
+    return client
+
+
+def _check_directory(location: str | None) -> None:
+    """Create a local directory for checkpoints, so that an impossible one is refused at once."""
+    if location is None or not locations.is_local(location):
+        return
+    try:
+        os.makedirs(location, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{CHECKPOINTING_DIR.key}: {location} cannot be created: {error.strerror}"
+        ) from error
+
+
+def _resources_for(job: JobGraph) -> tuple[ResourceProfile, dict[str, str]]:
+    """Return a node with room for any slot, and the configuration with the slots of the job."""
     groups: dict[str, int] = {}
     resources: dict[str, float] = {}
     for vertex in job.vertices:
@@ -49,31 +102,12 @@ def cluster_for(job: JobGraph) -> ClusterClient:
         groups[group] = max(groups.get(group, 0), vertex.parallelism)
         resources |= dict.fromkeys(vertex.slot_profile.extended, float(MOST_MEMORY))
     slots = str(sum(groups.values()))
-    configuration = {
+    return ResourceProfile(MOST_CORES, MOST_MEMORY, resources), {
         NUMBER_OF_TASK_SLOTS.key: slots,
         TASK_EXECUTOR_CPU_CORES.key: slots,
         SLOTS_PER_TASK_PROCESS.key: slots,
         PRESTARTED_TASK_PROCESSES.key: "0",
     }
-    root = Path(tempfile.gettempdir())
-    sweep_locked_folders(root, _PREFIX, time.time())
-    folder = LockedFolder(root, _PREFIX)
-    node = ResourceProfile(MOST_CORES, MOST_MEMORY, resources)
-    cluster = LocalCluster(str(folder.path), node, configuration=configuration)
-    loop = LoopThread("flinkray cluster")
-
-    def after_close() -> None:
-        folder.remove()
-        forget_here(job.job_id.hex())
-
-    try:
-        client = loop.run(_start(cluster, loop, configuration, after_close))
-    except BaseException:
-        loop.close()
-        after_close()
-        raise
-    _open.add(client)
-    return client
 
 
 async def _start(
@@ -85,9 +119,13 @@ async def _start(
     await cluster.__aenter__()
     connection = await connection_to(cluster, CLUSTER_ID)
 
+    async def shut_down() -> None:
+        await (await cluster.dispatcher()).shut_down_cluster()
+
     async def end() -> None:
         try:
-            await (await cluster.dispatcher()).shut_down_cluster()
+            with suppress(asyncio.TimeoutError):
+                await within(_ENDING_TIMEOUT, shut_down())
         finally:
             await connection.close()
             await cluster.__aexit__(None, None, None)
@@ -112,17 +150,5 @@ async def connection_to(cluster: LocalCluster, cluster_id: str) -> DispatcherCon
 
 def close_soon(client: ClusterClient) -> None:
     """Begin to close a client; from any thread, also that of its own event loop."""
-    threading.Thread(target=client.close, name="end of the flinkray cluster").start()
-
-
-_open: WeakSet[ClusterClient] = WeakSet()
-"""The clients whose clusters may still run."""
-
-
-def _close_all() -> None:
-    for client in tuple(_open):
-        client.close()
-
-
-# Not atexit: by then no thread pool takes work any more, and files are deleted in one.
-threading._register_atexit(_close_all)  # type: ignore[attr-defined]
+    if not client.is_closed:
+        threading.Thread(target=client.close, name="end of the flinkray cluster").start()

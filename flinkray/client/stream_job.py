@@ -81,14 +81,11 @@ def stream_job(
     settings = dict(configuration or {})
     own = Configuration(settings)
     settings |= absolute_locations(own)
+    vertices = stream_vertices(graph, own_id.hex(), slot_profiles or {}, runs_here=runs_here)
     job = JobGraph(
         own_id,
         graph.job_name,
-        # these vertices come first, because slots are given in this order
-        (
-            *spark_stages,
-            *stream_vertices(graph, own_id.hex(), slot_profiles or {}, runs_here=runs_here),
-        ),
+        (*spark_stages, *vertices),  # stages come first, because slots are given in this order
         job_type=JobType.BATCH if graph.batch else JobType.STREAMING,
         scheduler_mode=SchedulerMode[own.get(SCHEDULER)],
         files=files,

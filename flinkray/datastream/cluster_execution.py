@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
 from collections import deque
@@ -33,6 +34,7 @@ from flinkray.datastream.common.job_execution_result import JobExecutionResult
 from flinkray.datastream.common.job_status import JobStatus
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
 from flinkray.scheduler.graph.job_graph import JobFile, JobGraph, JobVertex
+from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.streaming.operators.look_up import LookUpOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.execution_target import execution_target
@@ -40,6 +42,8 @@ from flinkray.streaming.program.graph import StreamGraph
 from flinkray.streaming.sinks.spark import SparkEpochSink
 from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 from flinkray.streaming.sources.spark import SparkSource
+
+log = logging.getLogger(__name__)
 
 
 def job_of(
@@ -321,30 +325,40 @@ class ClusterJobClient(JobClient):
 
     def get_job_execution_result(self) -> Future[JobExecutionResult]:
         if self._ended is None:
-            self._ended = self._cluster.start(self._result())
+            self._ended = self._cluster.start(_result(self._cluster, self._handle.job_id))
         return self._ended
 
-    async def _result(self) -> JobExecutionResult:
-        return _told(ClusterJobResult.of(await self._cluster.job_result(self._handle.job_id)))
+
+async def _result(cluster: ClusterClient, job_id: JobID) -> JobExecutionResult:
+    """Return the job's result. No method: an error that is kept would keep the job's client."""
+    return _told(ClusterJobResult.of(await cluster.job_result(job_id)))
 
 
 class InProcessJobClient(ClusterJobClient):
     """Client of a program on a cluster in this process.
 
-    The cluster ends when the program has ended and the caller has dropped the client.
+    The cluster ends when the program has ended and the caller has dropped the client. A failure of
+    the program is logged, because nobody may ask for its result.
     """
 
     def __init__(self, cluster: ClusterClient, handle: JobHandle) -> None:
         super().__init__(cluster, handle)
         awaited = ["the end of the program", "the end of this object"]
 
-        def over(*_: object) -> None:
+        def over() -> None:
             awaited.pop()
             if not awaited:
                 close_soon(cluster)
 
+        def ended(result: Future[JobResult]) -> None:
+            if not result.cancelled() and result.exception() is None:
+                told = result.result()
+                if told.failure is not None:
+                    log.error("job %s (%s) failed: %s", told.job_id, told.name, told.failure)
+            over()
+
         weakref.finalize(self, over).atexit = False
-        cluster.start(cluster.job_result(handle.job_id)).add_done_callback(over)
+        cluster.start(cluster.job_result(handle.job_id)).add_done_callback(ended)
 
 
 class ClusterResults(CloseableIterator):

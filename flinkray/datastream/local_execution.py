@@ -59,13 +59,19 @@ def _unpacked(path: str, name: str, changed_at: int | None) -> tempfile.Temporar
     assert isinstance(archive.content, bytes)
     folder = tempfile.TemporaryDirectory(prefix="flinkray-archive-")
     unpack(archive.content, Path(folder.name))
+    warn_of_archive(path, name)
+    return folder
+
+
+@cache
+def warn_of_archive(path: str, name: str) -> None:
+    """Warn once that functions in this process find an archive only by its name."""
     logger.warning(
         "In this process the archive %s is not in the working directory of functions, as on a "
         "cluster: they find it by runtime_context.get_distributed_cache().get_file(%r).",
         path,
         name,
     )
-    return folder
 
 
 LONGEST_END = 10.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
@@ -10,9 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+import flinkray.client.process_end  # noqa: F401 - before the main thread can have ended
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import IntermediateDataSetID, JobID
-from flinkray.core.job_options import RESTART_STRATEGY, SAVEPOINT_DIR, STATE_RECOVERY_PATH
+from flinkray.core.job_options import (
+    CHECKPOINTING_DIR,
+    CHECKPOINTING_RETENTION,
+    RESTART_STRATEGY,
+    SAVEPOINT_DIR,
+    STATE_RECOVERY_PATH,
+)
 from flinkray.core.resources import parse_memory_size
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.configuration import Configuration
@@ -20,7 +28,12 @@ from flinkray.datastream.common.job_client import JobClient
 from flinkray.datastream.common.job_execution_result import JobExecutionResult
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
 from flinkray.datastream.keyed_stream import KeyedStream
-from flinkray.datastream.local_execution import LocalJobClient, LocalResults, unpacked_archives
+from flinkray.datastream.local_execution import (
+    LocalJobClient,
+    LocalResults,
+    unpacked_archives,
+    warn_of_archive,
+)
 from flinkray.datastream.stream import DataStream, StreamProgram
 from flinkray.streaming.columnar.conversion import batch_of_type
 from flinkray.streaming.columnar.views import without_views
@@ -519,6 +532,8 @@ class StreamExecutionEnvironment(StreamProgram):
         from flinkray.datastream.cluster_execution import job_of
 
         settings, files = self._job_settings(), self._job_files()
+        if self._cluster is None:
+            self._warn_of_differences_here(settings)
         return job_of(
             graph,
             self._slot_sharing_groups,
@@ -527,6 +542,20 @@ class StreamExecutionEnvironment(StreamProgram):
             self._spark_stages,
             runs_here=self._cluster is None,
         )
+
+    def _warn_of_differences_here(self, settings: Mapping[str, str]) -> None:
+        for name, path in self._archives.items():
+            warn_of_archive(os.path.abspath(path), name)
+        retention = settings.get(CHECKPOINTING_RETENTION.key)
+        none_stay = CHECKPOINTING_RETENTION.default
+        keeps = retention is not None and CHECKPOINTING_RETENTION.read(retention) != none_stay
+        if keeps and CHECKPOINTING_DIR.key not in settings:
+            logger.warning(
+                "%s has no effect without %s: the checkpoints of a program in one process are "
+                "deleted at its end.",
+                CHECKPOINTING_RETENTION.key,
+                CHECKPOINTING_DIR.key,
+            )
 
     def _job_settings(self) -> dict[str, str]:
         settings = {

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from flinkray.datastream import (
     WatermarkStrategy,
 )
 from flinkray.datastream.connectors import CallbackSink, FileSink, IteratorSource
+from flinkray.streaming.errors import StreamError
 from flinkray.testing.manual_clock import ManualClock
 from flinkray.testing.waiting import wait_until
 from tests.datastream.tallies import Tally, by_key, expected
@@ -174,6 +177,59 @@ def test_objects_and_modules_of_the_process_are_those_of_its_tasks() -> None:
     assert len(chain_code._here) == before
 
 
+def test_callbacks_of_several_subtasks_come_one_at_a_time() -> None:
+    busy, taken = threading.Lock(), []
+
+    def take(n: int) -> None:
+        assert busy.acquire(blocking=False), "two calls at once"
+        taken.append(n)
+        time.sleep(0.0001)  # lets the other threads run
+        busy.release()
+
+    env = environment(4).enable_checkpointing(1000)
+    env.from_sequence(1, 400).sink_to(CallbackSink(take))
+    env.execute()
+    assert sorted(taken) == list(range(1, 401))
+
+
+def test_program_that_cannot_be_sent_to_its_tasks_leaves_nothing_behind() -> None:
+    env = environment(1).enable_checkpointing(1000)
+    lock = threading.Lock()
+    env.from_sequence(1, 2).map(lambda n: (lock, n)).sink_to(CallbackSink(print))
+    before = len(chain_code._here)
+    with pytest.raises(StreamError, match="cannot be sent to its tasks"):
+        env.execute()
+    assert len(chain_code._here) == before
+
+
+def test_directory_that_cannot_be_created_is_refused_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    env = environment(1, **{"execution.checkpointing.dir": str(file / "checkpoints")})
+    env.enable_checkpointing(1000).from_sequence(1, 2).print()
+    with pytest.raises(ConfigurationError, match="cannot be created: Not a directory"):
+        env.execute()
+
+
+def test_program_says_what_it_does_not_do_as_a_cluster(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It forgets its checkpoints, has archives elsewhere, and may fail without anybody waiting."""
+    with zipfile.ZipFile(tmp_path / "models.zip", "w") as archive:
+        archive.writestr("model", "1")
+    key = "execution.checkpointing.externalized-checkpoint-retention"
+    env = environment(1, **{key: "RETAIN_ON_CANCELLATION", "restart-strategy.type": "none"})
+    env.add_python_archive(str(tmp_path / "models.zip"), "models")
+    env.enable_checkpointing(1000)
+    env.from_sequence(1, 2).map(lambda n: n // 0).print()
+    with pytest.raises(JobExecutionError):
+        env.execute_async("divides").get_job_execution_result().result(60)
+    told = [record.getMessage() for record in caplog.records]
+    assert any(f"{key} has no effect without execution.checkpointing.dir" in it for it in told)
+    assert any("is not in the working directory of functions" in it for it in told)
+    assert any("(divides) failed: " in it and "ZeroDivisionError" in it for it in told)
+
+
 def test_restart_strategy_alone_begins_the_program_again(tmp_path: Path) -> None:
     fails = tmp_path / "fails"
     fails.touch()
@@ -209,6 +265,13 @@ def test_batch_programs_and_own_clocks_cannot_start_from_savepoints(tmp_path: Pa
         env.execute()
 
 
+def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program whose temporary files are in a folder."""
+    variables = {**os.environ, "TMPDIR": str(folder)}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=150)
+
+
 LEFT_RUNNING = """
 import os
 from flinkray.datastream import StreamExecutionEnvironment
@@ -218,7 +281,6 @@ env.from_sequence(0, 2**60).key_by(lambda n: n % 7).sum().filter(lambda n: False
 program = env.execute_async()
 while program.get_job_status().result().name != "RUNNING":
     pass
-{end}
 """
 
 
@@ -226,14 +288,71 @@ def test_program_that_still_runs_ends_with_its_process(tmp_path: Path) -> None:
     """Quietly, and without its folder; the folder of a killed process is removed by the next."""
     folder = tmp_path / "of-processes"
     folder.mkdir()
-
-    def run(end: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", LEFT_RUNNING.format(end=end)]
-        variables = {**os.environ, "TMPDIR": str(folder)}
-        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=150)
-
-    assert run("os.kill(os.getpid(), 9)").returncode == -9
+    assert run(f"{LEFT_RUNNING}os.kill(os.getpid(), 9)", folder).returncode == -9
     assert len(list(folder.iterdir())) == 1
-    ended = run("")
+    ended = run(LEFT_RUNNING, folder)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert not list(folder.iterdir())
+
+
+FORKS = """
+import multiprocessing, signal, os
+from flinkray.datastream import StreamExecutionEnvironment
+
+children = multiprocessing.get_context("fork")
+
+def doubled(n):
+    child = children.Process(target=print, args=("child", n), kwargs={"flush": True})
+    child.start()
+    child.join()
+    return 2 * n
+
+env = StreamExecutionEnvironment.get_execution_environment().enable_checkpointing(20)
+with env.from_sequence(1, 2).map(doubled).execute_and_collect() as results:
+    first = next(results)
+    if os.fork() == 0:  # goes on in a copy of this block, and leaves it
+        raise KeyboardInterrupt
+    os.wait()
+    print([first, *results])
+"""
+
+
+def test_forked_children_leave_the_program_to_their_parent(tmp_path: Path) -> None:
+    folder = tmp_path / "of-processes"
+    folder.mkdir()
+    ended = run(FORKS, folder)
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(ended.stdout.splitlines()) == ["[2, 4]", "child 1", "child 2"]
+    assert not list(folder.iterdir())
+
+
+IN_A_THREAD = """
+import threading, time
+from flinkray.datastream import StreamExecutionEnvironment
+
+begun = threading.Event()
+
+def slowly(n):
+    time.sleep(0.005)
+    return n
+
+def program():
+    env = StreamExecutionEnvironment.get_execution_environment().enable_checkpointing(20)
+    results = env.from_sequence(1, 200).map(slowly).execute_and_collect()
+    next(results)
+    begun.set()
+    print(1 + len(list(results)))
+    env.from_sequence(1, 2).print()
+    env.execute()
+
+threading.Thread(target=program).start()
+begun.wait()
+"""
+
+
+def test_process_waits_for_a_program_in_another_thread(tmp_path: Path) -> None:
+    """As for any thread that is no daemon. Meanwhile that thread can start another program."""
+    ended = run(IN_A_THREAD, tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines()[0] == "200"
+    assert sorted(ended.stdout.splitlines()[1:]) == ["1", "2"]

@@ -116,7 +116,7 @@ class CallbackWriter(SinkWriter[Any]):
 
 
 class CallbackSink(Sink[Any]):
-    """Calls a function in the client's process.
+    """Calls a function in the client's process, one call at a time.
 
     Args:
         on_value: called with each value.
@@ -133,8 +133,16 @@ class CallbackSink(Sink[Any]):
         if (on_value is None) == (on_batch is None):
             raise ValueError("give either on_value or on_batch")
         refuse_coroutines(on_value or on_batch)
-        self._on_value = on_value
-        self._on_batch = on_batch
+        self._on_value = None if on_value is None else self._one_at_a_time(on_value)
+        self._on_batch = None if on_batch is None else self._one_at_a_time(on_batch)
+        self._lock = threading.RLock()
+
+    def _one_at_a_time(self, function: Callable[[Any], None]) -> Callable[[Any], None]:
+        def call(value: Any) -> None:
+            with self._lock:
+                function(value)
+
+        return call
 
     def create_writer(self, context: WriterContext) -> SinkWriter[Any]:
         return CallbackWriter(self._on_value, self._on_batch)
