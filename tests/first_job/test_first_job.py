@@ -54,10 +54,11 @@ class Shell:
         return shown.err + shown.out
 
 
-def test_the_jobs_of_the_page_do_what_it_says(
+def test_the_commands_for_jobs_on_the_page_print_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All but the installation and the cluster, which is one in this process."""
+    """Commands that install flinkray or start a cluster are skipped: the cluster runs in this
+    process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_ADDRESS", "elsewhere:6379")
     with threaded_cluster(str(tmp_path / "cluster")) as cluster:
@@ -89,8 +90,10 @@ def test_the_jobs_of_the_page_do_what_it_says(
         ("/home/me/s/savepoint-abcdef-0123456789ab", "/x/s/savepoint-123456-0123456789ab", True),
     ],
 )
-def test_what_is_shown_is_compared(page: str, printed: str, is_so: bool) -> None:
-    """Large numbers, ids, folders and the widths of columns are those of a run."""
+def test_output_that_differs_from_the_page_is_found_unless_it_differs_in_each_run(
+    page: str, printed: str, is_so: bool
+) -> None:
+    """Large numbers, ids, folders and column widths may differ between two runs."""
     reader = Reader(lambda _: printed)
     step = Type(("cat",), page)
     if is_so:
@@ -102,8 +105,8 @@ def test_what_is_shown_is_compared(page: str, printed: str, is_so: bool) -> None
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_page_leads_from_an_empty_machine_through_all_of_it_and_leaves_nothing() -> None:
-    """As it stands there, from `python3 -m venv` to `ray stop`."""
+def test_a_newcomer_can_follow_the_page_on_an_empty_machine_and_no_process_is_left() -> None:
+    """Types every command of the page, from `python3 -m venv` to `ray stop`."""
     reason = missing()
     if reason is not None:
         pytest.skip(f"the page needs a machine of its own: {reason}")
