@@ -90,7 +90,7 @@ def test_head_and_worker_join_and_flinkray_answers(cluster: Cluster) -> None:
     assert "Ray namespace flinkray-default" in cluster.on_head("flinkray cluster status")
 
 
-def test_up_again_leaves_what_runs_as_it_is(cluster: Cluster) -> None:
+def test_a_second_ray_up_restarts_no_master(cluster: Cluster) -> None:
     def masters() -> list[str]:
         listed = cluster.on_head("ray list actors --filter state=ALIVE --detail")
         return sorted(line for line in listed.splitlines() if "actor_id" in line)
