@@ -55,7 +55,7 @@ def assert_holds(
     assert code == 0, shown
 
 
-def test_all_paths_answer_as_described_for_a_job_that_runs(
+def test_all_rest_paths_answer_for_a_running_job_as_openapi_json_describes(
     clients: Clients, ask: Asker, job: str, vertex: str, executor: str, tmp_path: Path
 ) -> None:
     places = {
@@ -78,7 +78,7 @@ def test_all_paths_answer_as_described_for_a_job_that_runs(
     assert ask.get(f"/jobs/{job}/status") == {"status": "RUNNING"}
 
 
-def test_all_paths_answer_as_described_whatever_is_in_them(
+def test_all_rest_paths_answer_to_random_parameters_as_openapi_json_describes(
     clients: Clients, ask: Asker, tmp_path: Path
 ) -> None:
     assert_holds(clients, ask, tmp_path, {}, "--max-examples", "25")

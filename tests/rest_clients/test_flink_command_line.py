@@ -33,13 +33,15 @@ def flink(clients: Clients, ask: Asker, tmp_path: Path) -> Flink:
     return run
 
 
-def test_it_lists_jobs(flink: Flink, job: str) -> None:
+def test_flink_list_shows_a_running_job(flink: Flink, job: str) -> None:
     code, shown = flink("list")
     assert code == 0, shown
     assert f"{job} : numbers (RUNNING)" in shown
 
 
-def test_it_takes_a_savepoint_and_deletes_it(flink: Flink, job: str, folder: Path) -> None:
+def test_flink_savepoint_takes_and_deletes_a_savepoint(
+    flink: Flink, job: str, folder: Path
+) -> None:
     code, shown = flink("savepoint", job, str(folder))
     assert code == 0, shown
     (savepoint,) = folder.glob("savepoint-*")
@@ -50,7 +52,7 @@ def test_it_takes_a_savepoint_and_deletes_it(flink: Flink, job: str, folder: Pat
 
 
 @pytest.mark.parametrize("drain", [False, True])
-def test_it_stops_a_job_with_a_savepoint(
+def test_flink_stop_finishes_a_job_with_a_savepoint(
     flink: Flink, job: str, folder: Path, ask: Asker, drain: bool
 ) -> None:
     code, shown = flink("stop", *(["--drain"] if drain else []), "-p", str(folder), job)
@@ -62,14 +64,16 @@ def test_it_stops_a_job_with_a_savepoint(
     assert f"{job} : numbers (FINISHED)" in shown
 
 
-def test_it_cancels_a_job(flink: Flink, job: str, ask: Asker) -> None:
+def test_flink_cancel_cancels_a_job(flink: Flink, job: str, ask: Asker) -> None:
     code, shown = flink("cancel", job)
     assert code == 0, shown
     assert f"Cancelled job {job}." in shown
     assert ask.get(f"/jobs/{job}/status")["status"] in ("CANCELLING", "CANCELED")
 
 
-def test_it_shows_why_something_is_refused(flink: Flink, job: str, folder: Path) -> None:
+def test_flink_shows_why_a_savepoint_or_a_cancel_is_refused(
+    flink: Flink, job: str, folder: Path
+) -> None:
     code, shown = flink("savepoint", job)
     assert code == 1
     assert "name a directory, or set execution.checkpointing.savepoint-dir" in shown
