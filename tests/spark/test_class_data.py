@@ -27,7 +27,7 @@ ENVIRONMENT = SparkEnvironment(
 )
 
 
-def test_there_is_one_for_each_java_and_each_class_path() -> None:
+def test_each_java_and_each_class_path_has_its_own_class_archive() -> None:
     java = ENVIRONMENT.java
     others = [
         replace(ENVIRONMENT, java=replace(java, version="17.0.10")),
@@ -41,7 +41,7 @@ def test_there_is_one_for_each_java_and_each_class_path() -> None:
     assert found_elsewhere.class_data == ENVIRONMENT.class_data
 
 
-def test_it_is_in_the_folder_that_a_variable_names_or_in_the_users_cache(
+def test_class_archive_is_in_the_folder_of_the_variable_or_in_the_users_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, "/made/once")
@@ -50,10 +50,10 @@ def test_it_is_in_the_folder_that_a_variable_names_or_in_the_users_cache(
     assert {file.parent for file in ENVIRONMENT.class_data} == {Path.home() / ".cache/flinkray"}
 
 
-def test_a_jvm_that_cannot_start_is_told_and_leaves_its_log_only(
+def test_jvm_that_cannot_start_is_reported_and_leaves_only_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two processes that made the archive at the same time had one log, which the first deleted."""
+    """Each process has a log of its own: two processes may make the archive at the same time."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     without_spark = replace(ENVIRONMENT, java=find_java())
     logs: set[Path] = set()
@@ -67,7 +67,7 @@ def test_a_jvm_that_cannot_start_is_told_and_leaves_its_log_only(
         logs.add(log)
 
 
-def test_what_is_not_installed_is_told_with_the_way_out(
+def test_archive_command_with_an_unknown_host_fails_and_names_the_setting(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert class_data.main(["yarn"]) == 1
@@ -94,7 +94,7 @@ OF_RAY = ("-cp", "/ray/jars/*:", "-Dray.home=/a b", "Worker")
 SEARCHED = "-Dray.job.code-search-path=/raydp/a.jar:/spark/b.jar"
 
 
-def test_a_java_worker_of_ray_has_the_classes_of_its_job_on_its_class_path(tmp_path: Path) -> None:
+def test_java_worker_of_ray_gets_the_classes_of_its_job_on_its_class_path(tmp_path: Path) -> None:
     archive = tmp_path / "spark.jsa"
     archive.touch()
     assert started(archive, tmp_path, *OF_RAY[:-1], SEARCHED, "Worker") == [
@@ -103,12 +103,12 @@ def test_a_java_worker_of_ray_has_the_classes_of_its_job_on_its_class_path(tmp_p
     ]
 
 
-def test_it_is_started_as_ray_has_it_without_an_archive(tmp_path: Path) -> None:
+def test_java_worker_without_an_archive_keeps_the_command_of_ray(tmp_path: Path) -> None:
     arguments = [*OF_RAY[:-1], SEARCHED, "Worker"]
     assert started(tmp_path / "none.jsa", tmp_path, *arguments) == arguments
 
 
-def test_it_is_started_as_ray_has_it_without_a_search_path(tmp_path: Path) -> None:
+def test_java_worker_without_a_search_path_keeps_the_command_of_ray(tmp_path: Path) -> None:
     archive = tmp_path / "spark.jsa"
     archive.touch()
     assert started(archive, tmp_path, *OF_RAY) == list(OF_RAY)

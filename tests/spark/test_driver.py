@@ -172,7 +172,7 @@ async def session_of(scene: Scene, service: LocalRpcService) -> TestingGateway[S
     return session
 
 
-async def test_a_guest_that_stops_leaves_its_session(scene: Scene) -> None:
+async def test_driver_that_stops_leaves_the_shared_session(scene: Scene) -> None:
     service = LocalRpcService("Session-1", scene.network)
     session = await session_of(scene, service)
 
@@ -182,7 +182,7 @@ async def test_a_guest_that_stops_leaves_its_session(scene: Scene) -> None:
     await service.close()
 
 
-async def test_a_guest_is_told_when_its_session_ends(scene: Scene) -> None:
+async def test_stage_learns_that_its_shared_session_has_ended(scene: Scene) -> None:
     service = LocalRpcService("Session-1", scene.network)
     await session_of(scene, service)
 
@@ -191,7 +191,7 @@ async def test_a_guest_is_told_when_its_session_ends(scene: Scene) -> None:
     await asyncio.wait_for(scene.stage.has_lost_session.wait(), 10)
 
 
-async def test_a_guest_whose_process_ends_has_left(scene: Scene) -> None:
+async def test_driver_whose_process_ends_leaves_the_shared_session(scene: Scene) -> None:
     guests = SessionGuests(300.0)
     service = LocalRpcService("Session-1", scene.network)
     desk = SparkSessionDesk(service, guests, "node")
@@ -209,7 +209,7 @@ async def test_a_guest_whose_process_ends_has_left(scene: Scene) -> None:
     await service.close()
 
 
-async def test_who_waits_for_an_earlier_attempt_that_does_not_end_is_told_so(
+async def test_attach_fails_when_an_earlier_attempt_does_not_end_in_time(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_guests, "PATIENCE", 0.2)
@@ -232,7 +232,7 @@ async def test_who_waits_for_an_earlier_attempt_that_does_not_end_is_told_so(
     await service.close()
 
 
-async def test_nothing_begins_before_the_job_master_has_said_that_it_leads(scene: Scene) -> None:
+async def test_driver_waits_until_the_job_master_confirms_its_leadership(scene: Scene) -> None:
     scene.start_job_master()
     may_say = asyncio.Event()
 
@@ -249,7 +249,7 @@ async def test_nothing_begins_before_the_job_master_has_said_that_it_leads(scene
 
 
 @pytest.mark.parametrize("leader", [PREDECESSOR, LEADER])
-async def test_nothing_begins_for_a_job_master_that_leads_no_more(
+async def test_driver_refuses_to_begin_for_a_job_master_that_lost_leadership(
     scene: Scene, leader: JobMasterId
 ) -> None:
     scene.start_job_master()
@@ -260,7 +260,7 @@ async def test_nothing_begins_for_a_job_master_that_leads_no_more(
         await job_master_of(scene.driver_service, stage_of(leader))
 
 
-async def test_a_session_whose_jvm_is_slow_answers_others_meanwhile(scene: Scene) -> None:
+async def test_shared_session_answers_other_calls_while_its_jvm_is_slow(scene: Scene) -> None:
     guests = SessionGuests(300.0)
     service = LocalRpcService("Session-1", scene.network)
     desk = SparkSessionDesk(service, guests, "node")
@@ -312,7 +312,7 @@ async def test_after_a_result_the_driver_stays_until_it_is_stopped(scene: Scene)
     assert scene.stage.stops == 1
 
 
-async def test_after_a_failure_is_told_the_driver_ends_itself_and_its_stage(scene: Scene) -> None:
+async def test_driver_reports_a_failure_and_then_ends_itself_and_its_stage(scene: Scene) -> None:
     await scene.start()
 
     scene.stage.tell(lambda listener: listener.failed(FAILURE))
@@ -322,7 +322,7 @@ async def test_after_a_failure_is_told_the_driver_ends_itself_and_its_stage(scen
     assert scene.stage.stops == 1
 
 
-async def test_the_driver_ends_itself_and_its_stage_when_the_job_master_is_gone(
+async def test_driver_ends_itself_and_its_stage_when_its_job_master_is_gone(
     scene: Scene,
 ) -> None:
     await scene.start()
@@ -341,7 +341,7 @@ async def orphan() -> AsyncIterator[Scene]:
     await scene.close()
 
 
-async def test_the_next_job_master_is_told_what_matters_of_what_was_told_before(
+async def test_next_job_master_is_told_the_latest_executors_progress_and_result(
     orphan: Scene,
 ) -> None:
     await orphan.start()
@@ -369,7 +369,7 @@ async def test_the_next_job_master_is_told_what_matters_of_what_was_told_before(
     assert orphan.stage.stops == 0
 
 
-async def test_a_failure_that_nobody_was_told_of_is_told_to_the_next_job_master(
+async def test_failure_that_reached_no_job_master_is_reported_to_the_next_one(
     orphan: Scene,
 ) -> None:
     await orphan.start()
@@ -397,7 +397,7 @@ async def test_orders_of_a_job_master_that_was_replaced_are_refused(orphan: Scen
     assert orphan.stage.stops == 1
 
 
-async def test_executors_that_were_there_and_are_not_are_named(orphan: Scene) -> None:
+async def test_report_of_executors_names_those_that_have_gone_missing(orphan: Scene) -> None:
     await orphan.start()
     other = replace(EXECUTOR, subtask_index=1)
     for registered in ((EXECUTOR, other), (other,), (), (EXECUTOR,)):
@@ -407,8 +407,8 @@ async def test_executors_that_were_there_and_are_not_are_named(orphan: Scene) ->
     assert [event.missing for _, event in told] == [(), (0,), (0, 1), (1,)]
 
 
-async def test_the_later_of_two_that_adopt_it_has_it(orphan: Scene) -> None:
-    """The first one's word that it leads comes late."""
+async def test_job_master_that_adopted_the_driver_last_keeps_it(orphan: Scene) -> None:
+    """The confirmation of the first JobMaster's leadership arrives after the second adoption."""
     await orphan.start()
     first = await orphan.next_job_master()
     may_say = asyncio.Event()
@@ -432,7 +432,7 @@ async def test_the_later_of_two_that_adopt_it_has_it(orphan: Scene) -> None:
     await second_service.close()
 
 
-async def test_a_report_that_nobody_can_be_sent_ends_the_stage(orphan: Scene) -> None:
+async def test_report_that_is_too_large_to_send_ends_the_stage(orphan: Scene) -> None:
     await orphan.start()
     result = SparkResult("/results", 3, "x" * 20_000_000)
     orphan.stage.tell(lambda listener: listener.finished(result))
@@ -440,7 +440,7 @@ async def test_a_report_that_nobody_can_be_sent_ends_the_stage(orphan: Scene) ->
     assert orphan.stage.stops == 1
 
 
-async def test_a_driver_is_not_adopted_by_who_does_not_lead(orphan: Scene) -> None:
+async def test_driver_is_not_adopted_by_a_job_master_without_leadership(orphan: Scene) -> None:
     await orphan.start()
     driver = await orphan.connect()
     with pytest.raises(FencingTokenError):
@@ -457,7 +457,7 @@ async def test_a_driver_is_not_adopted_by_who_does_not_lead(orphan: Scene) -> No
     assert orphan.stage.stops == 0
 
 
-async def test_a_job_master_that_was_taken_for_dead_and_lives_is_told_on(orphan: Scene) -> None:
+async def test_driver_repeats_a_report_that_its_job_master_did_not_answer(orphan: Scene) -> None:
     await orphan.start()
     deaf = RpcTimeoutError("no answer")
     orphan.job_master.on(CoordinatorListenerGateway.coordinator_told).raising(deaf)
@@ -473,7 +473,9 @@ async def test_a_job_master_that_was_taken_for_dead_and_lives_is_told_on(orphan:
     await eventually(told_twice, 50, "another try")
 
 
-async def test_the_driver_answers_while_its_stage_stops_and_stops_it_once(scene: Scene) -> None:
+async def test_driver_answers_calls_while_its_stage_stops_and_stops_the_stage_once(
+    scene: Scene,
+) -> None:
     await scene.start()
     scene.stage.may_stop.clear()
     gateway = await scene.connect()
@@ -489,8 +491,10 @@ async def test_the_driver_answers_while_its_stage_stops_and_stops_it_once(scene:
     assert scene.stage.stops == 1
 
 
-async def test_a_driver_of_a_past_leader_session_ends_itself(scene: Scene) -> None:
-    """Fencing: what a job's earlier JobMaster started reaches no later one."""
+async def test_driver_of_an_earlier_leader_session_ends_itself_without_a_report(
+    scene: Scene,
+) -> None:
+    """Fencing: the later JobMaster at the same address is told nothing."""
     scene.driver.close()
     await scene.driver.terminated
     past = scene.new_driver(JobMasterId(bytes([9] * 16)))

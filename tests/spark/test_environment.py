@@ -63,7 +63,7 @@ def test_the_java_on_the_path_is_found_through_links(tmp_path: Path) -> None:
     assert (java.home, java.origin) == (real, "PATH")
 
 
-def test_a_java_of_another_version_is_passed_over(tmp_path: Path) -> None:
+def test_java_of_an_unsupported_version_is_skipped(tmp_path: Path) -> None:
     old = make_java(tmp_path / "old", "1.8.0_292")
     new = make_java(tmp_path / "new", "21.0.1")
 
@@ -109,7 +109,7 @@ def test_a_configured_folder_without_java_is_refused_by_name(
         find_java(str(tmp_path / "nowhere"), elsewhere)
 
 
-def test_no_java_anywhere_is_refused_with_what_was_seen(
+def test_search_without_any_java_fails_and_names_what_was_found_and_the_remedy(
     tmp_path: Path, elsewhere: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -124,12 +124,12 @@ def test_no_java_anywhere_is_refused_with_what_was_seen(
 
 
 @pytest.mark.parametrize("version", ["3.5.5", "3.5.6", "3.5.7"])
-def test_versions_within_the_tested_range_pass(version: str) -> None:
+def test_versions_within_the_tested_range_are_accepted(version: str) -> None:
     check_version("pyspark", version, "3.5.5", "3.5.7")
 
 
 @pytest.mark.parametrize("version", ["3.5.4", "3.5.8", "4.0.0", "3.10.0"])
-def test_a_version_outside_is_refused_with_found_wanted_and_command(version: str) -> None:
+def test_version_outside_the_range_is_refused_with_found_wanted_and_command(version: str) -> None:
     with pytest.raises(UnsupportedEnvironmentError) as caught:
         check_version("pyspark", version, "3.5.5", "3.5.7")
 
@@ -143,7 +143,7 @@ def test_a_missing_package_is_refused_with_the_command() -> None:
         check_version("raydp", None, "1.6.5", "1.6.5")
 
 
-def test_without_raydp_the_host_that_needs_none_is_named() -> None:
+def test_missing_raydp_is_refused_with_a_hint_at_the_standalone_host() -> None:
     with pytest.raises(UnsupportedEnvironmentError) as caught:
         check_versions("raydp", {"pyspark": "3.5.7", "raydp": None})
 
@@ -151,7 +151,7 @@ def test_without_raydp_the_host_that_needs_none_is_named() -> None:
     assert "set spark.host to standalone" in str(caught.value)
 
 
-def test_spark_4_is_refused_on_raydp_and_fits_the_standalone_host() -> None:
+def test_spark_4_is_refused_on_raydp_and_accepted_on_the_standalone_host() -> None:
     with pytest.raises(
         UnsupportedEnvironmentError, match=r"pyspark 4\.0\.1 is installed"
     ) as caught:
@@ -161,13 +161,13 @@ def test_spark_4_is_refused_on_raydp_and_fits_the_standalone_host() -> None:
     check_versions("standalone", {"pyspark": "4.0.1"})
 
 
-def test_a_spark_that_fits_no_host_is_refused_without_naming_another() -> None:
+def test_spark_that_fits_no_host_is_refused_without_a_hint_at_another_host() -> None:
     with pytest.raises(UnsupportedEnvironmentError, match=r"3\.5\.5 to 4") as caught:
         check_versions("standalone", {"pyspark": "3.4.1"})
     assert "spark.host" not in str(caught.value)
 
 
-def test_a_host_that_does_not_exist_is_refused_by_name() -> None:
+def test_unknown_spark_host_is_refused_by_name() -> None:
     with pytest.raises(ConfigurationError, match=r"spark\.host is 'yarn'.*raydp, standalone"):
         check_environment(host="yarn")
 

@@ -68,7 +68,7 @@ def test_a_function_is_given_each_epoch_in_order_until_the_end(epochs: Epochs) -
     assert (result.location, result.num_rows) == (None, 4)
 
 
-def test_epochs_that_come_while_it_waits_are_handed_over(epochs: Epochs) -> None:
+def test_epochs_published_while_the_function_waits_are_handed_over(epochs: Epochs) -> None:
     def ends(rows: pa.Table, checkpoint_id: int) -> None:
         if checkpoint_id == 1:
             epochs.publish(2, [part(epochs, 9)])
@@ -78,7 +78,7 @@ def test_epochs_that_come_while_it_waits_are_handed_over(epochs: Epochs) -> None
     assert run(epochs, ends).num_rows == 2
 
 
-def test_after_a_failure_the_same_rows_come_again_with_the_same_id(epochs: Epochs) -> None:
+def test_rows_come_again_with_the_same_checkpoint_id_after_a_failure(epochs: Epochs) -> None:
     for checkpoint_id in (1, 2, 3):
         epochs.publish(checkpoint_id, [part(epochs, checkpoint_id)])
     epochs.end("1")
@@ -89,7 +89,7 @@ def test_after_a_failure_the_same_rows_come_again_with_the_same_id(epochs: Epoch
     assert calls.given == [(1, [1]), (2, [2]), (2, [2]), (3, [3])]
 
 
-def test_a_failure_names_the_checkpoint(epochs: Epochs) -> None:
+def test_failure_of_the_function_names_the_checkpoint_of_its_rows(epochs: Epochs) -> None:
     epochs.publish(7, [part(epochs, 1)])
     hand_over = EpochHandOver(epochs.location, "1", WritesItself())
     with pytest.raises(ZeroDivisionError) as caught:
@@ -100,26 +100,30 @@ def test_a_failure_names_the_checkpoint(epochs: Epochs) -> None:
     assert not failure.suppress_restarts
 
 
-def test_a_stage_that_is_stopped_begins_no_further_epoch(epochs: Epochs) -> None:
+def test_stopped_stage_hands_over_no_further_epoch(epochs: Epochs) -> None:
     epochs.publish(1, [part(epochs, 1)])
     calls = Calls()
     run(epochs, calls, stopping=True)
     assert calls.given == []
 
 
-def test_a_function_that_returns_rows_is_told_to_write_them(epochs: Epochs) -> None:
+def test_function_that_returns_rows_fails_and_is_told_to_write_them_itself(epochs: Epochs) -> None:
     epochs.publish(1, [part(epochs, 1)])
     with pytest.raises(InvalidStageResultError, match="has to write itself, and returns None"):
         run(epochs, lambda rows, checkpoint_id: rows)
 
 
-def test_rows_of_other_columns_within_an_epoch_are_named(epochs: Epochs) -> None:
+def test_epoch_whose_rows_have_different_columns_fails_and_names_the_columns(
+    epochs: Epochs,
+) -> None:
     epochs.publish(5, [part(epochs, 1), part(epochs, 2, columns="v: double")])
     with pytest.raises(EpochColumnsError, match=r"checkpoint 5 .*v: double.*v: int64.*declare"):
         run(epochs, Calls())
 
 
-def test_rows_that_are_gone_are_an_error_and_never_left_out(epochs: Epochs) -> None:
+def test_epoch_with_a_lost_file_fails_before_any_of_its_rows_are_handed_over(
+    epochs: Epochs,
+) -> None:
     parts = [part(epochs, 1), part(epochs, 2)]
     epochs.publish(1, parts)
     epochs.part(parts[0].name).delete()
@@ -129,7 +133,7 @@ def test_rows_that_are_gone_are_an_error_and_never_left_out(epochs: Epochs) -> N
     assert calls.given == []
 
 
-def test_an_attempt_has_nothing_to_do_when_all_is_handed_over(epochs: Epochs) -> None:
+def test_attempt_returns_the_result_at_once_when_all_epochs_are_handed_over(epochs: Epochs) -> None:
     assert handed_over_before(epochs.location, "1") is None
     epochs.publish(1, [part(epochs, 1, 2)])
     epochs.end("1")

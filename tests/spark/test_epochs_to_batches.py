@@ -24,7 +24,7 @@ def taker(batches: PublishedBatches) -> EpochsToBatches:
     return EpochsToBatches(batches.location, "1", threading.Event())
 
 
-def test_an_epoch_whose_batch_is_published_is_taken(
+def test_epoch_counts_as_taken_once_its_micro_batch_is_published(
     batches: PublishedBatches, taker: EpochsToBatches
 ) -> None:
     assert not taker.is_taken(Epoch(3, ()))
@@ -33,7 +33,7 @@ def test_an_epoch_whose_batch_is_published_is_taken(
     assert not taker.is_taken(Epoch(4, ()))
 
 
-def test_one_who_was_overtaken_publishes_no_epoch_twice(
+def test_driver_that_was_replaced_publishes_no_epoch_a_second_time(
     batches: PublishedBatches, taker: EpochsToBatches
 ) -> None:
     successor = EpochsToBatches(batches.location, "1", threading.Event())
@@ -49,7 +49,7 @@ def test_one_who_was_overtaken_publishes_no_epoch_twice(
     assert published == [3, 4]
 
 
-def test_the_function_is_not_called_again_for_it(
+def test_function_is_not_called_again_for_an_epoch_with_a_published_batch(
     batches: PublishedBatches, taker: EpochsToBatches, tmp_path: Path
 ) -> None:
     epochs = Epochs(str(tmp_path / "epochs"))
@@ -72,7 +72,7 @@ def test_the_function_is_not_called_again_for_it(
     assert batches.ended("1") is None
 
 
-def test_no_batch_follows_when_no_epoch_does(
+def test_stream_that_ends_without_epochs_publishes_no_batch(
     batches: PublishedBatches, taker: EpochsToBatches, tmp_path: Path
 ) -> None:
     epochs = Epochs(str(tmp_path / "epochs"))
@@ -83,7 +83,7 @@ def test_no_batch_follows_when_no_epoch_does(
     assert batches.ended("2") is None
 
 
-def test_the_end_is_told_by_the_next_driver_if_the_last_one_died_before_that(
+def test_next_driver_publishes_the_end_that_a_dead_driver_did_not_publish(
     batches: PublishedBatches, tmp_path: Path
 ) -> None:
     epochs = Epochs(str(tmp_path / "epochs"))
@@ -93,10 +93,10 @@ def test_the_end_is_told_by_the_next_driver_if_the_last_one_died_before_that(
     assert batches.ended("1") == (0, 0, -1)
 
 
-def test_a_stream_that_goes_on_after_its_end_has_more_to_come(
+def test_stream_that_resumed_after_its_end_is_not_taken_for_ended(
     batches: PublishedBatches, tmp_path: Path
 ) -> None:
-    """It had been stopped with a savepoint, and something failed before the job had finished."""
+    """The stream was stopped with a savepoint, and the job failed before it had finished."""
     epochs = Epochs(str(tmp_path / "epochs"))
     epochs.end("1")
     assert gone_through_before(epochs.location, batches.location, "1") is not None
@@ -112,7 +112,7 @@ def with_an_epoch(folder: Path) -> Epochs:
     return epochs
 
 
-def test_nothing_is_computed_that_nobody_reads(
+def test_function_is_not_called_after_all_readers_have_ended(
     batches: PublishedBatches, taker: EpochsToBatches, tmp_path: Path
 ) -> None:
     epochs = with_an_epoch(tmp_path / "epochs")
@@ -124,10 +124,10 @@ def test_nothing_is_computed_that_nobody_reads(
     assert epochs.last_done().checkpoint_id == -1
 
 
-def test_a_driver_that_waits_for_room_ends_with_its_readers(
+def test_driver_that_waits_for_room_stops_when_its_readers_end(
     batches: PublishedBatches, taker: EpochsToBatches
 ) -> None:
-    """When the job is stopped, nobody takes what waits."""
+    """In a stopped job nobody takes the waiting micro-batches."""
     taker.wait_for_room()
     for number in range(MOST_WAITING):
         batches.publish(MicroBatch(number, ()))
@@ -141,7 +141,7 @@ class Unwanted(WritesItself):
         raise NoMoreWantedError("nobody is there")
 
 
-def test_an_epoch_that_nobody_wanted_is_not_done_with(tmp_path: Path) -> None:
+def test_epoch_whose_rows_are_unwanted_stays_published_and_not_done(tmp_path: Path) -> None:
     epochs = with_an_epoch(tmp_path)
     hand_over = EpochHandOver(epochs.location, "1", Unwanted())
     hand_over.run(lambda *paths: paths, lambda rows, i: rows, threading.Event())

@@ -34,7 +34,7 @@ def start(desk: ExecutorDesk, index: int, pid: int) -> str:
     return executor_id
 
 
-def test_registered_executors_come_with_slot_and_process_in_order_of_their_bundles(
+def test_registered_executors_are_listed_with_slot_and_pid_in_bundle_order(
     desk: ExecutorDesk,
 ) -> None:
     second, first = start(desk, 1, 101), start(desk, 0, 100)
@@ -48,7 +48,7 @@ def test_registered_executors_come_with_slot_and_process_in_order_of_their_bundl
     assert [e.actor_id for e in found] == ["actor-0", "actor-1"]
 
 
-def test_one_that_is_not_registered_or_whose_process_is_not_known_is_left_out(
+def test_executor_without_registration_or_known_process_is_left_out(
     desk: ExecutorDesk,
 ) -> None:
     start(desk, 0, 100)
@@ -57,7 +57,7 @@ def test_one_that_is_not_registered_or_whose_process_is_not_known_is_left_out(
     assert desk.executors([unknown, "driver", "99"]) == ()
 
 
-def test_one_that_has_ended_is_left_out_although_spark_has_not_noticed(desk: ExecutorDesk) -> None:
+def test_ended_executor_is_left_out_before_spark_notices_its_end(desk: ExecutorDesk) -> None:
     lost, other = start(desk, 0, 100), start(desk, 1, 101)
     desk.executors([lost, other])
 
@@ -66,7 +66,7 @@ def test_one_that_has_ended_is_left_out_although_spark_has_not_noticed(desk: Exe
     assert [e.executor_id for e in desk.executors([lost, other])] == [other]
 
 
-def test_each_start_has_an_id_of_its_own(desk: ExecutorDesk, failures: list[str]) -> None:
+def test_each_start_of_an_executor_gets_a_new_id(desk: ExecutorDesk, failures: list[str]) -> None:
     ids = []
     for pid in range(5):
         ids.append(start(desk, 0, pid))
@@ -89,7 +89,9 @@ def test_executor_that_ends_unregistered_is_retried_once_then_fails_stage(
     ]
 
 
-def test_failures_count_by_slot_and_in_a_row(desk: ExecutorDesk, failures: list[str]) -> None:
+def test_early_ends_are_counted_per_slot_and_reset_by_a_registration(
+    desk: ExecutorDesk, failures: list[str]
+) -> None:
     assert desk.ended(start(desk, 0, 100), 1, "")
     assert desk.ended(start(desk, 1, 101), 1, "")
     registered = start(desk, 0, 102)
@@ -100,7 +102,7 @@ def test_failures_count_by_slot_and_in_a_row(desk: ExecutorDesk, failures: list[
     assert failures == []
 
 
-def test_one_that_its_driver_has_told_to_end_is_neither_lost_nor_followed(
+def test_executor_that_ends_with_status_0_counts_as_no_loss(
     desk: ExecutorDesk, failures: list[str]
 ) -> None:
     executor = start(desk, 0, 100)
@@ -112,7 +114,7 @@ def test_one_that_its_driver_has_told_to_end_is_neither_lost_nor_followed(
     assert failures == []
 
 
-def test_a_stage_that_ends_before_its_session_is_open_takes_none() -> None:
+def test_stage_that_ended_before_its_session_opened_launches_no_executor() -> None:
     desk = ExecutorDesk(lambda why: None)
     desk.close()
     desk.open(launch_of)
@@ -121,7 +123,9 @@ def test_a_stage_that_ends_before_its_session_is_open_takes_none() -> None:
         desk.launch(slot(0))
 
 
-def test_a_stage_that_is_open_goes_on_answering_when_it_ends(desk: ExecutorDesk) -> None:
+def test_stage_that_ends_with_an_open_session_still_answers_launch_requests(
+    desk: ExecutorDesk,
+) -> None:
     desk.close()
 
     assert desk.launch(slot(0)).arguments == ("0",)

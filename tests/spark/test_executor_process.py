@@ -55,7 +55,7 @@ class Driver:
         return len(self.ends) < self._starts
 
 
-async def test_how_an_executor_ended_is_told_and_another_one_started_where_it_is_wanted(
+async def test_end_of_an_executor_is_reported_and_a_wanted_executor_is_started_again(
     tmp_path: Path,
 ) -> None:
     driver = Driver(starts=2)
@@ -78,7 +78,7 @@ class LostDriver(Driver):
         raise FlinkRayError("gone")
 
 
-async def test_an_executor_whose_driver_is_gone_is_killed(tmp_path: Path) -> None:
+async def test_executor_is_killed_when_its_driver_is_gone(tmp_path: Path) -> None:
     driver = LostDriver(starts=1)
 
     with pytest.raises(FlinkRayError):
@@ -88,7 +88,7 @@ async def test_an_executor_whose_driver_is_gone_is_killed(tmp_path: Path) -> Non
     await eventually(lambda: not psutil.pid_exists(pid), 50, "the end of the executor")
 
 
-def test_the_command_has_what_the_launch_says_behind_sparks_own_classes() -> None:
+def test_executor_command_puts_the_launch_classes_behind_those_of_spark() -> None:
     command = " ".join(executor_command(launch("7", "Main", "--executor-id", "7"), ENVIRONMENT))
 
     assert command.endswith(
@@ -97,7 +97,7 @@ def test_the_command_has_what_the_launch_says_behind_sparks_own_classes() -> Non
     )
 
 
-def test_an_executor_keeps_its_files_in_its_folder(tmp_path: Path) -> None:
+def test_executor_keeps_its_files_in_its_own_folder(tmp_path: Path) -> None:
     variables = executor_variables(launch(), ENVIRONMENT, tmp_path)
 
     assert variables["SPARK_EXECUTOR_DIRS"] == str(tmp_path)
@@ -116,7 +116,7 @@ sys.stdin.read()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
-def test_a_killed_parent_takes_its_executor_along() -> None:
+def test_executor_ends_when_its_parent_process_is_killed() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as parent:
@@ -127,7 +127,7 @@ def test_a_killed_parent_takes_its_executor_along() -> None:
     child.wait(timeout=150)
 
 
-def test_what_is_to_end_with_its_parent_does_not_start_without_it() -> None:
+def test_process_bound_to_its_parent_does_not_start_when_the_parent_is_gone() -> None:
     command = list(ending_with_parent((sys.executable, "-c", "print('started')")))
     command[command.index(str(os.getpid()))] = "1"  # a parent that was there a moment ago
 

@@ -27,7 +27,7 @@ def by_name(*actors: ActorInfo) -> dict[str, ActorInfo]:
     return {actor.name: actor for actor in actors}
 
 
-def test_executors_come_in_the_order_of_their_bundles() -> None:
+def test_executors_are_listed_in_the_order_of_their_bundles() -> None:
     found = join_executors(["0", "1"], {}, by_name(actor(0, 1), actor(1, 0)))
 
     assert [(e.executor_id, e.bundle_index, e.subtask_index, e.pid) for e in found] == [
@@ -36,7 +36,7 @@ def test_executors_come_in_the_order_of_their_bundles() -> None:
     ]
 
 
-def test_a_restarted_executor_is_its_first_names_actor_also_after_several_restarts() -> None:
+def test_executor_restarted_several_times_is_matched_with_its_first_actor() -> None:
     found = join_executors(["0", "5"], {"3": "1", "5": "3"}, by_name(actor(0, 0), actor(1, 1, 200)))
 
     assert [(e.executor_id, e.actor_id, e.pid) for e in found] == [
@@ -45,13 +45,13 @@ def test_a_restarted_executor_is_its_first_names_actor_also_after_several_restar
     ]
 
 
-def test_one_whose_actor_ray_does_not_report_alive_is_left_out() -> None:
+def test_executor_whose_actor_is_not_reported_alive_is_left_out() -> None:
     found = join_executors(["0", "1"], {}, by_name(actor(0, 0), actor(1, 1, is_alive=False)))
 
     assert [e.executor_id for e in found] == ["0"]
 
 
-def test_a_bundle_misses_its_executor_when_all_of_its_actors_are_dead_for_good() -> None:
+def test_bundle_has_lost_its_executor_when_all_its_actors_are_dead_for_good() -> None:
     alive, starting = actor(0, 0), actor(1, 1, is_alive=False)
     dead = actor(2, 1, is_alive=False, is_dead=True)
 
@@ -71,7 +71,7 @@ def test_a_bundle_misses_its_executor_when_all_of_its_actors_are_dead_for_good()
         ([], -1),
     ],
 )
-def test_the_bundle_is_read_from_the_resources_that_an_actor_takes(
+def test_bundle_index_is_read_from_the_resource_names_of_an_actor(
     resources: list[str], bundle: int
 ) -> None:
     assert bundle_index(resources) == bundle

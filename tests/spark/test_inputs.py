@@ -26,10 +26,10 @@ def written(path: Path) -> str:
     return str(path)
 
 
-def test_lost_files_are_missed_and_a_storage_that_fails_loses_nothing(
+def test_deleted_input_is_reported_missing_and_unreadable_storage_is_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Producers ran again for a storage that was away for a moment."""
+    """An outage of the storage must not make the producers run again."""
     (tmp_path / "file").touch()
     there, gone, away = written(tmp_path / "a"), tmp_path / "b", tmp_path / "file" / "c"
     read = SparkStageInput(

@@ -16,10 +16,10 @@ WRITES_ITS_SECRET = 'echo secret > "$_PYSPARK_DRIVER_CONN_INFO_PATH"; exec cat'
 
 
 @pytest.mark.parametrize("end", [DriverJvm.end, DriverJvm.kill])
-def test_the_secret_that_nobody_has_asked_for_goes_with_the_jvm(
+def test_unread_secret_of_a_jvm_is_deleted_when_the_jvm_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[DriverJvm], None]
 ) -> None:
-    """The stage was stopped meanwhile, or its function could not be rebuilt."""
+    """A stage that was stopped, or whose function cannot be rebuilt, never reads the secret."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -30,10 +30,10 @@ def test_the_secret_that_nobody_has_asked_for_goes_with_the_jvm(
     jvm.end()
 
 
-def test_one_that_ends_without_an_answer_says_how(
+def test_jvm_that_ends_before_it_answers_is_reported_with_status_and_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if it was about to write it."""
+    """The JVM ends while it writes its answer."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     half = 'touch "$_PYSPARK_DRIVER_CONN_INFO_PATH.info"; echo no memory; exit 3'
     jvm = DriverJvm(("sh", "-c", half), os.environ, tmp_path / "log")

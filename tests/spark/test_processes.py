@@ -58,7 +58,7 @@ def start() -> Iterator[Starter]:
         yield Starter(stack)
 
 
-def test_only_the_jobs_own_processes_are_found(start: Starter) -> None:
+def test_search_finds_only_processes_of_the_given_job(start: Starter) -> None:
     job, other = JobID.generate(), JobID.generate()
     mine = start(marker_environment(job, "v-m-0"))
     start(marker_environment(other, "v-m-0"))
@@ -67,7 +67,7 @@ def test_only_the_jobs_own_processes_are_found(start: Starter) -> None:
     assert [process.pid for process in leftover_processes(job)] == [mine.pid]
 
 
-def test_an_attempts_processes_are_told_from_those_of_the_next(start: Starter) -> None:
+def test_processes_of_one_attempt_are_found_without_those_of_the_next(start: Starter) -> None:
     job = JobID.generate()
     first = start(marker_environment(job, "v-m-0"))
     second = start(marker_environment(job, "v-m-1"))
@@ -76,7 +76,7 @@ def test_an_attempts_processes_are_told_from_those_of_the_next(start: Starter) -
     assert {process.pid for process in leftover_processes(job)} == {first.pid, second.pid}
 
 
-def test_a_process_is_found_by_its_command_line_too(start: Starter) -> None:
+def test_process_is_found_by_the_marker_in_its_command_line(start: Starter) -> None:
     job = JobID.generate()
     process = start({}, WAITS, *marker_options(job, "v-m-0"))
 
@@ -119,7 +119,7 @@ def test_ending_a_process_that_has_ended_is_no_error(start: Starter) -> None:
     assert end_processes([known]) == []
 
 
-def test_a_jobs_files_go_and_others_stay(tmp_path: Path) -> None:
+def test_files_of_a_job_are_removed_and_files_of_other_jobs_stay(tmp_path: Path) -> None:
     job, other = JobID.generate(), JobID.generate()
     (tmp_path / "app-1").mkdir()
     for name in (stage_name(job, "v-m-0"), stage_name(job, "v-m-1"), stage_name(other, "v-m-0")):

@@ -59,10 +59,10 @@ def test_a_partition_can_be_read_before_the_last_one_is_computed(
 
 
 @pytest.mark.parametrize("who", [private_files.OWNER, private_files.GROUP])
-def test_what_is_published_has_the_modes_of_the_cluster(
+def test_published_files_have_the_file_modes_of_the_cluster(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
-    """Workers of executors have what ``spark.executorEnv`` says, which PySpark keeps there."""
+    """Python workers of executors learn the modes from ``spark.executorEnv``."""
     monkeypatch.setattr(spark.sparkContext, "environment", private_files.variables(who))
     monkeypatch.setenv(*next(iter(private_files.variables(who).items())))
     publish(spark.range(0, 2, 1, 2), str(tmp_path / "published"), "attempt")
@@ -94,7 +94,7 @@ def test_the_next_attempt_computes_only_the_partitions_that_are_missing(
     assert {file.name[:7] for file in {*files.iterdir()} - there} == {"000003-"}
 
 
-def test_what_an_attempt_has_written_counts_only_if_the_attempt_does(
+def test_rows_written_by_a_failed_task_attempt_are_not_counted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     location = str(tmp_path)
@@ -117,7 +117,7 @@ def test_what_an_attempt_has_written_counts_only_if_the_attempt_does(
     assert sorted(told, key=lambda one: one.number) == written
 
 
-def test_names_of_columns_that_python_cannot_ask_spark_for_are_kept(
+def test_column_names_with_dots_backticks_and_equal_letters_are_kept(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     sql = "SELECT id AS `a.b`, 2 AS v, 3 AS V, struct(id AS `x.y`) AS `c``d` FROM range(0, 1, 1, 1)"
@@ -151,7 +151,8 @@ def rows_of(location: Path, below: int | None = None) -> list[dict[str, Any]]:
 def test_micro_batch_published_as_the_driver_died_still_moves_event_time(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark has noted nothing of it: what is computed again says which windows are closed."""
+    """Spark has no note of the published batch: the batch is computed again and closes the
+    windows."""
     (tmp_path / "rows").mkdir()
     times = ("00:00:01", "00:00:02", "00:00:25")
     lines = "\n".join(f'{{"at": "2026-01-01 {time}"}}' for time in times)
@@ -200,8 +201,8 @@ def queried(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def test_query_continues_in_another_job_after_the_savepoints_micro_batch(
     spark: SparkSession, queried: Path, tmp_path: Path, cut: int
 ) -> None:
-    """What was read of it before and what follows there are all, each once; also if the log of
-    the source was put together since."""
+    """Each row is read exactly once, before or after the savepoint, also if the log of the
+    source was compacted since."""
     batches, other = PublishedBatches(str(queried / "published")), tmp_path / "another-job"
     before = [row["n"] for row in rows_of(queried / "published", cut)]
     again = PublishedBatches(str(other))
@@ -225,7 +226,7 @@ def pairs(spark: SparkSession, folder: Path) -> DataFrame:
     return rows().join(rows().withColumnRenamed("n", "m"), functions.expr("n = m"))
 
 
-def test_state_in_rocksdb_goes_on_in_another_job_and_only_what_it_names_is_copied(
+def test_rocksdb_state_is_restored_in_another_job_and_only_its_files_are_copied(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     (tmp_path / "rows").mkdir()

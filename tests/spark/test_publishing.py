@@ -22,7 +22,7 @@ def schema_of(**columns: types.DataType) -> types.StructType:
     return types.StructType([types.StructField(name, kind) for name, kind in columns.items()])
 
 
-def test_types_of_spark_become_those_of_arrow() -> None:
+def test_spark_types_become_arrow_types() -> None:
     of_place = schema_of(name=types.StringType(), height=types.FloatType())
     schema = arrow_schema(
         schema_of(
@@ -54,7 +54,7 @@ def test_types_of_spark_become_those_of_arrow() -> None:
         (schema_of(inner=types.NullType()), "give it a type"),
     ],
 )
-def test_a_column_of_another_type_is_named_with_its_type_and_a_way_out(
+def test_column_of_an_unsupported_type_is_named_with_its_type_and_a_remedy(
     kind: types.DataType, way_out: str
 ) -> None:
     with pytest.raises(UnsupportedSparkTypeError, match=way_out) as caught:
@@ -69,14 +69,16 @@ def test_two_columns_of_one_name_are_refused() -> None:
 
 
 @pytest.mark.parametrize("returned", [None, 42, "rows"])
-def test_a_function_that_returns_no_dataframe_is_told_what_is_wanted(
+def test_function_that_returns_no_dataframe_fails_and_names_the_wanted_type(
     returned: object, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidStageResultError, match=r"pyspark\.sql\.DataFrame: return one"):
         publish(returned, str(tmp_path), "attempt")
 
 
-def test_an_attempt_has_nothing_to_do_when_all_is_published(tmp_path: Path) -> None:
+def test_attempt_returns_the_result_at_once_when_all_partitions_are_published(
+    tmp_path: Path,
+) -> None:
     published = PublishedPartitions(str(tmp_path))
     published.begin("a")
     assert finished_before(str(tmp_path)) is None

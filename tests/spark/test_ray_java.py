@@ -27,7 +27,7 @@ def test_java_of_the_package_is_on_the_path_only_while_ray_is_started(
     assert os.environ["PATH"] == str(tmp_path)
 
 
-def test_java_that_is_on_the_path_is_left_to_ray(
+def test_path_is_left_alone_when_it_already_has_a_java(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "java").touch(mode=0o755)
@@ -36,14 +36,14 @@ def test_java_that_is_on_the_path_is_left_to_ray(
         assert os.environ["PATH"] == str(tmp_path)
 
 
-def test_path_that_was_not_set_is_not_set_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unset_path_is_unset_again_after_ray_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PATH")
     with java_on_path():
         assert shutil.which("java") is not None
     assert "PATH" not in os.environ
 
 
-def test_node_whose_ray_found_no_java_is_refused_with_the_way_out() -> None:
+def test_node_whose_ray_found_no_java_is_refused_with_the_command_to_run() -> None:
     raylet = ["/ray/raylet", "--node_ip_address=127.0.0.1", "--java_worker_command="]
     with pytest.raises(UnsupportedEnvironmentError, match=r"flinkray\.spark\.ray_java"):
         check_ray_starts_java(raylet)
@@ -54,11 +54,11 @@ def test_node_whose_ray_found_no_java_is_refused_with_the_way_out() -> None:
     [["/ray/raylet", "--java_worker_command=python setup_worker.py java"], ["bash"], []],
     ids=["raylet with Java", "no raylet", "no parent"],
 )
-def test_other_parents_are_fine(parent: list[str]) -> None:
+def test_check_accepts_a_raylet_with_java_or_no_raylet_at_all(parent: list[str]) -> None:
     check_ray_starts_java(parent)
 
 
-def test_module_prints_the_folder_of_a_java() -> None:
+def test_module_prints_a_folder_that_contains_java() -> None:
     command = [sys.executable, "-m", "flinkray.spark.ray_java"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert (Path(printed.stdout.strip()) / "java").exists()

@@ -238,23 +238,23 @@ def cases() -> list[object]:
 
 
 @pytest.mark.parametrize(("make", "adaptive", "expected"), cases())
-def test_partitions_are_the_same_or_wait_for_the_last_one(
+def test_frame_is_repeatable_exactly_when_its_partitions_are_always_the_same(
     spark: SparkSession, make: Make, adaptive: bool, expected: bool
 ) -> None:
-    """What is the same has the same fingerprint, too; nothing else has."""
+    """Repeatable frames have equal fingerprints when they are made again; other frames do not."""
     spark.conf.set(ADAPTIVE, str(adaptive).lower())
     assert is_repeatable(make(spark)) is expected
     if expected or not adaptive:
         assert (fingerprint(make(spark)) == fingerprint(make(spark))) is expected
 
 
-def test_groups_dealt_out_in_the_order_of_their_hashes_are_the_same(spark: SparkSession) -> None:
+def test_groups_dealt_out_in_hash_order_with_sorting_are_repeatable(spark: SparkSession) -> None:
     spark.conf.set(ADAPTIVE, "false")
     spark.conf.set(SORTS, "true")
     assert is_repeatable(NEVER["dealt out"](spark))
 
 
-def test_files_that_may_be_passed_over_prove_nothing(spark: SparkSession) -> None:
+def test_frame_is_not_repeatable_when_spark_may_skip_missing_files(spark: SparkSession) -> None:
     assert is_repeatable(spark.table("many"))
     spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
     try:
@@ -263,8 +263,10 @@ def test_files_that_may_be_passed_over_prove_nothing(spark: SparkSession) -> Non
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
 
 
-def test_bounds_of_a_sort_are_others_the_next_time(spark: SparkSession, tmp_path: Path) -> None:
-    """Why a sort is not repeatable, although its rows are."""
+def test_sort_into_ranges_divides_the_same_rows_differently_each_time(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """This is why a sort is not repeatable."""
     spark.conf.set(ADAPTIVE, "false")
 
     def sizes(folder: Path) -> list[int]:
@@ -277,7 +279,7 @@ def test_bounds_of_a_sort_are_others_the_next_time(spark: SparkSession, tmp_path
     assert first != second
 
 
-def test_a_fingerprint_is_that_of_plan_seeds_input_and_partitions(
+def test_fingerprint_depends_on_plan_seed_input_and_number_of_partitions(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     numbers(spark).write.parquet(f"{tmp_path}/one")
@@ -338,7 +340,7 @@ PAIRS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_two_queries_have_two_fingerprints(spark: SparkSession, name: str) -> None:
+def test_different_queries_have_different_fingerprints(spark: SparkSession, name: str) -> None:
     prints = []
     for text in PAIRS[name]:
         assert is_repeatable(spark.sql(text))
@@ -369,10 +371,10 @@ HIDDEN: dict[str, str] = {
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_other_files_anywhere_in_a_plan_are_another_input(
+def test_changed_files_anywhere_in_a_plan_change_the_fingerprint(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """Their values have the same size."""
+    """The old and the new values have the same size."""
     spark.range(20).selectExpr("id", "id % 5 AS p").write.partitionBy("p").parquet(
         f"{tmp_path}/parts"
     )
@@ -394,7 +396,7 @@ def test_other_files_anywhere_in_a_plan_are_another_input(
 @pytest.mark.parametrize(
     ("name", "value"), [(ZONE, "Asia/Kolkata"), ("spark.sql.ansi.enabled", "true")]
 )
-def test_settings_of_the_session_that_decide_what_rows_are_belong_to_a_fingerprint(
+def test_session_settings_that_change_rows_change_the_fingerprint(
     spark: SparkSession, name: str, value: str
 ) -> None:
     spark.conf.set(name, "UTC" if name == ZONE else "false")
@@ -403,8 +405,8 @@ def test_settings_of_the_session_that_decide_what_rows_are_belong_to_a_fingerpri
     assert fingerprint(numbers(spark)) != first
 
 
-def test_options_of_a_reader_belong_to_a_fingerprint(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's text of a plan does not show them."""
+def test_reader_options_change_the_fingerprint(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's text of a plan does not show the options."""
     (tmp_path / "rows.csv").write_text("1,2;3\n")
 
     def read(separator: str) -> str:
@@ -414,7 +416,7 @@ def test_options_of_a_reader_belong_to_a_fingerprint(spark: SparkSession, tmp_pa
     assert read(",") == read(",") != read(";")
 
 
-def test_a_file_that_was_written_anew_is_another_input(spark: SparkSession, tmp_path: Path) -> None:
+def test_rewritten_file_changes_the_fingerprint(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "numbers.parquet"
 
     def written(*numbers: int) -> str:
@@ -441,7 +443,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def test_other_pieces_of_the_same_files_are_another_division(
+def test_same_number_of_partitions_cut_elsewhere_changes_the_fingerprint(
     spark: SparkSession, text: str
 ) -> None:
     prints, sizes = {}, {}
@@ -493,7 +495,7 @@ class Job:
 
 
 @pytest.mark.parametrize(("first", "second"), [(3, 4), (4, 3)])
-def test_a_job_goes_on_from_a_savepoint_with_other_cores_and_the_same_division(
+def test_job_resumes_from_a_savepoint_with_other_cores_and_the_same_partitions(
     spark: SparkSession, text: str, tmp_path: Path, first: int, second: int
 ) -> None:
     job = Job(spark, text, tmp_path / "one")
@@ -506,7 +508,7 @@ def test_a_job_goes_on_from_a_savepoint_with_other_cores_and_the_same_division(
 
 
 @pytest.mark.parametrize(("first", "second"), [(3, 4), (4, 3)])
-def test_a_job_that_divides_otherwise_than_its_savepoint_is_refused(
+def test_job_with_other_partitions_than_its_savepoint_is_refused(
     spark: SparkSession, text: str, tmp_path: Path, first: int, second: int
 ) -> None:
     job = Job(spark, text, tmp_path / "one")
@@ -521,10 +523,8 @@ def test_a_job_that_divides_otherwise_than_its_savepoint_is_refused(
 # --- streams into Spark ---------------------------------------------------------------------------
 
 
-def test_dates_of_an_epoch_are_what_they_were_however_old(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """By default Spark 3.5 refuses files that do not say which calendar their writer had."""
+def test_very_old_dates_in_an_epoch_are_read_unchanged(spark: SparkSession, tmp_path: Path) -> None:
+    """By default Spark 3.5 refuses files that do not name the calendar of their writer."""
     rows = {
         "day": [date(1, 1, 1), date(1500, 2, 28)],
         "at": [
@@ -566,7 +566,7 @@ def test_a_bounded_dataframe_is_refused_where_a_streaming_one_is_read(
         publish_stream(frame, str(tmp_path), "1", threading.Event())
 
 
-def test_other_columns_than_those_of_the_checkpoint_before_are_named(
+def test_batch_with_other_columns_than_the_last_checkpoint_is_refused_by_name(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     batches = PublishedBatches(str(tmp_path))
@@ -579,7 +579,7 @@ def test_other_columns_than_those_of_the_checkpoint_before_are_named(
         taker.take(other, Epoch(3, ()))
 
 
-def test_a_query_whose_output_mode_does_not_fit_it_says_so(
+def test_query_with_an_unsuitable_output_mode_is_refused_with_the_reason(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     frame = StreamedFrame(rates(spark).groupBy("value").count(), {"once": True}, "append")

@@ -20,12 +20,14 @@ from flinkray.spark.result import (
 )
 
 
-def test_nothing_returned_is_no_result() -> None:
+def test_function_that_returns_none_has_no_result() -> None:
     assert store_result(None, "/nowhere") == NO_RESULT
 
 
 @pytest.mark.parametrize("returned", [[1, 2], 7, "text", SimpleNamespace()])
-def test_what_is_no_dataframe_is_refused_with_what_is_accepted(returned: Any) -> None:
+def test_returned_value_that_is_no_dataframe_is_refused_with_what_is_accepted(
+    returned: Any,
+) -> None:
     with pytest.raises(InvalidStageResultError) as caught:
         store_result(returned, "/nowhere")
 
@@ -41,7 +43,7 @@ def test_a_long_value_is_cut_in_the_message() -> None:
     assert len(str(caught.value)) < 400
 
 
-def test_a_value_of_several_lines_is_told_in_one() -> None:
+def test_returned_value_of_several_lines_is_shown_in_one_line() -> None:
     with pytest.raises(InvalidStageResultError, match=r"a pandas.*DataFrame \(a 0 1\); a S"):
         store_result(pd.DataFrame({"a": [1]}), "/nowhere")
 
@@ -52,7 +54,7 @@ def raised(error: BaseException) -> BaseException:
     return caught.value
 
 
-def test_a_users_error_may_be_worth_a_restart_and_shows_its_traceback() -> None:
+def test_user_error_allows_restarts_and_shows_its_traceback() -> None:
     failure = user_failure(raised(ZeroDivisionError("division by zero")))
 
     assert (failure.error_type, failure.text) == (
@@ -64,7 +66,7 @@ def test_a_users_error_may_be_worth_a_restart_and_shows_its_traceback() -> None:
     assert "in raised" in failure.traceback
 
 
-def test_a_wrong_result_is_final_and_shows_no_frames_of_the_framework() -> None:
+def test_wrong_return_value_suppresses_restarts_and_hides_framework_frames() -> None:
     failure = user_failure(raised(InvalidStageResultError("the function returned 7")))
 
     assert failure.suppress_restarts
@@ -72,14 +74,14 @@ def test_a_wrong_result_is_final_and_shows_no_frames_of_the_framework() -> None:
     assert "File" not in failure.traceback
 
 
-def test_an_unfit_machine_is_no_user_error_but_final() -> None:
+def test_unsupported_environment_suppresses_restarts_and_is_no_user_error() -> None:
     failure = system_failure("x", "no Java", UnsupportedEnvironmentError("no Java"))
 
     assert failure.suppress_restarts
     assert not failure.is_user_error
 
 
-def test_of_a_worker_error_the_line_is_that_of_the_users_exception() -> None:
+def test_worker_error_is_summarized_by_the_users_exception_and_its_line() -> None:
     class PythonException(Exception):  # noqa: N818 - PySpark's name
         pass
 
@@ -126,7 +128,7 @@ ZeroDivisionError: division by zero
 """
 
 
-def test_what_a_function_in_a_worker_raised_is_told_before_what_spark_made_of_it() -> None:
+def test_failure_shows_the_users_exception_before_the_error_of_spark() -> None:
     failure = user_failure(raised(Py4JJavaError(OF_A_WRITE)))
 
     assert failure.error_type == "ZeroDivisionError"
@@ -168,13 +170,13 @@ def with_stack(error: Exception, stack: str) -> Exception:
         IllegalArgumentException("java.net.UnknownHostException: namenode"),
     ],
 )  # fmt: skip
-def test_service_of_spark_that_is_away_is_no_error_of_the_program(error: Exception) -> None:
+def test_unreachable_service_of_spark_is_no_error_of_the_program(error: Exception) -> None:
     failure = user_failure(raised(error))
     assert failure.program_error is None
     assert not failure.suppress_restarts
 
 
-def test_mistakes_in_spark_are_errors_of_the_program_and_missing_paths_may_pass() -> None:
+def test_unknown_column_is_a_lasting_program_error_and_missing_path_may_pass() -> None:
     no_column = with_stack(
         AnalysisException("[UNRESOLVED_COLUMN] A column with name `nope` cannot be resolved"),
         f"\tat {HIVE}client.SocketException.of(A.scala:1)",
@@ -185,7 +187,7 @@ def test_mistakes_in_spark_are_errors_of_the_program_and_missing_paths_may_pass(
     assert all(told)
 
 
-def test_of_an_error_in_a_jvm_the_innermost_is_told() -> None:
+def test_jvm_error_is_summarized_by_its_innermost_cause() -> None:
     text = (
         "An error occurred while calling o9.parquet.\n: org.apache.spark.SparkException: Job "
         "aborted.\n\tat a.B.c(B.scala:1)\nCaused by: java.io.IOException: No space left on device"
@@ -199,7 +201,7 @@ def test_of_an_error_in_a_jvm_the_innermost_is_told() -> None:
     )
 
 
-def test_of_causes_that_follow_from_each_other_the_innermost_is_told() -> None:
+def test_innermost_of_several_causes_is_reported() -> None:
     text = (
         "An error occurred while calling o9.parquet.\n: org.apache.spark.SparkException: Job "
         "aborted.\nCaused by: java.io.IOException: not read\nCaused by: java.net.E: no route\n"
@@ -207,14 +209,14 @@ def test_of_causes_that_follow_from_each_other_the_innermost_is_told() -> None:
     assert one_line(Py4JJavaError(text)).startswith("java.net.E: no route (")
 
 
-def test_last_raised_error_of_a_chain_in_a_worker_is_told() -> None:
+def test_last_exception_of_a_chain_in_a_worker_is_reported() -> None:
     first = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyError: 1\n\n'
     text = f"{first}During handling of the above exception, another exception occurred:\n\n"
     text += first.replace("line 1", "line 2").replace("KeyError: 1", "ValueError: no")
     assert one_line(Py4JJavaError(text)) == "ValueError: no (a.py, line 2, in f)"
 
 
-def test_a_message_of_several_lines_is_told_in_one() -> None:
+def test_error_message_of_several_lines_is_shown_in_one_line() -> None:
     error = Py4JJavaError(OF_A_WRITE.replace("division by zero", "two\n  lines"))
     assert one_line(error) == "ZeroDivisionError: two lines (flights.py, line 12, in ratio)"
 

@@ -82,7 +82,7 @@ def test_executor_gets_slot_cores_and_resources_and_heap_minus_overhead() -> Non
     assert spark["spark.executor.memoryOverhead"] == "409m"
 
 
-def test_a_slot_of_less_than_a_core_runs_one_task_at_a_time() -> None:
+def test_executor_in_a_slot_of_half_a_core_runs_one_task_at_a_time() -> None:
     spark = properties(profile=ResourceProfile(0.5, 1024 * MIB)).spark
 
     assert spark["spark.executor.cores"] == "1"
@@ -96,7 +96,7 @@ def test_the_app_master_is_told_the_placement_group_and_as_many_bundles_as_slots
     assert "-Dspark.ray.bundle_indexes=0,1,2" in options
 
 
-def test_each_attempt_has_a_ray_namespace_of_its_own() -> None:
+def test_each_attempt_has_its_own_ray_namespace() -> None:
     def namespace(attempt: int) -> str:
         [option] = [
             option
@@ -108,7 +108,7 @@ def test_each_attempt_has_a_ray_namespace_of_its_own() -> None:
     assert namespace(0) != namespace(1)
 
 
-def test_every_jvm_carries_the_mark_of_job_and_attempt() -> None:
+def test_every_jvm_carries_the_marker_of_job_and_attempt() -> None:
     started = properties()
     marks = {
         f"-Dflinkray.job.id={'0' * 32}",
@@ -122,7 +122,7 @@ def test_every_jvm_carries_the_mark_of_job_and_attempt() -> None:
     assert f"-Dray.job.runtime-env.env-vars.FLINKRAY_JOB_ID={'0' * 32}" in started.driver_command
 
 
-def test_workers_of_executors_know_who_may_read_what_they_write() -> None:
+def test_executors_learn_the_storage_permissions_from_their_environment() -> None:
     described = replace(stage(), storage_permissions="group")
     started = stage_properties(
         described, RAY, "/python", raydp_properties(described, ENVIRONMENT, RAY)
@@ -131,7 +131,7 @@ def test_workers_of_executors_know_who_may_read_what_they_write() -> None:
     assert properties().spark["spark.executorEnv.FLINKRAY_STORAGE_PERMISSIONS"] == "owner"
 
 
-def test_java_17_gets_its_module_options_in_all_three_kinds_of_jvm() -> None:
+def test_java_17_gets_its_module_options_in_driver_app_master_and_executors() -> None:
     started = properties()
     option = "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"
 
@@ -140,14 +140,14 @@ def test_java_17_gets_its_module_options_in_all_three_kinds_of_jvm() -> None:
     assert option in started.spark["spark.executor.extraJavaOptions"].split()
 
 
-def test_tasks_are_counted_as_they_start_unless_the_user_says_otherwise() -> None:
+def test_task_counts_are_updated_at_once_unless_the_user_sets_a_period() -> None:
     key = "spark.ui.liveUpdate.period"
 
     assert properties().spark[key] == "0"
     assert properties(configuration={key: "1s"}).spark[key] == "1s"
 
 
-def test_the_users_properties_override_defaults_and_extend_options() -> None:
+def test_properties_of_the_user_override_defaults_and_extend_jvm_options() -> None:
     started = properties(
         {
             "spark.ui.enabled": "true",
@@ -169,7 +169,7 @@ def test_the_users_properties_override_defaults_and_extend_options() -> None:
     assert started.python == "/mine/python"
 
 
-def test_the_users_overhead_decides_how_the_slots_memory_is_split() -> None:
+def test_memory_overhead_of_the_user_decides_how_slot_memory_is_split() -> None:
     spark = properties({"spark.executor.memoryOverhead": "1g"}).spark
 
     assert spark["spark.executor.memory"] == "3072m"
@@ -190,17 +190,17 @@ def test_the_users_overhead_decides_how_the_slots_memory_is_split() -> None:
         "spark.jars.packages",
     ],
 )
-def test_a_property_that_the_job_decides_is_refused_by_name(key: str) -> None:
+def test_property_that_the_job_sets_itself_is_refused_by_name(key: str) -> None:
     with pytest.raises(ConfigurationError, match=key.replace(".", r"\.")):
         properties({key: "1"})
 
 
-def test_a_key_that_is_no_spark_property_is_refused_by_name() -> None:
+def test_key_that_is_no_spark_property_is_refused_by_name() -> None:
     with pytest.raises(ConfigurationError, match="executor_memory is no Spark property"):
         properties({"executor_memory": "1g"})
 
 
-def test_env_java_home_is_no_spark_property_and_goes_through() -> None:
+def test_env_java_home_is_accepted_and_not_passed_to_spark() -> None:
     assert "env.java.home" not in properties({"env.java.home": "/java"}).spark
 
 
@@ -221,13 +221,13 @@ def test_a_slot_too_small_for_an_executor_is_refused_with_the_least_size(memory:
         split_memory(ResourceProfile(1.0, memory))
 
 
-def test_the_least_size_is_accepted() -> None:
+def test_slot_of_the_least_size_has_the_least_heap_of_an_executor() -> None:
     heap, _ = split_memory(ResourceProfile(1.0, 682 * MIB))
 
     assert heap >= 512 * MIB
 
 
-def test_an_overhead_that_is_no_size_is_refused_by_name() -> None:
+def test_overhead_that_is_no_memory_size_is_refused_by_name() -> None:
     with pytest.raises(ConfigurationError, match=r"spark\.executor\.memoryOverhead.*much"):
         split_memory(ResourceProfile(1.0, 2048 * MIB), "much")
 
@@ -253,7 +253,7 @@ def test_an_executor_of_the_standalone_host_has_cores_and_heap_of_its_slot() -> 
     assert "--driver-url spark://driver:1 " in arguments
 
 
-def test_an_executor_of_the_standalone_host_has_the_secret_in_its_environment_only() -> None:
+def test_standalone_executor_gets_the_secret_only_in_its_environment() -> None:
     started = launch()
 
     assert "the secret" in started.environment.values()
@@ -290,7 +290,7 @@ def test_standalone_session_is_authenticated_and_drops_executors_at_once() -> No
     assert host.class_path == "/spark/jars/core.jar:/spark/jars/sql.jar"
 
 
-def test_the_web_page_of_the_master_is_at_the_loopback_address() -> None:
+def test_web_page_of_the_spark_master_listens_on_the_loopback_address() -> None:
     host = standalone_properties(stage(), STANDALONE_ENVIRONMENT, "")
 
     assert host.driver_environment == {"SPARK_LOCAL_IP": "127.0.0.1"}
@@ -299,16 +299,16 @@ def test_the_web_page_of_the_master_is_at_the_loopback_address() -> None:
 @pytest.mark.parametrize(
     "key", ["spark.authenticate", "spark.authenticate.secret", "spark.cores.max"]
 )
-def test_what_the_standalone_host_decides_is_refused_by_name(key: str) -> None:
+def test_property_that_the_standalone_host_sets_is_refused_by_name(key: str) -> None:
     with pytest.raises(ConfigurationError, match=key.replace(".", r"\.")):
         standalone_properties(stage({key: "1"}), STANDALONE_ENVIRONMENT, "")
 
 
-def test_spark_host_is_no_spark_property_and_goes_through() -> None:
+def test_spark_host_is_accepted_and_not_passed_to_spark() -> None:
     assert "spark.host" not in properties({"spark.host": "raydp"}).spark
 
 
-def test_jvms_of_both_hosts_are_started_with_the_archive_of_their_classes() -> None:
+def test_jvms_of_both_hosts_start_with_the_archive_of_their_classes() -> None:
     option = ENVIRONMENT.class_data_option
     command = properties().driver_command
     assert option in command

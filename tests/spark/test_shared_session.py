@@ -59,7 +59,7 @@ def is_modifiable(key: str) -> bool:
     return key.startswith("spark.sql.")
 
 
-def test_a_request_travels_beside_the_properties() -> None:
+def test_session_request_is_taken_out_of_the_configuration() -> None:
     configuration = guest_configuration("shared", 2, SLOT, HOST)
     assert take_request(configuration) == SparkSessionRequest("shared", 2, SLOT)
     assert configuration == HOST
@@ -67,22 +67,22 @@ def test_a_request_travels_beside_the_properties() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a,b", "a\nb"])
-def test_names_that_no_tag_can_hold_are_refused(name: str) -> None:
+def test_session_name_that_cannot_be_a_spark_tag_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot be named"):
         guest_configuration(name, 1, SLOT, {})
 
 
-def test_a_session_without_executors_is_refused() -> None:
+def test_request_for_a_session_without_executors_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="at least one executor"):
         guest_configuration("shared", 0, SLOT, {})
 
 
-def test_executors_without_a_cpu_are_refused() -> None:
+def test_request_for_executors_without_a_cpu_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="must have CPUs"):
         guest_configuration("shared", 1, ResourceProfile(0.0, 2**30), {})
 
 
-def test_the_session_is_a_job_with_the_executors_that_were_asked_for() -> None:
+def test_session_job_has_the_requested_number_and_size_of_executors() -> None:
     graph = session_graph(guest(HOST))
     validate(graph)
     (vertex,) = graph.vertices
@@ -93,7 +93,7 @@ def test_the_session_is_a_job_with_the_executors_that_were_asked_for() -> None:
     assert isinstance(load_function(code)(None), HeldSession)
 
 
-def test_only_a_guest_may_do_without_a_cpu() -> None:
+def test_stage_without_a_cpu_is_accepted_only_in_a_shared_session() -> None:
     graph = spark_job(hold_session, memory="1g", session="shared")
     (vertex,) = graph.vertices
     assert (vertex.parallelism, vertex.slot_profile) == (1, GUEST_PROFILE)
@@ -102,8 +102,8 @@ def test_only_a_guest_may_do_without_a_cpu() -> None:
         validate(replace(graph, vertices=(alone,)))
 
 
-def test_what_a_session_can_change_is_the_guests_own() -> None:
-    """Also that which the job that began it had set for itself."""
+def test_modifiable_setting_of_a_session_is_set_or_reset_for_the_guest() -> None:
+    """A setting that the job which began the session had set for itself is reset."""
     other = "spark.sql.ansi.enabled"
     to_set = check_session(
         guest({**HOST, PARTITIONS: "7"}), access({**HOST, other: "true"}), is_modifiable
@@ -120,7 +120,7 @@ def test_what_a_session_can_change_is_the_guests_own() -> None:
         (access({**HOST, "spark.jars": "a.jar"}), "spark.jars: 'a.jar' instead of nothing"),
     ],
 )
-def test_what_cannot_be_changed_is_refused_by_name(
+def test_session_that_differs_in_a_fixed_setting_is_refused_with_the_difference(
     there: SparkSessionAccess, difference: str
 ) -> None:
     with pytest.raises(SparkSessionMismatchError, match=difference):

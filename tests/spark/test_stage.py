@@ -89,7 +89,7 @@ def maps(pid: int) -> str:
 def test_two_concurrent_stages_use_their_own_bundles_and_leave_nothing(
     launcher: Launcher, worker_group: Groups, class_data: Path
 ) -> None:
-    """JVMs of drivers and executors have mapped the archive of classes."""
+    """The JVMs of drivers and executors have mapped the archive of classes."""
     groups = worker_group(2), worker_group(2)
     stages = [launcher.start(group, squares) for group in groups]
 
@@ -166,7 +166,7 @@ def stops_its_session(spark: Any) -> None:
     spark.stop()
 
 
-def test_a_function_that_stops_its_session_at_its_end_finishes_and_leaves_nothing(
+def test_function_that_stops_its_spark_session_finishes_and_leaves_nothing(
     launcher: Launcher, worker_group: Groups
 ) -> None:
     stage = launcher.start(worker_group(1), stops_its_session)
@@ -202,10 +202,10 @@ def test_a_killed_executor_comes_back_in_its_bundle_and_the_result_is_right(
 
 
 @on_raydp
-def test_an_executor_that_is_killed_before_it_has_started_fails_the_stage_by_name(
+def test_executor_killed_before_it_started_fails_the_stage_by_name(
     launcher: Launcher, worker_group: Groups
 ) -> None:
-    """Ray starts it again, and RayDP's app master wants no more executors than have come."""
+    """Ray restarts the executor, but RayDP's app master wants no more executors than have come."""
     stage = launcher.start(worker_group(1), slow_squares)
     os.kill(stage.pid_of_starting_executor(), signal.SIGKILL)
     failure = stage.outcome(timeout=300)
@@ -268,7 +268,7 @@ def test_app_master_killed_before_spark_meets_it_fails_the_stage(
 
 
 @on_raydp
-def test_a_start_of_spark_that_hangs_fails_the_stage_with_the_steps_that_were_done(
+def test_start_of_spark_that_hangs_fails_the_stage_and_names_the_steps_done(
     launcher: Launcher, worker_group: Groups
 ) -> None:
     stage = launcher.start(worker_group(1), squares, executor_timeout=20.0)
@@ -287,10 +287,10 @@ def test_a_start_of_spark_that_hangs_fails_the_stage_with_the_steps_that_were_do
 
 
 @on_standalone
-def test_a_killed_holder_of_a_slot_takes_its_executor_along(
+def test_executor_ends_with_the_killed_process_that_holds_its_slot(
     launcher: Launcher, worker_group: Groups
 ) -> None:
-    """As a TaskExecutor does; its job has another one start an executor, or restarts the stage."""
+    """The stage finishes with an executor that is started in the slot again."""
     stage = launcher.start(worker_group(2), slow_squares)
     before = stage.executors()
     stage.wait_for_active_tasks()
@@ -305,7 +305,7 @@ def test_a_killed_holder_of_a_slot_takes_its_executor_along(
 
 
 @on_standalone
-def test_an_executor_that_cannot_start_fails_the_stage_with_its_last_words(
+def test_executor_that_cannot_start_fails_the_stage_with_its_last_output(
     launcher: Launcher, worker_group: Groups
 ) -> None:
     options = {
@@ -324,7 +324,7 @@ def command_lines(stage: HostedStage) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_killed_driver_process_leaves_nothing_that_its_marker_does_not_find(
+def test_processes_left_by_a_killed_driver_are_found_by_marker_and_ended(
     launcher: Launcher, worker_group: Groups
 ) -> None:
     stage = launcher.start(worker_group(2), slow_squares)

@@ -26,11 +26,11 @@ pytestmark = [
 ]
 
 
-def test_times_and_dates_are_those_that_spark_has_however_far_away_they_are(
+def test_stored_results_keep_dates_and_times_of_the_years_1_to_9999(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark's own files have nanoseconds, in which neither of the years has a place, and times
-    without a zone; dates that old it refuses to write."""
+    """Spark's own writer uses nanoseconds, which cannot hold these years, writes times without
+    a zone, and refuses dates that old."""
     texts = ["0001-01-01 00:00:00", "1582-10-10 12:00:00", "9999-12-31 23:59:59.999999"]
     rows = spark.createDataFrame([(text,) for text in texts], "text string").coalesce(1)
     frame = rows.selectExpr(
@@ -55,10 +55,10 @@ def test_times_and_dates_are_those_that_spark_has_however_far_away_they_are(
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-def test_files_of_a_returned_frame_have_the_modes_of_the_cluster(
+def test_files_of_a_returned_frame_have_the_file_modes_of_the_cluster(
     spark: SparkSession, tmp_path: Path, is_read: bool
 ) -> None:
-    """Spark's own have the umask's."""
+    """Spark's own files have the modes of the umask."""
     result = tmp_path / "result"
     with private_files.permitted(private_files.GROUP):
         store_result(spark.range(3).coalesce(1), str(result), is_read=is_read)
@@ -67,7 +67,7 @@ def test_files_of_a_returned_frame_have_the_modes_of_the_cluster(
     assert stat.S_IMODE(result.stat().st_mode) == 0o750
 
 
-def test_files_that_the_function_writes_and_its_settings_stay_as_they_are(
+def test_stored_result_leaves_the_spark_settings_of_the_function_unchanged(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     kind = "spark.sql.parquet.outputTimestampType"

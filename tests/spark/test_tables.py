@@ -25,12 +25,12 @@ PLANES = schema_of(
 
 
 @pytest.mark.parametrize("columns", [["tailnum"], ["built", "tailnum"]])
-def test_columns_whose_values_can_be_keys_are_a_key(columns: list[str]) -> None:
+def test_columns_with_values_that_can_be_keys_are_accepted_as_key(columns: list[str]) -> None:
     check_key(PLANES, columns)
 
 
 @pytest.mark.parametrize("columns", [["tail"], ["tailnum", "tail"]])
-def test_a_column_that_is_not_there_is_named_with_those_that_are(columns: list[str]) -> None:
+def test_unknown_key_column_is_refused_with_the_columns_that_exist(columns: list[str]) -> None:
     with pytest.raises(TableKeyError) as caught:
         check_key(PLANES, columns)
     assert str(caught.value) == (
@@ -40,9 +40,7 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(columns: list[s
 
 
 @pytest.mark.parametrize(("column", "kind"), [("seats", "array<int>"), ("maker", "struct")])
-def test_a_column_whose_values_cannot_be_keys_is_named_with_its_type(
-    column: str, kind: str
-) -> None:
+def test_key_column_of_an_unsuitable_type_is_refused_with_its_type(column: str, kind: str) -> None:
     with pytest.raises(TableKeyError, match=f"'{column}', of type {kind}.*cannot be a key"):
         check_key(PLANES, ["tailnum", column])
 
@@ -52,7 +50,7 @@ def planes(spark: Any) -> Any:
 
 
 @pytest.mark.parametrize("function", [planes, lambda spark: spark])
-def test_a_function_that_returns_no_dataframe_is_told_so_on_the_cluster(function: Any) -> None:
+def test_function_that_returns_no_dataframe_fails_when_called_on_the_cluster(function: Any) -> None:
     travelled = load_function(dump_function(with_key(function, ["tailnum"])))
     with pytest.raises(InvalidStageResultError, match=r"pyspark\.sql\.DataFrame: return one"):
         travelled(42)
