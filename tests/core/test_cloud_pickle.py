@@ -24,7 +24,7 @@ def written(value: object) -> bytes:
 
 
 @pytest.mark.parametrize("dumps", [cloud_pickle.dumps, written])
-def test_code_keeps_the_name_of_its_file(dumps: Callable[[object], bytes]) -> None:
+def test_unpickled_code_keeps_the_name_of_its_source_file(dumps: Callable[[object], bytes]) -> None:
     """cloudpickle 3.1.3 writes \"<dynamic-code>\" in its place."""
 
     class Local:
@@ -41,12 +41,12 @@ def test_code_keeps_the_name_of_its_file(dumps: Callable[[object], bytes]) -> No
     assert list(inner[0]) == [1, 2]
 
 
-def test_text_that_a_function_holds_stays_as_it_is() -> None:
+def test_pickled_function_may_return_the_text_dynamic_code() -> None:
     function = pickle.loads(cloud_pickle.dumps(lambda: "<dynamic-code>"))
     assert function() == "<dynamic-code>"
 
 
-def test_buffers_are_handed_out() -> None:
+def test_pickle_buffers_are_passed_out_of_band() -> None:
     buffers: list[pickle.PickleBuffer] = []
     content = pickle.PickleBuffer(b"x" * 100)
     data = cloud_pickle.dumps([content, lambda: 1], 5, buffers.append)
@@ -100,8 +100,8 @@ def with_slots() -> list[Any]:
     return [Plain(), One(), Derived(), Data(), OfMeta()]
 
 
-def test_objects_with_slots_come_back_from_another_process() -> None:
-    """It had given them a dictionary, which they could not come back with."""
+def test_objects_with_slots_can_be_sent_to_another_process_and_back() -> None:
+    """The other process gave the objects a dictionary, and could then not pickle them again."""
     values = with_slots()
     answer = subprocess.run(
         [sys.executable, "-c", ELSEWHERE],
@@ -116,7 +116,7 @@ def test_objects_with_slots_come_back_from_another_process() -> None:
     assert back[3].other == "default"
 
 
-def test_a_class_without_slots_of_its_own_has_those_of_its_base() -> None:
+def test_subclass_without_slots_keeps_the_slots_of_its_base_when_pickled() -> None:
     class Lean:
         __slots__ = ("a",)
         a: int
@@ -137,8 +137,8 @@ def test_a_class_without_slots_of_its_own_has_those_of_its_base() -> None:
     assert shown.stdout == b"1 {'other': 2}\n", shown.stderr.decode()
 
 
-def test_enumerations_with_slots_are_left_to_cloudpickle() -> None:
-    """They have no place for other attributes anyhow, and are not made as other classes are."""
+def test_enumeration_with_slots_is_read_in_another_process() -> None:
+    """Enumerations have no room for other attributes; cloudpickle pickles them without our help."""
 
     class Colour(enum.Enum):
         __slots__ = ()
@@ -162,8 +162,8 @@ print(repr(kinds[1].both), kinds[0]["same"].told(), kinds[0].other(2))
 """
 
 
-def test_enumerations_have_all_their_names_in_another_process() -> None:
-    """cloudpickle names aliases and composed flags a second time, which Python 3.11 refuses."""
+def test_enumerations_keep_aliases_and_composed_flags_in_another_process() -> None:
+    """cloudpickle defines aliases and composed flags a second time, which Python 3.11 refuses."""
 
     class Number(enum.Enum):
         one = 1
@@ -197,7 +197,7 @@ def test_enumerations_have_all_their_names_in_another_process() -> None:
     assert odd == f"{Side.both!r} it is 1 {Number.one}"
 
 
-def test_named_tuples_make_their_slots_themselves() -> None:
+def test_named_tuples_of_the_program_are_read_in_another_process() -> None:
     class Pair(NamedTuple):
         one: int
         other: int

@@ -26,7 +26,7 @@ from flinkray.core.errors import ConfigurationError
 from flinkray.core.options import OPTIONS
 
 
-def test_what_is_not_set_has_the_default() -> None:
+def test_unset_option_has_its_default() -> None:
     configuration = Configuration({"heartbeat.interval": "1 s"})
     assert configuration.get(options.HEARTBEAT_INTERVAL) == 1.0
     assert configuration.get(options.HEARTBEAT_TIMEOUT) == 50.0
@@ -56,7 +56,7 @@ def test_each_default_is_a_value_that_its_own_option_accepts(option: ConfigOptio
     assert option.type.parse(option.type.format(option.default)) == option.default
 
 
-def test_every_option_of_the_modules_is_in_the_table_once() -> None:
+def test_every_declared_option_is_in_the_table_of_options_once() -> None:
     declared = [
         value
         for topic in (
@@ -73,7 +73,7 @@ def test_every_option_of_the_modules_is_in_the_table_once() -> None:
     assert sorted(option.key for option in declared) == sorted(OPTIONS)
 
 
-def test_the_reference_page_is_the_table() -> None:
+def test_configuration_page_of_the_docs_equals_the_table_of_options() -> None:
     page = Path(__file__).parents[2] / "docs" / "configuration.md"
     assert page.read_text() == options.reference_page(), (
         "write it anew: python -m flinkray.core.options > docs/configuration.md"
@@ -163,12 +163,12 @@ def test_longest_restart_delay_that_is_shorter_than_the_first_is_refused() -> No
     Configuration({f"{prefix}.initial-backoff": "60 s"})
 
 
-def test_options_of_the_job_are_told_from_those_of_the_cluster() -> None:
+def test_only_the_options_of_a_job_are_selected_for_a_job() -> None:
     values = {"restart-strategy.type": "failurerate", "heartbeat.interval": "1 s"}
     assert Configuration(values).of_job() == {"restart-strategy.type": "failure-rate"}
 
 
-def test_option_may_be_called_as_in_earlier_versions_and_its_own_name_goes_first() -> None:
+def test_old_name_of_an_option_is_accepted_and_its_current_name_wins() -> None:
     own, old = "execution.checkpointing.dir", "state.checkpoints.dir"
     assert Configuration({old: "/a"}).to_dict() == {own: "/a"}
     assert Configuration({old: "/a"}).of_job() == {own: "/a"}
@@ -184,7 +184,7 @@ def test_constants_of_flink_may_be_written_small_and_with_hyphens() -> None:
     assert Configuration({key: "at-least-once"}).to_dict() == {key: "AT_LEAST_ONCE"}
 
 
-def test_values_over_values_make_another_configuration_and_leave_the_first() -> None:
+def test_with_values_returns_a_changed_copy_of_the_configuration() -> None:
     first = Configuration({"cluster.id": "a", "taskmanager.memory": "512m"})
     second = first.with_values({"cluster.id": "b"})
     assert first.get(options.CLUSTER_ID) == "a"
@@ -192,7 +192,7 @@ def test_values_over_values_make_another_configuration_and_leave_the_first() -> 
     assert second.get(options.TASK_EXECUTOR_MEMORY) == 512 * 2**20
 
 
-def test_order_of_the_values_does_not_matter() -> None:
+def test_configurations_are_equal_whatever_the_order_of_their_values() -> None:
     one = Configuration({"cluster.id": "a", "taskmanager.memory": "1024m"})
     other = Configuration({"taskmanager.memory": 2**30, "cluster.id": "a"})
     assert one == other
@@ -218,7 +218,7 @@ def test_durations_are_read_with_their_unit(text: str, seconds: float) -> None:
 
 
 @given(st.floats(min_value=0, max_value=1e9))
-def test_any_duration_survives_being_written(seconds: float) -> None:
+def test_any_duration_is_read_back_after_it_is_written(seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == seconds
 
 
@@ -238,7 +238,7 @@ _VALUES: dict[str, st.SearchStrategy[object]] = {
 
 
 @given(st.fixed_dictionaries({}, optional=_VALUES))
-def test_a_configuration_is_equal_after_it_has_travelled_as_texts(
+def test_configuration_is_equal_after_it_is_written_and_read_as_texts(
     values: dict[str, object],
 ) -> None:
     configuration = Configuration(values)
@@ -247,7 +247,7 @@ def test_a_configuration_is_equal_after_it_has_travelled_as_texts(
     assert Configuration(texts) == configuration
 
 
-def test_values_set_over_others_keep_the_others_whatever_their_type() -> None:
+def test_with_values_keeps_options_that_it_does_not_change() -> None:
     configuration = Configuration({"restart-strategy.fixed-delay.delay": "200 ms"})
 
     changed = configuration.with_values({"cluster.id": "mine"})
@@ -272,6 +272,8 @@ def test_values_set_over_others_keep_the_others_whatever_their_type() -> None:
         ({"high-availability.cluster-id": "."}, "not '.' or '..'"),
     ],
 )
-def test_elections_that_cannot_be_are_refused(values: dict[str, object], way_out: str) -> None:
+def test_impossible_settings_for_leader_election_are_refused(
+    values: dict[str, object], way_out: str
+) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(way_out)):
         Configuration(values)

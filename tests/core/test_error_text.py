@@ -34,7 +34,7 @@ def test_type_and_message_are_in_the_summary() -> None:
     assert summary_of(KeyboardInterrupt()) == "KeyboardInterrupt"
 
 
-def test_what_a_message_that_cannot_be_had_has_raised_is_said() -> None:
+def test_summary_names_the_exception_that_str_of_the_error_raised() -> None:
     assert summary_of(SilentError()) == "SilentError: (its __str__ raised KeyboardInterrupt)"
     assert "SilentError" in traceback_of(SilentError(), None)
 
@@ -44,21 +44,21 @@ def test_lone_surrogates_are_written_out() -> None:
     assert r"ValueError: a\ud800b" in traceback_of(ValueError("a\ud800b"), None)
 
 
-def test_every_text_is_a_plain_one() -> None:
+def test_str_subclasses_become_plain_str() -> None:
     assert type(message_of(ValueError(Text("x")))) is str
     assert type(sendable(Text("x"))) is str
 
 
 @pytest.mark.parametrize("letter", ["x", "ü", "\N{SNOWMAN}", "\N{GRINNING FACE}", "\ud800"])
 @pytest.mark.parametrize("limit", [*range(90, 100), MOST_BYTES])
-def test_the_limit_counts_bytes_and_what_is_cut_is_said(letter: str, limit: int) -> None:
+def test_text_is_shortened_to_a_number_of_bytes_and_says_so(letter: str, limit: int) -> None:
     text = sendable(letter * 100_000, limit)
     assert limit - 20 < len(text.encode()) <= limit
     assert "(shortened: it has 100000 characters)" in text
     assert text.startswith(letter.encode(errors="backslashreplace").decode())
 
 
-def test_what_fits_is_left_as_it_is() -> None:
+def test_text_within_the_limit_is_unchanged() -> None:
     assert sendable("ü" * 32, 64) == "ü" * 32
     assert sendable("", 64) == ""
 
@@ -109,7 +109,7 @@ HOSTILE: dict[str, tuple[BaseException, str]] = {
 
 
 @pytest.mark.parametrize(("error", "summary"), HOSTILE.values(), ids=HOSTILE)
-def test_the_text_of_any_exception_is_a_plain_one_that_can_be_encoded(
+def test_summary_and_traceback_of_any_exception_can_be_encoded(
     error: BaseException, summary: str
 ) -> None:
     try:
@@ -124,21 +124,21 @@ def test_the_text_of_any_exception_is_a_plain_one_that_can_be_encoded(
 
 
 @pytest.mark.parametrize(("error", "summary"), HOSTILE.values(), ids=HOSTILE)
-def test_any_exception_travels(error: BaseException, summary: str) -> None:
-    """What cannot be sent of it arrives as a RemoteError, and not as a lost answer."""
+def test_any_exception_is_sent_and_its_message_arrives(error: BaseException, summary: str) -> None:
+    """An exception that cannot be sent arrives as a RemoteError; the answer is not lost."""
     arrived = codec.decode(codec.encode_error(error))
     text = f"{arrived.args[0]}: {arrived}" if isinstance(arrived, RemoteError) else str(arrived)
     assert summary.partition(": ")[2] in text
 
 
 @pytest.mark.parametrize("letter", ["a", "ä", "\U0001f600"])
-def test_a_long_text_keeps_its_ends(letter: str) -> None:
+def test_long_text_is_shortened_in_the_middle(letter: str) -> None:
     text = sendable("begin" + letter * 5 * MOST_BYTES + "end")
     assert text.startswith("begin")
     assert text.endswith("end")
 
 
-def test_a_summary_says_how_long_the_message_was() -> None:
+def test_shortened_summary_says_how_long_the_message_was() -> None:
     summary = summary_of(ValueError("x" * 100_000))
     assert "(shortened: it has 100000 characters)" in summary
     assert len(summary.encode()) <= MOST_BYTES

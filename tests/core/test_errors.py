@@ -31,7 +31,7 @@ def test_an_error_survives_pickling_and_the_wire(error: errors.FlinkRayError) ->
         assert vars(copy).keys() - {"remote_traceback"} == vars(error).keys()
 
 
-def test_what_builtin_an_error_also_is() -> None:
+def test_errors_subclass_built_in_errors_and_say_if_they_are_retryable() -> None:
     assert issubclass(errors.RpcTimeoutError, TimeoutError)
     assert issubclass(errors.ConfigurationError, ValueError)
     assert errors.RecipientUnreachableError.retryable

@@ -20,7 +20,7 @@ def spared() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("spared")
-def test_many_new_objects_are_searched_once_and_what_was_there_never() -> None:
+def test_garbage_collection_examines_new_objects_but_not_those_of_the_start() -> None:
     searches: list[int] = []
 
     def searched(phase: str, info: dict[str, int]) -> None:
@@ -39,7 +39,7 @@ def test_many_new_objects_are_searched_once_and_what_was_there_never() -> None:
 
 
 @pytest.mark.usefixtures("spared")
-def test_cyclic_garbage_is_found_all_the_same() -> None:
+def test_cyclic_garbage_is_collected() -> None:
     class Node:
         def __init__(self) -> None:
             self.me = self

@@ -24,7 +24,7 @@ from flinkray.core.ids import (
 )
 
 
-def test_an_id_is_its_32_digits() -> None:
+def test_id_is_read_from_and_written_as_32_hex_digits() -> None:
     job = JobID.from_hex("00112233445566778899aabbccddeeff")
     assert str(job) == job.hex() == "00112233445566778899aabbccddeeff"
     assert job.short() == "00112233"
@@ -47,7 +47,7 @@ def test_ids_are_ordered_by_value_within_their_type() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "xyz", "00", "0" * 31, "0" * 33, "g" * 32, "00 " * 16])
-def test_what_is_no_id_is_refused_with_type_and_text(text: str) -> None:
+def test_malformed_id_is_refused_with_its_type_and_text(text: str) -> None:
     with pytest.raises(ValueError, match="JobID") as caught:
         JobID.from_hex(text)
     assert repr(text) in str(caught.value)
@@ -64,7 +64,7 @@ def test_new_ids_come_from_the_source_that_is_given() -> None:
     assert JobID.generate() != JobID.generate()
 
 
-def test_a_fencing_token_is_its_leader_session() -> None:
+def test_fencing_token_gives_back_its_leader_session() -> None:
     session = LeaderSessionID.generate()
     token = JobMasterId.of(session)
     assert token.leader_session() == session
@@ -72,7 +72,7 @@ def test_a_fencing_token_is_its_leader_session() -> None:
     assert DispatcherId.of(LeaderSessionID.standalone()).value == bytes(16)
 
 
-def test_compound_ids_are_written_with_their_parts() -> None:
+def test_text_of_a_compound_id_shows_its_parts() -> None:
     vertex = ExecutionVertexID(JobVertexID(b"\xab" * 16), 3)
     assert str(vertex) == "abababab_3"
     graph = ExecutionGraphID(b"\xcd" * 16)

@@ -20,11 +20,11 @@ from flinkray.core.lazy_door import lazy_door
 @pytest.mark.parametrize(
     "package", [flinkray, flinkray.state, flinkray.streaming.network, flinkray.testing]
 )
-def test_all_that_a_door_names_is_there(package: ModuleType) -> None:
+def test_every_name_that_a_package_exports_can_be_imported(package: ModuleType) -> None:
     assert [name for name in package.__all__ if not hasattr(package, name)] == []
 
 
-def test_a_name_is_looked_for_once_and_no_other_one_is_there() -> None:
+def test_lazily_imported_name_is_cached_and_unknown_name_is_refused() -> None:
     load = lazy_door("flinkray.core", {"JobID": "ids"})
     assert load("JobID") is JobID
     assert vars(flinkray.core).pop("JobID") is JobID
@@ -32,7 +32,7 @@ def test_a_name_is_looked_for_once_and_no_other_one_is_there() -> None:
         load("JobId")
 
 
-def test_a_door_loads_nothing_that_lies_behind_it() -> None:
+def test_importing_a_package_does_not_import_its_modules() -> None:
     code = "import sys, flinkray.state; print('flinkray.state.heap' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True

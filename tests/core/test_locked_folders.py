@@ -32,7 +32,7 @@ def before_the_first_call(
     monkeypatch.setattr(locked_folders, name, after_step)
 
 
-def test_folder_that_is_swept_before_it_is_locked_is_made_again(
+def test_folder_removed_by_a_sweep_before_it_is_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swept: list[int] = []
@@ -46,10 +46,11 @@ def test_folder_that_is_swept_before_it_is_locked_is_made_again(
     folder.remove()
 
 
-def test_sweep_holds_the_lock_of_a_folder_until_the_folder_is_removed(
+def test_sweep_keeps_a_folder_locked_until_the_folder_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sweep that let go of the lock first removed a folder that somebody had locked meanwhile."""
+    """A sweep that released the lock first removed a folder that another process had just
+    locked."""
     (tmp_path / "own-1").mkdir()
     lock = tmp_path / "own-1" / "lock"
     lock.touch()

@@ -25,7 +25,7 @@ class Known:
     number: int
 
 
-def test_a_message_is_found_under_its_name_and_cannot_be_changed() -> None:
+def test_message_type_is_found_by_its_name_and_its_instances_are_frozen() -> None:
     assert type_name(Known) == f"{__name__}:Known"
     assert lookup(type_name(Known)) is Known
     assert Known in registered_types()
@@ -34,7 +34,7 @@ def test_a_message_is_found_under_its_name_and_cannot_be_changed() -> None:
     assert not hasattr(Known(1), "__dict__")
 
 
-def test_what_is_a_dataclass_already_is_refused_by_name() -> None:
+def test_class_that_is_a_dataclass_already_is_refused_as_message() -> None:
     with pytest.raises(
         TypeError, match=r"Twice is a dataclass already: .* leave out its @dataclass"
     ):
@@ -56,7 +56,7 @@ def test_a_second_type_of_the_same_name_is_refused() -> None:
     assert register(Known) is Known
 
 
-def test_types_of_flinkray_travel_under_their_class_names_so_that_modules_may_move() -> None:
+def test_flinkray_types_are_registered_by_class_name_without_their_module() -> None:
     assert type_name(JobID) == "JobID"
     assert lookup("JobID") is JobID
     assert type_name(RemoteError) == "RemoteError"
@@ -68,8 +68,9 @@ def test_types_of_flinkray_travel_under_their_class_names_so_that_modules_may_mo
         register(double)
 
 
-def test_no_two_message_types_or_gateways_of_flinkray_have_one_name() -> None:
-    """A second message type is refused when its module is loaded; here all of them are."""
+def test_all_message_types_and_gateways_of_flinkray_have_different_names() -> None:
+    """A duplicate message type is refused when its module is loaded; this test loads all
+    modules."""
     for module in pkgutil.walk_packages(flinkray.__path__, "flinkray."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)

@@ -58,7 +58,7 @@ def write_everything(root: Path) -> None:
 
 
 @pytest.mark.usefixtures("umask")
-def test_all_that_is_stored_has_its_mode_whatever_the_umask(
+def test_stored_files_and_folders_have_their_mode_whatever_the_umask(
     modes: tuple[int, int], tmp_path: Path
 ) -> None:
     root = tmp_path / "storage"
@@ -73,8 +73,8 @@ def test_all_that_is_stored_has_its_mode_whatever_the_umask(
     )
 
 
-def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
-    """Another user could have put it into a folder that both may write to."""
+def test_symbolic_link_at_the_path_of_a_new_file_is_not_followed(tmp_path: Path) -> None:
+    """Another user could have put the link into a folder that both users may write to."""
     victim = tmp_path / "victim"
     victim.write_text("as it was")
     (tmp_path / "link").symlink_to(victim)
@@ -83,8 +83,8 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
     assert victim.read_text() == "as it was"
 
 
-def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
-    """It may be a directory of the user's with other things in it."""
+def test_existing_folder_keeps_its_mode(tmp_path: Path) -> None:
+    """It may be a directory of the user that contains other files."""
     tmp_path.chmod(0o755)
     private_files.create_folders(tmp_path / "a" / "b")
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
@@ -93,7 +93,7 @@ def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
         private_files.create_folder(tmp_path / "file")
 
 
-def test_what_another_program_has_written_is_restricted(tmp_path: Path) -> None:
+def test_restrict_makes_files_of_another_program_private(tmp_path: Path) -> None:
     folder = tmp_path / "of-spark"
     folder.mkdir(mode=0o755)
     (folder / "part").touch(mode=0o644)
@@ -103,9 +103,7 @@ def test_what_another_program_has_written_is_restricted(tmp_path: Path) -> None:
     assert stat.S_IMODE(Path("/etc/passwd").stat().st_mode) == 0o644
 
 
-def test_folder_that_hands_its_group_on_goes_on_doing_so(
-    tmp_path: Path, modes: tuple[int, int]
-) -> None:
+def test_folders_below_a_setgid_folder_are_setgid(tmp_path: Path, modes: tuple[int, int]) -> None:
     (tmp_path / "shared").mkdir()
     os.chmod(tmp_path / "shared", 0o2770)
     LocalDirectory(tmp_path / "shared" / "graphs" / "of-a-job").write("entry", b"graph")

@@ -68,12 +68,12 @@ values = st.recursive(
 
 
 @given(values)
-def test_what_may_be_stored_is_read_as_it_was(value: object) -> None:
+def test_storable_value_is_read_back_unchanged(value: object) -> None:
     order = Order(ORDER.order_id, Size.SMALL, notes={"value": value})
     assert decode_record(encode_record(order), Order) == order
 
 
-def test_a_record_names_schemas_and_fields_and_no_module() -> None:
+def test_record_contains_names_of_schemas_and_fields_but_no_module() -> None:
     data = encode_record(ORDER)
     assert stored_types(data) == (
         ("tests.Order", 1, ("order_id", "size", "seconds", "parts", "notes")),
@@ -102,7 +102,7 @@ def test_moved_renamed_class_with_reordered_fields_reads_old_records(
 
 
 @pytest.mark.parametrize("last_version", [2, 3])
-def test_a_version_is_read_by_the_next_one_and_by_the_one_after_it(last_version: int) -> None:
+def test_record_of_version_1_is_read_by_versions_2_and_3(last_version: int) -> None:
     data = encode_record(Order(ORDER.order_id, Size.SMALL, 1.5, parts=(ORDER,)))
 
     @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def test_a_version_is_read_by_the_next_one_and_by_the_one_after_it(last_version:
     assert decode_record(data, InMilliseconds) == expected
 
 
-def test_a_member_of_an_enum_that_was_renamed_is_read_by_its_new_name() -> None:
+def test_renamed_enum_member_is_read_under_its_new_name() -> None:
     data = encode_record(ORDER)
 
     class NewSize(Enum):
@@ -152,7 +152,7 @@ def test_a_member_of_an_enum_that_was_renamed_is_read_by_its_new_name() -> None:
     assert decode_record(data, Order).size.name == "HUGE"
 
 
-def test_a_newer_version_is_refused_by_name() -> None:
+def test_record_of_a_newer_version_is_refused_with_type_and_version() -> None:
     declare_again("tests.Size", Size, version=2, migrations={1: with_defaults})
     data = encode_record(ORDER)
     declare_again("tests.Size", Size)
@@ -162,7 +162,7 @@ def test_a_newer_version_is_refused_by_name() -> None:
         decode_record(data, Order)
 
 
-def test_a_type_that_is_not_known_is_refused_by_name() -> None:
+def test_record_with_an_unknown_type_is_refused_with_the_name_of_the_type() -> None:
     @stored("tests.Later")
     @dataclass
     class Later:
@@ -174,7 +174,7 @@ def test_a_type_that_is_not_known_is_refused_by_name() -> None:
         decode_record(data, Order)
 
 
-def test_a_member_and_a_field_that_are_not_known_are_refused_by_name() -> None:
+def test_record_with_an_unknown_enum_member_or_field_is_refused() -> None:
     class Longer(Enum):
         SMALL = 1
         LARGE = 2
@@ -198,7 +198,7 @@ def test_a_member_and_a_field_that_are_not_known_are_refused_by_name() -> None:
         decode_record(wide, Order)
 
 
-def test_a_record_of_another_type_is_refused_by_name() -> None:
+def test_record_of_another_type_is_refused_with_both_types() -> None:
     with pytest.raises(StoredFormatError, match=r"holds a ResourceProfile, not a tests\.Order"):
         decode_record(encode_record(ResourceProfile(1.0)), Order)
 
@@ -213,7 +213,7 @@ class NoText(str, Enum):
     MEMBER = "member"
 
 
-def test_a_text_of_a_type_that_is_not_declared_is_read_as_text() -> None:
+def test_undeclared_str_subclass_is_read_as_plain_str() -> None:
     order = Order(ORDER.order_id, Size.SMALL, notes={"name": NotDeclared("TaskExecutor-1")})
     read = decode_record(encode_record(order), Order)
     assert read == order
@@ -231,13 +231,13 @@ def test_a_text_of_a_type_that_is_not_declared_is_read_as_text() -> None:
         ("\ud800", "surrogates"),
     ],
 )
-def test_what_may_not_be_stored_is_refused_by_name(value: object, named: str) -> None:
+def test_value_that_cannot_be_stored_is_refused_with_its_type(value: object, named: str) -> None:
     with pytest.raises(StoredFormatError, match=named):
         encode_record(Order(ORDER.order_id, Size.SMALL, notes={"deep": (value,)}))
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_at_all_do_more_than_raise(data: bytes) -> None:
+def test_random_bytes_raise_stored_format_error(data: bytes) -> None:
     with pytest.raises(StoredFormatError):
         decode_record(data, Order)
 
@@ -246,7 +246,7 @@ GOOD = encode_record(ORDER)
 
 
 @given(st.integers(0, len(GOOD) - 1), st.integers(1, 255))
-def test_no_damage_does_more_than_raise_or_change_a_value(place: int, change: int) -> None:
+def test_damaged_record_raises_only_stored_format_error(place: int, change: int) -> None:
     damaged = bytearray(GOOD)
     damaged[place] ^= change
     try:
@@ -274,7 +274,7 @@ def test_no_damage_does_more_than_raise_or_change_a_value(place: int, change: in
         7,
     ],
 )
-def test_forms_that_make_no_sense_are_refused(form: object) -> None:
+def test_malformed_forms_of_values_are_refused(form: object) -> None:
     with pytest.raises(StoredFormatError):
         decode_record(msgpack.packb(form), object)
 
@@ -286,12 +286,12 @@ def test_forms_that_make_no_sense_are_refused(form: object) -> None:
         ([("tests.Size", 1, ["size"])], msgpack.packb({0: ["SMALL"]})),
     ],
 )
-def test_a_type_that_has_become_another_kind_of_type_is_refused_by_name(form: object) -> None:
+def test_record_of_a_type_that_changed_its_kind_is_refused_by_name(form: object) -> None:
     with pytest.raises(StoredFormatError, match=r"tests\.\w+ in a shape that is not"):
         decode_record(msgpack.packb(form), object)
 
 
-def test_a_name_of_another_type_and_migrations_that_do_not_fit_are_refused() -> None:
+def test_duplicate_schema_name_and_missing_or_extra_migrations_are_refused() -> None:
     with pytest.raises(TypeError, match=r"tests\.Size is declared already"):
         stored("tests.Size")(type("Other", (), {}))
     assert stored("tests.Size")(Size) is Size

@@ -67,7 +67,9 @@ IN_OPERATOR = OperatorError("map", "1/2", "", "", "story")
         (caused(UnavailableError("no answer"), SuppressRestartsError("inner")), True),
     ],
 )
-def test_first_error_of_the_tree_that_knows_decides(error: BaseException, expected: bool) -> None:
+def test_first_error_in_the_tree_with_an_outlook_decides_if_it_will_recur(
+    error: BaseException, expected: bool
+) -> None:
     assert will_recur(error) is expected
 
 
@@ -94,7 +96,7 @@ def raised(error: Exception) -> BaseException:
         caused(ValueError("a"), type("OperationalError", (Exception,), {})("of no driver")),
     ],
 )
-def test_errors_that_programs_make_are_known_again(error: Exception) -> None:
+def test_errors_made_by_programs_are_recognized_as_program_errors(error: Exception) -> None:
     assert program_error_of(raised(error)) is not None
 
 
@@ -119,7 +121,7 @@ def test_errors_that_programs_make_are_known_again(error: Exception) -> None:
         caused(ValueError("no price"), of_driver("InterfaceError", Error)),
     ],
 )
-def test_errors_that_may_be_of_the_moment_are_not(error: Exception) -> None:
+def test_errors_that_may_be_temporary_are_no_program_errors(error: Exception) -> None:
     assert program_error_of(raised(error)) is None
 
 
@@ -134,15 +136,17 @@ def test_errors_that_may_be_of_the_moment_are_not(error: Exception) -> None:
         (KeyError("a"), False),
     ],
 )
-def test_errors_about_files_are_counted_and_may_pass(error: Exception, expected: bool) -> None:
+def test_errors_about_files_are_program_errors_that_may_pass(
+    error: Exception, expected: bool
+) -> None:
     told = outlook_of(raised(error))
     assert not told.will_recur
     assert told.program_error is not None
     assert told.program_error.may_pass is expected
 
 
-def test_place_in_a_file_is_known_again_like_a_record() -> None:
-    """Checkpoints that are completed between two attempts are no progress then."""
+def test_same_error_at_another_line_of_a_file_is_another_record() -> None:
+    """Checkpoints that complete between two attempts are no progress if the line is the same."""
 
     def of(line: int) -> ProgramError:
         error = program_error_of(raised(FileNotReadyError(f"a.json, line {line}, is no JSON")))
@@ -154,7 +158,7 @@ def test_place_in_a_file_is_known_again_like_a_record() -> None:
     assert of(3).record != of(4).record
 
 
-def test_same_line_and_message_but_for_numbers_are_the_same_error() -> None:
+def test_errors_with_equal_code_line_and_message_except_numbers_are_equal() -> None:
     def fail(text: str) -> None:
         raise ValueError(text)
 
@@ -168,7 +172,7 @@ def test_same_line_and_message_but_for_numbers_are_the_same_error() -> None:
     assert of("record 17") != program_error_of(raised(ValueError("record 17")))
 
 
-def test_outlook_that_was_noted_where_the_error_arose_is_kept() -> None:
+def test_outlook_stored_in_an_operator_error_is_kept() -> None:
     told = OperatorError("source", "source", "", "", "story")
     told.outlook = outlook_of(raised(KeyError("a")))
     assert outlook_of(told) == told.outlook

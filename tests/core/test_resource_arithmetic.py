@@ -26,7 +26,7 @@ def test_a_memory_size_is_read_in_powers_of_1024(text: str | int, size: int) -> 
 
 
 @pytest.mark.parametrize("text", ["", "m", "1x", "-1m", "1 2g", "g1"])
-def test_what_is_no_memory_size_is_refused_with_the_text(text: str) -> None:
+def test_malformed_memory_size_is_refused_with_its_text(text: str) -> None:
     with pytest.raises(ValueError, match="not a memory size") as caught:
         parse_memory_size(text)
     assert repr(text) in str(caught.value)
@@ -35,12 +35,12 @@ def test_what_is_no_memory_size_is_refused_with_the_text(text: str) -> None:
 @pytest.mark.parametrize(
     ("size", "text"), [(0, "0b"), (1023, "1023b"), (2**29, "512m"), (3 * 2**29, "1.5g")]
 )
-def test_a_memory_size_is_written_short(size: int, text: str) -> None:
+def test_memory_size_is_written_in_its_short_form(size: int, text: str) -> None:
     assert format_memory_size(size) == text
 
 
 @given(profiles, profiles)
-def test_what_was_added_can_be_taken_away_again(
+def test_sum_of_profiles_minus_one_profile_is_the_other_profile(
     one: ResourceProfile, other: ResourceProfile
 ) -> None:
     total = one + other
@@ -52,7 +52,9 @@ def test_what_was_added_can_be_taken_away_again(
 
 
 @given(profiles, st.integers(1, 20))
-def test_n_times_a_profile_is_its_sum(profile: ResourceProfile, count: int) -> None:
+def test_profile_times_n_equals_n_additions_of_the_profile(
+    profile: ResourceProfile, count: int
+) -> None:
     total = ResourceProfile(0.0)
     for _ in range(count):
         total += profile
@@ -60,13 +62,13 @@ def test_n_times_a_profile_is_its_sum(profile: ResourceProfile, count: int) -> N
     assert profile.times(count).fits_into(total)
 
 
-def test_more_than_there_is_cannot_be_taken() -> None:
+def test_subtracting_more_than_a_profile_has_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot take 2 CPU from 1 CPU"):
         ResourceProfile(1.0) - ResourceProfile(2.0)
     assert not ResourceProfile(0.0, 0, {"GPU": 1.0}).fits_into(ResourceProfile(8.0, 2**40))
 
 
-def test_rays_bookkeeping_is_left_out() -> None:
+def test_internal_resources_of_ray_are_ignored() -> None:
     ray = {
         "CPU": 4.0,
         "memory": 2.0**30,

@@ -11,7 +11,7 @@ import pytest
 from flinkray.core.resources import ResourceProfile, parse_memory_size, slot_resources
 
 
-def test_a_profile_equals_what_ray_gives_back_of_it() -> None:
+def test_profile_equals_its_rounded_copy_from_ray() -> None:
     profile = ResourceProfile(1 / 3, 2**30, {"GPU": 0.0, "accelerator": 2 / 3})
     ray_resources = {"CPU": 0.3333, "memory": float(2**30), "accelerator": 0.6667}
     assert profile.to_ray_resources() == ray_resources
@@ -41,14 +41,14 @@ def test_a_negative_or_undefined_amount_is_refused_by_name() -> None:
         (1, 0, {"GPU": math.inf}, "GPU must be"),
     ],
 )
-def test_what_no_slot_can_have_is_refused_by_name(
+def test_invalid_slot_resources_are_refused_with_the_name_of_the_resource(
     cpu: Any, memory: int, extended: dict[str, float], text: str
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
         slot_resources(cpu, memory, extended)
 
 
-def test_a_slot_has_what_was_asked_for() -> None:
+def test_slot_has_the_requested_resources() -> None:
     assert slot_resources(1, 2**30, {"GPU": 1}) == ResourceProfile(1.0, 2**30, {"GPU": 1.0})
 
 

@@ -125,7 +125,7 @@ class Counted(Plain):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_nobody_can_change_stays_itself(value: Any) -> None:
+def test_immutable_value_is_not_copied(value: Any) -> None:
     assert own(value) is value
     values = [value, value]
     assert [one is value for one in own_all(values)] == [True, True]
@@ -171,7 +171,7 @@ def test_what_nobody_can_change_stays_itself(value: Any) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_the_copy_does_not_see_changes(value: Any, change: Any, seen: Any) -> None:
+def test_change_of_a_value_does_not_change_its_copy(value: Any, change: Any, seen: Any) -> None:
     copied = own(value)
     (in_list,) = own_all([value])
     before = repr(seen(value))
@@ -182,7 +182,7 @@ def test_the_copy_does_not_see_changes(value: Any, change: Any, seen: Any) -> No
         assert repr(seen(one)) == before
 
 
-def test_a_row_keeps_its_kind_and_names() -> None:
+def test_copied_row_keeps_its_kind_and_field_names() -> None:
     row = Row(a=[1], b=2)
     row.set_row_kind(RowKind.DELETE)
     copied = own(row)
@@ -191,12 +191,12 @@ def test_a_row_keeps_its_kind_and_names() -> None:
     assert copied.get_row_kind() is RowKind.DELETE
 
 
-def test_a_class_decides_about_its_copies() -> None:
+def test_copy_method_of_a_class_is_used() -> None:
     own(Counted())
     assert Counted.copies == 1
 
 
-def test_a_value_within_itself() -> None:
+def test_value_that_contains_itself_is_copied() -> None:
     value: list[Any] = [1]
     value.append(value)
     copied = own(value)
@@ -204,15 +204,15 @@ def test_a_value_within_itself() -> None:
     assert copied[1] is copied
 
 
-def test_what_has_no_copy_is_shared() -> None:
+def test_locks_and_generators_are_shared_not_copied() -> None:
     lock = threading.Lock()
     assert own(lock) is lock
     generator = (n for n in range(3))
     assert own(generator) is generator
 
 
-def test_an_object_that_has_no_copy_is_shared_wherever_it_is() -> None:
-    """A copy of it that was half made is found nowhere."""
+def test_object_that_cannot_be_copied_is_shared_everywhere_in_the_copy() -> None:
+    """No half-made copy of the object is found in the result."""
     inner = Locked([1])
     outer = Locked(inner)
     value = [outer, inner, [2]]
@@ -222,7 +222,7 @@ def test_an_object_that_has_no_copy_is_shared_wherever_it_is() -> None:
     assert copied[2] is not value[2]
 
 
-def test_what_is_in_a_value_twice_is_copied_once() -> None:
+def test_part_that_occurs_twice_in_a_value_is_copied_once() -> None:
     part = [1]
     value: list[Any] = [part]
     for _ in range(100):  # 2 ** 100 lists, if each was copied where it is found
@@ -275,7 +275,7 @@ def plain(part: Any) -> Plain:
 
 
 @hypothesis.given(st.data())
-def test_copies_have_the_shape_of_what_was_pickled(data: st.DataObject) -> None:
+def test_copies_share_parts_in_the_same_places_as_pickled_copies(data: st.DataObject) -> None:
     parts: list[Any] = [1, "a", None, (1, 2.5), frozenset({1})]
     some = st.lists(st.integers(0, 1000), max_size=3).map(
         lambda places: [parts[-1 - place % len(parts)] for place in places]
@@ -330,8 +330,9 @@ def test_frozen_classes_of_plain_parts_are_not_copied(kind: Any) -> None:
     assert copied.part is not around.part
 
 
-def test_what_only_inherits_from_a_frozen_dataclass_is_copied() -> None:
-    """Its other attributes can be set: state would have changed with the value of a user."""
+def test_plain_subclass_of_a_frozen_dataclass_is_copied() -> None:
+    """Other attributes can be set on it: without a copy, state changed together with the value of
+    the user."""
     value: Any = InheritsFrozen(1)
     value.note = "first"
     owned = own(value)
@@ -345,7 +346,7 @@ def test_a_frozen_dataclass_around_another_is_not_copied() -> None:
     assert own(Point(1, Point(2, [3]))).y.y is not nested.y.y
 
 
-def test_a_frozen_value_that_is_somewhere_twice_is_one_value_in_the_copy() -> None:
+def test_frozen_value_that_occurs_twice_is_the_same_object_in_the_copy() -> None:
     nested = Point(1, (2, 3))
     first, second = own([nested, nested])
     assert first is second is nested
@@ -369,12 +370,12 @@ class SlotsAndMore:
         return SlotsAndMore, (self.part,), self.__dict__
 
 
-def test_the_only_slot_of_a_frozen_class_is_copied() -> None:
+def test_frozen_class_with_a_single_mutable_slot_is_copied() -> None:
     value = OneSlot([1])
     assert own(value).part is not value.part
 
 
-def test_what_a_frozen_class_has_besides_its_slots_is_copied_if_it_can_be_changed() -> None:
+def test_frozen_object_is_copied_if_an_attribute_outside_its_slots_is_mutable() -> None:
     value: Any = SlotsAndMore("a")
     assert own(value) is value
     object.__setattr__(value, "note", [1])
@@ -393,7 +394,7 @@ class SecretModel(pydantic.BaseModel, frozen=True):
     _part: list[int] = pydantic.PrivateAttr(default_factory=list)
 
 
-def test_models_that_can_be_changed_in_any_way_are_copied() -> None:
+def test_mutable_models_and_models_with_mutable_parts_are_copied() -> None:
     value = OpenModel(part="a")
     owned = own(value)
     value.part = "b"
