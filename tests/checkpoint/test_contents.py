@@ -114,7 +114,7 @@ def directory(tmp_path: Path) -> str:
     return path
 
 
-def test_contents_of_a_checkpoint_are_those_of_all_subtasks(directory: str) -> None:
+def test_description_of_a_checkpoint_combines_all_subtasks(directory: str) -> None:
     contents = describe_checkpoint(directory)
     source, tally = contents.operators
     (splits,) = source.states
@@ -137,7 +137,7 @@ def test_contents_of_a_checkpoint_are_those_of_all_subtasks(directory: str) -> N
     assert contents.size == files + len(b"enumerator")
 
 
-def test_contents_are_shown_by_the_command_line(
+def test_checkpoint_show_prints_the_contents_of_a_checkpoint(
     directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert execute(["checkpoint", "show", directory]) == 0
@@ -170,7 +170,7 @@ def test_checkpoints_in_a_directory_are_listed(
     assert capsys.readouterr().out == "no checkpoints\n"
 
 
-def test_what_is_no_checkpoint_is_refused_by_name(
+def test_checkpoint_show_names_the_missing_or_damaged_file(
     directory: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert execute(["checkpoint", "show", str(tmp_path / "nowhere")]) == 1

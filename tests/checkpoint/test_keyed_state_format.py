@@ -155,7 +155,7 @@ def example() -> KeyedSnapshot:
     return backend.backend.snapshot()
 
 
-def test_snapshot_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_keyed_snapshot_is_read_back_unchanged(tmp_path: Path) -> None:
     snapshot = example()
     path = str(tmp_path / "state")
     for threshold in (0, 1 << 30):
@@ -164,7 +164,7 @@ def test_snapshot_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert read(location, snapshot.key_groups) == snapshot
 
 
-def test_footer_tells_what_there_is() -> None:
+def test_footer_names_all_tables_timers_columns_and_key_groups() -> None:
     header = read_keyed_state_header(Counting(data_of(example())))
     assert [(table.name, table.kind, table.namespaced) for table in header.tables] == [
         ("value", "value", False),
@@ -211,7 +211,7 @@ def test_only_the_ranges_of_the_wanted_key_groups_are_read() -> None:
     assert len(nothing.reads) == 1
 
 
-def test_large_states_are_read_by_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_state_is_read_by_several_small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flinkray.checkpoint.keyed_state_format._LARGEST_READ", 1_000)
     snapshot = example()
     file = Counting(data_of(snapshot))
@@ -220,7 +220,7 @@ def test_large_states_are_read_by_several_requests(monkeypatch: pytest.MonkeyPat
     assert max(length for _, length in file.reads[1:]) <= 1_000
 
 
-def test_footers_of_any_size_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_footer_larger_than_the_first_request_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flinkray.checkpoint.headers._FEW", 40)
     snapshot = example()
     file = Counting(data_of(snapshot))
@@ -253,7 +253,7 @@ class InParts(SnapshotStream):
         return self._snapshot.contents()
 
 
-def test_bodies_in_parts_and_read_one_key_group_after_the_other() -> None:
+def test_bodies_written_in_parts_are_read_in_the_order_of_key_groups() -> None:
     snapshot = example()
     with StateOutput("", 1 << 30) as output:
         location = write_keyed_state(InParts(snapshot, list(range(GROUPS))), output)
@@ -273,7 +273,7 @@ def test_key_groups_out_of_order_are_refused() -> None:
         write_keyed_state(InParts(example(), [2, 1]), output)
 
 
-def test_where_there_is_no_state_nothing_is_written(tmp_path: Path) -> None:
+def test_backend_without_keyed_state_writes_no_file(tmp_path: Path) -> None:
     nothing = HeapKeyedStateBackend(GROUPS).snapshot()
     with StateOutput(str(tmp_path / "state"), 0) as output:
         assert write_keyed_state_if_any(nothing, output) is None
@@ -301,7 +301,7 @@ def damaged_files() -> Iterator[tuple[int, bytes]]:
     yield len(data), data + b"x"
 
 
-def test_every_change_of_a_file_is_one_clear_error() -> None:
+def test_any_damage_to_a_keyed_state_file_raises_an_error_with_its_path() -> None:
     for place, data in damaged_files():
         with pytest.raises(CheckpointStorageError) as caught:
             read_of(Counting(data), KeyGroupRange(0, GROUPS - 1))
@@ -311,7 +311,7 @@ def test_every_change_of_a_file_is_one_clear_error() -> None:
             assert type(caught.value) is CorruptCheckpointError
 
 
-def test_file_of_another_kind_and_of_a_newer_version_is_said_so() -> None:
+def test_error_says_if_a_file_is_of_another_kind_or_a_newer_version() -> None:
     data = bytearray(small())
     data[-1 - len(b"flinkray keyed state\n")] = 3
     with pytest.raises(UnknownCheckpointFormatError, match=r"version 3.*the flinkray that wrote"):
@@ -327,10 +327,10 @@ steps = st.lists(puts, max_size=40)
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps, steps, st.integers(1, 5), st.integers(1, 5), st.lists(keys, max_size=8))
-def test_state_is_the_same_with_any_parallelism_before_and_after(
+def test_rescaling_keeps_each_value_in_the_owner_of_its_key_group(
     first: list[Any], second: list[Any], before: int, after: int, timers: list[Any]
 ) -> None:
-    """SA-11: each value is found exactly in the backend that owns its key group."""
+    """SA-11"""
     model = Backend(KeyGroupRange(0, GROUPS - 1))
     group_of = model.backend.hash_of
     handles: list[KeyedStateHandle] = []
@@ -367,8 +367,8 @@ def _group(key: Any, hash_of: Any) -> int:
 
 
 @pytest.mark.parametrize("section", [2, 1])
-def test_columns_of_the_first_version_are_refused_where_there_are_any(section: int) -> None:
-    """They were the last section; what the others have is read."""
+def test_file_of_version_1_is_refused_only_if_it_contains_columns(section: int) -> None:
+    """Columns were the last section of version 1. A file without columns is read."""
     body = struct.pack(">HIQQI", 3, section, 0, 5, 0)
     serializer = SerializerSnapshot("columns", 1, None, (), (), ())
     table = StoredTable("value", "value", False, True, serializer)
@@ -385,7 +385,7 @@ def test_columns_of_the_first_version_are_refused_where_there_are_any(section: i
         backend.array_state(ArrayStateDescriptor("numbers", np.int64))
 
 
-def test_columns_that_nobody_asks_for_are_in_the_next_whole_snapshot() -> None:
+def test_restored_columns_that_no_operator_uses_are_in_the_next_whole_snapshot() -> None:
     groups = KeyGroupRange(0, GROUPS - 1)
     numbers = Backend(groups)
     slots = numbers.backend.columns().slots_of(["a", "b"])
@@ -411,7 +411,7 @@ def test_columns_that_nobody_asks_for_are_in_the_next_whole_snapshot() -> None:
     }  # fmt: skip
 
 
-def test_a_backend_is_restored_before_its_columns_are_used() -> None:
+def test_restore_is_refused_after_columns_of_the_backend_were_used() -> None:
     backend = HeapKeyedStateBackend(GROUPS)
     backend.columns()
     with pytest.raises(StateError, match="restored before its states are used"):

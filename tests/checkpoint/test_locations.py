@@ -11,7 +11,9 @@ from flinkray.checkpoint.locations import join, name_of, normal, parent_of, rela
 S3 = "s3://bucket/a/b?endpoint_override=localhost:1"
 
 
-def test_locations_have_one_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_normal_gives_one_form_of_each_location(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert normal("~/x/../y/") == f"{tmp_path}/y"
     assert normal((tmp_path / "with space").as_uri()) == f"{tmp_path}/with space"
@@ -20,13 +22,13 @@ def test_locations_have_one_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("text", ["/a\0b", "file:///a%00b", "file:", "file:here", "s3://["])
-def test_what_is_no_location(text: str) -> None:
-    """``file:here`` was a directory below wherever a process had been started."""
+def test_text_that_is_no_location_is_refused(text: str) -> None:
+    """``file:here`` once meant a directory below the working directory of the process."""
     with pytest.raises(ValueError, match=r"NUL|slash|IPv6"):
         normal(text)
 
 
-def test_what_lies_in_a_directory_keeps_the_storages_options() -> None:
+def test_location_below_a_directory_keeps_the_query_options_of_its_uri() -> None:
     below = join(S3, "c", "d")
     assert below == "s3://bucket/a/b/c/d?endpoint_override=localhost:1"
     assert (parent_of(parent_of(below)), name_of(below)) == (S3, "d")
@@ -47,6 +49,8 @@ def test_what_lies_in_a_directory_keeps_the_storages_options() -> None:
         ("s3://bucket/x", "/chk-1", "s3://bucket/x"),
     ],
 )
-def test_relative_locations_are_found_again(location: str, directory: str, text: str) -> None:
+def test_relative_location_resolves_to_the_original_location(
+    location: str, directory: str, text: str
+) -> None:
     assert relative(location, directory) == text
     assert resolved(text, directory) == location

@@ -62,7 +62,7 @@ def part_of(handle: OperatorStateHandle, name: str, offsets: slice) -> OperatorS
     return replace(handle, states=(replace(state, offsets=state.offsets[offsets]),))
 
 
-def test_all_modes_and_empty_states_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_operator_states_of_all_modes_are_read_back_unchanged(tmp_path: Path) -> None:
     """OS-05, OS-08"""
     backend = backend_with([1, "two", [3]], ["u"], {"a": 1, "b": [2]})
     for threshold in (0, 1 << 30):
@@ -88,7 +88,7 @@ def test_all_modes_and_empty_states_are_read_as_they_were_written(tmp_path: Path
     st.integers(1, 5),
     st.randoms(use_true_random=False),
 )
-def test_any_division_of_the_offsets_gives_each_element_once(
+def test_each_element_is_restored_once_however_offsets_are_divided(
     subtasks: list[list[int]], after: int, random: Any
 ) -> None:
     handles = [written(backend_with(numbers, [], {})) for numbers in subtasks]
@@ -107,7 +107,7 @@ def test_any_division_of_the_offsets_gives_each_element_once(
         assert list(found.list_state(NUMBERS).get()) == expected[owner]
 
 
-def test_union_and_broadcast_states_of_several_are_put_together() -> None:
+def test_union_state_is_joined_and_broadcast_state_is_read_from_one_subtask() -> None:
     first = written(backend_with([], ["a", "b"], {"x": 1, "y": 2}))
     second = written(backend_with([], ["c"], {"x": 1, "y": 2}))
     unions = [part_of(handle, "all", slice(None)) for handle in (first, second)]
@@ -132,7 +132,7 @@ class Counting:
         return self._data[offset : offset + length]
 
 
-def test_subtask_reads_the_header_and_its_own_elements() -> None:
+def test_subtask_reads_only_the_header_and_its_own_elements() -> None:
     handle = written(backend_with([bytes([n]) * 20_000 for n in range(30)], [], {}))
     assert isinstance(handle.location, InlineState)
     part = part_of(handle, "numbers", slice(10, 13))
@@ -147,7 +147,7 @@ def test_subtask_reads_the_header_and_its_own_elements() -> None:
     assert len(others) <= 3
 
 
-def test_every_change_of_a_file_is_one_clear_error() -> None:
+def test_any_damage_to_an_operator_state_file_raises_a_clear_error() -> None:
     whole = written(backend_with([1, "two"], [], {"a": 1}))
     assert isinstance(whole.location, InlineState)
     data = whole.location.data
@@ -162,7 +162,7 @@ def test_every_change_of_a_file_is_one_clear_error() -> None:
                 assert type(caught.value) is CorruptCheckpointError
 
 
-def test_handle_that_names_another_state_is_refused() -> None:
+def test_handle_with_the_name_of_a_missing_state_is_refused() -> None:
     handle = written(backend_with([1], [], {}))
     other = replace(handle, states=(replace(handle.states[0], name="other"),))
     with pytest.raises(CorruptCheckpointError, match="'other', which is not in it"):

@@ -44,7 +44,7 @@ def bucket(server: S3Server) -> str:
     return server.new_bucket()
 
 
-def test_a_checkpoint_is_there_when_its_metadata_is_and_goes_as_a_whole(
+def test_s3_checkpoint_exists_once_its_metadata_does_and_is_deleted_completely(
     server: S3Server, bucket: str
 ) -> None:
     root = server.uri(bucket, "checkpoints")
@@ -67,14 +67,16 @@ def test_a_checkpoint_is_there_when_its_metadata_is_and_goes_as_a_whole(
     assert find_checkpoints(root) == []
 
 
-def test_output_that_is_given_up_leaves_no_object(server: S3Server, bucket: str) -> None:
+def test_unfinished_output_leaves_no_object_on_s3(server: S3Server, bucket: str) -> None:
     storage = JobCheckpointStorage(server.uri(bucket, "checkpoints"), JOB, 20)
     with storage.checkpoint_writer(7).shared() as output:
         output.write(BIG)
     assert server.keys(bucket) == []
 
 
-def test_what_is_cut_short_or_gone_is_an_error_that_names_it(server: S3Server, bucket: str) -> None:
+def test_truncated_or_missing_s3_object_raises_an_error_with_its_location(
+    server: S3Server, bucket: str
+) -> None:
     storage = JobCheckpointStorage(server.uri(bucket, "checkpoints"), JOB, 20)
     path = write_metadata(storage.checkpoint_directory(7), metadata_with())
     (key,) = server.keys(bucket)
@@ -88,7 +90,7 @@ def test_what_is_cut_short_or_gone_is_an_error_that_names_it(server: S3Server, b
         read_metadata(path)
 
 
-def test_a_bucket_that_does_not_exist_is_named_at_once(server: S3Server) -> None:
+def test_missing_bucket_raises_an_error_that_is_not_retryable(server: S3Server) -> None:
     storage = JobCheckpointStorage(server.uri("no-such-bucket", "checkpoints"), JOB, 20)
     with pytest.raises(NoSuchBucketError, match=r"no-such-bucket.*make the bucket") as raised:
         written(storage.checkpoint_writer(7).shared(), BIG)
@@ -96,7 +98,7 @@ def test_a_bucket_that_does_not_exist_is_named_at_once(server: S3Server) -> None
     assert ROOT[1] not in str(raised.value), "errors tell no secrets"
 
 
-def test_credentials_that_are_wrong_or_have_no_right_are_told_apart(
+def test_errors_distinguish_invalid_credentials_from_missing_rights(
     server: S3Server, bucket: str
 ) -> None:
     reader = server.new_user("reader", "s3:Get*", "s3:List*")
@@ -112,7 +114,7 @@ def test_credentials_that_are_wrong_or_have_no_right_are_told_apart(
             assert credentials[1] not in str(raised.value)
 
 
-def test_secrets_are_told_by_no_error_however_they_are_written() -> None:
+def test_no_error_contains_the_secret_of_an_s3_uri() -> None:
     uri = "s3://key:sec/ret@bucket/checkpoints?region=us-east-1"
     with pytest.raises(CheckpointStorageError, match="write / as %2F") as raised:
         written(JobCheckpointStorage(uri, JOB, 20).checkpoint_writer(7).shared(), BIG)
@@ -122,7 +124,7 @@ def test_secrets_are_told_by_no_error_however_they_are_written() -> None:
     assert without_secrets("/a@b:c") == "/a@b:c"
 
 
-def test_stores_of_a_cluster_may_lie_there(server: S3Server, bucket: str) -> None:
+def test_arrow_directory_on_s3_stores_entries_of_a_cluster(server: S3Server, bucket: str) -> None:
     directory = ArrowDirectory.from_uri(server.uri(bucket, "ha"))
     below = directory.subdirectory("jobs")
     assert below.read("one") is None
@@ -137,7 +139,7 @@ def test_stores_of_a_cluster_may_lie_there(server: S3Server, bucket: str) -> Non
     assert below.names() == []
 
 
-def test_a_program_goes_on_from_its_checkpoint_there(
+def test_program_restores_its_checkpoint_from_s3_after_a_crash(
     server: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E2E-04: with the address and the credentials in the environment."""

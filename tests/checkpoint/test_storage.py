@@ -112,7 +112,7 @@ def keyed(*locations: StateLocation) -> OperatorSubtaskState:
 # --- files of state
 
 
-def test_small_state_lies_in_its_handle_and_large_state_in_a_file(
+def test_small_state_is_stored_in_its_handle_and_large_state_in_a_file(
     root: str, tmp_path: Path
 ) -> None:
     writer = storage_in(root).checkpoint_writer(7)
@@ -132,7 +132,7 @@ def test_small_state_lies_in_its_handle_and_large_state_in_a_file(
     assert (of_one.path.endswith(exclusive.name), of_all.path.endswith(shared.name)) == (True, True)
 
 
-def test_a_carried_file_is_read_as_it_was_or_its_harm_is_named(root: str, tmp_path: Path) -> None:
+def test_carried_file_is_read_back_and_damage_raises_an_error(root: str, tmp_path: Path) -> None:
     writer = storage_in(root).savepoint_writer(f"{root}/savepoint-1")
     small = writer.write_carried("rows/a", [b"few ", b"bytes"])
     large = writer.write_carried("rows/b", [BIG, BIG])
@@ -146,9 +146,7 @@ def test_a_carried_file_is_read_as_it_was_or_its_harm_is_named(root: str, tmp_pa
         list(read_carried(large))
 
 
-def test_carried_files_are_those_of_their_checkpoint_and_move_with_it(
-    root: str, tmp_path: Path
-) -> None:
+def test_moved_savepoint_still_finds_its_carried_files(root: str, tmp_path: Path) -> None:
     directory = f"{root}/savepoint-1"
     carried = storage_in(root).savepoint_writer(directory).write_carried("rows", [BIG])
     write_metadata(directory, metadata_with(OperatorSubtaskState(files=(carried,))))
@@ -169,7 +167,7 @@ def test_state_is_read_in_ranges(root: str) -> None:
                 state.read(8, 3)
 
 
-def test_state_that_is_not_finished_leaves_nothing(root: str, tmp_path: Path) -> None:
+def test_unfinished_state_output_leaves_no_file(root: str, tmp_path: Path) -> None:
     """OS-07"""
     writer = storage_in(root).checkpoint_writer(7)
     with writer.exclusive() as output:
@@ -197,7 +195,7 @@ def test_two_files_of_state_never_have_the_same_name(root: str) -> None:
             written(again.shared(), b"y")
 
 
-def test_files_are_durable_before_anybody_is_told_of_them(
+def test_files_and_directories_are_synced_before_their_location_is_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -220,7 +218,7 @@ def test_files_are_durable_before_anybody_is_told_of_them(
     assert any(name.startswith(path) for name in synced)
 
 
-def test_bytes_of_any_form_are_checked(root: str) -> None:
+def test_damaged_bytes_of_a_coordinator_are_refused(root: str) -> None:
     for threshold in (0, 1_000):
         writer = storage_in(root, threshold).checkpoint_writer(7)
         for data in (b"", b"an enumerator", BIG):
@@ -252,7 +250,7 @@ def example(storage: JobCheckpointStorage) -> CheckpointMetadata:
     return metadata_with(one, OperatorSubtaskState(), coordinator=coordinator)
 
 
-def test_metadata_are_read_by_directory_and_by_file(root: str) -> None:
+def test_metadata_are_read_from_the_path_of_directory_or_file(root: str) -> None:
     storage = storage_in(root)
     metadata = example(storage)
     directory = storage.checkpoint_directory(7)
@@ -261,7 +259,7 @@ def test_metadata_are_read_by_directory_and_by_file(root: str) -> None:
     assert read_metadata(path) == read_metadata(directory) == metadata
 
 
-def test_checkpoints_of_a_job_can_be_moved(root: str, tmp_path: Path) -> None:
+def test_moved_checkpoint_directory_of_a_job_is_readable(root: str, tmp_path: Path) -> None:
     storage = storage_in(root)
     metadata = example(storage)
     write_metadata(storage.checkpoint_directory(7), metadata)
@@ -280,7 +278,7 @@ def test_checkpoints_of_a_job_can_be_moved(root: str, tmp_path: Path) -> None:
     assert read_bytes(coordinator) == b"an enumerator that is large enough"
 
 
-def test_object_stores_are_given_the_metadata_in_one_request(
+def test_metadata_are_written_to_an_object_store_in_one_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ObjectStore()
@@ -289,7 +287,7 @@ def test_object_stores_are_given_the_metadata_in_one_request(
     assert store.calls == ["open_output_stream"]
 
 
-def test_metadata_that_cannot_be_stored_replace_none(
+def test_failed_write_of_metadata_keeps_the_old_metadata(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_metadata(str(tmp_path), metadata_with())
@@ -305,7 +303,7 @@ def test_metadata_that_cannot_be_stored_replace_none(
 
 
 @pytest.mark.parametrize("change", ["cut", "flip"])
-def test_metadata_that_were_changed_are_one_clear_error(
+def test_damaged_metadata_raise_an_error_with_their_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     root = mount(monkeypatch, "other", pyarrow.fs.LocalFileSystem(), tmp_path)
@@ -324,7 +322,7 @@ def test_metadata_that_were_changed_are_one_clear_error(
             assert isinstance(caught.value, CorruptCheckpointError)
 
 
-def test_what_is_no_checkpoint_of_this_flinkray_is_said_so(tmp_path: Path) -> None:
+def test_error_says_why_a_location_has_no_readable_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFoundError, match="no such directory"):
         read_metadata(str(tmp_path / "nowhere"))
     with pytest.raises(CheckpointNotFoundError, match="no such directory"):
@@ -352,7 +350,7 @@ def test_what_is_no_checkpoint_of_this_flinkray_is_said_so(tmp_path: Path) -> No
         read_metadata("gopher://hole/chk-1")
 
 
-def test_directory_of_checkpoints_is_not_taken_for_one(root: str) -> None:
+def test_directory_that_contains_checkpoints_is_refused_as_a_checkpoint(root: str) -> None:
     storage = storage_in(root)
     write_metadata(storage.checkpoint_directory(9), metadata_with())
     for location in (root, storage.directory):
@@ -363,7 +361,7 @@ def test_directory_of_checkpoints_is_not_taken_for_one(root: str) -> None:
 # --- finding and deleting
 
 
-def test_complete_checkpoints_are_found_by_their_ids(root: str) -> None:
+def test_complete_checkpoints_are_found_in_the_order_of_their_ids(root: str) -> None:
     storage = storage_in(root)
     assert find_checkpoints(root) == []
     for checkpoint_id in (9, 100, 10):
@@ -379,7 +377,9 @@ def test_complete_checkpoints_are_found_by_their_ids(root: str) -> None:
         assert find_checkpoints(location) == []
 
 
-def test_exactly_what_is_named_is_deleted(root: str, tmp_path: Path) -> None:
+def test_deleting_a_checkpoint_keeps_files_of_others_and_shared_files(
+    root: str, tmp_path: Path
+) -> None:
     storage = storage_in(root)
     metadata = example(storage)
     directory = storage.checkpoint_directory(7)
@@ -403,7 +403,9 @@ def test_exactly_what_is_named_is_deleted(root: str, tmp_path: Path) -> None:
     assert not shared.exists()
 
 
-def test_of_a_checkpoint_that_is_not_to_be_nothing_stays(root: str, tmp_path: Path) -> None:
+def test_delete_directory_removes_all_files_of_a_checkpoint_but_shared_ones(
+    root: str, tmp_path: Path
+) -> None:
     storage = storage_in(root)
     directory = storage.checkpoint_directory(7)
     delete_directory(directory)
@@ -415,7 +417,7 @@ def test_of_a_checkpoint_that_is_not_to_be_nothing_stays(root: str, tmp_path: Pa
     assert len(list((folder_of(tmp_path) / "shared").iterdir())) == 1
 
 
-def test_metadata_are_deleted_before_what_they_refer_to(
+def test_metadata_are_deleted_before_the_files_of_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = storage_in(str(tmp_path))
@@ -439,8 +441,10 @@ def test_metadata_are_deleted_before_what_they_refer_to(
             read_metadata(directory)
 
 
-def test_what_cannot_be_deleted_of_a_job_keeps_nothing_else(root: str, tmp_path: Path) -> None:
-    """The checkpoints after it, and all shared files, stayed for ever."""
+def test_file_that_cannot_be_deleted_does_not_keep_other_checkpoints(
+    root: str, tmp_path: Path
+) -> None:
+    """The checkpoints after it, and all shared files, were never deleted."""
     storage = storage_in(root)
     for checkpoint_id in (1, 2):
         written(storage.checkpoint_writer(checkpoint_id).shared(), BIG)
@@ -453,9 +457,11 @@ def test_what_cannot_be_deleted_of_a_job_keeps_nothing_else(root: str, tmp_path:
     assert [path.name for path in folder_of(tmp_path).iterdir()] == ["chk-1"]
 
 
-def test_percent_signs_of_uris_mean_the_same_whatever_was_opened_first(tmp_path: Path) -> None:
-    """A savepoint was written to another place by a process that had used another directory of that
-    bucket before, and was not found again."""
+def test_percent_encoded_uri_is_one_path_whatever_directory_was_opened_first(
+    tmp_path: Path,
+) -> None:
+    """A process that had used another directory of the bucket before wrote a savepoint to a wrong
+    path, and the savepoint was not found later."""
     for first in ("a%20b", "c%20d", "plain"):
         base = tmp_path / unquote(first)
         base.mkdir(exist_ok=True)
@@ -470,7 +476,9 @@ def test_percent_signs_of_uris_mean_the_same_whatever_was_opened_first(tmp_path:
 # --- storage that fails
 
 
-def test_file_that_is_gone_or_has_another_length_is_named(root: str, tmp_path: Path) -> None:
+def test_missing_or_truncated_state_file_raises_an_error_with_its_name(
+    root: str, tmp_path: Path
+) -> None:
     location = written(storage_in(root).checkpoint_writer(7).exclusive(), BIG)
     assert isinstance(location, FileState)
     (file,) = (folder_of(tmp_path) / "chk-7").iterdir()
@@ -507,7 +515,7 @@ class _Failing:
         (errno.EIO, CheckpointStorageError, "Input/output error"),
     ],
 )
-def test_storage_that_fails_leaves_no_file_and_names_it(
+def test_failed_write_of_state_leaves_no_file_and_names_the_path(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     number: int,
@@ -525,7 +533,7 @@ def test_storage_that_fails_leaves_no_file_and_names_it(
     assert (type(again), str(again)) == (error, str(caught.value))
 
 
-def test_file_in_place_of_a_directory_is_named(tmp_path: Path) -> None:
+def test_file_at_the_path_of_a_directory_is_named_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "root").write_text("a file")
     with pytest.raises(CheckpointStorageError, match=f"{tmp_path}/root"):
         written(storage_in(str(tmp_path / "root")).checkpoint_writer(7).shared(), BIG)
@@ -533,8 +541,8 @@ def test_file_in_place_of_a_directory_is_named(tmp_path: Path) -> None:
         write_metadata(str(tmp_path / "root" / "chk-1"), metadata_with())
 
 
-def test_of_a_job_that_retains_nothing_only_savepoints_stay(root: str, tmp_path: Path) -> None:
-    """Also what a JobMaster that died has left: complete checkpoints, and parts of others."""
+def test_deleting_the_checkpoints_of_a_job_keeps_its_savepoints(root: str, tmp_path: Path) -> None:
+    """Also deleted: complete and partial checkpoints of a JobMaster that died."""
     storage = storage_in(root)
     for checkpoint_id in (1, 2):
         writer = storage.checkpoint_writer(checkpoint_id)
