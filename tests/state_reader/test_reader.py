@@ -189,7 +189,7 @@ def changes(draw: st.DrawFn) -> list[tuple[str, Any, Any, Any]]:
 
 @given(st.lists(changes(), min_size=1, max_size=4))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_entries_are_those_that_the_last_part_leaves(
+def test_reader_shows_entries_as_the_last_increment_left_them(
     tmp_path_factory: pytest.TempPathFactory, parts: list[list[tuple[str, Any, Any, Any]]]
 ) -> None:
     checkpoint = Checkpoint(tmp_path_factory.mktemp("checkpoint"))
@@ -208,7 +208,7 @@ def test_entries_are_those_that_the_last_part_leaves(
     assert found == {place: value for place, value in expected.items() if value is not None}
 
 
-def test_keyed_state_is_a_table(checkpoint: Checkpoint) -> None:
+def test_keyed_state_is_read_as_an_arrow_table(checkpoint: Checkpoint) -> None:
     for key in range(4):
         checkpoint.of_key(key).put("value", key, None, Total(key, key / 2))
         checkpoint.of_key(key).put("windows", key, Window(key, key + 10), Row(name="n", number=key))
@@ -228,7 +228,7 @@ def test_keyed_state_is_a_table(checkpoint: Checkpoint) -> None:
     )
 
 
-def test_timers_are_those_that_have_not_fired(checkpoint: Checkpoint) -> None:
+def test_reader_shows_only_timers_that_were_not_removed(checkpoint: Checkpoint) -> None:
     for key in ("a", "b", "c"):
         checkpoint.of_key(key).timers.add(ord(key), key, None)
     checkpoint.write()
@@ -239,7 +239,7 @@ def test_timers_are_those_that_have_not_fired(checkpoint: Checkpoint) -> None:
     assert reader.timers("tally") == {"event-time": expected}
 
 
-def test_operator_state_is_that_of_all_subtasks(checkpoint: Checkpoint) -> None:
+def test_reader_combines_operator_state_of_all_subtasks(checkpoint: Checkpoint) -> None:
     checkpoint.add_operator_state([1, 2], ["x"], {"r": Total(1, 1.0)})
     checkpoint.add_operator_state([3], ["y"], {"r": Total(1, 1.0)})
     reader = SavepointReader(checkpoint.complete())
@@ -275,7 +275,7 @@ def test_operator_state_is_that_of_all_subtasks(checkpoint: Checkpoint) -> None:
         ),
     ],
 )
-def test_what_is_not_there_is_told_with_what_is(
+def test_reading_missing_state_raises_an_error_that_lists_existing_states(
     checkpoint: Checkpoint, read: Any, text: str
 ) -> None:
     checkpoint.write()
@@ -286,7 +286,7 @@ def test_what_is_not_there_is_told_with_what_is(
         read(reader)
 
 
-def test_entries_come_one_subtask_after_the_other(checkpoint: Checkpoint) -> None:
+def test_keyed_entries_are_read_lazily(checkpoint: Checkpoint) -> None:
     """Not all of a large state is in memory at once."""
     checkpoint.of_key(1).put("value", 1, None, 1)
     checkpoint.write()
@@ -347,7 +347,7 @@ ODD_KEYS: list[list[Any]] = [
 """Those of one list are one key."""
 
 
-def test_odd_keys_are_read_and_queried_after_rescaling_as_a_dictionary_has_them(
+def test_odd_keys_are_read_and_queried_after_rescaling_like_keys_of_a_dict(
     checkpoint: Checkpoint,
 ) -> None:
     chosen = random.Random(1)
@@ -409,7 +409,7 @@ def queried(backend: HeapKeyedStateBackend, groups: KeyGroupRange) -> dict[int, 
         ([1, 2**63], "too large"),
     ],
 )
-def test_keys_that_a_column_would_make_equal_are_no_column(
+def test_table_is_refused_if_different_keys_would_be_equal_in_a_column(
     checkpoint: Checkpoint, keys: list[Any], told: str
 ) -> None:
     for key in keys:

@@ -41,7 +41,7 @@ NAMES: Any = MapStateDescriptor("names")
 TRAIL: Any = ListStateDescriptor("trail")
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_states_of_a_written_savepoint_are_read_back(tmp_path: Path) -> None:
     table = pa.table({"key": ["a", "b"], "value": [1, 2]})
     location = (
         SavepointWriter(max_parallelism=7)
@@ -79,10 +79,10 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         (NAMES, [("a", {"x": (1, 2)})], "value"),
     ],
 )
-def test_what_a_table_does_not_tell_is_written_from_pairs(
+def test_table_that_loses_python_types_is_refused_and_pairs_keep_them(
     descriptor: Any, entries: list[tuple[Any, Any]], column: str, tmp_path: Path
 ) -> None:
-    """Tuples became dictionaries, and dictionaries lists."""
+    """Tuples became dictionaries, and dictionaries became lists."""
     written = SavepointWriter().with_keyed_state("tally", descriptor, entries)
     reader = SavepointReader(written.write(str(tmp_path)))
     table = reader.keyed_state("tally", descriptor.name)
@@ -102,7 +102,7 @@ class Counting(KeyedProcessFunction[Any, Any, Any]):
         yield value
 
 
-def test_operators_are_known_by_the_same_uids_as_in_programs() -> None:
+def test_uid_gives_the_same_operator_id_in_savepoint_and_program() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     stream = env.from_collection([1]).key_by(lambda v: v).process(Counting()).uid("counts")
     stream.print()
@@ -111,7 +111,7 @@ def test_operators_are_known_by_the_same_uids_as_in_programs() -> None:
     assert graph.operator_ids()[node.id] == operator_id_of("counts")
 
 
-def test_keys_of_a_declared_type_are_in_its_key_groups(tmp_path: Path) -> None:
+def test_written_keys_of_a_declared_type_suit_only_jobs_with_this_key_type(tmp_path: Path) -> None:
     """Those of a job with that key_type, and not of others."""
     entries = [(key, 100) for key in range(-10, 0)]
     writer = SavepointWriter(128).with_keyed_state("tally", TOTALS, entries, Types.INT())
@@ -156,7 +156,7 @@ def test_keys_of_a_declared_type_are_in_its_key_groups(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_written_is_refused(write: Any, text: str) -> None:
+def test_invalid_state_for_a_savepoint_is_refused(write: Any, text: str) -> None:
     with pytest.raises(BootstrapError, match=text):
         write(SavepointWriter())
 
@@ -187,7 +187,7 @@ def test_savepoint_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None
         ("owner", "group", (0o600, 0o700)),
     ],
 )
-def test_savepoint_is_for_those_who_are_named(
+def test_savepoint_files_have_the_configured_permissions(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     given: str | None,
@@ -207,7 +207,7 @@ def test_savepoint_is_for_those_who_are_named(
     }
 
 
-def test_permissions_that_there_are_not_are_refused(tmp_path: Path) -> None:
+def test_unknown_permissions_for_a_savepoint_are_refused(tmp_path: Path) -> None:
     writer = SavepointWriter().with_keyed_state("tally", TOTALS, [("a", 1)])
     with pytest.raises(BootstrapError, match="owner or group, got 'all'"):
         writer.write(str(tmp_path), "all")
