@@ -1,4 +1,4 @@
-"""Files of state on any storage for which pyarrow has a file system. Blocking."""
+"""State files on storages for which pyarrow has a file system, such as S3. All calls block."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class _ArrowInput:
 
 
 class ArrowStateFiles(StateFiles):
-    """State files on any file system that pyarrow knows.
+    """The :class:`StateFiles` of a storage that is read and written through pyarrow.
 
     Args:
-        path: the path of *location* in pyarrow's file system; paths of other locations of the
-            storage are derived from both.
+        path: the path of *location* in pyarrow's file system. Other locations of the same storage
+            are converted to paths in the same way.
     """
 
     def __init__(self, file_system: pyarrow.fs.FileSystem, path: str, location: str) -> None:

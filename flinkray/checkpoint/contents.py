@@ -24,8 +24,8 @@ class StateContents:
 
     name: str
     kind: str
-    """Keyed state: value, list, …, or, for columns, numbers or rows.
-    Operator state: list, union or broadcast."""
+    """Kind of the state, as shown to people. Keyed state: ``value``, ``list`` and so on; a columnar
+    table: ``numbers`` or ``rows``. Operator state: ``list``, ``union`` or ``broadcast``."""
     is_keyed: bool
     type: str | None
     """Type that the state's descriptor declares. None: the type follows from the values."""
@@ -54,7 +54,7 @@ class OperatorContents:
     size: int
     """Size of the operator's state in bytes; files shared with other checkpoints count in full."""
     coordinator_size: int | None
-    """Size in bytes of the coordinator's state (for a source: the enumerator's); None without."""
+    """Size in bytes of the coordinator's state (for a source: the enumerator's). None: no state."""
     in_flight_size: int
     """Bytes of data in flight to and from the operator that an unaligned checkpoint contains."""
 
@@ -149,7 +149,8 @@ def _contents(
 
 
 def _type_text(described: object) -> str:
-    """Return the text of a declared type as :class:`SerializerSnapshot` describes the type."""
+    """Return a readable text for a declared type.
+    *described*: the type in the form in which :class:`SerializerSnapshot` stores it."""
     match described:
         case {"of": [*parts]}:
             return f"({', '.join('any' if p is None else _type_text(p) for p in parts)})"
@@ -160,7 +161,8 @@ def _type_text(described: object) -> str:
 
 
 def _add(states: dict[tuple[bool, str], StateContents], found: StateContents) -> None:
-    """Add the contents of a state. If other subtasks or parts have the same state, combine them."""
+    """Add *found* to *states*.
+    If *states* already has this state, from another subtask or part, combine both."""
     key = not found.is_keyed, found.name
     known = states.get(key)
     if known is not None:

@@ -32,7 +32,7 @@ class CheckpointNotFoundError(CheckpointStorageError):
 
 
 class IncompleteCheckpointError(CheckpointStorageError):
-    """A directory without ``_metadata``, which is written last: an incomplete checkpoint."""
+    """The checkpoint is incomplete: its directory has no ``_metadata``, which is written last."""
 
     retryable = False
 

@@ -1,7 +1,7 @@
-"""Interfaces for files of state, and the implementation for local files. Blocking.
+"""Interfaces for files of state, and the implementation for local files. All calls block.
 
-A file has a name of its own and is written once, from its beginning to its end. It is durable when
-it is closed. It is read in ranges.
+Each file is written once, from beginning to end, under a new name. A file is durable after it is
+closed. Files are read in ranges.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class InputFile(Protocol):
 
 
 class StateFiles(ABC):
-    """The files of one storage. All methods raise OSError."""
+    """Creates, opens and deletes the files of one storage. All methods raise OSError."""
 
     @abstractmethod
     def create(self, location: str) -> OutputFile:
@@ -78,7 +78,8 @@ class StateFiles(ABC):
 
     @abstractmethod
     def entries(self, location: str) -> Directory:
-        """Return the directory as a store of small entries that are replaced as a whole."""
+        """Return an interface to a directory's small files, each of which is replaced as a
+        whole."""
 
 
 class _LocalOutput:

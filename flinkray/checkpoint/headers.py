@@ -28,7 +28,8 @@ _FEW = 8_192
 
 
 def write_header(output: StateOutput, magic: bytes, version: int, record: object) -> int:
-    """Write a header and return its size in bytes. Raises CheckpointStorageError."""
+    """Write a header that describes a state file. Returns the header's size in bytes.
+    Raises CheckpointStorageError."""
     body = encode_record(record)
     size = len(body).to_bytes(4, "big")
     checksum = zlib.crc32(size + body).to_bytes(4, "big")
@@ -57,7 +58,7 @@ def read_header(
 
 
 def write_footer(output: StateOutput, magic: bytes, version: int, record: object) -> None:
-    """Write a footer. Raises CheckpointStorageError."""
+    """Write a footer that describes a state file. Raises CheckpointStorageError."""
     body = encode_record(record)
     rest = len(body).to_bytes(4, "big") + bytes([version]) + magic
     output.write(b"".join((body, zlib.crc32(body + rest).to_bytes(4, "big"), rest)))

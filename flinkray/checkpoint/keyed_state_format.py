@@ -49,7 +49,7 @@ _PIECE = 5 << 10
 """Number of bytes passed to zlib at once; for more, zlib releases the interpreter's lock."""
 
 _BODY = struct.Struct(">HIQQI")
-"""A body in the footer: key group, number of its section, offset, size, checksum."""
+"""Format of one body in the footer: key group, index of the section, offset, size, checksum."""
 
 
 @stored("checkpoint.StoredTable")
@@ -78,8 +78,9 @@ class StoredColumns:
 
 
 def _from_1(fields: dict[str, Any]) -> dict[str, Any]:
-    """Migrate from version 1, which had one section of columns in an unreadable form.
-    If that section is not empty, a table is added that raises an error when requested."""
+    """Convert the fields of a version 1 header, whose one section of columns cannot be read.
+    If that section is not empty, the result has a table that raises an error when it is
+    requested."""
     number = len(fields["tables"]) + len(fields["timers"])
     used = any(entry[1] == number for entry in _BODY.iter_unpack(fields["bodies"]))
     columns = StoredColumns("arrays", "numbers (version 1)", False, True, None, ())
@@ -136,7 +137,7 @@ def write_keyed_state_if_any(snapshot: SnapshotStream, output: StateOutput) -> S
 
 
 def _write(snapshot: SnapshotStream, output: StateOutput) -> bool:
-    """Write a snapshot. Returns whether the snapshot contains anything."""
+    """Write the bodies and the footer of a snapshot. Returns whether there is any section."""
     entries: list[tuple[int, Section, int, int, int]] = []
     offset = 0
     waiting, size = [], 0
@@ -268,7 +269,7 @@ def read_keyed_state(
 
 
 def _runs(bodies: list[_Body]) -> Iterator[list[_Body]]:
-    """Group adjacent bodies, to read each group at once."""
+    """Yield groups of adjacent bodies; each group is read from the file in one request."""
     run: list[_Body] = []
     for body in bodies:
         if run and (body.offset != run[-1].end or body.end - run[0].offset > _LARGEST_READ):

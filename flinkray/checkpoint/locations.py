@@ -37,7 +37,8 @@ def is_local(location: str) -> bool:
 
 
 def storage_of(location: str) -> tuple[str, str, str]:
-    """Return an id of the location's storage: (scheme, host or bucket, query) of a URI."""
+    """Return (scheme, host or bucket, query) of the location, which is equal within one storage.
+    For a local path, all three are empty."""
     uri = _split(location)
     return uri.scheme, uri.netloc, uri.query
 
@@ -49,14 +50,14 @@ def path_of(location: str) -> str:
 
 @lru_cache(_KNOWN)
 def join(location: str, *names: str) -> str:
-    """Return the location of an entry below a directory."""
+    """Return *location* with *names* appended to its path."""
     uri = _split(location)
     return _joined(uri, posixpath.join(uri.path or "/", *names))
 
 
 @lru_cache(_KNOWN)
 def parent_of(location: str) -> str:
-    """Return the directory that contains the location."""
+    """Return the location of the directory that contains *location*."""
     uri = _split(location)
     return _joined(uri, posixpath.dirname(uri.path))
 
@@ -68,7 +69,7 @@ def name_of(location: str) -> str:
 
 @lru_cache(_KNOWN)
 def relative(location: str, directory: str) -> str:
-    """Return a location relative to a directory; in another storage, the location unchanged."""
+    """Return *location* relative to *directory*; unchanged if both are in different storages."""
     if storage_of(location) != storage_of(directory):
         return location
     return posixpath.relpath(path_of(location), path_of(directory))
@@ -76,7 +77,7 @@ def relative(location: str, directory: str) -> str:
 
 @lru_cache(_KNOWN)
 def resolved(text: str, directory: str) -> str:
-    """Return the absolute location; the inverse of :func:`relative`."""
+    """Return the absolute location of *text*, which :func:`relative` returned for *directory*."""
     if is_local(text) or urlsplit(text).scheme:
         return text
     uri = _split(directory)

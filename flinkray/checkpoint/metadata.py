@@ -13,7 +13,7 @@ from flinkray.core.schema import stored, with_defaults
 @stored("checkpoint.SnapshotKind")
 @register
 class SnapshotKind(Enum):
-    """Owner of a snapshot: the job (discards its checkpoints in time) or the user (savepoints)."""
+    """Owner of a snapshot, who decides on its deletion: job (checkpoint) or user (savepoint)."""
 
     CHECKPOINT = "checkpoint"
     SAVEPOINT = "savepoint"
@@ -54,7 +54,7 @@ class CheckpointedOperator:
 @stored("checkpoint.MasterState")
 @message
 class MasterState:
-    """State of a master hook."""
+    """State that a master hook stores in a checkpoint."""
 
     hook_id: str
     data: bytes
@@ -102,4 +102,4 @@ class CheckpointMetadata:
     flinkray_version: str = ""
     """Version of flinkray that has written the metadata."""
     edges: tuple[CheckpointedEdge, ...] = ()
-    """Edges that the stored in-flight data belongs to."""
+    """Connections that have in-flight data in this checkpoint."""

@@ -39,7 +39,7 @@ _LARGEST_GAP = 65_536
 @stored("checkpoint.StoredOperatorState")
 @message
 class StoredOperatorState:
-    """Description of a state in a snapshot, without its elements."""
+    """Name and serializer of a state in a snapshot, without its elements."""
 
     name: str
     serializer: SerializerSnapshot
@@ -48,7 +48,7 @@ class StoredOperatorState:
 @stored("checkpoint.OperatorStateHeader")
 @message
 class OperatorStateHeader:
-    """Description of how the states of a file were written."""
+    """Header of a file of operator state: which states the file has, and how they were written."""
 
     states: tuple[StoredOperatorState, ...]
 
@@ -133,7 +133,8 @@ class _Elements:
 
 
 def _ends_of_runs(offsets: Sequence[int]) -> dict[int, int]:
-    """Return for each element's offset the end of the byte range that one request reads from it."""
+    """Return, for each element's offset, the end of the byte range that is read from there at
+    once."""
     ends: dict[int, int] = {}
     end = following = -1
     for offset in sorted(offsets, reverse=True):

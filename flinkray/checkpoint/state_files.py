@@ -1,4 +1,4 @@
-"""Writing of state to a file or into its handle, and reading of state in ranges."""
+"""Writes state to a file or into its handle, and reads state in ranges."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _BYTES_HEADER = len(_BYTES_MAGIC) + 1 + 4
 
 
 def go_on() -> None:
-    """Do nothing: the default check, which lets everything be written."""
+    """Do nothing: the default *check* of a writer, which never stops the writing."""
 
 
 def random_name() -> str:
-    """Return a name that no other file has."""
+    """Return a random file name, which no other file has."""
     return random_bytes(16).hex()
 
 
@@ -72,7 +72,7 @@ class StateOutput:
             self._file.write(data)
 
     def finish(self) -> StateLocation:
-        """Finish the output and return the location of the written state; durable on return."""
+        """Finish the output and return the location of the state, which is durable on return."""
         if self._small is not None:
             return InlineState(bytes(self._small))
         assert self._file is not None
@@ -145,7 +145,7 @@ class StateWriter:
         return StateOutput(locations.join(directory, self._name()), self._threshold, self._check)
 
     def write_bytes(self, data: bytes) -> StateLocation:
-        """Write state that has its own format. :func:`read_bytes` reads it."""
+        """Write bytes as one state with a checksum. :func:`read_bytes` reads the state."""
         with self.exclusive() as output:
             checksum = zlib.crc32(data).to_bytes(4, "big")
             output.write(_BYTES_MAGIC + bytes([_BYTES_VERSION]) + checksum)
@@ -153,8 +153,9 @@ class StateWriter:
             return output.finish()
 
     def write_carried(self, name: str, pieces: Iterable[bytes]) -> CarriedFile:
-        """Write a copy of a file, which :func:`read_carried` reads.
-        Even a small copy is a file: many copies might not fit into the message with the handles."""
+        """Write a copy of a file to which an operator's state refers.
+        :func:`read_carried` reads the copy. Even a small copy is a file: many copies might not fit
+        into the message with the handles."""
         checksum = 0
         path = locations.join(self._exclusive, self._name())
         with StateOutput(path, 0, self._check) as output:
@@ -175,7 +176,8 @@ class StateInput(Protocol):
     def size(self) -> int: ...
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return bytes. Raises CheckpointStorageError if the state is shorter or cannot be read."""
+        """Return *length* bytes from *offset*.
+        Raises CheckpointStorageError if the state is shorter or cannot be read."""
 
 
 class _InlineInput:

@@ -102,10 +102,11 @@ def shared_directory(checkpoint_directory: str) -> str:
 
 
 def savepoint_directory(target: str, job_id: JobID, name: str | None = None) -> str:
-    """Return a directory for a savepoint, below the directory that a user has named.
+    """Return the location of a new savepoint's directory; creates nothing.
 
     Args:
-        name: last part of the directory's name; None: a random one.
+        target: the directory that a user has named; the new directory is below *target*.
+        name: last part of the new directory's name. None: a random name.
     """
     own = name or random_name()[:12]
     return locations.join(locations.normal(target), f"{_SAVEPOINT}{job_id.hex()[:6]}-{own}")
@@ -115,8 +116,8 @@ def savepoint_directory(target: str, job_id: JobID, name: str | None = None) -> 
 
 
 def write_metadata(directory: str, metadata: CheckpointMetadata) -> str:
-    """Write the metadata, which completes the checkpoint, atomically and durably.
-    Returns the metadata's location."""
+    """Write a checkpoint's metadata, atomically and durably; this completes the checkpoint.
+    Returns the location of the metadata."""
     directory = locations.normal(directory)
     path = locations.join(directory, METADATA)
     stored = _with_paths(metadata, lambda it: locations.relative(it, directory))
@@ -200,7 +201,7 @@ def dispose_savepoint(location: str) -> None:
 
 
 def metadata_path(location: str) -> str:
-    """Return the metadata file of a checkpoint, given by its directory or this file."""
+    """Return the location of the metadata file, given this location or that of its directory."""
     location = locations.normal(location)
     if locations.name_of(location) == METADATA:
         return location
@@ -242,7 +243,7 @@ def check_is_directory(location: str) -> None:
 
 
 def find_checkpoints(directory: str) -> list[str]:
-    """Return the complete checkpoints and savepoints in a directory, and in job directories below.
+    """Return the complete checkpoints and savepoints in a directory and in job directories below.
     Checkpoints come first, by rising id, then savepoints."""
     directory = locations.normal(directory)
     with storage_errors(directory, "read"):
@@ -267,8 +268,9 @@ def _found(directory: str) -> Iterator[tuple[tuple[int, int, str], str]]:
 
 
 def delete_checkpoint(location: str, files: Iterable[StateLocation]) -> None:
-    """Delete a checkpoint, with those *files* that belong to no other checkpoint.
-    The metadata is deleted first, so that the rest is never taken for a checkpoint."""
+    """Delete a checkpoint's metadata, then *files*, then the checkpoint's directory if it is empty.
+    *files*: the files of the checkpoint that no other checkpoint refers to. The metadata is deleted
+    first, so that an interrupted deletion leaves no checkpoint that looks complete."""
     path = metadata_path(location)
     directory = locations.parent_of(path)
     with storage_errors(path, "delete"):
@@ -316,7 +318,7 @@ def remove_empty_directory(directory: str) -> None:
 
 
 def exclusive_files(metadata: CheckpointMetadata) -> Iterator[FileState]:
-    """Yield the files of a checkpoint that no other checkpoint refers to."""
+    """Yield the files that later checkpoints cannot share: all except files of keyed state."""
     for operator in metadata.operators:
         if isinstance(operator.coordinator, FileState):
             yield operator.coordinator

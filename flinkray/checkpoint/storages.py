@@ -15,12 +15,13 @@ _schemes: dict[str, Callable[[str], StateFiles]] = {}
 
 
 def register_state_files(scheme: str, opener: Callable[[str], StateFiles]) -> None:
-    """Let :func:`files_at`, in this process, call *opener* with each URI of *scheme*."""
+    """Register a storage for a URI scheme in this process.
+    :func:`files_at` calls *opener* with each URI of *scheme*."""
     _schemes[scheme] = opener
 
 
 def files_at(location: str) -> StateFiles:
-    """Return the storage of a location. A storage of pyarrow is opened once per process.
+    """Return the storage that contains a location. A storage of pyarrow is opened once per process.
     Raises CheckpointStorageError."""
     if locations.is_local(location):
         return _LOCAL
