@@ -1,4 +1,4 @@
-"""The state in checkpoints and savepoints, without running their job: reading and writing.
+"""Reads and writes the state in checkpoints and savepoints, without running their job.
 
 >>> savepoint = SavepointReader("/savepoints/savepoint-1a2b3c-0d4e5f607182")
 >>> savepoint.keyed_state("tally", "totals")  # an Arrow table of keys and values

@@ -26,19 +26,18 @@ from flinkray.state.snapshots import TableSnapshot, collected
 
 
 class StateNotFoundError(FlinkRayError):
-    """A checkpoint has no such operator or state; the text names the existing ones."""
+    """A checkpoint lacks the requested operator or state; the text names the existing ones."""
 
 
 class KeyedEntry(NamedTuple):
-    """The contents of one key in one namespace."""
+    """What one state stores for one key, or for one key in one window."""
 
     key: Any
     namespace: Any
-    """The window, in state of windows; None otherwise."""
+    """The window if the state belongs to windows; None otherwise."""
     value: Any
-    """The value. A list in list state, a dict in map state, the accumulator in aggregating
-    state.
-    """
+    """The value; a list in list state, a dict in map state, the accumulator in aggregating
+    state."""
 
 
 class StoredTimer(NamedTuple):
@@ -78,7 +77,7 @@ class SavepointReader:
     # --- keyed state ------------------------------------------------------------------------------
 
     def keyed_states(self, operator: str) -> dict[str, str]:
-        """Return the names of an operator's keyed states, with the kind of each."""
+        """Return the kind of each keyed state of an operator, by the state's name."""
         found: dict[str, str] = {}
         for handle in self._keyed_handles(self._operator(operator)):
             for part in handle.parts:
@@ -108,12 +107,10 @@ class SavepointReader:
             yield from _entries_of(state, tables)
 
     def keyed_state(self, operator: str, state: str) -> pa.Table:
-        """Read a keyed state as a table.
+        """Return a keyed state as a table with the columns ``key``, ``namespace`` and ``value``.
 
-        It has the columns ``key``, ``namespace`` (in state of windows) and ``value``.
-
-        Lists are lists, and maps are lists of ``key`` and ``value``. Dataclasses and named tuples
-        are structs.
+        ``namespace`` exists only if the state belongs to windows. Maps become lists of ``key`` and
+        ``value``; dataclasses and named tuples become structs.
 
         Raises:
             StateNotFoundError: as :meth:`keyed_entries`.
@@ -128,7 +125,7 @@ class SavepointReader:
         return pa.table(columns)
 
     def timers(self, operator: str) -> dict[str, list[StoredTimer]]:
-        """Return the timers of an operator, sorted by time, for each of its queues.
+        """Return the timers of an operator, sorted by time, by the name of their queue.
 
         The queues are ``event-time`` and ``processing-time``.
         """
@@ -145,9 +142,9 @@ class SavepointReader:
     # --- operator state ---------------------------------------------------------------------------
 
     def operator_states(self, operator: str) -> dict[str, str]:
-        """Return the names of an operator's non-keyed states.
+        """Return the kind of each non-keyed state of an operator, by the state's name.
 
-        Each has its kind: list, union or broadcast.
+        The kinds are ``list``, ``union`` and ``broadcast``.
         """
         return {
             named.name: named.mode.value
@@ -157,7 +154,7 @@ class SavepointReader:
         }
 
     def list_state(self, operator: str, state: str) -> list[Any]:
-        """Return the elements of a list or union state, of all subtasks.
+        """Return the elements that all subtasks have in a list or union state.
 
         Raises:
             StateNotFoundError: the operator or the state does not exist.
@@ -181,7 +178,7 @@ class SavepointReader:
     def _elements(
         self, operator: str, state: str, kinds: tuple[str, ...]
     ) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield the elements of an operator state, one list for each subtask."""
+        """Yield the elements of an operator state, one list for each handle of a subtask."""
         found = self._operator(operator)
         names = {n: kind for n, kind in self.operator_states(operator).items() if kind in kinds}
         if state not in names:
@@ -216,7 +213,8 @@ class SavepointReader:
 
 
 def _entries_of(name: str, tables: list[TableSnapshot]) -> Iterator[KeyedEntry]:
-    """Yield the entries of a state of one subtask, from a whole snapshot and later changes."""
+    """Yield the present entries of a state of one subtask.
+    *tables*: a whole snapshot, and the snapshots of changes after it."""
     entries: dict[Any, KeyedEntry] = {}
     for table in tables:
         serializer = StateSerializer.as_stored(name, table.serializer)
@@ -246,7 +244,7 @@ def _places(keys: list[Any], namespaces: list[Any] | None) -> Iterable[_Place]:
 
 
 def _without_times(kind: str, contents: Any) -> Any:
-    """Remove the times: each stored value comes with the time of its last renewal."""
+    """Return contents without the renewal times that are stored if values have a time to live."""
     if kind == "list":
         return [value for value, _ in contents]
     if kind == "map":
@@ -268,8 +266,8 @@ def _no_state(
 
 def _column(values: Iterable[Any]) -> pa.Array:
     """Return the values as an Arrow array.
-    Raises pyarrow.ArrowInvalid if Arrow has no such column, or would mix up values of different
-    types."""
+    Raises pyarrow.ArrowInvalid if no Arrow type can hold the values, or if Arrow would convert
+    values of different types silently."""
     plain = list(map(_plain, values))
     _check_kinds(plain)
     try:
@@ -279,9 +277,9 @@ def _column(values: Iterable[Any]) -> pa.Array:
 
 
 def _check_kinds(values: list[Any]) -> None:
-    """Refuse mixtures that Arrow would convert silently.
+    """Raise pyarrow.ArrowInvalid if Arrow would convert values silently.
 
-    These are texts with bytes, dates with times, and tuples of different lengths.
+    Arrow does so for texts with bytes, dates with times, and tuples of different lengths.
     """
     kinds = {_kind(value) for value in values if isinstance(value, _MIXED)}
     for alike in _ALIKE:
@@ -314,7 +312,7 @@ def _kind(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to a form that Arrow accepts."""
+    """Convert a value to a form that Arrow accepts, such as a dataclass to a dict."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -63,12 +63,12 @@ class _Operator:
     def __init__(self) -> None:
         self.keys: Keys | None = None
         self.keyed: HeapKeyedStateBackend | None = None
-        """The keyed state of the operator; None if there is none."""
+        """Keyed state of the operator. None: no keyed state was added."""
         self.operator = OperatorStateBackend()
 
 
 class SavepointWriter:
-    """A new savepoint. Its state is in memory until it is written.
+    """Builds a new savepoint, whose state is in memory until :meth:`write`.
 
     Args:
         max_parallelism: number of key groups of the operators; the job that starts from the
@@ -90,7 +90,7 @@ class SavepointWriter:
         entries: pa.Table | Iterable[tuple[Any, Any]],
         key_type: TypeInformation | None = None,
     ) -> SavepointWriter:
-        """Add keyed state (value, list or map state) to the operator with that uid.
+        """Add keyed state (value, list or map state) to the operator with the given uid.
 
         Args:
             entries: pairs of a key and its contents (a value, a list or a dictionary), or a table
@@ -98,7 +98,6 @@ class SavepointWriter:
                 :meth:`SavepointReader.keyed_entries` returns them. A table cannot hold tuples,
                 rows, sets and objects.
             key_type: the type given to ``key_by`` in the job; None if none is given there.
-
         Raises:
             BootstrapError: a key has no value, the kind of state cannot be written, a table has
                 structs, or another state of the operator has keys of another type.
@@ -269,9 +268,9 @@ def _pairs(
 
 
 def _parts_of_map(data_type: pa.DataType) -> Iterable[pa.DataType]:
-    """Return the types of a map's keys and values.
+    """Return the types of a map's keys and values, in an Arrow column of maps.
 
-    If the type is no list of such entries, return the type itself.
+    If *data_type* is not a list of structs, return *data_type* alone.
     """
     if pa.types.is_list(data_type) and pa.types.is_struct(data_type.value_type):
         return [field.type for field in data_type.value_type]
