@@ -62,7 +62,7 @@ def test_keys_get_slots_in_order_of_arrival() -> None:
     assert table.values("n").tolist() == [8, 7, 8]
 
 
-def test_arrays_grow_with_their_defaults() -> None:
+def test_new_places_of_a_grown_array_have_the_default_of_the_column() -> None:
     table = ColumnarTable()
     table.column("n", np.float64, -1.5)
     table.slots_of([0])
@@ -73,7 +73,7 @@ def test_arrays_grow_with_their_defaults() -> None:
     assert table.values("late").tolist() == [1] * 5000
 
 
-def test_a_column_has_one_type() -> None:
+def test_column_with_another_type_or_default_is_refused() -> None:
     table = ColumnarTable()
     table.column("n", np.int64)
     table.column("n", "int64")
@@ -84,7 +84,9 @@ def test_a_column_has_one_type() -> None:
 
 
 @given(st.lists(KEYS, max_size=40), st.integers(0, 127))
-def test_a_snapshot_is_divided_by_key_group(keys: list[Any], border: int) -> None:
+def test_columnar_snapshot_is_restored_by_key_groups_without_later_changes(
+    keys: list[Any], border: int
+) -> None:
     table = ColumnarTable()
     table.column("n", np.int64)
     slots = table.slots_of(keys)
@@ -109,7 +111,7 @@ def changes(table: ColumnarTable, checkpoint_id: int, since: int) -> dict[str, A
     return contents(found, "n")
 
 
-def test_increment_has_the_keys_that_came_since_its_base() -> None:
+def test_increment_has_the_keys_that_were_used_since_its_base() -> None:
     table = ColumnarTable()
     table.column("n", np.int64)
     table.slots_of(["a", "b"])
@@ -134,7 +136,7 @@ def test_number_of_remembered_captures_is_bounded() -> None:
     assert changes(table, 2001, since=1001) == {}
 
 
-def test_increment_is_restored_over_its_base() -> None:
+def test_values_of_a_restored_increment_replace_those_of_its_base() -> None:
     table = ColumnarTable()
     table.column("n", np.int64)
     slots = table.slots_of(["a", "b"])
@@ -193,7 +195,7 @@ def test_restored_key_keeps_its_value_and_type(key: Any) -> None:
 
 
 def test_widened_columns_keep_the_values_of_all_parts() -> None:
-    """Integers that are restored, and then floats; and what neither has, has its default."""
+    """The base has integers and the increment floats. A key without a value has the default."""
 
     def default(kind: Any) -> Any:
         return np.nan if kind.kind == "f" else -1
@@ -245,7 +247,7 @@ def everything(table: ColumnarTable) -> dict[tuple[int, Any], int]:
     }
 
 
-def test_namespaces_have_numbers_of_their_own_and_go_as_a_whole() -> None:
+def test_each_namespace_has_its_own_numbers_and_is_removed_as_a_whole() -> None:
     table = namespaced()
     add(table, 1, a=1, b=2)
     add(table, 2, b=4, c=8)
@@ -274,7 +276,7 @@ def test_increment_has_removed_and_readded_keys() -> None:
     assert everything(namespaced(*parts)) == everything(table)
 
 
-def test_captures_between_do_not_matter() -> None:
+def test_increment_is_complete_although_other_captures_came_since_its_base() -> None:
     table = namespaced()
     add(table, 1, a=1)
     add(table, 2, a=2)
@@ -292,7 +294,7 @@ def test_captures_between_do_not_matter() -> None:
     assert table.capture(5, since=1).whole, "it was forgotten"
 
 
-def test_keys_that_are_in_no_namespace_are_forgotten() -> None:
+def test_keys_that_are_left_in_no_namespace_are_removed() -> None:
     table = namespaced()
     add(table, 1, **{f"key {number}": number for number in range(6000)})
     add(table, 2, **{"key 5000": 1, "another": 2})
@@ -320,7 +322,7 @@ def test_columnar_table_is_restored_only_as_its_own_kind() -> None:
         ColumnarTable().restore(restored([snapshot], namespaced=True), GROUP_OF)
 
 
-def test_a_table_that_is_cleared_is_empty_after_its_changes() -> None:
+def test_increment_of_a_cleared_table_has_only_keys_added_since() -> None:
     table = ColumnarTable()
     table.column("n", np.int64, 7)
     table.slots_of(["a", "b"])

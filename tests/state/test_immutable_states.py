@@ -47,7 +47,9 @@ CHANGES: list[tuple[str, Callable[[Any], Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "change"), CHANGES)
-def test_answers_cannot_be_changed(kind: str, change: Callable[[Any], Any]) -> None:
+def test_change_of_a_queried_state_is_refused_as_read_only(
+    kind: str, change: Callable[[Any], Any]
+) -> None:
     state = immutable_state(kind, CONTENTS[kind], None)
     with pytest.raises(ReadOnlyStateError, match="read-only"):
         change(state)
@@ -85,13 +87,13 @@ def test_immutable_map_state_answers_all_reads() -> None:
     assert immutable_state("map", {}, None).is_empty()
 
 
-def test_the_result_of_an_aggregate_comes_from_the_readers_function() -> None:
+def test_queried_aggregate_is_computed_by_the_function_of_the_reader() -> None:
     descriptor: StateDescriptor = AggregatingStateDescriptor("mean", Mean())
     state = immutable_state("aggregating", [6, 2], descriptor)
     assert (state.get(), state.get()) == (3.0, 3.0)
     assert immutable_state("aggregating", [6, 2], None).get() == [6, 2]
 
 
-def test_reducing_state_gives_what_is_stored() -> None:
+def test_queried_reducing_state_returns_the_stored_value() -> None:
     descriptor: StateDescriptor = ReducingStateDescriptor("sum", lambda one, other: one + other)
     assert immutable_state("reducing", 5, descriptor).get() == 5

@@ -217,8 +217,8 @@ ROWS = "20" + b"flinkray.streaming.records.row".hex() + "00"
         ),
     ],
 )
-def test_key_encodings_are_stable(key: Any, encoding: str) -> None:
-    """Savepoints have them, and a key's group is known by them."""
+def test_encodings_of_keys_never_change(key: Any, encoding: str) -> None:
+    """Savepoints contain these encodings, and the key group of a key is computed from them."""
     assert encode_key(key).hex() == encoding
 
 
@@ -268,7 +268,7 @@ def test_encodings_are_equal_when_keys_are(one: Any, other: Any) -> None:
         st.tuples(st.binary(), st.integers()),
     ],
 )
-def test_encodings_sort_as_keys_do(values: st.SearchStrategy[Any]) -> None:
+def test_encodings_have_the_same_order_as_their_keys(values: st.SearchStrategy[Any]) -> None:
     @given(values, values)
     def check(one: Any, other: Any) -> None:
         assert (encode_key(one) < encode_key(other)) == (one < other)
@@ -277,7 +277,7 @@ def test_encodings_sort_as_keys_do(values: st.SearchStrategy[Any]) -> None:
 
 
 @given(st.binary(max_size=20))
-def test_bytes_that_are_no_encoded_key_are_refused(data: bytes) -> None:
+def test_arbitrary_bytes_decode_to_a_key_or_raise_value_error(data: bytes) -> None:
     try:
         key = decode_key(data)
     except ValueError:
@@ -344,7 +344,7 @@ def test_value_that_cannot_be_a_key_is_refused_by_its_type(key: Any, reason: str
         encode_key(key)
 
 
-def test_invalid_part_of_a_key_is_named_with_its_key() -> None:
+def test_error_about_an_invalid_part_of_a_key_names_the_type_of_the_key() -> None:
     with pytest.raises(UnsupportedKeyError, match=r"Point .*: of what is in it, a bui"):
         encode_key(Point(1, [2]))
 
@@ -384,7 +384,9 @@ class Marked(Point):
         (range(0, 3, 2), range(0, 4, 2)),
     ],
 )
-def test_equal_keys_of_other_parts_are_found(one: Any, other: Any) -> None:
+def test_key_that_equals_an_earlier_key_with_different_parts_is_refused(
+    one: Any, other: Any
+) -> None:
     assert one == other
     checks = EqualityChecks(10)
     assert checks.has_to_look_at(one)
@@ -398,7 +400,7 @@ def test_keys_without_custom_equality_need_no_check(key: Any) -> None:
     assert not EqualityChecks(10).has_to_look_at(key)
 
 
-def test_an_equality_about_more_than_the_fields_that_count_is_kept() -> None:
+def test_fields_used_by_a_custom_equality_are_encoded_although_not_compared() -> None:
     assert encode_key(Marked(1, 2, "one")) != encode_key(Marked(1, 2, "other"))
 
 
@@ -420,7 +422,7 @@ def test_self_containing_key_is_refused() -> None:
         (pa.scalar(10**18, pa.timestamp("s")), "out of the range"),
     ],
 )
-def test_key_that_state_could_not_find_again_is_refused(value: Any, reason: str) -> None:
+def test_key_that_state_cannot_find_after_storing_is_refused(value: Any, reason: str) -> None:
     with pytest.raises(UnsupportedKeyError, match=reason):
         as_key(value)
 
@@ -434,7 +436,7 @@ def test_too_deeply_nested_key_is_refused_at_its_selection() -> None:
 
 
 @given(KEYS)
-def test_kept_key_equals_the_original_and_is_found_after_pickling(key: Any) -> None:
+def test_stored_copy_of_a_key_equals_the_original_and_is_found_after_pickling(key: Any) -> None:
     kept = as_key(key)
     assert encode_key(kept) == encode_key(key)
     assert {kept: 1}[as_key(pickle.loads(pickle.dumps(key)))] == 1

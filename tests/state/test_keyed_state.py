@@ -58,7 +58,7 @@ def test_unset_or_cleared_value_state_has_its_default(
     assert backend.state(ValueStateDescriptor("w")).value() is None
 
 
-def test_default_that_is_changed_in_place_stays_the_next_readers_default(
+def test_changing_a_read_default_in_place_does_not_change_the_default(
     backend: KeyedStateBackend,
 ) -> None:
     state = backend.state(ValueStateDescriptor("v", default_value=[]))
@@ -75,7 +75,7 @@ def test_updating_a_value_with_none_clears_it(backend: KeyedStateBackend) -> Non
     assert backend.number_of_entries("v") == 0
 
 
-def test_list_is_empty_not_none_and_takes_no_none(backend: KeyedStateBackend) -> None:
+def test_unset_list_state_is_empty_and_refuses_none(backend: KeyedStateBackend) -> None:
     """KS-03"""
     state = backend.state(ListStateDescriptor("l"))
     assert list(state.get()) == []
@@ -100,7 +100,7 @@ def test_list_is_empty_not_none_and_takes_no_none(backend: KeyedStateBackend) ->
     assert backend.number_of_entries("l") == 0
 
 
-def test_lists_of_keys_are_apart(backend: KeyedStateBackend) -> None:
+def test_each_key_has_its_own_list(backend: KeyedStateBackend) -> None:
     """KS-03"""
     state = backend.state(ListStateDescriptor("l"))
     for key, value in (("a", 1), ("b", 2), ("a", 3)):
@@ -140,7 +140,7 @@ def test_reducing_and_aggregating_state_are_none_while_empty(
 
 
 def test_adding_none_to_aggregating_state_empties_it(backend: KeyedStateBackend) -> None:
-    """As in PyFlink, and as of reducing state."""
+    """As in PyFlink, and as reducing state does."""
     aggregating = backend.state(AggregatingStateDescriptor("a", Mean()))
     aggregating.add(4)
     aggregating.add(None)
@@ -149,7 +149,7 @@ def test_adding_none_to_aggregating_state_empties_it(backend: KeyedStateBackend)
     assert aggregating.get() == 6.0
 
 
-def test_merged_namespaces_are_combined(backend: KeyedStateBackend) -> None:
+def test_merging_namespaces_combines_their_state(backend: KeyedStateBackend) -> None:
     """KS-04"""
     namespace = KeyContext()
     descriptors = [
@@ -171,7 +171,7 @@ def test_merged_namespaces_are_combined(backend: KeyedStateBackend) -> None:
     assert [states[0].get(), states[1].get(), states[2].get()] == [[], None, None]
 
 
-def test_map_is_never_none_and_knows_when_it_is_empty(backend: KeyedStateBackend) -> None:
+def test_is_empty_of_map_state_follows_every_put_and_remove(backend: KeyedStateBackend) -> None:
     """KS-05"""
     state = backend.state(MapStateDescriptor("m"))
     assert list(state.items()) == []
@@ -186,8 +186,8 @@ def test_map_is_never_none_and_knows_when_it_is_empty(backend: KeyedStateBackend
     assert backend.number_of_entries("m") == 0
 
 
-def test_map_can_be_changed_during_iteration(backend: KeyedStateBackend) -> None:
-    """KS-05: an iterator removes what it returned last, once."""
+def test_map_iterator_removes_the_entry_that_it_returned_last(backend: KeyedStateBackend) -> None:
+    """KS-05"""
     state = backend.state(MapStateDescriptor("m"))
     state.put_all({"a": 1, "b": 2, "c": 3})
     entries = state.items()
@@ -207,14 +207,16 @@ def test_map_can_be_changed_during_iteration(backend: KeyedStateBackend) -> None
     assert (list(state), list(state.keys()), list(state.values())) == (["z"], ["z"], [26])
 
 
-def test_one_name_is_one_kind_of_state(backend: KeyedStateBackend) -> None:
+def test_state_name_used_for_another_kind_of_state_is_refused(backend: KeyedStateBackend) -> None:
     backend.state(ValueStateDescriptor("s"))
     with pytest.raises(StateError, match="'s' is value state here and is asked for as list state"):
         backend.state(ListStateDescriptor("s"))
 
 
-def test_snapshots_hold_their_own_moment(backend: KeyedStateBackend) -> None:
-    """KS-06: what changes later is in no earlier snapshot; what is changed in place is in none."""
+def test_snapshot_has_the_values_of_its_moment_without_in_place_changes(
+    backend: KeyedStateBackend,
+) -> None:
+    """KS-06"""
     state = backend.state(ValueStateDescriptor("v"))
     shared = [1]
     state.update(shared)
@@ -232,7 +234,7 @@ def test_snapshots_hold_their_own_moment(backend: KeyedStateBackend) -> None:
         assert restored.state(ValueStateDescriptor("v")).value() == expected
 
 
-def test_restored_subtask_has_the_keys_of_its_key_groups_only() -> None:
+def test_restored_subtask_has_only_the_keys_of_its_key_groups() -> None:
     backend = make_backend()
     state = backend.state(ValueStateDescriptor("v"))
     for key in range(100):

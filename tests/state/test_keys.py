@@ -47,7 +47,7 @@ APPENDIX = [
 
 
 @pytest.mark.parametrize(("key", "group"), APPENDIX)
-def test_key_goes_to_the_group_that_flink_computes(key: object, group: int) -> None:
+def test_key_is_assigned_to_the_same_key_group_as_in_flink(key: object, group: int) -> None:
     assert key_group_of(key, 128) == group
     assert KeyGroupAssigner(128)(key) == group
 
@@ -63,7 +63,7 @@ def test_key_goes_to_the_group_that_flink_computes(key: object, group: int) -> N
         ("STRING", "hello", 99162322, 35),
     ],
 )
-def test_key_of_a_declared_type_goes_to_the_key_group_of_flink(
+def test_key_of_a_declared_type_is_assigned_to_the_key_group_of_flink(
     name: str, key: object, hashed: int, group: int
 ) -> None:
     kind = KEY_KINDS[name]
@@ -85,21 +85,21 @@ def test_key_that_is_not_of_the_declared_type_is_refused(name: str, key: object)
         KEY_KINDS[name].value_of(key)
 
 
-def test_hash_codes_of_floats_are_javas() -> None:
+def test_hash_codes_of_floats_equal_those_of_java() -> None:
     assert hash_double(1.5) == 1073217536  # Double.valueOf(1.5).hashCode()
     assert hash_double(-0.0) == hash_double(0.0) == 0
     assert hash_float(1.5) == 1069547520  # Float.floatToIntBits(1.5f)
     assert hash_float(math.nan) == 0x7FC00000
 
 
-def test_hash_codes_are_javas() -> None:
+def test_hash_codes_of_texts_and_integers_equal_those_of_java() -> None:
     assert hash_text("hello") == 99162322
     assert hash_text("中文") == 646394
     assert hash_long(10_000_000_000) == 1410065410
     assert murmur(-1) == 1982413648  # of a Java int; a Python int is a long
 
 
-def test_columns_and_values_agree() -> None:
+def test_key_groups_of_a_column_equal_those_of_its_values() -> None:
     for values in ([0, 1, -1, 42, 10**10, -(2**62)], ["a", "hello", "中文", ""], [1.5, -0.0, 0.0]):
         expected = [key_group_of(value, 128) for value in values]
         assert key_groups_of_array(pa.array(values), 128).tolist() == expected
@@ -153,7 +153,7 @@ class Point:
     y: str
 
 
-def test_structured_keys_hash_by_their_parts() -> None:
+def test_equal_keys_of_different_types_have_equal_hashes() -> None:
     assert stable_hash((1, "a")) == stable_hash((True, "a")) != stable_hash(Point(1, "a"))
     assert stable_hash(Point(1, "a")) == stable_hash(Point(1.0, "a"))  # type: ignore[arg-type]
     assert stable_hash(1) == stable_hash(1.0) == stable_hash(True) == stable_hash(np.float32(1))
@@ -183,7 +183,7 @@ def test_mutable_key_is_kept_as_a_copy() -> None:
     assert kept == Open(1)
 
 
-def test_a_key_within_a_key_is_kept_as_a_copy_too() -> None:
+def test_mutable_key_inside_another_key_is_copied() -> None:
     inner = Open(1)
     for key in (Noted(inner, []), (inner, 2), Row(inner, 2)):
         kept = own_key(key)
@@ -205,8 +205,8 @@ def test_immutable_key_is_not_copied() -> None:
         assert own_key(key) is key
 
 
-def test_hash_is_the_same_in_another_process() -> None:
-    """Python's own hash of text is not."""
+def test_stable_hash_is_equal_in_another_process() -> None:
+    """Python's own hash of a text differs between processes."""
     key = ("hello", 3, (b"x", 2.5), frozenset({"p", "q"}), None)
     program = f"from flinkray.state.keys import stable_hash; print(stable_hash({key!r}))"
     done = subprocess.run(
@@ -247,7 +247,7 @@ texts = st.one_of(st.text(max_size=40), st.text(st.characters(max_codepoint=127)
 
 
 @given(st.lists(texts, min_size=40, max_size=80), st.integers(0, 5))
-def test_texts_of_a_column_have_the_hashes_that_each_has(values: list[str], cut: int) -> None:
+def test_hashes_of_a_text_column_equal_those_of_its_texts(values: list[str], cut: int) -> None:
     expected = [hash_text(value) for value in values]
     for kind in (pa.string(), pa.large_string()):
         column = pa.array(values, kind)
@@ -256,7 +256,7 @@ def test_texts_of_a_column_have_the_hashes_that_each_has(values: list[str], cut:
         assert hash_array(pa.array(["", *values], kind)).tolist() == [0, *expected]
 
 
-def test_ascii_texts_of_many_lengths_are_hashed_together() -> None:
+def test_ascii_texts_of_many_lengths_are_hashed_as_a_whole_column() -> None:
     values = ["x" * (number % 50) + str(number) for number in range(2_000)]
     hashed = _hash_texts(pa.array(values))
     assert hashed is not None
@@ -266,7 +266,7 @@ def test_ascii_texts_of_many_lengths_are_hashed_together() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 12, 40])
-def test_ascii_texts_of_one_length_are_hashed_in_rows(
+def test_ascii_texts_of_equal_length_are_hashed_in_portions(
     length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flinkray.state.keys._PORTION", 100)

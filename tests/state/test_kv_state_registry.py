@@ -98,7 +98,9 @@ def registry() -> KvStateRegistry:
     return KvStateRegistry()
 
 
-def test_queryable_state_is_registered_at_its_first_use(registry: KvStateRegistry) -> None:
+def test_queryable_state_is_registered_at_first_use_and_unregistered_once(
+    registry: KvStateRegistry,
+) -> None:
     heard = Heard()
     registry.register_listener(JOB, heard)
     task = Task(registry, hash_of=KEY_KINDS["INT"].hash_of)
@@ -138,7 +140,7 @@ def test_a_state_is_queryable_under_one_name() -> None:
         ValueStateDescriptor("w").set_queryable("")
 
 
-def test_listeners_hear_of_their_job_only(registry: KvStateRegistry) -> None:
+def test_listener_is_notified_only_about_its_own_job(registry: KvStateRegistry) -> None:
     """QS-07."""
     mine, other = Heard(), Heard()
     registry.register_listener(JOB, mine)
@@ -154,7 +156,7 @@ def test_listeners_hear_of_their_job_only(registry: KvStateRegistry) -> None:
     assert other.unregistered == []
 
 
-def test_listener_to_all_jobs_replaces_listeners_of_single_jobs(
+def test_listener_for_all_jobs_replaces_listeners_for_single_jobs(
     registry: KvStateRegistry,
 ) -> None:
     """QS-07."""
@@ -167,7 +169,7 @@ def test_listener_to_all_jobs_replaces_listeners_of_single_jobs(
     assert mine.registered == []
 
 
-def test_each_thread_has_a_serializer_of_its_own_until_the_state_is_gone(
+def test_each_thread_has_its_own_serializer_until_the_state_is_unregistered(
     registry: KvStateRegistry,
 ) -> None:
     """QS-08."""
@@ -214,7 +216,7 @@ def test_unregistered_state_cannot_be_read(registry: KvStateRegistry) -> None:
 
 
 def test_unregistering_a_state_waits_for_its_readers(registry: KvStateRegistry) -> None:
-    """A backend may free its memory, or close its files, when that returns."""
+    """The backend may free its memory or close its files as soon as unregister_all returns."""
     task = Task(registry)
     task.state(value())
     entry = entry_of(registry, task)
@@ -243,7 +245,7 @@ def test_unregistering_a_state_waits_for_its_readers(registry: KvStateRegistry) 
     assert order == ["read", "gone"]
 
 
-def test_state_of_windows_is_read_with_its_namespace(registry: KvStateRegistry) -> None:
+def test_query_of_window_state_without_a_namespace_is_refused(registry: KvStateRegistry) -> None:
     task = Task(registry)
     state = task.state(value(), context := KeyContext())
     context.key = ("a", "window")
@@ -255,7 +257,9 @@ def test_state_of_windows_is_read_with_its_namespace(registry: KvStateRegistry) 
         entry.read(["a"])
 
 
-def test_state_without_windows_has_no_namespace(registry: KvStateRegistry) -> None:
+def test_query_with_a_namespace_of_state_without_windows_is_refused(
+    registry: KvStateRegistry,
+) -> None:
     task = Task(registry)
     task.state(value())
     with pytest.raises(MalformedKvStateError, match="is queried with a namespace"):

@@ -60,7 +60,7 @@ def test_keys_that_are_cut_short_or_too_long_are_refused(namespace: Any) -> None
 
 
 @given(st.binary(max_size=40))
-def test_any_other_bytes_are_refused(data: bytes) -> None:
+def test_random_bytes_are_refused_as_keys_and_namespace(data: bytes) -> None:
     """QS-13."""
     with pytest.raises((MalformedKvStateError, StateMigrationError)):
         deserialize_keys_and_namespace(data)
@@ -88,7 +88,7 @@ def test_answers_that_are_cut_short_or_too_long_are_refused() -> None:
             serializer.deserialize_one(serializer.serialize([contents, contents]))
 
 
-def test_no_bytes_are_an_empty_list_or_map() -> None:
+def test_empty_bytes_are_read_as_an_empty_list_or_map() -> None:
     """QS-13."""
     assert KvStateSerializer(LIST).deserialize_one(b"") == []
     assert KvStateSerializer(MAP).deserialize_one(b"") == {}
@@ -102,14 +102,14 @@ def test_unstorable_value_cannot_be_sent() -> None:
         KvStateSerializer(None).serialize([(n for n in range(3))])
 
 
-def test_a_reader_that_declares_another_type_is_refused() -> None:
+def test_query_with_another_declared_type_is_refused() -> None:
     stored = KvStateSerializer(ValueStateDescriptor("v", Types.LONG())).serialize([1])
     reader = KvStateSerializer(ValueStateDescriptor("v", Types.STRING()))
     with pytest.raises(StateMigrationError, match="stored as Long and is asked for as String"):
         reader.deserialize(stored)
 
 
-def test_a_reader_may_know_other_fields_of_a_row() -> None:
+def test_query_may_declare_other_fields_of_a_row() -> None:
     def declared(*names: str) -> StateDescriptor:
         types = [Types.LONG()] * len(names)
         return ValueStateDescriptor("row", Types.ROW_NAMED(list(names), types))
@@ -118,14 +118,14 @@ def test_a_reader_may_know_other_fields_of_a_row() -> None:
     assert KvStateSerializer(declared("b", "c")).deserialize(stored) == [Row(b=2, c=None)]
 
 
-def test_time_to_live_does_not_show_in_answers() -> None:
+def test_answer_from_expiring_state_contains_the_plain_value() -> None:
     expiring: StateDescriptor = ValueStateDescriptor("v", Types.LONG())
     expiring.enable_time_to_live(StateTtlConfig.new_builder(10).build())
     stored = KvStateSerializer(expiring).serialize([1])
     assert KvStateSerializer(ValueStateDescriptor("v", Types.LONG())).deserialize(stored) == [1]
 
 
-def test_a_copy_shares_nothing_that_is_written_to() -> None:
+def test_copied_serializer_has_its_own_writer() -> None:
     """QS-08."""
     serializer = KvStateSerializer(LIST)
     copied = serializer.copy()
@@ -139,8 +139,8 @@ def test_namespace_that_cannot_be_hashed_is_refused(namespace: Any) -> None:
         deserialize_keys_and_namespace(serialize_keys_and_namespace(["k"], namespace))
 
 
-def test_number_that_is_damaged_is_refused() -> None:
-    """Of the decimal 1.2 there is left what is no number."""
+def test_damaged_decimal_in_a_queried_key_is_refused() -> None:
+    """The text of the decimal 1.2 is cut so that it is no number."""
     decimal = b"\x92\x92\x90\x93\x02\xa7Decimal\x92\x00\x91\xa31.\x13\x92\x90\x92\x00\x90"
     with pytest.raises(MalformedKvStateError, match="no keys with a namespace"):
         deserialize_keys_and_namespace(decimal)

@@ -125,7 +125,7 @@ def call(name: str, key: Callable[[], Any] | None, state: Any) -> Any:
 
 @pytest.mark.parametrize("is_expiring", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_all_backends_have_the_same_entries(seed: int, is_expiring: bool) -> None:
+def test_map_state_has_equal_entries_in_all_backends(seed: int, is_expiring: bool) -> None:
     rng = random.Random(seed)
     twins = Twins(heap, disk, forgetful, is_expiring=is_expiring)
     for step in range(250):
@@ -163,7 +163,7 @@ def test_invalid_map_key_is_refused() -> None:
 
 
 @on_every_backend
-def test_nan_and_times_of_numpy_are_found_again() -> None:
+def test_nan_and_numpy_times_are_found_as_keys_of_map_state() -> None:
     backend = make_backend()
     backend.context.key = "a"
     state: Any = backend.state(descriptor(False))
@@ -178,7 +178,7 @@ def test_nan_and_times_of_numpy_are_found_again() -> None:
 
 @on_every_backend
 @pytest.mark.parametrize("is_expiring", [False, True])
-def test_a_key_that_was_given_may_be_changed(is_expiring: bool) -> None:
+def test_changing_a_key_returned_by_map_state_does_not_change_the_state(is_expiring: bool) -> None:
     backend = make_backend(now=now)
     backend.context.key = "a"
     state: Any = backend.state(descriptor(is_expiring))

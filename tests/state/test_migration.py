@@ -93,7 +93,7 @@ class Defaults:
         self.values: list[int] = []
 
 
-def test_defaults_that_can_be_changed_are_each_values_own(define: Define) -> None:
+def test_each_migrated_value_has_its_own_copy_of_a_mutable_default(define: Define) -> None:
     was = define(("a", int))
     snapshot = stored("k", [was(1), was(2)])
     define(("a", int), ("b", Defaults, Defaults()))
@@ -102,8 +102,8 @@ def test_defaults_that_can_be_changed_are_each_values_own(define: Define) -> Non
     assert other.b.values == []
 
 
-def test_keys_written_outside_the_backend_are_found(define: Define) -> None:
-    """NaN is one key, though no dictionary knows that."""
+def test_nan_key_written_outside_the_backend_is_found(define: Define) -> None:
+    """NaN is one key of state, although NaN is not equal to itself in a dict."""
     writer = StateSerializer(ValueStateDescriptor("state")).writer()
     payload = writer.write(([float("nan")], None), [5], ([], None))
     group = key_group_of(float("nan"), 128)
@@ -112,7 +112,7 @@ def test_keys_written_outside_the_backend_are_found(define: Define) -> None:
     assert restored(snapshot, as_key(float("nan"))) == 5
 
 
-def test_unchanged_classes_are_read_as_they_are(define: Define) -> None:
+def test_values_of_unchanged_classes_are_read_without_migration(define: Define) -> None:
     """OS-09: as is."""
     kind = define(("a", int), frozen=True)
     assert restored(stored(kind(1), kind(2)), kind(1)) == kind(2)
@@ -209,7 +209,7 @@ def of(type_info: Any, *, expires: bool = False) -> ValueStateDescriptor[Any]:
     return descriptor
 
 
-def test_fields_of_declared_rows_come_and_go() -> None:
+def test_declared_rows_are_migrated_to_added_removed_and_reordered_fields() -> None:
     """OS-09: after migration."""
     was = of(row_type(id=Types.INT(), gone=Types.STRING(), name=Types.STRING()))
     snapshot = stored("k", Row(id=1, gone="x", name="Ada"), was)
@@ -229,8 +229,8 @@ def ints(*names: str) -> Any:
     return row_type(**dict.fromkeys(names, Types.INT()))
 
 
-def test_rows_of_the_same_names_are_changed_each_in_its_place() -> None:
-    """OS-09: what is declared of one is not done to the other."""
+def test_rows_with_equal_field_names_are_migrated_by_their_own_declaration() -> None:
+    """OS-09"""
     was = row_type(l=ints("a", "b"), r=ints("a", "b"), z=ints("a", "b"))
     value = Row(l=Row(a=1, b=2), r=Row(a=3, b=4), z=Row(a=5, b=6))
     now = row_type(z=ints("a", "b"), l=ints("a", "b", "c"), r=ints("b"))
@@ -240,7 +240,7 @@ def test_rows_of_the_same_names_are_changed_each_in_its_place() -> None:
     )
 
 
-def test_rows_in_rows_of_the_same_names_are_told_apart() -> None:
+def test_inner_and_outer_rows_with_equal_field_names_are_migrated_separately() -> None:
     """OS-09"""
     was = row_type(a=Types.INT(), b=ints("a", "b"))
     value = Row(a=1, b=Row(a=5, b=6))
@@ -272,7 +272,7 @@ def test_positional_rows_are_migrated_by_their_declared_order() -> None:
     assert restored(others, "k", of(ints("y", "x"))) == Row(1, 2, 3)
 
 
-def test_fields_that_get_names_are_known_by_their_position() -> None:
+def test_unnamed_row_fields_are_migrated_to_named_fields_by_position() -> None:
     """OS-09"""
     unnamed = Types.ROW([Types.INT(), Types.STRING()])
     named = row_type(x=Types.INT(), y=Types.STRING())
@@ -286,7 +286,7 @@ def test_fields_that_get_names_are_known_by_their_position() -> None:
 
 
 @pytest.mark.parametrize("expires", [False, True])
-def test_rows_in_the_keys_of_a_map_are_no_rows_of_its_values(expires: bool) -> None:
+def test_rows_in_values_of_a_map_are_migrated_and_rows_in_its_keys_are_not(expires: bool) -> None:
     """OS-09"""
     was: Any = MapStateDescriptor("state", ints("a", "b"), ints("a", "b"))
     now: Any = MapStateDescriptor("state", ints("a", "b"), ints("b", "c"))
@@ -304,7 +304,7 @@ def test_rows_in_the_keys_of_a_map_are_no_rows_of_its_values(expires: bool) -> N
 
 
 @pytest.mark.parametrize("expires", [False, True])
-def test_rows_in_lists_get_the_fields_of_today(expires: bool) -> None:
+def test_rows_in_lists_are_migrated_to_the_current_fields(expires: bool) -> None:
     """OS-09"""
     was: Any = ListStateDescriptor("state", ints("a", "b"))
     now: Any = ListStateDescriptor("state", ints("b"))
@@ -346,7 +346,7 @@ def test_undeclared_type_is_compatible_with_every_type(declared: Any) -> None:
     assert restored(stored("k", 1, of(None)), "k", of(declared)) == 1
 
 
-def test_time_to_live_that_comes_or_goes_is_refused() -> None:
+def test_restored_state_that_gains_or_loses_a_time_to_live_is_refused() -> None:
     plain, expiring = of(None), of(None, expires=True)
     for was, now in ((plain, expiring), (expiring, plain)):
         with pytest.raises(StateMigrationError, match="time to live"):
@@ -440,8 +440,8 @@ def test_operator_state_of_another_declared_type_is_refused() -> None:
     assert list(backend.list_state(typed).get()) == [1]
 
 
-def test_types_that_only_pickle_covers_are_in_the_snapshot() -> None:
-    """So that a warning can name them."""
+def test_operator_snapshot_names_types_that_only_pickle_can_store() -> None:
+    """A warning can then name these types."""
     snapshot = of_operator(lambda backend: backend.list_state(ELEMENTS).add_all([object, Element]))
     assert snapshot.states["state"].serializer.pickled == ("builtins.type",)
     another = of_operator(lambda backend: backend.list_state(ELEMENTS).add(Defaults()))
@@ -453,7 +453,7 @@ def test_types_that_only_pickle_covers_are_in_the_snapshot() -> None:
     assert pickled == ("builtins.type", f"{__name__}.Defaults")
 
 
-def test_rows_in_entries_of_broadcast_state_are_changed_each_in_its_place() -> None:
+def test_rows_in_values_of_broadcast_state_are_migrated_and_keys_are_not() -> None:
     """OS-09"""
     was: Any = MapStateDescriptor("state", ints("a", "b"), ints("a", "b"))
     now: Any = MapStateDescriptor("state", ints("a", "b"), ints("b"))
@@ -463,7 +463,7 @@ def test_rows_in_entries_of_broadcast_state_are_changed_each_in_its_place() -> N
     assert list(backend.broadcast_state(now).items()) == [(Row(a=1, b=2), Row(b=4))]
 
 
-def test_rows_in_elements_of_operator_state_get_the_fields_of_today() -> None:
+def test_rows_in_operator_state_are_migrated_to_the_current_fields() -> None:
     """OS-09"""
     was: Any = ListStateDescriptor("state", ints("a", "b"))
     now: Any = ListStateDescriptor("state", ints("b"))
@@ -473,8 +473,8 @@ def test_rows_in_elements_of_operator_state_get_the_fields_of_today() -> None:
     assert list(backend.list_state(now).get()) == [Row(b=2)]
 
 
-def test_keys_that_a_key_type_puts_elsewhere_are_refused() -> None:
-    """Whichever states and timers there are of them; where it makes no difference they are read."""
+def test_values_of_keys_that_a_new_key_type_moves_to_other_groups_are_refused() -> None:
+    """If all keys stay in their key groups, the values are read."""
     before = make_backend(now=lambda: 0)
     state = before.state(ValueStateDescriptor("state"))
     for before.context.key in range(-10, 0):
@@ -492,7 +492,7 @@ def test_keys_that_a_key_type_puts_elsewhere_are_refused() -> None:
     assert found.value() == 7
 
 
-def test_timers_of_keys_that_a_key_type_puts_elsewhere_are_refused() -> None:
+def test_timers_of_keys_that_a_new_key_type_moves_to_other_groups_are_refused() -> None:
     before = make_backend(now=lambda: 0)
     for key in range(-10, 0):
         before.timer_queue("timers").add(5, key, None)
@@ -501,8 +501,8 @@ def test_timers_of_keys_that_a_key_type_puts_elsewhere_are_refused() -> None:
         after.restore([before.snapshot()])
 
 
-def test_columns_of_keys_that_a_key_type_puts_elsewhere_are_refused() -> None:
-    """As values are; what the keys have is found where they are in the same groups."""
+def test_columns_of_keys_that_a_new_key_type_moves_to_other_groups_are_refused() -> None:
+    """If all keys stay in their key groups, the columns are read."""
     before = make_backend(now=lambda: 0)
     table = before.columns("numbers")
     table.column("n", np.int64)
@@ -526,7 +526,7 @@ def test_columns_of_keys_that_a_key_type_puts_elsewhere_are_refused() -> None:
     assert found.values("n").tolist() == [7] * len(keys)
 
 
-def test_rows_of_keys_that_a_key_type_puts_elsewhere_are_refused() -> None:
+def test_rows_of_keys_that_a_new_key_type_moves_to_other_groups_are_refused() -> None:
     columns = Columns(pa.record_batch({"k": list(range(-10, 0))}))
 
     def table_of(backend: KeyedStateBackend, key_type: TypeInformation | None) -> RowTable:

@@ -21,7 +21,7 @@ NAMES: ListStateDescriptor[str] = ListStateDescriptor("names")
 RULES: MapStateDescriptor[str, int] = MapStateDescriptor("names")
 
 
-def test_one_name_is_one_mode() -> None:
+def test_operator_state_name_used_in_another_mode_is_refused() -> None:
     """OS-02"""
     backend = OperatorStateBackend()
     backend.list_state(NAMES)
@@ -44,7 +44,7 @@ def test_backend_without_state_has_no_snapshot() -> None:
     assert OperatorStateBackend().snapshot() is None
 
 
-def test_broadcast_state_alone_survives_with_its_removals() -> None:
+def test_broadcast_state_is_restored_without_removed_entries() -> None:
     """OS-04"""
     backend = OperatorStateBackend()
     rules = backend.broadcast_state(RULES)
@@ -64,7 +64,7 @@ def test_broadcast_state_alone_survives_with_its_removals() -> None:
     assert third.broadcast_state(RULES).is_empty()
 
 
-def test_restored_names_are_there_before_access_and_order_is_kept() -> None:
+def test_restored_states_keep_their_names_and_order_before_first_use() -> None:
     """OS-05"""
     backend = OperatorStateBackend()
     backend.list_state(NAMES).add_all(["c", "a", "b"])
@@ -149,7 +149,7 @@ def test_lists_are_copied_only_while_a_capture_is_pending() -> None:
         assert backend._list(NAMES, "list").get(None) is kept
 
 
-def test_several_snapshots_are_appended() -> None:
+def test_list_states_of_several_snapshots_are_appended() -> None:
     """OS-08"""
     parts = []
     for values in (["a"], [], ["b", "c"]):
@@ -210,7 +210,7 @@ def test_reader_of_broadcast_state_cannot_change_it() -> None:
 
 
 def test_keys_of_broadcast_state_follow_the_rules_of_other_keys() -> None:
-    """NaN is one key, NumPy's times equal Python's, and what cannot be a key is refused."""
+    """NaN is one key, times of NumPy equal those of Python, and a list is refused as a key."""
     backend = OperatorStateBackend()
     state = backend.broadcast_state(MapStateDescriptor("rules"))
     day = datetime.datetime(2026, 1, 2)
@@ -232,7 +232,7 @@ def test_keys_of_broadcast_state_follow_the_rules_of_other_keys() -> None:
         state.put([1], 1)
 
 
-def test_a_key_that_broadcast_state_has_given_may_be_changed() -> None:
+def test_changing_a_key_returned_by_broadcast_state_does_not_change_the_state() -> None:
     state = OperatorStateBackend().broadcast_state(MapStateDescriptor("rules"))
     state.put(Row(1, "a"), 5)
     ((key, _),) = state.items()

@@ -147,7 +147,7 @@ class Rising:
 @on_every_backend
 @pytest.mark.parametrize("captures", [False, True])
 @pytest.mark.parametrize("how", ["aggregating", "reducing", "value"])
-def test_no_value_is_torn_or_goes_back(how: str, captures: bool) -> None:
+def test_concurrent_reader_sees_no_half_written_or_older_value(how: str, captures: bool) -> None:
     descriptors: dict[str, StateDescriptor] = {
         "aggregating": AggregatingStateDescriptor("s", Counts()),
         "reducing": ReducingStateDescriptor("s", add_in_place),
@@ -177,8 +177,8 @@ def test_no_value_is_torn_or_goes_back(how: str, captures: bool) -> None:
 
 
 @on_every_backend
-def test_windows_that_merge_are_read_whole() -> None:
-    """What a window gives away is changed in place in another one."""
+def test_concurrent_reader_sees_whole_values_while_windows_merge() -> None:
+    """The value of a merged window is changed in place in the other window."""
     backend = make_backend()
     descriptor: StateDescriptor = AggregatingStateDescriptor("s", Counts())
     context = KeyContext()
@@ -201,7 +201,7 @@ def test_windows_that_merge_are_read_whole() -> None:
 
 
 @on_every_backend
-def test_lists_are_read_whole() -> None:
+def test_concurrent_reader_sees_no_half_written_list() -> None:
     backend = make_backend()
     state, reader = published(backend, ListStateDescriptor("s"))
     backend.context.key = "k"
@@ -220,7 +220,9 @@ def test_lists_are_read_whole() -> None:
 
 @on_every_backend
 @pytest.mark.parametrize("key_type", [int, SlowKey])
-def test_map_entries_put_together_are_read_together(key_type: Callable[[int], Any]) -> None:
+def test_concurrent_reader_sees_all_or_no_entries_of_one_put_all(
+    key_type: Callable[[int], Any],
+) -> None:
     backend = make_backend()
     state, reader = published(backend, MapStateDescriptor("s"))
     backend.context.key = "k"
@@ -268,7 +270,7 @@ OPERATIONS = st.lists(
     ("ttl", "kind", "examples"),
     [(None, "heap", 100), (1000, "heap", 100), (None, "disk", 15), (1000, "disk", 15)],
 )
-def test_reads_show_what_handles_have_stored_and_stay_as_they_were(
+def test_point_read_returns_stored_value_and_later_writes_do_not_change_it(
     ttl: int | None, kind: str, examples: int
 ) -> None:
     @settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])

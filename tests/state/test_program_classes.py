@@ -130,7 +130,7 @@ def pickled(data: bytes) -> list[Any]:
 def test_values_of_an_earlier_submission_get_the_current_classes(
     first: Submission, second: Submission
 ) -> None:
-    """In whichever process they were stored: that of the program, or one of its tasks."""
+    """Whether the process of the program or one of its tasks stored them."""
     was = first.run()
     stored = [was["Color"].RED, was["Shapes.Point"](1), was["Pair"](1), was["Plain"](1)]
     encoder = ValueEncoder()
@@ -146,13 +146,15 @@ def test_values_of_an_earlier_submission_get_the_current_classes(
         assert (type(pair), pair) == (now["Pair"], now["Pair"](1))
 
 
-def test_data_of_a_function_is_sent_only_to_its_own_tasks(first: Submission) -> None:
+def test_data_of_a_function_is_not_sent_to_tasks_of_other_functions(first: Submission) -> None:
     before, after = first.code
     assert len(after) < 100_000 < 1_000_000 < len(before)
 
 
 @on_every_backend
-def test_keys_of_another_submission_are_found(first: Submission, second: Submission) -> None:
+def test_keys_stored_by_another_submission_of_the_program_are_found(
+    first: Submission, second: Submission
+) -> None:
     def states(backend: Any, key: Any) -> tuple[Any, Any]:
         backend.context.key = key
         count = backend.state(ValueStateDescriptor("count"))
@@ -172,11 +174,11 @@ def test_keys_of_another_submission_are_found(first: Submission, second: Submiss
         assert entries.get(now["Shapes.Point"](3)) is now["Color"].BLUE
 
 
-def test_values_pickled_by_value_get_the_classes_of_this_submission(
+def test_values_pickled_with_their_class_get_the_class_of_this_submission(
     unknown: Submission, second: Submission
 ) -> None:
-    """As versions before stored it, and as classes are that nothing but pickle covers.  What the
-    class was like then is not put over what it is now."""
+    """Earlier versions stored values in this way, and so do types that only pickle covers. The
+    stored class does not replace the current class."""
     now = second.run()
     method = now["Plain"].submission
     color, _, pair, plain, *_ = (read(pickled(data))[0] for data in unknown.by_value)
@@ -186,10 +188,10 @@ def test_values_pickled_by_value_get_the_classes_of_this_submission(
     assert now["Plain"].submission is method
 
 
-def test_keys_of_a_class_that_is_not_the_program_s_are_refused(
+def test_keys_of_a_local_class_are_refused_after_a_new_submission(
     unknown: Submission, second: Submission
 ) -> None:
-    """The program has two of that name."""
+    """The program has two classes with that name."""
     second.run()
     local = pickled(unknown.by_value[4])
     assert read(local)[0].a == 1
@@ -200,15 +202,15 @@ def test_keys_of_a_class_that_is_not_the_program_s_are_refused(
         read([5, "dict", [1], local, [0, [1]]])
 
 
-def test_keys_that_are_equal_whatever_their_class_is_are_read(
+def test_keys_whose_equality_ignores_their_class_are_read(
     unknown: Submission, second: Submission
 ) -> None:
     second.run()
     assert read(pickled(unknown.by_value[5]), exactly=True) == [(1,)]
 
 
-def test_objects_that_had_lost_their_slots_are_read() -> None:
-    """As they were stored by tasks before cloudpickle was helped."""
+def test_objects_stored_with_a_dict_in_place_of_slots_are_read() -> None:
+    """Tasks stored them before flinkray corrected cloudpickle for classes with slots."""
 
     class Lean:
         __slots__ = ("a",)

@@ -76,7 +76,7 @@ def is_whole(snapshot: KeyedSnapshot) -> bool:
     return snapshot.tables["values"].whole
 
 
-def test_fully_changing_table_rests_and_is_written_as_a_whole() -> None:
+def test_fully_changing_table_stops_noting_changes_and_is_written_whole() -> None:
     busy = Busy(a=0, b=0)
     busy.capture().write()
     for rest in (2, 4, 8, 16, 16):
@@ -99,7 +99,7 @@ def test_fully_changing_table_rests_and_is_written_as_a_whole() -> None:
     assert busy.notes
 
 
-def test_table_rests_for_as_long_as_most_of_it_has_changed_when_it_looks() -> None:
+def test_table_notes_changes_again_when_only_a_part_of_its_values_changes() -> None:
     busy = Busy(a=0, b=0, c=0)
     busy.rest()
     for number in range(100):
@@ -129,7 +129,7 @@ def test_table_rests_for_as_long_as_most_of_it_has_changed_when_it_looks() -> No
         (range(600, 1000), True),
     ],
 )
-def test_places_that_are_looked_at_are_from_everywhere_in_a_large_table(
+def test_places_sampled_for_changes_are_spread_over_a_large_table(
     changed: range, notes: bool
 ) -> None:
     busy = Busy(**{f"k{number}": -1000 for number in range(1000)})
@@ -140,7 +140,7 @@ def test_places_that_are_looked_at_are_from_everywhere_in_a_large_table(
     assert busy.notes is notes
 
 
-def test_table_notes_changes_after_a_rest_and_few_changes_cause_no_rest() -> None:
+def test_table_with_few_changes_notes_changes_and_writes_increments() -> None:
     busy = Busy(a=0, b=0, c=0)
     busy.rest()
     busy.capture().release()
@@ -160,7 +160,7 @@ def test_table_notes_changes_after_a_rest_and_few_changes_cause_no_rest() -> Non
     assert busy.notes  # it rests as shortly as at first
 
 
-def test_changes_since_a_capture_before_the_rest_are_everything() -> None:
+def test_increment_since_a_capture_before_the_rest_is_the_whole_table() -> None:
     busy = Busy(a=0, b=0)
     before = busy.capture().write()
     busy.put(a=1, b=1)
@@ -174,7 +174,7 @@ def test_changes_since_a_capture_before_the_rest_are_everything() -> None:
     assert busy.held(before, later) == {"a": 2, "b": 2}
 
 
-def test_table_does_not_rest_while_an_earlier_capture_waits() -> None:
+def test_table_notes_changes_while_an_earlier_capture_is_pending() -> None:
     busy = Busy(a=0, b=0)
     waiting = busy.capture()
     busy.put(a=1, b=1)
@@ -187,7 +187,7 @@ def test_table_does_not_rest_while_an_earlier_capture_waits() -> None:
     assert not busy.notes
 
 
-def test_large_table_does_not_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_above_the_size_limit_always_notes_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flinkray.state.heap_tables._MOST_AT_REST", 2)
     for places, rests in ((("a", "b"), True), (("a", "b", "c"), False)):
         busy = Busy(**dict.fromkeys(places, 0))
@@ -197,7 +197,7 @@ def test_large_table_does_not_rest(monkeypatch: pytest.MonkeyPatch) -> None:
         assert busy.notes is not rests
 
 
-def test_table_that_grows_in_its_rest_notes_changes_at_once(
+def test_table_that_grows_above_the_size_limit_notes_changes_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("flinkray.state.heap_tables._MOST_AT_REST", 2)
@@ -210,7 +210,7 @@ def test_table_that_grows_in_its_rest_notes_changes_at_once(
     assert busy.held(waiting.write()) == {"a": 0, "b": 0, "c": 0}
 
 
-def test_capture_without_an_id_ends_the_rest() -> None:
+def test_capture_without_an_id_makes_the_table_note_changes_again() -> None:
     busy = Busy(a=0, b=0)
     busy.rest()
     waiting = busy.backend.capture()
@@ -220,7 +220,7 @@ def test_capture_without_an_id_ends_the_rest() -> None:
 
 
 def test_in_place_change_in_a_rest_does_not_affect_a_pending_capture() -> None:
-    """And such a table rests no more."""
+    """After the in-place change, the table always notes its changes."""
     busy = Busy(SUMS, a=[1], b=[1])
     busy.rest()
     waiting = busy.capture()
@@ -246,7 +246,7 @@ def test_value_taken_in_a_rest_may_change_while_a_capture_is_pending() -> None:
     assert busy.held(waiting.write()) == {"a": [1], "b": [1]}
 
 
-def test_kept_methods_of_a_state_handle_still_note_changes() -> None:
+def test_update_method_that_a_program_stored_still_notes_changes() -> None:
     busy = Busy()
     kept = [busy.state.update]
 
@@ -272,7 +272,7 @@ def test_kept_methods_of_a_state_handle_still_note_changes() -> None:
         assert busy.held(*written) == expected
 
 
-def test_capture_with_only_whole_tables_has_no_base() -> None:
+def test_capture_of_only_whole_tables_needs_no_base() -> None:
     busy = Busy(a=0, b=0)
     queue = busy.backend.timer_queue("timers")
     queue.add(1, "a", None)
@@ -289,10 +289,10 @@ def test_capture_with_only_whole_tables_has_no_base() -> None:
 
 
 @pytest.mark.parametrize("columnar", [False, True])
-def test_capture_with_partly_incremental_state_has_a_base(
+def test_capture_with_partly_incremental_state_needs_its_base(
     columnar: bool,
 ) -> None:
-    """Be it that nobody has asked for it since the restore, or that it tells its changes."""
+    """The other state is either restored and unused, or noting its changes."""
 
     def ask(backend: HeapKeyedStateBackend) -> None:
         if columnar:

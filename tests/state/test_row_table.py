@@ -48,7 +48,7 @@ def everything(table: RowTable) -> list[tuple[int, dict[str, Any]]]:
     return sorted(found, key=str)
 
 
-def test_rows_are_taken_up_to_a_namespace() -> None:
+def test_take_up_to_removes_rows_up_to_a_namespace_and_keeps_later_rows() -> None:
     table = windows()
     table.append(pa.record_batch({"k": [1, 2, 3]}), np.array([5, 9, 7]))
     table.append(pa.record_batch({"k": ["x"]}), np.array([5]))
@@ -59,7 +59,7 @@ def test_rows_are_taken_up_to_a_namespace() -> None:
     assert table.take_up_to(7) == []
 
 
-def test_batches_with_any_columns_are_stored_by_key_group_in_their_order() -> None:
+def test_rows_with_different_columns_are_restored_in_order_by_key_group() -> None:
     table = windows()
     add(table, 1, *({"k": key, "v": key} for key in range(40)))
     add(table, 2, {"k": 3, "v": "text"}, {"k": 4, "v": None})
@@ -79,7 +79,7 @@ def test_batches_with_any_columns_are_stored_by_key_group_in_their_order() -> No
     assert sorted(found, key=str) == everything(table)
 
 
-def test_increment_has_new_rows_and_removals() -> None:
+def test_increment_of_a_row_table_has_new_rows_and_removals() -> None:
     table = windows()
     add(table, 1, {"k": 1}, {"k": 2})
     add(table, 2, {"k": 3})
@@ -93,7 +93,7 @@ def test_increment_has_new_rows_and_removals() -> None:
     assert (parts[-1].removed, parts[-1].groups) == (None, {})
 
 
-def test_captures_between_do_not_matter() -> None:
+def test_increment_of_rows_is_complete_although_other_captures_came_between() -> None:
     table = windows()
     add(table, 1, {"k": 1})
     add(table, 3, {"k": 3})
@@ -109,7 +109,7 @@ def test_captures_between_do_not_matter() -> None:
     assert table.capture(5, since=2).whole, "it was forgotten"
 
 
-def test_keys_outside_the_columns_keep_their_key_group() -> None:
+def test_rows_whose_keys_are_in_no_column_keep_their_key_groups() -> None:
     table = RowTable(True, None, ASSIGN)
     table.append(pa.record_batch({"v": [1, 2, 3]}), np.array([1, 2, 1]), ["a", "b", "c"])
     table.take_up_to(0)
@@ -124,7 +124,7 @@ def test_keys_outside_the_columns_keep_their_key_group() -> None:
     assert everything(again) == [(2, {"v": 2})]
 
 
-def test_a_key_group_has_the_entries_of_its_own_rows_only() -> None:
+def test_key_group_stores_only_the_dictionary_entries_of_its_own_rows() -> None:
     names = [f"a rather long text, number {number}" for number in range(1000)]
     kind = pa.dictionary(pa.int32(), pa.string(), True)
     texts = pa.array(names).dictionary_encode().cast(pa.dictionary(pa.int32(), pa.string()))
@@ -138,7 +138,7 @@ def test_a_key_group_has_the_entries_of_its_own_rows_only() -> None:
     assert everything(found) == everything(table)
 
 
-def test_rows_without_namespaces_are_put_together_and_cleared() -> None:
+def test_rows_without_namespaces_are_read_as_one_batch_and_cleared() -> None:
     table = RowTable(False, by_column)
     table.append(pa.record_batch({"k": [1, 2]}))
     parts = [table.capture(1).write(ASSIGN)]

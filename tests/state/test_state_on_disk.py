@@ -37,7 +37,7 @@ def in_another_process(program: str, *arguments: object) -> subprocess.Completed
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
 
-def test_folder_goes_when_the_task_and_its_last_capture_have_ended(tmp_path: Path) -> None:
+def test_state_folder_is_removed_after_the_task_and_its_last_capture_end(tmp_path: Path) -> None:
     backend = on_disk(tmp_path)
     assert list(tmp_path.iterdir()) == [], "nothing was kept yet"
     values = backend.value_table(VALUES)
@@ -55,7 +55,7 @@ def test_folder_goes_when_the_task_and_its_last_capture_have_ended(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_state_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_state_folder_of_a_killed_process_is_removed_by_the_next_process(tmp_path: Path) -> None:
     killed = in_another_process(
         """
         import os, signal, sys
@@ -75,7 +75,7 @@ def test_state_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path)
     mine.remove()
 
 
-def test_a_directory_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+def test_error_about_an_unwritable_directory_names_directory_and_option(tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
     values = on_disk(in_the_way / "below").value_table(VALUES)
@@ -84,7 +84,7 @@ def test_a_directory_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
 
 
 def test_full_disk_raises_one_error_that_names_the_folder(tmp_path: Path) -> None:
-    """A limit on the size of files is as good: RocksDB's write fails."""
+    """A limit on the size of files stands in for the full disk: the write of RocksDB fails."""
     failed = in_another_process(
         """
         import resource, signal, sys
@@ -108,7 +108,9 @@ def test_full_disk_raises_one_error_that_names_the_folder(tmp_path: Path) -> Non
     assert failed.stderr == ""
 
 
-def test_without_the_engine_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_rocksdict_names_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     make = backend_factory(Configuration({"state.backend.type": "rocksdb"}))
     backend = make(128, None, lambda: 0, None, hash)  # type: ignore[arg-type]
@@ -135,7 +137,7 @@ def test_repeatedly_taken_lock_does_not_starve_other_threads() -> None:
     assert order == ["reader", "task"]
 
 
-def test_subtasks_take_turns_with_directories(tmp_path: Path) -> None:
+def test_subtasks_are_spread_over_the_local_directories(tmp_path: Path) -> None:
     from flinkray.core.key_groups import key_group_range
 
     names = [str(tmp_path / name) for name in "ab"]
@@ -158,7 +160,7 @@ def test_subtasks_take_turns_with_directories(tmp_path: Path) -> None:
         backend.close()
 
 
-def test_state_several_times_larger_than_its_memory(tmp_path: Path) -> None:
+def test_state_larger_than_its_caches_is_kept_on_disk_not_in_memory(tmp_path: Path) -> None:
     """50 MB of values, lists and timers in 8 MB of caches: once these are full, the process grows
     by less than half of the state while it is written, read, snapshotted and restored."""
     program = """
@@ -227,7 +229,7 @@ def test_state_several_times_larger_than_its_memory(tmp_path: Path) -> None:
     assert int(done.stdout) < 25
 
 
-def test_order_of_timers_is_that_of_registration_across_memory_and_disk(tmp_path: Path) -> None:
+def test_timers_with_equal_time_fire_in_order_of_registration_across_disk(tmp_path: Path) -> None:
     backend = on_disk(tmp_path, timers_in_memory=4)
     timers = backend.timer_queue("t")
     added = [(time, key, None) for key in range(40) for time in (5, 3, 9)]
@@ -248,7 +250,7 @@ def test_order_of_timers_is_that_of_registration_across_memory_and_disk(tmp_path
     backend.close()
 
 
-def test_maps_keep_the_order_of_insertion(tmp_path: Path) -> None:
+def test_maps_on_disk_keep_the_order_of_insertion(tmp_path: Path) -> None:
     backend = on_disk(tmp_path, cache_bytes=2_000)
     maps, other = backend.map_table(MAPS), backend.value_table(VALUES)
     for key in ("b", "a", "d", "c"):
@@ -262,7 +264,7 @@ def test_maps_keep_the_order_of_insertion(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_equal_keys_on_disk_are_one_and_keep_their_type(tmp_path: Path) -> None:
+def test_equal_keys_on_disk_are_one_key_with_the_type_of_the_first(tmp_path: Path) -> None:
     backend = on_disk(tmp_path, cache_bytes=2_000)
     values, lists = backend.value_table(VALUES), backend.list_table(LISTS, namespaced=True)
     for key in (True, 0.5, ("a", False), b"x", None):
@@ -278,7 +280,7 @@ def test_equal_keys_on_disk_are_one_and_keep_their_type(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_a_text_that_goes_on_with_a_zero_has_rows_of_its_own(tmp_path: Path) -> None:
+def test_key_that_extends_another_key_by_a_zero_byte_has_its_own_entries(tmp_path: Path) -> None:
     settings = DiskSettings((str(tmp_path),), cache_bytes=2_000)
     backend = DiskKeyedStateBackend(1, settings=settings)
     lists, maps, other = (

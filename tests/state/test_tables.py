@@ -63,7 +63,7 @@ def test_taken_value_may_change_while_a_snapshot_is_pending(
     assert (values.take("k", "none"), list(lists.take("k"))) == ("none", [])
 
 
-def test_value_got_for_change_may_change_while_a_snapshot_is_pending(
+def test_value_from_get_to_change_may_change_while_a_snapshot_is_pending(
     backend: KeyedStateBackend,
 ) -> None:
     values, maps = backend.value_table(VALUES), backend.map_table(MAPS)
@@ -82,7 +82,7 @@ def test_value_got_for_change_may_change_while_a_snapshot_is_pending(
     assert contents(changes, "maps") == ({"k": {"entry": [1, 2, 3]}}, [])
 
 
-def test_values_put_together_are_changes_of_each(backend: KeyedStateBackend) -> None:
+def test_increment_has_every_value_that_put_all_changed(backend: KeyedStateBackend) -> None:
     values = backend.value_table(VALUES)
     values.put_all({"a": 1, "b": 2, "c": 3})
     captured = backend.capture(1)
@@ -105,10 +105,10 @@ def test_entry_added_and_removed_between_snapshots_is_in_neither(
     assert contents(backend.capture(3, 2).write(), "values") == ({}, [])
 
 
-def test_changes_are_those_since_the_capture_that_is_named(
+def test_increment_has_the_changes_since_the_capture_given_as_base(
     backend: KeyedStateBackend,
 ) -> None:
-    """Whatever became of those in between."""
+    """Whether captures in between were written, released or are pending."""
     values = backend.value_table(VALUES)
     values.put_all({"a": 1, "b": 1})
     assert backend.capture(1).is_whole
@@ -127,7 +127,9 @@ def test_changes_are_those_since_the_capture_that_is_named(
     assert contents(backend.capture(6, since=4).write(), "values") == ({}, [])
 
 
-def test_captures_before_one_that_was_named_are_forgotten(backend: KeyedStateBackend) -> None:
+def test_capture_older_than_the_last_base_gives_a_whole_snapshot(
+    backend: KeyedStateBackend,
+) -> None:
     values = backend.value_table(VALUES)
     values.put("a", 1)
     for checkpoint_id in (1, 2):
@@ -142,7 +144,9 @@ def test_captures_before_one_that_was_named_are_forgotten(backend: KeyedStateBac
         assert contents(written, "values")[0] == {"a": 1, "b": 2}
 
 
-def test_a_capture_without_an_id_disturbs_no_other(backend: KeyedStateBackend) -> None:
+def test_capture_without_an_id_does_not_change_the_next_increment(
+    backend: KeyedStateBackend,
+) -> None:
     values = backend.value_table(VALUES)
     values.put("a", 1)
     backend.capture(1)
@@ -153,10 +157,10 @@ def test_a_capture_without_an_id_disturbs_no_other(backend: KeyedStateBackend) -
 
 
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
-def test_more_changes_than_the_state_has_places_are_not_remembered(
+def test_table_with_more_noted_changes_than_entries_is_written_whole(
     backend: KeyedStateBackend,
 ) -> None:
-    """Where no checkpoint becomes complete for long: everything is written instead."""
+    """This happens if no checkpoint completes for a long time."""
     values = backend.value_table(VALUES)
     values.put_all(dict.fromkeys(range(2000), 0))
     backend.capture(1)
@@ -171,8 +175,8 @@ def test_more_changes_than_the_state_has_places_are_not_remembered(
     assert contents(backend.capture(7, since=6).write(), "values") == ({}, [])
 
 
-def test_values_that_have_expired_are_not_seen_in_an_earlier_snapshot() -> None:
-    """What was overwritten does not come back."""
+def test_older_value_does_not_return_when_the_newer_value_has_expired() -> None:
+    """The increment leaves out the expired value; the value in its base was overwritten."""
     now = [0]
 
     def made() -> KeyedStateBackend:
@@ -235,7 +239,7 @@ def test_restored_state_is_in_all_snapshots_until_it_is_used(
     assert contents(following, "lists")[0] == {"a": [1]}
 
 
-def test_table_that_is_asked_for_after_a_snapshot_tells_its_changes(
+def test_restored_table_first_used_after_a_capture_is_written_as_changes(
     backend: KeyedStateBackend,
 ) -> None:
     backend.value_table(VALUES).put("a", 1)
@@ -254,7 +258,7 @@ def test_table_that_is_asked_for_after_a_snapshot_tells_its_changes(
 
 
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
-def test_captures_that_cannot_be_written_cost_nothing_afterwards(
+def test_after_a_failed_write_of_a_capture_lists_are_not_copied(
     backend: KeyedStateBackend,
 ) -> None:
     lists = backend.list_table(LISTS)
@@ -267,7 +271,7 @@ def test_captures_that_cannot_be_written_cost_nothing_afterwards(
     assert lists.get("k") is before
 
 
-def test_snapshot_is_divided_by_the_hash_of_the_keys_type() -> None:
+def test_snapshot_is_divided_by_the_hash_of_the_declared_key_type() -> None:
     kind = KEY_KINDS["DOUBLE"]
     backend = make_backend(hash_of=kind.hash_of)
     assert key_group_of(2.0, 128, kind.hash_of) != key_group_of(2.0, 128)
@@ -279,7 +283,7 @@ def test_snapshot_is_divided_by_the_hash_of_the_keys_type() -> None:
     assert list(snapshot.timers["timers"]) == [group]
 
 
-def test_numbers_that_are_written_after_a_snapshot_are_not_in_it(
+def test_number_updated_after_a_capture_is_only_in_the_next_increment(
     backend: KeyedStateBackend,
 ) -> None:
     state = backend.state(VALUES)
@@ -307,7 +311,7 @@ def test_restore_uses_the_timers_of_the_last_snapshot(
 
 
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
-def test_lists_may_be_changed_while_a_snapshot_of_them_is_being_written(
+def test_lists_and_values_may_change_while_their_snapshot_is_written(
     backend: KeyedStateBackend,
 ) -> None:
     lists, values = backend.list_table(LISTS), backend.value_table(VALUES)
@@ -331,7 +335,7 @@ def test_lists_may_be_changed_while_a_snapshot_of_them_is_being_written(
 
 
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
-def test_nothing_is_saved_any_more_when_numbers_and_texts_have_been_read(
+def test_capture_keeps_no_old_values_after_its_tables_were_read(
     backend: KeyedStateBackend,
 ) -> None:
     values = backend.value_table(VALUES)
@@ -351,7 +355,7 @@ def test_nothing_is_saved_any_more_when_numbers_and_texts_have_been_read(
 
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
 @pytest.mark.parametrize("namespaced", [False, True])
-def test_large_tables_are_written_in_portions(
+def test_large_table_written_in_portions_is_restored_completely(
     backend: KeyedStateBackend, monkeypatch: pytest.MonkeyPatch, namespaced: bool
 ) -> None:
     monkeypatch.setattr("flinkray.state.heap_tables._PORTION", 7)
@@ -383,10 +387,10 @@ def test_large_tables_are_written_in_portions(
         assert {place: restored.get(place) for place in restored.places()} == left
 
 
-def test_each_change_by_a_handle_is_in_the_next_snapshot_of_changes(
+def test_each_update_by_a_state_handle_is_in_the_next_increment(
     backend: KeyedStateBackend,
 ) -> None:
-    """Also of one that has found that a type of values can be written as they are."""
+    """Also after the handle has found that values of this type can be stored without a copy."""
     state = backend.state(VALUES)
 
     def update(**values: int) -> None:

@@ -67,7 +67,7 @@ def test_changing_a_read_default_value_does_not_change_the_default(at: Setup) ->
     assert state.value() == []
 
 
-def test_expired_value_is_returned_once_where_that_is_allowed(at: Setup) -> None:
+def test_expired_value_is_returned_once_if_configured(at: Setup) -> None:
     """KS-07"""
     state = at.state(ValueStateDescriptor("v"), ttl().return_expired_if_not_cleaned_up().build())
     state.update("x")
@@ -77,7 +77,7 @@ def test_expired_value_is_returned_once_where_that_is_allowed(at: Setup) -> None
     assert at.backend.number_of_entries("v") == 0
 
 
-def test_reading_renews_where_that_is_configured(at: Setup) -> None:
+def test_reading_a_value_renews_its_time_to_live_if_configured(at: Setup) -> None:
     """KS-07"""
     state = at.state(ValueStateDescriptor("v"), ttl().update_ttl_on_read_and_write().build())
     state.update("x")
@@ -89,7 +89,7 @@ def test_reading_renews_where_that_is_configured(at: Setup) -> None:
     assert state.value() is None
 
 
-def test_reading_renews_elements_and_entries_that_have_not_expired(at: Setup) -> None:
+def test_reading_renews_only_elements_and_entries_that_have_not_expired(at: Setup) -> None:
     """KS-07"""
     config = ttl().update_ttl_on_read_and_write().build()
     elements = at.state(ListStateDescriptor("l"), config)
@@ -158,7 +158,7 @@ class Sum:
     [ReducingStateDescriptor("s", lambda a, b: a + b), AggregatingStateDescriptor("s", Sum())],
     ids=["reducing", "aggregating"],
 )
-def test_expired_sum_begins_anew(at: Setup, descriptor: Any) -> None:
+def test_add_after_expiry_starts_a_new_sum(at: Setup, descriptor: Any) -> None:
     """KS-07"""
     state = at.state(descriptor, ttl().build())
     state.add(1)
@@ -184,7 +184,7 @@ def test_adding_none_empties_a_sum(at: Setup, descriptor: Any) -> None:
     assert state.get() is None
 
 
-def test_disabled_time_to_live_is_none() -> None:
+def test_disabled_time_to_live_removes_the_ttl_config() -> None:
     descriptor: ValueStateDescriptor[int] = ValueStateDescriptor("v")
     descriptor.enable_time_to_live(
         ttl().set_update_type(StateTtlConfig.UpdateType.Disabled).build()
@@ -223,7 +223,7 @@ def fill(backend: KeyedStateBackend, state: Any, keys: range) -> None:
 
 
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
-def test_state_that_is_never_read_again_goes_with_time_and_in_portions() -> None:
+def test_expired_state_that_is_never_read_is_removed_in_portions() -> None:
     """KS-07"""
     at = Background()
     state = at.state(ValueStateDescriptor("v"), ttl(10_000).build())
@@ -242,7 +242,7 @@ def test_state_that_is_never_read_again_goes_with_time_and_in_portions() -> None
 
 
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
-def test_young_state_stays_while_the_old_is_looked_for() -> None:
+def test_cleanup_keeps_unexpired_state_while_the_table_changes() -> None:
     """KS-07"""
     at = Background()
     state = at.state(ValueStateDescriptor("v"), ttl(1_000).build())
@@ -314,7 +314,7 @@ def test_expired_elements_and_entries_never_read_are_removed_singly(at: Setup) -
     assert (at.backend.number_of_entries("l"), at.backend.number_of_entries("m")) == (0, 0)
 
 
-def test_entry_renewed_before_its_removal_stays(at: Setup) -> None:
+def test_entry_renewed_during_a_cleanup_is_not_removed(at: Setup) -> None:
     """KS-07"""
     value = at.state(ValueStateDescriptor("v"), ttl().build())
     elements = at.state(ListStateDescriptor("l"), ttl().build())
@@ -363,7 +363,7 @@ def test_full_snapshot_leaves_out_expired_state_if_configured(at: Setup, left_ou
         assert keys == ([60] if left_out else [0, 60])
 
 
-def test_windows_that_merge_merge_their_expiring_state(at: Setup) -> None:
+def test_merging_windows_combines_their_expiring_state(at: Setup) -> None:
     """KS-07"""
     descriptor: Any = ReducingStateDescriptor("s", lambda a, b: a + b)
     descriptor.enable_time_to_live(ttl().build())

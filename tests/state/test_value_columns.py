@@ -57,7 +57,9 @@ def stored(column: Any) -> list[Any]:
 
 @settings(max_examples=200, deadline=None)
 @given(values_of_a_kind, st.randoms(use_true_random=False))
-def test_columns_keep_values_in_any_order(values: list[Any], random: Any) -> None:
+def test_column_keeps_its_values_when_reordered_sliced_and_stored(
+    values: list[Any], random: Any
+) -> None:
     column = column_of(values)
     order = list(range(len(values)))
     random.shuffle(order)
@@ -74,7 +76,7 @@ def test_columns_keep_values_in_any_order(values: list[Any], random: Any) -> Non
     assert typed(stored(twice)) == typed([*values, *values])
 
 
-def test_values_without_an_array_form_stay_objects() -> None:
+def test_values_that_fit_into_no_array_are_kept_as_objects() -> None:
     assert isinstance(column_of(["a", "b"]), ArrayColumn)
     for values in (["a", None], [1, "a"], [1 << 63], ["\ud800"], [True], [[1]], [(1,), (1, 2)]):
         column = column_of(values)
@@ -87,7 +89,7 @@ def test_values_without_an_array_form_stay_objects() -> None:
     assert not column_of([("a", 1), ("b", 2)]).has_objects
 
 
-def test_only_columns_of_equal_shape_are_merged() -> None:
+def test_columns_of_equal_types_have_equal_shapes() -> None:
     shapes = [column_of(v).shape for v in (["a"], [b"a"], [1], [1.5], [("a", 1)], [("a",)], [None])]
     assert len(set(shapes)) == len(shapes)
     assert column_of([("a", 1)]).shape == column_of([("b", 2), ("c", 3)]).shape
@@ -96,7 +98,9 @@ def test_only_columns_of_equal_shape_are_merged() -> None:
 @pytest.mark.parametrize(
     ("largest", "size"), [(100, 1), (200, 2), (-129, 2), (1 << 31, 8), (-(1 << 31), 4)]
 )
-def test_integers_take_as_many_bytes_as_the_largest_needs(largest: int, size: int) -> None:
+def test_each_integer_of_a_column_is_stored_in_the_bytes_of_the_largest(
+    largest: int, size: int
+) -> None:
     column = column_of([largest] * 1000)
     assert len(pack(ValueEncoder().encode(column))) // 1000 == size
     assert stored(column) == [largest] * 1000
@@ -129,8 +133,8 @@ def test_switch_interval_is_restored_after_the_last_short_turn() -> None:
 
 
 @pytest.mark.parametrize("is_within", [False, True])
-def test_turns_that_are_shortened_for_good_stay_short(is_within: bool) -> None:
-    """Also by somebody who has them shorter for a while."""
+def test_permanently_shortened_switch_interval_is_not_reset(is_within: bool) -> None:
+    """Also if a temporary shortening ends later."""
     usual = sys.getswitchinterval()
     try:
         if is_within:

@@ -223,7 +223,7 @@ def test_values_survive_encoding_and_decoding(values: list[Any]) -> None:
     ],
     ids=repr,
 )
-def test_values_of_many_types_are_covered_without_pickle(value: Any) -> None:
+def test_values_of_many_types_are_encoded_without_pickle(value: Any) -> None:
     data, encoder = written([value, [value], value])
     found = read(data)
     assert same(found, [value, [value], value])
@@ -232,7 +232,7 @@ def test_values_of_many_types_are_covered_without_pickle(value: Any) -> None:
         assert found[0].fold == value.fold
 
 
-def test_arrays_are_read_as_arrays_that_can_be_changed() -> None:
+def test_decoded_numpy_arrays_are_writable() -> None:
     array = np.arange(6, dtype=np.int16).reshape(2, 3)
     data, encoder = written([array, np.array(["2026"], "M8[D]")])
     found, days = read(data)
@@ -282,7 +282,7 @@ def test_types_that_only_pickle_covers_are_named() -> None:
 
 
 def test_encoding_keeps_state_beyond_the_fields_of_a_class() -> None:
-    """How a class says that it is pickled, slots of its base, attributes of a tuple."""
+    """Covers __getstate__ of a class, slots of a base class, and attributes of a tuple."""
     slotted, extended = OfSlotted(1), Extended(1.0, 2.0)
     slotted.hidden = 5  # type: ignore[attr-defined]
     extended.note = "kept"  # type: ignore[attr-defined]
@@ -294,7 +294,7 @@ def test_encoding_keeps_state_beyond_the_fields_of_a_class() -> None:
     assert len(encoder.pickled) == 3
 
 
-def test_deep_values_and_values_within_themselves_are_pickled() -> None:
+def test_deeply_nested_and_self_containing_values_are_encoded() -> None:
     deep: Any = []
     for _ in range(300):
         deep = [deep]
@@ -318,8 +318,10 @@ def test_malformed_bytes_raise_unreadable_values_error() -> None:
     assert [len(values) for values in map(ValueDecoder().decode, unpack(data + data))] == [4, 4]
 
 
-def test_columns_of_plain_values_take_no_call_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group of texts and numbers is written by msgpack in one piece."""
+def test_plain_integers_are_encoded_without_a_call_for_each_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """msgpack writes a group of texts and numbers in one piece."""
     calls: list[Any] = []
     monkeypatch.setattr("flinkray.state.value_encoding._pack_integer", calls.append)
     data, _ = written(list(range(1000)))
