@@ -71,7 +71,7 @@ _LEGAL: dict[ExecutionState, tuple[ExecutionState, ...]] = {
 
 
 def location_text(slot: AllocatedSlot) -> str:
-    """``<TaskExecutor> bundle <i> on <node ip>``."""
+    """Return ``<TaskExecutor> bundle <i> on <node ip>``, for users."""
     location = slot.location
     return f"{location.resource_id} bundle {location.bundle_index} on {location.node_ip}"
 
@@ -144,7 +144,7 @@ class Execution:
 
     @property
     def story(self) -> Story:
-        """History of the attempt, one line per transition with its cause."""
+        """History of the attempt: a line per transition, with its time and cause."""
         story = Story(f"attempt {self.attempt_id} of {self.task_name}")
         before = ExecutionState.CREATED
         for state, at, cause in self._transitions:
@@ -154,11 +154,13 @@ class Execution:
         return story
 
     def illegal(self, wanted: str) -> IllegalTransitionError:
-        """The error for an action that this attempt cannot do.  The text contains the story."""
+        """Return an error which says that the attempt cannot do *wanted*, followed by the attempt's
+        history."""
         return self.story.illegal(wanted)
 
     def schedule(self, now: float) -> bool:
-        """Wait for a slot.  Returns False if the attempt was canceled before (EX-05)."""
+        """Enter SCHEDULED, in which the attempt waits for a slot. Returns False if the attempt was
+        canceled before (EX-05)."""
         if self.state is ExecutionState.CANCELED:
             return False
         self._enter(ExecutionState.SCHEDULED, now)
@@ -170,8 +172,8 @@ class Execution:
         self.slot = slot
 
     def adopt(self, slot: AllocatedSlot, state: ExecutionState, since: float) -> None:
-        """Adopt an attempt that an earlier JobMaster has deployed in *slot* at time *since*.
-        *state* is the attempt's current state."""
+        """Bring a new attempt into *state*, because an earlier JobMaster deployed it in *slot*.
+        *since*: monotonic seconds of the deployment."""
         self._created_at = since
         self.schedule(since)
         self.deploy(slot, since)
@@ -205,8 +207,9 @@ class Execution:
         return is_deployed
 
     def end(self, failure: Failure, now: float) -> bool:
-        """End the attempt without finishing, if it runs.  Returns whether the end is a failure.
-        An attempt that is being canceled ends as CANCELED, whatever the cause (EX-05)."""
+        """Record that the attempt ended without finishing.  Returns whether the attempt is now
+        FAILED. An attempt that is being canceled ends as CANCELED, whatever the failure (EX-05).
+        Nothing changes if the attempt has already ended."""
         if self.state.is_terminal:
             return False
         if self.state is ExecutionState.CANCELING:
@@ -227,9 +230,9 @@ class Execution:
 
 
 class PartitionGroup:
-    """Partitions of a result that the same consumers read together.
-    Corresponds to Flink's ConsumedPartitionGroup and ConsumerVertexGroup together: every consumer
-    of the group reads all partitions of the group, and no other partitions of the edge."""
+    """A group of partitions of a result, which the same consumers read together. Every consumer of
+    the group reads all partitions of the group, and no other partitions of the edge.  Corresponds
+    to Flink's ConsumedPartitionGroup and ConsumerVertexGroup together."""
 
     __slots__ = ("consumers", "edge", "index", "partitions", "readers", "unfinished", "version")
 
@@ -323,9 +326,10 @@ class ResultEdge:
 
 
 class IntermediateResult:
-    """An intermediate result in execution: subtask i produces partition i.
-    A partition can be *finished*, and it can be *gone* (released, or lost with its TaskExecutor).
-    For pipelined results *gone* has no meaning, because they are never read twice."""
+    """The partitions of a result, with their states; subtask i of the producer produces partition
+    i. A partition can be *finished*, and it can be *gone* (released, or lost with its
+    TaskExecutor).  For pipelined results *gone* has no meaning, because they are never read twice.
+    """
 
     __slots__ = ("_finished", "_gone", "data_set_id", "edges", "medium", "producer", "result_type")
 
@@ -361,12 +365,11 @@ class IntermediateResult:
         return bool(self._finished[partition])
 
     def is_there(self, partition: int) -> bool:
-        """Whether the partition was produced and is not gone."""
+        """Whether the partition is finished and not gone, so that it can be read now."""
         return bool(self._finished[partition]) and not self._gone[partition]
 
     def is_available(self, partition: int) -> bool:
-        """Whether the partition is not gone.
-        It exists, or will exist when its producer has finished."""
+        """Whether the partition is not gone: it exists, or it is still to be produced."""
         return not self._gone[partition]
 
     def finish(self, partition: int) -> list[PartitionGroup]:
@@ -390,7 +393,8 @@ class IntermediateResult:
         return was_there
 
     def reset(self, partition: int) -> list[PartitionGroup]:
-        """Prepare to produce the partition again.  Returns the groups no longer finished."""
+        """Prepare to produce the partition again.  Returns the groups that are thereby no longer
+        finished."""
         self._gone[partition] = False
         undone = []
         for edge in self.edges:
@@ -415,7 +419,7 @@ class ExecutionVertex:
         self.job_vertex = job_vertex
         self.subtask_index = subtask_index
         self.ordinal = job_vertex.first + subtask_index
-        """Number of the subtask in the graph: vertices in topological order, then subtasks."""
+        """Index of the subtask among all subtasks of the graph (vertices in topological order)."""
         self._vertex_id: ExecutionVertexID | None = None
         self.current = Execution(self, attempt_number, now)
         self.prior: tuple[Execution, ...] = ()
@@ -438,8 +442,9 @@ class ExecutionVertex:
         return f"{job_vertex.vertex.name} ({self.subtask_index + 1}/{job_vertex.parallelism})"
 
     def go_on_from(self, attempt_number: int, now: float) -> None:
-        """Replace the first attempt by one with this number, because earlier attempts existed.
-        Raises IllegalTransitionError if the current attempt has begun."""
+        """Replace the first attempt by an attempt with the number *attempt_number*. For a subtask
+        whose earlier attempts ran under another JobMaster.  Raises IllegalTransitionError if the
+        current attempt has begun."""
         if self.current.state is not ExecutionState.CREATED or self.prior:
             raise self.current.illegal("be replaced: it has begun")
         self.current = Execution(self, attempt_number, now)
@@ -543,8 +548,8 @@ class ExecutionJobVertex:
         return self._finished == self.parallelism
 
     def find(self, attempt_id: ExecutionAttemptID) -> Execution | None:
-        """The current attempt with this id.
-        None if the id belongs to another vertex, or the attempt is not current (EX-11)."""
+        """Return the current attempt with this id. None if the id belongs to another vertex or to
+        an attempt that is not current (EX-11)."""
         index = attempt_id.vertex.subtask_index
         if attempt_id.vertex.job_vertex_id != self.vertex.vertex_id or not (
             0 <= index < len(self.subtasks)
@@ -554,19 +559,19 @@ class ExecutionJobVertex:
         return current if current.attempt_number == attempt_id.attempt_number else None
 
     def execution_ended(self, state: ExecutionState) -> None:
-        """Count the end of a current attempt; the attempts call this."""
+        """Count that a current attempt has ended in *state*.  Only the attempts call this."""
         self._unended -= 1
         self._finished += state is ExecutionState.FINISHED
 
     def execution_reset(self, state: ExecutionState) -> None:
-        """Count that a new attempt follows the ended attempt of a subtask."""
+        """Count that a subtask, whose attempt ended in *state*, gets a new attempt."""
         self._unended += 1
         self._finished -= state is ExecutionState.FINISHED
 
 
 class ExecutionGraph:
-    """All vertices of a job, in topological order, and the edges between them.
-    Execution vertices have consecutive numbers (*ordinals*), so that computations use integers."""
+    """The execution state of a job: all vertices in topological order, and the edges between them.
+    Subtasks have consecutive numbers (*ordinals*), so that computations use integers."""
 
     def __init__(
         self,
@@ -577,8 +582,12 @@ class ExecutionGraph:
         parallelism: Mapping[JobVertexID, int] | None = None,
         first_attempt: int = 0,
     ) -> None:
-        """*parallelism*: parallelism of elastic vertices, in place of that in the job graph.
-        *first_attempt*: number of the first attempts, after executions with another parallelism."""
+        """Build the execution graph of a job.
+
+        Args:
+            parallelism: parallelism of elastic vertices, in place of that in the job graph.
+            first_attempt: number of the first attempts; above 0 if the job had earlier execution
+                graphs."""
         self.job_graph = job_graph
         self.graph_id = graph_id
         """Id that all attempts and partitions of the graph contain; unique within the job."""
@@ -644,9 +653,9 @@ class ExecutionGraph:
         consumer.inputs.append(edge)
 
     def _run_coordinated_vertices_one_after_another(self) -> None:
-        """Order coordinated vertices that share slots one after the other.
-        Each such vertex uses the whole slots.  It begins when the previous vertex is finished, as
-        if it read a blocking result."""
+        """Make coordinated vertices that share slots run one after the other. Each such vertex uses
+        the whole slots.  It begins when the previous vertex is finished, as if it read a blocking
+        result."""
         sharing: dict[str, ExecutionJobVertex] = {}
         for vertex in self.vertices:
             if not vertex.is_coordinated:
@@ -671,16 +680,16 @@ class ExecutionGraph:
         return all(vertex.is_finished for vertex in self.vertices)
 
     def vertex(self, vertex_id: JobVertexID) -> ExecutionJobVertex | None:
-        """The job vertex with this id; None if the graph has none."""
+        """Return the job vertex with this id; None if the graph has no such vertex."""
         return self._by_id.get(vertex_id)
 
     def result(self, data_set_id: IntermediateDataSetID) -> IntermediateResult | None:
-        """The result with this id; None if the graph has none."""
+        """Return the result with this id; None if the graph has no such result."""
         return self._results.get(data_set_id)
 
     def partition_missing(self, missing: ResultPartitionID) -> None:
-        """Mark a partition as gone that a consumer could not read (FO-04).
-        Nothing changes if the producer has been executed again since."""
+        """Mark as gone a partition that a consumer could not read (FO-04). Nothing changes if the
+        producer has been executed again since."""
         result = self.result(missing.data_set_id)
         if missing.graph_id != self.graph_id or result is None or result.is_pipelined:
             return
@@ -690,7 +699,8 @@ class ExecutionGraph:
                 result.lose(missing.partition)
 
     def task_text(self, attempt_id: ExecutionAttemptID) -> str:
-        """``<task> (<attempt id>)``, for users; the id alone if the graph has no such task."""
+        """Return ``<task> (<attempt id>)``, for users; the id alone if the graph has no such
+        task."""
         vertex = self.vertex(attempt_id.vertex.job_vertex_id)
         index = attempt_id.vertex.subtask_index
         if vertex is None or not 0 <= index < vertex.parallelism:
@@ -698,8 +708,8 @@ class ExecutionGraph:
         return f"{vertex.subtasks[index].task_name} ({attempt_id})"
 
     def find(self, attempt_id: ExecutionAttemptID) -> Execution | None:
-        """The current attempt with this id.
-        None if the attempt is not current or belongs to another graph."""
+        """Return the current attempt with this id. None if the attempt is not current or belongs to
+        another graph."""
         if attempt_id.graph_id != self.graph_id:
             return None
         vertex = self._by_id.get(attempt_id.vertex.job_vertex_id)

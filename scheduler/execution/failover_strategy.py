@@ -19,13 +19,13 @@ class FailoverStrategy(ABC):
 
     @abstractmethod
     def regions_to_restart(self, failed: Iterable[int]) -> list[int]:
-        """Indices of the regions to restart when these vertices have failed, in ascending order.
-        Mark partitions that a failed vertex could not read as gone before the call."""
+        """Return the regions to restart after these vertices have failed: indices in ascending
+        order. *failed* are ordinals.  Before the call, mark partitions that a failed vertex could
+        not read as gone."""
 
     def tasks_to_restart(self, failed: Iterable[int]) -> list[int]:
-        """Ordinals of the vertices to restart, in ascending order.
-        Vertices that are still CREATED are left out, because there is nothing to restart yet
-        (FO-06)."""
+        """Return the vertices to restart after these vertices have failed: ordinals in ascending
+        order. Vertices that are still CREATED are left out, because they have not begun (FO-06)."""
         subtasks = self._graph.subtasks
         return sorted(
             ordinal

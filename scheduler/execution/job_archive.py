@@ -30,9 +30,12 @@ def vertex_info(
     progress: SparkProgress | None,
     running: Mapping[ExecutionAttemptID, IOMetrics] = NO_METRICS,
 ) -> VertexInfo:
-    """Information about a vertex's current state.
-    *epoch_offset* converts monotonic seconds to seconds since the epoch.  *running*: I/O metrics of
-    tasks that have not ended."""
+    """Describe the current state of a vertex and its attempts, for clients.
+
+    Args:
+        epoch_offset: added to monotonic seconds to get seconds since the epoch.
+        progress: progress of the vertex's Spark stage; None if there is none.
+        running: I/O metrics of attempts that have not ended."""
     vertex = job_vertex.vertex
     executions = tuple(
         _execution_info(execution, epoch_offset, running) for execution in job_vertex.executions
@@ -70,7 +73,8 @@ def vertex_info(
 def vertex_progress(
     job_vertex: ExecutionJobVertex, progress: SparkProgress | None
 ) -> VertexProgress:
-    """The current progress of a vertex."""
+    """Describe the current progress of a vertex, for clients. *progress*: progress of the vertex's
+    Spark stage; None if there is none."""
     name, tasks = job_vertex.vertex.name, task_counts((job_vertex,))
     shown = VertexProgress(name, job_vertex.parallelism, tasks, job_vertex.is_coordinated)
     if progress is None:
@@ -84,7 +88,7 @@ def vertex_progress(
 
 
 def places_of_streams(vertices: Iterable[ExecutionJobVertex]) -> tuple[ResourceID, ...]:
-    """The TaskExecutors of stream tasks that may be running now."""
+    """Return the ids of the TaskExecutors that may run stream tasks of these vertices now."""
     places = {
         execution.slot.location.resource_id: None
         for vertex in vertices
@@ -96,7 +100,7 @@ def places_of_streams(vertices: Iterable[ExecutionJobVertex]) -> tuple[ResourceI
 
 
 def task_counts(vertices: Iterable[ExecutionJobVertex]) -> dict[str, int]:
-    """Name of an ExecutionState -> number of current attempts in the state."""
+    """Count the current attempts by state.  Returns ExecutionState name -> number of attempts."""
     states = Counter(subtask.current.state for vertex in vertices for subtask in vertex.subtasks)
     return {state.name: number for state, number in states.items()}
 

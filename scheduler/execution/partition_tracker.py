@@ -1,4 +1,4 @@
-"""Blocking partitions: where they are, and when they can be released (EX-14)."""
+"""Tracks where blocking partitions are, and when they can be released (EX-14)."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ class PartitionTracker:
             group.readers = len(regions.readers(group))
 
     def finished(self, vertex: ExecutionVertex) -> None:
-        """Track the blocking partitions of a finished subtask, which stay where the subtask ran."""
+        """Start to track the blocking partitions of a finished subtask. They are on the
+        TaskExecutor where the subtask ran."""
         execution = vertex.current
         if execution.slot is not None and _blocking_results(vertex):
             where = execution.slot.location.resource_id
             self._tracked.setdefault(where, {})[vertex.ordinal] = None
 
     def disown(self, execution: Execution) -> list[PlacedPartition]:
-        """The partitions to release of an attempt that is treated as failed.
-        The attempt may have finished or may still finish; nobody uses its partitions."""
+        """Return the blocking partitions of an attempt that is treated as failed. The caller
+        releases them: the attempt may have finished or may still finish, but nobody reads its
+        partitions."""
         if execution.slot is None:
             return []
         vertex = execution.vertex
@@ -62,8 +64,8 @@ class PartitionTracker:
         return partitions
 
     def region_finished(self, index: int) -> list[PlacedPartition]:
-        """Note that a region is finished.  Returns the partitions that no unfinished region reads.
-        The caller must release these partitions."""
+        """Note that a region is finished.  Returns the partitions that no unfinished region reads
+        any more. The caller must release these partitions."""
         released: list[PlacedPartition] = []
         for group in self._regions.regions[index].reads:
             group.readers -= 1
@@ -112,8 +114,9 @@ class PartitionTracker:
     def let_go_of_all(
         self, *, is_finished: bool
     ) -> tuple[list[PlacedPartition], list[PlacedPartition]]:
-        """Give up all partitions, because the job has ended.
-        Returns (partitions to release, persistent partitions to promote if *is_finished*)."""
+        """Stop tracking all partitions, because the job has ended. Returns (partitions to release,
+        persistent partitions that the cluster takes over).  The latter are empty unless
+        *is_finished*."""
         released: list[PlacedPartition] = []
         promoted: list[PlacedPartition] = []
         for tracked in tuple(self._tracked.values()):

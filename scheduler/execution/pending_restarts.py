@@ -1,4 +1,4 @@
-"""Regions that wait for their restart, until none of their tasks runs and the delay is over."""
+"""Tracks regions that wait for a restart: until their tasks have ended and the delay is over."""
 
 from __future__ import annotations
 
@@ -41,12 +41,11 @@ class PendingRestarts:
     def add(
         self, generation: int, regions: Iterable[int], unended: set[int], *, is_global: bool
     ) -> tuple[PendingRestart, list[PendingRestart]]:
-        """Add a restart of these regions.  Returns the restart and the earlier restarts due now.
-        *unended*: regions in which something still runs.
+        """Add a restart of *regions*, which takes over regions from earlier restarts. Returns (the
+        restart, earlier restarts that are due now).  *unended*: regions in which a task still runs.
 
-        The earlier restarts are due because they only waited for regions that the new restart has
-        taken over.
-        """
+        An earlier restart becomes due if it waited only for regions that the new restart has taken
+        over."""
         restart = PendingRestart(generation, is_global)
         earlier: dict[int, PendingRestart] = {}
         for index in regions:
@@ -75,22 +74,23 @@ class PendingRestarts:
         return restart
 
     def due(self) -> list[PendingRestart]:
-        """The restarts whose delay is over and whose regions run nothing any more."""
+        """Return the restarts whose delay is over and whose regions have no running tasks."""
         return [restart for restart in self._by_generation.values() if restart.is_due]
 
     def find(self, generation: int) -> PendingRestart | None:
-        """The restart of this generation; None if it no longer exists."""
+        """Return the restart of this generation; None if it no longer exists."""
         return self._by_generation.get(generation)
 
     def region_ended(self, index: int) -> PendingRestart | None:
-        """Note that nothing of the region runs.  Returns the restart that it waits for, or None."""
+        """Note that all tasks of the region have ended. Returns the restart for which the region
+        waits; None if there is none."""
         restart = self._of_region.get(index)
         if restart is not None:
             restart.unended -= 1
         return restart
 
     def take(self, restart: PendingRestart) -> list[int]:
-        """Remove a restart that is carried out now.  Returns its regions."""
+        """Remove a restart, because it is carried out now.  Returns the indices of its regions."""
         del self._by_generation[restart.generation]
         indices = sorted(restart.regions)
         restart.regions.clear()

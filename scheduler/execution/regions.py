@@ -1,5 +1,5 @@
-"""Pipelined regions: sets of vertices that must run at the same time, and so fail together.
-Pipelined edges join vertices to a region; cyclic regions are merged (FO-01, FO-02)."""
+"""Divides a graph into pipelined regions: vertices that must run at the same time and fail
+together. Pipelined edges join vertices to a region; cyclic regions are merged (FO-01, FO-02)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _distinct(regions: list[int], ordinals: range) -> list[int]:
 
 
 def _regions_of(graph: ExecutionGraph) -> list[int]:
-    """Ordinal -> region, numbered in topological order."""
+    """Return the region of each ordinal.  Regions are numbered in topological order."""
     joined = _join_pipelined(graph)
     while True:
         regions = _components_in_order(graph, joined)
@@ -100,14 +100,15 @@ def _join_torn_groups(graph: ExecutionGraph, regions: list[int]) -> list[int]:
 
 
 def blocking_groups(graph: ExecutionGraph) -> Iterator[PartitionGroup]:
-    """All groups of blocking results."""
+    """Yield all partition groups of blocking results in the graph."""
     for edge in graph.edges:
         if not edge.result.is_pipelined:
             yield from edge.groups
 
 
 def _join_pipelined(graph: ExecutionGraph) -> list[int]:
-    """Smallest ordinal that pipelined edges join each ordinal with (union-find)."""
+    """Return for each ordinal the smallest ordinal to which pipelined edges connect it
+    (union-find)."""
     parent = list(range(len(graph.subtasks)))
 
     def find(node: int) -> int:

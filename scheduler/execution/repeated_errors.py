@@ -16,7 +16,8 @@ _MOST_KINDS = 256
 
 
 class RepetitionLimits(NamedTuple):
-    """Limits after which attempts with the same error are no longer repeated."""
+    """Limits after which a vertex that fails with the same error again is not attempted any
+    more."""
 
     attempts: int = RESTART_ATTEMPTS_WITH_SAME_ERROR.default
     """Number of attempts with the same error; 0 means no limit."""
@@ -37,9 +38,9 @@ class _Seen:
 
 
 class RepeatedErrors:
-    """Counts the attempts of a vertex that end with the same error, without a checkpoint between.
-    Other errors in between change nothing.  A completed checkpoint resets the count, unless the
-    program fails on the same record again.  Subtasks of one attempt with the error count once."""
+    """Counts the attempts of each vertex that end with the same error. Other errors in between
+    change nothing.  A completed checkpoint resets the count, unless the program fails on the same
+    record again.  If several subtasks of one attempt end with the error, they count once."""
 
     def __init__(self, limits: RepetitionLimits) -> None:
         self._limits = limits
@@ -71,7 +72,8 @@ class RepeatedErrors:
         return 0 < self._limits.attempts <= times
 
     def attempts(self, error: ProgramError, vertex: str) -> int:
-        """How many attempts of the vertex were counted for the error, which must be known."""
+        """Return how many attempts of the vertex were counted for the error. Raises KeyError if the
+        error was not counted for the vertex."""
         return self._seen[vertex, error.kind].times
 
     def _forget(self, key: tuple[str, str], checkpoints: int) -> None:

@@ -18,18 +18,16 @@ from flinkray.scheduler.graph.job_graph import (
 
 
 class RestartBackoffTimeStrategy(ABC):
-    """Decides about restarts.
-    Call ``notify_failure`` for every failure, then the other methods, which change nothing (FO-08).
-    Times are monotonic seconds."""
+    """Decides whether and when to restart after a failure. Call ``notify_failure`` for every
+    failure, then the other methods, which change nothing (FO-08).  Times are monotonic seconds."""
 
     is_endless = False
     """Whether the strategy allows any number of restarts."""
 
     @abstractmethod
     def notify_failure(self, now: float) -> bool:
-        """Count a failure.
-        Returns False if the failure belongs to an earlier failure whose restart is still pending;
-        then it costs no further restart."""
+        """Count a failure. Returns False if a restart is pending already: then the failure belongs
+        to the earlier failure and is not counted."""
 
     @abstractmethod
     def can_restart(self) -> bool:
@@ -37,7 +35,7 @@ class RestartBackoffTimeStrategy(ABC):
 
     @abstractmethod
     def backoff_time(self, now: float) -> float:
-        """Seconds to wait before the restart."""
+        """Return the seconds to wait before the restart."""
 
 
 class _NoRestart(RestartBackoffTimeStrategy):
@@ -131,7 +129,8 @@ class _ExponentialDelay(RestartBackoffTimeStrategy):
 def new_restart_strategy(
     settings: RestartStrategy, random: Callable[[], float] = lambda: 0.5
 ) -> RestartBackoffTimeStrategy:
-    """The restart strategy for these settings.  *random* returns numbers in [0, 1), for jitter."""
+    """Create the restart strategy for these settings.  *random* returns numbers in [0, 1), for
+    jitter."""
     if isinstance(settings, NoRestart):
         return _NoRestart()
     if isinstance(settings, FixedDelayRestart):

@@ -11,24 +11,25 @@ from flinkray.scheduler.graph.job_graph import JobGraph, JobType
 
 
 class SchedulingStrategy(ABC):
-    """Decides which regions to schedule.
-    Methods return the indices of the regions to schedule now, in this order."""
+    """Decides which regions to schedule, and when. Methods return indices of regions, in the order
+    in which to schedule them."""
 
     def __init__(self, regions: PipelinedRegions) -> None:
         self._regions = regions
 
     @abstractmethod
     def start(self) -> list[int]:
-        """The regions to schedule when the job begins."""
+        """Return the regions to schedule when the job begins."""
 
     @abstractmethod
     def restart(self, regions: Iterable[int]) -> list[int]:
-        """The regions to schedule now, out of these regions that were reset."""
+        """Return those of the given regions that can be scheduled now.  The regions were reset for
+        a restart."""
 
     @abstractmethod
     def groups_finished(self, groups: Iterable[PartitionGroup]) -> list[int]:
-        """The regions to schedule now that all partitions of these groups are finished.
-        The caller must skip regions that run already."""
+        """Return the regions to schedule now that all partitions of these groups are finished. The
+        caller must skip regions that run already."""
 
     @abstractmethod
     def groups_unfinished(self, groups: Iterable[PartitionGroup]) -> None:
@@ -81,7 +82,7 @@ class PipelinedRegionSchedulingStrategy(SchedulingStrategy):
 
 
 def new_scheduling_strategy(job_graph: JobGraph, regions: PipelinedRegions) -> SchedulingStrategy:
-    """The scheduling strategy for the job's type."""
+    """Create the scheduling strategy for the type of the job."""
     if job_graph.job_type is JobType.STREAMING and not job_graph.has_coordinated_vertices:
         return EagerSchedulingStrategy(regions)
     return PipelinedRegionSchedulingStrategy(regions)

@@ -20,7 +20,7 @@ LONGEST_PAUSE = 365 * 24 * 3600.0
 @stored("CheckpointRetentionPolicy")
 @register
 class CheckpointRetentionPolicy(Enum):
-    """Which checkpoints stay when their job has ended."""
+    """Determines which checkpoints are kept after their job has ended."""
 
     NEVER_RETAIN_AFTER_TERMINATION = "never"
     RETAIN_ON_FAILURE = "on-failure"
@@ -65,7 +65,7 @@ class CheckpointConfiguration:
 
     @property
     def tolerated(self) -> int:
-        """How many failed checkpoints in a row do not fail the job."""
+        """Number of failed checkpoints in a row that do not fail the job; ENDLESS: any number."""
         return job_options.ENDLESS if self.tolerable_failures == -1 else self.tolerable_failures
 
     @property
@@ -105,8 +105,8 @@ _OF_OPTIONS: tuple[tuple[ConfigOption[Any], str, Callable[[Any], Any]], ...] = (
 def checkpoints_of(
     configuration: Configuration, others: CheckpointConfiguration | None = None
 ) -> CheckpointConfiguration:
-    """The checkpoint configuration that the options describe.
-    *others*: values of options that are not set; None means their defaults."""
+    """Return the checkpoint configuration that the options describe. *others*: configuration whose
+    values apply to options that are not set; None means the defaults."""
     changes = {
         field: convert(configuration.get(option))
         for option, field, convert in _OF_OPTIONS

@@ -20,7 +20,7 @@ ALL_TO_ALL = DistributionPattern.ALL_TO_ALL
 
 
 def number_of_groups(pattern: DistributionPattern, producers: int, consumers: int) -> int:
-    """Number of groups of an edge."""
+    """Return the number of groups into which an edge is divided."""
     return 1 if pattern is ALL_TO_ALL else min(producers, consumers)
 
 
@@ -47,7 +47,7 @@ def group_of_partition(
 def partitions_of_group(
     pattern: DistributionPattern, producers: int, consumers: int, group: int
 ) -> range:
-    """Partitions of the group."""
+    """Return the indices of the partitions that belong to the group."""
     if pattern is ALL_TO_ALL:
         return range(producers)
     if producers < consumers:
@@ -58,7 +58,7 @@ def partitions_of_group(
 def consumers_of_group(
     pattern: DistributionPattern, producers: int, consumers: int, group: int
 ) -> range:
-    """Consumers of the group."""
+    """Return the indices of the consumers that read the group."""
     if pattern is ALL_TO_ALL:
         return range(consumers)
     if producers >= consumers:
@@ -78,6 +78,7 @@ def number_of_subpartitions(
 def subpartition_of(
     pattern: DistributionPattern, producers: int, consumers: int, consumer: int
 ) -> int:
-    """Subpartition that the consumer reads; the same index in every partition that it reads."""
+    """Return the index of the subpartition that the consumer reads. The index is the same in every
+    partition that the consumer reads."""
     group = group_of_consumer(pattern, producers, consumers, consumer)
     return consumer - consumers_of_group(pattern, producers, consumers, group).start

@@ -85,9 +85,9 @@ RestartStrategy = NoRestart | FixedDelayRestart | FailureRateRestart | Exponenti
 @stored("Invokable")
 @message
 class Invokable:
-    """The code that the subtasks of a vertex run in the runtime ``kind`` (``"spark"``).
-    ``code`` is the user's pickled function, or the key of its blob; only the process that runs the
-    function unpickles it.  ``configuration`` is for the runtime."""
+    """The code that the subtasks of a vertex run, and its runtime: ``kind``, for example
+    ``"spark"``. ``code`` is the user's pickled function, or the key of its blob; only the process
+    that runs the function unpickles it.  ``configuration`` is for the runtime."""
 
     kind: str
     code: bytes | BlobKey
@@ -128,8 +128,8 @@ DEFAULT_SLOT_SHARING_GROUP = "default"
 @stored("JobType")
 @register
 class JobType(Enum):
-    """STREAMING: all tasks run at the same time.
-    BATCH: a region of pipelined tasks runs when the blocking results that it reads are finished."""
+    """Determines when the tasks of a job run. STREAMING: all tasks run at the same time.  BATCH: a
+    region of pipelined tasks runs when the blocking results that it reads are finished."""
 
     STREAMING = "STREAMING"
     BATCH = "BATCH"
@@ -150,11 +150,10 @@ class SchedulerMode(Enum):
 @stored("ResultPartitionType")
 @register
 class ResultPartitionType(Enum):
-    """When and how long consumers can read a result.
-    PIPELINED: while the result is produced; PIPELINED_BOUNDED: as PIPELINED, with bounded buffers.
-    BLOCKING: when the result is finished; it can be read more than once.  BLOCKING_PERSISTENT: as
-    BLOCKING, and the result of a finished job is kept until the cluster is told to release it.
-    """
+    """Determines when and how often consumers can read a result. PIPELINED: while the result is
+    produced; PIPELINED_BOUNDED: as PIPELINED, with bounded buffers.  BLOCKING: when the result is
+    finished; it can be read more than once.  BLOCKING_PERSISTENT: as BLOCKING, and the result of a
+    finished job is kept until the cluster is told to release it."""
 
     PIPELINED = "PIPELINED"
     PIPELINED_BOUNDED = "PIPELINED_BOUNDED"
@@ -175,9 +174,9 @@ class ResultPartitionType(Enum):
 @stored("ResultMedium")
 @register
 class ResultMedium(Enum):
-    """Storage of a result.
-    CHANNELS: in the producing processes, which send the result.  FILES: in Parquet files in the
-    cluster's storage, which outlive the processes and which Spark can read and write."""
+    """Determines where a result is stored. CHANNELS: in the producing processes, which send the
+    result.  FILES: in Parquet files in the cluster's storage, which outlive the processes and which
+    Spark can read and write."""
 
     CHANNELS = "CHANNELS"
     FILES = "FILES"
@@ -186,7 +185,7 @@ class ResultMedium(Enum):
 @stored("DistributionPattern")
 @register
 class DistributionPattern(Enum):
-    """Which producers a consumer reads; see flinkray.scheduler.graph.distribution."""
+    """Determines which producers a consumer reads; see flinkray.scheduler.graph.distribution."""
 
     ALL_TO_ALL = "ALL_TO_ALL"
     POINTWISE = "POINTWISE"
@@ -227,11 +226,9 @@ class JobEdge:
 @stored("MasterFormat")
 @message
 class MasterFormat:
-    """Work for a vertex that is done once per job, outside the tasks.
-    Before the job is scheduled, an input format prepares and divides the input into splits.  After
-    all tasks are finished, an output format commits.  The code is user code: the JobMaster runs it
-    in a separate process.
-    """
+    """User code that runs once per job for a vertex, outside the tasks. Before the job is
+    scheduled, an input format prepares its input and divides it into splits.  After all tasks are
+    finished, an output format commits.  The JobMaster runs the code in a separate process."""
 
     code: bytes
     makes_splits: bool = False
@@ -241,7 +238,8 @@ class MasterFormat:
 @stored("JobVertex", version=4, migrations=dict.fromkeys((1, 2, 3), with_defaults))
 @message
 class JobVertex:
-    """Chained operators, with ``parallelism`` subtasks, each in a slot of ``slot_profile``."""
+    """A chain of operators that runs as ``parallelism`` subtasks, each in a slot of
+    ``slot_profile``."""
 
     vertex_id: JobVertexID
     name: str

@@ -40,8 +40,8 @@ def validate(job_graph: JobGraph) -> None:
 
 
 def topological_order(job_graph: JobGraph) -> tuple[JobVertex, ...]:
-    """The vertices in topological order: each after all vertices that it reads.
-    Otherwise the vertices keep the order of the graph.
+    """Return the vertices in topological order: each vertex comes after all vertices that it reads.
+    Otherwise the order of the graph is kept.
 
     Raises:
         JobSubmissionError: a vertex reads a data set that no vertex produces, or there is a cycle.
@@ -181,7 +181,8 @@ def _problem_of_vertex(vertex: JobVertex) -> str | None:
 
 
 def _problem_of_files(job_graph: JobGraph) -> str | None:
-    """The first problem with results and inputs of Spark stages, which must be files; or None."""
+    """Return the first problem with results that are files or must be files, or None. Results and
+    inputs of Spark stages must be files."""
     results = {r.data_set_id: r for vertex in job_graph.vertices for r in vertex.results}
     of_spark = {
         result.data_set_id

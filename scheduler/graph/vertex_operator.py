@@ -12,7 +12,8 @@ class VertexOperator:
     """An operator that is chained into a vertex."""
 
     operator_id: str
-    """Id derived from the uid or, without a uid, from the operator's place in the program."""
+    """Id derived from the uid.  Without a uid: derived from the operator's position in the program.
+    """
     name: str
     uid: str | None = None
     """The uid that the program's author has set; None if not set."""
@@ -24,5 +25,5 @@ class VertexOperator:
 
 
 def operator_text(name: str, uid: str | None) -> str:
-    """Name and uid of an operator, for users."""
+    """Return the name and uid of an operator as text for users."""
     return f"{name!r} (uid {uid!r})" if uid is not None else f"{name!r} (without a uid)"

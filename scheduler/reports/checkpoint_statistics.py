@@ -74,8 +74,8 @@ class CheckpointsOverview:
         return count
 
     def figures(self) -> dict[str, int]:
-        """Values under the names of Flink's metrics.
-        The values of the last completed checkpoint are present only if there is one."""
+        """Return the checkpoint statistics under the names of Flink's metrics. The values of the
+        last completed checkpoint are present only if there is one."""
         figures = {
             "totalNumberOfCheckpoints": self.in_progress + self.completed + self.failed,
             "numberOfInProgressCheckpoints": self.in_progress,

@@ -1,4 +1,4 @@
-"""The exceptions history of a job, for users."""
+"""Keeps a job's latest failures, for users."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ _CONCURRENT_KEPT = 16
 
 
 class ExceptionHistory:
-    """The newest failures, oldest first; 16 at most, as Flink's ``web.exception-history-size``.
-    Each entry led to a restart or to the job's end. *concurrent* are the failures until then."""
+    """Keeps the newest failures, oldest first; 16 by default, as Flink's
+    ``web.exception-history-size``. Each entry led to a restart or to the job's end.  Its
+    ``concurrent`` failures occurred until then."""
 
     def __init__(self, size: int = 16) -> None:
         self._entries: deque[ExceptionEntry] = deque(maxlen=size)

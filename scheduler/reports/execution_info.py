@@ -13,7 +13,7 @@ from flinkray.scheduler.shared.states import ExecutionState
 @stored("ExecutionInfo")
 @message
 class ExecutionInfo:
-    """One attempt of a subtask."""
+    """One attempt of a subtask, as clients see it.  Times are seconds since the epoch."""
 
     subtask_index: int
     attempt_number: int

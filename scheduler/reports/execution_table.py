@@ -1,9 +1,8 @@
-"""A compact form of the executions of a large job, to be sent and stored.
-As single messages, the executions of 100,000 tasks need several times the frame limit of 10 MiB.
-Here each field is a column.  Times are 8-byte floats with their bytes ordered by significance; this
-compresses well because most tasks enter their states at about the same time.  Texts repeat, so they
-are stored as numbers of distinct texts.  No information is lost.
-"""
+"""Encodes the executions of a large job compactly, for messages and storage. As single messages,
+the executions of 100,000 tasks need several times the frame limit of 10 MiB.  Here each field is a
+column.  Times are 8-byte floats with their bytes ordered by significance; this compresses well
+because most tasks enter their states at about the same time.  Texts repeat, so they are stored as
+numbers of distinct texts.  No information is lost."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ _NO_WATERMARK = -(1 << 63)
 @stored("TextColumn")
 @message
 class _Texts:
-    """A column of texts or None."""
+    """A column of optional texts; each distinct text is stored once."""
 
     distinct: tuple[str, ...]
     numbers: bytes
@@ -67,8 +66,8 @@ def _from_version_1(values: dict[str, Any]) -> dict[str, Any]:
 @register
 @dataclass(frozen=True)
 class ExecutionTable(Sequence[ExecutionInfo]):
-    """A sequence of executions that is unpacked when it is first read.
-    Passing on the packed sequence costs nothing."""
+    """A sequence of executions in packed form, which is unpacked when an element is first read. A
+    process that only passes the table on does not unpack it."""
 
     size: int
     subtasks: bytes

@@ -33,7 +33,7 @@ class ExceptionEntry:
     task: str | None = None
     location: str | None = None
     concurrent: tuple[ExceptionEntry, ...] = ()
-    """Failures that occurred besides this one until the restart that it caused."""
+    """Failures that occurred after this failure and before the restart that this failure caused."""
 
 
 @stored("StageProgressInfo")
@@ -102,14 +102,14 @@ class JobDetails:
     """How many JobMasters of the job have died.  Running tasks survive such a death."""
 
     def without_executions(self) -> JobDetails:
-        """The details without executions.
-        They are left out if even an :class:`ExecutionTable` is too large for a message."""
+        """Return the details without the executions of the vertices. For jobs whose executions are
+        too large for a message, even as :class:`ExecutionTable`."""
         bare = (replace(v, executions=(), prior_executions=()) for v in self.vertices)
         return replace(self, vertices=tuple(bare))
 
     def reductions(self) -> Iterator[JobDetails]:
-        """Smaller and smaller versions of the details, for jobs whose details do not fit a message.
-        The last version contains nothing whose size grows with the job."""
+        """Yield smaller and smaller versions of the details, until one fits into a message. The
+        last version contains nothing whose size grows with the job."""
         details = self.without_executions()
         yield details
         short = (
@@ -130,7 +130,7 @@ class JobDetails:
 
 @message
 class VertexProgress:
-    """The progress of a vertex in a few numbers."""
+    """The progress of a vertex in a few numbers, whatever its parallelism."""
 
     name: str
     parallelism: int
@@ -172,7 +172,7 @@ class JobProgress:
 
     @classmethod
     def of(cls, details: JobDetails) -> JobProgress:
-        """The progress of a job that no JobMaster runs."""
+        """Create the progress of a job that no JobMaster runs, from the job's stored details."""
         checkpoints = details.checkpoints
         return cls(
             details.job_id,
@@ -188,7 +188,7 @@ class JobProgress:
         )
 
     def restarts_after(self, number: int) -> list[tuple[int, str]]:
-        """(number, cause) of each restart after *number* whose cause is known."""
+        """Return (number, cause) of each restart after restart *number*, if the cause is known."""
         first = self.restarts - len(self.restart_causes) + 1
         return [it for it in enumerate(self.restart_causes, first) if it[0] > number]
 
@@ -204,7 +204,8 @@ def _restart_causes(details: JobDetails) -> tuple[str, ...]:
 
 
 def one_line_of(text: str, task: str | None) -> str:
-    """The failure in one line, with its task."""
+    """Return the failure as one line that names the task; *task* None: the failure of the whole
+    job."""
     told = in_one_line(text)
     return told if task is None or task in told else f"{task}: {told}"
 
@@ -226,8 +227,8 @@ class JobOverview:
 
 @message
 class NumberedOverview:
-    """A JobMaster's answer to the question for its job's overview.
-    The overview is valid until the JobMaster announces a greater number."""
+    """A JobMaster's answer to a request for its job's overview. The overview is valid until the
+    JobMaster announces a greater number."""
 
     number: int
     overview: JobOverview
@@ -268,11 +269,11 @@ class JobResult:
             raise ValueError(f"net runtime must not be negative: {self.net_runtime}")
 
     def with_savepoint(self, path: str, stopped_by: TriggerID) -> JobResult:
-        """The result with the savepoint that the job was stopped with."""
+        """Return the result, extended by the savepoint that the job was stopped with."""
         return replace(self, savepoint=path, stopped_by=stopped_by)
 
     def shortened(self) -> JobResult:
-        """The result with shortened texts, for messages that would be too large."""
+        """Return the result with shortened texts, for a result that is too large for a message."""
         failure = None if self.failure is None else sendable(self.failure, _SHORT)
         cause = None if self.cancel_cause is None else sendable(self.cancel_cause, _SHORT)
         return replace(
@@ -322,7 +323,8 @@ class ClusterNumbers:
 
 @message
 class ClusterOverview:
-    """The cluster with each of its TaskExecutors. :class:`ClusterNumbers` has only the numbers."""
+    """The state of the cluster, with each TaskExecutor and job.
+    :class:`ClusterNumbers` contains only the totals."""
 
     version: str
     task_executors: tuple[TaskExecutorInfo, ...]

@@ -11,7 +11,7 @@ from flinkray.scheduler.graph.job_graph import ParallelismBounds, RestartStrateg
 @stored("JobSettings")
 @message
 class JobSettings:
-    """The settings of a job: settings in its job graph override the cluster's settings."""
+    """The settings that apply to a job: those of its job graph, otherwise those of the cluster."""
 
     restart_strategy: RestartStrategy
     state_backend: str

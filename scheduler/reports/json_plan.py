@@ -10,11 +10,10 @@ from flinkray.scheduler.graph.validation import topological_order
 
 
 def json_plan(job_graph: JobGraph) -> str:
-    """The plan, with the vertices in topological order.
+    """Return the plan as JSON, with the vertices in topological order.
 
     Raises:
-        JobSubmissionError: the graph has no topological order.
-    """
+        JobSubmissionError: the graph has no topological order."""
     order = topological_order(job_graph)
     producers = {
         result.data_set_id: (vertex, result.result_type)

@@ -1,6 +1,5 @@
-"""Spans of traces for the phases of a job that take time.
-Names and attributes of checkpoint spans and of the initialisation span are those of Flink's traces.
-"""
+"""Defines trace spans for the phases of a job that take time. Names and attributes of checkpoint
+spans and of the initialisation span are those of Flink's traces."""
 
 from __future__ import annotations
 
@@ -61,12 +60,12 @@ class SpanBook:
 
 
 def brief(cause: str) -> str:
-    """The cause, shortened to fit into an attribute of a span."""
+    """Shorten the cause so that it fits into an attribute of a span."""
     return sendable(cause, _LONGEST_CAUSE)
 
 
 def checkpoint_span(checkpoint: CheckpointStatistics) -> Span:
-    """The span of a checkpoint that is over."""
+    """Create the trace span of a checkpoint that is complete or has failed."""
     begin = checkpoint.timestamp / 1000
     attributes: dict[str, Attribute] = {
         "checkpointId": checkpoint.checkpoint_id,

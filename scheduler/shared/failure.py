@@ -1,4 +1,4 @@
-"""A failure as a value."""
+"""Defines Failure, which describes why a task or a job has failed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from flinkray.core.outlook import ProgramError
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure: one line for users, its origin, and whether a restart can help."""
+    """Describes why a task or job failed: a line for users, the origin, and whether a restart can
+    help."""
 
     text: str
     traceback: str | None = None

@@ -1,4 +1,4 @@
-"""What streaming tasks have read and written, and how they have spent their time."""
+"""Defines the metrics of streaming tasks: records and bytes read and written, and time spent."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from flinkray.core.schema import stored, with_defaults
 @stored("IOMetrics", version=3, migrations={1: with_defaults, 2: with_defaults})
 @message
 class IOMetrics:
-    """Metrics of an attempt since it began, or their sum over the current attempts of a vertex.
-    Only data exchanged between tasks is counted.  None: the task reads from no other task
-    (sources), or writes to none.  Bytes are estimated if both tasks are in one process."""
+    """Metrics of an execution attempt since the attempt began.  For a vertex: the sum over its
+    current attempts. Only data exchanged between tasks is counted.  Input fields are None if the
+    task reads from no other task (a source); output fields are None if it writes to no other task.
+    Bytes are estimated if both tasks are in one process."""
 
     records_in: int | None
     records_out: int | None
@@ -33,20 +34,21 @@ class IOMetrics:
 
     @property
     def elapsed_ms(self) -> int:
-        """Total time in milliseconds."""
+        """Milliseconds that the metrics cover: the sum of busy, back-pressured and idle time."""
         return self.busy_ms + self.back_pressured_ms + self.idle_ms
 
 
 @message
 class TaskIOMetrics:
-    """Metrics of a running attempt."""
+    """Pairs a running attempt with its metrics, as reported to the JobMaster."""
 
     attempt_id: ExecutionAttemptID
     metrics: IOMetrics
 
 
 def total(metrics: Iterable[IOMetrics]) -> IOMetrics | None:
-    """Sum of the metrics; None if there are none."""
+    """Add up the metrics of several attempts.  Returns None if there are none. The watermark of the
+    result is the earliest one.  Fields that are None everywhere stay None."""
     every = tuple(metrics)
     if not every:
         return None

@@ -1,4 +1,4 @@
-"""Matches slots with requirements."""
+"""Functions that match free slots with a job's slot requirements."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from flinkray.scheduler.shared.slots import ResourceRequirement
 
 
 def size_of(profile: ResourceProfile) -> tuple[float, int, float, tuple[tuple[str, float], ...]]:
-    """Sort key that orders profiles from small to large, so that choices are deterministic."""
+    """Return a sort key that orders profiles from small to large, so that choices are
+    deterministic."""
     extended = tuple(sorted(profile.extended.items()))
     return sum(amount for _, amount in extended), profile.memory, profile.cpu, extended
 
 
 def times_it_fits(profile: ResourceProfile, into: ResourceProfile) -> float:
-    """How often the profile fits into another one; infinite for a zero profile."""
+    """Return how many slots of *profile* fit into *into*; infinite for a zero profile."""
     wanted, there = profile.to_ray_resources(), into.to_ray_resources()
     # A hundredth of Ray's granularity makes up for binary fractions: 0.3 / 0.1 is 3 slots.
     ratios = [(there.get(name, 0.0) + 1e-6) / amount for name, amount in wanted.items()]
@@ -27,12 +28,13 @@ def times_it_fits(profile: ResourceProfile, into: ResourceProfile) -> float:
 def missing_slots(
     requirements: Iterable[ResourceRequirement], slots: Mapping[ResourceProfile, int]
 ) -> tuple[ResourceRequirement, ...]:
-    """Requirements that no slot fulfils, largest profiles first.  *slots*: number by profile.
+    """Return the requirements that the slots do not fulfil, largest profiles first. *slots*:
+    profile -> number of slots.
+
     Each requirement, the largest first, gets the smallest slots that hold it.  The result is exact
     if the profiles are ordered by size; for incomparable profiles (much CPU and little memory, or
     the reverse) a better matching may exist.  The time is proportional to the number of different
-    profiles.
-    """
+    profiles."""
     free = dict(slots)
     smallest_first = sorted(free, key=size_of)
     missing = []

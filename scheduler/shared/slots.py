@@ -11,8 +11,8 @@ from flinkray.core.resources import ResourceProfile
 
 @message
 class SameWorkerGroup:
-    """Constraint that slots are bundles 0 to ``size - 1`` of one worker group.
-    The group belongs to the job and has no other bundles."""
+    """Requires that the slots are bundles 0 to ``size - 1`` of one worker group (a Ray placement
+    group). The group belongs to the job and has no other bundles."""
 
     name: str
     """Name of the slot-sharing group, which distinguishes the worker groups of a job."""
@@ -25,7 +25,8 @@ class SameWorkerGroup:
 
 @message
 class ResourceRequirement:
-    """``count`` slots of a profile.  With a constraint, ``count`` is the constraint's size."""
+    """States that a job needs ``count`` slots of a profile. With a constraint, ``count`` equals the
+    constraint's size."""
 
     profile: ResourceProfile
     count: int
@@ -43,7 +44,8 @@ class ResourceRequirements:
 
 @message
 class WorkerGroupOwner:
-    """Owner of a worker group: a job, and the name of the job's constraint."""
+    """Identifies the owner of a worker group: a job, and the name in the job's SameWorkerGroup
+    constraint."""
 
     job_id: JobID
     name: str
@@ -101,7 +103,7 @@ class SlotOfferAnswer:
 
 @message
 class AllocatedSlot:
-    """A slot as the JobMaster holds it."""
+    """An allocated slot and the location of its TaskExecutor, as the JobMaster stores it."""
 
     allocation_id: AllocationID
     slot_index: int
@@ -111,7 +113,7 @@ class AllocatedSlot:
 
 @message
 class ResourceShortage:
-    """Why slots are missing, as the answer to "why am I pending?"."""
+    """Explains to users why a job waits for slots: how many are missing, and why."""
 
     missing: int
     profile: ResourceProfile
@@ -131,7 +133,8 @@ class ResourceShortage:
 
 
 def profile_of_slot(total: ResourceProfile, number_of_slots: int) -> ResourceProfile:
-    """Profile of each slot of a TaskExecutor: equal parts of the total, rounded down."""
+    """Return the profile of each slot when a TaskExecutor's total is divided into equal slots.
+    Amounts are rounded down."""
 
     def part(amount: float) -> float:
         # Rounded to Ray's granularity, so that the parts never exceed the total.

@@ -43,7 +43,9 @@ class SparkProgress:
 
 @message
 class SparkResult:
-    """The user's function has returned nothing, or a DataFrame that is now stored as Parquet."""
+    """Reports that the user's function has ended, and the DataFrame that it returned, if any. The
+    DataFrame is stored as Parquet at ``location``.  All fields are None if the function returned
+    None."""
 
     location: str | None
     num_rows: int | None

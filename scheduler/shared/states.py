@@ -1,4 +1,4 @@
-"""States of jobs and executions (Flink's names)."""
+"""Defines the states of jobs and of execution attempts, under Flink's names."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ class JobStatus(Enum):
 
     @property
     def is_globally_terminal(self) -> bool:
-        """Whether the job has ended for good, under any JobMaster."""
+        """Whether the job has ended for good: no JobMaster will run it again."""
         return self in (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED)
 
     @property
     def is_terminal(self) -> bool:
-        """Whether this JobMaster has finished its work on the job."""
+        """Whether this JobMaster has ended its work on the job. Includes SUSPENDED, from which
+        another JobMaster can run the job."""
         return self.is_globally_terminal or self is JobStatus.SUSPENDED
 
 

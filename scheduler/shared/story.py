@@ -1,4 +1,4 @@
-"""The story of an object: what happened to it, when, and why."""
+"""Defines Story, the recent history of an object, for error texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from flinkray.core.errors import IllegalTransitionError
 
 
 class Story:
-    """Lines of text with times; the oldest lines are dropped beyond a limit."""
+    """Records what happened to an object, as lines of text with times. Keeps the last *limit*
+    lines.  *subject* names the object."""
 
     def __init__(self, subject: str, limit: int = 50) -> None:
         self.subject = subject
@@ -16,12 +17,13 @@ class Story:
         self._number_of_lines = 0
 
     def add(self, now: float, text: str) -> None:
-        """Append a line.  *now* is in monotonic seconds."""
+        """Add a line to the history.  *now* is in monotonic seconds."""
         self._lines.append((now, text))
         self._number_of_lines += 1
 
     def illegal(self, wanted: str) -> IllegalTransitionError:
-        """The error for a transition that is not possible; its text contains this story."""
+        """Return an error which says that the subject cannot do *wanted*. The text contains the
+        history."""
         return IllegalTransitionError(f"{self.subject} cannot {wanted}.  Its story:\n{self}")
 
     def __str__(self) -> str:

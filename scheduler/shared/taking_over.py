@@ -1,4 +1,4 @@
-"""What the next JobMaster of a job learns from its predecessor and from running tasks.
+"""Messages from which the next JobMaster of a job learns the state of its predecessor and tasks.
 See ``docs/design/0051-taking-over.md``."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flinkray.scheduler.shared.tasks import SharedPart, TaskDeployment, TaskExec
 
 @message
 class SourceCoordinatorPlace:
-    """The coordinator of the job's sources, which survives its JobMaster."""
+    """Identifies and locates the coordinator of the job's sources, which survives its JobMaster."""
 
     attempt_number: int
     owner: JobMasterId
@@ -30,7 +30,8 @@ class SourceCoordinatorPlace:
 
 @message
 class CoordinatorAttempt:
-    """The last attempt of a vertex's coordinator, which is a Spark driver."""
+    """The last attempt of a vertex's coordinator (a Spark driver), and whether the attempt
+    exists."""
 
     vertex_id: JobVertexID
     attempt_number: int
@@ -39,13 +40,14 @@ class CoordinatorAttempt:
 
 
 NOT_DEPLOYED = 1 << 31
-"""Flag in :attr:`JobNotes.attempts`: the noted attempt comes next and was not deployed yet.
+"""Flag in :attr:`JobNotes.attempts`: the noted attempt is the next one and was not deployed yet.
 Earlier attempts of the subtask no longer count, however they ended."""
 
 
 @message
 class JobNotes:
-    """Notes that a JobMaster stores in its SlotPool before it acts; they replace earlier notes."""
+    """What the next JobMaster needs to know to take over the job's tasks. A JobMaster stores the
+    notes in its SlotPool before it acts; new notes replace earlier notes."""
 
     graph_id: ExecutionGraphID
     parallelisms: tuple[int, ...]
@@ -57,8 +59,9 @@ class JobNotes:
     restores: int
     """How often the coordinators of sources have been restored."""
     source_coordinator: SourceCoordinatorPlace | None = None
-    """Place of the sources' coordinator; None if the job has none, or it does not exist yet.
-    The caller of ``take_over`` also sets None if the coordinator cannot be reached."""
+    """Location of the sources' coordinator.  None if the job has no such coordinator, or if it does
+    not exist yet.  The caller of ``take_over`` also sets None if the coordinator cannot be reached.
+    """
     takeovers: int = 0
     """How many JobMasters have taken over the execution graph."""
     task_executors: tuple[WorkerLocation, ...] = ()
@@ -80,8 +83,8 @@ class JobNotes:
 
 @message
 class FinishedTask:
-    """An attempt that has finished, with its slot.
-    Times are seconds since the epoch, by the clocks of the job's JobMasters; 0 if unknown."""
+    """A finished attempt with its final state and its slot. Times are seconds since the epoch, by
+    the clocks of the job's JobMasters; 0 if unknown."""
 
     state: TaskExecutionState
     slot: AllocatedSlot
@@ -92,7 +95,7 @@ class FinishedTask:
 
 @message
 class ReportedTask:
-    """An attempt that a TaskExecutor has or had."""
+    """An attempt that a TaskExecutor runs or has run, as reported to a new JobMaster."""
 
     deployment: TaskDeployment
     """The deployment as received, without the restored state."""
@@ -112,7 +115,7 @@ class ReportedTask:
 
 @message
 class ReportedGraph:
-    """The attempts of one execution graph on a TaskExecutor."""
+    """All attempts of one execution graph that a TaskExecutor runs or has run."""
 
     graph_id: ExecutionGraphID
     parts: tuple[SharedPart, ...]

@@ -58,7 +58,8 @@ class TaskExecutionState:
     """Identifies the error, to find out whether another attempt ends with the same error."""
 
     def shortened(self) -> TaskExecutionState:
-        """The report with shortened texts, for messages that would be too large."""
+        """Return the report without traceback, with a short failure text and at most one missing
+        partition. For reports that are too large for a message."""
         text = None if self.failure is None else sendable(self.failure, _SHORT)
         first = self.missing_partitions[:1]
         return replace(self, failure=text, traceback=None, missing_partitions=first)
@@ -142,14 +143,14 @@ class VertexInformation:
     results: tuple[ResultInformation, ...]
 
     def task(self, subtask_index: int) -> str:
-        """Name of a subtask, for users."""
+        """Return the name of a subtask: ``<vertex> (<subtask, from 1>/<parallelism>)``."""
         return f"{self.name} ({subtask_index + 1}/{self.parallelism})"
 
 
 @message
 class PartitionLocations:
-    """Locations of the producers of consecutive partitions, for the consumers.
-    The arrays contain unsigned 32-bit integers, little endian, which are copied unconverted."""
+    """Tells consumers where the producers of consecutive partitions of a data set are. ``places``
+    and ``attempts`` contain unsigned 32-bit integers, little endian."""
 
     graph_id: ExecutionGraphID
     data_set_id: IntermediateDataSetID
@@ -167,16 +168,16 @@ class PartitionLocations:
         return len(self.places) // 4
 
     def location_of(self, partition: int) -> WorkerLocation:
-        """Location of the partition; *partition* is its index in the data set."""
+        """Return the location of a partition; *partition* is its index in the data set."""
         return self.task_executors[unpack_numbers(self.places)[partition - self.first_partition]]
 
     def partition_id(self, partition: int) -> ResultPartitionID:
-        """Id of the partition; *partition* is its index in the data set."""
+        """Return the id of a partition; *partition* is its index in the data set."""
         attempt = unpack_numbers(self.attempts)[partition - self.first_partition]
         return ResultPartitionID(self.graph_id, self.data_set_id, partition, attempt)
 
     def partitions_at(self, location: WorkerLocation) -> Iterator[ResultPartitionID]:
-        """Ids of the partitions whose producers are at the location, in their order."""
+        """Yield the ids of the partitions whose producers are at *location*, in ascending order."""
         place = self.task_executors.index(location)
         numbers = zip(unpack_numbers(self.places), unpack_numbers(self.attempts), strict=True)
         for number, (where, attempt) in enumerate(numbers):
@@ -188,9 +189,9 @@ class PartitionLocations:
 
 @message
 class SharedPart:
-    """A part that many deployments share.
-    It is sent to each TaskExecutor once.  The TaskExecutor keeps it for the execution graph, until
-    a newer version of the same key replaces it."""
+    """Information that many deployments refer to by its key. It is sent to each TaskExecutor once.
+    The TaskExecutor keeps it for the execution graph, until a newer version of the same key
+    replaces it."""
 
     key: int
     version: int
@@ -199,7 +200,7 @@ class SharedPart:
 
 @message
 class RestoredTask:
-    """The state that a task starts with."""
+    """The state with which a restored task starts, and the checkpoint that contains the state."""
 
     checkpoint_id: int
     state: TaskState | None
@@ -212,7 +213,8 @@ class RestoredTask:
 
 @message
 class TaskDeployment:
-    """One execution attempt; the numbers are keys of shared parts."""
+    """Tells a TaskExecutor to run one attempt of a subtask. ``vertex`` and ``inputs`` are keys of
+    shared parts (see SharedPart)."""
 
     vertex: int
     subtask_index: int
@@ -251,7 +253,7 @@ class TaskDeployments:
 def attempt_of(
     graph_id: ExecutionGraphID, vertex: VertexInformation, task: TaskDeployment
 ) -> ExecutionAttemptID:
-    """The id under which a deployed attempt is reported and canceled."""
+    """Return the id under which a deployed attempt is reported and canceled."""
     subtask = ExecutionVertexID(vertex.vertex_id, task.subtask_index)
     return ExecutionAttemptID(graph_id, subtask, task.attempt_number)
 
