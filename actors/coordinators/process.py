@@ -1,4 +1,4 @@
-"""What all kinds of operator coordinators have in common: start, connection and stop."""
+"""Base for all kinds of operator coordinators: how their processes start, connect and stop."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
 
 @dataclass(frozen=True, slots=True)
 class ConnectedCoordinator:
-    """The calls that every coordinator answers, whatever its kind."""
+    """A connected coordinator, with the calls that every kind of coordinator answers."""
 
     gateway: RpcGateway
-    """The gateway to watch."""
+    """Gateway whose death means the death of the coordinator."""
     request_heartbeat: Callable[[], Coroutine[Any, Any, None]]
-    """Calls the coordinator, which answers at once, whatever user code does at the moment."""
+    """Requests a heartbeat.
+    The coordinator answers at once, whatever user code does at the moment.
+    """
     stop: Callable[[], Coroutine[Any, Any, None]]
-    """Tells the coordinator to end what it has started, and then its process."""
+    """Tells the coordinator to end everything that it has started, and then its process."""
 
 
 class CoordinatorProcess(ABC):
-    """Describes the processes of one kind of coordinator, and connects to started processes."""
+    """One kind of coordinator: says how its processes are started, and connects to them."""
 
     title: str
     """Name of the coordinator in texts for people: ``the Spark driver``."""
@@ -56,7 +58,8 @@ class CoordinatorProcess(ABC):
         """
 
     async def prepared(self, spec: EndpointSpec) -> EndpointSpec:
-        """Wait until everything that the process needs is ready.
+        """Complete *spec* before the process is started. Waits until the process has all it needs.
+        The default returns *spec* at once.
 
         Returns:
             *spec*, with the arguments and the node that became known during the wait.

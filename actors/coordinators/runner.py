@@ -33,7 +33,9 @@ log = logging.getLogger(__name__)
 
 
 class CoordinatorListener(Protocol):
-    """Receives events of coordinators, on the main thread of their owner."""
+    """Callbacks for events of coordinators.
+    They run on the main thread of the coordinators' owner.
+    """
 
     def coordinator_started(self, coordinator: CoordinatorID, address: str) -> None:
         """The process of the coordinator has started."""
@@ -80,7 +82,7 @@ class CoordinatorRunner:
         self._heartbeats: HeartbeatSender[None, None] | None = None
         self._running: dict[CoordinatorID, _Running] = {}
         self._ending: list[_Running] = []
-        """Coordinators that :meth:`kill_all` has left running for a while."""
+        """Coordinators that :meth:`kill_all` has given time to end by themselves."""
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -140,7 +142,9 @@ class CoordinatorRunner:
         self._monitor(running.process, connected)
 
     def ask(self, action: AskCoordinator) -> None:
-        """Send a request in the background. The listener gets the answer, or the failure."""
+        """Send a request to its coordinator in the background.
+        The listener gets the answer or the failure.
+        """
         running = self._running.get(action.coordinator)
         if running is not None and running.address is not None:
             self._owner.create_task(self._ask(running.address, action), f"ask {running.process}")
@@ -192,7 +196,7 @@ class CoordinatorRunner:
         return None if running is None or running.stop is not None else running.address
 
     def outlives_us(self, coordinator: CoordinatorID) -> bool:
-        """Return whether the next owner may take over the coordinator."""
+        """Return whether the job's next JobMaster may take over the coordinator."""
         return self._kinds[coordinator.kind].outlives_its_job_master
 
     def give_up(self, coordinator: CoordinatorID, cause: str) -> None:
@@ -281,7 +285,7 @@ class CoordinatorRunner:
                 await self._owner.rpc_service.kill(one.process)
 
     async def all_ended(self) -> None:
-        """Wait, after :meth:`kill_all`, until coordinators in clean-up have ended or timed out."""
+        """After :meth:`kill_all`: wait until coordinators that clean up have ended or timed out."""
         await asyncio.gather(*(self._end(one) for one in self._ending))
 
     async def _end(self, running: _Running) -> None:
@@ -292,4 +296,4 @@ class CoordinatorRunner:
 
 
 async def _nothing() -> None:
-    """Do nothing, as the start task of an adopted coordinator, which already runs."""
+    """Do nothing. Serves as the start task of an adopted coordinator, which already runs."""

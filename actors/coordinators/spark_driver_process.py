@@ -42,13 +42,15 @@ from flinkray.spark.gateway import (
 from flinkray.spark.shared_session import HELD_SESSION, take_request
 
 _UNTIL_NOTED = 5.0
-"""Longest wait in seconds for the notes before a driver is stopped: there may be no SlotPool."""
+"""Longest wait in seconds, before a driver is stopped, until its reports are noted.
+Without a SlotPool they would never be noted.
+"""
 
 SPARK_DRIVER_FACTORY = "flinkray.spark.driver:create_spark_driver"
 
 
 class SparkDriverProcess(CoordinatorProcess):
-    """Starts Spark drivers, in the first bundle of the stage's worker group."""
+    """Starts Spark drivers. Each runs in the first bundle of its stage's worker group."""
 
     title = "the Spark driver"
     ends_by_itself = 10.0

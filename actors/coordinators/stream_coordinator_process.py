@@ -46,12 +46,12 @@ def stream_sources_of(graph: JobGraph) -> Iterator[JobVertex]:
 
 @dataclass(frozen=True, slots=True)
 class SourcesBeginning:
-    """The state with which an attempt of the coordinator begins."""
+    """Owner and state with which an attempt of the source coordinator begins."""
 
     owner: JobMasterId
     """The JobMaster by whose id tasks know the coordinator. The process name contains it."""
     restores: int
-    """How often coordinators have been restored."""
+    """How often the job's sources have been restored."""
     restored: RestoredCoordinators | None
     """The state of the last restore. None: there is no state, or *kept* holds all of it."""
     kept: tuple[KeptPart, ...]

@@ -31,7 +31,7 @@ USER_CODE_PROCESS_FACTORY = (
 
 @message
 class AggregateStep:
-    """Result of one aggregation step. Both values are pickled."""
+    """Result of adding one value to an aggregate: new accumulator and new result, both pickled."""
 
     accumulator: bytes
     result: bytes
@@ -47,7 +47,9 @@ class UserCodeProcessGateway(FencedRpcGateway):
 
     @abstractmethod
     async def request_heartbeat(self) -> None:
-        """Answer at once, whatever the user's code does at the moment."""
+        """Answer at once, whatever the user's code does at the moment.
+        The answer is the heartbeat.
+        """
 
     @abstractmethod
     async def stop(self) -> None:
@@ -72,7 +74,8 @@ class UserCodeProcessGateway(FencedRpcGateway):
     async def aggregate(
         self, function: bytes, accumulator: bytes | None, value: bytes
     ) -> AggregateStep:
-        """Add a pickled value to a pickled accumulator (None: a new one), and return both results.
+        """Add a pickled value to a pickled accumulator (None: a new one).
+        Returns the new accumulator and the aggregate's result.
 
         *function* is pickled; called with None, it creates an
         :class:`~flinkray.streaming.functions.functions.AggregateFunction`. Raises whatever this
@@ -170,7 +173,7 @@ class UserCodeProcessConnection:
         return await asyncio.shield(self._process)
 
     def failed(self) -> None:
-        """Drop the present process. The next :meth:`get` starts another one."""
+        """Forget the present process, which has failed. The next :meth:`get` starts another one."""
         self._process = None
 
     async def _start(self) -> UserCodeProcessGateway:

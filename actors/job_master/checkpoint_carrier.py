@@ -49,7 +49,7 @@ class CheckpointScheduler(Protocol):
 
 
 class CheckpointCarrier:
-    """Carries out checkpoint actions.
+    """Carries out the checkpoint actions of the JobScheduler, and reports the results to it.
     Lives on the JobMaster's main thread. The JobMaster ends when another JobMaster has taken over
     the job's checkpoints.
     """
@@ -69,7 +69,7 @@ class CheckpointCarrier:
         """Create the carrier and its parts.
 
         Args:
-            apply: carries out the actions that follow.
+            apply: carries out the actions with which the scheduler answers a result.
             on_replaced: called with the reason when another JobMaster has taken over the job's
                 checkpoints: any further action of this JobMaster would damage them.
         """
@@ -88,12 +88,14 @@ class CheckpointCarrier:
         self._recovered: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
         """Completed when the recovery has ended, whether it succeeded or not."""
         self._end_is_stored: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
-        """Completed when the Dispatcher has stored the job's end: no JobMaster continues it."""
+        """Completed when the Dispatcher has stored the job's end.
+        No JobMaster continues the job then.
+        """
         self._are_lost = False
         self.settled: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
-        """Completed when the coordinator has ended: no checkpoint is written any more."""
+        """Completed when no checkpoint is written any more: the coordinator has ended."""
         self.closed: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
-        """Completed when, in addition, no checkpoint is deleted any more."""
+        """Completed when no checkpoint is written or deleted any more."""
 
     async def recover(self) -> tuple[CompletedCheckpoint, ...] | None:
         """Return the checkpoints of earlier JobMasters. None if another JobMaster has taken over.
@@ -113,9 +115,10 @@ class CheckpointCarrier:
             self._recovered.set_result(None)
 
     async def begun_after(self, recovered: tuple[CompletedCheckpoint, ...]) -> dict[int, str]:
-        """Return the directories of checkpoints begun after the last recovered one, by id.
+        """Return the directories of checkpoints begun after the last of *recovered*, by id.
 
-        Includes only checkpoints in which a task may still take part. Raises CheckpointsLostError.
+        Only the last ``MOST_GIVEN_UP`` ids are included: a task may still take part in those
+        checkpoints. Raises CheckpointsLostError if it cannot be read which ids were given.
         """
         latest = recovered[-1].checkpoint_id if recovered else 0
         try:
@@ -136,7 +139,9 @@ class CheckpointCarrier:
         return await self._stored.read_savepoint(location)
 
     def carry_out(self, action: JobSchedulerAction) -> bool:
-        """Begin an action. Returns False if the action does not concern checkpoints."""
+        """Begin to carry out an action.
+        Returns False if the action does not concern checkpoints.
+        """
         match action:
             case act.StartCheckpointTimer(key, delay):
                 gives_up = key.purpose is CheckpointTimerPurpose.EXPIRY
@@ -195,7 +200,7 @@ class CheckpointCarrier:
         return self._scheduler.takes_checkpoints
 
     async def place_of_savepoint(self, request: SnapshotRequest) -> str | SnapshotTaken:
-        """Return the directory for a savepoint.
+        """Return the directory into which the requested savepoint is written.
         If an earlier JobMaster has completed the savepoint for the same request, return this
         savepoint.
 
@@ -208,7 +213,10 @@ class CheckpointCarrier:
     async def request(
         self, properties: CheckpointProperties | None, directory: str | None
     ) -> act.SnapshotFinished:
-        """Request a savepoint in *directory*, or (both None) a checkpoint; return the outcome."""
+        """Request a snapshot from the coordinator, and return the outcome, which may hold an error.
+        With *properties* the snapshot is a savepoint in *directory*. With both None it is a
+        checkpoint.
+        """
         self._last_request += 1
         number = self._last_request
         finished: asyncio.Future[act.SnapshotFinished]
@@ -237,11 +245,16 @@ class CheckpointCarrier:
 
     @property
     def left(self) -> asyncio.Future[None]:
-        """Completed when no checkpoint is written any more nor, if the job may go on, deleted."""
+        """Completed when this JobMaster may end without leaving checkpoint work undone.
+        No checkpoint is written any more. If another JobMaster may continue the job, no checkpoint
+        is deleted any more either.
+        """
         return self.settled if self._scheduler.status.is_globally_terminal else self.closed
 
     def with_kept(self, result: JobResult) -> JobResult:
-        """Return the result, marked to keep a failed job's checkpoints if any was unreadable."""
+        """Return *result*.
+        If a checkpoint could not be read, a failed job is marked to keep them all.
+        """
         if not self._are_lost or result.status is not JobStatus.FAILED:
             return result
         return replace(result, keeps_checkpoints=True)
@@ -256,8 +269,8 @@ class CheckpointCarrier:
 
     async def until_end_is_stored(self) -> None:
         """Return when the job's end is stored.
-        Until then a later JobMaster goes on from the last checkpoint, or from the savepoint that
-        the job has ended with.
+        Until then a later JobMaster may continue the job from the last checkpoint, or from the
+        savepoint that the job has ended with.
         """
         await asyncio.shield(self._end_is_stored)
 

@@ -45,7 +45,10 @@ class CheckpointOrders:
         *,
         told: Callable[[CheckpointAnswered], None],
     ) -> None:
-        """*told* is called with a decline for each task that did not get the order to begin."""
+        """Create the sender.
+        *told* is called with a decline for each task that did not get the order to begin a
+        checkpoint.
+        """
         self._job_master = job_master
         self._graph = graph
         self._task_executors = task_executors

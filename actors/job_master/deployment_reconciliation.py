@@ -10,12 +10,16 @@ from flinkray.core.ids import ExecutionAttemptID, ResourceID
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Differences in two heartbeats in a row: after one, a message may be under way."""
+    """Attempts about which JobMaster and TaskExecutor disagreed in two heartbeats in a row.
+    A single disagreement does not count, because a message may be under way.
+    """
 
     missing: tuple[ExecutionAttemptID, ...]
-    """Attempts that are deployed but do not run on the TaskExecutor: no end will be reported."""
+    """Attempts that are deployed but do not run on the TaskExecutor.
+    Their end will never be reported.
+    """
     unknown: tuple[ExecutionAttemptID, ...]
-    """Attempts that run on the TaskExecutor but are not deployed, or no longer: to be cancelled."""
+    """Attempts that run on the TaskExecutor but are not deployed. They must be cancelled."""
 
 
 @dataclass(slots=True)
@@ -27,7 +31,7 @@ class _TaskExecutor:
 
 
 class DeploymentReconciliation:
-    """Finds tasks whose messages were lost with a broken connection, by comparing heartbeats."""
+    """Compares heartbeats with deployments, to find tasks whose messages were lost."""
 
     def __init__(self) -> None:
         self._task_executors: dict[ResourceID, _TaskExecutor] = {}
@@ -51,7 +55,7 @@ class DeploymentReconciliation:
     def not_deployed(
         self, resource_id: ResourceID, running: Iterable[ExecutionAttemptID]
     ) -> list[ExecutionAttemptID]:
-        """Return the running attempts that were never sent to the TaskExecutor or were given up."""
+        """Return those of *running* that were not sent to the TaskExecutor, or were removed."""
         record = self._task_executors.get(resource_id)
         known = {} if record is None else record.deployed
         return [attempt_id for attempt_id in running if attempt_id not in known]
@@ -76,7 +80,9 @@ class DeploymentReconciliation:
     def heartbeat(
         self, resource_id: ResourceID, running: Iterable[ExecutionAttemptID]
     ) -> Differences:
-        """Compare the attempts in a heartbeat, and return the confirmed differences."""
+        """Compare the attempts that a heartbeat reports as *running* with the deployed attempts.
+        Returns the differences that the last heartbeat has shown too.
+        """
         here = frozenset(running)
         record = self._task_executors.get(resource_id)
         if record is None:

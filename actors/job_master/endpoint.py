@@ -141,7 +141,7 @@ _SUSPENSION_TIMEOUT = 10.0
 
 
 async def create_job_master(rpc_service: RpcService, arguments: JobMasterArguments) -> JobMaster:
-    """Factory of the JobMaster's process."""
+    """Create the endpoint of a JobMaster's process, once this process leads the job."""
     services = ClusterServices.create(rpc_service, arguments.cluster)
     return JobMaster(rpc_service, services, arguments, await win_job(services, arguments))
 
@@ -297,7 +297,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._tasks_ended: asyncio.Future[None] = rpc_service.loop.create_future()
         """Completed when the job has ended here, even if another JobMaster will run it."""
         self._has_begun = False
-        """Whether it is known from which state the job begins."""
+        """Whether this JobMaster knows from which state the job begins."""
         self._is_over = False
         """Whether the job has ended for good, and the Dispatcher knows it."""
 
@@ -380,7 +380,10 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._apply(self._scheduler.start(self._now))
 
     async def _recovered(self) -> tuple[CompletedCheckpoint, ...] | None:
-        """Return the checkpoints of earlier JobMasters. None if the job does not begin."""
+        """Recover the job's checkpoints, or the savepoint from which the job starts.
+        Returns the checkpoints of earlier JobMasters, oldest first. None if this JobMaster must not
+        start the job, because the state cannot be read or another JobMaster has taken over.
+        """
         if not self._scheduler.takes_checkpoints:
             return ()
         try:
@@ -414,7 +417,9 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     # --- carrying out decisions -------------------------------------------------------------------
 
     def _apply(self, actions: list[act.JobSchedulerAction]) -> None:
-        """Begin all actions, in their order. Answers of their calls come back as events."""
+        """Begin to carry out the actions, in their order.
+        Answers to their calls come back as events.
+        """
         for action in actions:
             match action:
                 case act.DeployTasks():
@@ -458,7 +463,9 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._overview_news.changed()
 
     def _when_decided(self, event: Callable[[], list[act.JobSchedulerAction]]) -> None:
-        """Process an event, as soon as this JobMaster has decided what goes on."""
+        """Call *event* and apply its actions, now or at the end of a takeover.
+        During a takeover this JobMaster has not decided yet which tasks continue.
+        """
         self._reconciliation.when_decided(lambda: self._apply(event()))
 
     def _start_timer(self, action: act.StartTimer) -> None:

@@ -25,12 +25,16 @@ class GlobalAggregates:
         self._accumulators: dict[str, bytes] = {}
         self._turns: dict[str, asyncio.Lock] = {}
         self._latest: dict[ExecutionVertexID, tuple[_Number, asyncio.Task[bytes]]] = {}
-        """For each subtask its latest update, because earlier attempts are over."""
+        """For each subtask its latest update.
+        Updates of earlier attempts of the subtask are not needed.
+        """
 
     async def update(
         self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
     ) -> bytes:
-        """Add *value* to the aggregate of that name, and return the aggregate's result.
+        """Add *value* to the aggregate *name*, and return the aggregate's new result.
+        *number* is the update's sequence number within the attempt. A repeated update is not added
+        again.
 
         Raises:
             FlinkRayError: the update is outdated, or the attempt's earlier values are lost.

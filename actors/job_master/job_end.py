@@ -17,7 +17,7 @@ from flinkray.scheduler.reports.job_info import JobDetails, JobResult
 log = logging.getLogger(__name__)
 
 _RETRY_DELAY = 0.5
-"""Seconds between two attempts."""
+"""Seconds between two attempts to report the end."""
 
 
 async def report_end(

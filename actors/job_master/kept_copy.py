@@ -1,7 +1,7 @@
-"""A copy of a JobMaster's notes, kept at a TaskExecutor for the next JobMaster.
+"""A copy of everything that a JobMaster keeps for its successor, stored at one TaskExecutor.
 
 JobMaster, SlotPool and the coordinator of the sources may die together. If this TaskExecutor dies
-with them, the job could not go on anyway (``docs/design/0082-kept-at-a-task-executor.md``).
+with them, the job could not continue anyway (``docs/design/0082-kept-at-a-task-executor.md``).
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ _RETRY_DELAY = 0.1
 
 
 class KeptCopy:
-    """Keeps a copy at a TaskExecutor. Lives on the JobMaster's main thread.
+    """Keeps a copy of the notes, finished tasks and kept parts at a TaskExecutor.
 
-    There is one copy at a time, at the *keeper*, a TaskExecutor that the notes name and that is
-    sent each change. Actions that depend on a change wait until the keeper has the change and all
-    other connected TaskExecutors have dropped their earlier copies. Without a keeper nothing waits.
+    Lives on the JobMaster's main thread. There is one copy at a time, at the *keeper*: a
+    TaskExecutor that the notes name, and that is sent each change. Actions that depend on a change
+    wait until the keeper has the change and all other connected TaskExecutors have dropped their
+    earlier copies. Without a keeper nothing waits.
     """
 
     def __init__(
@@ -39,22 +40,26 @@ class KeptCopy:
         task_executors: TaskExecutorConnections,
         pieces: Callable[[], Iterable[KeptPiece]],
     ) -> None:
-        """*pieces* returns everything that must be kept now, the notes last."""
+        """Create the copy, without a keeper.
+        *pieces* returns everything that must be kept now, the notes last.
+        """
         self._job_master = job_master
         self._graph = graph
         self._task_executors = task_executors
         self._pieces = pieces
         self._places: tuple[ResourceID, ...] = ()
-        """The TaskExecutors that the last notes name."""
+        """The TaskExecutors that the last notes name. One of them is chosen as the keeper."""
         self._keeper: ResourceID | None = None
         self._copies = 0
-        """Number of copies that were begun, which is also the number of the present copy."""
+        """How many copies were begun. This is also the number of the present copy."""
         self._is_anew = False
-        """Whether the keeper must be sent all pieces, as a new copy."""
+        """Whether the keeper must be sent all pieces again, as a new copy."""
         self._untold: list[KeptPiece] = []
         self._changes = 0
         self._kept = -1
-        """Number of the last change that the keeper has. -1: the keeper may have no change."""
+        """Number of the last change that the keeper has acknowledged.
+        -1: the keeper may have no change.
+        """
         self._others: dict[ResourceID, None] = {}
         """TaskExecutors with an earlier copy that they must drop."""
         self._without_slots: dict[ResourceID, None] = {}
@@ -79,7 +84,9 @@ class KeptCopy:
         return change
 
     def add(self, piece: KeptPiece) -> int:
-        """Send *piece* to the keeper, and return the number of the change."""
+        """Send *piece* to the keeper, if there is one.
+        Returns the number of this change for :meth:`has`.
+        """
         self._changes += 1
         if self._keeper is not None:
             self._untold.append(piece)
@@ -87,13 +94,16 @@ class KeptCopy:
         return self._changes
 
     def has(self, change: int) -> bool:
-        """Return whether the next JobMaster finds the change and no older copy, or none is kept."""
+        """Return whether actions that depend on the change may begin.
+        True if the keeper has the change and no other TaskExecutor has an older copy, so that the
+        next JobMaster finds the change. Also True if there is no keeper.
+        """
         return self._keeper is None or (self._kept >= change and not self._others)
 
     # --- TaskExecutors ----------------------------------------------------------------------------
 
     def reported(self, report: TaskExecutorReport) -> None:
-        """Note a registration of a TaskExecutor, for the first time or again.
+        """Note that a TaskExecutor has registered, for the first time or again.
         The TaskExecutor may have a copy of an earlier JobMaster, or may have lost this JobMaster's
         copy.
         """

@@ -16,7 +16,7 @@ from flinkray.rpc import FencedRpcEndpoint
 
 
 def latest_parts(parts: Iterable[KeptPart]) -> dict[JobVertexID | None, KeptPart]:
-    """Return the last part of each source, and of the place of the results."""
+    """Return the latest part of each source, and the part with the results' address (key None)."""
     latest: dict[JobVertexID | None, KeptPart] = {}
     for part in parts:
         known = latest.get(part.vertex_id)
@@ -29,16 +29,17 @@ def latest_parts(parts: Iterable[KeptPart]) -> dict[JobVertexID | None, KeptPart
 class _Waiting:
     part: KeptPart
     change: int
-    """Number that :meth:`KeptCopy.add` gave to the change."""
+    """Number of the change, returned by :meth:`KeptCopy.add`."""
     kept: asyncio.Future[None]
     is_at_pool: bool = False
 
 
 class KeptParts:
-    """Keeps the parts here, at the SlotPool, and at a TaskExecutor. Lives on the main thread.
+    """Keeps the parts of the source coordinator's state that it reports.
 
-    A pool that replaces a lost one is first sent all parts. A JobMaster that does not know that
-    another one leads may start a pool that the next JobMaster will not ask, and pools of past
+    The parts are kept here, at the SlotPool, and at a TaskExecutor. Lives on the JobMaster's main
+    thread. A pool that replaces a lost one is first sent all parts. A JobMaster that does not know
+    that another one leads may start a pool that the next JobMaster will not ask, and pools of past
     JobMasters may exist. So each pool is checked once: will the next JobMaster ask it?
     """
 
@@ -67,7 +68,9 @@ class KeptParts:
         copy.on_kept(self._go_on)
 
     def adopt(self, parts: Iterable[KeptPart]) -> None:
-        """Add the parts of past JobMasters, before there is a pool."""
+        """Add the parts that past JobMasters have left.
+        Call this before this JobMaster has a pool.
+        """
         self._parts = latest_parts([*self._parts.values(), *parts])
 
     def forget(self) -> None:
@@ -91,7 +94,7 @@ class KeptParts:
         await kept
 
     def of(self, restores: int) -> tuple[KeptPart, ...]:
-        """Return the parts of sources restored *restores* times, and the place of the results."""
+        """Return the parts of sources restored *restores* times, and the results' address."""
         return tuple(
             part
             for part in self._parts.values()
@@ -100,11 +103,11 @@ class KeptParts:
 
     @property
     def all(self) -> tuple[KeptPart, ...]:
-        """The last part of each source, and of the place of the results."""
+        """The latest part of each source, and the part with the results' address."""
         return tuple(self._parts.values())
 
     def for_next_pool(self) -> list[Call]:
-        """Return the calls that give all parts to a new pool."""
+        """Return the calls with which a new pool is sent all parts."""
         return [self._call(part) for part in self._parts.values()]
 
     def _call(self, part: KeptPart) -> Call:
@@ -123,7 +126,7 @@ class KeptParts:
             self._kept(part)
 
     def _kept(self, part: KeptPart) -> None:
-        """Note that the SlotPool has received *part*."""
+        """Note that the SlotPool has *part*. Calls of :meth:`keep` may have waited for this."""
         for one in self._waiting:
             one.is_at_pool |= one.part.vertex_id == part.vertex_id and one.part.age <= part.age
         self._go_on()

@@ -53,7 +53,7 @@ class LeadersListener(Protocol):
         """The job's cancellation was requested before the JobMaster registered."""
 
     def registration_rejected(self, rejection: RegistrationRejection) -> None:
-        """The Dispatcher or the ResourceManager wants another JobMaster."""
+        """A Dispatcher or ResourceManager refuses this JobMaster: another one leads the job."""
 
 
 class JobMasterLeaders:
@@ -103,7 +103,9 @@ class JobMasterLeaders:
             settings=registration,
         )
         self._is_answer_overtaken = False
-        """Whether the Dispatcher has sent bounds since it was asked to register this JobMaster."""
+        """Whether the Dispatcher has sent newer parallelism bounds since the registration was sent.
+        The answer to the registration may then have older bounds.
+        """
         self._resource_manager_heartbeats = self._heartbeats_of(self._resource_manager)
         self._dispatcher_heartbeats = self._heartbeats_of(self._dispatcher)
 
@@ -170,8 +172,8 @@ class JobMasterLeaders:
         self._listener.resource_manager_lost()
 
     def is_led_by(self, resource_manager_id: ResourceManagerId) -> bool:
-        """Return whether this ResourceManager is followed.
-        True even if the registration is still under way.
+        """Return whether the leading ResourceManager has this id.
+        True even if the registration at it is still under way.
         """
         return self._resource_manager.leader_id == resource_manager_id
 
@@ -182,7 +184,7 @@ class JobMasterLeaders:
             self._resource_manager_heartbeats.request_heartbeat(resource_id, None)
 
     def disconnected_by(self, resource_manager_id: ResourceManagerId, reason: str) -> None:
-        """Register again, because the ResourceManager has forgotten this JobMaster."""
+        """Register at the ResourceManager again, which has forgotten this JobMaster."""
         if self.is_led_by(resource_manager_id):
             self._resource_manager.reconnect(reason)
 
@@ -206,9 +208,10 @@ class JobMasterLeaders:
         )
 
     def bounds_told(self) -> None:
-        """Note that the Dispatcher has called with new bounds.
+        """Note that the Dispatcher has sent new parallelism bounds in a call.
 
-        If a registration is under way, its answer may have older bounds: it is repeated.
+        If a registration is under way, its answer may have older bounds: the registration is
+        repeated.
         """
         self._is_answer_overtaken = True
 
@@ -255,7 +258,7 @@ class JobMasterLeaders:
             log.info("%s: the Dispatcher does not hear of a change: %s", self._graph.text, error)
 
     def refuse_other_dispatchers(self, dispatcher_id: DispatcherId, method: str) -> None:
-        """Raise FencingTokenError unless this Dispatcher is followed."""
+        """Raise FencingTokenError unless *dispatcher_id* is the id of the leading Dispatcher."""
         leader = self._dispatcher.leader_id
         if leader != dispatcher_id:
             raise FencingTokenError(self._job_master.address, method, leader, dispatcher_id)

@@ -1,4 +1,4 @@
-"""Notes of a JobMaster for the next one, made before the JobMaster acts.
+"""Notes of a JobMaster for its successor, stored before the JobMaster acts.
 They are kept at the SlotPool, at the coordinator of the job's sources, and at a TaskExecutor.
 """
 
@@ -32,13 +32,14 @@ from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
 log = logging.getLogger(__name__)
 
 _MAY_HAVE_EARLIER_ONES = (RpcTimeoutError, RpcConnectionError, RecipientUnreachableError)
-"""Errors of a call after which the coordinator may still live and have earlier notes."""
+"""Errors of a call after which the coordinator may still live, with older notes than the call's."""
 _RETRY_DELAY = 0.1
 """Seconds until the call is repeated."""
 
 
 class NotesForSuccessor:
-    """Keeps the notes. Lives on the JobMaster's main thread.
+    """Keeps the notes and finished tasks for the next JobMaster.
+    Lives on the JobMaster's main thread.
 
     A pool that replaces a lost one is first sent all notes. Until then the notes are at the
     coordinator of the sources, if the job has one, because a JobMaster may die just after its pool.
@@ -64,23 +65,25 @@ class NotesForSuccessor:
         self._notes: JobNotes | None = None
         self._finished: dict[ExecutionVertexID, FinishedTask] = {}
         self._number = 0
-        """Number of the last notes."""
+        """Number of the last notes, counted from 1 in this JobMaster."""
         self._is_acknowledged = True
         """Whether the pool has acknowledged the last notes."""
         self._second = _SecondCopy(job_master, self._go_on)
         self._copy = copy
         self._copied = 0
-        """Number of the change with the last notes in the copy at the TaskExecutor."""
+        """Number that :meth:`KeptCopy.noted` has returned for the last notes."""
         copy.on_kept(self._go_on)
         self._waiting: list[asyncio.Future[None]] = []
         """One future for each waiting call of :meth:`acknowledged`.
-        All calls go on in their order, and before later calls.
+        The calls return in their order, and before later calls.
         """
         if past is not None:
             past.on_ended(self._go_on)
 
     def note(self, notes: JobNotes) -> None:
-        """Begin to keep *notes*. Later deployments wait until the notes are acknowledged."""
+        """Begin to keep *notes*.
+        :meth:`acknowledged`, for which deployments wait, returns once they are kept.
+        """
         if self._notes is not None and self._notes.graph_id != notes.graph_id:
             self._finished.clear()
         self._notes = notes
@@ -96,7 +99,7 @@ class NotesForSuccessor:
         self._copy.add(KeptPiece(finished=tasks))
 
     def coordinator_is_gone(self, attempt_number: int) -> None:
-        """Note that an attempt of the source coordinator is gone, and its notes with it."""
+        """Note that an attempt of the source coordinator has died, with the notes that it had."""
         self._second.has_gone(attempt_number)
 
     async def acknowledged(self) -> None:
@@ -115,13 +118,15 @@ class NotesForSuccessor:
         return is_alone and self._is_acknowledged and is_copied
 
     def in_pieces(self, parts: Iterable[KeptPart]) -> Iterable[KeptPiece]:
-        """Return everything that must be kept now, with *parts*. Empty before there are notes."""
+        """Return the messages that hold everything kept now, with *parts*.
+        Empty before the first notes.
+        """
         if self._notes is None:
             return ()
         return in_pieces(parts, tuple(self._finished.values()), self._notes)
 
     def for_next_pool(self) -> list[Call]:
-        """Return the calls that give everything to a new pool."""
+        """Return the calls with which a new pool is sent the notes and the finished tasks."""
         if self._notes is None:
             return []
         return [self._call(), *_told_in_parts(tuple(self._finished.values()))]
@@ -159,10 +164,12 @@ class _SecondCopy:
         self._on_kept = on_kept
         self._notes: JobNotes | None = None
         self._kept: JobNotes | None = None
-        """The last notes that are kept."""
+        """The last notes that the coordinator has, or need not have.
+        None before the first notes.
+        """
         self._keeping: asyncio.Task[None] | None = None
         self._gone = -1
-        """The last attempt of the coordinator that is gone."""
+        """Number of the last attempt of the coordinator that is known to be gone."""
 
     @property
     def is_kept(self) -> bool:

@@ -24,7 +24,7 @@ class OverviewNews:
 
     @property
     def number(self) -> int:
-        """Overviews with a smaller number are outdated.
+        """Number of the present overview. Overviews with a smaller number are outdated.
         Heartbeats report the number too, because messages may be lost.
         """
         self.changed()

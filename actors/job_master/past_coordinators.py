@@ -27,16 +27,18 @@ _ADOPTION_PAUSE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A source coordinator that was taken over."""
+    """A source coordinator of an earlier JobMaster that this JobMaster has taken over."""
 
     coordinator: CoordinatorID
     place: SourceCoordinatorPlace
-    """Place of the coordinator, with the number of its restores."""
+    """Address and owner of the coordinator, with the number of its restores."""
     connected: ConnectedCoordinator
 
 
 class PastCoordinators:
-    """Source coordinators of past JobMasters of the job. Lives on the JobMaster's main thread."""
+    """Finds, takes over and ends source coordinators that past JobMasters of the job have started.
+    Lives on the JobMaster's main thread.
+    """
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class PastCoordinators:
         self._process = process
 
     async def adopt(self, place: SourceCoordinatorPlace, patience: float) -> Adopted | None:
-        """Take over the coordinator at *place*. None if it is lost.
+        """Take over the coordinator at *place*. Returns None if the coordinator is lost.
 
         *patience*: seconds to wait while the coordinator still counts its last JobMaster as alive.
         """
@@ -86,10 +88,10 @@ class PastCoordinators:
                 return None
 
     async def notes(self, patience: float) -> JobNotes | None:
-        """Take over all coordinators, and return the notes of the coordinator that has notes.
+        """Take over all past coordinators, and return the notes that exactly one of them has.
 
-        None if none or several have notes. Notes do not count if their coordinator was restored
-        since, by a JobMaster with other notes. Used if the SlotPool is lost with its notes.
+        None if none or several have notes. Notes do not count if the sources were restored after
+        the notes were made. Used if the SlotPool is lost with its notes.
         """
         found: list[JobNotes] = []
         for name, owner in await self._all():

@@ -36,7 +36,7 @@ class PastCopies:
 
     async def places(self) -> dict[ResourceID, str]:
         """Return the addresses of all TaskExecutors of the cluster.
-        Any of them may have slots of the job if it is unknown which ones do.
+        Used if it is unknown which TaskExecutors have slots of the job.
         """
         names = await self._job_master.rpc_service.process_names(_TASK_EXECUTORS)
         return {ResourceID(name): f"{name}/taskexecutor" for name in names}
@@ -44,14 +44,14 @@ class PastCopies:
     async def left(
         self, reports: Iterable[TaskExecutorReport], notes: JobNotes | None
     ) -> Left | None:
-        """Read the copies of all TaskExecutors that have reported a copy.
+        """Read and merge the copies of all TaskExecutors that have reported a copy.
 
         Args:
             notes: the notes that the job's coordinator has; None if there are none. A copy does not
                 count if its notes are older, or if the sources were restored since.
 
         Returns:
-            What the copies contain. None if no copy counts.
+            The contents of the copies. None if no copy counts, or if a copy cannot be read.
         """
         with_notes = [report for report in reports if report.notes is not None]
         try:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AdoptedDriver:
-    """A Spark driver that was taken over."""
+    """A Spark driver of an earlier JobMaster that this JobMaster has taken over."""
 
     coordinator: CoordinatorID
     process: str
@@ -48,7 +48,9 @@ class PastDrivers:
         process: SparkDriverProcess,
         patience: float,
     ) -> None:
-        """*patience*: seconds that each driver may take to answer."""
+        """Create the object, which has not looked for drivers yet.
+        *patience*: seconds that each driver may take to answer.
+        """
         self._patience = patience
         self._job_master = job_master
         self._graph = graph
@@ -56,7 +58,9 @@ class PastDrivers:
         self._others: set[str] = set()
 
     async def adopt(self, notes: JobNotes | None) -> dict[JobVertexID, AdoptedDriver]:
-        """Take over the drivers that are named in *notes* and answer. Returns them by vertex."""
+        """Take over the drivers that *notes* name and that answer. Returns the drivers by vertex.
+        Drivers that do not answer are left to :meth:`end_others`.
+        """
         if not self._graph.has_coordinated_vertices:
             return {}
         prefix = spark_drivers_of_job(self._graph.job_id)

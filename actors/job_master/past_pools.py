@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Everything that past JobMasters have left."""
+    """Everything that past JobMasters have left: slots, notes, finished tasks and kept parts."""
 
     allocations: tuple[AllocationID, ...] = ()
     task_executors: tuple[WorkerLocation, ...] = ()
@@ -34,7 +34,7 @@ class Left:
     finished: tuple[FinishedTask, ...] = ()
     """Finished tasks of the execution graph of the notes."""
     parts: tuple[KeptPart, ...] = ()
-    """The last kept part of each source, and of the place of the results."""
+    """The latest kept part of each source, and the part with the results' address."""
 
 
 class PastPools:
@@ -44,7 +44,7 @@ class PastPools:
         self._job_master = job_master
         self._graph = graph
         self._of_no_use: list[str] = []
-        """Pools to end as soon as our pool knows what they knew."""
+        """Process names of past pools that are ended once our pool has their knowledge."""
         self._ended: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
 
     async def ask(self) -> Left:
@@ -80,7 +80,7 @@ class PastPools:
         return Left(left.allocations, task_executors, left.notes, tuple(finished), tuple(parts))
 
     def end(self) -> None:
-        """Begin to end the pools. Their notes and slots must be kept elsewhere by now."""
+        """Begin to end the past pools. Call this once their notes and slots are kept elsewhere."""
         names, self._of_no_use = self._of_no_use, []
         self._job_master.create_task(self._end(names), name="end past SlotPools")
 
@@ -91,7 +91,7 @@ class PastPools:
 
     @property
     def have_ended(self) -> bool:
-        """Whether the pools have ended, so that no pool hands over outdated knowledge."""
+        """Whether the past pools have ended, so that no pool hands over outdated notes."""
         return self._ended.done()
 
     def on_ended(self, callback: Callable[[], None]) -> None:
@@ -123,10 +123,7 @@ def together(left: list[Left]) -> Left:
 
 
 def age_of(left: Left) -> tuple[int, int, int]:
-    """Return a number tuple by which notes of one execution graph are ordered.
-
-    Later notes have a greater tuple.
-    """
+    """Return a key that orders notes of one execution graph. Later notes have a greater key."""
     notes = left.notes
     assert notes is not None
     numbers = unpack_numbers(notes.attempts)

@@ -23,16 +23,17 @@ _ASK_AGAIN = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """A TaskExecutor that has not reported, and is not known to be dead."""
+    """A TaskExecutor whose report is awaited: it has not reported, and is not known to be dead."""
 
     watch: TerminationWatch
     asking: asyncio.Task[None]
 
 
 class Reconciliation:
-    """Collects the reports of TaskExecutors. Lives on the JobMaster's main thread.
+    """Collects the reports of TaskExecutors while a JobMaster takes over a job.
 
-    Other events are held back, and processed in their order once it is decided what goes on.
+    Lives on the JobMaster's main thread. Other events are held back, and processed in their order
+    once the JobMaster has decided which tasks continue.
     """
 
     def __init__(self, job_master: FencedRpcEndpoint[JobMasterId], job_id: JobID) -> None:
@@ -42,7 +43,7 @@ class Reconciliation:
         self._expected: dict[ResourceID, _Expected] = {}
         self._all_there: asyncio.Future[None] | None = None
         self._silent: list[ResourceID] = []
-        """TaskExecutors that may live, and whose tasks and slots are unknown."""
+        """TaskExecutors that may live, but gave no report or were lost after their report."""
         self._held: list[Callable[[], None]] = []
         self._decided: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
 
@@ -50,11 +51,13 @@ class Reconciliation:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the JobMaster has decided what goes on."""
+        """Whether the JobMaster has decided which tasks continue.
+        Until then events are held back.
+        """
         return self._decided.done()
 
     async def decided(self) -> None:
-        """Return when the JobMaster has decided what goes on."""
+        """Return when the JobMaster has decided which tasks continue."""
         await asyncio.shield(self._decided)
 
     def when_decided(self, happen: Callable[[], None]) -> None:
@@ -67,7 +70,7 @@ class Reconciliation:
             self._held.append(happen)
 
     def is_over(self) -> None:
-        """Note that the decision is made, and process the held events."""
+        """Note that the JobMaster has decided which tasks continue, and process the held events."""
         held, self._held = self._held, []
         self._decided.set_result(None)
         for happen in held:
@@ -76,13 +79,15 @@ class Reconciliation:
     # --- reports ----------------------------------------------------------------------------------
 
     def reported(self, report: TaskExecutorReport) -> None:
-        """Note the report of a TaskExecutor, in place of its earlier one."""
+        """Note the report of a TaskExecutor, in place of its earlier report.
+        It is not awaited any more.
+        """
         resource_id = report.location.resource_id
         self._reports[resource_id] = report
         self._expect_no_more(resource_id)
 
     def lost(self, resource_id: ResourceID) -> None:
-        """Drop the report of a lost TaskExecutor."""
+        """Drop the report of a lost TaskExecutor. It counts as silent from now on."""
         if self._reports.pop(resource_id, None) is not None:
             self._silent.append(resource_id)
 
@@ -98,15 +103,17 @@ class Reconciliation:
 
     @property
     def all_have_answered(self) -> bool:
-        """Whether each asked TaskExecutor has reported, has nothing of the job, or is dead."""
+        """Whether the tasks and slots of all TaskExecutors are known.
+        False if a TaskExecutor did not answer in time, or was lost after its report.
+        """
         return not self._silent
 
     async def all_reported(
         self, places: Mapping[ResourceID, str], patience: float, longest: float
     ) -> None:
-        """Return when each TaskExecutor has reported, has nothing of the job, or is dead.
-        The TaskExecutors are asked to register, so that neither Dispatcher nor ResourceManager is
-        needed.
+        """Return when each TaskExecutor has reported, has nothing of the job, or is given up.
+        A TaskExecutor is given up if it is dead, or silent for too long. The TaskExecutors are
+        asked to register, so that neither Dispatcher nor ResourceManager is needed.
 
         Args:
             places: addresses of the TaskExecutors.
@@ -137,8 +144,8 @@ class Reconciliation:
         self._expected[resource_id] = _Expected(watch, asking)
 
     async def _keep_asking(self, resource_id: ResourceID, address: str, patience: float) -> None:
-        """Ask a TaskExecutor until it has nothing to report, or does not answer for too long.
-        The limit is *patience* seconds.
+        """Ask a TaskExecutor to register, until it says that it has no slots of the job.
+        Gives up after *patience* seconds without an answer. A report ends this task.
         """
         now = self._job_master.counted_time
         answered_at = now()

@@ -16,7 +16,9 @@ log = logging.getLogger(__name__)
 
 
 class RunningIOMetrics:
-    """Requests I/O metrics. Lives on the JobMaster's main thread."""
+    """Asks TaskExecutors for the I/O metrics of running tasks.
+    Lives on the JobMaster's main thread.
+    """
 
     def __init__(
         self,

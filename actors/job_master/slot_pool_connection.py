@@ -30,7 +30,7 @@ Call = Callable[[SlotPoolGateway], Coroutine[Any, Any, None]]
 
 
 class PoolStarted(Protocol):
-    """Called when a pool has started, which knows nothing yet."""
+    """Callback for a new pool, which knows no requirements, slots or notes yet."""
 
     def __call__(self, *, is_first: bool) -> None: ...
 
@@ -38,9 +38,9 @@ class PoolStarted(Protocol):
 class SlotPoolConnection:
     """Connects a JobMaster to its SlotPool. Lives on the JobMaster's main thread.
 
-    Both must have the same knowledge. So a pool is ended and replaced, as if it had died, if a call
-    to it fails, if its news is lost, or if it does not answer heartbeats. Calls without a pool are
-    dropped: *on_started* sends everything again.
+    JobMaster and SlotPool must have the same knowledge. So a pool is ended and replaced, as if it
+    had died, if a call to it fails, if a message from it is lost, or if it does not answer
+    heartbeats. Calls without a pool are dropped: *on_started* sends everything again.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class SlotPoolConnection:
     ) -> None:
         """Create the connection; :meth:`start` starts a pool.
 
-        *name*: the pool in log lines. *on_lost* is called when the pool has died. The caller must
-        start the next pool.
+        *name* names the pool in log lines. *on_lost* is called when the pool has died. The caller
+        must start the next pool.
         """
         self._owner = owner
         self._arguments = arguments
@@ -65,19 +65,23 @@ class SlotPoolConnection:
         self._on_started = on_started
         self._on_lost = on_lost
         self._number = 0
-        """Number of the present pool."""
+        """Number of the present pool. The first pool of this JobMaster has number 1."""
         self._pool: SlotPoolGateway | None = None
         self._held: list[Call] | None = None
-        """Calls that wait until the pool knows what its predecessor had. None: no call waits."""
+        """Calls that wait until :meth:`restore` has ended.
+        None: calls do not wait.
+        """
         self._watch: TerminationWatch | None = None
         self._heartbeats: HeartbeatSender[None, None] | None = None
         self._news_seen = 0
         self._news_sent = 0
-        """Number of news according to the pool's last heartbeat."""
+        """How many news messages the pool had sent at its last heartbeat."""
 
     @property
     def gateway(self) -> SlotPoolGateway | None:
-        """Gateway of the pool. None: there is no pool, or it has not taken :meth:`restore` yet."""
+        """Gateway of the pool.
+        None if there is no pool, or if :meth:`restore` has not ended yet.
+        """
         return self._pool if self._held is None else None
 
     @property
@@ -127,7 +131,9 @@ class SlotPoolConnection:
             self._heartbeats.monitor_target(self._resource_id, lambda _: self._ask_for_news(pool))
 
     def _begin_heartbeats(self) -> None:
-        """Begin the heartbeats before the first pool exists, so that it is not asked at once."""
+        """Start to send heartbeats before the first pool exists.
+        So a new pool is not asked at once.
+        """
         if self._heartbeats is None:
             silence = f"no heartbeat from it for {self._heartbeat_settings.timeout:g} s"
             self._heartbeats = HeartbeatSender(
@@ -143,7 +149,9 @@ class SlotPoolConnection:
         return ResourceID(self._process)
 
     async def _ask_for_news(self, pool: SlotPoolGateway) -> None:
-        """Request a heartbeat. Replaces the pool if news sent before the last one is missing."""
+        """Request a heartbeat of the pool, which says how many news messages the pool has sent.
+        Replaces the pool if a message that it had sent before its last heartbeat has not arrived.
+        """
         news_sent = await pool.request_heartbeat()
         if pool is not self._pool or self._heartbeats is None:
             return
@@ -154,7 +162,7 @@ class SlotPoolConnection:
             self._news_sent = news_sent
 
     def is_next(self, pool_number: int, news_number: int) -> bool:
-        """Return whether this message is the next one of the present pool.
+        """Return whether this news message is the next one of the present pool, and count it.
         A gap means that messages were lost: the pool is replaced.
         """
         pool = self._pool
@@ -182,8 +190,9 @@ class SlotPoolConnection:
             self._heartbeats.unmonitor_target(self._resource_id)
 
     def tell(self, call: Call) -> None:
-        """Call the pool.
-        Calls reach the pool in the order of this method's calls; the watch reports its death.
+        """Make a call to the pool in the background. Without a pool the call is dropped.
+        Calls reach the pool in the order of this method's calls. The watch reports the pool's
+        death.
         """
         pool = self._pool
         if self._held is not None:
@@ -192,7 +201,7 @@ class SlotPoolConnection:
             tell(self._owner, self._told(pool, call), self._name)
 
     def restore(self, calls: Sequence[Call]) -> None:
-        """Send a new pool *calls*, with the notes and slots that its predecessor had.
+        """Make the first calls to a new pool, with the notes and slots that its predecessor had.
 
         Other calls wait until the pool has answered these. Otherwise the pool could assign slots
         that are already in use.
@@ -217,7 +226,7 @@ class SlotPoolConnection:
             self._lost(pool, f"it did not take what it was told: {error}")
 
     def connect_to(self, manager: ResourceManagerGateway) -> None:
-        """Make the pool declare the requirements at the ResourceManager."""
+        """Tell the pool to declare its requirements at this ResourceManager."""
         if self._pool is not None:
             address, token = manager.address, manager.fencing_token
             assert isinstance(token, ResourceManagerId)
@@ -229,7 +238,7 @@ class SlotPoolConnection:
             self.tell(lambda pool: pool.disconnect_resource_manager())
 
     async def close(self, reason: str) -> None:
-        """Make the pool give back all slots and end."""
+        """Order the pool to give back all slots and to end."""
         pool = self._pool
         await self.leave()
         if pool is not None:
@@ -239,7 +248,9 @@ class SlotPoolConnection:
                 log.info("%s was not closed: %s", self._name, error)
 
     async def leave(self) -> None:
-        """Leave the pool, which remembers its slots for the job's next JobMaster."""
+        """Stop using the pool without ending it.
+        The pool keeps its slots for the job's next JobMaster.
+        """
         pool = self._pool
         self._leave()
         if self._heartbeats is not None:

@@ -79,8 +79,8 @@ class JobMasterSlots:
 
         Args:
             ledger: the record of the job's slots, updated here.
-            apply: carries out the actions that follow.
-            is_certain: whether this JobMaster leads.
+            apply: carries out the actions with which the scheduler answers an event.
+            is_certain: asks the election whether this JobMaster still leads.
         """
         self._job_master = job_master
         self._graph = arguments.job_graph
@@ -104,7 +104,7 @@ class JobMasterSlots:
         )
         self._has_predecessors = arguments.has_predecessors
         self._handed_over: tuple[AllocationID, ...] = ()
-        """Allocations that the pools of past JobMasters have handed over."""
+        """Allocations of the slots that the pools of past JobMasters had."""
         self._past = PastPools(job_master, arguments.job_graph)
         past = self._past if self._has_predecessors else None
         self.kept_copy = KeptCopy(
@@ -120,7 +120,7 @@ class JobMasterSlots:
         self._is_certain = is_certain
         self._offers_in_flight: Counter[ResourceID] = Counter()
         self._is_restarting = False
-        """Whether the job restarts, as last told to the SlotPool."""
+        """Whether the SlotPool was told that the job restarts."""
         self._shortages: tuple[ResourceShortage, ...] = ()
 
     @property
@@ -140,7 +140,9 @@ class JobMasterSlots:
         return left
 
     async def _is_found_by_successor(self) -> bool:
-        """Return whether the next JobMaster will ask our present pool, and no earlier one."""
+        """Return whether the next JobMaster will ask our present pool, and no earlier pool.
+        Waits until this is certain.
+        """
         if self._has_predecessors:
             await self._past.ended()
         return await self._is_certain()
@@ -152,7 +154,9 @@ class JobMasterSlots:
     # --- what the scheduler wants -----------------------------------------------------------------
 
     def carry_out(self, action: act.JobSchedulerAction) -> None:
-        """Carry out an action. Calls reach the pool in this order."""
+        """Carry out an action that concerns slots or notes.
+        Calls reach the pool in this method's order.
+        """
         match action:
             case act.AdoptSlots(slots):
                 self.ledger.adopted(slots)
@@ -202,8 +206,8 @@ class JobMasterSlots:
         lost: tuple[AllocationID, ...],
         events: tuple[SlotEvent, ...],
     ) -> None:
-        """Process news of the pool.
-        Late news of a dead pool, and slots of TaskExecutors that were lost since, are ignored.
+        """Process a news message of the pool: gained slots, lost slots, and other events.
+        Late messages of a dead pool, and slots of TaskExecutors that were lost since, are ignored.
         """
         if not self.pool.is_next(pool_number, news_number):
             return
@@ -220,7 +224,9 @@ class JobMasterSlots:
                     self.let_go(resource_id)
 
     def count(self) -> None:
-        """Tell an elastic job which slots it has: the pool does not report slots taken over."""
+        """Tell the scheduler of an elastic job all slots that the job has.
+        Call this after a takeover: the pool does not report slots that were taken over.
+        """
         if self._scheduler.wants_all_slots:
             self._apply(self._scheduler.slots_changed(self.ledger.all(), self._now))
 
@@ -257,7 +263,8 @@ class JobMasterSlots:
     # --- TaskExecutors ----------------------------------------------------------------------------
 
     async def register(self, report: TaskExecutorReport) -> None:
-        """Register a TaskExecutor. From now on deployments contain again all parts that it needs.
+        """Register a TaskExecutor.
+        Later deployments there contain all shared parts again, because it may have lost them.
 
         Raises:
             RpcError: no TaskExecutor is at its address.
@@ -268,11 +275,11 @@ class JobMasterSlots:
         self.kept_copy.reported(report)
 
     def adopt_on(self, resource_id: ResourceID) -> None:
-        """Begin to send a TaskExecutor the list of its slots that this JobMaster adopts."""
+        """Begin to tell a TaskExecutor which of its slots this JobMaster uses."""
         self._job_master.create_task(self._adopt(resource_id), name=f"adopt slots of {resource_id}")
 
     async def _adopt(self, resource_id: ResourceID) -> None:
-        """Send a TaskExecutor, until it answers, the list of its slots that this JobMaster has.
+        """Tell a TaskExecutor, until it answers, which of its slots this JobMaster uses.
 
         Slots of an earlier JobMaster are in the list if this JobMaster has taken them over. The
         TaskExecutor ends the tasks in other slots that it has held since a JobMaster was lost.
@@ -351,13 +358,17 @@ class JobMasterSlots:
     # --- the ResourceManager ----------------------------------------------------------------------
 
     def resource_manager_lost(self) -> None:
-        """Forget the shortages, which the next ResourceManager would never withdraw."""
+        """Tell the pool that the ResourceManager is lost, and forget the reported shortages.
+        The next ResourceManager would never withdraw them.
+        """
         self._shortages = ()
         self.pool.disconnect()
         self._apply(self._scheduler.resources_short((), self._now))
 
     def resources_short(self, shortages: tuple[ResourceShortage, ...]) -> None:
-        """Note why slots are missing now. The list is complete."""
+        """Note why slots are missing now.
+        The list replaces the earlier list, also if it is empty.
+        """
         self._shortages = shortages
         self._apply(self._scheduler.resources_short(shortages, self._now))
         self._notify_shortages()

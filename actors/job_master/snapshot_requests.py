@@ -48,7 +48,7 @@ _NOT_BEGUN = (
     CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING,
     CheckpointFailureReason.JOB_FAILOVER_REGION,
 )
-"""Reasons why a snapshot has not begun although it may begin later."""
+"""Reasons for which a snapshot was not begun, and for which the request is repeated."""
 
 
 class SnapshotRequests:
@@ -72,7 +72,7 @@ class SnapshotRequests:
         self._working: OrderedDict[TriggerID, asyncio.Task[SnapshotTaken | FlinkRayError]]
         self._working = OrderedDict()
         self._stopped: tuple[TriggerID, str] | None = None
-        """The request that has stopped the job, and the savepoint."""
+        """Trigger id of the request that has stopped the job, and path of its savepoint."""
 
     async def take(self, request: SnapshotRequest) -> SnapshotTaken:
         """Take a snapshot once per trigger id, and return it.
@@ -108,7 +108,7 @@ class SnapshotRequests:
 
     async def _outcome(self, request: SnapshotRequest) -> SnapshotTaken | FlinkRayError:
         """Take a snapshot and return it.
-        An error is returned as a value, so that later callers get the error too.
+        An error is returned, not raised, so that repeated requests get the same error.
         """
         try:
             return await self._take(request)
@@ -151,7 +151,9 @@ class SnapshotRequests:
     async def _finished(
         self, properties: CheckpointProperties | None, directory: str | None
     ) -> SnapshotFinished:
-        """Request a snapshot, again while tasks do not run, and return the coordinator's answer."""
+        """Request a snapshot and return the coordinator's answer.
+        While tasks do not run yet, the request is repeated for :data:`PATIENCE` seconds.
+        """
         now = self._job_master.counted_time
         deadline = now() + PATIENCE
         while True:

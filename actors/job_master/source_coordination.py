@@ -1,4 +1,4 @@
-"""Calls from the JobMaster to the process with the coordinators of a job's sources."""
+"""Sends the JobMaster's orders to the process that coordinates the job's sources."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ _RETRY_DELAY = 0.1
 class _Waiting:
     call: Call
     given_up: Callable[[str, bool], None] = field(default=lambda cause, is_lost: None)
-    """Called if the order was not carried out: with the cause, and whether the process is gone."""
+    """Called if the order was not carried out, with the cause and whether the process is gone."""
     is_needed: bool = False
-    """Whether the process is useless if it does not carry out this order."""
+    """Whether the process must be ended if it does not carry out this order."""
     may_be_repeated: bool = True
-    """Whether the order may be repeated when it is unknown if it was carried out."""
+    """Whether the order is repeated when it is unknown whether the process has carried it out."""
 
 
 class SourceCoordination:
-    """Sends orders to the process, one at a time, in the order of the decisions.
+    """Sends orders to the source coordinator, one at a time, in the order of the decisions.
 
-    If the process dies and all events that readers have received are kept, a new process goes on
+    If the process dies and all events that readers have received are kept, a new process continues
     from the kept parts (``docs/design/0061-coordinators-that-die.md``) and gets the unanswered
     orders. If some may not be kept, the waiting orders are given up, because all sources are
     restored: the next process starts with the last restored state.
@@ -87,12 +87,14 @@ class SourceCoordination:
         self._deaths = deaths
         self._restores = 0
         self._unknown: frozenset[JobVertexID | None] = frozenset()
-        """Sources of which readers may know more than is kept."""
+        """Sources whose readers may have received events that the kept parts do not contain."""
         self._expected: CoordinatorID | None = None
         """The coordinator that was started or taken over last."""
         self._has_run = False
         self._goes_on = False
-        """Whether the next process goes on from what is kept."""
+        """Whether the next process begins with the kept parts.
+        If not, with the last restored state.
+        """
         self._present: _Waiting | None = None
         """The order that is being sent."""
         self._job_master = job_master
@@ -100,7 +102,7 @@ class SourceCoordination:
         self._restored: RestoredCoordinators | None = None
         self._waiting: deque[_Waiting] = deque()
         self._process: CoordinatorID | None = None
-        """The coordinator that runs."""
+        """The coordinator whose process runs and takes orders. None if there is none."""
         self._calling: asyncio.Task[None] | None = None
         self._owner: JobMasterId = job_master.fencing_token
 
@@ -112,7 +114,9 @@ class SourceCoordination:
     # --- the process ------------------------------------------------------------------------------
 
     def beginning(self, coordinator: CoordinatorID) -> SourcesBeginning:
-        """Return the state with which the attempt that is about to be started begins."""
+        """Return the state with which the next attempt, *coordinator*, begins.
+        Call once per attempt.
+        """
         kept: tuple[KeptPart, ...] = ()
         restores = 0
         if self._goes_on:
@@ -121,7 +125,7 @@ class SourceCoordination:
         return SourcesBeginning(self._owner, restores, self._restored, kept, self._graph_id())
 
     def started(self, coordinator: CoordinatorID) -> None:
-        """Note that the process of the coordinator has started."""
+        """Note that the process of the coordinator runs, and begin to send the waiting orders."""
         if coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS:
             self._process, self._has_run = coordinator, True
             self._call_next()
@@ -145,9 +149,10 @@ class SourceCoordination:
             self._unknown = self._sources - {part.vertex_id for part in parts}
 
     def gone(self, coordinator: CoordinatorID, cause: str, *, goes_on: bool = False) -> None:
-        """Note that a coordinator is gone, or will not start.
+        """Note that a coordinator has died, was stopped, or will not start.
 
-        *goes_on*: another process takes over the waiting orders. If not, they are given up.
+        *goes_on*: another process continues from the kept parts and gets the waiting orders. If
+        False, the waiting orders are given up.
         """
         if coordinator.kind is not CoordinatorKind.SOURCE_ENUMERATORS:
             return
@@ -169,7 +174,7 @@ class SourceCoordination:
             one.given_up(cause, True)
 
     def begins_anew(self) -> None:
-        """Note that the job begins anew, and all its sources with it.
+        """Note that the job begins anew, with all its sources. The kept parts are dropped.
         Tasks that are deployed from now on look for the next process, whose owner is this
         JobMaster. The process that an earlier JobMaster has started may still exist, because its
         end takes a while.
@@ -181,10 +186,11 @@ class SourceCoordination:
     # --- what is kept of it -----------------------------------------------------------------------
 
     async def keep(self, owner: JobMasterId, coordinator: CoordinatorID, part: KeptPart) -> None:
-        """Keep a part; see :meth:`JobMasterGateway.keep_part`.
+        """Keep a part of the coordinator's state; see :meth:`JobMasterGateway.keep_part`.
 
         When the job begins anew, attempt numbers begin anew too. A coordinator of an earlier
-        JobMaster, which was given up because it did not answer, may have the same number.
+        JobMaster, which was given up because it did not answer, may have the same number. Raises
+        CoordinatorReplacedError if the part comes from another coordinator than the present one.
         """
         if (owner, coordinator) != (self._owner, self._expected):
             raise CoordinatorReplacedError(f"{coordinator} is not the one that is there now")
@@ -199,7 +205,9 @@ class SourceCoordination:
         return any(part.progress is not None and part.progress.readers for part in parts)
 
     def may_go_on(self, now: float) -> bool:
-        """Note a death, and return whether another process can go on in place of the dead one."""
+        """Note that the coordinator died, and return whether another process can replace it.
+        False if readers may know more than is kept, or if too many coordinators have died.
+        """
         parts = self._kept.of(self._restores)
         is_known = not self._unknown and all(
             part.progress is not None for part in parts if part.vertex_id is not None
@@ -212,7 +220,9 @@ class SourceCoordination:
     # --- orders -----------------------------------------------------------------------------------
 
     def snapshot(self, action: SnapshotCoordinators, tell: Tell) -> None:
-        """Order all sources to cut their events for a checkpoint. *tell* gets each result."""
+        """Order all sources to cut their events for a checkpoint, and to return their states.
+        *tell* gets the state, or the failure, for each operator.
+        """
 
         def failed(cause: str, is_lost: bool) -> None:
             for operator in action.operators:
@@ -239,10 +249,11 @@ class SourceCoordination:
         self._add(_Waiting(lambda process: process.restore(token, restored), is_needed=True))
 
     def reset(self, action: ResetSubtasks, *, are_known: bool = False) -> None:
-        """Take back splits of some subtasks, whose earlier attempts are ignored from then on.
+        """Take back the splits of restarted subtasks.
+        Their earlier attempts are ignored from then on.
 
-        Waits until the new attempts are noted, unless they run already (*are_known*). Otherwise
-        the next JobMaster could deploy an earlier attempt, which would wait for splits for ever.
+        Waits until the new attempts are noted, unless they run already (*are_known*). Otherwise the
+        next JobMaster could deploy an earlier attempt, which would wait for splits for ever.
         """
         token, subtasks = self._job_master.fencing_token, dict(action.subtasks)
 
@@ -254,7 +265,7 @@ class SourceCoordination:
         self._add(_Waiting(call, is_needed=True))
 
     def order(self, action: OrderCoordinators) -> None:
-        """Report that a checkpoint is complete or aborted."""
+        """Report to the sources that a checkpoint is complete or aborted."""
         token = self._job_master.fencing_token
         self._add(_Waiting(lambda process: process.checkpoint_ended(token, action.order)))
 

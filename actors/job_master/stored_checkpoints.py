@@ -77,13 +77,13 @@ After that, the checkpoint fails, or the file to be deleted stays.
 """
 
 _RETRY_DELAY = 0.5
-"""Seconds between two attempts."""
+"""Seconds between two attempts of a storage operation."""
 
 Discard = DiscardFiles | DiscardDirectory | DiscardCheckpoint | ForgetCheckpoint
 
 
 class CheckpointsLostError(JobError):
-    """Raised when the checkpoint from which the job would have to go on cannot be read."""
+    """Raised when the checkpoint that the job must recover from cannot be read."""
 
 
 class StoredCheckpoints:
@@ -102,8 +102,9 @@ class StoredCheckpoints:
         told: Callable[[CheckpointEvent], None],
         on_fenced: Callable[[str], None],
     ) -> None:
-        """*told* receives the results of the requests.
-        *on_fenced* is called when another JobMaster has taken over.
+        """Create the stores, which must be recovered first.
+        *told* receives the result of each action. *on_fenced* is called with the reason when
+        another JobMaster has taken over the stores.
         """
         self._job_master = job_master
         self._service = job_master.rpc_service
@@ -121,7 +122,9 @@ class StoredCheckpoints:
         self._pointers = high_availability.get_completed_checkpoint_store(graph.job_id, owner)
         self._ids = high_availability.get_checkpoint_id_counter(graph.job_id, owner)
         self._in_order = asyncio.Lock()
-        """Held while ids are taken or set. So new ids follow the id of a restored savepoint."""
+        """Held while checkpoint ids are taken or set.
+        So new ids follow the id of a restored savepoint.
+        """
         self._discards: deque[Discard] = deque()
         self._discarding: asyncio.Task[None] | None = None
         self._is_held = False
@@ -206,7 +209,9 @@ class StoredCheckpoints:
         return self._of_job if is_own else savepoint()
 
     def add_restored(self, action: AddRestoredSavepoint) -> None:
-        """Begin to add a restored savepoint. No id is given before this is done."""
+        """Begin to store the restored savepoint as the job's latest checkpoint.
+        New checkpoint ids are taken only after this, and are greater than the savepoint's id.
+        """
         self._create_task(self._add_restored(action.checkpoint), "keep the savepoint")
 
     async def read_savepoint(self, location: str) -> CompletedCheckpoint:
@@ -233,7 +238,9 @@ class StoredCheckpoints:
     # --- a checkpoint -----------------------------------------------------------------------------
 
     def prepare(self, action: PrepareCheckpoint) -> None:
-        """Begin to prepare a checkpoint. Reports CheckpointPrepared or CheckpointNotPrepared."""
+        """Begin to take an id and a directory for a checkpoint.
+        Reports CheckpointPrepared or CheckpointNotPrepared.
+        """
         self._create_task(self._prepare(action), "prepare a checkpoint")
 
     async def _prepare(self, action: PrepareCheckpoint) -> None:
@@ -288,7 +295,9 @@ class StoredCheckpoints:
             raise JobError(self._graph.job_id, f"{target!r} is no directory: {error}") from error
 
     def store(self, action: StoreCheckpoint) -> None:
-        """Begin to store a checkpoint. Reports CheckpointIsStored or CheckpointIsNotStored."""
+        """Begin to write a checkpoint's metadata and the pointer to it.
+        Reports CheckpointIsStored or CheckpointIsNotStored.
+        """
         self._create_task(self._store(action), "store a checkpoint")
 
     async def _store(self, action: StoreCheckpoint) -> None:
@@ -313,7 +322,7 @@ class StoredCheckpoints:
     # --- what is not needed any more --------------------------------------------------------------
 
     def discard(self, action: Discard) -> None:
-        """Begin to delete, item by item. Items that the storage does not delete stay."""
+        """Queue checkpoints or files for deletion. Items that the storage does not delete stay."""
         self._discards.append(action)
         self._begin_to_discard()
 

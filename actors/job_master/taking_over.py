@@ -45,7 +45,9 @@ Recover = Callable[[], Awaitable[tuple[CompletedCheckpoint, ...] | None]]
 
 
 class TakingOver:
-    """Asks all processes, then has the scheduler decide what goes on. Runs on the main thread."""
+    """Takes over a job: asks all its processes, then the scheduler decides which tasks continue.
+    Lives on the JobMaster's main thread.
+    """
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class TakingOver:
 
         *patience*: seconds to wait for a process that does not answer. *longest*: seconds to wait
         for the reports of TaskExecutors that answer. *has_run*: whether the Dispatcher knows that
-        tasks of the job were deployed. *apply* carries out the actions that follow.
+        tasks of the job were deployed. *apply* carries out the actions that the scheduler decides.
         """
         self._job_master = job_master
         self._scheduler = scheduler
@@ -91,9 +93,9 @@ class TakingOver:
         self._apply = apply
 
     def reported(self, report: TaskExecutorReport) -> None:
-        """Note the report of a registered TaskExecutor.
-        After the decision, everything in the report that is unknown here is cancelled: late reports
-        do not make tasks go on.
+        """Process the report of a TaskExecutor that has registered.
+        Before the decision the report is collected. After it, reported tasks that are not deployed
+        are cancelled: a task of an earlier JobMaster cannot continue because of a late report.
         """
         if not self._reconciliation.is_decided:
             self._reconciliation.reported(report)
@@ -151,7 +153,7 @@ class TakingOver:
         await self._reconciliation.all_reported(places, self._patience, self._longest)
 
     async def _copied(self, left: Left) -> Left | None:
-        """Return what the last copy at a TaskExecutor contains. None if the last copy is not known.
+        """Return the contents of the latest copy at a TaskExecutor. None if it is not known.
 
         A TaskExecutor that does not answer may have a later copy. Once a TaskExecutor has reported,
         the earlier JobMaster cannot change its copy any more, even if it lives.
@@ -173,7 +175,9 @@ class TakingOver:
         return self._job_master.clock.monotonic()
 
     async def _recovered(self, recover: Recover) -> dict[int, str] | None:
-        """Return directories of incomplete checkpoints by id. None: the job does not begin."""
+        """Recover the checkpoints, and return the directories of later, incomplete ones by id.
+        None if the job does not start, because its state cannot be read.
+        """
         recovered = await recover()
         if recovered is None or not self._scheduler.takes_checkpoints:
             return None if recovered is None else {}
@@ -202,14 +206,18 @@ class TakingOver:
         has_all: bool,
         is_copy: bool,
     ) -> tuple[AdoptedDriver, ...]:
-        """Decide what goes on, and carry out the decision.
+        """Let the scheduler decide which tasks continue, and carry out the decision.
 
         Args:
-            has_all: whether everything that was kept is known, not only the notes.
-            is_copy: whether only a TaskExecutor has the notes.
+            left: slots, notes, finished tasks and kept parts of past JobMasters.
+            adopted: the source coordinator that was taken over, if any.
+            drivers: the Spark drivers that were taken over, by vertex.
+            begun: directories of incomplete checkpoints, by id.
+            has_all: whether the kept parts and finished tasks are known, not only the notes.
+            is_copy: whether only a TaskExecutor had the notes.
 
         Returns:
-            The Spark drivers that go on.
+            The Spark drivers that continue.
         """
         notes, dead = left.notes, None
         if adopted is not None:
@@ -264,7 +272,9 @@ class TakingOver:
         self._sources.started(coordinator)
 
     def _dead(self, notes: JobNotes) -> tuple[CoordinatorID, SourceCoordinatorPlace] | None:
-        """Return the coordinator that died with its JobMaster, if another one can replace it."""
+        """Return the source coordinator in *notes*, which is dead, if another one can replace it.
+        None if there was none, or if the job must begin anew because its progress is not known.
+        """
         place = notes.source_coordinator
         if place is None:
             return None
@@ -287,7 +297,7 @@ class TakingOver:
         return True
 
     def _resets(self, reports: tuple[TaskExecutorReport, ...]) -> list[ResetSubtasks]:
-        """Return resets for the sources' tasks that go on.
+        """Return resets of the splits of all source tasks that continue.
         The last JobMaster may have died before it told the coordinator of tasks that it had
         deployed.
         """

@@ -45,9 +45,9 @@ log = logging.getLogger(__name__)
 
 
 class TaskDeployer:
-    """Deploys and cancels tasks. Lives on the JobMaster's main thread.
+    """Deploys and cancels tasks at TaskExecutors. Lives on the JobMaster's main thread.
 
-    Messages to one TaskExecutor are sent in the order of the decisions.
+    Messages to one TaskExecutor are sent in the order of the scheduler's decisions.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class TaskDeployer:
 
         Args:
             notes: the notes that deployments wait for.
-            apply: carries out the actions that follow.
+            apply: carries out the actions with which the scheduler answers an event.
             slot_lost: called with the reason when the job does not have a slot any more.
         """
         self._job_master = job_master
@@ -80,7 +80,7 @@ class TaskDeployer:
         self._vertices: dict[int, VertexInformation] = {}
         self._reconciliation = DeploymentReconciliation()
         self._promotions: dict[ResourceID, asyncio.Task[set[IntermediateDataSetID]]] = {}
-        """For each TaskExecutor: the data sets of which it could not promote its part."""
+        """For each TaskExecutor its promotion, which returns the data sets it could not promote."""
 
     @property
     def _now(self) -> float:
@@ -89,15 +89,19 @@ class TaskDeployer:
     # --- what TaskExecutors say -------------------------------------------------------------------
 
     def states_changed(self, states: Iterable[TaskExecutionState]) -> None:
-        """Note reported states of tasks, before the scheduler receives them."""
+        """Note the tasks that have ended by these reports.
+        Call before the scheduler gets the reports.
+        """
         self._reconciliation.ended(s.attempt_id for s in states if s.state.is_terminal)
 
     def task_executor_lost(self, resource_id: ResourceID) -> None:
-        """Remove a lost TaskExecutor with all tasks there."""
+        """Forget a lost TaskExecutor and the attempts that were deployed there."""
         self._reconciliation.task_executor_lost(resource_id)
 
     def running(self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """Compare a heartbeat's attempts with the deployed ones, and repair differences."""
+        """Compare the attempts in a heartbeat with the deployed attempts, and repair differences.
+        Unknown attempts are cancelled. Missing attempts are reported to the scheduler as failed.
+        """
         found = self._reconciliation.heartbeat(resource_id, attempts)
         if found.unknown:
             self._tell_to_cancel(resource_id, list(found.unknown))
@@ -111,7 +115,7 @@ class TaskDeployer:
     # --- what earlier JobMasters have deployed ----------------------------------------------------
 
     def adopted(self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """Note attempts of earlier JobMasters that continue on this TaskExecutor."""
+        """Note attempts that earlier JobMasters have deployed here and that continue."""
         attempts = tuple(attempts)
         self._reconciliation.deploying(resource_id, attempts)
         self._reconciliation.deployed(resource_id, attempts)

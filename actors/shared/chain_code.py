@@ -111,11 +111,13 @@ def dump_chains(plans: Sequence[ChainPlan], job_here: str | None = None) -> list
 
 
 _here: dict[str, dict[str, Any]] = {}
-"""Job id -> operator id -> the operator, which hands its records to an object of this process."""
+"""Job id -> operator id -> operator, for operators that refer to objects of this process."""
 
 
 def forget_here(job_id: str) -> None:
-    """Drop the objects of this process that a job refers to, because the job has ended."""
+    """Drop the operators that :func:`dump_chains` has kept here for a job.
+    Call this at the job's end.
+    """
     _here.pop(job_id, None)
 
 
@@ -131,7 +133,9 @@ def _with_objects_here(plan: ChainPlan, job_id: str) -> ChainPlan:
 
 
 class _ObjectHere:
-    """Is pickled in place of an operator, and unpickled in this process as a copy of it."""
+    """Stands in for an operator in a pickled plan.
+    Unpickled in this process, it becomes a copy of the operator.
+    """
 
     def __init__(self, job_id: str, operator_id: str) -> None:
         self._place = job_id, operator_id
@@ -146,9 +150,9 @@ def _object_here(job_id: str, operator_id: str) -> Any:
 
 def _named(classes: Iterable[type]) -> Classes:
     """Return the classes by name, without ambiguous names and subclasses of flinkray's classes.
-    A name is ambiguous if two classes have it, for instance because a function has run twice.
-    Subclasses of flinkray's functions, sources and sinks are never values, and may refer to large
-    objects.
+    A name is ambiguous if two different classes have it, for instance because a function that
+    defines a class was called twice. Subclasses of flinkray's functions, sources and sinks are
+    never values, and may refer to large objects.
     """
     named: dict[str, type | None] = {}
     for kind in classes:

@@ -25,7 +25,9 @@ from flinkray.rpc.time_limit import within
 
 @dataclass(frozen=True)
 class ClusterServices:
-    """Services of one process, created once from the arguments that started the process."""
+    """Cluster id, configuration, HA services and leaders, as a master process needs them.
+    Created once per process, from the arguments that started the process.
+    """
 
     rpc_service: RpcService
     arguments: ClusterArguments

@@ -1,4 +1,4 @@
-"""Parts that deployments refer to: each part is sent once and kept for the job."""
+"""Shared parts of task deployments, for instance the job's information. Each part is sent once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from flinkray.scheduler.shared.tasks import (
 
 
 class DeployedParts:
-    """The received parts by execution graph and key.
-    The last version that was received counts. For each job only the parts of one execution graph
-    are kept. Once parts of the next graph arrive, nothing of the earlier graph is deployed any
-    more.
+    """Keeps the shared parts that a TaskExecutor has received, by execution graph and key.
+    A newer version of a part replaces the older version. For each job only the parts of one
+    execution graph are kept. Once parts of the next graph arrive, nothing of the earlier graph is
+    deployed any more.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class DeployedParts:
         self._parts: dict[ExecutionGraphID, dict[int, SharedPart]] = {}
 
     def add(self, deployments: TaskDeployments) -> None:
-        """Keep the parts that came with a message."""
+        """Keep the parts that came with this message, in place of older versions."""
         job_id, graph_id = deployments.job_id, deployments.graph_id
         if self._graphs.get(job_id) != graph_id:
             self.forget(job_id)
@@ -44,8 +44,9 @@ class DeployedParts:
             del self._parts[graph_id]
 
     def job(self, deployments: TaskDeployments) -> JobInformation:
-        """Return the job's information.
-        Like the other getters, raises TaskError if it was never received.
+        """Return the job's information that *deployments* refers to.
+        Raises TaskError if the part was never received, as :meth:`vertex`, :meth:`inputs` and
+        :meth:`part` do.
         """
         content = self.part(deployments.graph_id, deployments.job).content
         assert isinstance(content, JobInformation)

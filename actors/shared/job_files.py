@@ -1,4 +1,4 @@
-"""Files that travel with jobs: unpacked where user code runs, to be imported or found by name."""
+"""Files that travel with jobs. They are unpacked where user code runs, to be imported or opened."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Fetch = Callable[[BlobKey], Awaitable[bytes]]
 _ARCHIVES_FOLDER = "archives"
 
 _ARCHIVES = (".zip", ".whl", ".egg")
-"""Python imports directly from files with these suffixes."""
+"""Suffixes of archives from which Python imports without unpacking them."""
 
 
 class JobFiles:
@@ -156,7 +156,7 @@ class _Unpacked:
 
 
 class _Unpacking:
-    """Unpacks files in a thread, which goes on even if nobody waits for it any more."""
+    """Unpacks files in a thread. The thread continues even if its waiting caller was cancelled."""
 
     def __init__(self, cluster_id: str, files: tuple[JobFile, ...], contents: list[bytes]) -> None:
         self._cluster_id = cluster_id

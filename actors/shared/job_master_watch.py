@@ -12,8 +12,8 @@ from flinkray.rpc import RpcEndpoint
 log = logging.getLogger(__name__)
 
 _LOOK_PAUSE = 5.0
-"""Seconds between calls that ask whether the watched JobMaster is still there and is the right one.
-Repeated until a call is answered.
+"""Seconds before each call that asks whether the watched JobMaster lives and is the right one.
+The call is repeated until it is answered.
 """
 
 
@@ -45,8 +45,9 @@ class JobMasterWatch:
         self._watch.cancel()
 
     async def look(self) -> bool:
-        """Ask the JobMaster now, and return whether its state is known.
-        If the JobMaster is gone, *on_lost* is called before this returns.
+        """Ask the JobMaster now, and return whether it is known if the JobMaster lives.
+        If the JobMaster is gone, *on_lost* is called before this returns. False if the call got no
+        answer.
         """
         if self._is_over:
             return True

@@ -9,13 +9,16 @@ from flinkray.core.ids import ExecutionVertexID, JobVertexID
 from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
 
 FINISHED_PER_MESSAGE = 2000
-"""Number of finished tasks in one message.
-Each comes with its slot; this is well below the frame size.
+"""Largest number of finished tasks in one message.
+Each finished task is sent with its slot. The message stays well below the frame size.
 """
 
 
 class KeptNotes:
-    """The last notes of a JobMaster, finished tasks of their graph, and the sources' kept parts."""
+    """A JobMaster's last notes, finished tasks and kept parts.
+    A SlotPool or TaskExecutor stores them. The job's next JobMaster reads them when it takes over
+    the job.
+    """
 
     def __init__(self) -> None:
         self.notes: JobNotes | None = None
@@ -24,7 +27,7 @@ class KeptNotes:
 
     @property
     def parts(self) -> tuple[KeptPart, ...]:
-        """The last kept part of each source, and of the place of the results."""
+        """The latest kept part of each source, and the part with the results' address."""
         return tuple(self._parts.values())
 
     def keep_part(self, part: KeptPart) -> None:
@@ -39,7 +42,9 @@ class KeptNotes:
         return tuple(self._finished.values())
 
     def note(self, notes: JobNotes) -> None:
-        """Replace the notes. Finished tasks of another execution graph are dropped."""
+        """Replace the notes.
+        If the execution graph is another one, its finished tasks are dropped too.
+        """
         if self.notes is not None and self.notes.graph_id != notes.graph_id:
             self._finished.clear()
         self.notes = notes
@@ -59,7 +64,9 @@ class KeptNotes:
             self.note(piece.notes)
 
     def piece(self, number: int) -> KeptPiece | None:
-        """Return piece *number*, from 0, of all pieces except the notes. None if absent."""
+        """Return piece *number*, counted from 0. The parts come first, then the finished tasks.
+        The notes are in no piece. None if there is no such piece.
+        """
         if number < len(self._parts):
             return KeptPiece(part=self.parts[number])
         first = (number - len(self._parts)) * FINISHED_PER_MESSAGE
@@ -70,7 +77,7 @@ class KeptNotes:
 def in_pieces(
     parts: Iterable[KeptPart], finished: tuple[FinishedTask, ...], notes: JobNotes
 ) -> Iterator[KeptPiece]:
-    """Yield all pieces of a copy.
+    """Yield messages that together hold all parts, finished tasks and notes.
     The notes come last: a receiver that has the notes has everything.
     """
     for part in parts:

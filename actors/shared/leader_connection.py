@@ -60,14 +60,16 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
         self._connection: RegisteredRpcConnection[G, S] | None = None
         self._watch: TerminationWatch | None = None
         self._is_told = False
-        """Whether on_connected was called and on_lost is still due."""
+        """Whether *on_connected* was called, so that *on_lost* must follow."""
         self._retriever: LeaderRetrievalService | None = None
         self.leader_address: str | None = None
         """Address of the last announced leader, even if it has lost leadership since.
         None before the first announcement.
         """
         self.last_leader_id: FencingToken | None = None
-        """Fencing token of the leader at :attr:`leader_address`. None before the first."""
+        """Fencing token of the leader at :attr:`leader_address`.
+        None before the first announcement.
+        """
 
     async def start(self, retriever: LeaderRetrievalService) -> None:
         """Follow the leader that *retriever* announces."""
@@ -93,7 +95,7 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
 
     @property
     def obstacle(self) -> str:
-        """Why the endpoint is not registered, as far as is known: a text for people."""
+        """Text for people: why the endpoint is not registered, as far as this process knows."""
         retriever, service = self._retriever, self._endpoint.rpc_service
         outages = (None if retriever is None else retriever.outage, service.outage)
         if any(outages):

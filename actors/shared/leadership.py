@@ -1,4 +1,6 @@
-"""Leader election for master processes: an endpoint for each grant, which ends with the grant."""
+"""Leader election for master processes.
+Each grant gets a new endpoint, which ends with the grant.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class LeadershipLostError(FlinkRayError):
 
 
 class _Contender(LeaderContender):
-    """Waits for leadership. Afterwards a loss of leadership makes the endpoint fail."""
+    """Waits until leadership is granted. A later loss of leadership makes the endpoint fail."""
 
     def __init__(self) -> None:
         self.session_id: LeaderSessionID | None = None
@@ -34,7 +36,7 @@ class _Contender(LeaderContender):
         self.on_revoked: Callable[[], object] | None = None
         self.on_error: Callable[[Exception], None] = self._failed
         self.error: Exception | None = None
-        """Error of the election from before there was an endpoint that could fail."""
+        """Error that the election reported before there was an endpoint to fail with it."""
         self._changed = asyncio.Event()
 
     async def until_granted(self) -> LeaderSessionID:
@@ -107,7 +109,9 @@ class Leadership:
         return self._contender.session_id != self.session_id
 
     def lose(self) -> None:
-        """Mark the leadership as lost. A fenced call has shown this, whatever the election says."""
+        """Mark the leadership as lost.
+        Call this when a refused call shows that another process leads.
+        """
         self._contender.session_id = None
 
     async def is_certain(self) -> bool:
@@ -130,7 +134,7 @@ class Leadership:
 
 
 MakeLeader = Callable[[Leadership], Awaitable[RpcEndpoint]]
-"""Creates the endpoint that leads, from what its predecessor left.
+"""Function that creates the endpoint of the leader, and recovers what an earlier leader has stored.
 The endpoint is not started yet.
 """
 

@@ -13,10 +13,9 @@ log = logging.getLogger(__name__)
 
 
 def tell(endpoint: RpcEndpoint, message: Coroutine[Any, Any, None], to: str) -> None:
-    """Send *message* in the background on the endpoint's main thread.
-    An error is logged.
-
-    The watch or the heartbeat of an unreachable receiver reports its loss.
+    """Send *message* in the background on the endpoint's main thread. Does not wait for an answer.
+    *to* names the receiver in log lines. An error is only logged: the watch or the heartbeats of
+    the receiver report that it is lost.
     """
 
     async def send() -> None:

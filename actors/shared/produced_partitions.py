@@ -21,13 +21,15 @@ class ProducedPartition:
     """
     is_pipelined: bool
     total: int
-    """Number of partitions of the result."""
+    """Number of partitions of the whole result: one per subtask of the producing vertex."""
 
 
 def produced_partitions(
     job_id: JobID, graph_id: ExecutionGraphID, vertex: VertexInformation, task: TaskDeployment
 ) -> tuple[ProducedPartition, ...]:
-    """Return the task's partitions in channels, not files, in the order of the vertex's results."""
+    """Return the task's partitions that go through channels, in the order of the vertex's results.
+    Results that are written to files are left out (:func:`written_partitions`).
+    """
     subtask = task.subtask_index
     return tuple(
         ProducedPartition(

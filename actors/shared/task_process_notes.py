@@ -21,13 +21,17 @@ _PREFIX = "flinkray-task-process-"
 
 
 def write_note(host: TaskProcessHost) -> None:
-    """Write this process's note, which stays until a cleaner has handled the process's end."""
+    """Write the note of this process, *host*.
+    The note stays until a cleaner has removed what is left.
+    """
     with open(_note(host), "w", opener=opener) as note:
         note.write(environment_of(os.getpid()))
 
 
 def environment_of(pid: int) -> str:
-    """Return a digest of a process's environment. Empty if it has ended or is another user's."""
+    """Return a digest of a process's environment.
+    The digest is empty if the process has ended or belongs to another user.
+    """
     try:
         content = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -36,7 +40,7 @@ def environment_of(pid: int) -> str:
 
 
 def remove_note(host: TaskProcessHost) -> None:
-    """Remove the note of a process of which nothing is left."""
+    """Remove the note of a process, after everything that the process had left was removed."""
     _note(host).unlink(missing_ok=True)
 
 

@@ -73,7 +73,7 @@ _NEWS_PER_MESSAGE = 2000
 
 
 async def create_slot_pool(rpc_service: RpcService, arguments: SlotPoolArguments) -> SlotPool:
-    """Factory of the SlotPool's process."""
+    """Create the endpoint of the SlotPool's process."""
     apply_rpc_settings(rpc_service, Configuration(arguments.cluster.configuration))
     job_master = await rpc_service.connect(
         arguments.job_master_address, JobMasterGateway, arguments.job_master_id
@@ -83,7 +83,7 @@ async def create_slot_pool(rpc_service: RpcService, arguments: SlotPoolArguments
 
 @dataclass(slots=True)
 class _News:
-    """Contents of one ``slots_changed`` message."""
+    """Slots and events that one ``slots_changed`` message reports to the JobMaster."""
 
     gained: list[AllocatedSlot] = field(default_factory=list)
     lost: list[AllocationID] = field(default_factory=list)
@@ -95,7 +95,7 @@ class _News:
 
 
 class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
-    """Endpoint of the SlotPool. It carries out the decisions of DeclarativeSlotPool."""
+    """Endpoint of the SlotPool. Carries out the decisions of DeclarativeSlotPool."""
 
     def __init__(
         self, rpc_service: RpcService, arguments: SlotPoolArguments, job_master: JobMasterGateway
@@ -120,11 +120,11 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self._takeover_timeout = configuration.get(JOB_MASTER_TAKEOVER_TIMEOUT)
         self._notes = KeptNotes()
         self._left: HandedOver | None = None
-        """Contents that an orphan hands over to the next JobMaster.
-        None while the JobMaster lives.
+        """What an orphan hands over to the next JobMaster.
+        None while the pool's JobMaster lives.
         """
         self._telling = asyncio.Lock()
-        """Held while messages are sent, so that they do not overtake each other."""
+        """Held while messages to the JobMaster are sent, so that they stay in order."""
 
     async def on_start(self) -> None:
         self._watch = JobMasterWatch(self, self._job_master, self._job_master_terminated)
@@ -259,7 +259,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         await self._carry_out(self._pool.set_job_restarting(restarting, worker_groups, now))
 
     def _declare(self) -> None:
-        """Send the requirements until they arrive.
+        """Send the job's requirements to the ResourceManager until they arrive.
         Newer requirements or another ResourceManager replace them.
         """
         self._stop_declaring()
@@ -338,7 +338,9 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         return self._news_sent
 
     async def _tell_job_master(self, news: _News) -> None:
-        """Send news to the JobMaster. It notices a lost message at the next news or heartbeat."""
+        """Send a news message to the JobMaster.
+        The JobMaster notices a lost message at the next news message or heartbeat.
+        """
         self._news_sent += 1
         try:
             await self._job_master.slots_changed(
