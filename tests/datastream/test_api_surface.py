@@ -187,7 +187,7 @@ WITH_DOCTESTS = [
 @pytest.mark.parametrize(
     ("owner", "names"), SURFACE, ids=lambda value: getattr(value, "__name__", "")
 )
-def test_listed_name_is_there(owner: Any, names: str) -> None:
+def test_each_listed_name_of_the_api_exists(owner: Any, names: str) -> None:
     assert [name for name in names.split() if not hasattr(owner, name)] == []
 
 
@@ -211,7 +211,7 @@ def test_examples_in_docstrings_run(module: str) -> None:
     assert found.attempted > 0
 
 
-def test_streams_need_no_ray() -> None:
+def test_local_stream_runs_without_importing_ray_pyspark_or_pandas() -> None:
     program = """
 import sys
 from flinkray.datastream import StreamExecutionEnvironment
@@ -230,7 +230,7 @@ assert not {"ray", "pyspark", "pandas"} & set(sys.modules)
     assert done.returncode == 0, done.stderr
 
 
-def test_program_that_runs_beside_the_caller(env: Any) -> None:
+def test_program_started_with_execute_async_finishes_and_gives_its_result(env: Any) -> None:
     env.from_collection([1, 2]).map(lambda v: v)
     client = env.execute_async("beside")
     result = client.get_job_execution_result().result(timeout=300)
@@ -246,7 +246,7 @@ def test_program_that_is_cancelled_ends(env: Any) -> None:
     assert client.get_job_status().result() is JobStatus.CANCELED
 
 
-def test_failure_beside_the_caller_is_raised_to_who_asks(env: Any) -> None:
+def test_failure_of_an_execute_async_program_is_raised_by_its_result(env: Any) -> None:
     env.from_collection([0]).map(lambda v: 1 // v)
     client = env.execute_async("fails")
     with pytest.raises(OperatorError, match="ZeroDivisionError"):
@@ -259,7 +259,7 @@ def test_empty_program_is_refused(env: Any) -> None:
         env.execute("nothing")
 
 
-def test_program_begins_anew_after_it_was_executed(env: Any) -> None:
+def test_environment_has_no_operators_left_after_execute(env: Any) -> None:
     env.from_collection([1]).map(lambda v: v)
     assert len(json.loads(env.get_execution_plan())["nodes"]) == 2
     env.execute("first")
@@ -286,7 +286,7 @@ def test_program_begins_anew_after_it_was_executed(env: Any) -> None:
         lambda s: s.connect(s.key_by(lambda v: v)).process(None),
     ],
 )
-def test_mistakes_are_refused_when_they_are_made(env: Any, wrong: Any) -> None:
+def test_wrong_argument_is_refused_by_the_call_that_takes_it(env: Any, wrong: Any) -> None:
     with pytest.raises((TypeError, ValueError, StreamError)):
         wrong(env.from_collection([1]))
 
@@ -380,12 +380,14 @@ RULES: Any = state.MapStateDescriptor("rules")
         lambda _: connectors.CallbackSink(None, awaiting(functions.MapFunction, "map").map),
     ],
 )  # fmt: skip
-def test_functions_that_would_have_to_be_awaited_are_refused_by_name(env: Any, build: Any) -> None:
+def test_async_function_where_a_plain_one_is_needed_is_refused_by_name(
+    env: Any, build: Any
+) -> None:
     with pytest.raises(TypeError, match=r"(?i)^\w*awaited\S* is `async def`.* plain function"):
         build(env.from_collection([1]))
 
 
-def test_function_may_await_in_methods_of_its_own(env: Any) -> None:
+def test_function_may_run_its_own_coroutine_methods(env: Any) -> None:
     class Waits(functions.MapFunction[Any, Any]):
         def map(self, value: Any) -> Any:
             return asyncio.run(self.look_up(value))
@@ -396,14 +398,14 @@ def test_function_may_await_in_methods_of_its_own(env: Any) -> None:
     assert env.from_collection([1]).map(Waits()).execute_and_collect(limit=1) == [2]
 
 
-def test_batch_mode_needs_an_end(env: Any) -> None:
+def test_batch_mode_refuses_an_unbounded_source(env: Any) -> None:
     env.set_runtime_mode(api.RuntimeExecutionMode.BATCH)
     env.socket_text_stream("localhost", 1)
     with pytest.raises(StreamError, match="bounded sources"):
         env.get_stream_graph()
 
 
-def test_metrics_and_place_of_a_function(env: Any) -> None:
+def test_function_reads_its_subtask_and_its_own_metrics(env: Any) -> None:
     seen: list[Any] = []
 
     class Measured(functions.MapFunction[Any, Any]):

@@ -102,7 +102,7 @@ class Enrich(AsyncFunction[Any, Any]):
 
 @PLACES
 @FORMS
-def test_each_record_has_its_results(
+def test_async_function_gives_the_results_of_each_record_once(
     wait: Any, env_of: EnvironmentOf, cluster: ThreadedCluster
 ) -> None:
     env = env_of(cluster)
@@ -113,7 +113,9 @@ def test_each_record_has_its_results(
 
 
 @PLACES
-def test_ordered_results_keep_the_order(env_of: EnvironmentOf, cluster: ThreadedCluster) -> None:
+def test_ordered_results_keep_the_order_of_the_records(
+    env_of: EnvironmentOf, cluster: ThreadedCluster
+) -> None:
     env = env_of(cluster).set_parallelism(1)
     named = AsyncDataStream.ordered_wait(env.from_collection(range(200)), Enrich(), WAIT, 50)
     assert [number for number, _ in named.execute_and_collect()] == [*range(200)]
@@ -168,7 +170,7 @@ class Whole(AsyncFunction[Any, Any]):
         return [(value, self.subtask)]
 
 
-def test_results_in_batch_mode() -> None:
+def test_async_results_are_aggregated_in_batch_mode() -> None:
     env = local().set_runtime_mode(RuntimeExecutionMode.BATCH)
     named = AsyncDataStream.unordered_wait(env.from_collection(range(100)), Enrich(), WAIT, 7)
     counts = named.key_by(lambda pair: pair[0] % 2).map(lambda pair: (pair[0] % 2, 1))
@@ -206,11 +208,11 @@ class AfterTheFirst(AsyncFunction[Any, Any]):
 
 
 @PLACES
-def test_results_are_sent_before_the_task_waits(
+def test_finished_results_are_sent_before_the_task_waits_for_others(
     env_of: EnvironmentOf, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """In the middle of a batch.  In one process nothing else sends them: the time-out of buffers is
-    noticed between two batches."""
+    """The task waits in the middle of a batch. In one process no buffer time-out sends the
+    results."""
     env = env_of(cluster).set_parallelism(1)
     if env_of is local:
         env.set_buffer_timeout(10 * LONGEST * 1000)
@@ -226,7 +228,7 @@ def test_results_are_sent_before_the_task_waits(
     assert list(stream.rebalance().map(open_gate).execute_and_collect()) == [*range(5)]
 
 
-def test_other_tasks_go_on_while_one_waits() -> None:
+def test_other_tasks_of_the_process_run_while_an_async_task_waits() -> None:
     env = local().set_parallelism(1)
     waiting = env.from_collection(range(1, 5))
     stream = AsyncDataStream.ordered_wait(waiting, FirstAtOnce(), WAIT, capacity=1)
@@ -269,7 +271,7 @@ def test_waiting_takes_no_time_of_the_processor() -> None:
 
 
 @PLACES
-def test_results_come_out_while_no_records_come(
+def test_results_are_sent_while_no_further_records_arrive(
     env_of: EnvironmentOf, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """The next record comes when the result of the one before is out."""
@@ -340,7 +342,7 @@ class Fails(AsyncFunction[Any, Any]):
 
 
 @PLACES
-def test_a_failure_is_that_of_the_user_with_its_record(
+def test_failure_of_an_async_function_shows_user_frames_operator_and_record(
     env_of: EnvironmentOf, cluster: ThreadedCluster
 ) -> None:
     env = env_of(cluster)
@@ -361,7 +363,7 @@ class Late(AsyncFunction[Any, Any]):
 
 
 @PLACES
-def test_a_record_that_takes_too_long_is_told(
+def test_record_that_exceeds_the_timeout_fails_the_program_and_is_named(
     env_of: EnvironmentOf, cluster: ThreadedCluster
 ) -> None:
     env = env_of(cluster)
@@ -397,7 +399,7 @@ class EveryThird(AsyncFunction[Any, Any]):
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
-def test_what_is_on_its_way_comes_once_after_a_restore(parallelism: int) -> None:
+def test_records_waiting_for_results_give_them_once_after_a_restore(parallelism: int) -> None:
     job = LocalJob(waiting_program(2).get_stream_graph())
     done: list[Checkpoint] = []
     job.step()
@@ -470,7 +472,7 @@ RETRY: Any = AsyncRetryStrategy.fixed_delay(1, 1, None, None)
         (Whole(), {"async_retry_strategy": RETRY, "timeout": 0}, "Timeout should be configured"),
     ],
 )
-def test_what_cannot_work_is_refused_when_the_stream_is_built(
+def test_wrong_async_function_or_setting_is_refused_when_the_stream_is_built(
     function: Any, settings: Any, words: str
 ) -> None:
     given = {"timeout": WAIT, "async_retry_strategy": NO_RETRY_STRATEGY, **settings}
@@ -490,12 +492,12 @@ def test_what_cannot_work_is_refused_when_the_stream_is_built(
         lambda: AsyncRetryStrategy.fixed_delay(1, 0, None, None),
     ],
 )
-def test_numbers_of_retries_are_greater_than_zero(build: Any) -> None:
+def test_retry_numbers_of_zero_are_refused(build: Any) -> None:
     with pytest.raises(ValueError, match="should be greater than zero"):
         build()
 
 
-def test_delays_grow_up_to_a_limit() -> None:
+def test_retry_delays_grow_up_to_a_limit() -> None:
     strategy = AsyncRetryStrategy.exponential_backoff(4, 100, 500, 2.0, None, None)
     assert [strategy.get_backoff_time_millis(n) for n in (1, 2, 3, 4, 5)] == [
         100, 200, 400, 500, 500,
@@ -507,15 +509,15 @@ def test_delays_grow_up_to_a_limit() -> None:
     assert not NO_RETRY_STRATEGY.can_retry(1)
 
 
-def test_predicates() -> None:
+def test_predefined_retry_predicates_match_empty_results_and_exceptions() -> None:
     assert [empty_result_predicate(r) for r in (None, [], [1])] == [True, True, False]
     assert [has_exception_predicate(e) for e in (None, ValueError())] == [False, True]
     assert exception_type_predicate(KeyError(), LookupError)
     assert not exception_type_predicate(None, LookupError)
 
 
-def test_a_retry_with_predicates_for_results_and_failures() -> None:
-    """As PyFlink's own test of it."""
+def test_function_is_retried_when_a_result_or_exception_predicate_matches() -> None:
+    """The same program as in PyFlink's own test."""
 
     class Flaky(AsyncFunction[Any, Any]):
         def __init__(self) -> None:

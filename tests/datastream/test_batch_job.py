@@ -82,7 +82,7 @@ def sums_of(env: StreamExecutionEnvironment, numbers: DataStream) -> DataStream:
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_program_reads_a_stage_and_another_stage_reads_it(
+def test_stream_program_reads_a_python_stage_and_gives_rows_to_the_job(
     cluster: ThreadedCluster, tmp_path: Path, parallelism: int
 ) -> None:
     job = flinkray.BatchJob("sums")
@@ -92,9 +92,7 @@ def test_program_reads_a_stage_and_another_stage_reads_it(
     assert sorted(rows, key=lambda row: str(row["rest"])) == SUMS
 
 
-def test_columns_arrive_as_columns_and_leave_as_such(
-    cluster: ThreadedCluster, tmp_path: Path
-) -> None:
+def test_stream_program_reads_and_returns_columns(cluster: ThreadedCluster, tmp_path: Path) -> None:
     def doubled(env: StreamExecutionEnvironment, numbers: DataStream) -> DataStream:
         return numbers.map_batches(
             lambda batch: pa.RecordBatch.from_pydict({"twice": [2 * n.as_py() for n in batch["n"]]})
@@ -124,7 +122,7 @@ def test_result_without_rows_has_the_declared_columns(
     assert run(cluster, job, empty, tmp_path / "out") == []
 
 
-def test_program_may_read_several_stages_or_one_twice_and_end_in_sinks(
+def test_stream_program_may_read_a_stage_twice_and_end_in_a_sink(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     def joined(
@@ -148,7 +146,9 @@ def test_program_may_read_several_stages_or_one_twice_and_end_in_sinks(
     assert sorted(map(int, lines)) == [-2, -1, *NUMBERS]
 
 
-def test_program_may_have_sources_of_its_own(cluster: ThreadedCluster, tmp_path: Path) -> None:
+def test_stream_program_may_add_sources_of_its_own(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
     def only_own(env: StreamExecutionEnvironment) -> DataStream:
         return env.from_collection([-1, -2], Types.LONG()).map(lambda n: {"n": n})
 
@@ -163,7 +163,7 @@ def test_program_may_have_sources_of_its_own(cluster: ThreadedCluster, tmp_path:
     assert sorted(str(row["n"]) for row in rows) == ["-1", "-2", "-3"]
 
 
-def test_two_programs_of_one_shape_follow_each_other(
+def test_program_may_be_two_stages_of_a_job_one_after_the_other(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     def plus_one(env: StreamExecutionEnvironment, numbers: DataStream) -> DataStream:
@@ -270,7 +270,7 @@ def executes(env: StreamExecutionEnvironment, numbers: DataStream) -> DataStream
         (executes, OperatorError, "the rows of 'numbers' are there while its batch job runs"),
     ],
 )
-def test_program_that_is_no_stage_is_refused(
+def test_function_that_cannot_be_a_stream_stage_is_refused_with_the_reason(
     program: Callable[..., DataStream], error: type[Exception], text: str
 ) -> None:
     job = flinkray.BatchJob("refused")

@@ -148,13 +148,15 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_state_and_timers_stay_where_a_changed_key_put_them(kind: str, backend: str) -> None:
+def test_state_and_timers_keep_their_key_when_a_function_changes_the_object(
+    kind: str, backend: str
+) -> None:
     stream = _keyed(KINDS[kind], 1, 2, 3, backend=backend)
     results = list(stream.process(Counts()).execute_and_collect())
     assert results == [1, 2, 3, ("ann", 3)]
 
 
-def test_a_selector_may_give_the_same_object_again_and_again() -> None:
+def test_selector_may_return_one_object_that_it_changes_for_each_record() -> None:
     key = Customer("")
 
     def select(value: str) -> Customer:
@@ -169,7 +171,7 @@ def test_a_selector_may_give_the_same_object_again_and_again() -> None:
     assert list(stream.execute_and_collect()) == [("a", "a"), ("b", "b"), ("a", "a")]
 
 
-def test_groups_and_batches_change_keys_of_their_own() -> None:
+def test_group_and_batch_functions_may_change_the_keys_that_they_receive() -> None:
     assert list(_keyed(Customer, 1, 2).process_groups(Groups()).execute_and_collect()) == [
         ("ann", 2)
     ]
@@ -179,7 +181,7 @@ def test_groups_and_batches_change_keys_of_their_own() -> None:
     assert [(row.name, row.slot) for row in stream.execute_and_collect()] == [("ann", 0)] * 3
 
 
-def test_windows_keep_their_keys() -> None:
+def test_windows_keep_their_key_when_a_function_changes_the_object() -> None:
     windows = TumblingEventTimeWindows.of(Time.milliseconds(10))
     processed = _keyed(Customer, 1, 2, 12).window(windows).process(Windowed())
     assert list(processed.execute_and_collect()) == [("ann", 2), ("ann", 3)]
@@ -189,18 +191,18 @@ def test_windows_keep_their_keys() -> None:
     assert [(key.name, number) for key, number in reduced] == [("ann!", 3), ("ann", 12)]
 
 
-def test_a_rolling_reduce_may_change_the_key_in_its_accumulator() -> None:
+def test_rolling_reduce_may_change_the_key_in_its_accumulator() -> None:
     results = list(_keyed(Customer, 1, 2, 3).reduce(_reduce).execute_and_collect())
     assert [number for _, number in results] == [1, 3, 6]
 
 
-def test_collected_rows_of_key_and_value_share_nothing() -> None:
+def test_key_and_value_of_a_collected_row_share_no_object() -> None:
     [row] = list(_keyed(Customer, 1).execute_and_collect())
     _change(row.f0)
     assert row.f1 == (Customer("ann"), 1)
 
 
-def test_a_selector_of_such_keys_that_ends_fails_the_program() -> None:
+def test_selector_of_mutable_keys_that_raises_stop_iteration_fails_the_program() -> None:
     def select(value: int) -> Customer:
         if value == 3:
             raise StopIteration

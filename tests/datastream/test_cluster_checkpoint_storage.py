@@ -51,7 +51,7 @@ def harm(file: Path, how: str) -> None:
 def test_damaged_last_checkpoint_fails_the_job_and_names_the_file(
     how: str, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """Restarts have no limit, and none helps."""
+    """The number of restarts is unlimited; the job fails all the same."""
     program = HalfWay(cluster.client, tmp_path)
     checkpoint = Path(program.take_checkpoints())
     file = max((checkpoint.parent / "shared").iterdir(), key=lambda it: it.stat().st_mtime)
@@ -75,7 +75,7 @@ def shut(directory: Path) -> Path:
     return aside
 
 
-def test_a_job_goes_on_while_storage_is_away_and_takes_checkpoints_when_it_is_back(
+def test_job_runs_on_without_storage_and_takes_checkpoints_when_it_is_back(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     tolerant = {"execution.checkpointing.tolerable-failed-checkpoints": "100"}
@@ -139,7 +139,7 @@ def test_unwritable_checkpoint_storage_fails_a_job_without_tolerance(
         ("RETAIN_ON_CANCELLATION", (JobStatus.FAILED, JobStatus.CANCELED)),
     ],
 )
-def test_a_checkpoint_that_outlives_its_job_is_gone_on_from(
+def test_new_job_starts_from_the_retained_checkpoint_of_an_ended_job(
     end: JobStatus,
     retention: str,
     retained_at: tuple[JobStatus, ...],

@@ -65,7 +65,9 @@ def wait_for_another(directory: Path) -> None:
 
 
 @pytest.mark.smoke
-def test_checkpoints_of_a_program_come_and_go(cluster: ThreadedCluster, tmp_path: Path) -> None:
+def test_checkpoints_are_replaced_by_newer_ones_and_removed_when_the_job_ends(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
     checkpoints = tmp_path / "checkpoints"
     results = tallies(
         on(cluster, checkpoints), 40_000, 10_000.0, tmp_path / "witness"
@@ -80,7 +82,7 @@ def test_checkpoints_of_a_program_come_and_go(cluster: ThreadedCluster, tmp_path
     "kind", ["TaskProcess", "TaskExecutor", "StreamCoordinator", "JobMaster", "Dispatcher"]
 )
 @pytest.mark.parametrize(("parallelism", "mode"), [(1, "aligned"), (2, "unaligned")])
-def test_a_program_goes_on_from_its_last_checkpoint(
+def test_program_resumes_from_its_last_checkpoint_when_a_process_dies(
     kind: str, parallelism: int, mode: str, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """E2E-04: nothing is lost, doubled or out of order."""
@@ -101,7 +103,7 @@ def test_a_program_goes_on_from_its_last_checkpoint(
 
 
 @pytest.mark.parametrize("unaligned", [False, True])
-def test_the_same_with_state_on_a_disk(
+def test_program_with_state_on_disk_resumes_from_its_last_checkpoint(
     unaligned: bool, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """E2E-04, also with unaligned checkpoints."""
@@ -124,7 +126,7 @@ def test_the_same_with_state_on_a_disk(
     assert all(n > of_subtask[0] for of_subtask in begun for n in of_subtask[1:])
 
 
-def test_a_job_warns_of_state_that_it_has_to_pickle(
+def test_job_warns_of_state_that_is_stored_as_pickle(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     class Local:
@@ -164,7 +166,9 @@ def has_data_in_flight(checkpoints: Path) -> bool:
 
 
 @pytest.mark.parametrize("mode", ["unaligned", "aligned with time-out"])
-def test_data_in_flight_comes_again(mode: str, cluster: ThreadedCluster, tmp_path: Path) -> None:
+def test_data_in_flight_is_processed_again_after_a_task_process_dies(
+    mode: str, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
     """E2E-04: channels are full, since the tally takes more time than the numbers."""
     checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
     env = on(cluster, checkpoints, 2, mode)
@@ -198,16 +202,15 @@ def test_checkpoints_complete_behind_sources_that_have_ended(
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
-def test_a_program_whose_job_master_dies_at_the_end_does_not_begin_anew(
+def test_finished_program_is_not_run_again_when_its_job_master_dies(
     is_stored: bool,
     cluster: ThreadedCluster,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its checkpoints were forgotten before its end was stored.  If the Dispatcher, which has heard
-    of the end, lives, it stores that and forgets them; else the next JobMaster takes over what has
-    ended, or goes on from there.
-    """
+    """The end is not stored yet. A living Dispatcher stores the end and removes the
+    checkpoints. Otherwise the next JobMaster takes the ended job over or resumes from the last
+    checkpoint."""
     checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
     program = tallies(on(cluster, checkpoints), 20_000, 10_000.0, witness).execute_and_collect()
     with ThreadPoolExecutor() as threads:
@@ -234,11 +237,11 @@ def test_a_program_whose_job_master_dies_at_the_end_does_not_begin_anew(
     assert not list((tmp_path / "cluster").rglob("checkpoint-pointers/*/*"))
 
 
-def test_checkpoints_stay_of_a_job_that_cannot_read_what_it_is_to_go_on_from(
+def test_checkpoints_are_kept_when_the_job_cannot_read_their_count(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """It is not known which ids were given.  Nothing was retained of a job that failed, though its
-    user was told to start it anew from there."""
+    """The used checkpoint ids are unknown, so the job fails; the user can start a new job from
+    there."""
     program = HalfWay(cluster.client, tmp_path / "program")
     program.take_checkpoints()
     counts = list((tmp_path / "cluster").rglob("checkpoint-pointers/*/*.count"))
@@ -255,7 +258,9 @@ def test_checkpoints_stay_of_a_job_that_cannot_read_what_it_is_to_go_on_from(
     program.go_on()
 
 
-def test_at_least_once_loses_nothing(cluster: ThreadedCluster, tmp_path: Path) -> None:
+def test_at_least_once_mode_loses_no_record_when_all_task_processes_die(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
     checkpoints = tmp_path / "checkpoints"
     env = on(cluster, checkpoints)
     env.get_checkpoint_config().set_checkpointing_mode(CheckpointingMode.AT_LEAST_ONCE)

@@ -31,10 +31,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluste
         yield cluster
 
 
-def test_a_running_job_is_resized_and_each_number_counts_once(
+def test_running_job_is_resized_and_counts_each_number_once(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """E2E-01: while it runs."""
+    """E2E-01"""
     program = Growing(cluster.client, tmp_path)
     program.runs_with(4)
     with pytest.raises(JobStateError, match=f"{COLLECTOR}.* its parallelism must be 1"):
@@ -49,10 +49,10 @@ def test_a_running_job_is_resized_and_each_number_counts_once(
     assert program.job.details().restarts == 0, "no change is a failure"
 
 
-def test_a_job_grows_as_far_as_the_state_that_it_began_with_can_be_divided(
+def test_job_grows_only_to_the_max_parallelism_of_its_first_savepoint(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """DI-20: it would fail for good with more subtasks, by then or with its next JobMaster."""
+    """DI-20: with more subtasks the job, or its next JobMaster, would fail for good."""
     before = Growing(cluster.client, tmp_path / "before", max_parallelism=6)
     before.runs_with(4)
     savepoint = before.job.trigger_savepoint(str(tmp_path / "savepoints"), timeout=300)
@@ -72,7 +72,7 @@ def test_a_job_grows_as_far_as_the_state_that_it_began_with_can_be_divided(
 
 
 @pytest.mark.parametrize("victim", ["TaskProcess", "JobMaster", "Dispatcher"])
-def test_a_process_that_dies_while_a_job_is_resized_changes_nothing_of_that(
+def test_resize_takes_effect_although_a_process_dies_meanwhile(
     victim: str, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     program = Growing(cluster.client, tmp_path)

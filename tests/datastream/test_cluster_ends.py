@@ -77,7 +77,7 @@ def test_ctrl_c_cancels_the_program_that_is_waited_for(
     assert interrupted.value.__suppress_context__ or interrupted.value.__context__ is None
 
 
-def test_results_that_are_forgotten_end_their_program(
+def test_program_is_cancelled_when_its_results_iterator_is_discarded(
     env: StreamExecutionEnvironment, cluster: ThreadedCluster
 ) -> None:
     results = iter(env.from_sequence(1, 10**12).execute_and_collect())
@@ -101,7 +101,7 @@ def test_new_files_in_a_watched_directory_are_read_until_cancellation(
     assert last_status(cluster) is JobStatus.CANCELED
 
 
-def test_a_cancelled_program_shows_no_half_written_file(
+def test_cancelled_program_leaves_no_visible_half_written_file(
     env: StreamExecutionEnvironment, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     source, out = tmp_path / "in", tmp_path / "out"

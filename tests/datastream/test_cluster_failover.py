@@ -74,7 +74,7 @@ EXPECTED = {(r, sum(v for v in range(1, 1001) if v % 3 == r)) for r in range(3)}
 
 
 @pytest.mark.parametrize("kind", ["TaskProcess", "TaskExecutor"])
-def test_a_program_begins_anew_when_its_processes_die(
+def test_program_starts_from_the_beginning_when_its_processes_die(
     kind: str, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """FO-01: every record is there once.  Two sources are stuck, each in a process of its own."""
@@ -87,7 +87,7 @@ def test_a_program_begins_anew_when_its_processes_die(
     assert cluster.client.job(job.job_id).details().restarts >= 1
 
 
-def test_a_program_begins_anew_when_a_function_fails(cluster: ThreadedCluster) -> None:
+def test_program_starts_from_the_beginning_when_a_function_fails(cluster: ThreadedCluster) -> None:
     assert set(totals(on(cluster), FailingAt(500))) == EXPECTED
 
 
@@ -125,7 +125,7 @@ def test_socket_source_connects_again_after_a_failure(cluster: ThreadedCluster) 
     assert cluster.client.job(job.job_id).details().restarts == 1
 
 
-def test_a_reader_of_results_is_told_that_they_would_come_again(
+def test_reader_fails_when_a_restart_would_repeat_results_it_already_has(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     marker = tmp_path / "stuck"
@@ -155,17 +155,17 @@ def test_a_program_can_set_its_own_restart_strategy(cluster: ThreadedCluster) ->
         env.execute()
 
 
-def test_a_program_can_set_any_restart_strategy_in_the_way_of_older_programs(
+def test_old_style_restart_strategy_overrides_that_of_the_cluster(
     cluster: ThreadedCluster,
 ) -> None:
-    """The cluster's allows two restarts."""
+    """The strategy of the cluster allows two restarts."""
     env = on(cluster).set_restart_strategy(RestartStrategies.failure_rate_restart(3, 60_000, 10))
     env.from_sequence(1, 1000).map(FailingAt(500, attempts=3)).sink_to(DiscardingSink())
     result = env.execute()
     assert cluster.client.job(result.get_job_id()).details().restarts == 3
 
 
-def test_a_program_with_checkpoints_says_so_to_its_cluster(cluster: ThreadedCluster) -> None:
+def test_checkpoint_interval_of_a_program_is_part_of_its_job(cluster: ThreadedCluster) -> None:
     env = on(cluster).enable_checkpointing(1500)
     env.from_sequence(1, 3).print()
     job = env._job(env.get_stream_graph())
@@ -201,7 +201,7 @@ class FailingSource(NumberSequenceSource):
         return FailingEnumerator(context, [])
 
 
-def test_an_enumerator_that_fails_fails_the_job_with_its_traceback(
+def test_failing_enumerator_fails_the_job_and_shows_its_traceback(
     cluster: ThreadedCluster,
 ) -> None:
     env = on(cluster)
@@ -228,7 +228,7 @@ class Thousandths(TimestampAssigner):
         return int(value) * 1000
 
 
-def test_a_source_waits_for_a_slower_one_of_its_group(
+def test_source_waits_for_a_slower_source_of_its_alignment_group(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     counted, gate = tmp_path / "count", tmp_path / "gate"
@@ -248,7 +248,7 @@ def test_a_source_waits_for_a_slower_one_of_its_group(
     assert len(list(results)) == 100_002
 
 
-def test_a_program_whose_results_nobody_takes_waits_with_bounded_memory(
+def test_program_with_unread_results_waits_with_bounded_memory(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     counted = tmp_path / "count"
@@ -294,7 +294,7 @@ def test_key_column_that_does_not_exist_ends_the_job_and_is_named(
     ]
 
 
-def test_error_of_the_tree_that_is_not_retryable_ends_the_job_at_once(
+def test_flinkray_error_that_is_not_retryable_ends_the_job_without_restart(
     cluster: ThreadedCluster,
 ) -> None:
     env = for_ever(cluster)
@@ -313,7 +313,9 @@ class ClosedDoor(NumberSequenceSource):
         raise StreamError("there is no table orders")
 
 
-def test_enumerator_that_misses_its_table_ends_the_job_at_once(cluster: ThreadedCluster) -> None:
+def test_enumerator_that_finds_no_table_ends_the_job_without_restart(
+    cluster: ThreadedCluster,
+) -> None:
     env = for_ever(cluster)
     source = ClosedDoor(1, 100)
     numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "orders")

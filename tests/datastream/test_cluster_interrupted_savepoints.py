@@ -84,7 +84,7 @@ def drained(savepoint: str) -> list[Result]:
         ("JobMaster", "stop", "stored", True),
     ],
 )
-def test_a_savepoint_is_whole_or_none_whoever_dies(
+def test_savepoint_is_complete_or_reported_as_failed_whichever_process_dies(
     victim: str,
     kind: str,
     phase: str,
@@ -150,11 +150,11 @@ def test_a_savepoint_is_whole_or_none_whoever_dies(
     assert is_right(list(again.results))
 
 
-def test_a_job_that_goes_on_from_a_savepoint_of_its_own_goes_on_with_its_results(
+def test_job_that_resumes_from_its_own_savepoint_gives_each_result_once(
     cluster: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E2E-06: its process dies while the savepoint is stored that it is to be stopped with.  The
-    client is the same one, and what it has not read is in that savepoint."""
+    """E2E-06: the task processes die while the savepoint of a stop is stored. The unread
+    results of the client are in that savepoint."""
     program, metadata = Portions(cluster.client, tmp_path / "job"), Metadata(is_written=False)
     program.let_out(0)
     shown = program.show()
@@ -172,12 +172,11 @@ def test_a_job_that_goes_on_from_a_savepoint_of_its_own_goes_on_with_its_results
     assert shown + list(program.results) == portions(0, 1, 2, 3, 4, 5)
 
 
-def test_a_stop_is_answered_when_nobody_goes_on_from_its_savepoint_any_more(
+def test_stop_with_savepoint_is_answered_only_when_the_job_cannot_resume_any_more(
     cluster: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E2E-06: the JobMaster dies when its job has ended and the Dispatcher has not stored that.
-    The stop had been answered, the next JobMaster went on from the savepoint, and a job that was
-    resumed from there did everything a second time."""
+    """E2E-06: the JobMaster dies after the end of the job, before the Dispatcher has stored the
+    end. An earlier answer would let a second job repeat what the next JobMaster does."""
     has_ended = threading.Event()
 
     async def killed_first(*end: Any) -> bool:

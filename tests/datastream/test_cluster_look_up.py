@@ -89,10 +89,10 @@ def wait_for_checkpoint(directory: Path) -> None:
     wait_until(lambda: newest(directory) > before, 150, "a checkpoint")
 
 
-def test_rows_and_those_that_wait_are_rescaled_and_the_table_is_read_once(
+def test_look_up_state_is_rescaled_and_the_table_is_read_once(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """A savepoint while records wait, and one when the tasks that read the table have ended."""
+    """One savepoint while records wait, and one when the tasks that read the table have ended."""
     count, savepoints, gate = 12_000, str(tmp_path / "savepoints"), tmp_path / "gate"
     path = ""
     for run, parallelism in enumerate((2, 4)):
@@ -132,10 +132,10 @@ def has_read_table(job: JobHandle) -> bool:
     return [it.tasks.get("FINISHED") for it in reading] == [2]
 
 
-def test_a_stop_that_drains_is_refused_before_the_table_has_ended(
+def test_stop_with_drain_is_refused_before_the_table_is_read_whole(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """A part of the table would answer the records; the job goes on instead."""
+    """Records would be answered from a part of the table; the job runs on instead."""
     count, gate = 500, tmp_path / "gate"
     env = on(cluster, tmp_path / "checkpoints")
     table = Trickle(parts(range(0, KEYS, 2)), gate=gate, held=1)
@@ -156,10 +156,10 @@ def noted(number: int) -> int:
     return number
 
 
-def test_the_stream_is_not_read_while_too_many_records_wait(
+def test_stream_is_not_read_while_too_many_records_wait_for_the_table(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """Also after a failure.  The table is, and checkpoints are taken."""
+    """Also after a failure. The table is read and checkpoints are taken meanwhile."""
     count, gate, checkpoints = 3_000, tmp_path / "gate", tmp_path / "checkpoints"
     READ.clear()
     env = on(cluster, checkpoints)
@@ -189,7 +189,9 @@ def wait_until_read_no_more(checkpoints: Path) -> None:
     wait_until(is_still, 300, "checkpoints without numbers")
 
 
-def test_two_rows_of_a_key_fail_the_job_once(cluster: ThreadedCluster, tmp_path: Path) -> None:
+def test_two_table_rows_of_one_key_fail_the_job_without_restart(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
     env = on(cluster, tmp_path / "checkpoints")
     names(env, 100, 1_000.0, Trickle(parts([2, 4, 2]))).print()
     client = env.execute_async()

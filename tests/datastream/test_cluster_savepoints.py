@@ -131,8 +131,10 @@ def test_results_are_collected_once_across_a_job_and_its_savepoint_restore(
     assert shown + list(second.results) == portions(3, 4, 5)
 
 
-def test_state_is_rescaled_out_and_in(cluster: ThreadedCluster, tmp_path: Path) -> None:
-    """E2E-01, E2E-02: max parallelism 13 and 42 keys; the savepoint is moved meanwhile."""
+def test_state_is_rescaled_from_2_to_4_to_1_subtasks_by_savepoints(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """E2E-01, E2E-02: max parallelism 13 and 42 keys; each savepoint is moved to another folder."""
     count, rate = 42 * 400, 3_000.0
     path: str | None = None
     for run, parallelism in enumerate((2, 4)):
@@ -221,7 +223,7 @@ def failure_of(
 
 
 @pytest.mark.parametrize("harm", ["missing", "truncated", "flipped"])
-def test_harm_to_each_file_of_a_savepoint_is_one_error_that_names_it(
+def test_job_from_a_savepoint_with_a_damaged_file_fails_and_names_the_file(
     harm: str, cluster: ThreadedCluster, taken: Path, tmp_path: Path
 ) -> None:
     names = sorted(file.name for file in taken.iterdir())
@@ -250,7 +252,7 @@ def test_harm_to_each_file_of_a_savepoint_is_one_error_that_names_it(
         ({"kind": Types.STRING()}, "state 'count'"),
     ],
 )
-def test_a_program_that_does_not_fit_a_savepoint_fails_at_once(
+def test_program_that_does_not_fit_its_savepoint_fails_without_restart(
     changes: dict[str, Any], cause: str, cluster: ThreadedCluster, taken: Path, tmp_path: Path
 ) -> None:
     """JM-10, E2E-06"""
@@ -259,7 +261,9 @@ def test_a_program_that_does_not_fit_a_savepoint_fails_at_once(
     assert restarts == 0
 
 
-def test_there_is_no_savepoint_at_the_path(cluster: ThreadedCluster, tmp_path: Path) -> None:
+def test_savepoint_path_that_does_not_exist_is_refused_at_submission(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
     """E2E-06"""
     before = cluster.client.list_jobs()
     text, _ = failure_of(cluster, tmp_path, str(tmp_path / "nowhere"))
@@ -271,10 +275,10 @@ def test_there_is_no_savepoint_at_the_path(cluster: ThreadedCluster, tmp_path: P
         cluster.client.dispose_savepoint(str(tmp_path / "nowhere"))
 
 
-def test_a_savepoint_whose_storage_hangs_is_refused_and_holds_up_nobody(
+def test_savepoint_on_hanging_storage_is_refused_and_blocks_no_other_request(
     cluster: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E2E-06: to open its file blocks, as on a mount whose server is away."""
+    """E2E-06: opening a file of the savepoint blocks, as on a mount whose server is away."""
     monkeypatch.setattr(user_storage, "PATIENCE", 0.05)
     before = cluster.client.list_jobs()
     savepoints = [tmp_path / f"savepoint-{number}" for number in range(8)]
@@ -294,10 +298,10 @@ def test_a_savepoint_whose_storage_hangs_is_refused_and_holds_up_nobody(
             os.close(os.open(savepoint / "_metadata", os.O_RDWR | os.O_NONBLOCK))
 
 
-def test_a_savepoint_of_no_job_and_to_no_place_is_refused(
+def test_savepoint_without_job_or_target_is_refused_and_a_slow_one_goes_on(
     cluster: ThreadedCluster, taken: Path, tmp_path: Path
 ) -> None:
-    """E2E-06, JM-14: who waits for a moment only is told so, and the savepoint goes on."""
+    """E2E-06, JM-14: a caller whose timeout passes learns that the savepoint goes on."""
     with pytest.raises(JobNotFoundError):
         cluster.client.job("0123456789abcdef" * 2).trigger_savepoint(str(tmp_path))
     job = next(j for j in cluster.client.list_jobs() if not j.status.is_terminal)
@@ -312,7 +316,7 @@ def test_a_savepoint_of_no_job_and_to_no_place_is_refused(
     assert not Path(path).exists()
 
 
-def test_timers_fire_before_a_savepoint_that_drains(
+def test_stop_with_drain_fires_timers_before_the_savepoint(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """E2E-06"""
@@ -326,10 +330,10 @@ def test_timers_fire_before_a_savepoint_that_drains(
     assert shown
 
 
-def test_a_savepoint_is_kept_as_long_as_the_job_needs_it_that_drops_state_of_it(
+def test_savepoint_is_kept_until_the_job_that_drops_part_of_it_needs_it_no_more(
     cluster: ThreadedCluster, taken: Path, tmp_path: Path
 ) -> None:
-    """E2E-06: the job has no operator for some of the state; it may be dropped."""
+    """E2E-06: the job has no operator for some of the state and may drop that state."""
     copy = tmp_path / "copy"
     shutil.copytree(taken, copy)
     env = from_savepoint(on(cluster, tmp_path / "checkpoints"), str(copy))
@@ -360,10 +364,10 @@ def test_a_savepoint_is_kept_as_long_as_the_job_needs_it_that_drops_state_of_it(
     assert told.latest_completed.state_size > 0
 
 
-def test_a_savepoint_is_kept_that_a_job_has_not_read_yet(
+def test_savepoint_that_a_starting_job_has_not_read_yet_cannot_be_disposed(
     cluster: ThreadedCluster, taken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E2E-06: its JobMaster has registered, and does not know yet what the job begins with."""
+    """E2E-06: the JobMaster has registered and does not know the state to start from yet."""
     copy = tmp_path / "copy"
     shutil.copytree(taken, copy)
     begun, goes_on = threading.Event(), threading.Event()

@@ -94,7 +94,7 @@ def into_files(
     ],
 )
 @interrupted
-def test_each_record_is_in_one_file_whatever_dies(
+def test_file_sink_writes_each_record_once_whichever_process_dies(
     kind: str, parallelism: int, unaligned: bool, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """E2E-04"""
@@ -155,7 +155,7 @@ class FailingAtTheEnd(MapFunction[int, int]):
 def test_process_death_during_commit_still_writes_each_number_once(
     is_before: bool, interval: str | None, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """Without an interval it is the checkpoint that is taken at the end of the input."""
+    """Without an interval the only checkpoint is the one at the end of the input."""
     gate = new_gate("commit")
     files = tmp_path / "files"
     options = {} if interval is None else settings(tmp_path / "checkpoints", interval)
@@ -170,10 +170,10 @@ def test_process_death_during_commit_still_writes_each_number_once(
 
 
 @pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
-def test_what_ends_before_another_subtask_fails_is_not_written_twice(
+def test_output_of_an_ended_subtask_is_not_written_twice_when_another_fails(
     mode: str, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """Without checkpoints: the region runs again from the beginning."""
+    """No checkpoints: the region runs again from the beginning."""
     files = tmp_path / "files"
     env = on(cluster, 2, {})
     env.set_runtime_mode(RuntimeExecutionMode[mode])
@@ -187,10 +187,10 @@ def test_what_ends_before_another_subtask_fails_is_not_written_twice(
 
 @pytest.mark.parametrize("kind", ["TaskExecutor", "JobMaster"])
 @interrupted
-def test_a_batch_job_commits_once_whatever_dies_while_it_does(
+def test_batch_job_writes_each_record_once_when_a_process_dies_during_commit(
     kind: str, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """What its writers have produced may be lost, and be written again under other names."""
+    """Files of its writers may be lost and written again under other names."""
     gate = new_gate("commit")
     files = tmp_path / "files"
     env = on(cluster, 2, {})

@@ -124,10 +124,10 @@ def expected_windows() -> Counter[Any]:
     )
 
 
-def test_windows_that_a_failure_falls_into_are_as_without_it(
+def test_windows_interrupted_by_a_failure_give_the_same_results(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """E2E-03: in four slots of two TaskExecutors, all of whose task processes die half way."""
+    """E2E-03: all task processes in four slots of two TaskExecutors die half way."""
     goes_on = tmp_path / "goes-on"
     results = windows(on(cluster, tmp_path, 4), goes_on).execute_and_collect()
     assert isinstance(results, ClusterResults)
@@ -167,7 +167,7 @@ class Seen(MapFunction[int, int]):
         return value
 
 
-def test_only_the_region_that_fails_goes_back_to_its_state(
+def test_only_the_failed_region_is_restored_from_its_checkpoint(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """E2E-05"""

@@ -68,10 +68,10 @@ def is_taken_over(job: JobHandle, begun: float) -> bool:
     return JobStatus.RUNNING.name in times and times[JobStatus.CREATED.name] > begun
 
 
-def test_tasks_run_on_when_their_job_master_dies_again_and_again(
+def test_tasks_run_on_when_their_job_master_dies_repeatedly(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """FO-01: with sources, keyed state and results that a client reads.  Checkpoints go on, too."""
+    """FO-01: with sources, keyed state, results that a client reads, and further checkpoints."""
     program = HalfWay(cluster.client, tmp_path / "program")
     wait_until(lambda: program.job.status() is JobStatus.RUNNING, 150, "the job to run")
     kill_job_master(cluster, program.job)
@@ -88,10 +88,10 @@ def test_tasks_run_on_when_their_job_master_dies_again_and_again(
     assert (details.restarts, details.failovers) == (0, 3)
 
 
-def test_a_checkpoint_that_was_under_way_holds_nothing_up(
+def test_job_master_death_during_a_checkpoint_does_not_block_the_job(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """Half of its barriers are there, and the others come when nobody takes it any more."""
+    """Half of the barriers have passed; the others come after the JobMaster has died."""
     program = HalfWay(cluster.client, tmp_path / "program")
     program.take_checkpoints()
     program.hold()
@@ -116,7 +116,7 @@ def test_a_checkpoint_that_was_under_way_holds_nothing_up(
 def test_tasks_run_on_when_their_job_master_dies_with_its_slot_pool(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """The coordinator of the sources has the notes, too, and hands on those of the next one."""
+    """The source coordinator has the takeover notes too, and passes them on twice."""
     program = HalfWay(cluster.client, tmp_path / "program")
     program.take_checkpoints()
     for _ in range(2):
@@ -129,10 +129,10 @@ def test_tasks_run_on_when_their_job_master_dies_with_its_slot_pool(
     assert is_right(list(program.results))
 
 
-def test_no_task_notices_when_all_masters_of_the_job_die_together(
+def test_tasks_run_on_when_all_masters_of_the_job_die_together(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """A TaskExecutor has what JobMaster, SlotPool and coordinator of the sources knew."""
+    """A TaskExecutor has the notes of JobMaster, SlotPool and source coordinator."""
     program = HalfWay(cluster.client, tmp_path / "program")
     program.take_checkpoints()
     kill_job_master(cluster, program.job, "SlotPool", "StreamCoordinator")
@@ -143,7 +143,7 @@ def test_no_task_notices_when_all_masters_of_the_job_die_together(
     assert coordinators == []
 
 
-def test_a_slot_pool_that_replaces_another_has_the_notes(
+def test_new_slot_pool_gets_the_notes_that_a_job_takeover_needs(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     program = HalfWay(cluster.client, tmp_path / "program")
@@ -157,7 +157,7 @@ def test_a_slot_pool_that_replaces_another_has_the_notes(
 
 
 @pytest.mark.parametrize("kind", ["TaskProcess", "TaskExecutor", "StreamCoordinator"])
-def test_what_dies_with_the_job_master_restarts_from_the_last_checkpoint(
+def test_job_restarts_from_its_checkpoint_when_a_process_dies_with_job_master(
     kind: str, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     program = HalfWay(cluster.client, tmp_path / "program", settings_of=RESTARTS)
@@ -168,7 +168,7 @@ def test_what_dies_with_the_job_master_restarts_from_the_last_checkpoint(
     assert is_right(list(program.results))
 
 
-def test_no_task_notices_when_the_coordinator_of_the_sources_dies(
+def test_tasks_run_on_when_the_source_coordinator_dies(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     program = HalfWay(cluster.client, tmp_path / "program")
@@ -181,8 +181,8 @@ def test_no_task_notices_when_the_coordinator_of_the_sources_dies(
     assert is_right(list(program.results))
 
 
-def test_a_coordinator_of_sources_that_dies_too_often_restarts_the_job(tmp_path: Path) -> None:
-    """As one whose enumerator kills its process; here it is once too often."""
+def test_source_coordinator_that_dies_too_often_restarts_the_job(tmp_path: Path) -> None:
+    """Here one death is too often; an enumerator may kill its process again and again."""
     configuration = {**CONFIGURATION, "jobmaster.max-failovers": "0"}
     with none_left(), threaded_cluster(str(tmp_path), configuration=configuration) as cluster:
         program = HalfWay(cluster.client, tmp_path / "program", settings_of=RESTARTS)
@@ -196,7 +196,7 @@ def test_a_coordinator_of_sources_that_dies_too_often_restarts_the_job(tmp_path:
 def test_only_the_region_of_a_lost_task_executor_restarts(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """Its subtasks have nothing to do with each other."""
+    """The regions share no channel."""
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
     env.configure(Configuration.from_dict({**settings(tmp_path / "checkpoints"), **RESTARTS}))
     source = DataGeneratorSource(lambda n: n, 10**9, 1000.0)
@@ -218,10 +218,10 @@ def test_only_the_region_of_a_lost_task_executor_restarts(
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_nothing_is_lost_or_doubled_by_job_masters_that_die_at_any_time(
+def test_results_are_complete_and_unique_when_job_masters_die_at_random_times(
     seed: int, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """E2E-04, and no attempt number grows."""
+    """E2E-04; no attempt number grows."""
     random = Random(seed)
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
     env.configure(Configuration.from_dict(settings(tmp_path / "checkpoints", "50 ms")))

@@ -154,7 +154,9 @@ class Waiting:
         return before
 
 
-def test_the_source_goes_on_when_spark_does(cluster: ThreadedCluster, tmp_path: Path) -> None:
+def test_source_waits_while_spark_is_stopped_and_reads_on_when_spark_continues(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
     env = on(cluster, tmp_path)
     into_spark(numbers(env, "numbers", 4_000), "out")
     job = env.execute_async("held")
@@ -168,7 +170,7 @@ def test_the_source_goes_on_when_spark_does(cluster: ThreadedCluster, tmp_path: 
 
 
 @pytest.mark.parametrize("drain", [False, True])
-def test_a_job_is_stopped_while_its_source_waits(
+def test_job_with_a_waiting_source_can_be_stopped_with_a_savepoint(
     drain: bool, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     env = on(cluster, tmp_path)
@@ -187,10 +189,10 @@ def test_a_job_is_stopped_while_its_source_waits(
     assert (sorted(first), sorted(second)) == ([*range(len(first))], [*range(len(second))])
 
 
-def test_whatever_dies_the_source_reads_nothing_before_spark_goes_on(
+def test_source_keeps_waiting_for_spark_whichever_process_dies(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """Tasks that go on from a checkpoint ask first, and what waits is in storage."""
+    """Restored tasks ask before they read; the waiting epochs are in storage."""
     env = on(cluster, tmp_path)
     into_spark(numbers(env, "numbers", 4_000), "out")
     job = env.execute_async("dying")
@@ -206,7 +208,7 @@ def test_whatever_dies_the_source_reads_nothing_before_spark_goes_on(
     assert_each_once("out", 4_000)
 
 
-def test_one_of_two_stages_is_enough_and_other_sources_go_on(
+def test_source_waits_for_the_slower_of_two_spark_stages_while_others_read(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     env = on(cluster, tmp_path)
@@ -225,10 +227,10 @@ def test_one_of_two_stages_is_enough_and_other_sources_go_on(
         assert_each_once(name, count)
 
 
-def test_a_stream_that_goes_through_spark_waits_for_what_is_behind(
+def test_source_waits_for_the_stage_behind_its_spark_stage(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """The sink holds up what Spark has made, that holds Spark up, and Spark the first source."""
+    """The slow stage blocks the Spark stage, which blocks the source."""
     env = on(cluster, tmp_path)
     through = numbers(env, "numbers", 2_000).through_spark(
         lambda rows, checkpoint_id: rows, name="through", memory="1g"

@@ -23,20 +23,22 @@ def rows(stream: DataStream) -> list[tuple[int, str]]:
 EXPECTED = list(zip(*TABLE.to_pydict().values(), strict=True))
 
 
-def test_columns_are_collected_as_columns_in_one_process(env: StreamExecutionEnvironment) -> None:
+def test_columns_are_collected_as_arrow_batches_in_one_process(
+    env: StreamExecutionEnvironment,
+) -> None:
     assert rows(env.from_arrow(TABLE).map_batches(lambda batch: batch)) == EXPECTED
 
 
-def test_columns_are_collected_as_columns_from_a_cluster(cluster: ThreadedCluster) -> None:
+def test_columns_are_collected_as_arrow_batches_from_a_cluster(cluster: ThreadedCluster) -> None:
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
     stream = env.set_parallelism(2).from_arrow(TABLE).rebalance().map_batches(lambda batch: batch)
     assert rows(stream) == EXPECTED
 
 
-def test_a_keyed_stream_gives_its_keys_as_when_rows_are_collected(
+def test_keyed_rows_are_collected_as_arrow_columns_of_key_and_value(
     env: StreamExecutionEnvironment,
 ) -> None:
-    """Those of its records that are no keys are the second column."""
+    """The pairs are those that a collection of rows gives."""
     keyed = env.from_collection([3, 4]).key_by(lambda n: n % 2)
     by_rows = [tuple(row) for row in keyed.execute_and_collect(10)]
     keyed = env.from_collection([3, 4]).key_by(lambda n: n % 2)
@@ -45,7 +47,7 @@ def test_a_keyed_stream_gives_its_keys_as_when_rows_are_collected(
 
 
 @pytest.mark.parametrize("selector", ["n", lambda row: row.n])
-def test_a_keyed_stream_of_columns_gives_them_beside_its_keys(
+def test_keyed_columns_are_collected_as_key_and_struct_of_all_columns(
     env: StreamExecutionEnvironment, cluster: ThreadedCluster, selector: Any
 ) -> None:
     on_cluster = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
@@ -57,7 +59,9 @@ def test_a_keyed_stream_of_columns_gives_them_beside_its_keys(
         assert table.schema.types == [pa.int64(), pa.struct(TABLE.schema)]
 
 
-def test_a_program_ends_when_its_batches_are_closed(env: StreamExecutionEnvironment) -> None:
-    """Else it would go on for minutes."""
+def test_program_is_cancelled_when_its_arrow_batches_are_closed(
+    env: StreamExecutionEnvironment,
+) -> None:
+    """Without the cancellation the program would run for minutes."""
     with env.from_sequence(0, 10**10).execute_and_collect_arrow() as batches:
         assert next(batches).schema.names == ["value"]

@@ -89,7 +89,7 @@ def test_numbers_booleans_and_texts_are_read_and_written_as_java_does(tmp_path: 
     )
 
 
-def test_arrays_have_separators_of_their_own(tmp_path: Path) -> None:
+def test_array_columns_use_the_element_separators_of_their_columns(tmp_path: Path) -> None:
     schema = (
         CsvSchema.builder()
         .add_array_column("numbers", ";", Types.INT())
@@ -105,7 +105,7 @@ def test_arrays_have_separators_of_their_own(tmp_path: Path) -> None:
     assert written(tmp_path, schema, *rows) == lines
 
 
-def test_separator_of_the_schema_is_that_of_columns_without_one(tmp_path: Path) -> None:
+def test_array_column_without_a_separator_uses_that_of_the_schema(tmp_path: Path) -> None:
     def columns() -> CsvSchemaBuilder:
         return CsvSchema.builder().add_array_column("x", "/").remove_array_element_separator(0)
 
@@ -115,14 +115,14 @@ def test_separator_of_the_schema_is_that_of_columns_without_one(tmp_path: Path) 
     assert read(tmp_path, whole, "a:b/c\n")[0].x == ["a:b/c"]
 
 
-def test_comments_headers_and_first_rows_are_no_records(tmp_path: Path) -> None:
+def test_comments_header_and_skipped_first_row_give_no_records(tmp_path: Path) -> None:
     text = '# comment\nx,b\nfirst,row\n  # more\n"# text\n# text",2\n'
     schema = names().set_allow_comments().set_use_header().set_skip_first_data_row().build()
     assert read(tmp_path, schema, text) == [Row(a="# text\n# text", b="2")]
     assert read(tmp_path, schema, "") == []
 
 
-def test_header_is_checked_if_that_is_wanted(tmp_path: Path) -> None:
+def test_strict_header_that_differs_from_the_schema_is_refused(tmp_path: Path) -> None:
     schema = names().set_use_header().set_strict_headers().build()
     assert read(tmp_path, schema, "a, b\n1,2\n") == [Row(a="1", b="2")]
     with pytest.raises(OperatorError, match=r"in\.csv, line 1, .*header has \['x', 'b'\]"):
@@ -148,7 +148,7 @@ def test_header_is_checked_if_that_is_wanted(tmp_path: Path) -> None:
         (names().set_escape_char("\\").disable_escape_char(), "\\,y", ["\\", "y"], "\\,y\n"),
     ],
 )
-def test_dialects(
+def test_row_is_read_and_written_in_the_dialect_of_the_schema(
     schema: CsvSchemaBuilder, text: str, fields: list[Any], back: str, tmp_path: Path
 ) -> None:
     (row,) = read(tmp_path, schema.build(), text)
@@ -156,8 +156,9 @@ def test_dialects(
     assert written(tmp_path, schema.build(), row) == back
 
 
-def test_texts_are_in_quotes_where_jackson_puts_them_in_quotes(tmp_path: Path) -> None:
-    """Where they have a character up to the greatest special one, or more than 24."""
+def test_texts_are_quoted_where_jackson_quotes_them(tmp_path: Path) -> None:
+    """Jackson quotes a text that has a low character, up to the greatest special one, or more
+    than 24 characters."""
     long = "x" * 25
     text = written(tmp_path, names().build(), ("a b", "a.b"), (long, long[1:]), (None, "+"))
     assert text == f'"a b",a.b\n"{long}",{long[1:]}\n,"+"\n'
@@ -175,12 +176,14 @@ def test_texts_are_in_quotes_where_jackson_puts_them_in_quotes(tmp_path: Path) -
         ('1,1,1,1,1,1,1,true,"x\n', "line 1, cannot be read: unexpected end of data"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_its_line(text: str, told: str, tmp_path: Path) -> None:
+def test_unreadable_csv_line_is_reported_with_its_number(
+    text: str, told: str, tmp_path: Path
+) -> None:
     with pytest.raises(OperatorError, match=told):
         read(tmp_path, PRIMITIVES, text)
 
 
-def test_reading_goes_on_where_the_snapshot_was(tmp_path: Path) -> None:
+def test_csv_reader_resumes_where_its_snapshot_was_taken(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_text("".join(f"{n},x\n" for n in range(10_000)))
     made = source(names().build(), path)
@@ -191,7 +194,7 @@ def test_reading_goes_on_where_the_snapshot_was(tmp_path: Path) -> None:
     assert len(first) < 10_000
 
 
-def test_what_is_no_schema_is_refused() -> None:
+def test_invalid_csv_schema_is_refused() -> None:
     for wrong in (
         lambda: names().set_column_separator(";;"),
         lambda: names().set_quote_char(""),
@@ -247,7 +250,9 @@ NESTED = Types.ROW([Types.STRING(), Types.INT()])
         (Types.BIG_INT(), str(10**30), 10**30),
     ],
 )
-def test_rows_as_messages(kind: Any, text: str, value: Any) -> None:
+def test_csv_messages_are_decoded_and_encoded_by_their_row_type(
+    kind: Any, text: str, value: Any
+) -> None:
     serialization, deserialization = both(kind)
     message = f"BEGIN;{text};END\n".encode()
     found: Any = deserialization.deserialize(message)
@@ -258,7 +263,7 @@ def test_rows_as_messages(kind: Any, text: str, value: Any) -> None:
 
 
 @given(st.lists(st.text(st.characters(blacklist_categories=["Cs"])), min_size=2, max_size=2))
-def test_any_text_is_read_as_it_was_written(texts: list[str]) -> None:
+def test_any_text_in_a_csv_message_is_read_as_it_was_written(texts: list[str]) -> None:
     kind = Types.ROW([Types.STRING(), Types.STRING()])
     for escape in (None, "\\"):
         writing: Any = CsvRowSerializationSchema.Builder(kind)
@@ -273,7 +278,7 @@ def test_any_text_is_read_as_it_was_written(texts: list[str]) -> None:
 PAIR = Types.ROW_NAMED(["n", "x"], [Types.INT(), Types.DOUBLE()])
 
 
-def test_null_literals_line_ends_and_quotes_of_messages() -> None:
+def test_csv_messages_use_null_literals_line_ends_and_quotes_as_set() -> None:
     builder = CsvRowSerializationSchema.Builder(Types.ROW([Types.STRING(), Types.INT()]))
     builder.set_null_literal("n/a").set_line_delimiter("").disable_quote_character()
     assert builder.build().serialize(("a, b", None)) == b"a, b,n/a"
@@ -287,7 +292,7 @@ def test_null_literals_line_ends_and_quotes_of_messages() -> None:
     assert comments.get_produced_type() == PAIR
 
 
-def test_errors_of_messages_are_told_or_ignored() -> None:
+def test_unreadable_csv_message_fails_or_is_ignored_as_set() -> None:
     strict = CsvRowDeserializationSchema.Builder(PAIR).build()
     for message in (b"1", b"1,2,3", b"x,2", b'"1,2', b"\xff,2"):
         with pytest.raises(StreamError, match="failed to deserialize CSV row b"):
@@ -301,7 +306,7 @@ def test_errors_of_messages_are_told_or_ignored() -> None:
         CsvRowSerializationSchema.Builder(PAIR).build().serialize((1, 2, 3))
 
 
-def test_types_without_text_are_refused() -> None:
+def test_types_without_a_text_form_are_refused_by_the_csv_format() -> None:
     for kind in (Types.MAP(Types.STRING(), Types.INT()), Types.PICKLED_BYTE_ARRAY()):
         row = Types.ROW([kind])
         for builder in (CsvRowSerializationSchema.Builder, CsvRowDeserializationSchema.Builder):
@@ -328,6 +333,6 @@ def test_floats_are_written_as_java_does(value: float, text: str) -> None:
         assert java_float(value) == text
 
 
-def test_short_floats_have_the_digits_they_need() -> None:
+def test_32_bit_floats_are_written_with_as_few_digits_as_they_need() -> None:
     assert (java_float(0.1), java_float(3e38), java_float(1e39)) == ("0.1", "3.0E38", "Infinity")
     assert java_float(16777216.0) == "1.6777216E7"

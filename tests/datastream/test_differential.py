@@ -35,7 +35,7 @@ def local(parallelism: int) -> StreamExecutionEnvironment:
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_in_one_process(data: st.DataObject) -> None:
+def test_random_programs_give_the_expected_results_in_one_process(data: st.DataObject) -> None:
     program = any_program(lambda options: data.draw(st.sampled_from(list(options))))
     by_hand = expected(program)
     assert results(program, local(1)) == by_hand, str(program)
@@ -61,7 +61,9 @@ PROGRAMS_OF_A_JOB = 20
 
 
 @pytest.mark.parametrize("first", range(0, 200, PROGRAMS_OF_A_JOB))
-def test_on_a_cluster(slots: tuple[ThreadedCluster, int], first: int) -> None:
+def test_random_programs_give_the_expected_results_on_a_cluster(
+    slots: tuple[ThreadedCluster, int], first: int
+) -> None:
     cluster, parallelism = slots
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
     env.set_parallelism(parallelism)

@@ -34,7 +34,7 @@ def _default_parallelism() -> Any:
 
 @pytest.mark.usefixtures("_default_parallelism")
 @pytest.mark.parametrize("page", PAGES)
-def test_examples_of_the_page_run(page: str) -> None:
+def test_examples_of_each_reference_page_run(page: str) -> None:
     found = blocks(page)
     assert len(found) >= 6
     names: dict[str, Any] = {"__name__": "docs_datastream"}
@@ -44,7 +44,7 @@ def test_examples_of_the_page_run(page: str) -> None:
 
 @pytest.mark.usefixtures("_default_parallelism")
 @pytest.mark.parametrize("page", GUIDES)
-def test_examples_of_the_guide_run(page: str) -> None:
+def test_examples_of_each_guide_run(page: str) -> None:
     found = blocks(page)
     assert found
     names: dict[str, Any] = {"__name__": "docs_guide"}
@@ -71,7 +71,7 @@ WITHOUT_EXAMPLE = {"Context", "OnTimerContext", "get_value", "create_writer"}
 @pytest.mark.parametrize(
     ("owner", "names"), SURFACE, ids=lambda value: getattr(value, "__name__", "")
 )
-def test_listed_names_have_an_executed_example_and_a_docstring(
+def test_each_listed_name_has_an_executed_example_and_a_docstring(
     owner: Any, names: str, shown: set[str]
 ) -> None:
     listed = set(names.split()) - BY_SYNTAX - WITHOUT_EXAMPLE

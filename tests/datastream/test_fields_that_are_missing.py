@@ -41,7 +41,7 @@ def environment(mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:
         ),
     ],
 )
-def test_a_value_that_has_other_fields_than_its_type_is_refused(
+def test_value_with_other_fields_than_its_declared_type_is_refused(
     value: Any, kind: Any, words: str
 ) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
@@ -53,7 +53,7 @@ def test_a_value_that_has_other_fields_than_its_type_is_refused(
 
 
 @pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
-def test_a_column_that_is_not_there_is_told_of_although_no_key_comes_twice(
+def test_unknown_column_to_sum_is_reported_although_no_key_comes_twice(
     mode: RuntimeExecutionMode,
 ) -> None:
     rides = environment(mode).from_arrow(pa.table({"city": ["A", "B"], "fare": [1, 2]}))
@@ -65,10 +65,10 @@ def test_a_column_that_is_not_there_is_told_of_although_no_key_comes_twice(
     ("mode", "sums"),
     [(RuntimeExecutionMode.STREAMING, [1, 3]), (RuntimeExecutionMode.BATCH, [3])],
 )
-def test_fields_of_dictionaries_are_aggregated_by_name(
+def test_dictionaries_are_aggregated_by_field_name(
     mode: RuntimeExecutionMode, sums: list[int]
 ) -> None:
-    """As they are keys by name."""
+    """Dictionaries can be keyed by field name as well."""
     sales = [{"city": "A", "n": 1}, {"city": "A", "n": 2}]
 
     def keyed() -> Any:

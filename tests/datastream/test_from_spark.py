@@ -36,7 +36,7 @@ def job_of(env: StreamExecutionEnvironment) -> JobGraph:
     return env._job(env.get_stream_graph())
 
 
-def test_the_stage_is_a_vertex_of_the_job_in_slots_of_its_own() -> None:
+def test_from_spark_stage_is_a_vertex_with_slots_of_its_own() -> None:
     env = StreamExecutionEnvironment().set_parallelism(2)
     conf = {"spark.sql.shuffle.partitions": 7}
     stream = env.from_spark(
@@ -58,8 +58,8 @@ def test_the_stage_is_a_vertex_of_the_job_in_slots_of_its_own() -> None:
     assert stage.slot_sharing_group not in {vertex.slot_sharing_group for vertex in others}
 
 
-def test_stages_may_share_a_session_whose_executors_are_asked_for() -> None:
-    """The stage's own slot is for the process of its function."""
+def test_stages_that_share_a_session_have_guest_slots_and_request_executors() -> None:
+    """The slot of a stage holds only the process of its function."""
     env = StreamExecutionEnvironment()
     shared: dict[str, Any] = {"executors": 3, "cpu": 2, "memory": "2g", "session": "shared"}
     table = flinkray.spark_table(numbers, "id", **shared)
@@ -83,12 +83,12 @@ def test_stages_may_share_a_session_whose_executors_are_asked_for() -> None:
         assert configuration == {}
 
 
-def test_a_session_is_checked_like_the_rest() -> None:
+def test_invalid_session_name_is_refused_by_from_spark() -> None:
     with pytest.raises(ConfigurationError, match="cannot be named"):
         StreamExecutionEnvironment().from_spark(numbers, session="a,b")
 
 
-def test_a_declared_type_is_that_of_the_stream() -> None:
+def test_declared_type_is_the_type_of_the_stream_from_spark() -> None:
     kind = Types.ROW_NAMED(["id"], [Types.LONG()])
     assert StreamExecutionEnvironment().from_spark(numbers, type_info=kind).get_type() == kind
 
@@ -103,14 +103,14 @@ def test_a_declared_type_is_that_of_the_stream() -> None:
         ({"spark_conf": {"spark.executor.memory": "4g"}}, "spark.executor.memory cannot be set"),
     ],
 )
-def test_what_no_executor_can_be_is_refused_before_anything_runs(
+def test_invalid_executor_size_is_refused_before_anything_runs(
     arguments: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=text):
         StreamExecutionEnvironment().from_spark(numbers, **arguments)
 
 
-def test_what_is_no_function_is_refused() -> None:
+def test_argument_of_from_spark_that_is_no_function_is_refused() -> None:
     frame: Any = [1, 2, 3]
     with pytest.raises(
         UserCodeError, match=r"from_spark takes a function of a SparkSession, not l"
@@ -118,7 +118,7 @@ def test_what_is_no_function_is_refused() -> None:
         StreamExecutionEnvironment().from_spark(frame)
 
 
-def test_stage_of_a_batch_job_reads_others_instead() -> None:
+def test_from_spark_in_a_batch_job_is_refused_with_a_hint_at_batch_job_spark() -> None:
     def program(env: StreamExecutionEnvironment) -> None:
         env.from_spark(numbers).print()
 
@@ -126,7 +126,7 @@ def test_stage_of_a_batch_job_reads_others_instead() -> None:
         flinkray.BatchJob("job").stream(program)
 
 
-def test_without_a_cluster_there_are_no_slots_for_it() -> None:
+def test_from_spark_without_a_cluster_is_refused() -> None:
     env = StreamExecutionEnvironment()
     with pytest.raises((StreamError, OperatorError), match="runs in the slots of a cluster"):
         list(env.from_spark(numbers).execute_and_collect())

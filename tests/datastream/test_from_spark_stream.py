@@ -22,7 +22,7 @@ def rates(spark: Any) -> Any:
     return spark.readStream.format("rate").load()
 
 
-def test_the_stage_is_a_vertex_of_the_job_that_the_tasks_which_read_it_know() -> None:
+def test_from_spark_stream_stage_is_a_vertex_known_to_the_tasks_that_read_it() -> None:
     env = StreamExecutionEnvironment().set_parallelism(2)
     stream = env.from_spark_stream(
         rates, executors=3, cpu=2, memory="2g", source_name="rates", trigger={"availableNow": True}
@@ -47,7 +47,7 @@ def test_the_stage_is_a_vertex_of_the_job_that_the_tasks_which_read_it_know() ->
         ({"trigger": {"once": True}, "output_mode": "update"}, {"once": True}, "update"),
     ],
 )
-def test_how_the_query_is_to_run_travels_with_the_function(
+def test_trigger_and_output_mode_are_sent_with_the_function(
     arguments: dict[str, Any], trigger: dict[str, object], output_mode: str
 ) -> None:
     env = StreamExecutionEnvironment()
@@ -59,7 +59,7 @@ def test_how_the_query_is_to_run_travels_with_the_function(
     assert returned == StreamedFrame(["session"], trigger, output_mode)
 
 
-def test_a_declared_type_is_that_of_the_stream() -> None:
+def test_declared_type_is_the_type_of_the_stream_from_spark() -> None:
     kind = Types.ROW_NAMED(["value"], [Types.LONG()])
     assert StreamExecutionEnvironment().from_spark_stream(rates, type_info=kind).get_type() == kind
 
@@ -77,25 +77,27 @@ def test_a_declared_type_is_that_of_the_stream() -> None:
         ({"output_mode": "Append"}, "one of append, update"),
     ],
 )
-def test_what_is_not_acceptable_is_refused_by_name(arguments: dict[str, Any], text: str) -> None:
+def test_invalid_argument_of_from_spark_stream_is_refused_by_name(
+    arguments: dict[str, Any], text: str
+) -> None:
     with pytest.raises(ConfigurationError, match=text.replace(".", r"\.")):
         StreamExecutionEnvironment().from_spark_stream(rates, **arguments)
 
 
-def test_what_is_no_function_is_refused() -> None:
+def test_argument_of_from_spark_stream_that_is_no_function_is_refused() -> None:
     frame: Any = "a frame"
     with pytest.raises(UserCodeError, match="from_spark_stream takes a function of a SparkSession"):
         StreamExecutionEnvironment().from_spark_stream(frame)
 
 
-def test_it_has_no_end_for_batch_mode() -> None:
+def test_from_spark_stream_in_batch_mode_is_refused_as_unbounded() -> None:
     env = StreamExecutionEnvironment().set_runtime_mode(RuntimeExecutionMode.BATCH)
     env.from_spark_stream(rates).print()
     with pytest.raises(StreamError, match="batch mode needs bounded sources"):
         env.get_stream_graph()
 
 
-def test_in_one_process_it_is_refused_with_the_way_out() -> None:
+def test_from_spark_stream_without_a_cluster_is_refused() -> None:
     env = StreamExecutionEnvironment()
     env.from_spark_stream(rates, source_name="rates").print()
     with pytest.raises(
@@ -104,7 +106,7 @@ def test_in_one_process_it_is_refused_with_the_way_out() -> None:
         env.execute()
 
 
-def test_in_a_stage_of_a_batch_job_it_is_refused() -> None:
+def test_from_spark_stream_in_a_batch_job_is_refused_as_unbounded() -> None:
     def reads(env: StreamExecutionEnvironment) -> None:
         env.from_spark_stream(rates).print()
 

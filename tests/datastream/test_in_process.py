@@ -165,8 +165,8 @@ def seen(n: int) -> int:
     return n
 
 
-def test_objects_and_modules_of_the_process_are_those_of_its_tasks() -> None:
-    """A sink of the process itself, and what a function refers to in a module, are no copies."""
+def test_tasks_use_the_objects_and_modules_of_their_process_without_copies() -> None:
+    """A sink that keeps a list, and a module that a function refers to."""
     taken: list[int] = []
     env = environment(2).enable_checkpointing(1000)
     numbers = env.from_sequence(1, 100).map(seen, Types.LONG())
@@ -192,7 +192,7 @@ def test_callbacks_of_several_subtasks_come_one_at_a_time() -> None:
     assert sorted(taken) == list(range(1, 401))
 
 
-def test_program_that_cannot_be_sent_to_its_tasks_leaves_nothing_behind() -> None:
+def test_program_that_cannot_be_sent_to_its_tasks_leaves_no_code_registered() -> None:
     env = environment(1).enable_checkpointing(1000)
     lock = threading.Lock()
     env.from_sequence(1, 2).map(lambda n: (lock, n)).sink_to(CallbackSink(print))
@@ -211,10 +211,11 @@ def test_directory_that_cannot_be_created_is_refused_at_once(tmp_path: Path) -> 
         env.execute()
 
 
-def test_program_says_what_it_does_not_do_as_a_cluster(
+def test_program_in_one_process_warns_of_cluster_features_without_effect(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It forgets its checkpoints, has archives elsewhere, and may fail without anybody waiting."""
+    """Retained checkpoints, archives in the working directory, and a failure that nobody waits
+    for."""
     with zipfile.ZipFile(tmp_path / "models.zip", "w") as archive:
         archive.writestr("model", "1")
     key = "execution.checkpointing.externalized-checkpoint-retention"
@@ -230,7 +231,9 @@ def test_program_says_what_it_does_not_do_as_a_cluster(
     assert any("(divides) failed: " in it and "ZeroDivisionError" in it for it in told)
 
 
-def test_restart_strategy_alone_begins_the_program_again(tmp_path: Path) -> None:
+def test_failing_program_with_only_a_restart_strategy_starts_from_the_beginning(
+    tmp_path: Path,
+) -> None:
     fails = tmp_path / "fails"
     fails.touch()
     strategy = {
@@ -253,7 +256,7 @@ def test_results_that_are_closed_early_end_the_program(tmp_path: Path) -> None:
     goes_on.touch()
 
 
-def test_batch_programs_and_own_clocks_cannot_start_from_savepoints(tmp_path: Path) -> None:
+def test_batch_mode_or_an_own_clock_with_a_savepoint_is_refused(tmp_path: Path) -> None:
     savepoint = {"execution.state-recovery.path": str(tmp_path)}
     env = environment(1, **savepoint).set_runtime_mode(RuntimeExecutionMode.BATCH)
     env.from_sequence(0, 1).print()
@@ -284,8 +287,9 @@ while program.get_job_status().result().name != "RUNNING":
 """
 
 
-def test_program_that_still_runs_ends_with_its_process(tmp_path: Path) -> None:
-    """Quietly, and without its folder; the folder of a killed process is removed by the next."""
+def test_running_program_ends_silently_with_its_process(tmp_path: Path) -> None:
+    """The program removes its folder. The folder of a killed process is removed by the next
+    process."""
     folder = tmp_path / "of-processes"
     folder.mkdir()
     assert run(f"{LEFT_RUNNING}os.kill(os.getpid(), 9)", folder).returncode == -9
@@ -317,7 +321,7 @@ with env.from_sequence(1, 2).map(doubled).execute_and_collect() as results:
 """
 
 
-def test_forked_children_leave_the_program_to_their_parent(tmp_path: Path) -> None:
+def test_forked_children_leave_a_running_program_to_their_parent(tmp_path: Path) -> None:
     folder = tmp_path / "of-processes"
     folder.mkdir()
     ended = run(FORKS, folder)
@@ -351,7 +355,7 @@ begun.wait()
 
 
 def test_process_waits_for_a_program_in_another_thread(tmp_path: Path) -> None:
-    """As for any thread that is no daemon. Meanwhile that thread can start another program."""
+    """As for any thread that is no daemon. That thread can start a second program meanwhile."""
     ended = run(IN_A_THREAD, tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.splitlines()[0] == "200"

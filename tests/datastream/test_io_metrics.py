@@ -32,7 +32,7 @@ def flow(vertices: tuple[VertexInfo, ...]) -> list[tuple[int | None, int | None]
 
 
 @pytest.mark.parametrize("mode", RuntimeExecutionMode)
-def test_a_job_that_has_finished_tells_what_went_through_each_vertex(
+def test_finished_job_reports_what_went_through_each_vertex(
     cluster: ThreadedCluster, mode: RuntimeExecutionMode
 ) -> None:
     env = on(cluster)
@@ -54,7 +54,7 @@ def test_a_job_that_has_finished_tells_what_went_through_each_vertex(
     assert all(one is not None and one.records_in and one.elapsed_ms >= 0 for one in each)
 
 
-def test_a_job_that_runs_tells_what_its_tasks_have_done_until_now(
+def test_running_job_reports_what_its_tasks_have_read_and_written(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -81,7 +81,7 @@ def test_a_job_that_runs_tells_what_its_tasks_have_done_until_now(
     assert flow(details_of(cluster, "running").vertices) == [(None, 10), (10, None)]
 
 
-def test_a_job_that_has_failed_tells_what_its_tasks_had_read(cluster: ThreadedCluster) -> None:
+def test_failed_job_reports_what_its_tasks_had_read(cluster: ThreadedCluster) -> None:
     env = on(cluster).set_parallelism(1)
     numbers = env.from_source(OneAtATime(10), None, "numbers").rebalance()
     numbers.map(FailingAt(9)).sink_to(DiscardingSink())

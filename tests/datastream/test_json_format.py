@@ -53,7 +53,7 @@ EVENT = Types.ROW_NAMED(
         ),
     ],
 )
-def test_row_is_written_as_it_was_read(message: str, back: str) -> None:
+def test_json_row_is_written_as_it_was_read(message: str, back: str) -> None:
     row = reading(EVENT).deserialize(message.encode())
     assert writing(EVENT).serialize(row) == back.encode()
     assert reading(EVENT).get_produced_type() == EVENT
@@ -92,7 +92,9 @@ def test_row_is_written_as_it_was_read(message: str, back: str) -> None:
         (Types.STRING(), "null", None, "null"),
     ],
 )
-def test_values(kind: Any, text: str, value: Any, back: str) -> None:
+def test_json_value_of_each_type_is_read_and_written(
+    kind: Any, text: str, value: Any, back: str
+) -> None:
     row: Any = reading(one(kind)).deserialize(f'{{"x": {text}}}'.encode())
     assert row.x == value or (value != value and row.x != row.x)
     assert type(row.x) is type(value)
@@ -114,7 +116,7 @@ def test_values(kind: Any, text: str, value: Any, back: str) -> None:
         (Types.ROW([Types.STRING()]), "[]"),
     ],
 )
-def test_value_that_is_not_of_its_type_fails_or_is_none(kind: Any, text: str) -> None:
+def test_json_value_of_a_wrong_type_fails_or_becomes_none(kind: Any, text: str) -> None:
     message = f'{{"x": {text}}}'.encode()
     with pytest.raises(StreamError, match=r"failed to deserialize JSON b.*: field 'x': "):
         reading(one(kind)).deserialize(message)
@@ -147,18 +149,18 @@ def test_decimals_keep_every_digit(text: str) -> None:
     assert by_schema.deserialize(message.encode()) == Row(rate=exact)
 
 
-def test_number_that_would_fill_the_memory_is_refused() -> None:
+def test_json_number_too_large_for_its_type_is_refused_without_filling_memory() -> None:
     for kind in (Types.INT(), Types.LONG()):
         with pytest.raises(StreamError, match=r"field 'x': \d+ is no integer of \d+ bits"):
             reading(one(kind)).deserialize(b'{"x": 1e999999999}')
 
 
-def test_object_that_has_a_name_twice_is_refused() -> None:
+def test_json_object_with_a_duplicate_name_is_refused() -> None:
     with pytest.raises(StreamError, match="an object has the name 'x' more than once"):
         reading(one(Types.INT())).deserialize(b'{"x": 1, "x": 2}')
 
 
-def test_what_is_no_object_fails_or_is_none() -> None:
+def test_json_message_that_is_no_object_fails_or_becomes_none() -> None:
     kind = one(Types.INT())
     lenient = JsonRowDeserializationSchema.builder().type_info(kind).ignore_parse_errors().build()
     for message in (b"{", b"[1]", b"NaN", b"\xff", b""):
@@ -168,7 +170,7 @@ def test_what_is_no_object_fails_or_is_none() -> None:
     assert reading(kind).deserialize(b"null") is None
 
 
-def test_missing_field_is_none_or_fails() -> None:
+def test_missing_json_field_is_none_or_fails_as_set() -> None:
     kind = one(Types.INT())
     assert reading(kind).deserialize(b"{}") == Row(x=None)
     builder = JsonRowDeserializationSchema.builder().type_info(kind).fail_on_missing_field()
@@ -179,7 +181,7 @@ def test_missing_field_is_none_or_fails() -> None:
         builder.ignore_parse_errors().build()
 
 
-def test_rows_by_name_by_place_and_of_other_fields() -> None:
+def test_row_is_serialized_by_name_or_place_and_other_fields_are_refused() -> None:
     kind = Types.ROW_NAMED(["b", "a"], [Types.INT(), Types.INT()])
     for value in (Row(a=2, b=1), Row(1, 2), (1, 2), {"a": 2, "b": 1}):
         assert writing(kind).serialize(value) == b'{"b":1,"a":2}'
@@ -188,7 +190,7 @@ def test_rows_by_name_by_place_and_of_other_fields() -> None:
             writing(kind).serialize(wrong)
 
 
-def test_type_of_rows_is_needed() -> None:
+def test_json_format_without_a_usable_row_type_is_refused() -> None:
     for build in (
         lambda: JsonRowSerializationSchema.builder().build(),
         lambda: JsonRowDeserializationSchema.builder().build(),
@@ -208,7 +210,7 @@ def test_type_of_rows_is_needed() -> None:
 ADDRESS = {"type": "object", "properties": {"street": {"type": "string"}}}
 
 
-def test_json_schema_gives_the_type() -> None:
+def test_json_schema_determines_the_row_type() -> None:
     schema = {
         "definitions": {"address": ADDRESS},
         "type": "object",
@@ -268,6 +270,6 @@ def test_json_schema_gives_the_type() -> None:
         ("[]", "an object is expected in node: <root>"),
     ],
 )
-def test_json_schema_that_is_no_type_is_refused(schema: str, told: str) -> None:
+def test_json_schema_that_describes_no_row_type_is_refused(schema: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         JsonRowDeserializationSchema.builder().json_schema(schema)

@@ -147,7 +147,7 @@ def test_all_records_of_equal_keys_share_state(key: Callable[[int], Any]) -> Non
     "key", [pd.NA, (pd.NA, 1), frozenset([pd.NA]), Point(pd.NA, 1), Row(pd.NA)], ids=repr
 )
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_what_is_missing_by_pandas_is_refused_with_type_operator_and_record(
+def test_pandas_na_as_a_key_is_refused_with_type_operator_and_record(
     key: Any, parallelism: int
 ) -> None:
     stream = environment(parallelism).from_collection([7]).key_by(lambda _: key)
@@ -157,14 +157,14 @@ def test_what_is_missing_by_pandas_is_refused_with_type_operator_and_record(
     assert "in operator '" in str(failure.value)
 
 
-def test_instants_differ_where_the_clock_shows_the_same_twice() -> None:
+def test_two_instants_that_show_the_same_local_time_are_different_keys() -> None:
     first = datetime.datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN)
     second = first.replace(fold=1)
     in_utc = second.astimezone(datetime.timezone.utc)
     assert counts([first, second, in_utc, first]) == [2, 2]
 
 
-def test_a_row_that_is_changed_later_stays_the_key_that_it_was() -> None:
+def test_row_that_is_changed_later_remains_its_original_key() -> None:
     row = Row(1)
 
     def changing(place: int) -> Row:
@@ -180,7 +180,7 @@ def test_a_row_that_is_changed_later_stays_the_key_that_it_was() -> None:
     assert list(stream.execute_and_collect()) == [1, 2, 3]
 
 
-def test_columns_that_cannot_be_keys_are_refused_by_name() -> None:
+def test_column_that_cannot_be_a_key_is_refused_with_the_reason() -> None:
     for array, declared, reason in (
         (pa.array([[1]]), None, "column 'k' holds list<"),
         (pa.array([{"a": 1}]), None, "column 'k' holds struct<"),
@@ -197,7 +197,7 @@ def test_columns_that_cannot_be_keys_are_refused_by_name() -> None:
     ("values", "key_type"),
     [([0.5, 1.5], Types.FLOAT()), ([1, 2], Types.DOUBLE()), ([1.0, 2.0], Types.LONG())],
 )
-def test_sums_of_columns_whose_keys_become_values_of_the_declared_type(
+def test_keys_of_summed_columns_are_converted_to_the_declared_type(
     values: list[Any], key_type: Any
 ) -> None:
     table = pa.table({"k": values * 50, "n": [1] * 100})
@@ -211,8 +211,8 @@ def test_keys_that_differ_do_not_share_state() -> None:
     assert counts([*stamps, *stamps, 1, "1", None, None, (1,), Point(1, 2)]) == [1] * 4 + [2] * 21
 
 
-def test_a_stream_that_is_keyed_again_has_the_new_keys_only() -> None:
-    """Also where the first keys were not used, but for an exchange."""
+def test_stream_that_is_keyed_twice_uses_only_the_second_keys() -> None:
+    """Also where the first keys were used only for an exchange."""
     records = [(n % 3, n % 2, 1) for n in range(600)]
     keyed = environment().from_collection(records).key_by(lambda record: record[0])
     stamped = keyed.assign_timestamps_and_watermarks(BY_POSITION)
@@ -242,7 +242,7 @@ def test_keys_of_a_declared_type_are_values_of_it() -> None:
         ("a", Types.INT(), "a builtins.str cannot be a key: 'a' is no INT"),
     ],
 )
-def test_what_cannot_be_a_key_fails_with_its_type_the_operator_and_the_record(
+def test_value_that_cannot_be_a_key_fails_with_its_type_operator_and_record(
     key: Any, declared: Any, reason: str
 ) -> None:
     stream = environment().from_collection([7]).map(lambda value: value).name("numbers")
@@ -254,7 +254,7 @@ def test_what_cannot_be_a_key_fails_with_its_type_the_operator_and_the_record(
 
 
 @pytest.mark.parametrize("declared", [(Types.INT(), None), (Types.INT(), Types.LONG())])
-def test_streams_whose_keys_are_of_different_types_are_not_put_together(declared: Any) -> None:
+def test_streams_with_different_key_types_cannot_be_connected_or_joined(declared: Any) -> None:
     first, second = (
         environment().from_collection([-1]).key_by(lambda value: value, key_type=kind)
         for kind in declared
@@ -266,7 +266,7 @@ def test_streams_whose_keys_are_of_different_types_are_not_put_together(declared
         first.interval_join(second).between(Time.seconds(0), Time.seconds(1)).process(NoPairs())
 
 
-def test_streams_whose_keys_are_of_one_declared_type_are_put_together() -> None:
+def test_streams_with_one_declared_key_type_can_be_connected() -> None:
     first, second = (
         environment().from_collection([-1]).key_by(lambda value: value, key_type=Types.INT())
         for _ in range(2)
@@ -329,7 +329,7 @@ def run(env: StreamExecutionEnvironment, build: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("parallelism", [1, 2])
 @pytest.mark.parametrize("data", ["rows", "columns"])
 @pytest.mark.parametrize("use", list(USES))
-def test_selector_that_fails_fails_the_program_whatever_uses_the_keyed_stream(
+def test_failing_selector_fails_the_program_whatever_uses_the_keyed_stream(
     use: str, data: str, parallelism: int
 ) -> None:
     env = environment(parallelism)
@@ -348,7 +348,7 @@ def first_letter(text: str) -> str:
 
 @pytest.mark.parametrize("mode", list(RuntimeExecutionMode))
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_selector_that_ends_an_iteration_fails_the_program_and_ends_no_batch(
+def test_selector_that_raises_stop_iteration_fails_the_program(
     parallelism: int, mode: RuntimeExecutionMode
 ) -> None:
     env = environment(parallelism)
@@ -360,7 +360,9 @@ def test_selector_that_ends_an_iteration_fails_the_program_and_ends_no_batch(
 
 
 @pytest.mark.parametrize("use", ["print", "union"])
-def test_records_of_a_key_end_in_one_subtask(use: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_records_of_a_key_arrive_in_one_subtask(
+    use: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     env = environment(4)
     numbers = env.from_collection([*range(40)]).rebalance().map(lambda n: n % 5)
     USES[use](numbers.key_by(lambda n: n))

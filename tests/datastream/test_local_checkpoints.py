@@ -58,7 +58,7 @@ def run_with_checkpoint(job: LocalJob, taken: list[Any]) -> tuple[Checkpoint, li
     return result
 
 
-def test_checkpoint_is_complete_whichever_tasks_have_ended_before_it() -> None:
+def test_checkpoint_completes_whichever_tasks_have_ended_before() -> None:
     ended: set[frozenset[str]] = set()
     for steps in count():
         taken: list[Any] = []
@@ -115,11 +115,10 @@ def counting_job(final: dict[int, int], restore: Checkpoint | None = None) -> Lo
 
 
 @pytest.mark.parametrize("unaligned", [False, True])
-def test_state_counts_every_record_once_whenever_the_checkpoint_was_triggered(
+def test_state_counts_each_record_once_wherever_the_checkpoint_is_triggered(
     unaligned: bool,
 ) -> None:
-    """ST-06: with an unaligned one, records that its barriers have overtaken are counted after
-    the restore."""
+    """ST-06: records overtaken by unaligned barriers are counted after the restore."""
     in_flight = 0
     for steps in count():
         final: dict[int, int] = {}

@@ -36,7 +36,7 @@ def digits(value: Any) -> Any:
     return len((decimal.Decimal(1) / 7).as_tuple().digits)
 
 
-def test_functions_calculate_with_the_decimal_context_of_the_program(
+def test_functions_use_the_decimal_context_of_the_calling_program(
     decimal_context: decimal.Context,
 ) -> None:
     decimal_context.prec = 50
@@ -53,7 +53,7 @@ class OfPrecision(MapFunction[Any, Any]):
         return found
 
 
-def test_a_task_keeps_the_decimal_context_that_its_functions_set() -> None:
+def test_decimal_context_set_by_a_function_stays_within_its_task() -> None:
     stream = environment().from_collection(range(100)).rebalance()
     results = list(stream.map(OfPrecision()).execute_and_collect())
     assert results == list(range(40, 140))
@@ -83,8 +83,8 @@ class Inner(MapFunction[Any, Any]):
         self.results.close()
 
 
-def test_a_failure_of_a_program_is_raised_where_a_function_takes_its_results() -> None:
-    """The inner task was paused in one step of the outer one, and fails in a later one."""
+def test_inner_program_fails_where_the_outer_function_takes_its_results() -> None:
+    """The inner task is paused in one step of the outer task and fails in a later step."""
     stream = environment().from_collection(range(1001)).rebalance().map(Inner())
     results = [*stream.execute_and_collect()]
     assert results.count("failed") == 1
@@ -118,7 +118,7 @@ class CannotOpen(MapFunction[Any, Any]):
         return value
 
 
-def test_a_program_whose_function_cannot_be_opened_is_refused_where_it_is_executed() -> None:
+def test_program_whose_function_cannot_be_opened_fails_in_execute_async() -> None:
     env = environment()
     env.from_collection([1]).map(CannotOpen()).sink_to(CallbackSink(lambda value: None))
     with pytest.raises(OperatorError, match="no way"):
@@ -144,7 +144,7 @@ def leave(value: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "error"), [(FailsAtTheEnd(), ValueError), (leave, Gone)], ids=["close", "leave"]
 )
-def test_a_program_that_runs_by_itself_fails_whatever_is_raised(
+def test_execute_async_program_fails_with_any_kind_of_exception(
     function: Any, error: type[BaseException]
 ) -> None:
     env = environment()
@@ -228,7 +228,7 @@ def in_another_thread(action: Any) -> Any:
     return found[0]
 
 
-def test_results_of_a_program_in_the_middle_of_a_record_are_taken_in_one_thread() -> None:
+def test_results_taken_from_a_second_thread_within_a_record_are_refused() -> None:
     results = environment().from_collection([1]).flat_map(Numbers()).execute_and_collect()
     assert next(results) == 0
     error = in_another_thread(lambda: list(results))
@@ -241,7 +241,7 @@ def test_a_program_in_the_middle_of_a_record_is_closed_from_any_thread() -> None
     assert in_another_thread(results.close) is None
 
 
-def test_garbage_is_rarely_searched_for_while_a_program_runs_and_no_longer() -> None:
+def test_garbage_collection_is_rare_while_a_program_runs_and_restored_later() -> None:
     before = gc.get_threshold()
     seen: list[int] = []
     gc.set_threshold(700, 10, 10)
@@ -265,8 +265,8 @@ def test_a_negative_number_of_results_is_refused_before_the_program_begins(argum
     assert begun == []
 
 
-def test_a_limited_number_of_results_is_given_as_soon_as_they_are_there() -> None:
-    """It had waited for one more."""
+def test_limited_results_are_returned_as_soon_as_the_limit_is_reached() -> None:
+    """The source gives no further record."""
     given = threading.Event()
     was_in_time: list[bool] = []
 

@@ -173,10 +173,10 @@ RUNS = st.lists(
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs(), RUNS, st.builds(Run, st.sampled_from([1, 2, 4]), st.just(0), st.just(False)))
-def test_answers_are_those_of_a_naive_evaluator_whatever_fails(
+def test_look_up_answers_equal_those_of_a_naive_evaluator_whatever_fails(
     program: Program, runs: list[Run], last: Run
 ) -> None:
-    """Where a run fails after it has put everything out, the next one may do so again."""
+    """A run that fails after all of its output may repeat that output."""
     results: list[Any] = []
     checkpoint: Checkpoint | None = None
     before: Run | None = None
@@ -193,13 +193,15 @@ def test_answers_are_those_of_a_naive_evaluator_whatever_fails(
 
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs(), st.sampled_from([1, 2, 4]))
-def test_answers_are_the_same_in_batch_mode(program: Program, parallelism: int) -> None:
+def test_look_up_answers_in_batch_mode_equal_those_of_a_naive_evaluator(
+    program: Program, parallelism: int
+) -> None:
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
     env.set_runtime_mode(RuntimeExecutionMode.BATCH)
     assert_right(program, list(build(program, env, parallelism).execute_and_collect()))
 
 
-def test_batch_mode_reads_the_table_first() -> None:
+def test_look_up_in_batch_mode_reads_the_table_before_the_stream() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_runtime_mode(RuntimeExecutionMode.BATCH)
     build(Program([], [[]], 0), env, 1)

@@ -203,13 +203,13 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("mistake", REFUSED)
-def test_a_mistaken_argument_is_refused_at_once_and_said_to_be_what_it_is(mistake: str) -> None:
+def test_mistaken_argument_is_refused_at_once_with_a_message_that_names_it(mistake: str) -> None:
     give, words = REFUSED[mistake]
     with pytest.raises((TypeError, StreamError), match=f"^{re.escape(words)}$"):
         give()
 
 
-def test_a_directory_named_as_a_format_is_read_by_a_path_that_says_so(
+def test_directory_named_like_a_format_is_read_when_given_as_a_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -220,13 +220,13 @@ def test_a_directory_named_as_a_format_is_read_by_a_path_that_says_so(
         assert sorted(read(source)) == ["csv", "text"]
 
 
-def test_numbers_of_numpy_are_whole_numbers_and_numbers() -> None:
+def test_numpy_numbers_are_accepted_as_integers_and_floats() -> None:
     env = environment().set_parallelism(wrong(np.int64(2)))
     assert env.get_parallelism() == 2
     assert Time.seconds(wrong(np.float64(0.5))) == Time.milliseconds(500)
 
 
-def test_records_cannot_be_late_by_less_than_nothing() -> None:
+def test_negative_out_of_orderness_is_refused() -> None:
     with pytest.raises(ValueError, match="out-of-orderness must not be negative, got -5000 ms"):
         WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(-5))
 
@@ -306,13 +306,13 @@ ARGUMENTS: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("mistake", ARGUMENTS)
-def test_a_function_that_takes_other_arguments_is_refused_where_it_is_given(mistake: str) -> None:
+def test_function_with_a_wrong_number_of_parameters_is_refused_at_once(mistake: str) -> None:
     give, words = ARGUMENTS[mistake]
     with pytest.raises(TypeError, match=re.escape(words)):
         give()
 
 
-def test_a_function_may_take_more_if_it_need_not() -> None:
+def test_function_with_optional_parameters_is_accepted() -> None:
     def doubled(value: int, factor: int = 2) -> int:
         return value * factor
 
@@ -323,7 +323,7 @@ def test_a_function_may_take_more_if_it_need_not() -> None:
     assert list(numbers.execute_and_collect()) == [2.0, 4.0]
 
 
-def test_a_class_for_batches_is_refused_as_no_object_of_it() -> None:
+def test_class_in_place_of_a_batch_function_object_is_refused() -> None:
     with pytest.raises(TypeError, match="make an object of it"):
         pairs().map_batches(OpenedWithoutContext)
 
@@ -363,7 +363,7 @@ def generated_frames(batch: pa.RecordBatch) -> Iterator[Any]:
         (list_of_names, "got str"),
     ],
 )
-def test_what_is_no_batch_is_refused_by_its_name(
+def test_result_of_a_batch_function_that_is_no_batch_is_refused_by_type(
     function: Callable[[pa.RecordBatch], Any], words: str
 ) -> None:
     stream = environment().from_arrow(pa.table({"x": [1, 2]})).map_batches(function)
@@ -372,7 +372,7 @@ def test_what_is_no_batch_is_refused_by_its_name(
     assert isinstance(refused.value.__cause__, StreamError)
 
 
-def test_configurations_and_tags_are_still_taken() -> None:
+def test_configuration_and_output_tag_are_accepted_as_arguments() -> None:
     configuration = Configuration.from_dict({"parallelism.default": "3"})
     env = environment(configuration)
     assert env.get_parallelism() == 3

@@ -27,7 +27,7 @@ def database() -> Any:
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 @pytest.mark.parametrize("query", QUERIES)
-def test_query_gives_what_a_database_gives(
+def test_nexmark_query_gives_the_results_of_duckdb(
     env: Any, database: Any, query: str, parallelism: int
 ) -> None:
     env.set_parallelism(parallelism)
@@ -37,7 +37,7 @@ def test_query_gives_what_a_database_gives(
     assert Counter(tuple(row) for row in results) == expected
 
 
-def test_bid_at_the_end_of_a_window_counts_for_it_as_in_the_published_join(env: Any) -> None:
+def test_bid_at_the_end_of_a_window_belongs_to_it_as_in_the_published_join(env: Any) -> None:
     """Query 7 says ``BETWEEN`` start and end, both of them included."""
     times_and_prices = [
         (1_000, 50), (2_000, 90), (9_999, 90),
@@ -65,7 +65,7 @@ def test_bid_at_the_end_of_a_window_counts_for_it_as_in_the_published_join(env: 
     assert sorted(results) == sorted(expected)
 
 
-def test_kinds_come_in_their_proportions_and_ids_in_order() -> None:
+def test_event_kinds_have_their_proportions_and_consecutive_ids() -> None:
     kinds = tables(SETTINGS)
     counts = {name: table.num_rows for name, table in kinds.items()}
     assert counts == {"person": 1000, "auction": 3000, "bid": 46_000}

@@ -265,7 +265,7 @@ def batch_broadcast_state(env: StreamExecutionEnvironment) -> DataStream:
     return env.from_sequence(1, 5_000).connect(prices).process(Price())
 
 
-def test_broadcast_side_comes_first_in_batch_mode(cluster: ThreadedCluster) -> None:
+def test_batch_mode_reads_the_broadcast_side_first(cluster: ThreadedCluster) -> None:
     priced = sorted(batch_broadcast_state(on(cluster)).execute_and_collect())
     assert priced == [(number, 10 * number) for number in range(1, 5_001)]
 
@@ -331,7 +331,7 @@ class Unwilling:
 
 
 @pytest.mark.parametrize("env_of", [lambda _: local(), on], ids=["here", "there"])
-def test_whatever_pickling_raises_is_told_with_the_operator(
+def test_any_error_while_pickling_an_operator_is_reported_with_its_name(
     cluster: ThreadedCluster, env_of: Callable[[ThreadedCluster], StreamExecutionEnvironment]
 ) -> None:
     env, unwilling = env_of(cluster), Unwilling()
@@ -344,7 +344,7 @@ def test_whatever_pickling_raises_is_told_with_the_operator(
 
 @pytest.mark.parametrize("env_of", [lambda _: local(), on], ids=["here", "there"])
 @pytest.mark.parametrize("what", ["environment", "stream"])
-def test_a_function_that_holds_its_environment_is_refused_with_what_it_holds(
+def test_function_that_refers_to_its_environment_or_stream_is_refused(
     cluster: ThreadedCluster,
     env_of: Callable[[ThreadedCluster], StreamExecutionEnvironment],
     what: str,
@@ -358,8 +358,10 @@ def test_a_function_that_holds_its_environment_is_refused_with_what_it_holds(
         env.execute()
 
 
-def test_two_runs_of_one_program_do_not_meet_in_the_process_that_they_share(tmp_path: Path) -> None:
-    """Their vertices had the same ids, and with them the attempts of their tasks."""
+def test_two_runs_of_one_program_in_one_task_process_keep_their_results_apart(
+    tmp_path: Path,
+) -> None:
+    """Equal vertex ids would give the tasks equal attempt ids."""
     one_process = {**TWO_SLOTS, "taskmanager.slots-per-task-process": "2"}
     with threaded_cluster(str(tmp_path), configuration=one_process) as cluster:
 
@@ -436,7 +438,7 @@ def test_an_archive_is_not_unpacked_outside_of_the_working_directory(target: str
         local().add_python_archive(__file__, target)
 
 
-def test_what_is_no_archive_is_refused_where_it_is_given(tmp_path: Path) -> None:
+def test_file_that_is_no_archive_is_refused_by_add_python_archive(tmp_path: Path) -> None:
     (tmp_path / "data.zip").write_text("no archive")
     with pytest.raises(JobFileError, match=r"data\.zip cannot be sent .*: it is no zip or tar"):
         local().add_python_archive(str(tmp_path / "data.zip"))
@@ -444,10 +446,10 @@ def test_what_is_no_archive_is_refused_where_it_is_given(tmp_path: Path) -> None
         local().add_python_archive(str(tmp_path))
 
 
-def test_files_of_a_job_that_has_finished_are_gone_with_those_of_its_coordinator(
+def test_registered_files_are_removed_when_the_job_has_finished(
     cluster: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process of a job's sources unpacks them, too, and left its copy."""
+    """Both copies: that of the coordinator of the sources and that of the task process."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     words = tmp_path / "words.txt"
     words.write_text("to be")
@@ -504,7 +506,7 @@ def test_a_file_that_is_not_there_is_refused_where_it_is_given(add: Add) -> None
 
 
 @pytest.mark.parametrize("add", BRING_ALONG)
-def test_a_file_that_has_gone_meanwhile_is_refused_by_the_client(
+def test_file_deleted_before_submission_is_refused_by_the_client(
     add: Add, cluster: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -524,7 +526,7 @@ def test_a_file_that_has_gone_meanwhile_is_refused_by_the_client(
         (lambda env: env.set_python_executable("python3"), "the interpreter of the cluster's Ray"),
     ],
 )
-def test_what_clusters_do_not_do_is_refused_and_not_ignored(
+def test_setting_that_clusters_do_not_support_is_refused_with_an_alternative(
     call: Callable[[StreamExecutionEnvironment], None],
     instead: str,
     cluster: ThreadedCluster,
@@ -539,7 +541,7 @@ def test_what_clusters_do_not_do_is_refused_and_not_ignored(
 
 
 @pytest.mark.parametrize("env_of", [lambda _: local(), on], ids=["here", "there"])
-def test_a_function_that_exits_fails_the_program_by_its_name(
+def test_function_that_calls_sys_exit_fails_the_program_with_its_operator(
     env_of: Callable[[ThreadedCluster], StreamExecutionEnvironment], cluster: ThreadedCluster
 ) -> None:
     env = env_of(cluster)
@@ -561,7 +563,7 @@ class Unreachable(IteratorSource):
 
 
 @pytest.mark.parametrize("env_of", [lambda _: local(), on], ids=["here", "there"])
-def test_the_error_of_an_enumerator_begins_with_the_users_frames(
+def test_enumerator_error_shows_only_user_frames_and_names_the_source(
     env_of: Callable[[ThreadedCluster], StreamExecutionEnvironment], cluster: ThreadedCluster
 ) -> None:
     env = env_of(cluster)
@@ -589,7 +591,7 @@ ODD: dict[str, tuple[Callable[[], BaseException], str]] = {
 
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("when", ["start", "next_discovery_time"])
-def test_whatever_an_enumerator_raises_fails_the_program_with_the_cause(
+def test_any_exception_of_an_enumerator_fails_the_program_with_its_cause(
     when: str, odd: str, cluster: ThreadedCluster
 ) -> None:
     make, cause = ODD[odd]
@@ -614,7 +616,7 @@ def test_whatever_an_enumerator_raises_fails_the_program_with_the_cause(
     assert "in operator 'enumerator of Source: queue" in str(failed.value)
 
 
-def test_an_error_that_says_what_to_change_shows_no_frames_of_the_framework(
+def test_error_about_a_wrong_setting_shows_no_frames_of_the_framework(
     cluster: ThreadedCluster,
 ) -> None:
     env = on(cluster)
@@ -624,7 +626,7 @@ def test_an_error_that_says_what_to_change_shows_no_frames_of_the_framework(
     assert "File " not in str(failed.value)
 
 
-def test_results_are_an_iterator_that_can_be_closed_early(cluster: ThreadedCluster) -> None:
+def test_closing_the_results_early_ends_the_job(cluster: ThreadedCluster) -> None:
     stream = on(cluster).from_sequence(1, 10**9).map(lambda v: v)
     with stream.execute_and_collect() as results:
         assert isinstance(results, CloseableIterator)

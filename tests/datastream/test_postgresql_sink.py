@@ -89,7 +89,9 @@ def sink_of(server: PostgresServer, **settings: Any) -> PostgreSqlSink:
     return PostgreSqlSink(server.conninfo, "numbers", ["n", "name"], **settings)
 
 
-def test_rows_are_seen_with_their_checkpoint(server: PostgresServer, table: str) -> None:
+def test_rows_are_visible_when_their_checkpoint_is_complete(
+    server: PostgresServer, table: str
+) -> None:
     h = SinkHarness(sink_of(server))
     h.process((1, "a"), Row(n=2, name=None), {"name": "c", "n": 3}, [4, "it's\t\\N"])
     h.checkpoint()
@@ -104,7 +106,7 @@ def test_rows_are_seen_with_their_checkpoint(server: PostgresServer, table: str)
     assert staged(server) == 0
 
 
-def test_a_restart_commits_what_the_checkpoint_covers_and_removes_the_rest(
+def test_restart_commits_rows_covered_by_the_checkpoint_and_removes_the_rest(
     server: PostgresServer, table: str
 ) -> None:
     first = SinkHarness(sink_of(server))
@@ -134,10 +136,10 @@ def state_of_one_checkpoint(server: PostgresServer) -> SinkState:
     return state
 
 
-def test_an_attempt_that_begins_late_removes_nothing_of_its_successor(
+def test_attempt_that_starts_late_removes_no_rows_of_its_successor(
     server: PostgresServer, table: str
 ) -> None:
-    """Its process stood still since it was restored, and another one was restored from the same
+    """The process of the attempt was suspended, and a successor was restored from the same
     checkpoint meanwhile."""
     state = state_of_one_checkpoint(server)
     successor = SinkHarness(sink_of(server), state, job_id=JOB)
@@ -157,10 +159,9 @@ def test_an_attempt_that_begins_late_removes_nothing_of_its_successor(
     successor.close()
 
 
-def test_an_attempt_that_begins_later_still_removes_nothing_of_anybody(
+def test_attempt_that_starts_two_checkpoints_late_removes_no_staged_rows(
     server: PostgresServer, table: str
 ) -> None:
-    """Two checkpoints have gone by."""
     state = state_of_one_checkpoint(server)
     second = SinkHarness(sink_of(server), state, job_id=JOB)
     later = second.checkpoint()
@@ -191,10 +192,10 @@ def test_rows_staged_by_failed_attempts_are_removed_at_a_later_restore(
         h.close()
 
 
-def test_a_savepoint_whose_rows_an_attempt_before_it_has_removed_is_refused(
+def test_savepoint_whose_staged_rows_another_attempt_removed_is_refused(
     server: PostgresServer, table: str
 ) -> None:
-    """Nothing is lost in silence: whether the rows were written again, only people know."""
+    """Only people know whether the rows were written again, so no row is lost silently."""
     state = state_of_one_checkpoint(server)
     first = SinkHarness(sink_of(server), state, job_id=JOB)
     first.process((1, "a"))
@@ -216,7 +217,7 @@ def test_a_savepoint_whose_rows_an_attempt_before_it_has_removed_is_refused(
 def test_later_of_two_jobs_from_one_checkpoint_writes_and_the_other_fails(
     server: PostgresServer, table: str
 ) -> None:
-    """Neither loses a row silently, nor writes what the other one has written."""
+    """Neither job loses a row silently or writes a row of the other job again."""
     first = SinkHarness(sink_of(server), job_id="1")
     first.process((1, "covered"))
     state = first.checkpoint()
@@ -246,7 +247,7 @@ def test_later_of_two_jobs_from_one_checkpoint_writes_and_the_other_fails(
     third.close()
 
 
-def test_a_job_that_went_on_from_a_savepoint_is_restarted_as_often_as_it_must(
+def test_job_started_from_a_savepoint_can_be_restarted_several_times(
     server: PostgresServer, table: str
 ) -> None:
     first = SinkHarness(sink_of(server), job_id="1")
@@ -261,10 +262,10 @@ def test_a_job_that_went_on_from_a_savepoint_is_restarted_as_often_as_it_must(
     assert [n for n, _ in rows_of(server)] == [0, 1, 2]
 
 
-def test_what_covered_rows_are_kept_for_a_committer_that_is_late(
+def test_covered_rows_stay_staged_until_the_committer_is_restored(
     server: PostgresServer, table: str
 ) -> None:
-    """The writer may be restored before it, and again after it."""
+    """The writer may be restored twice before the committer."""
     first = SinkHarness(sink_of(server))
     first.process((1, "covered"))
     state = first.checkpoint()
@@ -287,7 +288,9 @@ def second_state(server: PostgresServer) -> Any:
     return state
 
 
-def test_rows_with_a_key_take_the_place_of_those_before(server: PostgresServer, table: str) -> None:
+def test_row_with_a_key_replaces_the_earlier_row_of_that_key(
+    server: PostgresServer, table: str
+) -> None:
     execute(server, "ALTER TABLE numbers ADD PRIMARY KEY (n)")
     h = SinkHarness(sink_of(server, key=["n"]))
     h.process((1, "a"), (2, "b"), (1, "c"))
@@ -300,10 +303,10 @@ def test_rows_with_a_key_take_the_place_of_those_before(server: PostgresServer, 
     assert rows_of(server) == [(1, "c"), (2, "d")]
 
 
-def test_rows_with_a_key_never_take_the_place_of_those_of_a_later_checkpoint(
+def test_rows_committed_again_do_not_replace_rows_of_a_later_checkpoint(
     server: PostgresServer, table: str
 ) -> None:
-    """The one before has to be committed again, as its connection is gone."""
+    """The second checkpoint is committed again after its connection was lost."""
     execute(server, "ALTER TABLE numbers ADD PRIMARY KEY (n)")
     h = SinkHarness(sink_of(server, key=["n"]))
     for name in ("v1", "v2", "v3"):
@@ -321,10 +324,10 @@ def test_rows_with_a_key_never_take_the_place_of_those_of_a_later_checkpoint(
     h.close()
 
 
-def test_rows_with_a_key_wait_for_those_of_an_earlier_checkpoint_that_meet_a_lock(
+def test_rows_with_a_key_wait_for_an_earlier_checkpoint_that_meets_a_lock(
     server: PostgresServer, table: str
 ) -> None:
-    """Both checkpoints are known to be complete at once."""
+    """Both checkpoints become complete at the same time."""
     execute(server, "ALTER TABLE numbers ADD PRIMARY KEY (n)")
     execute(server, "INSERT INTO numbers VALUES (1, 'v0'), (2, 'w0')")
     conninfo = f"{server.conninfo} options='-c lock_timeout=20ms'"
@@ -362,7 +365,7 @@ def new_table(server: PostgresServer, name: str, columns: str) -> None:
 PRECISE = (decimal.Decimal("1.23456"), 1.23456789012345, datetime.datetime(2020, 1, 1, 1, 1, 1, 9))
 
 
-def test_values_are_as_precise_as_the_table_has_become(server: PostgresServer) -> None:
+def test_values_have_the_precision_of_the_altered_table(server: PostgresServer) -> None:
     new_table(server, "widened", "p numeric(10, 2), f real, t timestamp(0), n int NOT NULL")
     fill(server, "widened", ["p", "f", "t", "n"], (1, 1.0, PRECISE[2], 1))
     execute(
@@ -378,7 +381,7 @@ def test_values_are_as_precise_as_the_table_has_become(server: PostgresServer) -
         fill(server, "widened", ["p", "f", "t", "n", "a"], (*PRECISE[:1], None, None, None, None))
 
 
-def test_rows_that_are_staged_are_converted_as_those_of_the_table(
+def test_staged_rows_are_converted_when_the_table_changes_its_types(
     server: PostgresServer, table: str
 ) -> None:
     first = SinkHarness(sink_of(server))
@@ -400,7 +403,7 @@ def test_rows_that_are_staged_are_converted_as_those_of_the_table(
         ("ADD more integer", "it has rows without that"),
     ],
 )
-def test_rows_that_are_staged_and_cannot_be_converted_are_told_of_with_what_to_do(
+def test_staging_table_that_no_longer_fits_is_reported_with_a_remedy(
     change: str, reason: str, server: PostgresServer, table: str
 ) -> None:
     first = SinkHarness(sink_of(server))
@@ -421,7 +424,7 @@ def test_rows_that_are_staged_and_cannot_be_converted_are_told_of_with_what_to_d
     ("index", "kept"),
     [("UNIQUE (k, n)", [1, 2, 4]), ("UNIQUE NULLS NOT DISTINCT (n, k)", [2, 4])],
 )
-def test_keys_with_a_null_are_the_same_only_if_the_index_says_so(
+def test_keys_with_a_null_are_equal_only_if_the_index_says_so(
     index: str, kept: list[int], server: PostgresServer
 ) -> None:
     new_table(server, "nulls", f"k text, n int, v int, {index}")
@@ -440,7 +443,7 @@ def test_keys_with_a_null_are_the_same_only_if_the_index_says_so(
         ("text", "k COLLATE {}", [2]),
     ],
 )
-def test_keys_are_the_same_by_the_collation_of_the_index(
+def test_keys_are_compared_by_the_collation_of_the_index(
     column: str, index: str, kept: list[int], server: PostgresServer
 ) -> None:
     execute(
@@ -454,7 +457,9 @@ def test_keys_are_the_same_by_the_collation_of_the_index(
     assert execute(server, "SELECT v FROM cases ORDER BY v") == [(v,) for v in kept]
 
 
-def test_a_view_is_written_by_the_key_of_its_table(server: PostgresServer, table: str) -> None:
+def test_rows_written_to_a_view_replace_each_other_by_the_key_of_its_table(
+    server: PostgresServer, table: str
+) -> None:
     execute(server, "ALTER TABLE numbers ADD PRIMARY KEY (n)")
     execute(server, "CREATE OR REPLACE VIEW seen AS SELECT * FROM numbers")
     try:
@@ -479,7 +484,9 @@ def test_a_view_is_written_by_the_key_of_its_table(server: PostgresServer, table
         ("null", None),
     ],
 )
-def test_values_of_json_columns(kind: str, value: Any, seen: Any, server: PostgresServer) -> None:
+def test_json_columns_take_values_of_each_kind(
+    kind: str, value: Any, seen: Any, server: PostgresServer
+) -> None:
     execute(server, "DROP TABLE IF EXISTS documents; DROP DOMAIN IF EXISTS tags CASCADE")
     execute(server, "CREATE DOMAIN tags AS jsonb")
     new_table(server, "documents", f"d {kind}, a int[]")
@@ -487,7 +494,7 @@ def test_values_of_json_columns(kind: str, value: Any, seen: Any, server: Postgr
     assert execute(server, "SELECT d, a FROM documents WHERE d IS NOT NULL") == [(seen, [])]
 
 
-def test_names_may_have_any_character(server: PostgresServer) -> None:
+def test_table_and_column_names_may_have_any_character(server: PostgresServer) -> None:
     new_table(server, "50 % off", '"vat %" int PRIMARY KEY, "{}%s" int')
     columns = ["vat %", "{}%s"]
     h = SinkHarness(PostgreSqlSink(server.conninfo, "50 % off", columns, key=["vat %"]))
@@ -506,7 +513,7 @@ def server_version(server: PostgresServer) -> int:
         return int(connection.info.server_version) // 10_000
 
 
-def test_values_of_many_types(server: PostgresServer) -> None:
+def test_values_of_many_types_are_written_unchanged(server: PostgresServer) -> None:
     execute(server, "DROP TABLE IF EXISTS kinds, kinds_flinkray")
     execute(
         server,
@@ -546,7 +553,7 @@ def test_values_of_many_types(server: PostgresServer) -> None:
         ((1, {1: 2, "1": 3}), "an object has the name '1' more than once"),
     ],
 )
-def test_rows_that_do_not_fit_fail_as_they_are_written(
+def test_row_that_does_not_fit_the_table_fails_when_it_is_written(
     value: Any, text: str, server: PostgresServer, table: str
 ) -> None:
     h = SinkHarness(sink_of(server))
@@ -582,13 +589,13 @@ def test_a_column_that_is_missing_is_named(server: PostgresServer, table: str) -
         SinkHarness(PostgreSqlSink(server.conninfo, "numbers", ["n", "m"]))
 
 
-def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_unreachable_server_is_reported_when_the_sink_starts(tmp_path: Path) -> None:
     sink = PostgreSqlSink(f"host={tmp_path}", "numbers", ["n"])
     with pytest.raises(SinkError, match=r"begin to write into table numbers: .*No such file"):
         SinkHarness(sink)
 
 
-def test_what_the_table_refuses_fails_the_job_and_is_kept(
+def test_rows_refused_by_the_table_fail_the_job_and_stay_staged(
     server: PostgresServer, table: str
 ) -> None:
     h = SinkHarness(sink_of(server))
@@ -621,7 +628,7 @@ def test_commits_wait_for_a_server_that_is_away_or_a_lock(
     h.close()
 
 
-def test_a_lock_that_somebody_keeps_is_told_of_and_does_not_hold_up_the_task(
+def test_lock_held_by_another_session_is_logged_and_does_not_block_the_task(
     server: PostgresServer,
     table: str,
     caplog: pytest.LogCaptureFixture,
@@ -644,7 +651,7 @@ def test_a_lock_that_somebody_keeps_is_told_of_and_does_not_hold_up_the_task(
     h.close()
 
 
-def test_a_writer_does_not_wait_for_ever_to_begin(
+def test_writer_that_cannot_get_its_lock_in_time_fails_to_start(
     server: PostgresServer, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgresql, "_LONGEST_WAIT", "20ms")
@@ -659,7 +666,7 @@ def test_a_writer_does_not_wait_for_ever_to_begin(
     ("options", "limit"),
     [("", "5s"), ("-c lock_timeout=7s", "7s"), ("-c lock_timeout=0", "0")],
 )
-def test_waits_for_locks_have_a_limit_unless_the_user_says_otherwise(
+def test_lock_waits_are_limited_unless_the_user_sets_a_timeout(
     options: str, limit: str, server: PostgresServer
 ) -> None:
     sink = PostgreSqlSink(f"{server.conninfo} options='{options}'", "numbers", ["n"])
@@ -671,7 +678,7 @@ def test_waits_for_locks_have_a_limit_unless_the_user_says_otherwise(
         assert after == ("0" if limit == "5s" else limit,), "a pool gives it to somebody else"
 
 
-def test_staged_rows_that_somebody_else_has_changed_are_not_moved(
+def test_staged_rows_changed_by_somebody_else_are_not_moved(
     server: PostgresServer, table: str
 ) -> None:
     h = SinkHarness(sink_of(server))
@@ -732,10 +739,10 @@ def test_job_whose_table_another_job_took_over_fails_without_restart(
 
 
 @interrupted
-def test_each_row_is_in_a_table_with_a_key_though_a_process_dies(
+def test_keyed_table_gets_each_row_once_although_a_process_dies(
     cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
 ) -> None:
-    """One committer has the rows of two writers."""
+    """One committer moves the rows of two writers."""
     execute(server, "ALTER TABLE numbers ADD PRIMARY KEY (n)")
     job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2, key=["n"])
     crash_after_each_part(cluster, "TaskProcess", lambda: len(rows_of(server)))
@@ -755,7 +762,7 @@ def assert_each_once(server: PostgresServer) -> None:
     ("kind", "parallelism"), [("TaskProcess", 2), ("TaskExecutor", 1), ("JobMaster", 2)]
 )
 @interrupted
-def test_each_row_is_in_the_table_once_whatever_dies(
+def test_table_gets_each_row_once_whichever_process_dies(
     kind: str,
     parallelism: int,
     cluster: ThreadedCluster,
@@ -772,7 +779,7 @@ def test_each_row_is_in_the_table_once_whatever_dies(
 
 
 @interrupted
-def test_each_row_is_in_the_table_once_though_the_server_fails(
+def test_table_gets_each_row_once_although_the_server_fails(
     cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
 ) -> None:
     job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2)
@@ -797,8 +804,9 @@ def test_a_batch_job_fills_a_table_at_its_end(
     assert_each_once(server)
 
 
-def test_full_server_is_not_taken_for_one_that_refuses_its_client() -> None:
-    """The library asks again without encryption, and the server refuses that."""
+def test_error_of_a_full_server_counts_as_temporary() -> None:
+    """The library retries without encryption, and the server refuses the retry for another
+    reason."""
     full = 'connection to server at "db", port 5432 failed: FATAL: sorry, too many clients already'
     again = (
         'connection to server at "db", port 5432 failed: FATAL: no pg_hba.conf entry for host '

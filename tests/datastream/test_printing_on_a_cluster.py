@@ -60,10 +60,10 @@ def test_lines_are_shown_once_on_standard_output(
     assert capsys.readouterr().out == "Übung\n\\udc80\n" + "x" * 2**20 + "\n"
 
 
-def test_lines_before_a_failure_are_shown(
+def test_lines_printed_before_a_failure_are_shown(
     cluster: ThreadedCluster, shown: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those that were not sent yet when the task failed: each message waits for the client."""
+    """Also lines that were not sent when the task failed: each message waits for the client."""
     monkeypatch.setattr(printed_lines, "MOST_KEPT", 1)
     monkeypatch.setattr(tasks_lines, "MAX_PIECE", 50_000)
 
@@ -95,7 +95,7 @@ def test_lines_are_shown_while_results_are_collected(
     assert len(lines_of(shown)) == 100
 
 
-def test_lines_of_a_program_that_nobody_waits_for_are_in_the_logs_of_its_tasks(
+def test_lines_of_a_program_without_a_waiting_client_are_in_the_task_logs(
     cluster: ThreadedCluster, shown: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     env = on(cluster)
@@ -105,7 +105,7 @@ def test_lines_of_a_program_that_nobody_waits_for_are_in_the_logs_of_its_tasks(
     assert len(capsys.readouterr().out.splitlines()) == 100
 
 
-def test_lines_that_a_client_was_too_slow_for_are_counted_where_they_are_left_out(
+def test_lines_dropped_for_a_slow_client_are_replaced_by_a_count(
     cluster: ThreadedCluster, shown: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client is always too slow here."""

@@ -100,7 +100,9 @@ def starts(windows: Any, time: int) -> Iterator[int]:
     yield from range(last, time - windows.size, -windows.slide)
 
 
-def test_joins(tables: Tables, env: StreamExecutionEnvironment) -> None:
+def test_join_of_columns_gives_the_pairs_of_a_naive_evaluator(
+    tables: Tables, env: StreamExecutionEnvironment
+) -> None:
     windows = WINDOWS[0]
     joined = stamped(env, tables.left).join(stamped(env, tables.right))
     pairs = joined.where("k").equal_to("k").window(windows).columns().execute_and_collect()
@@ -115,7 +117,7 @@ def test_joins(tables: Tables, env: StreamExecutionEnvironment) -> None:
 
 
 @pytest.mark.parametrize("windows", WINDOWS, ids=str)
-def test_aggregates_of_windows(
+def test_window_aggregates_of_columns_equal_those_of_a_naive_evaluator(
     tables: Tables, env: StreamExecutionEnvironment, windows: Any
 ) -> None:
     keyed = stamped(env, tables.left).key_by("k").window(windows)
@@ -137,11 +139,12 @@ def test_aggregates_of_windows(
 
 @pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
 @pytest.mark.parametrize(("how", "function"), [("sum", sum), ("min", min), ("max", max)])
-def test_rolling_aggregates(
+def test_rolling_aggregates_of_columns_equal_those_of_a_naive_evaluator(
     tables: Tables, env: StreamExecutionEnvironment, mode: RuntimeExecutionMode, how: str,
     function: Any,
 ) -> None:  # fmt: skip
-    """The last of each key; what else is in a row is that of its first one, of all subtasks."""
+    """The last result of each key counts. Its other fields are those of a first row of the key
+    in some subtask."""
     env.set_runtime_mode(mode)
     values: dict[Any, list[int]] = defaultdict(list)
     times: dict[Any, set[int]] = defaultdict(set)
@@ -199,7 +202,7 @@ COLUMNS: dict[str, pa.Array] = {
 
 @pytest.mark.parametrize("in_window", [False, True])
 @pytest.mark.parametrize("kind", COLUMNS)
-def test_a_column_that_was_rows_in_between_is_as_it_was(kind: str, in_window: bool) -> None:
+def test_column_is_unchanged_after_it_was_processed_as_rows(kind: str, in_window: bool) -> None:
     table = pa.table({"c": COLUMNS[kind], "t": list(range(len(COLUMNS[kind])))})
     env = StreamExecutionEnvironment.get_execution_environment()
     rows = stamped(env, table).filter(lambda row: True)
@@ -229,8 +232,10 @@ def windows_of_dictionaries(portions: list[list[dict[str, Any]]], folder: Path) 
     return [sorted(of.execute_and_collect(), key=str) for of in results]
 
 
-def test_declared_columns_are_the_same_wherever_the_data_is_cut(tmp_path: Path) -> None:
-    """Fields that come and go, other orders of fields, integers beside floats."""
+def test_declared_columns_are_equal_however_the_data_is_divided_into_batches(
+    tmp_path: Path,
+) -> None:
+    """Fields are missing or in another order, and integers stand beside floats."""
     records: list[dict[str, Any]] = [
         {"k": 1, "t": 0},
         {"t": 1, "k": 2, "v": None},
@@ -275,7 +280,9 @@ def test_keys_of_windows_are_not_rounded_to_their_declared_type(parallelism: int
         (pa.table([[1], [2]], ["a", "a"]), "cannot have one name, got 'a' twice"),
     ],
 )
-def test_data_that_has_no_columns_or_two_of_one_name_is_refused(data: Any, why: str) -> None:
+def test_data_without_columns_or_with_duplicate_column_names_is_refused(
+    data: Any, why: str
+) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     with pytest.raises(ValueError, match=why):
         env.from_arrow(data)
@@ -289,7 +296,7 @@ def test_data_that_has_no_columns_or_two_of_one_name_is_refused(data: Any, why: 
         (pa.record_batch([[1], [2]], ["a", "a"]), "two columns of a batch are named 'a'"),
     ],
 )
-def test_batches_of_which_one_would_lose_something_are_refused(
+def test_batches_whose_types_cannot_be_united_without_loss_are_refused(
     first: pa.RecordBatch, why: str
 ) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
@@ -298,7 +305,7 @@ def test_batches_of_which_one_would_lose_something_are_refused(
 
 
 @pytest.mark.parametrize("whole", [pa.Table.from_batches, list])
-def test_views_are_large_texts_and_bytes(whole: Any) -> None:
+def test_view_columns_become_large_string_and_large_binary_columns(whole: Any) -> None:
     plain = pa.table({"k": ["a", "b", None, "a"], "b": [b"1", None, b"3", b"2"], "v": [1, 2, 3, 4]})
     views = pa.schema([("k", pa.string_view()), ("b", pa.binary_view()), ("v", pa.int64())])
     large = pa.schema([("k", pa.large_string()), ("b", pa.large_binary()), ("v", pa.int64())])
@@ -315,7 +322,7 @@ def test_views_are_large_texts_and_bytes(whole: Any) -> None:
     assert {key: total for key, (_, total) in last.items()} == {"a": 5, "b": 2, None: 3}
 
 
-def test_maps_of_columns_are_dictionaries() -> None:
+def test_map_columns_are_read_as_dictionaries() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     kinds = ("map", "map of maps", "map by structs", "maps in structs in lists")
     table = pa.table({kind: COLUMNS[kind] for kind in kinds})
@@ -332,7 +339,7 @@ def test_maps_of_columns_are_dictionaries() -> None:
     ]
 
 
-def test_map_that_has_a_key_twice_is_named() -> None:
+def test_map_with_a_duplicate_key_fails_and_names_the_key() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     twice = pa.array([[("a", 1), ("b", 2), ("a", 3)]], pa.map_(pa.string(), pa.int64()))
     stream = env.from_arrow(pa.table({"m": twice})).map(lambda row: row.m)
@@ -342,8 +349,10 @@ def test_map_that_has_a_key_twice_is_named() -> None:
 
 @pytest.mark.parametrize("as_rows", [False, True])
 @pytest.mark.parametrize("kind", COLUMNS)
-def test_a_column_in_a_file_is_as_it_was(kind: str, as_rows: bool, tmp_path: Path) -> None:
-    """But for what Parquet has no form for: dates with a time of day, and times in seconds."""
+def test_column_written_to_parquet_is_read_unchanged(
+    kind: str, as_rows: bool, tmp_path: Path
+) -> None:
+    """Except for types that Parquet lacks: dates with a time of day, and times in seconds."""
     table = pa.table({"c": COLUMNS[kind]})
     env = StreamExecutionEnvironment.get_execution_environment()
     stream = env.from_arrow(table)
@@ -355,7 +364,7 @@ def test_a_column_in_a_file_is_as_it_was(kind: str, as_rows: bool, tmp_path: Pat
     assert column.equals(table["c"].cast(instead.get(kind, table["c"].type)))
 
 
-def test_a_union_of_columns_in_several_zones_keeps_their_instants(tmp_path: Path) -> None:
+def test_union_of_timestamp_columns_keeps_the_zone_of_each_stream(tmp_path: Path) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     zones = ["UTC", "Europe/Berlin", None]
     times = [pa.array([0], pa.timestamp("us", zone)) for zone in zones]
@@ -367,7 +376,9 @@ def test_a_union_of_columns_in_several_zones_keeps_their_instants(tmp_path: Path
 
 
 @pytest.mark.parametrize("narrow", [pa.int8(), pa.uint8(), pa.int32(), pa.float32()])
-def test_sums_in_a_file_have_64_bits(narrow: pa.DataType, tmp_path: Path) -> None:
+def test_sums_of_narrow_columns_written_to_a_file_have_64_bits(
+    narrow: pa.DataType, tmp_path: Path
+) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     large = 2**30 if narrow.bit_width == 32 else 100
     table = pa.table({"k": [1, 1, 1], "v": pa.array([large] * 3).cast(narrow, safe=False)})

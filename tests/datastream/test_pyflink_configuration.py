@@ -12,7 +12,7 @@ from flinkray.datastream import (
 )
 
 
-def test_options_are_read_as_what_their_text_is_of() -> None:
+def test_option_set_as_text_is_read_as_number_or_boolean() -> None:
     config = Configuration.from_dict({"a": "7", "b": "TRUE", "c": "0.5"})
     config.set_bytearray("d", bytearray(b"\x00\xff"))
     assert (config.get_integer("a", 0), config.get_float("a", 0.0)) == (7, 7.0)
@@ -26,7 +26,7 @@ def test_options_are_read_as_what_their_text_is_of() -> None:
     assert told == {"before": "kept", **texts, "in.d": bytearray(b"\x00\xff")}
 
 
-def test_options_are_put_into_a_dictionary_as_what_they_were_set_as() -> None:
+def test_options_copied_into_a_dictionary_keep_their_types() -> None:
     config = Configuration().set_integer("a", 7).set_boolean("b", True).set_float("c", 0.5)
     told: dict[str, Any] = {}
     config.set_string("d", "9").add_all_to_dict(told)
@@ -52,7 +52,7 @@ def test_option_of_another_type_is_refused_by_name(read: Any, told: str) -> None
         read(Configuration().set_string("key", "maybe"))
 
 
-def test_lists_in_options_are_of_semicolons_or_yaml() -> None:
+def test_list_option_is_parsed_from_semicolons_or_yaml() -> None:
     parse = Configuration.parse_list_value
     assert parse("- a\n- b") == parse("[a, 'b']") == parse("a; b;") == ["a", "b"]
     assert parse("") == parse(None) == []

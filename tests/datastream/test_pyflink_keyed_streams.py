@@ -40,7 +40,7 @@ LETTERS = [("a", 0), ("b", 0), ("c", 1), ("d", 1), ("e", 1)]
         (RuntimeExecutionMode.AUTOMATIC, ["ab", "cde"]),
     ],
 )
-def test_streaming_puts_out_every_update_and_batch_the_last(
+def test_reduce_gives_every_update_in_streaming_and_the_last_in_batch_mode(
     env: Any, mode: Any, expected: list[str]
 ) -> None:
     """PF-08"""
@@ -62,7 +62,7 @@ def test_streaming_puts_out_every_update_and_batch_the_last(
     ],
 )
 @pytest.mark.parametrize("kind", ["tuple", "row by position", "row by name"])
-def test_aggregates_of_tuples_and_rows(
+def test_sum_min_and_max_aggregate_tuples_and_rows_by_position_or_name(
     env: Any, how: str, streaming: Any, batch: Any, kind: str
 ) -> None:
     """PF-08, PF-10"""
@@ -96,7 +96,7 @@ class RememberFlat(Remembering, FlatMapFunction[Any, Any]):
         yield self.swap(value)
 
 
-def test_plain_functions_on_keyed_streams_have_state(env: Any) -> None:
+def test_map_filter_and_flat_map_on_a_keyed_stream_can_use_keyed_state(env: Any) -> None:
     """PF-11"""
     stream = env.from_collection(LETTERS).key_by(lambda v: v[1])
     assert results(stream.map(RememberMap())) == [None, None, "a", "c", "d"]
@@ -113,7 +113,7 @@ def test_plain_functions_on_keyed_streams_have_state(env: Any) -> None:
         ("partition_custom", (lambda k, n: 0, lambda v: v)),
     ],
 )  # fmt: skip
-def test_keyed_stream_refuses_what_makes_no_sense_on_it(
+def test_repartitioning_of_a_keyed_stream_is_refused(
     env: Any, method: str, arguments: tuple[Any, ...]
 ) -> None:
     """PF-13, PF-24"""
@@ -146,8 +146,8 @@ class StateHabits(KeyedProcessFunction[Any, Any, Any]):
         assert self.map[value[1]] == value[0]
 
 
-def test_empty_list_state_is_an_empty_iterable_and_maps_index(env: Any) -> None:
-    """PF-16, PF-22: values with a time to live that has not passed are all there."""
+def test_empty_list_state_is_an_empty_iterable_and_map_state_is_indexable(env: Any) -> None:
+    """PF-16, PF-22: values whose time to live has not passed are present."""
     stream = env.from_collection([("a", 1), ("a", 2)]).key_by(lambda v: v[0])
     assert results(stream.process(StateHabits())) == [
         (1, [1], {1: "a"}, False),
@@ -155,7 +155,7 @@ def test_empty_list_state_is_an_empty_iterable_and_maps_index(env: Any) -> None:
     ]
 
 
-def test_times_to_live_tell_what_was_set() -> None:
+def test_state_ttl_config_returns_the_settings_it_was_built_with() -> None:
     config = StateTtlConfig.new_builder(Time.days(1)).cleanup_full_snapshot().build()
     strategies: Any = config.get_cleanup_strategies()
     assert config.get_ttl() == Time.days(1)
@@ -167,7 +167,7 @@ def test_times_to_live_tell_what_was_set() -> None:
     assert pickle.loads(pickle.dumps(config)) == config
 
 
-def test_cleanup_that_is_set_stays_when_the_one_in_the_background_is_disabled() -> None:
+def test_explicit_cleanup_settings_stay_when_background_cleanup_is_disabled() -> None:
     builder = StateTtlConfig.new_builder(1).set_ttl(Time.seconds(2)).cleanup_incrementally(7, True)
     hour = Duration.of_hours(1)
     builder.cleanup_in_rocksdb_compact_filter(17, hour).disable_cleanup_in_background()

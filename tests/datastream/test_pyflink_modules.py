@@ -76,16 +76,16 @@ def not_found(names: dict[str, list[str]]) -> dict[str, list[str]]:
     return {module: names for module, names in absent.items() if names}
 
 
-def test_names_are_where_pyflink_has_them() -> None:
+def test_each_public_name_of_pyflink_is_in_the_same_module_or_listed_missing() -> None:
     assert not_found(NAMES) == {}
 
 
-def test_name_that_is_nowhere_is_noticed() -> None:
+def test_check_of_names_finds_unknown_names_and_modules() -> None:
     names = {"common.time": ["Duration", "Aeon"], "datastream.nowhere": ["DataStream"]}
     assert not_found(names) == {"common.time": ["Aeon"], "datastream.nowhere": ["DataStream"]}
 
 
-def test_a_name_means_the_same_in_all_its_modules() -> None:
+def test_name_exported_by_several_modules_is_one_object() -> None:
     found: dict[str, set[int]] = {}
     for module, names in NAMES.items():
         for name in names:
@@ -96,14 +96,14 @@ def test_a_name_means_the_same_in_all_its_modules() -> None:
     assert {name for name, values in found.items() if len(values) > 1} == set()
 
 
-def test_each_class_has_a_docstring() -> None:
+def test_each_public_class_has_a_docstring() -> None:
     found = {name: find(module, name) for module, names in NAMES.items() for name in names}
     classes = {name: value for name, value in found.items() if inspect.isclass(value)}
     assert len(classes) > 100
     assert {name for name, value in classes.items() if not value.__doc__} == set()
 
 
-def test_what_is_listed_as_missing_is_missing() -> None:
+def test_names_listed_as_missing_are_missing() -> None:
     assert {name for names in NAMES.values() for name in names} >= words(MISSING)
     assert set(NAMES) >= {f"datastream.{module}" for module in words(MISSING_MODULES)}
     there = [
@@ -116,13 +116,13 @@ def test_what_is_listed_as_missing_is_missing() -> None:
     assert there == []
 
 
-def test_no_class_that_programs_use_most_is_missing() -> None:
+def test_no_commonly_used_class_is_listed_as_missing() -> None:
     listed = {owner.__name__ for owner, _ in SURFACE} | set(PYFLINK)
     assert listed & words(MISSING) == set()
 
 
-def test_names_are_where_an_installed_pyflink_has_them() -> None:
-    """Of any version from 2.0 on; the list above is of one."""
+def test_each_public_name_of_an_installed_pyflink_is_in_the_same_module() -> None:
+    """Any PyFlink from 2.0 on; the list of names is that of one version."""
     version = pytest.importorskip("pyflink.version", minversion="2.0").__version__
     names = public_names(Path(importlib.import_module("pyflink").__path__[0]))
     assert len(names) > 50

@@ -59,7 +59,7 @@ from flinkray.testing import DataStreamTestSinkFunction
 
 
 @pytest.mark.parametrize("mode", [RuntimeExecutionMode.BATCH, RuntimeExecutionMode.STREAMING])
-def test_word_count_from_files_to_files(tmp_path: Path, mode: Any) -> None:
+def test_word_count_program_reads_and_writes_files(tmp_path: Path, mode: Any) -> None:
     """PF-08"""
     (tmp_path / "in.txt").write_text("To be, or not to be\nthat is the question\nto be\n")
     env = StreamExecutionEnvironment.get_execution_environment()
@@ -132,7 +132,9 @@ class CountWindowProcessFunction(ProcessWindowFunction[tuple, tuple, str, Any]):
         ),
     ],
 )  # fmt: skip
-def test_windows_count(assigner: Any, expected: list[str]) -> None:
+def test_window_program_counts_the_records_of_each_window(
+    assigner: Any, expected: list[str]
+) -> None:
     """PF-04"""
     env = StreamExecutionEnvironment.get_execution_environment()
     data_stream = env.from_collection(
@@ -150,7 +152,7 @@ def test_windows_count(assigner: Any, expected: list[str]) -> None:
     assert sorted(sink.get_results()) == sorted(expected)
 
 
-def test_side_outputs() -> None:
+def test_side_output_program_separates_main_and_side_results() -> None:
     """PF-14"""
     env = StreamExecutionEnvironment.get_execution_environment()
     tag: OutputTag[int] = OutputTag("side", Types.INT())
@@ -255,7 +257,7 @@ def test_process_function_with_timers_and_all_kinds_of_state(capsys: Any) -> Non
     ]
 
 
-def test_broadcast_state() -> None:
+def test_broadcast_state_program_applies_rules_to_keyed_records() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(2)
     descriptor: MapStateDescriptor[str, int] = MapStateDescriptor(
@@ -296,7 +298,7 @@ def test_broadcast_state() -> None:
     assert sorted(sink.get_results(True, False)) == [("a", 10), ("a", 30), ("b", 200)]
 
 
-def test_connected_streams() -> None:
+def test_co_map_and_co_process_programs_combine_connected_streams() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
 
     class MyCoMapFunction(CoMapFunction[Any, Any, Any]):
@@ -340,7 +342,7 @@ def test_connected_streams() -> None:
     assert sorted(sink.get_results(True)) == ["('a', '1x')", "('b', '2y')"]
 
 
-def test_number_sequence_and_execution_plan() -> None:
+def test_execution_plan_of_a_program_shows_its_operators_and_partitioning() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(2)
     numbers = env.from_source(
@@ -372,7 +374,7 @@ def test_results_are_collected_with_the_iterator_and_printed_by_subtask(capsys: 
     assert {line.split("> ")[0] for line in lines} == {"people:1", "people:2"}
 
 
-def test_window_behind_window_and_late_data() -> None:
+def test_window_behind_a_window_uses_the_times_of_the_first() -> None:
     """PF-05"""
     env = StreamExecutionEnvironment.get_execution_environment()
     data = env.from_collection([("a", 1), ("b", 2), ("a", 13), ("b", 25)])
@@ -420,7 +422,7 @@ class SecondField(TimestampAssigner):
         return int(value[1])
 
 
-def test_window_assigner_of_a_programs_own_names_a_serializer_and_merges() -> None:
+def test_own_window_assigner_merges_windows_and_names_a_serializer() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     data = env.from_collection([("a", 1), ("a", 9), ("a", 40), ("b", 5)])
     windows = (
@@ -439,7 +441,7 @@ def test_window_assigner_of_a_programs_own_names_a_serializer_and_merges() -> No
     assert MergingByTen().get_window_serializer() == TimeWindowSerializer()
 
 
-def test_types_and_descriptors_tell_what_they_were_made_of() -> None:
+def test_types_and_state_descriptors_return_what_they_were_made_of() -> None:
     row = Types.ROW_NAMED(["id", "name"], [Types.INT(), Types.STRING()])
     assert isinstance(row, RowTypeInfo)
     assert (row.get_field_index("name"), row.get_field_names()) == (1, ["id", "name"])

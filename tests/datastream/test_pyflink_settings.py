@@ -42,7 +42,7 @@ from flinkray.scheduler.graph.checkpoint_configuration import (
 from flinkray.streaming.errors import StreamError
 
 
-def test_checkpoint_defaults(env: Any) -> None:
+def test_checkpoint_settings_have_pyflinks_defaults(env: Any) -> None:
     """PF-20"""
     config = env.get_checkpoint_config()
     assert config.get_checkpoint_interval() == env.get_checkpoint_interval() == -1
@@ -62,7 +62,7 @@ def test_checkpoint_defaults(env: Any) -> None:
     assert config.get_checkpointing_mode() is CheckpointingMode.AT_LEAST_ONCE
 
 
-def test_slot_sharing_groups_hold_everything_or_nothing() -> None:
+def test_slot_sharing_group_with_incomplete_resources_is_refused() -> None:
     """PF-21"""
     empty = SlotSharingGroup.builder("g").build()
     assert empty.get_cpu_cores() is None
@@ -88,7 +88,7 @@ def test_slot_sharing_groups_hold_everything_or_nothing() -> None:
             SlotSharingGroup.builder("g").set_external_resource("gpu", amount)
 
 
-def test_environment_is_configured_by_flinks_names(env: Any) -> None:
+def test_environment_is_configured_by_the_option_names_of_flink(env: Any) -> None:
     """PF-21"""
     assert env.is_changelog_state_backend_enabled() is None
     env.enable_changelog_state_backend(True)
@@ -117,7 +117,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
         ),
     ],
 )
-def test_a_program_with_its_own_clock_is_told_that_it_takes_no_checkpoints(
+def test_program_with_its_own_clock_warns_that_it_takes_no_checkpoints(
     enable: Any, env: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     enable(env)
@@ -159,7 +159,7 @@ def test_a_program_with_its_own_clock_is_told_that_it_takes_no_checkpoints(
         ),
     ],
 )
-def test_setting_without_effect_says_so_at_once(
+def test_setting_without_effect_warns_when_it_is_set(
     setting: Any, told: str, env: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     setting(env)
@@ -184,7 +184,7 @@ def test_setting_without_effect_says_so_at_once(
         ("of.my.own", "4", "it is not known."),
     ],
 )
-def test_setting_without_effect_is_named_once(
+def test_setting_without_effect_that_is_set_twice_warns_once(
     key: str, value: str, told: str, env: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     configuration = Configuration().set_string(key, value)
@@ -204,7 +204,7 @@ def with_fixed_delay(env: Any) -> None:
         lambda env: env.set_restart_strategy(RestartStrategies.failure_rate_restart(1, 1, 1)),
     ],
 )
-def test_restart_strategy_of_a_program_with_its_own_clock_is_warned_of_once(
+def test_restart_strategy_of_a_program_with_its_own_clock_warns_once(
     choose: Any, env: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     choose(env)
@@ -220,7 +220,7 @@ def test_restart_strategy_of_a_program_with_its_own_clock_is_warned_of_once(
     assert len(set(warnings_of(caplog))) == len(warnings_of(caplog))
 
 
-def test_no_restart_is_what_happens_in_one_process(
+def test_no_restart_strategy_in_one_process_gives_no_warning(
     env: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     env.set_restart_strategy(RestartStrategies.no_restart())
@@ -229,7 +229,7 @@ def test_no_restart_is_what_happens_in_one_process(
     assert warnings_of(caplog) == []
 
 
-def test_settings_that_have_an_effect_are_not_warned_of(
+def test_settings_with_an_effect_give_no_warning(
     env: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     configuration = Configuration().set_string("pipeline.name", "named")
@@ -246,7 +246,7 @@ def test_settings_that_have_an_effect_are_not_warned_of(
 
 
 @pytest.mark.parametrize(("number", "tolerated"), [("0", 0), ("7", 7), ("-1", ENDLESS)])
-def test_failures_that_are_tolerated_are_counted_or_any_number(
+def test_tolerated_checkpoint_failures_are_a_number_or_unlimited(
     number: str, tolerated: int, env: Any
 ) -> None:
     configuration = Configuration()
@@ -257,7 +257,7 @@ def test_failures_that_are_tolerated_are_counted_or_any_number(
         checkpoints.set_tolerable_checkpoint_failure_number(-2)
 
 
-def test_settings_of_checkpoints_are_kept(env: Any) -> None:
+def test_checkpoint_settings_can_be_read_back(env: Any) -> None:
     configuration = Configuration().set_string("execution.checkpointing.timeout", "1 min")
     configuration.set_string("execution.checkpointing.mode", "at-least-once")
     configuration.set_string("execution.checkpointing.min-pause", "2 s")
@@ -295,7 +295,7 @@ def test_settings_of_checkpoints_are_kept(env: Any) -> None:
         ("execution.buffer-timeout", "soon", "soon"),
     ],
 )
-def test_value_that_a_setting_cannot_have_is_refused_with_its_key(
+def test_invalid_value_of_a_setting_is_refused_with_its_key(
     key: str, value: str, told: str, env: Any
 ) -> None:
     with pytest.raises(ConfigurationError, match=told) as caught:
@@ -303,7 +303,7 @@ def test_value_that_a_setting_cannot_have_is_refused_with_its_key(
     assert key in str(caught.value)
 
 
-def test_state_backend_that_is_in_memory_is_what_there_is(
+def test_in_memory_state_backend_is_accepted_and_unknown_backends_are_refused(
     env: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert env.get_state_backend() is None
@@ -329,7 +329,7 @@ def test_state_backend_that_is_in_memory_is_what_there_is(
         ),
     ],
 )
-def test_state_is_on_the_disk_where_a_program_says_so(
+def test_state_of_a_program_with_a_disk_backend_is_on_the_disk(
     choose: Any, env: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     choose(env, str(tmp_path))
@@ -357,7 +357,7 @@ def on_disk(path: str) -> EmbeddedRocksDBStateBackend:
     return backend
 
 
-def test_settings_of_rocksdb_are_checked_and_kept() -> None:
+def test_rocksdb_settings_are_checked_and_can_be_read_back() -> None:
     backend = EmbeddedRocksDBStateBackend()
     assert not backend.is_incremental_checkpoints_enabled()
     assert backend.get_predefined_options() is PredefinedOptions.DEFAULT
@@ -392,7 +392,7 @@ def test_checkpoint_storages_have_pyflinks_defaults_and_bounds(env: Any) -> None
         config.set_checkpoint_storage("file:///a")
 
 
-def test_checkpoint_storage_has_a_plain_path() -> None:
+def test_file_url_of_checkpoint_storage_is_normalized() -> None:
     """PF-21"""
     storage = FileSystemCheckpointStorage("file:///var/checkpoints/")
     assert storage.get_checkpoint_path() == "file:///var/checkpoints"
@@ -420,14 +420,14 @@ def test_execution_settings_have_pyflinks_defaults(env: Any) -> None:
     assert env.get_config() != config
 
 
-def test_execution_setting_that_a_program_cannot_have_is_refused() -> None:
+def test_latency_tracking_interval_other_than_zero_is_refused() -> None:
     config = ExecutionConfig()
     with pytest.raises(ConfigurationError, match=r"^set_\w+.*: .*leave it out, .*flinkray info"):
         config.set_latency_tracking_interval(100)
     assert config.set_latency_tracking_interval(0).get_latency_tracking_interval() == 0
 
 
-def test_a_program_sets_how_long_its_tasks_may_take_to_be_cancelled(env: Any) -> None:
+def test_cancellation_times_of_a_program_are_sent_with_its_job(env: Any) -> None:
     config = env.get_config()
     unset = (config.get_task_cancellation_interval(), config.get_task_cancellation_timeout())
     assert unset == (1000, 30_000)
@@ -446,8 +446,9 @@ def test_a_program_sets_how_long_its_tasks_may_take_to_be_cancelled(env: Any) ->
             setter(0)
 
 
-def test_what_is_set_for_checkpoints_is_what_the_job_takes_them_by(env: Any) -> None:
-    """And nothing else, so that for the rest the cluster's options hold."""
+def test_checkpoint_settings_of_a_program_are_sent_with_its_job(env: Any) -> None:
+    """Only settings that were set are sent, so that the options of the cluster apply to the
+    rest."""
     env.configure(
         Configuration.from_dict(
             {
@@ -490,7 +491,7 @@ def test_what_is_set_for_checkpoints_is_what_the_job_takes_them_by(env: Any) -> 
     assert not {f"{prefix}dir", f"{prefix}data-inline-threshold"} & {*config.job_settings()}
 
 
-def test_operators_need_uids_where_none_are_generated(env: Any) -> None:
+def test_operator_without_a_uid_is_refused_when_uids_are_not_generated(env: Any) -> None:
     env.configure(Configuration().set_string("pipeline.auto-generate-uids", "false"))
     doubled = env.from_collection([1]).uid("one").map(lambda v: 2 * v).name("double")
     with pytest.raises(StreamError, match=r"^double has no uid.*uid\("):
@@ -498,7 +499,7 @@ def test_operators_need_uids_where_none_are_generated(env: Any) -> None:
     assert list(doubled.set_uid_hash("0" * 32).execute_and_collect()) == [2]
 
 
-def test_results_of_accumulators_are_empty(env: Any) -> None:
+def test_accumulator_results_are_empty(env: Any) -> None:
     env.from_collection([1]).print()
     client = env.execute_async()
     result = client.get_job_execution_result().result()
@@ -506,12 +507,12 @@ def test_results_of_accumulators_are_empty(env: Any) -> None:
     assert client.get_accumulators().result() == {}
 
 
-def test_the_command_line_knows_the_settings_that_are_of_programs_alone() -> None:
+def test_command_line_accepts_the_settings_that_only_programs_have() -> None:
     settings = {*FLINK_SETTINGS, *_READ_WHERE_NEEDED}
     assert settings - JOB_KEYS == PROGRAM_KEYS
 
 
-def test_the_page_has_every_setting_that_is_of_programs_alone() -> None:
+def test_documentation_lists_the_settings_that_only_programs_have() -> None:
     page = (Path(__file__).parents[2] / "docs/datastream.md").read_text("utf-8")
     section = page.partition("## Settings by name")[2].partition("\n## ")[0]
     assert {key for key in PROGRAM_KEYS if f"`{key}`" not in section} == set()

@@ -40,12 +40,12 @@ class CoSides(CoFlatMapFunction[Any, Any, Any]):
         yield value
 
 
-def test_process_may_return_generator_list_or_none(env: Any) -> None:
+def test_process_function_may_return_a_generator_a_list_or_none(env: Any) -> None:
     """PF-14"""
     assert results(env.from_collection([1, 2, 3]).process(NoneOrList())) == [1, 1, 3, 3]
 
 
-def test_side_outputs_of_chained_operators_with_one_tag(env: Any) -> None:
+def test_chained_operators_with_one_tag_have_separate_side_outputs(env: Any) -> None:
     """PF-14"""
     first = env.from_collection([1, 2]).process(Sides(), Types.INT())
     second = first.map(lambda v: v * 10).process(Sides())
@@ -57,7 +57,7 @@ def test_side_outputs_of_chained_operators_with_one_tag(env: Any) -> None:
     assert (sorted(of_first), sorted(of_second)) == ([2, 3], [11, 21])
 
 
-def test_side_output_from_both_inputs(env: Any) -> None:
+def test_side_output_has_values_of_both_connected_inputs(env: Any) -> None:
     """PF-14"""
     connected = env.from_collection([1, 2]).connect(env.from_collection(["a"]))
     both = connected.flat_map(CoSides())
@@ -67,7 +67,7 @@ def test_side_output_from_both_inputs(env: Any) -> None:
     assert sorted(side, key=str) == [1, 2, "a" * 10]
 
 
-def test_tagged_values_that_nobody_asks_for_do_not_reach_the_main_output(env: Any) -> None:
+def test_tagged_values_without_a_reader_do_not_reach_the_main_output(env: Any) -> None:
     """PF-14"""
     assert results(env.from_collection([1]).process(Sides())) == [1]
 
@@ -79,8 +79,8 @@ class Points(ProcessFunction[Any, Any]):
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_values_of_a_side_output_are_of_the_tags_type(env: Any, parallelism: int) -> None:
-    """PF-14: be the side output in the same task or in another one, keyed or not."""
+def test_side_output_values_have_the_type_of_the_tag(env: Any, parallelism: int) -> None:
+    """PF-14: in the same task or in another task, keyed or not."""
     env.set_parallelism(1)
     points = env.from_collection([1, 2]).process(Points())
     env.set_parallelism(parallelism)

@@ -35,7 +35,7 @@ from flinkray.streaming.errors import OperatorError
 from tests.datastream.pyflink_streams import PAIR, RememberMap, results
 
 
-def test_numbers_are_those_of_python_whatever_type_is_declared(env: Any) -> None:
+def test_rows_keep_python_numbers_whatever_type_is_declared(env: Any) -> None:
     numbers = env.from_collection([("a", 2**31 - 1), ("a", 1)])
     sums = numbers.map(lambda v: v, PAIR).key_by(lambda v: v[0]).sum(1)
     assert [v for _, v in sums.execute_and_collect()][-1] == 2**31
@@ -43,7 +43,7 @@ def test_numbers_are_those_of_python_whatever_type_is_declared(env: Any) -> None
     assert list(tenths.execute_and_collect()) == [0.1]
 
 
-def test_numbers_that_become_columns_have_their_declared_type(env: Any) -> None:
+def test_numbers_in_columns_have_the_range_and_precision_of_their_type(env: Any) -> None:
     def columns(value: Any, kind: Any) -> Any:
         return env.from_collection([value], kind).map_batches(lambda b: b).execute_and_collect()
 
@@ -84,7 +84,7 @@ def test_row_types_make_rows_with_field_names(env: Any) -> None:
     assert results(stream.map(lambda r: r, PAIR)) == [(1, "a")]
 
 
-def test_instants_are_values_and_keys(env: Any) -> None:
+def test_instants_can_be_values_and_keys(env: Any) -> None:
     moments = [(Instant.of_epoch_milli(milli),) for milli in (5, -1, 5)]
     stream = env.from_collection(moments, Types.TUPLE([Types.INSTANT()])).key_by(lambda v: v[0])
     before = list(stream.map(RememberMap()).execute_and_collect())
@@ -99,7 +99,7 @@ def test_text_in_an_encoding_that_nobody_knows_is_refused() -> None:
         SimpleStringSchema("UTF-9")
 
 
-def test_classes_are_found_inside_of_classes_where_pyflink_has_them() -> None:
+def test_nested_classes_exist_where_pyflink_has_them() -> None:
     assert isinstance(SlotSharingGroup.builder("a"), SlotSharingGroup.Builder)
     assert isinstance(StateTtlConfig.new_builder(1), StateTtlConfig.Builder)
     builder = OutputFileConfig.OutputFileConfigBuilder().with_part_prefix("a")
@@ -112,7 +112,7 @@ def test_classes_are_found_inside_of_classes_where_pyflink_has_them() -> None:
     assert hasattr(on_timer, "time_domain")
 
 
-def test_basic_types_have_names_of_their_own() -> None:
+def test_basic_type_info_methods_return_the_basic_types() -> None:
     kinds = ["STRING", "BOOLEAN", "BYTE", "SHORT", "INT", "LONG", "FLOAT", "DOUBLE", "CHAR"]
     kinds += ["BIG_INT", "BIG_DEC", "INSTANT"]
     assert [getattr(BasicTypeInfo, f"{kind}_TYPE_INFO")() for kind in kinds] == [
@@ -120,7 +120,7 @@ def test_basic_types_have_names_of_their_own() -> None:
     ]
 
 
-def test_a_file_source_takes_flinks_enumerators_and_split_assigner(
+def test_file_source_accepts_the_enumerators_and_split_assigner_of_flink(
     env: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "a.txt").write_text("1\n2\n")

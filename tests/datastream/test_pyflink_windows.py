@@ -79,7 +79,7 @@ class OwnTime(SessionWindowTimeGapExtractor):
         return int(element[1])
 
 
-def test_sessions_that_only_touch_merge(env: Any) -> None:
+def test_sessions_that_touch_are_merged(env: Any) -> None:
     """PF-02"""
     static = keyed(env, 6, 8, 9).window(EventTimeSessionWindows.with_gap(Time.milliseconds(2)))
     assert results(static.process(StartEndCount())) == [("hi", 6, 11, 3)]
@@ -88,7 +88,9 @@ def test_sessions_that_only_touch_merge(env: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
-def test_streams_with_and_without_timestamps_form_a_union(env: Any, mode: Any) -> None:
+def test_union_of_streams_with_and_without_timestamps_keeps_each_timestamp(
+    env: Any, mode: Any
+) -> None:
     class Stamp(KeyedProcessFunction[Any, Any, Any]):
         def process_element(self, value: Any, ctx: Any) -> Any:
             yield *value, ctx.timestamp()
@@ -148,7 +150,7 @@ class OnlyElement(ProcessWindowFunction[Any, Any, Any, Any]):
         yield key, context.window().end, only
 
 
-def test_window_function_behind_reduce_and_aggregate_sees_one_element(env: Any) -> None:
+def test_window_function_after_reduce_or_aggregate_gets_one_element(env: Any) -> None:
     """PF-06"""
     tumbling = TumblingEventTimeWindows.of(Time.milliseconds(5))
     reduced = keyed(env, 1, 2, 8).window(tumbling).reduce(
@@ -176,14 +178,14 @@ class CountOf(ProcessWindowFunction[Any, Any, Any, Any]):
         yield key, len(list(elements))
 
 
-def test_global_windows_with_a_purging_count_give_full_windows_only(env: Any) -> None:
+def test_global_windows_with_a_purging_count_trigger_give_full_windows_only(env: Any) -> None:
     """PF-07"""
     windows = keyed(env, *range(7)).window(GlobalWindows.create())
     purging = windows.trigger(PurgingTrigger.of(CountTrigger.of(2)))
     assert results(purging.process(CountOf())) == [("hi", 2)] * 3
 
 
-def test_window_all_reduce(env: Any) -> None:
+def test_window_all_reduces_all_records_of_a_session(env: Any) -> None:
     """PF-02"""
     windows = stamped(env, 6, 8, 9).window_all(EventTimeSessionWindows.with_gap(2))
     assert results(windows.reduce(lambda a, b: (a[0], a[1] + b[1]))) == [("hi", 23)]

@@ -183,10 +183,10 @@ def descriptors() -> dict[str, Any]:
     return found
 
 
-def test_all_kinds_of_state_are_answered_for_every_key(
+def test_queries_return_state_of_all_kinds_for_every_key(
     cluster: ThreadedCluster, client: QueryableStateClient
 ) -> None:
-    """QS-12, QS-09: against what the numbers amount to, when they have come."""
+    """QS-12, QS-09: compared with the expected state when all numbers have been processed."""
     env = on(cluster)
     by_key(numbers(env, LAST)).process(Keeps()).print()
     known = descriptors()
@@ -220,7 +220,7 @@ def test_all_kinds_of_state_are_answered_for_every_key(
         assert client.get_kv_states(running.id, "sum", [3, KEYS], known["sum"])[1] is None
 
 
-def test_questions_that_cannot_be_answered_say_why(
+def test_query_that_cannot_be_answered_fails_with_the_reason(
     cluster: ThreadedCluster, client: QueryableStateClient
 ) -> None:
     """QS-11."""
@@ -272,7 +272,7 @@ def test_queries_are_made_on_an_event_loop_too(
         assert nothing is None
 
 
-def test_the_command_line_shows_what_is_stored(
+def test_query_command_shows_stored_values_and_errors(
     cluster: ThreadedCluster,
     client: QueryableStateClient,
     monkeypatch: pytest.MonkeyPatch,
@@ -302,7 +302,7 @@ def test_the_command_line_shows_what_is_stored(
     assert (code, "Could not find Flink job" in error) == (4, True)
 
 
-def test_two_operators_of_one_name_fail_the_job(
+def test_two_queryable_states_of_one_name_fail_the_job(
     cluster: ThreadedCluster, client: QueryableStateClient
 ) -> None:
     """QS-02."""
@@ -320,13 +320,13 @@ def test_two_operators_of_one_name_fail_the_job(
     assert job.details().restarts == 0
 
 
-def test_a_stream_becomes_no_list(cluster: ThreadedCluster) -> None:
+def test_list_state_descriptor_for_a_queryable_stream_is_refused(cluster: ThreadedCluster) -> None:
     stream = by_key(numbers(on(cluster)))
     with pytest.raises(StreamError, match="a stream is no list state"):
         stream.as_queryable_state("all", ListStateDescriptor("all"))
 
 
-def test_what_a_queryable_stream_is(cluster: ThreadedCluster) -> None:
+def test_queryable_stream_tells_its_name_and_state_descriptor(cluster: ThreadedCluster) -> None:
     queryable = by_key(numbers(on(cluster))).as_queryable_state("last").uid("last")
     assert queryable.get_queryable_state_name() == "last"
     assert isinstance(queryable.get_state_descriptor(), ValueStateDescriptor)
@@ -336,10 +336,10 @@ def test_what_a_queryable_stream_is(cluster: ThreadedCluster) -> None:
 
 
 @pytest.mark.parametrize("kind", ["TaskProcess", "TaskExecutor", "JobMaster", "Dispatcher"])
-def test_queries_follow_the_state_and_it_never_goes_back_further_than_a_checkpoint(
+def test_queried_state_never_falls_behind_the_last_checkpoint_after_a_failure(
     kind: str, cluster: ThreadedCluster, client: QueryableStateClient, tmp_path: Path
 ) -> None:
-    """Totals rise, but for what a failure takes back to the last checkpoint: never to nothing."""
+    """Totals grow. A failure takes them back to the last checkpoint, never to nothing."""
     checkpoints = tmp_path / "checkpoints"
     env = on(cluster)
     env.configure(Configuration.from_dict(settings(checkpoints)))

@@ -53,13 +53,13 @@ def functions() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", sorted(functions()))
-def test_reference_in_a_function_of_a_stage_is_refused(kind: str) -> None:
+def test_object_reference_in_a_function_of_a_stage_is_refused(kind: str) -> None:
     with pytest.raises(UserCodeError, match=r"ObjectRef is a reference.*ray\.get\(\)"):
         dump_function(functions()[kind])
 
 
 @pytest.mark.parametrize("kind", sorted(functions()))
-def test_reference_in_a_function_of_a_stream_is_refused_at_submission(
+def test_object_reference_in_a_stream_function_is_refused_at_submission(
     kind: str, cluster: ThreadedCluster
 ) -> None:
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
@@ -76,19 +76,21 @@ class Keeping(MapFunction[Any, Any]):
         return value
 
 
-def test_reference_in_an_attribute_is_refused_at_submission(cluster: ThreadedCluster) -> None:
+def test_object_reference_in_an_attribute_is_refused_at_submission(
+    cluster: ThreadedCluster,
+) -> None:
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
     env.from_sequence(1, 3).map(Keeping()).print()
     with pytest.raises(StreamError, match=r"'Map'.*ObjectRef is a reference"):
         env.execute()
 
 
-def test_reference_in_a_record_or_in_state_is_refused() -> None:
+def test_object_reference_in_a_record_is_refused() -> None:
     with pytest.raises(Exception, match="ObjectRef is a reference"):
         cloud_pickle.dumps([("key", Holder(reference()))])
 
 
-def test_functions_without_references_travel_as_before() -> None:
+def test_functions_without_object_references_are_sent_and_called() -> None:
     added = 4
     assert load_function(dump_function(lambda value: value + added))(3) == 7
 
@@ -99,8 +101,7 @@ class _Adder:
 
 
 @pytest.mark.ray
-def test_what_names_its_owner_travels(ray_cluster: None) -> None:
-    """Handles and methods of actors, remote functions and placement groups."""
+def test_ray_actors_methods_and_remote_functions_can_be_sent(ray_cluster: None) -> None:
     kind: Any = ray.remote(num_cpus=0)(_Adder)
     actor = kind.remote()
     method = actor.add

@@ -48,7 +48,7 @@ def listed(text: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("owner", "name"), CALLS, ids=lambda value: value)
-def test_call_takes_the_parameters_of_pyflink(owner: str, name: str) -> None:
+def test_each_call_has_the_parameters_of_pyflink(owner: str, name: str) -> None:
     if (owner, name) in SPELT_OTHERWISE:
         return
     expected = listed(PYFLINK[owner][name])
@@ -61,7 +61,7 @@ def test_call_takes_the_parameters_of_pyflink(owner: str, name: str) -> None:
     assert all(default or name.startswith("*") for name, default in actual[len(expected) :])
 
 
-def test_settings_that_checkpoints_will_go_by_are_kept() -> None:
+def test_checkpoint_settings_of_the_environment_can_be_read_back() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     config = env.get_checkpoint_config()
     config.enable_unaligned_checkpoints().set_force_unaligned_checkpoints()
@@ -73,11 +73,11 @@ def test_settings_that_checkpoints_will_go_by_are_kept() -> None:
     assert env.get_checkpoint_interval() == 5000
 
 
-def test_rows_are_made_of_a_kind() -> None:
+def test_row_can_be_made_with_a_row_kind() -> None:
     row = Row.of_kind(RowKind.DELETE, "a", 1)
     assert (row.get_row_kind(), list(row)) == (RowKind.DELETE, ["a", 1])
 
 
-def test_context_of_timers_is_named_on_functions_with_broadcast_state() -> None:
+def test_timer_context_of_broadcast_functions_has_the_names_of_pyflink() -> None:
     context = KeyedBroadcastProcessFunction.OnTimerContext
     assert {"get_current_key", "timer_service", "timestamp"} <= set(dir(context))

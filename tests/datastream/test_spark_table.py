@@ -37,7 +37,7 @@ def job_of(env: StreamExecutionEnvironment) -> JobGraph:
     return env._job(env.get_stream_graph())
 
 
-def test_the_table_is_a_stage_of_the_job_and_is_read_once_by_all_who_look_it_up() -> None:
+def test_table_looked_up_twice_is_one_stage_and_one_source() -> None:
     env = environment()
     table = flinkray.spark_table(planes, "id", name="planes", executors=3, memory="2g")
     numbers = env.from_sequence(1, 9).key_by(lambda n: n)
@@ -64,8 +64,8 @@ def held_by(env: StreamExecutionEnvironment) -> dict[str, set[str]]:
     }
 
 
-def test_a_stream_waits_for_tables_and_tables_for_nothing() -> None:
-    """Not even one whose rows come with the records of another look-up."""
+def test_stream_waits_for_its_tables_and_a_table_waits_for_nothing() -> None:
+    """A table does not wait either when the records come from another look-up."""
     env = environment()
     numbers, others = env.from_sequence(1, 9), env.from_collection([1], Types.LONG())
     one = numbers.key_by(lambda n: n).look_up(flinkray.spark_table(planes, "id"), both)
@@ -78,21 +78,21 @@ def test_a_stream_waits_for_tables_and_tables_for_nothing() -> None:
     assert list(held_by(env).values()) == [{"first", "second"}, {"second"}]
 
 
-def test_in_batch_mode_no_source_is_held() -> None:
+def test_look_up_in_batch_mode_holds_back_no_source() -> None:
     env = environment().set_runtime_mode(RuntimeExecutionMode.BATCH)
     numbers = env.from_sequence(1, 9).key_by(lambda n: n)
     numbers.look_up(flinkray.spark_table(planes, "id"), both).uid("first").print()
     assert held_by(env) == {}
 
 
-def test_a_table_can_be_looked_up_by_programs_of_several_environments() -> None:
+def test_table_can_be_looked_up_by_programs_of_several_environments() -> None:
     table = flinkray.spark_table(planes, "id")
     for env in (environment(), environment()):
         env.from_sequence(1, 9).key_by(lambda n: n).look_up(table, both).print()
         validate(job_of(env))
 
 
-def test_reading_it_has_the_uid_of_the_table_and_needs_all_of_it() -> None:
+def test_source_of_a_table_has_the_uid_of_the_table_and_is_needed_whole() -> None:
     env = environment()
     env.get_config().disable_auto_generated_uids()
     numbers = env.from_sequence(1, 9).uid("numbers").key_by(lambda n: n)
@@ -106,13 +106,13 @@ def test_reading_it_has_the_uid_of_the_table_and_needs_all_of_it() -> None:
     assert node.operator.source.is_needed_whole
 
 
-def test_the_key_of_several_columns_is_a_tuple() -> None:
+def test_key_of_several_columns_is_a_tuple() -> None:
     table = flinkray.spark_table(planes, ["origin", "hour"])
     assert table.key_selector({"hour": 7, "origin": "JFK"}) == ("JFK", 7)
     assert flinkray.spark_table(planes, ["hour"]).key_selector == "hour"
 
 
-def test_keys_of_a_declared_type_are_so_on_both_sides() -> None:
+def test_look_up_in_a_stream_with_a_declared_key_type_is_a_valid_job() -> None:
     env = environment()
     numbers = env.from_sequence(1, 9).key_by(lambda n: n, Types.LONG())
     numbers.look_up(flinkray.spark_table(planes, "id"), both).print()
@@ -130,12 +130,14 @@ def test_keys_of_a_declared_type_are_so_on_both_sides() -> None:
         ({"spark_conf": {"spark.executor.memory": "4g"}}, "spark.executor.memory cannot be set"),
     ],
 )
-def test_what_is_not_acceptable_is_refused_by_name(arguments: dict[str, Any], text: str) -> None:
+def test_invalid_argument_of_spark_table_is_refused_by_name(
+    arguments: dict[str, Any], text: str
+) -> None:
     with pytest.raises(ConfigurationError, match=text):
         flinkray.spark_table(planes, **{"key": "id", **arguments})
 
 
-def test_what_is_no_function_and_what_is_no_table_is_refused() -> None:
+def test_argument_that_is_no_function_or_no_table_is_refused() -> None:
     nothing: Any = [1, 2, 3]
     with pytest.raises(UserCodeError, match="spark_table takes a function of a SparkSession"):
         flinkray.spark_table(nothing, "id")
@@ -146,7 +148,7 @@ def test_what_is_no_function_and_what_is_no_table_is_refused() -> None:
         numbers.look_up(flinkray.spark_table(planes, "id"), nothing)
 
 
-def test_rows_have_to_come_once() -> None:
+def test_look_up_makes_checkpoints_exactly_once_and_refuses_at_least_once() -> None:
     env = environment()
     env.from_sequence(1, 9).key_by(lambda n: n).look_up(
         flinkray.spark_table(planes, "id"), both
@@ -158,7 +160,7 @@ def test_rows_have_to_come_once() -> None:
         env._job(graph)
 
 
-def test_stage_of_a_batch_job_reads_others_instead() -> None:
+def test_look_up_in_a_batch_job_is_refused_with_a_hint_at_batch_job_spark() -> None:
     def program(env: StreamExecutionEnvironment) -> None:
         table = flinkray.spark_table(planes, "id")
         env.from_sequence(1, 9).key_by(lambda n: n).look_up(table, both).print()
@@ -167,7 +169,7 @@ def test_stage_of_a_batch_job_reads_others_instead() -> None:
         flinkray.BatchJob("job").stream(program)
 
 
-def test_without_a_cluster_there_are_no_slots_for_it() -> None:
+def test_look_up_of_a_spark_table_without_a_cluster_is_refused() -> None:
     env = environment()
     table = flinkray.spark_table(planes, "id")
     with pytest.raises((StreamError, OperatorError), match="runs in the slots of a cluster"):

@@ -23,7 +23,7 @@ def unchanged(rows: Any, checkpoint_id: int) -> Any:
     return rows
 
 
-def test_one_stage_takes_the_rows_and_gives_others_and_both_sides_know_it() -> None:
+def test_through_spark_is_one_stage_known_to_the_tasks_on_both_sides() -> None:
     env = StreamExecutionEnvironment()
     env.enable_checkpointing(1000)
     came = env.from_sequence(1, 9).through_spark(unchanged, name="models", executors=2)
@@ -41,13 +41,13 @@ def test_one_stage_takes_the_rows_and_gives_others_and_both_sides_know_it() -> N
     assert job.configuration["execution.checkpointing.unaligned.enabled"] == "false"
 
 
-def test_a_declared_type_is_that_of_what_comes_back() -> None:
+def test_declared_type_is_the_type_of_the_stream_through_spark() -> None:
     kind = Types.ROW_NAMED(["value"], [Types.LONG()])
     stream = StreamExecutionEnvironment().from_sequence(1, 9)
     assert stream.through_spark(unchanged, type_info=kind).get_type() == kind
 
 
-def test_what_is_not_acceptable_is_refused_by_name() -> None:
+def test_invalid_argument_of_through_spark_is_refused_by_name() -> None:
     stream = StreamExecutionEnvironment().from_sequence(1, 9)
     with pytest.raises(ConfigurationError, match="through_spark takes at least one executor"):
         stream.through_spark(unchanged, executors=0)
@@ -56,15 +56,15 @@ def test_what_is_not_acceptable_is_refused_by_name() -> None:
         stream.through_spark(nothing)
 
 
-def test_it_has_no_place_in_batch_mode() -> None:
+def test_through_spark_in_batch_mode_is_refused() -> None:
     env = StreamExecutionEnvironment().set_runtime_mode(RuntimeExecutionMode.BATCH)
     env.from_sequence(1, 9).through_spark(unchanged).print()
     with pytest.raises(StreamError, match="batch mode needs bounded sources"):
         env.get_stream_graph()
 
 
-def test_checkpoints_know_who_hands_over_and_who_brings_back() -> None:
-    """A savepoint that would lack what is between the two is refused."""
+def test_checkpoints_know_the_tasks_before_and_behind_a_spark_stage() -> None:
+    """A savepoint without the rows between these tasks is refused."""
     env = StreamExecutionEnvironment()
     env.from_sequence(1, 9).through_spark(unchanged).print()
     job = env._job(env.get_stream_graph())

@@ -32,7 +32,7 @@ def job_of(env: StreamExecutionEnvironment) -> JobGraph:
     return env._job(env.get_stream_graph())
 
 
-def test_the_stage_is_a_vertex_of_the_job_in_slots_of_its_own() -> None:
+def test_to_spark_stage_is_a_vertex_with_slots_of_its_own() -> None:
     env = StreamExecutionEnvironment().set_parallelism(2)
     conf = {"spark.sql.shuffle.partitions": 7}
     env.from_sequence(1, 9).to_spark(
@@ -56,7 +56,7 @@ def test_the_stage_is_a_vertex_of_the_job_in_slots_of_its_own() -> None:
     assert [v.invokable.configuration.get(EPOCHS_OF) for v in committers] == [str(stage.vertex_id)]
 
 
-def test_a_program_may_read_dataframes_and_hand_others_over() -> None:
+def test_program_may_read_a_dataframe_and_hand_rows_over_to_spark() -> None:
     env = StreamExecutionEnvironment()
     env.from_spark(lambda spark: spark.range(3), source_name="in").to_spark(into_nothing, "out")
     names = [v.name for v in job_of(env).vertices if v.invokable.kind == SPARK]
@@ -75,8 +75,8 @@ def held_by(env: StreamExecutionEnvironment) -> dict[str, set[str]]:
     }
 
 
-def test_sources_are_held_by_the_stages_that_take_what_becomes_of_them() -> None:
-    """Not by one behind another stage: that one waits itself, and holds them then."""
+def test_source_is_held_back_by_each_spark_stage_that_takes_its_rows() -> None:
+    """Not by a stage behind another stage: the stage in front waits and holds the source back."""
     env = StreamExecutionEnvironment().set_parallelism(2)
     first, second = (
         env.from_collection([1], Types.LONG()).name(name).rebalance() for name in ("1st", "2nd")
@@ -92,13 +92,13 @@ def test_sources_are_held_by_the_stages_that_take_what_becomes_of_them() -> None
     }
 
 
-def test_in_batch_mode_nothing_waits_before_all_is_read() -> None:
+def test_to_spark_in_batch_mode_holds_back_no_source() -> None:
     env = StreamExecutionEnvironment().set_runtime_mode(RuntimeExecutionMode.BATCH)
     env.from_sequence(1, 9).to_spark(into_nothing)
     assert held_by(env) == {}
 
 
-def test_checkpoints_are_aligned_whatever_the_cluster_says() -> None:
+def test_to_spark_makes_checkpoints_aligned_and_exactly_once() -> None:
     env = StreamExecutionEnvironment()
     env.enable_checkpointing(1000)
     env.from_sequence(1, 9).to_spark(into_nothing)
@@ -115,7 +115,9 @@ def test_checkpoints_are_aligned_whatever_the_cluster_says() -> None:
         ("execution.checkpointing.mode", "AT_LEAST_ONCE", "needs EXACTLY_ONCE"),
     ],
 )
-def test_other_checkpoints_are_refused_by_their_option(option: str, value: str, text: str) -> None:
+def test_checkpoint_option_that_to_spark_cannot_use_is_refused_by_name(
+    option: str, value: str, text: str
+) -> None:
     env = StreamExecutionEnvironment()
     env.configure(Configuration().set_string(option, value))
     env.from_sequence(1, 9).to_spark(into_nothing)
@@ -131,27 +133,27 @@ def test_other_checkpoints_are_refused_by_their_option(option: str, value: str, 
         ({"spark_conf": {"spark.executor.memory": "4g"}}, "spark.executor.memory cannot be set"),
     ],
 )
-def test_what_no_executor_can_be_is_refused_before_anything_runs(
+def test_invalid_executor_size_is_refused_before_anything_runs(
     arguments: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=text):
         StreamExecutionEnvironment().from_sequence(1, 9).to_spark(into_nothing, **arguments)
 
 
-def test_what_is_no_function_is_refused() -> None:
+def test_argument_of_to_spark_that_is_no_function_is_refused() -> None:
     table: Any = "table"
     with pytest.raises(UserCodeError, match="a DataFrame and the id of a checkpoint, not str"):
         StreamExecutionEnvironment().from_sequence(1, 9).to_spark(table)
 
 
-def test_a_declared_type_that_spark_does_not_know_is_refused_before_anything_runs() -> None:
+def test_declared_type_unknown_to_spark_is_refused_before_anything_runs() -> None:
     kind = Types.ROW_NAMED(["at"], [Types.SQL_TIME()])
     stream = StreamExecutionEnvironment().from_collection([], kind)
     with pytest.raises(SinkError, match="column 'at' is of type time"):
         stream.to_spark(into_nothing)
 
 
-def test_stage_of_a_batch_job_returns_its_stream_instead() -> None:
+def test_to_spark_in_a_batch_job_is_refused_with_a_hint_at_returning_the_stream() -> None:
     def program(env: StreamExecutionEnvironment) -> None:
         env.from_sequence(1, 9).to_spark(into_nothing)
 
@@ -159,7 +161,7 @@ def test_stage_of_a_batch_job_returns_its_stream_instead() -> None:
         flinkray.BatchJob("job").stream(program)
 
 
-def test_without_a_cluster_there_are_no_slots_for_it() -> None:
+def test_to_spark_without_a_cluster_is_refused() -> None:
     env = StreamExecutionEnvironment()
     env.from_sequence(1, 9).to_spark(into_nothing)
     run: Callable[[], object] = env.execute

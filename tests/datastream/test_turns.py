@@ -109,7 +109,7 @@ def cancelled(env: StreamExecutionEnvironment) -> None:
 
 
 @pytest.mark.parametrize("is_chained", [True, False])
-def test_endless_results_of_one_record_are_cancelled(is_chained: bool) -> None:
+def test_function_with_endless_results_for_one_record_can_be_cancelled(is_chained: bool) -> None:
     env = environment()
     stream = env.from_collection([1]).flat_map(Endless())
     if not is_chained:
@@ -132,7 +132,7 @@ BY_VALUE = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_a_watermark_over_very_many_windows_puts_results_out_meanwhile(parallelism: int) -> None:
+def test_watermark_that_closes_very_many_windows_sends_results_meanwhile(parallelism: int) -> None:
     env = environment(parallelism)
     stamped = env.from_collection(range(60_000)).assign_timestamps_and_watermarks(BY_VALUE)
     windows = stamped.key_by(lambda value: value).window(TumblingEventTimeWindows.of(10))
@@ -164,7 +164,7 @@ class Again(KeyedProcessFunction[Any, Any, Any]):
 
 @pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
 @pytest.mark.parametrize("domain", TimeDomain)
-def test_timers_that_register_themselves_again_are_cancelled(
+def test_timers_that_register_themselves_endlessly_can_be_cancelled(
     mode: RuntimeExecutionMode, domain: TimeDomain
 ) -> None:
     env = environment().set_runtime_mode(mode)
@@ -185,7 +185,7 @@ class AMillisecond(MapFunction[Any, Any]):
 
 
 @pytest.mark.parametrize("is_chained", [True, False])
-def test_a_slow_function_lets_its_results_out(is_chained: bool) -> None:
+def test_slow_function_never_has_many_unsent_results(is_chained: bool) -> None:
     env = environment()
     stream = env.from_collection(range(500))
     if not is_chained:
@@ -209,7 +209,7 @@ class Timed(KeyedProcessFunction[Any, Any, Any]):
         yield COUNTS.made
 
 
-def test_processing_time_goes_on_beside_a_slow_function() -> None:
+def test_processing_time_timer_fires_while_a_slow_function_works() -> None:
     """The timer is due after a few milliseconds of the half second that the records take."""
     env = environment()
     stream = env.from_collection(range(500)).rebalance().key_by(lambda value: value % 10)
@@ -218,8 +218,8 @@ def test_processing_time_goes_on_beside_a_slow_function() -> None:
     assert made < 250
 
 
-def test_an_iterator_gives_what_it_has() -> None:
-    """It goes on only when its first records have come out."""
+def test_iterator_source_sends_its_records_before_it_waits() -> None:
+    """The iterator continues only when its first records have been received."""
 
     def waiting() -> Any:
         yield from range(3)
@@ -237,7 +237,7 @@ def test_an_iterator_gives_what_it_has() -> None:
     assert COUNTS.taken == 4
 
 
-def test_an_iterator_that_waits_for_ever_does_not_hold_up_a_cancellation() -> None:
+def test_iterator_that_waits_for_ever_does_not_delay_a_cancellation() -> None:
     released = threading.Event()
 
     def waiting() -> Any:

@@ -58,7 +58,7 @@ class Trails(KeyedProcessFunction[Any, Any, Any]):
         yield trail
 
 
-def test_a_list_that_is_kept_changed_and_put_out() -> None:
+def test_list_that_is_stored_changed_and_emitted_arrives_as_it_was_when_emitted() -> None:
     trails = environment().from_collection([1, 2, 3]).key_by(lambda _: ALL).process(Trails())
     assert results(trails) == [[1], [1, 2], [1, 2, 3]]
 
@@ -97,7 +97,7 @@ class OneOfItsOwn(MapFunction[Any, Any]):
     ids=["list", "dict", "set", "bytearray", "dataclass", "tuple", "row", "named row", "array"],
 )
 @pytest.mark.parametrize("keyed", [False, True])
-def test_a_map_that_puts_out_an_object_of_its_own_again_and_again(
+def test_map_that_emits_one_changing_object_gives_the_value_of_each_moment(
     make: Any, change: Any, seen: Any, keyed: bool
 ) -> None:
     stream = environment().from_collection([1, 2, 3])
@@ -120,7 +120,7 @@ class Growing(FlatMapFunction[Any, Any]):
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_a_flat_map_that_changes_what_it_has_yielded(keyed: bool) -> None:
+def test_flat_map_that_changes_a_yielded_list_gives_the_value_of_each_moment(keyed: bool) -> None:
     stream = environment().from_collection([3])
     if keyed:
         stream = stream.key_by(lambda _: ALL)
@@ -138,7 +138,7 @@ class TaggedAndMain(ProcessFunction[Any, Any]):
         yield both
 
 
-def test_a_side_output_does_not_see_what_happens_to_the_main_one() -> None:
+def test_change_to_the_main_output_does_not_change_the_side_output() -> None:
     tag = OutputTag[Any]("side")
     env = environment()
     main = env.from_collection([1, 2]).process(TaggedAndMain(tag))
@@ -148,7 +148,7 @@ def test_a_side_output_does_not_see_what_happens_to_the_main_one() -> None:
     assert tagged == [[1], [2]]
 
 
-def test_a_reduce_that_changes_its_first_argument() -> None:
+def test_reduce_that_changes_its_first_argument_gives_correct_results() -> None:
     def extend(first: list[int], second: list[int]) -> list[int]:
         first.extend(second)
         return first
@@ -157,7 +157,7 @@ def test_a_reduce_that_changes_its_first_argument() -> None:
     assert results(stream.reduce(extend)) == [[1], [1, 2], [1, 2, 3]]
 
 
-def test_what_follows_a_reduce_may_change_its_results() -> None:
+def test_function_after_a_reduce_may_change_its_input() -> None:
     def emptied(value: list[int]) -> int:
         total = sum(value)
         value.clear()
@@ -168,7 +168,7 @@ def test_what_follows_a_reduce_may_change_its_results() -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_branches_do_not_see_each_others_changes(parallelism: int) -> None:
+def test_branches_of_a_stream_do_not_see_each_others_changes(parallelism: int) -> None:
     def changed(by: str) -> Callable[[Any], Any]:
         def change(value: list[Any]) -> list[Any]:
             value.append(by)
@@ -189,7 +189,7 @@ def test_branches_do_not_see_each_others_changes(parallelism: int) -> None:
     assert sorted(broadcast) == sorted([[1, "c"], [2, "c"]] * parallelism)
 
 
-def test_what_a_filter_keeps_is_not_what_it_lets_through() -> None:
+def test_filter_that_changes_stored_records_does_not_change_its_output() -> None:
     seen: list[Any] = []
 
     def remember(value: list[int]) -> bool:
@@ -210,7 +210,7 @@ def test_what_a_filter_keeps_is_not_what_it_lets_through() -> None:
     assert results(stamped.filter(remember)) == [[1], [2], [3]]
 
 
-def test_the_collection_of_a_source_stays_as_it_is() -> None:
+def test_from_collection_leaves_its_values_unchanged() -> None:
     values = [[1], [2]]
     env = environment()
     stream = env.from_collection(values)
@@ -225,7 +225,7 @@ def test_the_collection_of_a_source_stays_as_it_is() -> None:
     assert values == [[1], [2]]
 
 
-def test_an_iterator_that_gives_one_object_again_and_again() -> None:
+def test_iterator_that_yields_one_changing_list_gives_the_value_of_each_moment() -> None:
     def growing() -> Any:
         values: list[int] = []
         for number in range(3):
@@ -269,7 +269,7 @@ class Emptying(ProcessWindowFunction[Any, Any, Any, Any]):
             element.clear()
 
 
-def test_a_window_function_may_change_its_elements() -> None:
+def test_window_function_may_change_its_elements() -> None:
     by_first = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
         lambda value, _: value[0]
     )
@@ -278,8 +278,8 @@ def test_a_window_function_may_change_its_elements() -> None:
     assert results(windows.process(Emptying())) == [[[1]], [[1], [3]], [[3]]]
 
 
-def test_a_join_may_change_the_records_that_it_is_given() -> None:
-    """Each is in several pairs, and what was put out for one of these stays."""
+def test_join_function_may_change_its_records() -> None:
+    """Each record is in several pairs; the earlier results stay unchanged."""
     env = environment()
     left, right = (
         env.from_collection([[1], [2]]).assign_timestamps_and_watermarks(
@@ -298,7 +298,7 @@ def test_a_join_may_change_the_records_that_it_is_given() -> None:
 
 
 @pytest.mark.parametrize("reuse", [False, True])
-def test_object_reuse_hands_on_values_as_they_are(reuse: bool) -> None:
+def test_object_reuse_hands_values_on_without_copies(reuse: bool) -> None:
     taken: list[Any] = []
     env = environment()
     if reuse:
@@ -309,7 +309,7 @@ def test_object_reuse_hands_on_values_as_they_are(reuse: bool) -> None:
     assert taken == ([[1, 2], [1, 2]] if reuse else [[1], [1, 2]])
 
 
-def test_windows_keep_values_that_what_comes_before_goes_on_to_change() -> None:
+def test_window_keeps_values_although_an_earlier_operator_changes_them() -> None:
     stream = environment().from_collection([1, 2, 3])
     kept = stream.map(OneOfItsOwn(list, lambda kept, v: kept.append(v)))
     stamped = kept.assign_timestamps_and_watermarks(
@@ -333,7 +333,7 @@ class PairsThatBecomeMutable(FlatMapFunction[Any, Any]):
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_a_pair_that_can_be_changed_after_many_that_cannot(first: bool) -> None:
+def test_pair_with_a_list_is_copied_after_many_pairs_without_one(first: bool) -> None:
     stream = environment().from_collection([1, 2]).flat_map(PairsThatBecomeMutable(first))
     pairs = [pair[::-1] if first else pair for pair in results(stream)]
     trails = [trail for _, trail in pairs if isinstance(trail, list)]
@@ -350,7 +350,7 @@ class AnyKind(FlatMapFunction[Any, Any]):
             yield result
 
 
-def test_results_of_many_kinds_are_copied_where_they_can_be_changed() -> None:
+def test_mutable_results_are_copied_among_results_of_many_kinds() -> None:
     stream = environment().from_collection([0]).flat_map(AnyKind())
     assert results(stream) == [
         1, [0] * 2, "text", (1, 2), (1, 2, [0] * 5), 2, [0] * 7, ([0] * 8,),

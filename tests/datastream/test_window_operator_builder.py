@@ -63,7 +63,7 @@ OF_COLUMNS: dict[str, Callable[[WindowOperatorBuilder], Any]] = {
 }
 
 
-def test_an_operator_does_all_that_was_said_of_its_windows() -> None:
+def test_built_window_operator_has_all_settings_of_its_builder() -> None:
     builder = WindowOperatorBuilder(TEN)
     trigger, evictor = CountTrigger.of(2), CountEvictor.of(1)
     builder.trigger(trigger)
@@ -76,7 +76,7 @@ def test_an_operator_does_all_that_was_said_of_its_windows() -> None:
     assert isinstance(spec.contents, TimestampedContents)
 
 
-def test_windows_that_nothing_was_said_of_have_what_their_assigner_brings() -> None:
+def test_window_operator_without_settings_has_the_defaults_of_its_assigner() -> None:
     contents = ReduceContents(Sum())
     spec = WindowOperatorBuilder(TEN).build(contents, None, KEYS).spec
     assert type(spec.trigger) is EventTimeTrigger
@@ -87,12 +87,14 @@ def test_windows_that_nothing_was_said_of_have_what_their_assigner_brings() -> N
 @pytest.mark.parametrize(
     ("function", "kind"), [(None, PassOn), (Count(), Apply), (First(), Process)]
 )
-def test_contents_are_given_to_the_window_function_or_on(function: Any, kind: type) -> None:
+def test_window_contents_go_to_the_window_function_or_are_passed_on(
+    function: Any, kind: type
+) -> None:
     spec = WindowOperatorBuilder(TEN).build(ListContents(), function, KEYS).spec
     assert type(spec.evaluation) is kind
 
 
-def test_what_no_window_can_have_is_refused_where_it_is_said() -> None:
+def test_invalid_window_setting_is_refused_where_it_is_given() -> None:
     wrong: Any = 10
     with pytest.raises(TypeError, match="a WindowAssigner is needed, got 10"):
         WindowOperatorBuilder(wrong)
@@ -105,7 +107,7 @@ def test_what_no_window_can_have_is_refused_where_it_is_said() -> None:
         builder.build(ListContents(), wrong, KEYS)
 
 
-def test_an_evictor_needs_all_records_of_a_window() -> None:
+def test_evictor_with_an_incremental_aggregate_is_refused() -> None:
     builder = WindowOperatorBuilder(TEN)
     builder.evictor(CountEvictor.of(1))
     with pytest.raises(StreamError, match="evictors go with apply and process"):
@@ -114,7 +116,7 @@ def test_an_evictor_needs_all_records_of_a_window() -> None:
 
 @pytest.mark.parametrize("refine", REFINEMENTS.values(), ids=REFINEMENTS)
 @pytest.mark.parametrize("what", OF_COLUMNS)
-def test_operators_of_columns_refuse_what_they_would_not_do(
+def test_column_operators_refuse_trigger_evictor_and_lateness_settings(
     what: str, refine: Callable[[WindowOperatorBuilder], None]
 ) -> None:
     builder = WindowOperatorBuilder(TEN)
@@ -130,14 +132,14 @@ def test_operators_of_columns_refuse_what_they_would_not_do(
     ids=["processing time", "sessions"],
 )
 @pytest.mark.parametrize("what", OF_COLUMNS)
-def test_operators_of_columns_refuse_windows_that_they_do_not_know(
+def test_column_operators_refuse_processing_time_and_session_windows(
     what: str, assigner: Any
 ) -> None:
     with pytest.raises(StreamError, match=f"{what} are|{what} is"):
         OF_COLUMNS[what](WindowOperatorBuilder(assigner))
 
 
-def test_only_aggregates_of_columns_know_windows_that_overlap() -> None:
+def test_overlapping_windows_are_accepted_only_for_aggregates_of_columns() -> None:
     builder = WindowOperatorBuilder(SlidingEventTimeWindows.of(10, 5))
     assert OF_COLUMNS["aggregates of columns"](builder) is not None
     for what in ("functions of batches", "a join of columns"):
@@ -145,12 +147,12 @@ def test_only_aggregates_of_columns_know_windows_that_overlap() -> None:
             OF_COLUMNS[what](builder)
 
 
-def test_aggregates_of_columns_are_at_least_one() -> None:
+def test_aggregates_of_columns_without_an_aggregate_are_refused() -> None:
     with pytest.raises(StreamError, match="give at least one aggregate"):
         WindowOperatorBuilder(TEN).build_aggregates({}, KEYS)
 
 
 @pytest.mark.parametrize("name", ["k", "window_start", "window_end"])
-def test_no_aggregate_has_the_name_of_another_column_of_the_results(name: str) -> None:
+def test_aggregate_named_like_another_result_column_is_refused(name: str) -> None:
     with pytest.raises(StreamError, match=f"a column {name!r} already"):
         WindowOperatorBuilder(TEN).build_aggregates({name: ("v", "sum")}, Keys("k"))
