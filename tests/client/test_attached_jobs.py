@@ -50,7 +50,7 @@ def interrupt_main_thread() -> None:
 # --- heartbeats -----------------------------------------------------------------------------------
 
 
-def test_heartbeats_come_while_nobody_reads_and_until_the_job_has_ended(
+def test_client_sends_heartbeats_for_an_attached_job_until_the_job_is_detached(
     quick: tuple[World, ClusterClient],
 ) -> None:
     world, client = quick
@@ -76,7 +76,7 @@ def test_heartbeats_go_to_the_next_dispatcher_when_one_has_died(
         assert world.dispatchers == dispatchers
 
 
-def test_jobs_that_go_on_without_their_client_have_no_heartbeats(
+def test_client_sends_no_heartbeats_for_jobs_that_may_outlive_the_client(
     quick: tuple[World, ClusterClient],
 ) -> None:
     world, client = quick
@@ -116,7 +116,7 @@ def a_program(
     return env, env.execute
 
 
-def test_a_program_whose_results_are_collected_ends_with_its_client() -> None:
+def test_job_with_collected_results_is_submitted_to_end_with_its_client() -> None:
     with scripted_cluster(configuration=QUICK) as (world, client):
         env = StreamExecutionEnvironment.get_execution_environment(cluster=client)
         stream = env.from_sequence(1, 2)
@@ -136,7 +136,7 @@ def test_a_program_whose_results_are_collected_ends_with_its_client() -> None:
         (True, "false", False),
     ],
 )
-def test_a_program_that_is_waited_for_ends_with_its_client_if_that_is_configured(
+def test_job_that_a_program_awaits_ends_with_its_client_only_if_configured(
     of_client: bool | None, of_program: str | None, ends: bool
 ) -> None:
     of = {} if of_client is None else {"execution.shutdown-on-attached-exit": of_client}
@@ -157,7 +157,7 @@ def test_a_program_that_nobody_waits_for_goes_on_without_its_client() -> None:
 # --- closing --------------------------------------------------------------------------------------
 
 
-def test_a_client_that_is_closed_leaves_jobs_that_do_not_end_and_says_so(
+def test_closing_client_cancels_jobs_and_warns_of_those_that_have_not_ended_in_time(
     quick: tuple[World, ClusterClient], caplog: pytest.LogCaptureFixture
 ) -> None:
     world, client = quick
@@ -232,7 +232,7 @@ def withdrawal() -> Iterator[Withdrawal]:
 @pytest.mark.parametrize(
     "run", [submitted, waited_for, executed, executed_without_waiting, collected]
 )
-def test_ctrl_c_while_a_job_is_submitted_cancels_it_once_it_is_there(
+def test_ctrl_c_during_a_submission_cancels_the_submitted_job(
     run: Callable[[ClusterClient], object],
     world: World,
     client: ClusterClient,
@@ -254,7 +254,7 @@ def test_ctrl_c_while_a_job_is_submitted_cancels_it_once_it_is_there(
     assert world.cancelled == [job_id], "nothing is left to be cancelled"
 
 
-def test_a_second_ctrl_c_leaves_the_submission_and_names_the_job(
+def test_second_ctrl_c_during_a_submission_stops_waiting_and_names_the_job(
     world: World, client: ClusterClient, withdrawal: Withdrawal
 ) -> None:
     async def interrupt_and_hang() -> None:
@@ -272,7 +272,7 @@ def test_a_second_ctrl_c_leaves_the_submission_and_names_the_job(
     assert world.cancelled == []
 
 
-def test_ctrl_c_while_a_duplicate_is_refused_leaves_the_job_that_was_there(
+def test_ctrl_c_during_a_duplicate_submission_does_not_cancel_the_first_job(
     world: World, client: ClusterClient, withdrawal: Withdrawal
 ) -> None:
     job = job_graph()
@@ -283,7 +283,7 @@ def test_ctrl_c_while_a_duplicate_is_refused_leaves_the_job_that_was_there(
     assert world.cancelled == []
 
 
-async def test_a_submission_that_nobody_awaits_any_more_is_taken_back(
+async def test_job_is_cancelled_when_the_caller_cancels_submit_async(
     cluster: tuple[World, ClusterClient],
 ) -> None:
     world, client = cluster

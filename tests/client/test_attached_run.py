@@ -51,7 +51,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_elsewhere_each_change_of_state_is_a_line() -> None:
+def test_progress_in_a_file_has_a_line_for_each_change_of_state() -> None:
     stream = io.StringIO()
     display = ProgressDisplay(stream, lambda: 100.0)
     for details in (CREATED, CREATED, WAITING, WAITING, RUNNING):
@@ -64,7 +64,7 @@ def test_elsewhere_each_change_of_state_is_a_line() -> None:
     ]
 
 
-def test_elsewhere_mere_progress_is_a_line_now_and_then() -> None:
+def test_progress_in_a_file_without_a_change_of_state_has_a_line_every_5_s() -> None:
     stream = io.StringIO()
     now = [100.0]
     display = ProgressDisplay(stream, lambda: now[0])
@@ -76,7 +76,7 @@ def test_elsewhere_mere_progress_is_a_line_now_and_then() -> None:
     assert shown == ["0 tasks done", "5 tasks done", "10 tasks done"]
 
 
-def test_a_terminal_has_one_line_that_is_overwritten_and_cleared(
+def test_progress_on_a_terminal_overwrites_one_line_and_clears_the_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")
@@ -88,9 +88,9 @@ def test_a_terminal_has_one_line_that_is_overwritten_and_cleared(
     assert stream.getvalue() == "\rCREATED\x1b[K\rCREATED | waiting f\x1b[K\r\x1b[Knote\n"
 
 
-def test_the_line_fits_the_terminal_that_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard output may be a file: the width of that, which has none, was taken for 80, and each
-    look was a line more on a narrower terminal."""
+def test_progress_line_is_cut_to_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The width is that of the stream with the progress. Standard output may be a file, which has
+    no width."""
     monkeypatch.delenv("COLUMNS", raising=False)
     master, slave = pty.openpty()
     with os.fdopen(master, "rb", 0) as terminal, os.fdopen(slave, "w", encoding="utf-8") as stream:
@@ -99,14 +99,16 @@ def test_the_line_fits_the_terminal_that_shows_it(monkeypatch: pytest.MonkeyPatc
         assert terminal.read(1000) == b"\rCREATED | waiting for slots: \x1b[K"
 
 
-def test_wide_characters_do_not_break_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_line_with_wide_characters_is_cut_to_the_terminal_width(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("COLUMNS", "36")
     stream = Terminal()
     ProgressDisplay(stream, lambda: 100.0).show(replace(CREATED, pending_reason="日本語語"))
     assert stream.getvalue() == "\rCREATED | waiting for slots: 日本語\x1b[K"
 
 
-def test_names_tell_the_terminal_nothing() -> None:
+def test_control_characters_in_job_and_vertex_names_are_escaped_in_progress() -> None:
     name = "\x1b[2J\nflights"
     stream = io.StringIO()
     display = ProgressDisplay(stream, lambda: 100.0)
@@ -149,7 +151,7 @@ class Clock:
         return self.now
 
 
-def test_a_start_of_workers_is_logged_and_a_long_wait_for_slots_is_warned_of(
+def test_progress_log_warns_of_missing_slots_only_after_5_s(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "flinkray.client.attached_run")
@@ -174,7 +176,7 @@ def test_a_start_of_workers_is_logged_and_a_long_wait_for_slots_is_warned_of(
     ]
 
 
-def test_a_look_at_the_job_that_fails_does_not_end_the_waiting(
+def test_waiting_for_a_job_continues_when_a_progress_request_fails(
     world: World, client: ClusterClient
 ) -> None:
     handle = client.submit(job_graph())
@@ -196,7 +198,9 @@ def interrupt_main_thread() -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
-def test_job_that_ends_by_itself_was_not_interrupted(world: World, client: ClusterClient) -> None:
+def test_attached_run_reports_no_interruption_when_the_job_ends_by_itself(
+    world: World, client: ClusterClient
+) -> None:
     job = job_graph()
 
     async def end() -> None:
@@ -228,7 +232,9 @@ def test_ctrl_c_cancels_the_job_and_waits_for_its_end(world: World, client: Clus
     assert f"cancelling job {job.job_id} (Ctrl-C again leaves at once)" in stream.getvalue()
 
 
-def test_second_ctrl_c_leaves_the_job_as_it_is(world: World, client: ClusterClient) -> None:
+def test_second_ctrl_c_stops_waiting_for_the_cancelled_job(
+    world: World, client: ClusterClient
+) -> None:
     job = job_graph()
 
     async def interrupt() -> None:
@@ -240,7 +246,7 @@ def test_second_ctrl_c_leaves_the_job_as_it_is(world: World, client: ClusterClie
     assert world.cancelled == [job.job_id]
 
 
-def test_ctrl_c_at_the_moment_the_job_finished_tells_how_it_ended(
+def test_ctrl_c_as_the_job_finishes_reports_the_job_as_finished(
     world: World, client: ClusterClient
 ) -> None:
     job = job_graph()

@@ -136,7 +136,7 @@ def output(capsys: pytest.CaptureFixture[str]) -> Output:
         (["doctor", "--address", "local"], "for `flinkray run` only"),
     ],
 )
-def test_bad_input_is_one_clear_message_and_exit_code_2(
+def test_invalid_arguments_print_an_error_without_traceback_and_exit_with_2(
     script: str, output: Output, arguments: list[str], text: str
 ) -> None:
     assert execute([argument.format(script=script) for argument in arguments]) == 2
@@ -147,7 +147,9 @@ def test_bad_input_is_one_clear_message_and_exit_code_2(
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:1", "a..b:1", f"{'a' * 64}:1"])
-def test_nothing_that_answers_at_the_address_is_exit_code_3(output: Output, address: str) -> None:
+def test_command_exits_with_3_when_nothing_answers_at_the_ray_address(
+    output: Output, address: str
+) -> None:
     assert execute(["list", "--address", address]) == 3
     _, err = output()
     assert f"error: nothing answers at the Ray address {address}" in err
@@ -155,7 +157,7 @@ def test_nothing_that_answers_at_the_address_is_exit_code_3(output: Output, addr
     assert err.count("\n") == 1
 
 
-def test_a_directory_that_is_not_there_is_told_from_one_without_checkpoints(
+def test_checkpoint_list_of_a_missing_directory_fails_and_of_an_empty_one_does_not(
     tmp_path: Path, output: Output
 ) -> None:
     assert execute(["checkpoint", "list", str(tmp_path)]) == 0
@@ -167,9 +169,9 @@ def test_a_directory_that_is_not_there_is_told_from_one_without_checkpoints(
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_a_head_that_hangs_is_exit_code_3(scheme: str) -> None:
-    """Its port is open: Ray itself would try for a minute, and then end the process.  In a process
-    of its own, as this one may be connected to a Ray."""
+def test_command_exits_with_3_when_the_ray_head_hangs(scheme: str) -> None:
+    """The head's port is open but nothing answers. Ray itself would wait for a minute and then end
+    the process. Runs in a process of its own, because this process may be connected to a Ray."""
     with socket.create_server(("127.0.0.1", 0)) as hung:
         port = hung.getsockname()[1]
         code = (
@@ -185,7 +187,7 @@ def test_a_head_that_hangs_is_exit_code_3(scheme: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_auto_is_the_ray_of_the_environment_if_that_names_one(
+def test_address_auto_means_the_address_in_ray_address_if_that_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
@@ -205,7 +207,7 @@ def test_help_is_quick_and_does_not_load_ray() -> None:
     assert "cluster" in done.stdout
 
 
-def test_help_says_of_each_command_what_the_command_itself_says() -> None:
+def test_help_summary_of_each_command_matches_the_help_of_the_command() -> None:
     context = click.Context(cli, info_name="flinkray")
     said = {}
     for name in cli.list_commands(context):
@@ -216,8 +218,8 @@ def test_help_says_of_each_command_what_the_command_itself_says() -> None:
     assert said == SUMMARIES
 
 
-def test_a_client_loads_neither_numpy_nor_arrow() -> None:
-    """They would be a quarter of the time of `flinkray list`."""
+def test_client_starts_without_importing_numpy_or_arrow() -> None:
+    """The two imports would take a quarter of the time of `flinkray list`."""
     code = (
         "import sys, flinkray.client.connect, flinkray.client.cli_jobs; "
         "print({'numpy', 'pyarrow', 'pandas'} & sys.modules.keys())"
@@ -257,14 +259,15 @@ def test_the_shell_completes_commands(words: str, offered: list[str]) -> None:
         (5, "0123456…  0123456…"),  # eight characters are left of each
     ],
 )
-def test_tables_fit_the_terminal_as_far_as_they_can_be_read(width: int | None, line: str) -> None:
+def test_tables_are_cut_to_the_terminal_width_but_stay_readable(
+    width: int | None, line: str
+) -> None:
     text = cli_output.table(("A", "B"), [("0123456789abcdef", "0123456789")], width)
     assert text.splitlines()[1] == line
 
 
-def test_columns_of_a_terminal_are_counted_and_not_characters() -> None:
-    """Chinese characters take two, accents none: what lay below them was out of line, and what was
-    cut to the terminal was wider than it."""
+def test_tables_align_text_with_wide_characters_and_accents() -> None:
+    """A Chinese character takes two columns of a terminal, a combining accent takes none."""
     rows = [("日本語のジョブ", "1"), ("cafe\u0301", "2"), ("plain", "3")]
     assert cli_output.table(("NAME", "N"), rows, None).splitlines() == [
         "NAME            N",
@@ -275,7 +278,7 @@ def test_columns_of_a_terminal_are_counted_and_not_characters() -> None:
     assert cli_output.table(("NAME", "N"), rows, 13).splitlines()[1] == "日本語の…   1"
 
 
-def test_names_neither_end_lines_nor_tell_the_terminal_what_to_do(
+def test_list_escapes_line_ends_and_control_characters_in_job_names(
     client: ClusterClient, command: Command, output: Output
 ) -> None:
     name = "daily\n\x1b[2Jflights\u202e"
@@ -286,7 +289,7 @@ def test_names_neither_end_lines_nor_tell_the_terminal_what_to_do(
     assert "daily\\n\\x1b[2Jflights\\u202e" in out
 
 
-def test_what_went_wrong_tells_the_terminal_nothing() -> None:
+def test_job_details_escape_control_characters_in_names_and_failures() -> None:
     failure = ExceptionEntry(5.0, "boom\x1b]0;title\x07\nsecond")
     details = JobDetails(
         JobID(bytes(16)), "a\rb", JobStatus.FAILED, 1.0, 2.0, {}, 0, exceptions=(failure,)
@@ -309,8 +312,8 @@ def test_every_command_that_shows_something_can_show_it_as_json() -> None:
     assert without == {"rest", "rest-token", "run"}, "those that print a stream, or a token"
 
 
-def test_names_that_the_encoding_of_the_output_lacks_are_escaped(tmp_path: Path) -> None:
-    """It was a traceback."""
+def test_characters_that_the_output_encoding_lacks_are_escaped(tmp_path: Path) -> None:
+    """Such characters do not end the command with a traceback."""
     checkpoint = tmp_path / "été 日本" / "chk-1"
     checkpoint.mkdir(parents=True)
     (checkpoint / "_metadata").write_bytes(b"")
@@ -326,7 +329,7 @@ def test_names_that_the_encoding_of_the_output_lacks_are_escaped(tmp_path: Path)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_output_that_has_no_room_is_an_error_of_one_line(tmp_path: Path) -> None:
+def test_output_to_a_full_disk_fails_with_a_one_line_error(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "flinkray", "checkpoint", "list", str(tmp_path)],
@@ -340,8 +343,10 @@ def test_output_that_has_no_room_is_an_error_of_one_line(tmp_path: Path) -> None
     assert "Traceback" not in done.stderr
 
 
-def test_output_that_was_closed_before_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`flinkray … >&- 2>&-`: Python has no streams then."""
+def test_writing_to_closed_standard_streams_raises_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`flinkray … >&- 2>&-`: sys.stdout and sys.stderr are None."""
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
     write_text("a job prints this\n")
@@ -352,8 +357,8 @@ def test_output_that_was_closed_before_takes_nothing(monkeypatch: pytest.MonkeyP
         ProgressDisplay(sys.stderr, lambda: 0.0).message("a note")
 
 
-def test_help_loads_none_of_the_commands() -> None:
-    """They take nine tenths of the time."""
+def test_help_is_shown_without_importing_the_commands() -> None:
+    """The imports of the commands would take nine tenths of the time."""
     code = (
         "import sys; from flinkray.client.cli import execute; execute(['--help']); "
         "heavy = {'flinkray.client.cli_run', 'flinkray.rpc', 'numpy'}; "
@@ -365,7 +370,7 @@ def test_help_loads_none_of_the_commands() -> None:
     assert done.stdout.endswith("\nset()\n")
 
 
-def test_the_package_is_the_command_line_too() -> None:
+def test_python_m_flinkray_is_the_command_line() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "flinkray", "sideways"],
         capture_output=True,
@@ -381,7 +386,7 @@ def test_the_package_is_the_command_line_too() -> None:
 # --- against the scripted cluster
 
 
-def test_run_waits_and_says_how_long_it_took(
+def test_run_waits_for_the_job_and_prints_its_duration(
     world: World, command: Command, script: str, output: Output
 ) -> None:
     async def end() -> None:
@@ -397,10 +402,11 @@ def test_run_waits_and_says_how_long_it_took(
     assert f"submitted job {job_id} (daily)" in err
 
 
-def test_run_tells_of_a_job_that_the_cluster_forgets_as_it_ends(
+def test_run_exits_with_0_though_the_cluster_forgets_the_job_as_the_job_finishes(
     world: World, command: Command, script: str, output: Output
 ) -> None:
-    """As with `jobstore.max-capacity` at 0, or when many end: it was exit code 4."""
+    """The cluster forgets ended jobs at once with `jobstore.max-capacity` 0, or soon when many jobs
+    end."""
 
     async def end() -> None:
         (job_id,) = world.jobs
@@ -429,7 +435,7 @@ def test_run_of_a_failing_job_names_the_cause_and_exits_with_1(
     assert "line 7" not in err
 
 
-def test_verbose_shows_where_it_failed(
+def test_run_with_verbose_shows_the_traceback_of_the_failed_job(
     world: World, command: Command, script: str, output: Output
 ) -> None:
     async def fail() -> None:
@@ -445,7 +451,7 @@ def test_verbose_shows_where_it_failed(
     assert "Traceback" in err
 
 
-def test_endless_cause_is_cut_to_a_line_that_can_be_read(
+def test_long_failure_cause_is_cut_to_one_line_below_600_characters(
     world: World, command: Command, script: str, output: Output
 ) -> None:
     async def fail() -> None:
@@ -464,7 +470,7 @@ def test_endless_cause_is_cut_to_a_line_that_can_be_read(
 def test_run_of_a_job_that_somebody_else_cancels_exits_with_5(
     world: World, command: Command, script: str, output: Output
 ) -> None:
-    """DI-19: as the exit status of a cluster of one job says it in Flink."""
+    """DI-19: Flink's application cluster has a separate exit status for a cancelled job, too."""
 
     async def cancel() -> None:
         (job_id,) = world.jobs
@@ -492,7 +498,7 @@ def test_ctrl_c_cancels_and_exits_with_130(
     assert f"job {job_id} ended: CANCELED" in output()[1]
 
 
-def test_second_ctrl_c_leaves_and_exits_with_130(
+def test_second_ctrl_c_stops_waiting_names_the_job_and_exits_with_130(
     world: World, command: Command, script: str, output: Output
 ) -> None:
     async def interrupt() -> None:
@@ -514,7 +520,9 @@ def test_ctrl_c_before_the_job_is_submitted_exits_with_130(script: str, output: 
     assert "interrupted" in output()[1]
 
 
-def test_run_gives_its_configuration_to_the_client(script: str, client: ClusterClient) -> None:
+def test_run_passes_its_configuration_options_to_the_client(
+    script: str, client: ClusterClient
+) -> None:
     given: list[Configuration] = []
 
     def connect(address: str, cluster_id: str, configuration: Configuration) -> ClusterClient:
@@ -526,7 +534,7 @@ def test_run_gives_its_configuration_to_the_client(script: str, client: ClusterC
     assert given == [Configuration({"client.close-timeout": "5 s"})]
 
 
-def test_run_says_what_it_waits_for_while_it_connects(
+def test_run_prints_what_the_client_waits_for_while_connecting(
     script: str, client: ClusterClient, output: Output
 ) -> None:
     log = logging.getLogger("flinkray.client.connect")
@@ -541,8 +549,8 @@ def test_run_says_what_it_waits_for_while_it_connects(
     assert log.level == logging.NOTSET
 
 
-def test_run_gives_options_of_jobs_to_the_job(script: str, world: World, command: Command) -> None:
-    """FO-14: the cluster may be one that runs already, with a configuration of its own."""
+def test_run_passes_job_options_to_the_job(script: str, world: World, command: Command) -> None:
+    """FO-14: the cluster may run already, with a configuration of its own."""
     line = ["run", script, "--detached", "-D", "restart-strategy.type=failurerate"]
     assert command([*line, "-D", "client.close-timeout=5s"]) == 0
     (graph,) = world.graphs
@@ -558,7 +566,7 @@ def test_run_gives_options_of_jobs_to_the_job(script: str, world: World, command
         ("client.close-timeout", "'client.close-timeout' is not of the form key=value"),
     ],
 )
-def test_configuration_that_run_does_not_know_is_refused_before_anything_starts(
+def test_run_refuses_an_unknown_configuration_option_before_connecting(
     value: str, text: str, script: str, output: Output
 ) -> None:
     assert execute(["run", script, "-D", value, "--address", "nowhere:1"]) == 2
@@ -591,7 +599,7 @@ def test_list_is_json_when_asked_for(
     }
 
 
-def test_list_tells_how_many_tasks_are_in_which_state(
+def test_list_shows_the_number_of_tasks_in_each_state(
     client: ClusterClient, command: Command, output: Output
 ) -> None:
     client.submit(job_graph("flights"))
@@ -600,12 +608,12 @@ def test_list_tells_how_many_tasks_are_in_which_state(
     assert row[heads.index("TASKS") :] == "2 RUNNING, 1 FINISHED"
 
 
-def test_list_of_no_jobs_says_so(command: Command, output: Output) -> None:
+def test_list_without_jobs_prints_no_jobs(command: Command, output: Output) -> None:
     assert command(["list"]) == 0
     assert output()[0] == "no jobs\n"
 
 
-def test_info_of_a_job_as_text(
+def test_info_prints_the_id_and_status_of_a_job(
     world: World, client: ClusterClient, command: Command, output: Output
 ) -> None:
     job = job_graph("flights")
@@ -627,7 +635,7 @@ def two_jobs(client: ClusterClient) -> None:
 
 @pytest.mark.usefixtures("two_jobs")
 @pytest.mark.parametrize("beginning", ["ab3", "AB34", SECOND.hex()])
-def test_a_job_is_known_by_the_beginning_of_its_id(
+def test_a_unique_beginning_of_an_id_names_a_job(
     world: World, command: Command, output: Output, beginning: str
 ) -> None:
     assert command(["cancel", beginning]) == 0
@@ -636,7 +644,7 @@ def test_a_job_is_known_by_the_beginning_of_its_id(
 
 
 @pytest.mark.usefixtures("two_jobs")
-def test_a_beginning_that_ids_of_several_jobs_have_is_refused(
+def test_cancel_refuses_an_id_beginning_that_several_jobs_share(
     world: World, command: Command, output: Output
 ) -> None:
     assert command(["cancel", "ab"]) == 2
@@ -644,7 +652,7 @@ def test_a_beginning_that_ids_of_several_jobs_have_is_refused(
     assert world.cancelled == []
 
 
-def test_of_many_jobs_that_might_be_meant_some_are_named(
+def test_error_for_an_ambiguous_id_names_ten_jobs_and_counts_the_rest(
     client: ClusterClient, command: Command, output: Output
 ) -> None:
     for number in range(12):
@@ -656,26 +664,32 @@ def test_of_many_jobs_that_might_be_meant_some_are_named(
 
 
 @pytest.mark.usefixtures("two_jobs")
-def test_a_beginning_that_no_id_has_is_exit_code_4(command: Command, output: Output) -> None:
+def test_info_exits_with_4_when_no_job_id_has_the_beginning(
+    command: Command, output: Output
+) -> None:
     assert command(["info", "ab5"]) == 4
     assert "no job's id begins with ab5 (see: flinkray list)" in output()[1]
 
 
-def test_json_shows_what_belongs_to_the_message_only(command: Command, output: Output) -> None:
+def test_json_output_contains_only_the_fields_of_the_message(
+    command: Command, output: Output
+) -> None:
     assert command(["cluster", "status", "--json"]) == 0
     overview = json.loads(output()[0])
     assert set(overview["cluster_total"]) == {"cpu", "memory", "extended"}
 
 
 @pytest.mark.parametrize("name", ["info", "cancel"])
-def test_unknown_job_is_exit_code_4(command: Command, output: Output, name: str) -> None:
+def test_command_for_an_unknown_job_exits_with_4(
+    command: Command, output: Output, name: str
+) -> None:
     assert command([name, UNKNOWN]) == 4
     out, err = output()
     assert out == ""
     assert err == (f"error: job {UNKNOWN}: not known to this cluster (see: flinkray list)\n")
 
 
-def test_cancel_begins_cancelling(
+def test_cancel_requests_cancellation_and_does_not_wait_for_the_end(
     world: World, client: ClusterClient, command: Command, output: Output
 ) -> None:
     job = job_graph()
@@ -695,7 +709,9 @@ def test_cancelling_a_finished_job_is_an_error(
     assert "has finished and cannot be cancelled" in output()[1]
 
 
-def test_cluster_status_says_where_to_look(command: Command, output: Output) -> None:
+def test_cluster_status_shows_dashboard_leaders_and_free_resources(
+    command: Command, output: Output
+) -> None:
     assert command(["cluster", "status"]) == 0
     out, _ = output()
     assert "dashboard   http://127.0.0.1:8265" in out
@@ -705,7 +721,7 @@ def test_cluster_status_says_where_to_look(command: Command, output: Output) -> 
     assert "resources   2 CPU, 1g memory free of 2 CPU, 1g memory" in out
 
 
-def test_data_sets_are_a_table(world: World, command: Command, output: Output) -> None:
+def test_data_sets_list_prints_a_table(world: World, command: Command, output: Output) -> None:
     world.data_sets.append(IntermediateDataSetID(bytes(16)))
     assert command(["data-sets", "list"]) == 0
     header, line = output()[0].splitlines()
@@ -713,7 +729,9 @@ def test_data_sets_are_a_table(world: World, command: Command, output: Output) -
     assert line.split() == ["0" * 32, "2/3"]
 
 
-def test_list_of_no_data_sets_says_so(command: Command, output: Output) -> None:
+def test_data_sets_list_without_data_sets_prints_no_persistent_results(
+    command: Command, output: Output
+) -> None:
     assert command(["data-sets", "list"]) == 0
     assert output()[0] == "no persistent results\n"
 
@@ -733,7 +751,9 @@ def test_a_data_set_is_released_by_its_id(world: World, command: Command, output
         RpcTimeoutError("no answer"),
     ],
 )
-def test_no_cluster_is_exit_code_3(output: Output, error: Exception) -> None:
+def test_command_exits_with_3_when_the_client_cannot_connect(
+    output: Output, error: Exception
+) -> None:
     def connect(address: str, cluster_id: str, configuration: Configuration) -> NoReturn:
         raise error
 
@@ -791,7 +811,7 @@ def test_details_show_executions_waiting_and_failures() -> None:
     assert "flights (1/2) TE-1 on 10.0.0.1" in text
 
 
-def test_a_failure_shows_what_failed_besides_it_each_cause_once() -> None:
+def test_details_show_concurrent_failures_grouped_by_cause() -> None:
     concurrent = tuple(
         ExceptionEntry(11.5, text, task=task)
         for text, task in [
@@ -809,7 +829,7 @@ def test_a_failure_shows_what_failed_besides_it_each_cause_once() -> None:
     ]
 
 
-def test_a_failure_shows_its_traceback_or_how_to_see_it() -> None:
+def test_details_show_a_traceback_with_verbose_and_a_hint_without() -> None:
     short = cli_output.job_details(_DETAILS, now=75.0).splitlines()
     assert short[-1] == "  traceback: with --verbose"
     long = cli_output.job_details(_DETAILS, now=75.0, verbose=True).splitlines()
@@ -820,7 +840,7 @@ def test_a_failure_shows_its_traceback_or_how_to_see_it() -> None:
     assert without.splitlines() == short[:-1]
 
 
-def test_python_tasks_are_not_said_to_be_spark() -> None:
+def test_details_of_python_tasks_do_not_mention_spark() -> None:
     execution = ExecutionInfo(0, 0, ExecutionState.RUNNING, "TaskExecutor-0-0 bundle 0 on 10.0.0.1")
     vertex = VertexInfo(JobVertexID(bytes(16)), "words", 1, (execution,))
     details = replace(_DETAILS, vertices=(vertex,), pending_reason=None)
@@ -831,7 +851,9 @@ def test_python_tasks_are_not_said_to_be_spark() -> None:
 
 
 @pytest.mark.parametrize(("failovers", "text"), [(1, "1 JobMaster lost"), (2, "2 JobMasters lost")])
-def test_a_lost_job_master_is_no_restart(failovers: int, text: str) -> None:
+def test_details_count_lost_job_masters_as_failovers_not_as_restarts(
+    failovers: int, text: str
+) -> None:
     details = replace(_DETAILS, restarts=0, failovers=failovers, pending_reason=None)
     assert f"failovers   {text}" in cli_output.job_details(details, now=75.0).splitlines()
     assert cli_output.progress_text(JobProgress.of(details)) == f"RUNNING | {text}"
@@ -847,8 +869,8 @@ def _checkpoint(
     return CheckpointStatistics(checkpoint_id, status, False, at, duration, 4, 3, **others)
 
 
-def test_details_show_how_checkpoints_go() -> None:
-    """The last of each kind; with --verbose the newest few, one by one."""
+def test_details_show_the_latest_checkpoints_of_each_kind() -> None:
+    """Without --verbose the latest of each kind; with --verbose the newest few, one per line."""
     running = _checkpoint(9, CheckpointStatus.IN_PROGRESS, None)
     path = "/checkpoints/chk-8/_metadata"
     complete = _checkpoint(
@@ -892,7 +914,7 @@ def test_details_show_how_checkpoints_go() -> None:
     ) in cli_output.job_details(ended, now=95.0).splitlines()
 
 
-def test_job_without_checkpoints_shows_none() -> None:
+def test_details_of_a_job_without_checkpoints_do_not_mention_checkpoints() -> None:
     assert "checkpoints" not in cli_output.job_details(_DETAILS, now=75.0)
     assert "checkpoints" not in cli_output.progress_text(JobProgress.of(_DETAILS))
 
@@ -926,7 +948,7 @@ _WORDS = VertexInfo(
 )  # fmt: skip
 
 
-def test_details_show_flow_of_each_vertex_and_number_of_counted_tasks() -> None:
+def test_details_show_records_bytes_and_busy_time_of_each_vertex() -> None:
     text = cli_output.job_details(replace(_DETAILS, vertices=(_NUMBERS, _WORDS)), now=75.0)
     flow = text.partition("VERTEX")[1:]
     assert [line.split("  ") for line in map(_narrow, "".join(flow).splitlines()[:3])] == [
@@ -938,7 +960,7 @@ def test_details_show_flow_of_each_vertex_and_number_of_counted_tasks() -> None:
     assert text.count("RECORDS IN") == 1
 
 
-def test_details_show_what_went_through_each_subtask_with_verbose() -> None:
+def test_details_with_verbose_show_records_and_bytes_of_each_subtask() -> None:
     details = replace(_DETAILS, vertices=(_NUMBERS, _WORDS))
     text = cli_output.job_details(details, now=75.0, verbose=True)
     subtasks = text.partition("vertex words")[2].splitlines()[1:4]
@@ -966,7 +988,7 @@ def test_json_of_details_has_ids_as_hex_and_states_by_name() -> None:
     ("seconds", "text"),
     [(-0.1, "0.0 s"), (2.54, "2.5 s"), (60, "1 min 0 s"), (3725, "1 h 2 min")],
 )
-def test_durations_are_short(seconds: float, text: str) -> None:
+def test_format_seconds_prints_short_durations(seconds: float, text: str) -> None:
     assert cli_output.format_seconds(seconds) == text
 
 

@@ -25,8 +25,8 @@ def _of(found: list[Check], subject: str) -> Check:
     return check
 
 
-def test_without_ray_the_machine_alone_is_looked_at_and_the_exit_code_is_1() -> None:
-    """In a process of its own: this one may be connected to a Ray."""
+def test_doctor_without_ray_checks_only_this_machine_and_exits_with_1() -> None:
+    """Runs in a process of its own, because this process may be connected to a Ray."""
     line = [sys.executable, "-m", "flinkray", "doctor", "--json", "--address", "127.0.0.1:1"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1, done.stderr
@@ -37,13 +37,14 @@ def test_without_ray_the_machine_alone_is_looked_at_and_the_exit_code_is_1() -> 
     assert "ray start --head" in found["ray"]["way_out"]
 
 
-def test_a_storage_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+def test_doctor_writes_to_the_storage_and_leaves_no_file(tmp_path: Path) -> None:
     assert try_storage(str(tmp_path), "trial") is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_storage_that_each_machine_has_for_itself_is_found(tmp_path: Path) -> None:
-    """Each can write and read there, and still no node finds what another one has stored."""
+def test_doctor_finds_storage_that_the_machines_do_not_share(tmp_path: Path) -> None:
+    """Every machine can write and read its own storage, but no node sees the files of another
+    node."""
     here, elsewhere = str(tmp_path / "here"), str(tmp_path / "elsewhere")
     with marked(here, "mark") as is_marked:
         assert is_marked
@@ -57,20 +58,20 @@ def test_a_storage_that_each_machine_has_for_itself_is_found(tmp_path: Path) -> 
     assert "it is another storage than here" in check.text
 
 
-def test_where_nothing_can_be_written_no_mark_is_looked_for(tmp_path: Path) -> None:
+def test_doctor_looks_for_no_mark_in_unwritable_storage(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with marked(str(tmp_path / "file"), "mark") as is_marked:
         assert not is_marked
 
 
-def test_a_storage_that_takes_no_files_says_why(tmp_path: Path) -> None:
+def test_doctor_reports_the_error_of_unwritable_storage(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     error = try_storage(str(tmp_path / "file"), "trial")
     assert error is not None
     assert error.startswith("FileExistsError: ")
 
 
-def test_a_node_that_cannot_import_flinkray_is_told_how_to_get_it() -> None:
+def test_doctor_shows_the_pip_command_for_a_node_that_cannot_import_flinkray() -> None:
     said = _said(import_error="No module named 'flinkray'", executable="/usr/bin/python3")
     (check,) = checks_of_node("10.0.0.1", said, None)
     assert check.state is Verdict.BAD
@@ -79,7 +80,7 @@ def test_a_node_that_cannot_import_flinkray_is_told_how_to_get_it() -> None:
     assert f"/usr/bin/python3 -m pip install flinkray=={flinkray.__version__}" in check.way_out
 
 
-def test_a_node_that_has_all_is_good() -> None:
+def test_doctor_finds_no_fault_with_a_complete_node() -> None:
     said = _said(shm_total=2**32, shm_free=2**31, java_error=None)
     found = list(checks_of_node("10.0.0.1", {**said, "storage_error": None}, "/data"))
     assert {check.state for check in found} == {Verdict.GOOD}
@@ -94,7 +95,7 @@ def test_little_shared_memory_is_a_warning(total: int, free: int) -> None:
     assert "--shm-size" in check.way_out
 
 
-def test_other_versions_and_a_storage_that_fails_on_a_node_are_found() -> None:
+def test_doctor_finds_another_python_version_and_a_failing_storage_of_a_node() -> None:
     found = list(checks_of_node("a", _said(python="3.9.1", storage_error="OSError: no"), "/data"))
     assert _of(found, "node").state is Verdict.WARNING
     assert _of(found, "storage").state is Verdict.BAD
@@ -110,7 +111,7 @@ def test_other_versions_and_a_storage_that_fails_on_a_node_are_found() -> None:
         (4.0, Verdict.BAD, "a is 6.0 s behind this machine"),
     ],
 )
-def test_a_clock_is_wrong_by_what_the_time_of_the_question_does_not_explain(
+def test_node_clock_is_bad_only_if_the_request_time_cannot_explain_the_difference(
     there: float, state: Verdict, text: str
 ) -> None:
     check = check_of_clock("a", 10.0, there, 12.0)

@@ -30,11 +30,11 @@ class States:
         return [immutable_state("map", CONTENTS, None) for _ in keys]
 
 
-def test_what_json_cannot_say_is_shown_as_python_writes_it(
+def test_query_json_shows_values_that_json_lacks_as_python_text(
     client: ClusterClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A map whose keys are no texts was a traceback, and NaN is none of JSON.  Nor is it, or what
-    begins with a minus, refused as a key."""
+    """Keys of a map that are not text, and NaN, are written as Python writes them. NaN, Infinity
+    and values that begin with a minus are accepted as keys."""
     monkeypatch.setenv("RAY_ADDRESS", "scripted:6379")
     monkeypatch.setattr(cli_query, "QueryableStateClient", States)
     job = client.submit(job_graph())

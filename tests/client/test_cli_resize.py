@@ -53,7 +53,7 @@ def run(client: ClusterClient, *line: str) -> int:
     ],
     ids=["all", "exactly", "one and the others"],
 )
-def test_bounds_of_vertices_are_asked_for(
+def test_resize_sends_the_wanted_bounds_of_the_vertices(
     wanted: list[str],
     bounds: tuple[ParallelismBounds, ...],
     others: ParallelismRange | None,
@@ -82,12 +82,14 @@ def test_bounds_of_vertices_are_asked_for(
         (["a=2", "a=3"], "'a' is named twice"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(wanted: list[str], text: str, capsys: Output) -> None:
+def test_resize_refuses_malformed_bounds_with_exit_code_2(
+    wanted: list[str], text: str, capsys: Output
+) -> None:
     assert execute(["resize", UNKNOWN, *wanted]) == 2
     assert text in capsys.readouterr().err
 
 
-def test_a_vertex_that_is_not_there_is_refused_and_named_with_those_that_are(
+def test_resize_refuses_an_unknown_vertex_and_lists_the_vertices_of_the_job(
     world: World, client: ClusterClient, job_id: JobID, capsys: Output
 ) -> None:
     assert run(client, str(job_id), "c=2") == 2
@@ -95,6 +97,6 @@ def test_a_vertex_that_is_not_there_is_refused_and_named_with_those_that_are(
     assert world.resized == []
 
 
-def test_an_unknown_job_is_exit_code_4(client: ClusterClient, capsys: Output) -> None:
+def test_resize_of_an_unknown_job_exits_with_4(client: ClusterClient, capsys: Output) -> None:
     assert run(client, UNKNOWN, "2") == 4
     assert f"job {UNKNOWN}: not known to this cluster" in capsys.readouterr().err

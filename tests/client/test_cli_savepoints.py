@@ -57,7 +57,7 @@ def run(client: ClusterClient, *line: str) -> int:
         (["run", "--from-savepoint", "/savepoints/a", "json:loads"], "only programs (--python)"),
     ],
 )
-def test_bad_input_is_one_clear_message_and_exit_code_2(
+def test_invalid_arguments_print_an_error_without_traceback_and_exit_with_2(
     arguments: list[str], text: str, capsys: Output
 ) -> None:
     assert execute(arguments) == 2
@@ -71,7 +71,7 @@ def test_bad_input_is_one_clear_message_and_exit_code_2(
     "arguments",
     [["savepoint", UNKNOWN, "s3://["], ["stop", UNKNOWN, "--savepoint-path", "s3://["]],
 )
-def test_a_directory_that_is_no_location_is_exit_code_2(
+def test_malformed_savepoint_directory_exits_with_2(
     arguments: list[str], client: ClusterClient, capsys: Output
 ) -> None:
     assert run(client, *arguments) == 2
@@ -79,14 +79,16 @@ def test_a_directory_that_is_no_location_is_exit_code_2(
 
 
 @pytest.mark.parametrize("name", [["savepoint"], ["stop"], ["checkpoint", "trigger"]], ids=" ".join)
-def test_unknown_job_is_exit_code_4(name: list[str], client: ClusterClient, capsys: Output) -> None:
+def test_command_for_an_unknown_job_exits_with_4(
+    name: list[str], client: ClusterClient, capsys: Output
+) -> None:
     assert run(client, *name, UNKNOWN) == 4
     out, err = capsys.readouterr()
     assert out == ""
     assert err == f"error: job {UNKNOWN}: not known to this cluster (see: flinkray list)\n"
 
 
-def test_a_savepoint_is_printed_alone_and_operators_without_uid_are_told_of(
+def test_savepoint_prints_only_the_path_and_warns_of_operators_without_uid(
     world: World,
     client: ClusterClient,
     job_id: JobID,
@@ -114,7 +116,7 @@ def test_a_savepoint_is_printed_alone_and_operators_without_uid_are_told_of(
     ],
     ids=["stop", "drain"],
 )
-def test_a_job_is_stopped_as_it_is_told(
+def test_stop_takes_a_savepoint_and_drains_the_job_only_with_option_drain(
     more: list[str],
     kind: SnapshotType,
     how: str,
@@ -133,7 +135,7 @@ def test_a_job_is_stopped_as_it_is_told(
     assert [request.kind for request in world.snapshots] == [kind]
 
 
-def test_a_checkpoint_is_triggered_and_nothing_is_said_of_uids(
+def test_checkpoint_trigger_takes_a_checkpoint_and_does_not_warn_of_uids(
     world: World,
     client: ClusterClient,
     job_id: JobID,
@@ -155,7 +157,7 @@ def test_a_checkpoint_is_triggered_and_nothing_is_said_of_uids(
     ],
     ids=["savepoint", "checkpoint", "stop"],
 )
-def test_one_that_is_not_taken_is_exit_code_1_and_the_reason(
+def test_failed_savepoint_or_checkpoint_exits_with_1_and_shows_the_reason(
     line: list[str],
     texts: list[str],
     world: World,
@@ -183,7 +185,7 @@ def test_one_that_is_not_taken_is_exit_code_1_and_the_reason(
 
 
 @pytest.mark.parametrize("command", ["savepoint", "stop"])
-def test_a_request_whose_dispatcher_dies_is_asked_again_as_the_same(
+def test_savepoint_request_is_repeated_unchanged_when_the_dispatcher_dies(
     command: str, world: World, client: ClusterClient, job_id: JobID, capsys: Output
 ) -> None:
     async def die_once(number: int) -> None:
@@ -197,14 +199,16 @@ def test_a_request_whose_dispatcher_dies_is_asked_again_as_the_same(
     assert capsys.readouterr().out.count("savepoint-1") == 1
 
 
-def test_a_savepoint_is_deleted(world: World, client: ClusterClient, capsys: Output) -> None:
+def test_savepoint_dispose_deletes_the_savepoint(
+    world: World, client: ClusterClient, capsys: Output
+) -> None:
     world.savepoints += ["/savepoints/a", "/savepoints/b"]
     assert run(client, "savepoint", "--dispose", "/savepoints/a") == 0
     assert world.savepoints == ["/savepoints/b"]
     assert capsys.readouterr() == ("savepoint /savepoints/a is deleted\n", "")
 
 
-def test_a_savepoint_that_is_not_there_is_not_deleted(
+def test_savepoint_dispose_of_a_missing_savepoint_fails_and_deletes_nothing(
     world: World, client: ClusterClient, capsys: Output
 ) -> None:
     world.savepoints.append("/savepoints/a")
@@ -216,7 +220,7 @@ def test_a_savepoint_that_is_not_there_is_not_deleted(
     assert world.savepoints == ["/savepoints/a"]
 
 
-def test_a_savepoint_is_deleted_though_the_answer_is_lost(
+def test_savepoint_dispose_succeeds_although_the_answer_is_lost(
     world: World, client: ClusterClient, capsys: Output
 ) -> None:
     world.savepoints.append("/savepoints/a")

@@ -24,7 +24,7 @@ def _look(at: float, metrics: IOMetrics | None) -> Look:
     return Look(at, (job,))
 
 
-def test_rates_are_what_came_between_two_looks() -> None:
+def test_top_computes_rates_from_the_difference_of_two_samples() -> None:
     before = _look(5.0, IOMetrics(100, 40, 0, 0, 1000, 2000, 3000))
     (one,) = rates(before, _look(7.0, IOMetrics(300, 50, 0, 0, 1500, 2250, 3250)))
     assert (one.records_in, one.records_out) == (100.0, 5.0)
@@ -33,12 +33,14 @@ def test_rates_are_what_came_between_two_looks() -> None:
 
 
 @pytest.mark.parametrize("before", [None, _look(5.0, None), _look(5.0, IOMetrics(*[900] * 7))])
-def test_a_first_look_and_tasks_that_began_anew_have_no_rates(before: Look | None) -> None:
+def test_top_shows_no_rates_in_the_first_sample_and_after_a_task_restart(
+    before: Look | None,
+) -> None:
     (one,) = rates(before, _look(7.0, IOMetrics(300, 50, 0, 0, 100, 100, 100)))
     assert one.records_in is one.records_out is one.busy is one.back_pressured is None
 
 
-def test_a_line_for_each_vertex_fits_the_terminal() -> None:
+def test_top_cuts_a_long_vertex_name_to_the_terminal_width() -> None:
     before, now = IOMetrics(0, None, 0, None, 0, 0, 0), IOMetrics(5000, None, 0, None, 10, 0, 30)
     (one,) = rates(_look(0.0, before), _look(2.0, now))
     heads, row = as_table([replace(one, vertex="long name " * 20)], 80).splitlines()
@@ -48,7 +50,7 @@ def test_a_line_for_each_vertex_fits_the_terminal() -> None:
     assert heads.split() == ["JOB", "VERTEX", "RUNNING", "IN/S", "OUT/S", "BUSY", "BACK-PRESSURED"]
 
 
-def test_a_vertex_says_how_many_of_its_sources_are_held() -> None:
+def test_top_shows_the_number_of_held_sources_of_a_vertex() -> None:
     before = IOMetrics(0, None, 0, None, 0, 0, 0)
     now = IOMetrics(5000, None, 0, None, 10, 0, 30, held=2)
     (one,) = rates(_look(0.0, before), _look(2.0, now))
@@ -56,7 +58,7 @@ def test_a_vertex_says_how_many_of_its_sources_are_held() -> None:
     assert as_table([one], 120).splitlines()[1].endswith("0%, 2 held")
 
 
-def test_looks_follow_each_other_as_lines_of_json(
+def test_top_with_json_prints_a_line_for_each_sample(
     world: World,
     client: ClusterClient,
     monkeypatch: pytest.MonkeyPatch,
@@ -73,7 +75,7 @@ def test_looks_follow_each_other_as_lines_of_json(
     assert [[one["vertex"] for one in look] for look in looks] == [["sums"], ["sums"]]
 
 
-def test_of_one_job_it_is_over_when_the_job_is(
+def test_top_of_a_job_ends_when_the_job_has_ended(
     world: World,
     client: ClusterClient,
     monkeypatch: pytest.MonkeyPatch,
@@ -88,7 +90,7 @@ def test_of_one_job_it_is_over_when_the_job_is(
     assert f"job {job.job_id} has ended: FINISHED" in capsys.readouterr().err
 
 
-def test_where_no_job_runs_it_says_so(
+def test_top_says_when_no_job_is_running(
     client: ClusterClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "scripted:6379")

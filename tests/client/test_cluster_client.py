@@ -77,19 +77,19 @@ def test_result_of_a_job_that_did_not_finish_raises_with_its_id_and_cause(
     assert handle.wait() is status
 
 
-def test_unknown_job_is_said_to_be_unknown(client: ClusterClient) -> None:
+def test_requests_for_an_unknown_job_raise_job_not_found_error(client: ClusterClient) -> None:
     handle = client.job(JobID.generate())
     for ask in (handle.status, handle.details, handle.result, handle.cancel, handle.exceptions):
         with pytest.raises(JobNotFoundError, match=handle.job_id.hex()):
             ask()
 
 
-def test_malformed_job_id_is_refused_before_anybody_is_asked(client: ClusterClient) -> None:
+def test_malformed_job_id_raises_value_error_without_a_request(client: ClusterClient) -> None:
     with pytest.raises(ValueError, match="not a JobID: 'nonsense'"):
         client.job("nonsense")
 
 
-def test_cancelling_reaches_the_job_and_what_it_answers_reaches_the_caller(
+def test_cancel_reaches_the_job_and_raises_if_the_job_has_finished(
     world: World, client: ClusterClient
 ) -> None:
     handle = client.submit(job_graph())
@@ -101,7 +101,9 @@ def test_cancelling_reaches_the_job_and_what_it_answers_reaches_the_caller(
         handle.cancel()
 
 
-def test_vertices_are_resized_by_their_names(world: World, client: ClusterClient) -> None:
+def test_resize_finds_vertices_by_name_and_refuses_unknown_or_ambiguous_names(
+    world: World, client: ClusterClient
+) -> None:
     """DI-20, as the client sees it."""
     handle = client.submit(job_graph())
     vertices = tuple(
@@ -123,7 +125,9 @@ def test_vertices_are_resized_by_their_names(world: World, client: ClusterClient
             handle.resize({name: (1, 4)})
 
 
-def test_second_submission_of_an_id_is_a_duplicate(client: ClusterClient) -> None:
+def test_second_submission_of_a_job_id_raises_duplicate_job_submission_error(
+    client: ClusterClient,
+) -> None:
     """SPEC DI-02, as the client sees it."""
     job = job_graph()
     client.submit(job)
@@ -131,7 +135,7 @@ def test_second_submission_of_an_id_is_a_duplicate(client: ClusterClient) -> Non
         client.submit(job)
 
 
-def test_submission_whose_answer_was_lost_is_made_again_and_counts_once(
+def test_submission_with_a_lost_answer_is_repeated_and_starts_one_job(
     world: World, client: ClusterClient
 ) -> None:
     async def die_before_the_answer() -> None:
@@ -144,7 +148,9 @@ def test_submission_whose_answer_was_lost_is_made_again_and_counts_once(
     assert [job.job_id for job in client.list_jobs()] == [handle.job_id]
 
 
-def test_waiting_for_a_result_survives_the_dispatcher(world: World, client: ClusterClient) -> None:
+def test_waiting_for_a_result_continues_when_the_dispatcher_dies(
+    world: World, client: ClusterClient
+) -> None:
     deaths = iter(range(3))
 
     async def die_three_times() -> None:
@@ -172,9 +178,9 @@ class ToldRetriever(LeaderRetrievalService):
         self.listener = None
 
 
-def test_questions_wait_for_the_leader_session_that_the_dispatcher_has() -> None:
-    """A client that follows a leader of the past is refused, and asks again when it hears of the
-    present one."""
+def test_request_refused_under_a_past_leader_session_is_repeated_under_the_present() -> None:
+    """A client that follows a past leader is refused. The client repeats the request when it learns
+    of the present leader."""
     retriever = ToldRetriever()
     with scripted_cluster(retriever) as (world, client):
 
@@ -193,8 +199,8 @@ def test_questions_wait_for_the_leader_session_that_the_dispatcher_has() -> None
         assert answer.result(300) == ()
 
 
-def test_a_question_is_asked_as_soon_as_somebody_leads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """HA-27: and not when the next attempt is due."""
+def test_request_is_sent_as_soon_as_a_dispatcher_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HA-27: the request does not wait until the next attempt is due."""
     monkeypatch.setattr(dispatcher_connection, "_FIRST_DELAY", 1000.0)
     retriever = ToldRetriever()
     with scripted_cluster(retriever) as (world, client):
@@ -210,7 +216,7 @@ def test_a_question_is_asked_as_soon_as_somebody_leads(monkeypatch: pytest.Monke
         assert answer.result(300) == ()
 
 
-def test_who_finds_no_dispatcher_because_what_says_who_leads_is_away_is_told_so() -> None:
+def test_error_of_a_request_without_a_dispatcher_names_the_zookeeper_outage() -> None:
     class LostRetriever(ToldRetriever):
         outage = "ZooKeeper has not answered since noon"
 
@@ -220,13 +226,13 @@ def test_who_finds_no_dispatcher_because_what_says_who_leads_is_away_is_told_so(
                 client._ask("list the jobs", lambda gateway: gateway.list_jobs(), timeout)
 
 
-def test_that_nobody_leads_is_told() -> None:
+def test_error_of_a_request_says_that_no_dispatcher_leads() -> None:
     refused = pytest.raises(RpcConnectionError, match=r"cluster 'test' .*no Dispatcher leads")
     with scripted_cluster(ToldRetriever(), unreachable_limit=0.1) as (_, client), refused:
         client.list_jobs()
 
 
-def test_dispatcher_that_is_gone_for_good_is_given_up_with_the_way_out() -> None:
+def test_request_fails_with_advice_when_the_dispatcher_stays_away() -> None:
     with scripted_cluster(unreachable_limit=0.3) as (world, client):
         handle = client.submit(job_graph())
 
@@ -238,10 +244,10 @@ def test_dispatcher_that_is_gone_for_good_is_given_up_with_the_way_out() -> None
             handle.result()
 
 
-def test_who_finds_no_dispatcher_because_rays_head_is_away_is_told_so(
+def test_error_of_a_request_without_a_dispatcher_names_the_outage_of_rays_head(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What finds processes waits for the head without end; clients do not."""
+    """The search for processes waits for Ray's head without limit, but a client must not wait."""
     monkeypatch.setattr(dispatcher_connection, "_LONGEST_SEARCH", 0.05)
     outage = "Ray's head has not answered since noon"
     monkeypatch.setattr(LocalRpcService, "outage", outage)
@@ -282,7 +288,7 @@ def test_ctrl_c_ends_the_waiting_at_once_and_not_the_job(
     assert world.cancelled == []
 
 
-def test_progress_is_told_in_the_waiting_thread_until_the_end(
+def test_progress_callback_is_called_in_the_waiting_thread_until_the_job_ends(
     world: World, client: ClusterClient
 ) -> None:
     handle = client.submit(job_graph())
@@ -305,7 +311,9 @@ def test_an_error_in_the_progress_callback_ends_the_waiting(client: ClusterClien
         client.submit(job_graph()).wait(on_progress=on_progress, interval=0.01)
 
 
-async def test_handles_are_awaited_on_any_loop(cluster: tuple[World, ClusterClient]) -> None:
+async def test_job_handle_can_be_awaited_and_a_cancelled_wait_leaves_the_job(
+    cluster: tuple[World, ClusterClient],
+) -> None:
     world, client = cluster
     handle = await client.submit_async(job_graph())
     other = await client.submit_async(job_graph())
@@ -334,7 +342,7 @@ async def test_async_with_closes_the_client() -> None:
             client.list_jobs()
 
 
-def test_client_that_is_closed_waits_for_the_jobs_that_it_has_begun_to_end(
+def test_closing_client_waits_for_the_end_of_jobs_that_it_has_cancelled(
     world: World, client: ClusterClient
 ) -> None:
     handle = client.submit(client.ending_with_it(job_graph(), "of a reason"))
@@ -349,7 +357,7 @@ def test_client_that_is_closed_waits_for_the_jobs_that_it_has_begun_to_end(
     assert world.jobs[handle.job_id].status is JobStatus.CANCELED
 
 
-def test_closed_client_says_so_and_closing_again_is_fine() -> None:
+def test_closed_client_raises_client_closed_error_and_can_be_closed_again() -> None:
     with scripted_cluster() as (_, client):
         handle = client.submit(job_graph())
         client.close()
@@ -370,7 +378,7 @@ def test_blocking_call_on_the_clients_own_loop_is_refused(
     world.loop.run(call())
 
 
-def test_threads_share_a_client(client: ClusterClient) -> None:
+def test_several_threads_can_submit_jobs_through_one_client(client: ClusterClient) -> None:
     handles = []
     threads = [
         threading.Thread(target=lambda: handles.append(client.submit(job_graph())))

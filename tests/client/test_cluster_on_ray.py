@@ -89,7 +89,7 @@ def test_connecting_where_no_cluster_runs_says_how_to_start_one() -> None:
 
 
 @pytest.mark.smoke
-def test_cluster_is_started_once_looked_at_and_ended_without_a_trace(
+def test_cluster_up_starts_masters_once_and_cluster_down_leaves_no_actor(
     output: Output, tmp_path: object
 ) -> None:
     named = ["--cluster-id", "up-and-down"]
@@ -123,10 +123,10 @@ def test_cluster_is_started_once_looked_at_and_ended_without_a_trace(
         assert actors_of("flinkray-up-and-down") == set()
 
 
-def test_what_is_missing_of_a_cluster_is_configured_as_what_runs(
+def test_cluster_up_restarts_a_missing_master_with_the_running_configuration(
     output: Output, tmp_path: Path
 ) -> None:
-    """Of one that was ended halfway up: the two masters would differ about their cluster."""
+    """The masters of a cluster that was half ended must not differ in their configuration."""
     named, space = ["--cluster-id", "halfway"], "flinkray-halfway"
     first, second = ([f"-Dstorage.dir={tmp_path / name}"] for name in ("first", "second"))
     assert execute(["cluster", "up", *named, *first]) == 0
@@ -144,9 +144,9 @@ def test_what_is_missing_of_a_cluster_is_configured_as_what_runs(
     assert execute(["cluster", "down", *named]) == 0
 
 
-def test_cluster_started_by_a_client_ends_with_it_and_ray_goes_on() -> None:
-    """DI-19: one that is there for a single job is its client's, which has fetched the result by
-    then; a detached one is refused (tests/client/test_cli.py)."""
+def test_cluster_started_by_a_client_ends_with_the_client_but_ray_keeps_running() -> None:
+    """DI-19: a client that starts a cluster for a single job has fetched the result before it ends.
+    A detached job is refused there (tests/client/test_cli.py)."""
     with flinkray.connect(cluster_id="embedded") as client:
         assert client.list_jobs() == ()
         assert masters_of("flinkray-embedded") == {"Dispatcher", "ResourceManager"}
@@ -172,7 +172,7 @@ def start_straggler(name: str, namespace: str) -> Any:
     return straggler.options(**options).remote()
 
 
-def test_ending_a_cluster_takes_what_was_left_of_it_and_nothing_else(output: Output) -> None:
+def test_cluster_down_removes_leftovers_of_that_cluster_only(output: Output) -> None:
     ours, theirs = "flinkray-left", "flinkray-left-2"
     job = "0123456789abcdef" * 2
     names = [f"{ours}-{job}-0", f"{ours}-shared-1", f"{theirs}-shared-0", "flinkray-left-over"]
@@ -202,20 +202,22 @@ def test_ending_a_cluster_takes_what_was_left_of_it_and_nothing_else(output: Out
             remove_placement_group(group)
 
 
-def test_head_node_is_one_of_rays_nodes() -> None:
+def test_head_node_id_is_the_id_of_a_ray_node() -> None:
     nodes: list[dict[str, Any]] = ray.nodes()
     assert ray_runtime.head_node_id() in {node["NodeID"] for node in nodes}
 
 
-def test_a_storage_that_no_process_knows_is_refused_by_its_option(output: Output) -> None:
+def test_cluster_up_refuses_an_unknown_storage_scheme_and_names_the_option(output: Output) -> None:
     named = ["--cluster-id", "no-storage"]
     assert execute(["cluster", "up", *named, "-D", "storage.dir=s3x://bucket"]) == 2
     assert "error: storage.dir is of no use: Unrecognized filesystem type" in output()[1]
     assert actors_of("flinkray-no-storage") == set()
 
 
-def test_of_two_that_start_a_cluster_at_once_the_other_is_told(tmp_path: Path) -> None:
-    """Its masters would differ, or neither would be as the record says by which they are found."""
+def test_loser_of_two_simultaneous_cluster_ups_learns_which_options_do_not_apply(
+    tmp_path: Path,
+) -> None:
+    """Otherwise the two masters could differ in their configuration, or from the recorded one."""
     named = ["--cluster-id", "twice"]
     folders = [tmp_path / name for name in ("one", "other")]
     address = ray.get_runtime_context().gcs_address

@@ -25,7 +25,7 @@ def traceback_of(script: object) -> str:
     )
 
 
-def test_frames_get_the_code_that_is_here_and_others_stay_as_they_are(tmp_path: Path) -> None:
+def test_traceback_frames_of_local_files_get_their_source_lines(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     shown = with_code_lines(traceback_of(script))
@@ -40,7 +40,7 @@ def test_frames_get_the_code_that_is_here_and_others_stay_as_they_are(tmp_path: 
     assert with_code_lines("no traceback") == "no traceback"
 
 
-def test_the_error_of_a_job_has_the_code_in_its_text_and_its_traceback(tmp_path: Path) -> None:
+def test_job_error_shows_source_lines_in_its_text_and_its_traceback(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     text = traceback_of(script)

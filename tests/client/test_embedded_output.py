@@ -23,7 +23,7 @@ def process(logs: Path, name: str, text: str, job_id: JobID = JOB) -> Path:
     return file
 
 
-def test_whole_lines_are_shown_once_and_without_those_of_ray(tmp_path: Path) -> None:
+def test_job_output_is_shown_once_in_whole_lines_without_lines_of_ray(tmp_path: Path) -> None:
     shown: list[str] = []
     output = EmbeddedOutput(str(tmp_path), shown.append)
     file = process(tmp_path, "TaskProcess-1", f"{RAYS}one\ntw")
@@ -41,7 +41,7 @@ def test_whole_lines_are_shown_once_and_without_those_of_ray(tmp_path: Path) -> 
     assert shown == ["one\n", "two\n", "three"]
 
 
-def test_room_is_made_before_something_is_shown_and_only_then(tmp_path: Path) -> None:
+def test_progress_line_is_cleared_only_before_job_output_is_shown(tmp_path: Path) -> None:
     happened: list[str] = []
     output = EmbeddedOutput(str(tmp_path), happened.append)
     output.clear_before(lambda: happened.append("clear"))
@@ -53,7 +53,7 @@ def test_room_is_made_before_something_is_shown_and_only_then(tmp_path: Path) ->
     assert happened == ["clear", "two\n"]
 
 
-def test_a_pipe_that_is_closed_is_told_once_and_fails_nothing(
+def test_closed_output_pipe_causes_one_warning_and_no_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(text: str) -> None:
@@ -69,7 +69,7 @@ def test_a_pipe_that_is_closed_is_told_once_and_fails_nothing(
     ]
 
 
-def test_the_files_of_a_job_are_known_by_its_id(tmp_path: Path) -> None:
+def test_output_files_of_a_job_are_found_by_the_job_id(tmp_path: Path) -> None:
     process(tmp_path, "TaskProcess-1", "one\n")
     process(tmp_path, "TaskProcess-2", "another's\n", JobID(b"b job of a test."))
     (tmp_path / f"flinkray-{JOB}-gone.out").symlink_to("worker-that-is-gone.out")
@@ -92,7 +92,7 @@ def test_the_files_of_a_job_are_known_by_its_id(tmp_path: Path) -> None:
         (9, 4, b"our\n"),
     ],
 )
-def test_the_end_of_a_file_is_in_whole_lines(
+def test_last_lines_of_an_output_file_respect_the_limits_of_lines_and_bytes(
     tmp_path: Path, lines: int, most_bytes: int, text: bytes
 ) -> None:
     file = tmp_path / "worker.out"
@@ -100,17 +100,17 @@ def test_the_end_of_a_file_is_in_whole_lines(
     assert last_lines(file, lines, most_bytes) == text
 
 
-def test_a_line_that_was_written_over_counts_once(tmp_path: Path) -> None:
-    """A progress bar left no room for others."""
+def test_overwritten_progress_bar_counts_as_one_line(tmp_path: Path) -> None:
+    """A progress bar must not push other lines out of the last lines of a file."""
     file = tmp_path / "worker.err"
     file.write_bytes(b"one\n 10 %\r 20 %\r 30 %\ntwo\n")
     assert last_lines(file, 2) == b" 10 %\r 20 %\r 30 %\ntwo\n"
 
 
-def test_a_process_that_follows_one_of_the_same_name_is_shown_from_its_beginning(
+def test_output_of_a_process_that_replaces_another_is_shown_from_its_beginning(
     tmp_path: Path,
 ) -> None:
-    """It was, from where the other one had come to; and that one's last lines were not."""
+    """The last lines of the replaced process, which has the same name, are shown before."""
     shown: list[str] = []
     output = EmbeddedOutput(str(tmp_path), shown.append)
     first = process(tmp_path, "coordinator", "a long line of the first\n")

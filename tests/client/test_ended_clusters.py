@@ -20,13 +20,17 @@ def services() -> Iterator[EmbeddedHaServices]:
         yield EmbeddedHaServices(MemoryDirectory(), executor)
 
 
-async def test_nothing_where_all_jobs_have_ended(services: EmbeddedHaServices) -> None:
+async def test_elections_of_a_cluster_are_forgotten_when_all_jobs_have_ended(
+    services: EmbeddedHaServices,
+) -> None:
     assert await _forget_elections(services) is None
     with pytest.raises(LeaderElectionError, match="are closed"):
         services.get_job_graph_store(StoredJob)
 
 
-async def test_everything_where_a_job_has_not(services: EmbeddedHaServices) -> None:
+async def test_elections_of_a_cluster_are_kept_while_a_job_has_not_ended(
+    services: EmbeddedHaServices,
+) -> None:
     graph = python_job(lambda context: None)
     store = services.get_job_graph_store(StoredJob)
     await store.put_job_graph(StoredJob(graph, 0.0))
@@ -34,7 +38,7 @@ async def test_everything_where_a_job_has_not(services: EmbeddedHaServices) -> N
     assert await store.get_job_ids() == (graph.job_id,)
 
 
-def test_a_client_finds_leaders_of_a_cluster_with_options_that_it_does_not_know() -> None:
+def test_cluster_record_keeps_unknown_options_but_elections_ignore_them() -> None:
     values = {
         "cluster.id": "c",
         "high-availability.type": "zookeeper",

@@ -42,7 +42,7 @@ def test_job_has_one_spark_vertex_with_a_slot_profile_and_the_function() -> None
     assert job.has_coordinated_vertices
 
 
-def test_name_and_id_are_taken_where_given_and_ids_are_new_otherwise() -> None:
+def test_spark_job_has_the_given_name_and_id_or_a_new_id() -> None:
     job_id = JobID(b"a job of a test.")
     job = flinkray.spark_job(pipeline, name="flights of 2013", job_id=job_id)
     assert (job.job_id, job.name) == (job_id, "flights of 2013")
@@ -69,19 +69,19 @@ def test_name_and_id_are_taken_where_given_and_ids_are_new_otherwise() -> None:
         ),
     ],
 )
-def test_bad_arguments_are_refused_by_name(
+def test_spark_job_refuses_invalid_arguments_with_an_error_that_names_them(
     arguments: dict[str, Any], error_type: type[FlinkRayError], text: str
 ) -> None:
     with pytest.raises(error_type, match=text):
         flinkray.spark_job(pipeline, **arguments)
 
 
-def test_what_is_no_function_is_refused() -> None:
+def test_spark_job_refuses_a_pipeline_that_is_no_function() -> None:
     with pytest.raises(UserCodeError, match="'SELECT 1'"):
         flinkray.spark_job("SELECT 1")  # type: ignore[arg-type]
 
 
-def test_public_names_are_all_there_and_listed() -> None:
+def test_public_names_of_flinkray_exist_and_are_listed_by_dir() -> None:
     for name in flinkray.__all__:
         assert getattr(flinkray, name) is not None
         assert name in dir(flinkray)

@@ -46,13 +46,13 @@ def test_rows_are_read_from_a_path_and_from_a_uri(directory: Path, as_uri: bool)
     assert result.to_pandas()["carrier"].tolist() == ["AA", "UA", "B6"]
 
 
-def test_batches_hold_at_most_the_wanted_rows(directory: Path) -> None:
+def test_result_batches_have_at_most_the_requested_number_of_rows(directory: Path) -> None:
     batches = list(result_at(str(directory)).to_batches(batch_size=1))
     assert [batch.num_rows for batch in batches] == [1, 1, 1]
     assert pa.Table.from_batches(batches) == TABLE
 
 
-def test_job_that_returned_nothing_has_no_rows_and_says_so() -> None:
+def test_reading_the_result_of_a_job_without_dataframe_raises_job_state_error() -> None:
     result = result_at(None)
     assert not result.has_data
     assert result.num_rows is None

@@ -22,7 +22,9 @@ async def answer() -> int:
     return 42
 
 
-def test_what_runs_when_it_is_closed_is_cancelled_and_may_clean_up(loop: LoopThread) -> None:
+def test_closing_loop_thread_cancels_running_coroutines_and_lets_them_clean_up(
+    loop: LoopThread,
+) -> None:
     told: list[str] = []
 
     async def waits() -> None:
@@ -38,8 +40,8 @@ def test_what_runs_when_it_is_closed_is_cancelled_and_may_clean_up(loop: LoopThr
     assert told == ["cleaned up"]
 
 
-def test_what_comes_after_its_end_is_refused_and_not_left_behind(loop: LoopThread) -> None:
-    """A coroutine that nobody awaited was left, with a warning, when two threads raced."""
+def test_closed_loop_thread_refuses_coroutines_and_closes_them(loop: LoopThread) -> None:
+    """Otherwise Python warns that the coroutine was never awaited."""
     loop.close()
     with pytest.raises(LoopEndedError, match="it was closed"):
         loop.run(answer())
@@ -47,7 +49,7 @@ def test_what_comes_after_its_end_is_refused_and_not_left_behind(loop: LoopThrea
         loop.start(answer())
 
 
-def test_what_is_started_while_it_is_being_closed_runs_or_is_refused(loop: LoopThread) -> None:
+def test_coroutine_started_while_loop_thread_closes_runs_or_is_refused(loop: LoopThread) -> None:
     outcomes: list[str] = []
     is_started = threading.Event()
 

@@ -51,7 +51,7 @@ def test_code_up_to_the_limit_stays_in_the_graph() -> None:
     assert offload(job, 100) == (job, {})
 
 
-def test_the_largest_code_leaves_until_the_rest_is_small_enough() -> None:
+def test_largest_code_is_offloaded_until_the_rest_fits_the_limit() -> None:
     codes = [b"a" * 50, b"b" * 200, b"c" * 60]
     small, blobs = offload(graph(*codes), 100)
     keys = [BlobKey.of(code) for code in codes]
@@ -60,19 +60,20 @@ def test_the_largest_code_leaves_until_the_rest_is_small_enough() -> None:
     assert small.blobs == (keys[1], keys[2])
 
 
-def test_equal_code_is_one_blob() -> None:
+def test_equal_code_of_two_vertices_is_offloaded_as_one_blob() -> None:
     small, blobs = offload(graph(b"a" * 200, b"a" * 200), 100)
     assert len(blobs) == len(small.blobs) == 1
 
 
-def test_a_graph_that_was_offloaded_before_is_left_as_it_is() -> None:
+def test_offloading_an_offloaded_graph_changes_nothing() -> None:
     small, _ = offload(graph(b"a" * 200), 100)
     assert offload(small, 100) == (small, {})
 
 
 @on_virtual_time
-async def test_code_that_the_cluster_lost_again_is_uploaded_again() -> None:
-    """As when the Dispatcher is replaced between the upload and the submission."""
+async def test_code_that_the_cluster_lost_before_the_submission_is_uploaded_again() -> None:
+    """The cluster loses code when the Dispatcher is replaced between the upload and the
+    submission."""
     job = graph(b"a" * 200)
     small, blobs = offload(job, 100)
     owner = BlobOwner.of_job(job.job_id)
@@ -102,7 +103,7 @@ async def test_code_that_the_cluster_lost_again_is_uploaded_again() -> None:
     await asyncio.gather(connection.close(), client.close(), masters.close())
 
 
-def test_files_are_taken_out_like_code_the_largest_first() -> None:
+def test_largest_job_file_is_offloaded_and_small_code_stays_in_the_graph() -> None:
     small, large = (
         JobFile(name, JobFileUse.CACHE, name.encode() * 100) for name in ("a", "words.txt")
     )

@@ -27,7 +27,7 @@ def script(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_script_gives_its_pipeline_or_the_named_function(tmp_path: Path) -> None:
+def test_script_is_loaded_as_its_function_pipeline_or_as_the_named_function(tmp_path: Path) -> None:
     path = script(
         tmp_path / "flights.py",
         "def pipeline(spark): return 1\ndef other(spark): return 2\n"
@@ -38,7 +38,7 @@ def test_script_gives_its_pipeline_or_the_named_function(tmp_path: Path) -> None
     assert load_pipeline(f"{path}:")(None) == 1
 
 
-def test_script_function_travels_with_what_lies_beside_it(tmp_path: Path) -> None:
+def test_script_function_is_pickled_with_the_modules_beside_the_script(tmp_path: Path) -> None:
     script(tmp_path / "beside_it.py", "def twice(n): return 2 * n\n")
     path = script(
         tmp_path / "main.py",
@@ -86,7 +86,7 @@ def test_module_in_the_current_directory_is_found(
         ("data.txt/../data", "data.txt/../data"),
     ],
 )
-def test_what_is_missing_or_broken_is_named(
+def test_error_of_a_pipeline_names_what_is_missing_or_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -20,13 +20,13 @@ from flinkray.rpc import Placement, Renewal
         (["head"], 2, ["head", "head"]),
     ],
 )
-def test_standbys_are_on_other_nodes_where_there_are_any(
+def test_standby_masters_run_on_other_nodes_than_the_head_where_possible(
     alive: list[str], number: int, places: list[str]
 ) -> None:
     assert places_of_masters("head", alive, number, False) == places
 
 
-def test_nobody_knows_the_head() -> None:
+def test_masters_may_run_on_any_node_when_the_head_is_unknown() -> None:
     assert places_of_masters(None, [], 2, False) == [None, None]
 
 
@@ -43,7 +43,7 @@ def test_masters_avoid_the_head_where_there_is_another_node() -> None:
         ({"cluster.max-master-growth": "0b"}, None),
     ],
 )
-def test_each_master_is_restarted_and_renewed_as_the_configuration_says(
+def test_each_master_gets_the_configured_restarts_and_renewal(
     options: dict[str, str], renewal: Renewal | None
 ) -> None:
     arguments = ClusterArguments("c", options, "/storage")

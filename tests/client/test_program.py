@@ -78,7 +78,7 @@ def test_a_program_runs_on_the_cluster_with_its_arguments(
         ["--", "--version"],
     ],
 )
-def test_everything_after_a_program_is_the_programs(
+def test_arguments_after_a_program_are_passed_to_the_program(
     cluster: ThreadedCluster, program: Path, tmp_path: Path, arguments: list[str]
 ) -> None:
     program.write_text(PROGRAM.replace("{sorted(results)}", "{sys.argv[2:]}"))
@@ -96,7 +96,7 @@ def test_everything_after_a_program_is_the_programs(
         (["--detach", "--help", "name", "-"], None),
     ],
 )
-def test_options_after_a_program_that_look_like_those_of_run_are_told_of(
+def test_run_warns_of_its_own_options_given_after_the_program(
     cluster: ThreadedCluster,
     program: Path,
     tmp_path: Path,
@@ -114,10 +114,10 @@ def test_options_after_a_program_that_look_like_those_of_run_are_told_of(
     assert notes == ([] if told is None else [expected])
 
 
-def test_options_of_jobs_hold_for_the_jobs_of_a_program(
+def test_job_options_of_run_apply_to_the_jobs_of_the_program(
     cluster: ThreadedCluster, program: Path, tmp_path: Path
 ) -> None:
-    """FO-14: those that the program sets itself count over them."""
+    """FO-14: options that the program sets itself take precedence."""
     shown = "env.get_configuration().to_dict()"
     program.write_text(PROGRAM.replace("{sorted(results)}", f"{{{shown}}}"))
     out = tmp_path / "out.txt"
@@ -130,10 +130,10 @@ def test_options_of_jobs_hold_for_the_jobs_of_a_program(
 
 
 @pytest.mark.parametrize(("interval", "milliseconds"), [("5 ms", 5), ("never", -1)])
-def test_a_program_is_set_by_the_names_that_it_knows(
+def test_run_sets_up_a_program_by_flinks_option_names(
     cluster: ThreadedCluster, program: Path, tmp_path: Path, interval: str, milliseconds: int
 ) -> None:
-    """PF-21: as by -D of Flink's command line."""
+    """PF-21: like -D of Flink's command line."""
     shown = "env.get_buffer_timeout(), env.get_config().is_object_reuse_enabled()"
     program.write_text(PROGRAM.replace("{sorted(results)}", f"{{{shown}}}"))
     out = tmp_path / "out.txt"
@@ -150,7 +150,7 @@ def test_a_program_is_set_by_the_names_that_it_knows(
         ([], "unknown configuration key 'parallelism.default'"),
     ],
 )
-def test_settings_of_programs_are_refused_where_they_are_of_no_use(
+def test_run_refuses_program_options_that_contradict_or_that_only_programs_know(
     program: Path, options: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = ["run", "-D", "parallelism.default=3", *options, str(program)]
@@ -172,7 +172,7 @@ def test_settings_of_programs_are_refused_where_they_are_of_no_use(
         ("0", {"restart-strategy.type": "none"}),
     ],
 )
-def test_restarts_are_the_strategy_of_the_jobs_of_a_program(
+def test_run_option_restarts_sets_the_restart_strategy_of_the_programs_jobs(
     cluster: ThreadedCluster,
     program: Path,
     tmp_path: Path,
@@ -187,7 +187,7 @@ def test_restarts_are_the_strategy_of_the_jobs_of_a_program(
     assert out.read_text() == f"1 {configuration}"
 
 
-def test_the_error_of_a_program_that_fails_is_told(
+def test_run_shows_the_error_of_a_failed_job_of_a_program(
     cluster: ThreadedCluster, program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program.write_text(PROGRAM.replace("Doubling()", "lambda v: 1 // (v - 2)"))
@@ -200,7 +200,7 @@ def test_the_error_of_a_program_that_fails_is_told(
     assert "ZeroDivisionError: integer division or modulo by zero" in told
 
 
-def test_the_progress_of_a_program_is_shown(
+def test_run_shows_each_job_that_a_program_submits(
     cluster: ThreadedCluster, program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program.write_text(
@@ -229,7 +229,7 @@ def test_the_progress_of_a_program_is_shown(
         (["run", "--python", "--spark-conf", "a=b", "a.py"], "--spark-conf is for pipelines"),
     ],
 )
-def test_a_wrong_line_is_refused(
+def test_run_refuses_invalid_arguments_of_a_program(
     line: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert execute(line) == BAD_INPUT
@@ -245,7 +245,7 @@ env.from_sequence(1, 3).map(lambda n: n).print()
 """
 
 
-def test_a_program_that_executes_nothing_of_what_it_builds_is_told_so(
+def test_run_notes_that_a_program_built_a_stream_but_never_executed_the_stream(
     cluster: ThreadedCluster, program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program.write_text(BUILT_ONLY.format(last=""))
@@ -256,7 +256,7 @@ def test_a_program_that_executes_nothing_of_what_it_builds_is_told_so(
     )
 
 
-def test_a_program_that_executes_what_it_builds_is_told_nothing_of_the_kind(
+def test_run_notes_no_unexecuted_stream_when_the_program_executes_its_stream(
     cluster: ThreadedCluster, program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program.write_text(BUILT_ONLY.format(last="env.execute()"))
@@ -276,7 +276,7 @@ except ZeroDivisionError as error:
 
 
 @pytest.mark.parametrize("text", [RAISED, "x = (\n", "import nothing_at_all\n"])
-def test_what_a_program_raises_is_shown_as_under_python(
+def test_run_shows_the_traceback_of_a_program_as_python_does(
     cluster: ThreadedCluster, program: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program.write_text(text)
@@ -289,7 +289,7 @@ def test_what_a_program_raises_is_shown_as_under_python(
     assert shown == under_python.stderr
 
 
-def test_a_call_that_is_refused_is_told_with_its_line(
+def test_error_of_a_refused_call_names_the_line_of_the_program(
     cluster: ThreadedCluster, program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program.write_text(BUILT_ONLY.format(last="env.from_sequence(1, 3).key_by(0)"))
@@ -300,7 +300,7 @@ def test_a_call_that_is_refused_is_told_with_its_line(
     )
 
 
-def test_a_failure_tells_the_terminal_nothing_but_its_words(
+def test_run_escapes_control_characters_in_the_failure_of_a_program(
     cluster: ThreadedCluster, program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fails = "def fail(n): raise ValueError('\\x1b[2J')\nenv.from_sequence(1, 1).map(fail).print()"
@@ -311,7 +311,7 @@ def test_a_failure_tells_the_terminal_nothing_but_its_words(
     assert "ValueError: \\x1b[2J" in error.splitlines()
 
 
-def test_logs_that_no_node_has_told_of_are_not_said_to_be_empty(
+def test_logs_fails_when_no_node_answers_instead_of_showing_empty_logs(
     cluster: ThreadedCluster,
     program: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -149,7 +149,7 @@ LOW, HIGH = key_in(range(2)), key_in(range(2, 4))
 
 
 @on_virtual_time
-async def test_it_asks_once_where_a_state_is_and_then_who_holds_it() -> None:
+async def test_location_of_a_state_is_requested_once_for_several_queries() -> None:
     async with world() as it:
         for name, key in (("a", LOW), ("b", HIGH)):
             it.serve(name)
@@ -162,7 +162,7 @@ async def test_it_asks_once_where_a_state_is_and_then_who_holds_it() -> None:
 
 
 @on_virtual_time
-async def test_several_queries_look_together() -> None:
+async def test_simultaneous_queries_share_one_location_request() -> None:
     async with world() as it:
         it.serve("a")
         it.stored["a"].update({key: key for key in range(20)})
@@ -172,7 +172,7 @@ async def test_several_queries_look_together() -> None:
 
 
 @on_virtual_time
-async def test_what_is_not_stored_is_none_among_many_and_an_error_alone() -> None:
+async def test_missing_key_is_none_in_a_query_of_many_keys_and_an_error_alone() -> None:
     async with world() as it:
         it.serve("a")
         it.stored["a"][1] = None
@@ -186,7 +186,9 @@ async def test_what_is_not_stored_is_none_among_many_and_an_error_alone() -> Non
 
 @on_virtual_time
 @pytest.mark.parametrize("how", ["moved", "died", "gap", "nowhere"])
-async def test_a_state_that_has_moved_is_looked_for_and_the_rest_asked_again(how: str) -> None:
+async def test_moved_state_is_located_again_and_only_unanswered_keys_are_queried_again(
+    how: str,
+) -> None:
     async with world() as it:
         for name in ("a", "b", "c"):
             it.serve(name)
@@ -206,7 +208,7 @@ async def test_a_state_that_has_moved_is_looked_for_and_the_rest_asked_again(how
 
 
 @on_virtual_time
-async def test_a_process_that_has_been_started_again_under_its_name_is_found() -> None:
+async def test_query_reaches_a_restarted_process_of_the_same_name() -> None:
     async with world() as it:
         it.serve("a")
         it.stored["a"][1] = "before"
@@ -219,7 +221,7 @@ async def test_a_process_that_has_been_started_again_under_its_name_is_found() -
 
 
 @on_virtual_time
-async def test_a_state_that_is_not_found_again_is_given_up_in_time() -> None:
+async def test_query_fails_within_10_s_when_a_lost_state_is_not_found_again() -> None:
     async with world() as it:
         it.serve("a")
         it.stored["a"][1] = 1
@@ -234,7 +236,7 @@ async def test_a_state_that_is_not_found_again_is_given_up_in_time() -> None:
 
 
 @on_virtual_time
-async def test_a_key_group_that_nobody_holds_is_named() -> None:
+async def test_error_names_the_key_group_that_no_process_holds() -> None:
     async with world() as it:
         it.serve("a")
         it.at(it.location("a", None))
@@ -244,7 +246,7 @@ async def test_a_key_group_that_nobody_holds_is_named() -> None:
 
 
 @on_virtual_time
-async def test_a_state_that_was_never_there_is_an_error_at_once_and_later_is_found() -> None:
+async def test_query_of_an_unknown_state_fails_at_once_and_a_later_query_succeeds() -> None:
     """QS-11."""
     async with world() as it:
         it.serve("a")
@@ -256,7 +258,7 @@ async def test_a_state_that_was_never_there_is_an_error_at_once_and_later_is_fou
 
 
 @on_virtual_time
-async def test_a_job_that_has_ended_is_not_looked_for_again() -> None:
+async def test_query_of_an_ended_job_fails_after_one_location_request() -> None:
     async with world() as it:
         it.serve("a")
         it.stored["a"][1] = 1
@@ -269,8 +271,8 @@ async def test_a_job_that_has_ended_is_not_looked_for_again() -> None:
 
 
 @on_virtual_time
-async def test_keys_become_what_the_job_has_declared() -> None:
-    """A double's key groups, and its equality, are those of doubles."""
+async def test_query_converts_keys_to_the_key_type_of_the_state() -> None:
+    """An integer key of a DOUBLE state has the key group and the equality of the double."""
     kind = KEY_KINDS["DOUBLE"]
     key = next(n for n in range(9) if key_group_of(float(n), GROUPS, kind.hash_of) in range(2, 4))
     async with world() as it:
@@ -282,7 +284,7 @@ async def test_keys_become_what_the_job_has_declared() -> None:
 
 
 @on_virtual_time
-async def test_many_keys_go_in_messages_that_are_not_too_large() -> None:
+async def test_query_of_2500_keys_is_split_into_messages_of_1000_keys() -> None:
     async with world() as it:
         it.serve("a")
         it.stored["a"].update({key: key for key in range(2500)})

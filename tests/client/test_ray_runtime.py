@@ -30,7 +30,7 @@ def behind(text: str) -> Exception:
     return error
 
 
-def test_a_ray_that_does_not_start_is_one_clear_error() -> None:
+def test_error_of_a_failed_ray_start_names_the_logs_of_ray() -> None:
     with pytest.raises(RayStartError, match="no Ray could be started on this machine: ") as caught:
         start_local_ray("anywhere", {"no_such_argument": 1})
     assert "session_latest/logs" in str(caught.value)
@@ -47,7 +47,7 @@ def test_a_ray_that_does_not_start_is_one_clear_error() -> None:
         ("No node info found matching node ip 10.0.0.9", "join from elsewhere by ray://"),
     ],
 )
-def test_what_has_nothing_to_do_with_tokens_is_not_said_to(
+def test_advice_for_errors_unrelated_to_tokens_does_not_mention_tokens(
     monkeypatch: pytest.MonkeyPatch, text: str, way_out: str
 ) -> None:
     monkeypatch.delenv(RAY_AUTH_MODE, raising=False)
@@ -64,17 +64,17 @@ def test_what_has_nothing_to_do_with_tokens_is_not_said_to(
         "nobody knows",
     ],
 )
-def test_where_a_token_may_be_asked_for_the_way_to_show_it_is_told(
+def test_advice_for_a_possible_token_error_names_ray_auth_mode(
     monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.delenv(RAY_AUTH_MODE, raising=False)
     assert "RAY_AUTH_MODE=token in the environment" in advice(behind(text))
 
 
-def test_run_joins_the_ray_of_this_machine_as_auto_which_gets_the_token(
+def test_run_without_an_address_joins_the_ray_of_this_machine_as_auto(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ray asks for a token wherever it has once made one: `flinkray run` failed there."""
+    """Once Ray has created a token, Ray asks for it. Only address auto sends the token."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(ray_runtime, "recorded_address", lambda: "127.0.0.1:6379")
     assert _address_to_run_at(None) == "auto"
@@ -83,8 +83,8 @@ def test_run_joins_the_ray_of_this_machine_as_auto_which_gets_the_token(
     assert _address_to_run_at(None) == "local"
 
 
-def test_of_a_traceback_in_rays_words_only_its_error_is_told() -> None:
-    """The way out comes after it, and a line has an end."""
+def test_traceback_in_an_error_of_ray_is_shortened_to_its_last_line() -> None:
+    """The advice follows the error on the same line."""
     text = (
         "Failed to connect to GCS. Last connection error: Traceback (most recent call last):\n"
         '  File "node.py", line 996, in _init_gcs_client\n    client = GcsClient(\n'
@@ -97,15 +97,15 @@ def test_of_a_traceback_in_rays_words_only_its_error_is_told() -> None:
     )
 
 
-def test_an_error_that_is_its_own_cause_is_told_once() -> None:
-    """So Ray raises it where its dashboard does not start."""
+def test_error_that_is_its_own_cause_is_shown_once() -> None:
+    """Ray raises an error like this when its dashboard does not start."""
     error = RuntimeError("Failed to start the dashboard")
     error.__cause__ = error
     assert _words_of(error) == "Failed to start the dashboard"
 
 
-def test_a_ray_that_takes_too_long_to_start_is_started_again() -> None:
-    """But not for ever, and no other failure is tried again."""
+def test_ray_start_is_repeated_after_a_timeout_but_not_after_other_errors() -> None:
+    """After three timeouts the error is raised."""
     late = Exception("The current node timed out during startup. This could happen because …")
     starts: list[Exception | str] = [late, "started"]
 
@@ -139,7 +139,7 @@ def test_a_ray_that_takes_too_long_to_start_is_started_again() -> None:
         "GCS cannot find the node. Try increase the RAY_raylet_start_wait_time_s config.",
     ],
 )
-def test_a_start_that_other_processes_were_in_the_way_of_is_tried_again(words: str) -> None:
+def test_ray_start_is_repeated_after_a_conflict_with_other_processes(words: str) -> None:
     starts: list[Exception | str] = [RuntimeError(words), "started"]
 
     def start() -> str:
@@ -171,10 +171,10 @@ def test_agents_and_raylet_are_told_the_same_ports(
     assert parameter.RayParams().metrics_agent_port is None
 
 
-def test_what_ray_tells_of_its_nodes_is_no_result_of_a_program(
+def test_messages_of_ray_about_its_nodes_go_to_standard_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As ``listen_error_messages`` of Ray's drivers passes it on."""
+    """Ray's drivers pass these messages on in ``listen_error_messages``."""
     monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)
     for _ in range(2):
         show_messages_on_standard_error()

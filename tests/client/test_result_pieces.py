@@ -141,10 +141,10 @@ class Story:
 
 
 @pytest.mark.parametrize("start", [Checkpoint(), SAVEPOINT], ids=["anew", "from a savepoint"])
-async def test_each_value_is_shown_once_and_in_order_whatever_the_client_misses(
+async def test_each_result_is_shown_once_in_order_although_the_client_misses_attempts(
     start: Checkpoint,
 ) -> None:
-    """It kept what it had read of an attempt before the one that it did not get to see."""
+    """Values that were read before a missed attempt are dropped."""
     for seed in range(500):
         story = Story(seed, start)
         await story.go_on()
@@ -157,8 +157,10 @@ def place(restored: int | None, first: int = 0) -> CollectorPlace:
 
 
 @pytest.mark.parametrize("found", [place(None), place(1)])
-async def test_what_was_shown_and_would_come_again_is_noticed(found: CollectorPlace) -> None:
-    """A checkpoint has fewer pieces than were shown, or there is none."""
+async def test_attempt_that_would_repeat_results_already_shown_is_refused(
+    found: CollectorPlace,
+) -> None:
+    """The attempt's checkpoint has fewer pieces than were shown, or there is no checkpoint."""
     attempt = Attempt(1, Checkpoint())
     for _ in range(2):
         attempt.put(1)

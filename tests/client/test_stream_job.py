@@ -45,7 +45,7 @@ def program(
     return stream_job(env.get_stream_graph(), configuration=settings)
 
 
-def test_vertices_name_their_operators_the_head_first() -> None:
+def test_vertex_lists_its_operators_beginning_with_the_head() -> None:
     source, keyed = program().vertices
     (first, second), (third, fourth) = source.operators, keyed.operators
     assert [o.name for o in source.operators] == ["numbers", "same"]
@@ -56,8 +56,8 @@ def test_vertices_name_their_operators_the_head_first() -> None:
     assert program().vertices[0].operators == source.operators
 
 
-def test_max_parallelism_is_the_vertex_s_where_somebody_has_set_it() -> None:
-    """Otherwise it may become that of the state which the job begins with."""
+def test_vertex_has_a_max_parallelism_only_if_the_program_sets_one() -> None:
+    """Otherwise the job may take the max parallelism of the state that it starts from."""
     assert [vertex.max_parallelism for vertex in program().vertices] == [None, 16]
 
 
@@ -66,11 +66,10 @@ def test_streaming_jobs_take_checkpoints_and_batch_jobs_none() -> None:
     assert program(RuntimeExecutionMode.BATCH).checkpoints is None
 
 
-def test_locations_mean_the_same_to_every_process_of_the_cluster(
+def test_relative_checkpoint_directory_of_a_program_becomes_absolute_in_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each had its own directory that relative paths are relative to, and another one when it was
-    started on another node."""
+    """The processes of the cluster have other working directories than the program."""
     monkeypatch.chdir(tmp_path)
     job = program(others={CHECKPOINTING_DIR.key: "kept", SAVEPOINT_DIR.key: "file:///savepoints"})
     read = Configuration(job.configuration)
@@ -80,7 +79,7 @@ def test_locations_mean_the_same_to_every_process_of_the_cluster(
         program(others={CHECKPOINTING_DIR.key: "s3://[bucket"})
 
 
-def test_a_job_is_elastic_that_says_so() -> None:
+def test_streaming_job_with_the_adaptive_scheduler_is_elastic() -> None:
     assert program().scheduler_mode is SchedulerMode.DEFAULT
     elastic = program(scheduler="Adaptive")
     assert elastic.scheduler_mode is SchedulerMode.ADAPTIVE
@@ -88,8 +87,8 @@ def test_a_job_is_elastic_that_says_so() -> None:
         program(RuntimeExecutionMode.BATCH, "adaptive")
 
 
-def test_vertices_that_do_what_one_subtask_must_do_for_all_say_so() -> None:
-    """Be it one operator of a chain."""
+def test_vertex_with_a_non_parallel_operator_must_have_parallelism_1() -> None:
+    """One non-parallel operator in a chain is enough."""
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
     numbers = env.from_collection([1, 2, 3]).map(lambda x: x)
     keyed = numbers.key_by(lambda x: x).reduce(lambda x, y: x + y)
@@ -128,15 +127,16 @@ def edges_of(*branches: str) -> list[CheckpointedEdge]:
     ]
 
 
-def test_checkpoints_know_edges_by_both_ends_and_their_numbers_there() -> None:
-    """SA-12: a branch in front of another one changes the number of the other's result."""
+def test_checkpoint_identifies_edges_by_their_operators_and_numbers() -> None:
+    """SA-12: a new branch in front of another branch changes the number of the other branch's
+    result."""
     slow = CheckpointedEdge("source", 0, "slow", 0, "split", None, 0, "HASH")
     late = replace(slow, result=1, reader="late", output_tag="late")
     assert edges_of("slow", "late") == [slow, late]
     assert edges_of("new", "slow") == [replace(slow, reader="new"), replace(slow, result=1)]
 
 
-def test_checkpoints_know_which_input_of_an_operator_an_edge_feeds() -> None:
+def test_checkpoint_records_the_operator_input_that_each_edge_feeds() -> None:
     """SA-12"""
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
     one, other = env.from_sequence(1, 9), env.from_sequence(1, 9)

@@ -64,7 +64,7 @@ def deaf() -> Iterator[str]:
             connection.close()
 
 
-def test_a_run_that_has_not_reached_a_cluster_ends_at_once(deaf: str, tmp_path: Path) -> None:
+def test_sigterm_ends_a_run_at_once_while_it_joins_a_cluster(deaf: str, tmp_path: Path) -> None:
     program = tmp_path / "forever.py"
     program.write_text(FOREVER)
     with started("run", "--address", deaf, "--python", str(program)) as process:
@@ -76,8 +76,11 @@ def test_a_run_that_has_not_reached_a_cluster_ends_at_once(deaf: str, tmp_path: 
 
 
 @pytest.mark.ray
-def test_a_run_cancels_its_job_and_waits_for_its_end(ray_cluster: None, tmp_path: Path) -> None:
-    """Kubernetes ends pods so.  Ray's own answer is the stacks of a crash, and the job goes on."""
+def test_sigterm_makes_run_cancel_its_job_and_wait_for_the_end(
+    ray_cluster: None, tmp_path: Path
+) -> None:
+    """Kubernetes ends pods with SIGTERM. Ray's own handler would print stacks and leave the job
+    running."""
     named = ["--cluster-id", "terminated"]
     assert execute(["cluster", "up", *named, "-D", f"storage.dir={tmp_path}"]) == 0
     try:
