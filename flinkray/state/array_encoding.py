@@ -18,7 +18,10 @@ _LENGTHS = ("<u1", "<u2", "<u4")
 _KINDS = frozenset({*_WHOLE, "<f8"})
 
 Encoded = tuple[str, str, bytes, bytes]
-"""(kind of the values, NumPy type of the numbers or lengths, these numbers, bytes of texts)."""
+"""Parts of an encoded column.
+
+(kind of the values, NumPy type of the numbers or text lengths, these numbers, bytes of the texts).
+"""
 
 
 class EncodedArray:
@@ -66,8 +69,8 @@ def _narrow(numbers: npt.NDArray[np.int64], kinds: tuple[str, ...]) -> npt.NDArr
 
 
 def decode_array(what: str, kind: str, numbers: bytes, letters: bytes) -> list[Any]:
-    """Return the decoded values.
-    Raises ValueError or TypeError if the arguments are not an output of :class:`EncodedArray`."""
+    """Return the values of a column from its parts (:data:`Encoded`); inverse of encoding.
+    Raises ValueError or TypeError if the arguments are not the parts of an encoded column."""
     if what == _NUMBERS:
         if kind not in _KINDS:
             raise ValueError(f"there are no numbers of type {kind}")

@@ -1,4 +1,4 @@
-"""The interface of the backends that keep keyed state, as operators see it."""
+"""The interface between operators and the backends that keep keyed state."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ARRAYS = "arrays"
 
 _SHORTEST_PAUSE = 50
 _LONGEST_PAUSE = 60_000
-"""Bounds in milliseconds of the pause between two searches for expired values."""
+"""With ``_SHORTEST_PAUSE``: bounds in ms of the pause between two searches for expired values."""
 
 
 class KeyedStateBackend(ABC):
@@ -82,7 +82,7 @@ class KeyedStateBackend(ABC):
         self.publish: Publish | None = None
         """Called for each queryable state; None if there are no queries."""
         self._published: dict[str, str] = {}
-        """Names of published states, by the names under which they are queried."""
+        """Name of each published state, by the name under which the state is queried."""
         self.now: Callable[[], int] = now or _beginning
         self._has_clock = now is not None
         self._schedule = schedule
@@ -90,7 +90,7 @@ class KeyedStateBackend(ABC):
         self._expiries: dict[str, Expiry] = {}
         self._search: Iterator[None] | None = None
         self._searched = (0, 0)
-        """Numbers of values at the start of the last search and of this search."""
+        """Numbers of values at the start of the previous search and of the current search."""
         self._moment = 0
         self._per_record = 0
         self._due = 0
@@ -116,7 +116,7 @@ class KeyedStateBackend(ABC):
 
     @abstractmethod
     def rows(self, name: str, namespaced: bool = False, keys_of: KeysOf | None = None) -> RowTable:
-        """Return a table of rows; it is created at its first use.
+        """Return the columnar table of rows *name*, which is created at its first use.
         Raises StateError if another kind of state was stored under that name."""
 
     @abstractmethod
@@ -129,7 +129,7 @@ class KeyedStateBackend(ABC):
 
     @abstractmethod
     def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> StateCapture:
-        """Capture the state at this moment; it is written later, also by another thread.
+        """Capture the state at this moment; any thread can write the returned capture later.
 
         Args:
             checkpoint_id: id by which later captures refer to this one; ids rise. None: no later
@@ -156,35 +156,36 @@ class KeyedStateBackend(ABC):
     # --- what all have in common --------------------------------------------------------------
 
     def value_table(self, descriptor: StateDescriptor, namespaced: bool = False) -> ValueTable:
-        """Return the table of a value, reducing or aggregating state."""
+        """Return the table of a value, reducing or aggregating state, created at its first use."""
         table = self.table(descriptor, namespaced)
         assert isinstance(table, ValueTable)
         return table
 
     def list_table(self, descriptor: StateDescriptor, namespaced: bool = False) -> ListTable:
-        """Return the table of a list state."""
+        """Return the table of a list state, which is created at its first use."""
         table = self.table(descriptor, namespaced)
         assert isinstance(table, ListTable)
         return table
 
     def map_table(self, descriptor: StateDescriptor, namespaced: bool = False) -> MapTable:
-        """Return the table of a map state."""
+        """Return the table of a map state, which is created at its first use."""
         table = self.table(descriptor, namespaced)
         assert isinstance(table, MapTable)
         return table
 
     def array_state(self, descriptor: ArrayStateDescriptor) -> ArrayState:
-        """Return the handle. Raises StateError if the name is in use for another type."""
+        """Return the handle of an array state.
+        Raises StateError if the name is in use for another type."""
         columns = self.columns()
         columns.column(descriptor.name, descriptor.dtype, descriptor.default_value)
         return ColumnarArrayState(columns, descriptor.name)
 
     def state(self, descriptor: StateDescriptor, context: KeyContext | None = None) -> Any:
-        """Return the handle of a state; it is created at its first use.
+        """Return the handle of a state; table and handle are created at their first use.
 
-        *context*: where the handle finds its key; None: the backend's own context. With another
-        context, keys are (key, namespace) pairs. Raises StateError if the name is in use for
-        another kind of state.
+        *context*: the object from which the handle reads the current key. None: the backend's own
+        context. With another context, its keys are (key, namespace) pairs. Raises StateError if the
+        name is in use for another kind of state.
         """
         namespaced = context is not None and context is not self.context
         table = self.table(descriptor, namespaced)
@@ -198,7 +199,8 @@ class KeyedStateBackend(ABC):
         return handle
 
     def _publish(self, descriptor: StateDescriptor, table: StateTable, publish: Publish) -> None:
-        """Publish a queryable state, once. Raises StateError if another state has that name."""
+        """Publish a queryable state once.
+        Raises StateError if another state has its queryable name."""
         wanted = descriptor.get_queryable_state_name()
         if wanted is None:
             return

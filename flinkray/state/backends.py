@@ -19,7 +19,7 @@ from flinkray.state.heap import HeapKeyedStateBackend
 DEFAULT: KeyedStateBackendFactory = HeapKeyedStateBackend
 
 IN_MEMORY = {STATE_BACKEND.key: "hashmap"}
-"""Options for callers that always use the in-memory backend."""
+"""Options that choose the in-memory backend, for callers that always use that backend."""
 
 STATE_KEYS = frozenset(
     key
@@ -36,7 +36,7 @@ STATE_KEYS = frozenset(
 
 
 def backend_factory(configuration: Configuration) -> KeyedStateBackendFactory:
-    """Return the factory for the backends of a task."""
+    """Return the factory that creates the backends of a task's subtask, as the options say."""
     if configuration.get(STATE_BACKEND) == "hashmap":
         return HeapKeyedStateBackend
     directories = configuration.get(ROCKSDB_LOCALDIR)

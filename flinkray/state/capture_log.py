@@ -15,8 +15,8 @@ class CaptureLog:
         self.number = 0
         """Number of captures so far."""
         self._known: dict[int, int] = {}
-        """By checkpoint id: number of captures including that one.
-        Later captures can refer to these."""
+        """Number of captures up to and including the capture, by its checkpoint id.
+        Later captures can refer to these captures."""
         self._removals: list[tuple[int, int]] = []
         """(current number, namespace up to which everything was removed)."""
 
@@ -27,9 +27,8 @@ class CaptureLog:
         return min(self._known.values(), default=self.number)
 
     def begin(self, since: int | None) -> int | None:
-        """Return the first mark of changes after the capture *since*.
-        Later calls name no capture before *since*. None if *since* is None or not known (any
-        more)."""
+        """Return the first mark of changes made after the capture *since*.
+        None if *since* is None or not known (any more). Captures before *since* are forgotten."""
         begin = None if since is None else self._known.get(since)
         if begin is not None:
             self._known = {known: at for known, at in self._known.items() if at >= begin}
@@ -49,7 +48,8 @@ class CaptureLog:
         self._removals.append((self.number, namespace))
 
     def captured(self, checkpoint_id: int | None) -> None:
-        """Note that a capture was made at this moment, to which later captures can refer."""
+        """Note that a capture was made now.
+        Later captures can refer to this one if it has a *checkpoint_id*."""
         self.number += 1
         if checkpoint_id is not None:
             self._known[checkpoint_id] = self.number

@@ -40,7 +40,7 @@ class ColumnarCapture(ABC):
 
 
 class ColumnarFrame(NamedTuple):
-    """A part of the data of one key group."""
+    """A part of the stored data of one key group: a record batch, perhaps with keys beside it."""
 
     batch: pa.RecordBatch
     """The rows; in a namespaced table, the first column has the namespaces."""
@@ -75,7 +75,8 @@ def read_frames(name: str, data: bytes) -> Iterator[ColumnarFrame]:
 
 
 def by_group(groups: Groups, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of each key group, in their order."""
+    """Yield (key group, rows) for each key group; rows keep their order.
+    *groups*: the key group of each row of *batch*."""
     if not batch.num_rows:
         return
     order = np.argsort(groups, kind="stable")
@@ -145,7 +146,7 @@ class RestoredColumns:
                 self._groups.setdefault(group, []).append(_Part(None, payload))
 
     def unlike(self, kind: str, namespaced: bool) -> StateError:
-        """Return an error: the state is requested as another kind than it was stored."""
+        """Return the error for a state requested as *kind*, but stored as another kind."""
         was, now = (
             f"{'per-window ' if windows else ''}{of}"
             for of, windows in ((self.kind, self.namespaced), (kind, namespaced))
@@ -153,7 +154,7 @@ class RestoredColumns:
         return StateError(f"state {self.name!r} was stored as {was} and is asked for as {now}")
 
     def frames(self) -> dict[int, list[ColumnarFrame]]:
-        """Return the frames by key group; later frames override earlier ones."""
+        """Return the frames by key group, without removed rows; later frames override earlier."""
         return {group: self._frames_of(parts) for group, parts in self._groups.items()}
 
     def _frames_of(self, parts: list[_Part]) -> list[ColumnarFrame]:

@@ -57,7 +57,7 @@ class _Column:
 
 
 class NamespaceArrays:
-    """The numbers of one namespace; *first_mark* marks slots that were never touched."""
+    """The numbers of one namespace, by slot; *first_mark* is the mark of slots never touched."""
 
     def __init__(self, table: ColumnarTable, capacity: int, first_mark: int = _ABSENT) -> None:
         self._table = table
@@ -93,7 +93,7 @@ class NamespaceArrays:
         return here
 
     def convert(self, name: str, column: _Column) -> None:
-        """Add a column, or change the type of a column; existing numbers are converted."""
+        """Add a column, or change the type of a column and convert its numbers."""
         array: Numbers = np.full(len(self._marks), column.default, column.kind)
         before, known = self._arrays.get(name), self._known.pop(name, None)
         if before is not None:
@@ -125,7 +125,7 @@ class NamespaceArrays:
             self._known[name] = _grown(known, needed, False)
 
     def keep(self, slots: Places) -> None:
-        """Keep only these slots, in this order."""
+        """Keep only the numbers at *slots*; the number at ``slots[i]`` gets the slot ``i``."""
         if len(self._table) > len(self._marks):
             self._grow(len(self._table))
         self._marks = self._marks[slots]
@@ -133,7 +133,7 @@ class NamespaceArrays:
         self._known = {name: known[slots] for name, known in self._known.items()}
 
     def capture(self, namespace: int, begin: int | None) -> _Captured:
-        """Capture the present numbers, or only those changed since *begin*."""
+        """Capture the present numbers, or only the numbers changed since the mark *begin*."""
         if self._first_mark != _ABSENT and len(self._table) > len(self._marks):
             self._grow(len(self._table))
         marks = self._marks[: len(self._table)]
@@ -196,7 +196,8 @@ class NumbersCapture(ColumnarCapture):
         )
 
     def _batch(self, places: Places) -> pa.RecordBatch:
-        """Return a batch with key index, namespace (if there are any) and numbers per row."""
+        """Return a batch with a row for each key and namespace.
+        Its columns are the index of the key, the namespace (if there are any), and the numbers."""
         columns = {"": pa.array(places)}
         sizes = [len(part.slots) for part in self.parts]
         if self.namespaced:
@@ -246,7 +247,7 @@ class ColumnarTable:
         return only
 
     def __len__(self) -> int:
-        """Number of keys."""
+        """Return the number of keys that have a slot."""
         return len(self._numbers)
 
     @property
@@ -340,7 +341,11 @@ class ColumnarTable:
         return self._columns[name].default if name in self._columns else 0
 
     def column(self, name: str, kind: Any, default: Any = 0) -> None:
-        """Add a column, in which each key has a number.
+        """Add a column with a number for each key, unless the same column exists.
+
+        Args:
+            kind: NumPy type of the numbers.
+            default: number that new keys get.
 
         Raises:
             StateError: the name is in use for another type.

@@ -1,4 +1,4 @@
-"""The columnar tables of a backend; they are in memory with every backend."""
+"""The columnar tables of a backend, which are in memory with every backend."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class ColumnarTables:
         assign: KeyGroupAssigner,
         known: Iterable[int],
     ) -> RowTable:
-        """Return the table of rows with that name; it is created at its first use."""
+        """Return the table of rows with that name; it is created at its first use.
+        The arguments and errors are those of :meth:`columns` and :class:`RowTable`."""
         table = self._tables.get(name)
         if table is None:
             table = RowTable(namespaced, keys_of, assign)

@@ -35,7 +35,7 @@ class StateDescriptor:
         return self.name
 
     def enable_time_to_live(self, ttl_config: StateTtlConfig) -> None:
-        """Make values of this state expire."""
+        """Make values of this state expire as *ttl_config* says."""
         self._ttl_config = ttl_config
 
     @property

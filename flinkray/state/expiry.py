@@ -14,14 +14,17 @@ from flinkray.state.table import MISSING, ListTable, MapTable, StateTable, Value
 from flinkray.state.ttl import StateTtlConfig, StateVisibility, UpdateType
 
 PORTION = 1000
-"""Number of values that are examined at once."""
+"""Number of values that one search for expired values examines."""
 MOST = 10_000
-"""Largest number of values examined at once if the program asks for more: a millisecond or two."""
+"""Largest number of values that one search examines if the program asks for more: 1 to 2 ms."""
 
 
 class Expiry:
-    """Expiry of the contents of one table; *now* returns processing time in milliseconds.
-    *clean* examines the given number of values and removes expired ones."""
+    """Removes and hides expired contents of one table.
+
+    *now* returns processing time in milliseconds. *clean* examines the given number of values and
+    removes expired ones.
+    """
 
     def __init__(
         self,
@@ -148,7 +151,7 @@ class Expiry:
 
 
 def visible(contents: Any, kind: str, config: StateTtlConfig, now: int) -> Any:
-    """Return contents without renewal times and without expired parts, as a query sees them.
+    """Return stored contents without renewal times and expired parts, as a query sees them.
     Returns MISSING if nothing is left.
 
     Args:

@@ -1,7 +1,7 @@
 """Keyed state on the heap: each table is a dictionary.
 
-Key groups cost nothing while records are processed; entries are sorted into key groups when a
-    snapshot is written.
+Key groups cost nothing while records are processed: entries are sorted into key groups when a
+snapshot is written.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Restored:
     def read(
         self, name: str, serializer: StateSerializer, assign: KeyGroupAssigner
     ) -> dict[Any, Any]:
-        """Return the contents by place. Raises StateMigrationError."""
+        """Return the stored contents, by place. Raises StateMigrationError."""
         for snapshot in self.serializers:
             serializer.check(snapshot)
         entries: dict[Any, Any] = {}
@@ -230,8 +230,8 @@ class HeapKeyedStateBackend(KeyedStateBackend):
                         queue.add(timestamp, as_key(key), namespace)
 
     def _own_bodies(self, snapshot: SnapshotStream) -> dict[Section, _Groups]:
-        """Return the payloads of this subtask's key groups.
-        They are not joined, since a joined copy may not fit into memory."""
+        """Return the payloads of this subtask's key groups, by section and key group.
+        The payloads are not joined, since a joined copy may not fit into memory."""
         bodies: dict[Section, _Groups] = defaultdict(dict)
         for group, section, payload in snapshot.bodies():
             if group in self.key_groups:

@@ -179,7 +179,7 @@ class _TableWriter:
                     yield self._writer.write(nothing, (), places)
 
     def form(self) -> TableForm:
-        """Return the table's form; call this after all frames are written."""
+        """Return the description of the table; call this method after all frames are written."""
         kind, namespaced = self._table.descriptor.kind, self._table.namespaced
         return TableForm(kind, namespaced, self._is_whole, self._writer.snapshot())
 

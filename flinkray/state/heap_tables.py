@@ -20,7 +20,7 @@ from flinkray.state.table import MISSING, ListTable, MapTable, PointReader, Stat
 from flinkray.state.timer_queue import TimerQueue
 
 _FEW = 1000
-"""Number of changes that are always remembered; more are dropped if they outnumber the places."""
+"""Number of changes that are always noted. More are dropped if they outnumber the places."""
 _LOOKED_UP = 1 << 14
 """Number of places looked up at once; other threads wait during the look-up."""
 _PORTION = 1 << 16
@@ -34,7 +34,7 @@ This takes about 25 ns per place, and looking up each place ten times as long.
 
 
 _SHORTEST_REST, _LONGEST_REST = 2, 16
-"""Shortest and longest rest: number of consecutive captures before which nothing is noted."""
+"""Bounds of a rest, during which a table notes no changes, as a number of consecutive captures."""
 _MOST_LOOKED_AT = 256
 """Number of places that are compared at the end of a rest."""
 _MOST_AT_REST = 1 << 19
@@ -42,7 +42,7 @@ _MOST_AT_REST = 1 << 19
 
 
 class Changes(NamedTuple):
-    """The contents of a capture."""
+    """What a capture has read: present contents, and places that are empty now."""
 
     places: list[Any]
     contents: list[Any]
@@ -132,7 +132,7 @@ def _changes(places: list[Any], contents: list[Any]) -> Changes:
 
 
 class _Tracked:
-    """A dictionary that knows its changes since the last capture.
+    """A dictionary that notes which places have changed since the last capture.
 
     Args:
         entries: contents by place.
@@ -155,7 +155,7 @@ class _Tracked:
         self._changed = set()
 
     def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> TableCapture:
-        """Capture this moment; takes no time.
+        """Return a capture of the present contents, which copies nothing.
         The arguments are those of :meth:`KeyedStateBackend.capture`."""
         changed = set() if self._changed is None else self._changed
         capture = TableCapture(self._entries, self._changed_since(since, changed))
@@ -256,7 +256,7 @@ class HeapTable(_Tracked, StateTable):
         return self._read
 
     def _read(self, places: Sequence[Any]) -> list[Any]:
-        """Return the contents of places.
+        """Return the contents of places, for other threads.
         Looking up a dictionary, and copying the result, are each one step for other threads, since
         the values inside are not changed any more."""
         return list(map(self._entries.get, places, repeat(MISSING)))
@@ -283,7 +283,7 @@ class HeapValueTable(HeapTable, ValueTable):
         """Number of captures until changes are noted again; 0: changes are being noted."""
         self._next_rest = _SHORTEST_REST
         self._looked_at: list[tuple[Any, Any]] = []
-        """(place, value) of some places at the last but one capture of a rest."""
+        """(place, value) of some places, for comparison at the end of a rest."""
         self._write_directly()
         self.__dict__["get_to_change"] = entries.get
 
@@ -307,7 +307,7 @@ class HeapValueTable(HeapTable, ValueTable):
         return TableCapture(self._entries.copy(), places, is_copy=True)
 
     def _some(self) -> list[tuple[Any, Any]]:
-        """Return (place, value) of places spread over the whole table."""
+        """Return (place, value) of up to ``_MOST_LOOKED_AT`` places, spread over the table."""
         step = len(self._entries) // _MOST_LOOKED_AT + 1
         return list(islice(self._entries.items(), None, None, step))
 
@@ -335,7 +335,7 @@ class HeapValueTable(HeapTable, ValueTable):
             handle.follow()
 
     def _write_directly(self) -> None:
-        """While no changes are noted, replace the methods below by those of the dictionary."""
+        """Replace the methods below by those of the dictionary, while no changes are noted."""
         self.__dict__.update(
             get=self._entries.get, put=self._entries.__setitem__, put_all=self._entries.update
         )
@@ -427,7 +427,8 @@ class HeapValueState(TableValueState):
             self._written = type(value)
 
     def follow(self) -> None:
-        """Adapt to the table when it begins or stops to note changes, or has a new set of notes."""
+        """Switch between the two classes of handles when the table begins or stops to note changes.
+        Also called when the table has a new set of changed places."""
         changed = self._heap._changed
         self._changed = set() if changed is None else changed
         kind = HeapValueState if changed is None else NotingHeapValueState
@@ -457,7 +458,7 @@ class NotingHeapValueState(HeapValueState):
 
 
 class HeapListTable(HeapTable, ListTable):
-    """A table with one list per place, in a dictionary."""
+    """A dictionary with a list for each place: a key, or a pair of key and namespace."""
 
     def get(self, place: Any) -> Sequence[Any]:
         values: Sequence[Any] = self._entries.get(place, ())
@@ -518,7 +519,7 @@ _EMPTY: dict[Any, Any] = {}
 
 
 class HeapMapTable(HeapTable, MapTable):
-    """A table with one map per place, in a dictionary."""
+    """A dictionary with a map for each place: a key, or a pair of key and namespace."""
 
     _has_slow_keys = False
     """Whether comparing keys of entries may run Python code.

@@ -23,7 +23,7 @@ from flinkray.state.interfaces import (
 
 
 class ReadOnlyStateError(StateError):
-    """A query's result is a copy that cannot be changed; only the job changes the state itself."""
+    """A program tried to change the result of a query, which is a copy of the state."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(
@@ -149,7 +149,8 @@ class ImmutableMapState(ImmutableState, MapState[Any, Any]):
 
 
 def immutable_state(kind: str, contents: Any, descriptor: StateDescriptor | None) -> Any:
-    """Return the contents that a query found, as a state of that kind."""
+    """Return the contents that a query found as an immutable state of kind *kind*.
+    *descriptor*: has the function of an aggregating state. None: the accumulator is the result."""
     if kind == ValueStateDescriptor.kind:
         return ImmutableValueState(contents)
     if kind == "list":

@@ -77,7 +77,7 @@ class UnsupportedKeyError(StateError):
 
 
 class _Encoding(bytearray):
-    """The bytes written so far."""
+    """The bytes of an encoding that were written so far."""
 
     has_written_equality = False
     """Whether a part has a user-written equality, so that equal keys may differ in encoding."""
@@ -679,7 +679,8 @@ def _decode_instant(data: bytes, at: int) -> tuple[Any, int]:
 
 
 def _time_of(nanos: int, zero: Any, kind: pa.DataType) -> Any:
-    """Return Python's type if it can hold the value, else Arrow's; so equal times are equal."""
+    """Return *zero* plus *nanos* nanoseconds: Python's type if it can hold the value, else Arrow's.
+    Equal times so become equal values. *kind*: the Arrow type."""
     try:
         if nanos % 1000 == 0:
             return zero + _MICROSECOND * (nanos // 1000)

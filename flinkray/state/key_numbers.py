@@ -124,7 +124,7 @@ class KeyNumbers:
         return of_rows
 
     def _slots_of_distinct(self, keys: list[Any]) -> Iterable[int]:
-        """Return the slots of distinct keys; most are known, and cost one dictionary lookup."""
+        """Return the slots of distinct keys. A known key costs one dictionary lookup."""
         if are_plain(keys):
             known = list(map(self._slot_of.get, keys))
             if None not in known:

@@ -52,7 +52,7 @@ def are_plain(values: Sequence[Any]) -> bool:
 
 
 def as_key(value: Any) -> Any:
-    """Return a user's key in the form in which state keeps it.
+    """Return a user's key in the form in which state keeps it, such as one NaN object for all NaNs.
     Raises UnsupportedKeyError if the value cannot be a key."""
     kind = type(value)
     if kind in _PLAIN:
@@ -79,7 +79,7 @@ def own_key(value: Any) -> Any:
 
 
 def can_change(keys: Sequence[Any]) -> bool:
-    """Return whether some of the keys may be changeable by others."""
+    """Return whether user code may be able to change one of the keys."""
     kinds = set(map(type, keys))
     return not (
         kinds <= IMMUTABLE
@@ -88,7 +88,7 @@ def can_change(keys: Sequence[Any]) -> bool:
 
 
 def as_places(keys: list[Any], namespaces: list[Any] | None) -> Iterable[Any]:
-    """Return the places of stored keys and namespaces, with keys that a dictionary finds."""
+    """Return the places of stored keys and namespaces. Keys are converted by :func:`as_key`."""
     found = keys if are_plain(keys) else list(map(as_key, keys))
     return found if namespaces is None else zip(found, namespaces, strict=True)
 
@@ -118,8 +118,8 @@ def _keep_datetime(value: datetime.datetime) -> Any:
 
 
 def _keep_decoded(value: Any) -> Any:
-    """Return a time of another library in the form that its encoding is decoded to.
-    The time can equal a Python time without having the same hash."""
+    """Return a NumPy or pandas time as the value to which its encoding is decoded.
+    The original time can equal a Python time without having the same hash."""
     return decode_key(encode_key(value))
 
 

@@ -1,4 +1,4 @@
-"""Key groups: the subtask that a key belongs to is the same in every process and on every path.
+"""Key groups: decide which subtask a key belongs to, equally in every process.
 
 ``key_group = murmur(hash(key)) % max_parallelism`` with Flink's own murmur and Java's hash codes
 (MathUtils, KeyGroupRangeAssignment). Python's ``hash`` is randomised for texts, and never used.
@@ -43,13 +43,13 @@ def _signed(value: int) -> int:
 
 
 def hash_long(value: int) -> int:
-    """``Long.hashCode``: exclusive or of the upper and the lower half."""
+    """Return Java's ``Long.hashCode``: exclusive or of the upper and the lower half."""
     value &= 0xFFFF_FFFF_FFFF_FFFF
     return _signed(value ^ (value >> 32))
 
 
 def hash_text(value: str) -> int:
-    """``String.hashCode``: ``31 * h + unit`` over UTF-16 units."""
+    """Return Java's ``String.hashCode``: ``31 * h + unit`` over UTF-16 units."""
     result = 0
     if value.isascii():
         for unit in value.encode("ascii"):
@@ -61,14 +61,14 @@ def hash_text(value: str) -> int:
 
 
 def hash_double(value: float) -> int:
-    """``Double.hashCode``; both zeros have one hash, and so have all NaNs."""
+    """Return Java's ``Double.hashCode``; both zeros have one hash, and so have all NaNs."""
     if value != value:
         return hash_long(0x7FF8_0000_0000_0000)
     return hash_long(struct.unpack(">q", struct.pack(">d", value or 0.0))[0])
 
 
 def hash_float(value: float) -> int:
-    """``Float.hashCode``: the 32 bits of the number."""
+    """Return Java's ``Float.hashCode``: the 32 bits of the number."""
     if value != value:
         return 0x7FC0_0000
     bits: int = struct.unpack(">i", struct.pack(">f", value or 0.0))[0]
@@ -76,7 +76,7 @@ def hash_float(value: float) -> int:
 
 
 def hash_boolean(value: bool) -> int:
-    """``Boolean.hashCode``."""
+    """Return Java's ``Boolean.hashCode``."""
     return 1231 if value else 1237
 
 
@@ -103,7 +103,7 @@ _EXACT: dict[type, Callable[[Any], int]] = {
 }
 
 KeyHash = Callable[[Any], int]
-"""Computes the hash of a key: signed, 32 bits."""
+"""Type of functions that compute the hash of a key: a signed 32-bit number."""
 
 
 def stable_hash(key: Any) -> int:
@@ -219,7 +219,7 @@ _NAMES_BY_HASH = {kind.hash_of: name for name, kind in KEY_KINDS.items()}
 
 
 def key_type_of(hash_of: KeyHash) -> str | None:
-    """Return the name of the widest type whose keys have that hash; None: keys of any type."""
+    """Return the name of the declared key type whose hash is *hash_of*. None: any type of key."""
     return _NAMES_BY_HASH.get(hash_of)
 
 
@@ -299,7 +299,7 @@ _FEW = 32
 
 def _hash_texts(keys: pa.Array) -> Int32s | None:
     """Return :func:`hash_text` of each text, computed letter by letter for all texts at once.
-    None if they are few, or not all ASCII texts."""
+    None if there are fewer than ``_FEW`` texts, or not all values are ASCII texts."""
     kind, number = keys.type, len(keys)
     is_large = pa.types.is_large_string(kind)
     if number < _FEW or keys.null_count or not (is_large or pa.types.is_string(kind)):
@@ -330,7 +330,7 @@ def _hash_texts(keys: pa.Array) -> Int32s | None:
 
 
 def _hash_of_one_length(letters: npt.NDArray[np.uint8]) -> Int32s:
-    """Return the hashes of texts of one length, given as rows of letters.
+    """Return the hash of each text. *letters*: a row for each text; all texts have the same length.
     Few NumPy calls are made, since each releases the interpreter's lock."""
     weights = np.ones(letters.shape[1], np.uint32)
     weights[:-1] = np.multiply.accumulate(np.full(len(weights) - 1, 31, np.uint32))[::-1]
@@ -368,7 +368,8 @@ class KeyGroupAssigner:
         self._limit = limit
 
     def __call__(self, key: Any) -> int:
-        """Return a key's group. Raises UnsupportedKeyError if an equal key has another encoding."""
+        """Return the key group of a key.
+        Raises UnsupportedKeyError if an equal key has another encoding."""
         group = self._known.get(key)
         if group is None:
             group = murmur(self.hash_of(key)) % self.max_parallelism

@@ -1,6 +1,7 @@
-"""The queryable states of one process, and the listeners that are notified of them.
+"""The queryable states of one process, and the listeners that are notified of changes.
 
-Tasks register their states, in their own threads; the query server finds them by id, in another.
+Tasks register their states in the tasks' threads. The query server looks up states by id in its own
+thread.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class KvStateEntry:
         return [it if it is MISSING else visible(it, kind, config, now) for it in found]
 
     def serializer(self) -> KvStateSerializer:
-        """Return the serializer of this thread."""
+        """Return the serializer of the calling thread."""
         thread = threading.get_ident()
         serializer = self._serializers.get(thread)
         if serializer is None:
@@ -98,7 +99,8 @@ class KvStateEntry:
 
 
 class KvStateRegistryListener(ABC):
-    """Is notified of the queryable states of a job, by the threads of its tasks."""
+    """Is called when a state of a job becomes queryable, or stops being queryable.
+    The threads of the job's tasks call the methods."""
 
     @abstractmethod
     def kv_state_registered(self, registration: KvStateRegistration) -> None:
@@ -110,14 +112,15 @@ class KvStateRegistryListener(ABC):
 
 
 class KvStateRegistry:
-    """Holds the queryable states of this process; may be used from any thread."""
+    """All queryable states of this process. Any thread may call the methods."""
 
     def __init__(self) -> None:
         self._entries: dict[KvStateID, KvStateEntry] = {}
         self._listeners: dict[JobID, KvStateRegistryListener] = {}
 
     def register_listener(self, job_id: JobID, listener: KvStateRegistryListener) -> None:
-        """Set the listener of a job; it replaces the job's earlier listener. See ALL_JOBS."""
+        """Set the listener of a job, in place of an earlier listener.
+        :data:`ALL_JOBS` as id: the listener of all jobs."""
         self._listeners[job_id] = listener
 
     def unregister_listener(self, job_id: JobID) -> None:
@@ -147,7 +150,8 @@ class KvStateRegistry:
             listener.kv_state_unregistered(entry.registration)
 
     def get(self, kv_state_id: KvStateID) -> KvStateEntry:
-        """Return a registered state. Raises UnknownKvStateIdError if it is not here (any more)."""
+        """Return a registered state.
+        Raises UnknownKvStateIdError if no state has that id (any more)."""
         entry = self._entries.get(kv_state_id)
         if entry is None:
             raise UnknownKvStateIdError(kv_state_id)

@@ -1,7 +1,7 @@
 """Serializes queries of keyed state (keys and a namespace) and their results (contents).
 
 Both have the format of snapshots (:mod:`flinkray.state.value_encoding`): many values are a column.
-If a request was damaged on its way, or is something else, only that request fails.
+A request that was damaged on its way fails; other requests are not affected.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ class KvStateSerializer:
             raise MalformedKvStateError(f"{len(data)} bytes are no answer: {error}") from error
 
     def deserialize_one(self, data: bytes) -> Any:
-        """Return the state of one key. Empty bytes are an empty list or map, as with Flink.
-        Raises the errors of :meth:`deserialize`."""
+        """Return the contents of a single key from *data*.
+        Empty bytes are an empty list or map, as with Flink. Raises the errors of
+        :meth:`deserialize`."""
         kind = None if self._descriptor is None else self._descriptor.kind
         if not data and kind in ("list", "map"):
             return [] if kind == "list" else {}

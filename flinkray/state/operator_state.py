@@ -19,7 +19,7 @@ from flinkray.state.stored_forms import SerializerSnapshot
 from flinkray.state.table import MapTable, StateTable
 
 _ALL = None
-"""The place of state that belongs to no key."""
+"""The only place (key) in tables of operator state, which belongs to no key."""
 
 
 class HeapBroadcastState(BroadcastState[Any, Any]):
@@ -80,7 +80,7 @@ class HeapBroadcastState(BroadcastState[Any, Any]):
 
 @dataclass(frozen=True)
 class OperatorStateSnapshot:
-    """The contents of one state in a snapshot."""
+    """The contents of one operator state in a snapshot."""
 
     mode: str
     elements: tuple[bytes, ...]
@@ -91,12 +91,13 @@ class OperatorStateSnapshot:
 
 @dataclass(frozen=True)
 class OperatorSnapshot:
-    """The operator state of one subtask at a moment, by name of the state."""
+    """The operator state of one subtask at one moment: the state's contents, by name."""
 
     states: Mapping[str, OperatorStateSnapshot]
 
     def without_elements_of(self, names: Collection[str]) -> OperatorSnapshot:
-        """Return a copy without contents of these states, for subtasks that must not get them."""
+        """Return a copy in which the states *names* are empty, for subtasks that must not get
+        them."""
         return OperatorSnapshot(
             {
                 name: replace(state, elements=()) if name in names else state
@@ -121,7 +122,7 @@ class OperatorCapture:
         self._restored = restored
 
     def write(self) -> OperatorSnapshot:
-        """Serialise the capture; from any thread, once."""
+        """Return the captured contents, serialised. Call this method once, from any thread."""
         try:
             written = {name: _written(*state) for name, state in self._states.items()}
             return OperatorSnapshot(written | dict(self._restored))
@@ -160,17 +161,17 @@ class OperatorStateBackend:
         """Restored states that are not in use yet."""
 
     def list_state(self, descriptor: ListStateDescriptor[Any]) -> ListState[Any]:
-        """Return a list state.
+        """Return the handle of a list state; rescaling divides its elements among the subtasks.
         Raises StateMigrationError if the stored state cannot be read as this state."""
         return TableListState(self._list(descriptor, "list"), self._context)
 
     def union_list_state(self, descriptor: ListStateDescriptor[Any]) -> ListState[Any]:
-        """Return a union list state.
+        """Return the handle of a union list state; on restore, each subtask gets all elements.
         Raises StateMigrationError if the stored state cannot be read as this state."""
         return TableListState(self._list(descriptor, "union"), self._context)
 
     def broadcast_state(self, descriptor: MapStateDescriptor[Any, Any]) -> HeapBroadcastState:
-        """Return a broadcast state.
+        """Return the handle of a broadcast state, which is the same in all subtasks.
         Raises StateMigrationError if the stored state cannot be read as this state."""
         return HeapBroadcastState(descriptor.name, self._map(descriptor))
 
@@ -221,8 +222,8 @@ class OperatorStateBackend:
         return list(self._modes())
 
     def capture(self) -> OperatorCapture | None:
-        """Capture the state at this moment; it is written later, also by another thread.
-        None if there is no state."""
+        """Capture the state at this moment; any thread can write the returned capture later.
+        Returns None if there is no state."""
         if not self._lists and not self._broadcast and not self._restored:
             return None
         states: dict[str, tuple[str, StateTable, TableCapture]] = {
@@ -240,7 +241,7 @@ class OperatorStateBackend:
     def restore(self, snapshots: Iterable[OperatorSnapshot]) -> None:
         """Append the list elements of each snapshot, and take over the broadcast entries.
 
-        They are read when their state is requested, or at once if it is in use.
+        The contents of a state are read when the state is requested, or at once if it is in use.
         Raises StateMigrationError if a state that is in use cannot be read.
         """
         for snapshot in snapshots:

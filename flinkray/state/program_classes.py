@@ -1,4 +1,4 @@
-"""Finds the classes that travel with a job's functions, by name.
+"""Finds the classes of a job's functions by name, also for stored values of earlier submissions.
 
 Classes of the program itself and of the user's own modules are pickled by value, so each submission
 of a program creates its own classes. Values that an earlier submission stored must become values of
@@ -25,7 +25,7 @@ Classes = Mapping[str, type]
 
 _lock = threading.RLock()
 _latest: bytes | None = None
-"""The classes brought last, pickled; they take precedence over earlier ones."""
+"""The pickled classes of the last :func:`bring_classes` call, which take precedence."""
 _waiting: list[tuple[bytes, Callable[[bytes], Classes]]] = []
 """Pickled classes that are not loaded yet."""
 _by_name: dict[str, type] = {}
@@ -35,7 +35,8 @@ _made: set[str] = set()
 
 
 def bring_classes(pickled: bytes, load: Callable[[bytes], Classes]) -> None:
-    """Register the classes of a job; they are loaded when a class is looked up."""
+    """Register the classes of a job. They are loaded when a class is first looked up.
+    *load*: returns the classes from *pickled*."""
     global _latest
     with _lock:
         if pickled != _latest:
@@ -54,9 +55,9 @@ def _load() -> None:
 
 
 def name_of(kind: type) -> str:
-    """Return the name of a class in the program.
-    It is the name with which the job's classes came, since a class rebuilt by pickle does not
-    know the class it was nested in; for other classes it is ``module:qualified name``."""
+    """Return the name under which a class is stored.
+    For a class of the job this is its name in the program, since a class rebuilt by pickle does not
+    know the class it was nested in. For other classes it is ``module:qualified name``."""
     if _waiting:
         _load()
     return _names.get(kind) or f"{kind.__module__}:{kind.__qualname__}"

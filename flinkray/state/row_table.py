@@ -1,6 +1,6 @@
 """Keyed state in rows: record batches as they arrived, with columns of any types.
 
-Rows are added. Rows that belong to namespaces (windows) are removed with these. The keys of rows
+Rows can only be added, and removed with their namespace (window) or all at once. The keys of rows
 are only determined when a snapshot is written. Batches may have different columns.
 """
 
@@ -65,7 +65,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class RowsCapture(ColumnarCapture):
-    """A capture of the table that is not written yet."""
+    """A capture of a :class:`RowTable` that is not written yet."""
 
     namespaced: bool
     whole: bool
@@ -147,7 +147,8 @@ class RowTable:
         self._one = None
 
     def as_one(self) -> pa.RecordBatch:
-        """Return all rows as one batch. There must be rows, no namespaces, and equal columns."""
+        """Return all rows as one batch.
+        The table must have rows and no namespaces, and all batches the same columns."""
         if self._one is None:
             (self._one,) = as_few(part.rows.batch for part in self._parts)
             parts, begin, oldest = [], 0, self.log.oldest
@@ -163,7 +164,7 @@ class RowTable:
         return self._one
 
     def convert(self, change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
-        """Convert all rows to columns of other types."""
+        """Apply *change* to all batches, to convert their columns to other types."""
         self._one = None
         self._parts = [
             replace(part, rows=part.rows._replace(batch=change(part.rows.batch)))

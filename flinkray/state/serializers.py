@@ -1,4 +1,4 @@
-"""Serializers of state: bytes that contain the information needed to read them.
+"""Serializes state as bytes that contain the information needed to read them.
 
 A *frame* holds what is written together: the declaration of the state, and columns of values
 (:mod:`flinkray.state.value_encoding`). Consecutive frames are read one after the other. A state
@@ -51,25 +51,25 @@ class Frame(NamedTuple):
 
 
 class StateSerializer:
-    """Serializer of one state, as its descriptor declares it now."""
+    """Reads and writes the contents of one state, in the types that its descriptor declares now."""
 
     def __init__(self, descriptor: StateDescriptor) -> None:
         self._name = descriptor.name
         expires = descriptor.ttl_config is not None
         self._declared: str | None = _declaration(descriptor, expires)
         self._changes: dict[str | None, TypeChange | None] = {}
-        """Changes to be made when reading, by the stored declaration."""
+        """The change to apply to values when reading them, by their stored declaration."""
 
     @classmethod
     def as_stored(cls, name: str, stored_as: SerializerSnapshot) -> StateSerializer:
-        """Return a serializer for a state without a descriptor, from its stored declaration."""
+        """Return a serializer that reads a state as it was stored, without needing a descriptor."""
         serializer = cls(StateDescriptor(name))
         serializer._declared = stored_as.declared
         return serializer
 
     @classmethod
     def without_times(cls, descriptor: StateDescriptor) -> StateSerializer:
-        """Return a serializer for contents as readers see them, without times of time to live."""
+        """Return a serializer for contents without renewal times, as queries see the state."""
         serializer = cls(descriptor)
         serializer._declared = _declaration(descriptor, expires=False)
         return serializer
@@ -115,7 +115,7 @@ class StateSerializer:
             )
 
     def read_elements(self, elements: Iterable[bytes]) -> list[tuple[Any, ...]]:
-        """Return what was given to each :meth:`StateFrameWriter.write_element`.
+        """Return the parts given to each :meth:`StateFrameWriter.write_element` call, as a tuple.
         Raises StateMigrationError if the elements cannot be read as this state."""
         read: list[tuple[Any, ...]] = []
         try:
@@ -145,9 +145,9 @@ class StateSerializer:
         return ValueDecoder(self._change_from(declared))
 
     def _decoders(self, declared: str | None, number: int) -> list[ValueDecoder]:
-        """Return decoders for the parts of an element.
+        """Return decoders for the *number* parts of an element.
 
-        One for an element of a list, two for an entry's key and value.
+        An element of a list has one part; an entry of a map has two, key and value.
         """
         change = self._change_from(declared)
         if isinstance(change, EntryChange):
@@ -211,7 +211,7 @@ class StateFrameWriter:
 
 
 def merged(snapshots: Sequence[SerializerSnapshot]) -> SerializerSnapshot:
-    """Combine the descriptions of several writers whose frames follow each other."""
+    """Return one description for the frames of several writers that follow each other."""
     last = snapshots[-1]
     return SerializerSnapshot(
         last.name,
@@ -257,7 +257,7 @@ def check_key_groups(
 
 
 def of_another_key_type(of: str, error: Exception) -> StateMigrationError:
-    """Return an error: keys do not fit the type that is declared now."""
+    """Return the error for keys that do not fit the key type declared now. *of*: the state."""
     return StateMigrationError(
         f"{of} was stored for keys that are not of the key_type of key_by: {error}; give key_by "
         "the key_type that it had"
@@ -314,7 +314,7 @@ def _described(type_info: Any) -> Any:
 
 
 def _migration(was: str | None, now: str | None) -> TypeChange | None:
-    """Return how rows in the stored type change, and where in the type; None if none change.
+    """Return how stored values change from the declaration *was* to *now*. None: not at all.
     Raises StateMigrationError if the types do not match."""
     try:
         before, after = json.loads(was or "{}"), json.loads(now or "{}")
@@ -347,7 +347,8 @@ def _change(was: Any, now: Any) -> TypeChange | None:
 
 
 def _row_change(was: list[Any], now: list[Any]) -> RowChange:
-    """Match the fields by name, or by position if only one of the types has names."""
+    """Return the change between two row types, given as (name, type) of their fields.
+    Fields are matched by name, or by position if only one of the types has names."""
     before, after = [name for name, _ in was], [name for name, _ in now]
     if _has_names(before) == _has_names(after):
         places = [before.index(name) if name in before else None for name in after]

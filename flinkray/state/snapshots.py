@@ -1,4 +1,4 @@
-"""Captures of keyed state while they are taken, and snapshots as they are written."""
+"""Captures of keyed state at one moment, and the snapshots that are written from captures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SectionKind(Enum):
 
 
 class Section(NamedTuple):
-    """A part of the state of one subtask: a table, a timer queue or a columnar table."""
+    """Names a part of the state of one subtask: a table, a timer queue or a columnar table."""
 
     kind: SectionKind
     name: str
@@ -57,14 +57,14 @@ class ColumnarForm(NamedTuple):
     whole: bool
     """Whether the snapshot has all contents, or only the changes since the previous snapshot."""
     removed: int | None
-    """Up to this namespace (without namespaces: all), contents of earlier snapshots are removed.
-    They are removed before this snapshot is applied; None: nothing is removed."""
+    """Contents up to this namespace are removed before this snapshot is applied.
+    Without namespaces, all earlier contents are removed. None: nothing is removed."""
     pickled: tuple[str, ...] = ()
     """Types in the keys that were pickled."""
 
 
 class SnapshotContents(NamedTuple):
-    """The sections of a snapshot."""
+    """Descriptions of all sections of a snapshot."""
 
     tables: Mapping[str, TableForm]
     timers: tuple[str, ...]
@@ -80,8 +80,8 @@ class SnapshotContents(NamedTuple):
 
 
 class SnapshotStream(ABC):
-    """A snapshot of the keyed state of one subtask, read one key group after another.
-    So the whole state need not fit into memory."""
+    """A snapshot of the keyed state of one subtask, which is read one key group after another.
+    The whole state need not fit into memory."""
 
     key_groups: KeyGroupRange
     """The key groups of the subtask."""
@@ -100,7 +100,7 @@ class SnapshotStream(ABC):
 
 
 class TableSnapshot(NamedTuple):
-    """The contents of a table, or its changes."""
+    """The contents of a table in a snapshot, or the changes of these contents."""
 
     kind: str
     namespaced: bool
@@ -113,7 +113,7 @@ class TableSnapshot(NamedTuple):
 
 
 class ColumnarSnapshot(NamedTuple):
-    """The contents of a columnar table, or its changes; see :class:`ColumnarForm`."""
+    """The contents of a columnar table, or changes of contents; see :class:`ColumnarForm`."""
 
     kind: str
     namespaced: bool
@@ -217,7 +217,7 @@ class StateCapture(ABC):
 
     @abstractmethod
     def stream(self) -> SnapshotStream:
-        """Return a stream that serialises the capture; from any thread, once.
+        """Return a stream that serialises the capture. Call this once, from any thread.
         The capture is released when the bodies end."""
 
     def write(self) -> KeyedSnapshot:

@@ -84,19 +84,20 @@ class ValueTable(StateTable):
 
     @abstractmethod
     def get(self, place: Any, default: Any = None) -> Any:
-        """Return the value, which must not be changed."""
+        """Return the value of a place, or *default*. Do not change the returned value."""
 
     @abstractmethod
     def get_to_change(self, place: Any, default: Any = None) -> Any:
-        """Return the value, which may be changed in place; a mutable value counts as changed."""
+        """Return the value of a place, or *default*. The caller may change it in place.
+        A mutable value counts as changed."""
 
     @abstractmethod
     def take(self, place: Any, default: Any = None) -> Any:
-        """Remove the value and return it; it belongs to the caller then."""
+        """Remove and return the value of a place, or *default*. The caller may change it."""
 
     @abstractmethod
     def put(self, place: Any, value: Any) -> None:
-        """Replace the value."""
+        """Replace the value of a place."""
 
     @abstractmethod
     def put_all(self, values: Mapping[Any, Any]) -> None:
@@ -108,23 +109,23 @@ class ListTable(StateTable):
 
     @abstractmethod
     def get(self, place: Any) -> Sequence[Any]:
-        """Return the elements; valid until the place is changed."""
+        """Return the elements at a place; valid until the place is changed."""
 
     @abstractmethod
     def take(self, place: Any) -> Sequence[Any]:
-        """Remove the list and return its elements; they belong to the caller then."""
+        """Remove and return the elements at a place. The caller may change them."""
 
     @abstractmethod
     def append(self, place: Any, value: Any) -> bool:
-        """Add an element. Returns whether it is the first one."""
+        """Add an element to the list of a place. Returns whether the list was empty."""
 
     @abstractmethod
     def extend(self, place: Any, values: Iterable[Any]) -> None:
-        """Add elements."""
+        """Add elements to the list of a place."""
 
     @abstractmethod
     def put(self, place: Any, values: Iterable[Any]) -> None:
-        """Replace the elements."""
+        """Replace the list of a place."""
 
 
 class MapTable(StateTable):
@@ -133,28 +134,29 @@ class MapTable(StateTable):
 
     @abstractmethod
     def get(self, place: Any, key: Any, default: Any = None) -> Any:
-        """Return the value of an entry, which must not be changed."""
+        """Return the value of *key* in the map of a place, or *default*; it must not be changed."""
 
     @abstractmethod
     def get_to_change(self, place: Any, key: Any, default: Any = None) -> Any:
-        """Return the value, which may be changed in place; a mutable value counts as changed."""
+        """Return the value of *key* in the map of a place, or *default*; it may be changed.
+        A mutable value counts as changed."""
 
     @abstractmethod
     def contains(self, place: Any, key: Any) -> bool:
-        """Return whether the entry exists."""
+        """Return whether the map of a place has an entry for *key*."""
 
     @abstractmethod
     def items(self, place: Any) -> Iterable[tuple[Any, Any]]:
-        """Return keys and values; valid until the place is changed."""
+        """Return the (key, value) pairs of a place's map; valid until the place is changed."""
 
     @abstractmethod
     def put(self, place: Any, key: Any, value: Any) -> None:
-        """Set the value of an entry."""
+        """Set the value of *key* in the map of a place."""
 
     @abstractmethod
     def put_all(self, place: Any, entries: Mapping[Any, Any]) -> None:
-        """Set the values of many entries."""
+        """Set the values of many entries in the map of a place."""
 
     @abstractmethod
     def remove_entry(self, place: Any, key: Any) -> None:
-        """Remove an entry, if it exists."""
+        """Remove the entry of *key* from the map of a place, if the entry exists."""

@@ -1,4 +1,4 @@
-"""Controls how often the threads of this process take turns."""
+"""Sets how soon a thread of this process can take the interpreter's lock from another thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SHORT_TURN = 0.0005
-"""Length of a short turn in seconds."""
+"""Seconds that threads wait for the lock within :func:`short_turns`."""
 
 _lock = threading.Lock()
 _waiting = 0
@@ -16,7 +16,7 @@ _usual = 0.0
 
 
 def shorten_turns(seconds: float) -> None:
-    """Permanently limit how long threads wait for the interpreter's lock.
+    """Limit the time for which threads wait for the interpreter's lock, from now on.
     After that time, the holder of the lock is asked to release it. Python's default is 5 ms."""
     global _usual
     with _lock:

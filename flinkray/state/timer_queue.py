@@ -8,7 +8,7 @@ from typing import Any
 
 
 class TimerQueue(ABC):
-    """Timers, unique per time, key and namespace.
+    """An ordered set of timers; each is unique by time, key and namespace.
     Timers of the same time are in the order of registration."""
 
     @abstractmethod
@@ -25,12 +25,13 @@ class TimerQueue(ABC):
 
     @abstractmethod
     def at(self, timestamp: int, most: int | None = None) -> list[tuple[Any, Any]]:
-        """Return (key, namespace) of the first *most* timers of that time; None: all of them.
-        They stay until :meth:`claim` takes each, since a timer that fires may delete the next."""
+        """Return (key, namespace) of the first *most* timers at *timestamp*. None: of all.
+        The timers stay in the queue until :meth:`claim` removes each, because a timer that fires
+        may delete the next timer."""
 
     @abstractmethod
     def claim(self, timestamp: int, timer: tuple[Any, Any]) -> bool:
-        """Remove a timer. Returns False if it does not exist any more."""
+        """Remove the timer before it fires. Returns False if the timer does not exist any more."""
 
     @abstractmethod
     def __len__(self) -> int:

@@ -21,21 +21,21 @@ class UpdateType(Enum):
 
 
 class StateVisibility(Enum):
-    """Whether an expired value may be seen while it still exists."""
+    """Whether a program may read an expired value that still exists."""
 
     ReturnExpiredIfNotCleanedUp = 0
     NeverReturnExpired = 1
 
 
 class TtlTimeCharacteristic(Enum):
-    """The time that counts for time to live: only processing time."""
+    """The kind of time by which values expire: always processing time."""
 
     ProcessingTime = 0
 
 
 @dataclass(frozen=True)
 class IncrementalCleanupStrategy:
-    """How expired values are searched for while state is in use."""
+    """How many values are examined for expiry when state is used."""
 
     cleanup_size: int
     for_every_record: bool
@@ -67,7 +67,7 @@ class RocksdbCompactFilterCleanupStrategy:
 
 
 class _Strategies:
-    """Holds the strategies under PyFlink's names, such as ``StateTtlConfig.CleanupStrategies``."""
+    """Makes names such as ``StateTtlConfig.CleanupStrategies`` work, as in PyFlink."""
 
     IncrementalCleanupStrategy = IncrementalCleanupStrategy
     RocksdbCompactFilterCleanupStrategy = RocksdbCompactFilterCleanupStrategy
@@ -209,11 +209,11 @@ class _Names:
 
 @dataclass(frozen=True)
 class StateTtlConfig(_Names):
-    """How long values live; made by :meth:`new_builder`.
+    """The time to live of a state's values, and how expired values are treated.
 
-    Expired values are removed when they are accessed. Expired values that are not accessed are
-    searched for in the background. Elements of list state expire one by one, and so do entries of
-    map state.
+    Build a configuration with :meth:`new_builder`. Expired values are removed when they are
+    accessed. Expired values that are not accessed are searched for in the background. Elements of
+    list state expire one by one, and so do entries of map state.
     """
 
     ttl: int
@@ -245,7 +245,7 @@ class StateTtlConfig(_Names):
         return self.ttl_time_characteristic
 
     def get_cleanup_strategies(self) -> CleanupStrategies:
-        """Return where expired values are removed, in addition to removal on access."""
+        """Return when expired values are removed, in addition to removal on access."""
         return self.cleanup_strategies
 
     def is_enabled(self) -> bool:

@@ -45,7 +45,7 @@ class ValueColumn(ABC):
 
     @abstractmethod
     def take(self, order: Order) -> ValueColumn:
-        """Return the values at these indices."""
+        """Return a column of the values at the indices *order*."""
 
     @abstractmethod
     def slice(self, begin: int, end: int) -> ValueColumn:
@@ -74,7 +74,7 @@ class ArrayColumn(ValueColumn):
 
 
 class EncodedColumn(ValueColumn):
-    """An array in its stored form."""
+    """An array in its stored form, or a part of the array."""
 
     def __init__(self, array: EncodedArray, begin: int, end: int) -> None:
         self._array = array
@@ -181,7 +181,7 @@ def concatenated(columns: Sequence[ValueColumn]) -> ValueColumn:
 
 
 def divisible(column: ValueColumn) -> ValueColumn:
-    """Convert a column to its stored form, so that it can be stored in parts."""
+    """Return the column in a stored form that can be written in parts."""
     if isinstance(column, ArrayColumn):
         return EncodedColumn(EncodedArray(column.array), 0, len(column))
     if isinstance(column, TupleColumn):

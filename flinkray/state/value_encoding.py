@@ -49,7 +49,7 @@ from flinkray.state.value_columns import (
 
 T = TypeVar("T")
 Node = list[Any]
-"""A column: the kind of column, and the data that the kind needs."""
+"""A column in encoded form: the kind of column, and the data that the kind needs."""
 
 _PLAIN, _UNION, _SCALARS, _TUPLES, _SEQUENCES, _MAPS, _RECORDS, _PICKLED, _ARRAY = range(9)
 
@@ -62,7 +62,7 @@ _LARGE_INTEGER = 1
 
 
 class _NotCoveredError(Exception):
-    """The values cannot be stored as a column of their type."""
+    """The values cannot be stored in the form for their type; another form is used."""
 
 
 # --- classes with fields ----------------------------------------------------------------------
@@ -96,7 +96,8 @@ _record_types: dict[type, RecordType | None] = {}
 
 
 def register_record_type(kind: type, record_type: RecordType, *names: str) -> None:
-    """Store the values of a class under *names*, which stay the same when the class is moved."""
+    """Store the values of a class with *record_type*, under *names*.
+    The names stay the same when the class is moved."""
     _record_types[kind] = record_type
     for name in names:
         _registered[name] = record_type
@@ -289,7 +290,7 @@ def _slots_of(kind: type) -> set[str]:
 
 
 def _is_of_object(kind: type) -> bool:
-    """Return whether values of the class have attributes only; a dict also has entries."""
+    """Return whether values of the class consist of attributes alone. A dict also has entries."""
     try:
         object.__new__(kind)
     except TypeError:
@@ -613,7 +614,7 @@ class RowChange:
     """For each earlier field the change in its values."""
 
     def fits(self, form: RecordForm) -> bool:
-        """Return whether rows of that form match the earlier declaration."""
+        """Return whether rows of that form match the earlier declaration *was*."""
         shown = [name for name in form.fields if not name.startswith(HIDDEN)]
         if form.name == ROWS_BY_POSITION:
             return len(shown) == len(self.was)
@@ -642,8 +643,11 @@ class UnreadableValuesError(StateError):
 
 
 class ValueDecoder:
-    """Reads columns. *change*: the change from the stored to the present declaration.
-    *exactly*: whether a value that would have to be migrated raises an error."""
+    """Reads columns that :class:`ValueEncoder` wrote.
+
+    *change*: the change from the stored to the present declaration. *exactly*: whether a value that
+    would have to be migrated raises an error.
+    """
 
     def __init__(self, change: TypeChange | None = None, exactly: bool = False) -> None:
         self._change = change

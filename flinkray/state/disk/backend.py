@@ -85,7 +85,8 @@ class DiskKeyedStateBackend(KeyedStateBackend):
         self._restored: dict[str, RestoredTable] = {}
         self._columnar = ColumnarTables()
         self._known: dict[int, int] = {}
-        """First epoch of later changes, by capture to which later captures can refer."""
+        """By id of a capture to which later captures can refer: first epoch of the changes after
+        it."""
 
     def _open_engine(self) -> Engine:
         load_module()
@@ -294,7 +295,7 @@ class DiskKeyedStateBackend(KeyedStateBackend):
         return self._store.engine.batch()
 
     def _remove_rows(self, table: DiskTable[Any], frame: Frame) -> None:
-        """Delete the rows of a frame's places; the frame removes or replaces these as a whole."""
+        """Delete the rows of all places in a frame, which removes or replaces their contents."""
         places = [
             *as_places(frame.removed_keys, frame.removed_namespaces),
             *as_places(frame.keys, frame.namespaces),

@@ -54,11 +54,11 @@ class CapturedTable:
         self.writer: StateFrameWriter = table.serializer.writer()
 
     def read_rows(self, pairs: Iterator[Pair]) -> Iterator[tuple[Any, Any]]:
-        """Yield (place, contents)."""
+        """Yield (place, contents) from the rows of this table in *pairs*, which are in order."""
         return self.table.read_rows(self.codec, pairs)
 
     def columns(self, places: list[Any]) -> Places:
-        """Return (keys, namespaces) of places; the latter are None if the table has none."""
+        """Return (keys, namespaces) of places; namespaces are None if the table has none."""
         if not self.namespaced:
             return places, None
         return [key for key, _ in places], [namespace for _, namespace in places]
@@ -136,7 +136,7 @@ class DiskCapture(StateCapture):
 
 
 class _DiskStream(SnapshotStream):
-    """Reads the state while its bodies are iterated."""
+    """Reads the captured state from the disk while the bodies are iterated."""
 
     def __init__(self, capture: DiskCapture) -> None:
         self.key_groups = capture.key_groups

@@ -62,7 +62,7 @@ class EngineMemory:
 
 
 class _Shared:
-    """The block cache that all engines share; tables being filled count toward its size, too."""
+    """The block cache of all engines of a process; tables being filled count toward its size."""
 
     def __init__(self, memory: EngineMemory) -> None:
         module = load_module()
@@ -204,12 +204,13 @@ class Engine:
             begin = portion[-1][0] + b"\x00"
 
     def reader(self) -> Reader:
-        """Return a reader of the present contents, for many short ranges."""
+        """Return a reader that sees the present contents, for many short ranges."""
         with disk_errors(self.path, "read"):
             return Reader(self.path, self._db.iter())
 
     def snapshot(self) -> Snapshot:
-        """Return a snapshot of this moment; the snapshot holds the engine."""
+        """Return a snapshot of the present contents.
+        The engine stays open until the snapshot is released."""
         return Snapshot(self)
 
     def estimated_number(self) -> int:
@@ -240,7 +241,7 @@ class Reader:
     def scan_place(self, place: bytes) -> Iterator[Pair]:
         """Yield the rows of a place.
         Keys of a longer text that continues with a zero byte have the same prefix, followed by
-        0xff. No row's own part begins with 0xff, so these are left out."""
+        0xff. No row's own part begins with 0xff, so the rows of such keys are left out."""
         end = len(place)
         return takewhile(lambda pair: pair[0][end : end + 1] != b"\xff", self.scan(place))
 

@@ -40,7 +40,7 @@ def table_prefix(number: int, group: int | None = None) -> bytes:
 
 
 def encode_part(part: Any) -> bytes:
-    """Return the canonical encoding of a key or namespace; faster for texts."""
+    """Return the canonical encoding of a key or namespace: ``encode_key``, but faster for texts."""
     if type(part) is str:
         text = part.encode("utf-8", "surrogatepass")
         if b"\x00" in text:
@@ -50,7 +50,7 @@ def encode_part(part: Any) -> bytes:
 
 
 def exact_part(part: Any) -> bytes | None:
-    """Return the encoded exact value; None if the canonical encoding gives the very value."""
+    """Return the encoded exact value. None if the canonical encoding decodes to the same value."""
     kind = type(part)
     if kind in _AS_DECODED or (kind is tuple and _AS_DECODED.issuperset(map(type, part))):
         return None
@@ -93,7 +93,7 @@ class PlaceCodec:
         return prefix + encode_part(place)
 
     def exact(self, place: Place) -> Exact:
-        """Return the exact parts that the rows of a place also store."""
+        """Return the exact key and namespace, which the rows of a place also store."""
         if not self.namespaced:
             kind = type(place)
             return NOTHING if kind is str or kind is int else (exact_part(place), None)
@@ -113,7 +113,7 @@ class PlaceCodec:
         return found
 
     def decode(self, encoded: bytes, at: int, exact: Exact) -> Place:
-        """Decode the place whose key begins at *at* in *encoded*."""
+        """Return the place that is encoded in *encoded* from *at* on. *exact*: its exact parts."""
         exact_key, exact_namespace = exact
         if exact_key is None:
             key, at = decode_first_key(encoded, at)

@@ -66,7 +66,7 @@ def decode_value(row: bytes, at: int) -> Any:
 
 
 def with_exact(exact: Exact, encoded: bytes, entry_key: bytes | None = None) -> bytes:
-    """Return a row that consists of exact parts and an encoded value."""
+    """Return a row made of a place's exact parts, a map entry's exact key, and an encoded value."""
     if exact is NOTHING and entry_key is None:
         return _NO_FLAGS + encoded
     parts = (*exact, entry_key)
@@ -92,5 +92,5 @@ def without_exact(row: bytes) -> tuple[Exact, bytes | None, int]:
 
 
 def encoded_at(row: bytes) -> int:
-    """Return the position at which the rest of a row begins, for callers that know the place."""
+    """Return the position at which the encoded value of a row begins."""
     return without_exact(row)[2] if row[0] else 1

@@ -14,7 +14,7 @@ from flinkray.state.stored_forms import SerializerSnapshot
 
 
 class SpooledFrames(NamedTuple):
-    """Position of frames in the spool file."""
+    """Position of a payload of frames in the spool file."""
 
     offset: int
     size: int
@@ -31,7 +31,7 @@ class Spool:
         self._size = 0
 
     def add(self, payload: bytes | memoryview) -> SpooledFrames:
-        """Append a payload and return its position. Raises StateStorageError."""
+        """Append a payload of frames and return its position. Raises StateStorageError."""
         with disk_errors(self._folder, "written"):
             left = memoryview(payload)
             while left:

@@ -1,4 +1,4 @@
-"""Shared by the tables of one backend: the engine, the size of their caches, notes of changes."""
+"""The store that all tables of a disk backend share: engine, cache size, notes of changes."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _FEW_NOTES = 100_000
 
 
 class Cached(Protocol):
-    """A table as its store sees it."""
+    """The methods of a table that its :class:`DiskStore` calls."""
 
     @property
     def has_changes(self) -> bool:
         """Whether the table has unwritten changes."""
 
     def write_to(self, batch: rocksdict.WriteBatch) -> tuple[int, int]:
-        """Add the changes to *batch*. Returns (number of places, number of bytes)."""
+        """Add the unwritten changes to *batch*. Returns (number of places, number of bytes)."""
 
     def written(self) -> None:
-        """Called when the changes are on the disk."""
+        """Called by the store after the table's changes were written to the disk."""
 
     def make_older(self) -> None:
         """Drop cached values that were not used since the last call."""
@@ -66,7 +66,7 @@ class DiskStore:
         """Held while changes are written and while tables drop the written changes from memory.
         Tables that other threads read also take it; see ``DiskTable.point_reader``."""
         self.epoch: int | None = None
-        """Epoch of present changes; None: changes are not noted yet."""
+        """Epoch of the changes made now. None: changes are not noted yet."""
         self._first_epoch = 0
         self._notes = 0
         """Number of noted changes; a place may be counted several times."""
@@ -138,7 +138,7 @@ class DiskStore:
     # --- changes ------------------------------------------------------------------------------
 
     def note(self, batch: rocksdict.WriteBatch, place: bytes, exact: Exact) -> None:
-        """Note that a place has changed in this epoch.
+        """Add a note to *batch* that a place has changed in this epoch.
         Captures of changes then include the place's contents, or that the place is empty."""
         if self.epoch is not None:
             table, group = _TABLE_AND_GROUP.unpack_from(place)
@@ -184,7 +184,7 @@ def changed_places(
 
 
 class FairLock:
-    """A reentrant lock for ``with`` statements.
+    """A reentrant lock for ``with`` statements, which threads get in the order of their requests.
 
     With Python's own locks, a thread that takes the lock again and again keeps all other threads
     out.

@@ -66,7 +66,7 @@ _UNKNOWN: Any = _Unknown()
 
 _NUMBER = struct.Struct(">Q")
 _ENTRY = struct.Struct(">QI")
-"""Head of a map entry's row: number of the entry, size of the encoded place."""
+"""Format of the head of a map entry's row: number of the entry, size of the encoded place."""
 _FIRST = _NUMBER.pack(0)
 _MOST_PORTIONS = 16
 """Number of a cached list's rows from which on the list is rewritten as one row."""
@@ -99,7 +99,8 @@ class DiskTable(StateTable, Generic[HeldT]):
         """Changed places that are not written yet; their contents are in the young generation."""
 
     _CHANGING: ClassVar[tuple[str, ...]] = ()
-    """Methods that change contents which readers combine from cache and rows."""
+    """Names of methods that take the store's lock if other threads read the table.
+    Readers combine the contents that these methods change from cache and rows."""
 
     # --- methods of each shape --------------------------------------------------------------------
 
@@ -125,7 +126,7 @@ class DiskTable(StateTable, Generic[HeldT]):
     def put_restored(
         self, batch: rocksdict.WriteBatch, place: Any, encoded: bytes, contents: Any
     ) -> None:
-        """Write the contents of a place that is empty so far."""
+        """Add the restored contents of an empty place to *batch*, as rows."""
 
     # --- StateTable ---------------------------------------------------------------------------
 
@@ -412,7 +413,7 @@ class DiskListTable(DiskTable[_HeldList], ListTable):
     """Number of the next row: rows are in the order in which they were written."""
 
     def _known(self, place: Any) -> _HeldList:
-        """Return the list of a place with all its values; reads them if needed."""
+        """Return the cached list of a place with all its values; reads the values if needed."""
         held = self._held(place)
         if held is not None and held.values is not None:
             return held
@@ -553,7 +554,8 @@ class _HeldMap:
         """Values by key.
         If all entries are here, they are in order; else MISSING marks keys without entry."""
         self.numbers: dict[Any, tuple[int, Any]] = {}
-        """(number, the entry's very key) of existing entries, by key; equal keys may differ."""
+        """(number, exact key) of existing entries, by key. Equal keys, such as 1 and True, may
+        differ."""
         self.is_complete = False
         self.changed: dict[Any, None] = {}
         """Keys of entries that were changed or removed, and are not written yet."""
@@ -594,7 +596,7 @@ class DiskMapTable(DiskTable[_HeldMap], MapTable):
         return value
 
     def _complete(self, place: Any) -> _HeldMap:
-        """Return the map of a place with all its entries; reads them if needed."""
+        """Return the cached map of a place with all its entries; reads the entries if needed."""
         held = self._map(place)
         if held.is_complete:
             return held

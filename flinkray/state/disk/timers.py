@@ -24,7 +24,7 @@ from flinkray.state.timer_queue import TimerQueue
 MOST_IN_MEMORY = 100_000
 
 _AT = struct.Struct(">QQ")
-"""Time, and order of registration."""
+"""Format of a time with an order of registration."""
 _TIME = struct.Struct(">Q")
 _SIGN = 1 << 63
 _MIDDLE = 1 << 62
