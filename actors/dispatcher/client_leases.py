@@ -1,4 +1,4 @@
-"""Leases of clients: detect that the client of an attached job is gone."""
+"""Leases of clients of attached jobs, by which the Dispatcher notices that a client is gone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ class _Lease:
 
 
 class ClientLeases:
-    """The leases of jobs' clients. All methods and the callback run on the endpoint's main thread.
+    """One lease for each job that ends with its client.
+    A lease without news of the client runs out.
 
-    Unlike in :mod:`flinkray.rpc.liveness.heartbeat`, each job has its own timeout, the client is
-    not asked for heartbeats, and a wrong timeout cancels a job.
+    All methods and the callback run on the endpoint's main thread. Unlike in
+    :mod:`flinkray.rpc.liveness.heartbeat`, each job has its own timeout, the client is not asked
+    for heartbeats, and a wrong timeout cancels a job.
     """
 
     def __init__(self, endpoint: RpcEndpoint, on_silence: Callable[[JobID], None]) -> None:
@@ -38,14 +40,16 @@ class ClientLeases:
         self._leases[job_id] = _Lease(timeout, timer)
 
     def heard_of(self, job_ids: Iterable[JobID]) -> None:
-        """Renew the leases of these jobs, whose client lives. Jobs without a lease are ignored."""
+        """Renew the leases of these jobs, because their client has sent news.
+        Jobs without a lease are ignored.
+        """
         for job_id in job_ids:
             lease = self._leases.get(job_id)
             if lease is not None:
                 self.begin(job_id, lease.timeout)
 
     def end(self, job_id: JobID) -> None:
-        """End the lease: the job needs no client any more. Idempotent."""
+        """End the lease, because the job does not end with its client any more. Idempotent."""
         lease = self._leases.pop(job_id, None)
         if lease is not None:
             lease.timer.cancel()

@@ -1,4 +1,4 @@
-"""The Dispatcher: accepts jobs, keeps one JobMaster alive for each, remembers how they ended.
+"""The Dispatcher: accepts jobs, keeps a JobMaster alive for each, and remembers how jobs ended.
 
 A job's graph is stored before its submission is answered, and its result is stored before the job
 is cleaned up. So a new Dispatcher continues where its predecessor was killed: live JobMasters
@@ -95,8 +95,8 @@ PRESTARTED_IMPORTS: tuple[str, ...] = (
 )
 """Modules that prestarted processes have loaded while they wait for a role."""
 IMPORTED_AHEAD: tuple[str, ...] = ("flinkray.actors.stream_coordinator.endpoint",)
-"""Modules that prestarted processes load after a while.
-Loading them takes as long as all the rest.
+"""Modules that prestarted processes load later than PRESTARTED_IMPORTS.
+Loading them takes as long as loading all the others.
 """
 
 _CLEAN_UP_PATIENCE = 10.0
@@ -170,7 +170,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._cancelling = JobCancelling(self, self._graphs, self._job_masters, self._jobs.get)
         self._shutting_down = False
         self._gives_up_jobs = False
-        """Whether jobs without a JobMaster get no further JobMaster."""
+        """Whether a job whose JobMaster dies fails instead of getting another JobMaster."""
 
     # --- life cycle -------------------------------------------------------------------------------
 
@@ -331,9 +331,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self.create_task(self._job_masters.start(job))
 
     async def _leave_to_successor(self, error: FlinkRayError) -> None:
-        """Check that this Dispatcher still leads after a failed write.
-        If another Dispatcher leads, the client must ask that Dispatcher, which knows what is
-        stored.
+        """Call this after a failed write: raise if this Dispatcher has lost its leadership.
+        The client must then ask the new leader, which knows whether the write has succeeded.
 
         Raises:
             RecipientUnreachableError: this Dispatcher leads no more.
@@ -536,9 +535,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             self._note_that_it_has_run(job)
 
     def _note_that_it_has_run(self, job: ManagedJob) -> None:
-        """Begin to store that the job has run, unless this is known.
-        If all masters of the job die, the next JobMaster then counts a restart. Heartbeats report
-        it, so a job that ends before the next heartbeat costs no write.
+        """Begin to store that tasks of the job were deployed, unless this is stored already.
+        If all masters of the job die, the next JobMaster then counts a restart. The information
+        comes with heartbeats, so a job that ends before the next heartbeat costs no write.
         """
         if job.has_run:
             return

@@ -27,9 +27,9 @@ class JobBlobs:
 
     @classmethod
     async def create(cls, services: ClusterServices, leadership: Leadership) -> JobBlobs:
-        """Create the server with the blobs that a previous Dispatcher left. Raises BlobStoreError.
+        """Create the server, with the blobs that a previous Dispatcher left. Raises BlobStoreError.
 
-        Only a Dispatcher that leads for certain deletes blobs.
+        The server deletes blobs only while the election confirms that this Dispatcher leads.
         """
         store = BlobStore(services.high_availability.get_blob_directory())
         timeout = services.configuration.get(BLOB_UPLOAD_TIMEOUT)
@@ -37,8 +37,8 @@ class JobBlobs:
         return cls(await BlobServer.create(services.rpc_service, store, timeout, in_charge))
 
     async def retain_recovered(self, graphs: Iterable[JobGraph]) -> None:
-        """Keep the blobs of stored graphs.
-        A lost blob is logged: its job fails only where it needs the blob.
+        """Keep the blobs of graphs that a previous Dispatcher has stored.
+        A lost blob is logged: its job fails only where the job needs the blob.
         """
         for graph in graphs:
             if graph.blobs:
@@ -47,7 +47,7 @@ class JobBlobs:
                     log.error("%s: its blob %s is lost", graph.text, key)
 
     async def retain_all(self, job_id: JobID) -> None:
-        """Keep all blobs of a job until :meth:`delete`."""
+        """Keep all blobs of a job whose graph cannot be read, until :meth:`delete`."""
         await self._server.retain(BlobOwner.of_job(job_id), ())
 
     def start(self) -> None:

@@ -45,10 +45,11 @@ class JobCancelling:
         self._clients = ClientLeases(dispatcher, self._client_is_lost)
 
     async def cancel(self, job: ManagedJob, cause: ExceptionEntry | None = None) -> None:
-        """Store the cancellation and return: the job will be cancelled.
+        """Store the cancellation, and order the JobMaster to cancel the job.
+        Returns before the job has ended.
 
         *cause*: the reason, if no client has requested the cancellation. Raises StoreError if the
-        cancellation could not be stored, and is withdrawn.
+        cancellation could not be stored; the job then continues.
         """
         await asyncio.shield(job.accepted)
         async with job.storing:
@@ -63,8 +64,9 @@ class JobCancelling:
         await self._job_masters.cancel(job)
 
     def _withdraw_later(self, job: ManagedJob) -> None:
-        """Begin to store the job without a cancellation that may be stored although storing failed.
-        Otherwise the next Dispatcher would cancel a job that was reported as going on.
+        """Begin to store the job without its cancellation, which could not be stored for certain.
+        Otherwise the cancellation may be stored all the same. Then the next Dispatcher would cancel
+        a job of which the client was told that it continues.
         """
         if job.job_id not in self._withdrawing:
             name = f"{job.text} is not cancelled"
@@ -78,15 +80,15 @@ class JobCancelling:
                 await self._graphs.put_job_graph(job.stored())
 
     def await_client(self, job: ManagedJob) -> None:
-        """Begin to wait for the job's client, if the job ends with its client.
-        A client that this Dispatcher has not heard of yet has the whole timeout.
+        """Expect heartbeats of the job's client from now on, if the job ends with its client.
+        The client may be silent for its whole timeout, counted from this call.
         """
         client = job.graph.client
         if client is not None and not job.cancel_requested:
             self._clients.begin(job.job_id, client.heartbeat_timeout)
 
     def heard_of_client(self, job_ids: Iterable[JobID]) -> None:
-        """Note that the client of these jobs lives."""
+        """Note a heartbeat from the client of these jobs."""
         self._clients.heard_of(job_ids)
 
     def has_ended(self, job: ManagedJob) -> None:

@@ -47,7 +47,7 @@ class JobHistory:
         self._timer: TimerHandle | None = None
         self._is_deleting = False
         self._is_due = False
-        """Whether there may be forgotten jobs that no deletion has been tried for."""
+        """Whether jobs may have been forgotten since the last attempt to delete forgotten jobs."""
 
     def __contains__(self, job_id: JobID) -> bool:
         """Return whether an ended job has this id, even if it is forgotten but not deleted yet.
@@ -70,7 +70,7 @@ class JobHistory:
         return self._jobs.get(job_id)
 
     def recover(self, jobs: Iterable[ArchivedJob]) -> None:
-        """Take over the stored jobs.
+        """Add the ended jobs that a previous Dispatcher has stored.
         Jobs that expired while no Dispatcher ran are forgotten at once. Deleting their data may
         take longer.
         """
@@ -102,7 +102,7 @@ class JobHistory:
         await self._delete_forgotten()
 
     def _forget_old(self) -> None:
-        """Forget expired jobs and jobs beyond the capacity.
+        """Stop showing expired jobs and jobs beyond the capacity. Their data is deleted later.
         All jobs are checked, because a wrong clock may have given the first job an end in the
         future.
         """

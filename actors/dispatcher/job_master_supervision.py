@@ -45,7 +45,7 @@ _CANCEL_RETRY_DELAY = 0.5
 
 
 class JobMasterSupervision:
-    """Starts and watches JobMasters. A JobMaster that does not answer is killed.
+    """Starts and watches the JobMasters of all jobs, and kills a JobMaster that does not answer.
 
     Lives on the Dispatcher's main thread; so do the callbacks. It makes no decisions about jobs.
     """
@@ -92,7 +92,7 @@ class JobMasterSupervision:
         )
 
     def stop(self) -> None:
-        """Stop the heartbeats. The JobMasters go on."""
+        """Stop the heartbeats. The JobMasters continue to run."""
         self._heartbeats.stop()
 
     async def start(self, job: ManagedJob) -> None:
@@ -252,7 +252,9 @@ class JobMasterSupervision:
         job.job_master_id = None
 
     def _deaf(self, target: ResourceID, reason: str) -> None:
-        """Kill a JobMaster that may hang for good. Its watch reports its death."""
+        """Kill a JobMaster that does not answer heartbeats.
+        The watch of the JobMaster reports its death.
+        """
         process = process_of_job_master(target)
         log.warning("%s is killed: %s", process, reason)
         self._dispatcher.create_task(self._kill(process), f"kill {process}")
@@ -290,4 +292,4 @@ class JobMasterSupervision:
 
 
 async def _not_registered_yet(_: None) -> None:
-    """Do nothing: there is no JobMaster yet to ask for a heartbeat."""
+    """Request no heartbeat. Used for a JobMaster that has not registered yet."""

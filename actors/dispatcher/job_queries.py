@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 
 class JobQueries:
-    """Answers questions about jobs.
-    Asks the JobMasters of running jobs, and only for what is needed. The details of a job of
-    100,000 tasks are megabytes; its status and numbers of tasks are small.
+    """Answers questions about jobs, from the history or by asking the job's JobMaster.
+    A JobMaster is asked only for what is needed. The details of a job of 100,000 tasks are
+    megabytes; its status and numbers of tasks are small.
     """
 
     def __init__(
@@ -40,7 +40,9 @@ class JobQueries:
         unreadable: Mapping[JobID, UnreadableRecordError],
         now: Callable[[], float],
     ) -> None:
-        """The collections are the Dispatcher's own, and change. *now* returns monotonic seconds."""
+        """Create the object, which reads the Dispatcher's own collections.
+        *now* returns monotonic seconds.
+        """
         self._now = now
         self._jobs = jobs
         self._ended = ended
@@ -68,7 +70,9 @@ class JobQueries:
         return tuple(sorted(overviews.values(), key=lambda o: (o.start_time, o.job_id)))
 
     async def status(self, job_id: JobID) -> JobStatus:
-        """Return the job's status. Raises as :meth:`managed` does."""
+        """Return the status of a running or ended job.
+        Raises JobNotFoundError, UnreadableRecordError.
+        """
         if (ended := self._ended.get(job_id)) is not None:
             return ended.details.status
         job = self.managed(job_id)
@@ -76,7 +80,9 @@ class JobQueries:
         return job.status if status is None else status
 
     async def progress(self, job_id: JobID) -> JobProgress:
-        """Return the job's progress. Raises as :meth:`managed` does."""
+        """Return the progress of a running or ended job.
+        Raises JobNotFoundError, UnreadableRecordError.
+        """
         if (ended := self._ended.get(job_id)) is not None:
             return JobProgress.of(ended.details)
         job = self.managed(job_id)
@@ -86,7 +92,9 @@ class JobQueries:
         return replace(progress, failovers=max(progress.failovers, job.deaths.count))
 
     async def exceptions(self, job_id: JobID) -> tuple[ExceptionEntry, ...]:
-        """Return the job's exceptions. Raises as :meth:`managed` does."""
+        """Return the exceptions of a running or ended job.
+        Raises JobNotFoundError, UnreadableRecordError.
+        """
         if (ended := self._ended.get(job_id)) is not None:
             return ended.details.exceptions
         job = self.managed(job_id)
@@ -94,7 +102,9 @@ class JobQueries:
         return job.with_own_exceptions(*(found or ()))
 
     async def details(self, job_id: JobID) -> JobDetails:
-        """Return the job's details. Raises as :meth:`managed` does."""
+        """Return the details of a running or ended job.
+        Raises JobNotFoundError, UnreadableRecordError.
+        """
         if (ended := self._ended.get(job_id)) is not None:
             return ended.details
         job = self.managed(job_id)
@@ -102,7 +112,12 @@ class JobQueries:
         return job.details() if details is None else job.with_failovers(details)
 
     def settings(self, job_id: JobID) -> JobSettings:
-        """Return the settings. Raises as :meth:`managed`, JobNotFoundError if they are not kept."""
+        """Return the settings of a running or ended job.
+
+        Raises:
+            JobNotFoundError: there is no such job, or the settings of the ended job were not kept.
+            UnreadableRecordError: the stored record of the job cannot be read.
+        """
         ended = self._ended.get(job_id)
         settings = self.managed(job_id).settings if ended is None else ended.settings
         if settings is None:
@@ -130,7 +145,10 @@ class JobQueries:
         return location
 
     async def source_coordinator(self, job_id: JobID) -> JobMasterId | None:
-        """Return the JobMaster that started the source coordinator. Raises as :meth:`managed`."""
+        """Return the id of the JobMaster that has started the source coordinator of a running job.
+        None if the JobMaster does not answer, or does not know it yet. Raises as :meth:`managed`
+        does.
+        """
         job = self.managed(job_id)
         return await self._ask(job, lambda job_master: job_master.request_source_coordinator())
 
@@ -150,7 +168,9 @@ class JobQueries:
     async def _ask(
         self, job: ManagedJob, question: Callable[[JobMasterGateway], Awaitable[T]]
     ) -> T | None:
-        """Ask the job's JobMaster. None if there is no JobMaster that answers."""
+        """Return the JobMaster's answer to *question*.
+        None if the job has ended or no JobMaster answers.
+        """
         if job.outcome is None and job.gateway is not None:
             try:
                 return await question(job.gateway)

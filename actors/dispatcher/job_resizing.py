@@ -40,14 +40,16 @@ class JobResizing:
         graphs: JobGraphStore[StoredJob],
         leave_to_successor: Callable[[FlinkRayError], Awaitable[None]],
     ) -> None:
-        """*leave_to_successor* raises if another Dispatcher leads, which knows what is stored."""
+        """Create the object.
+        *leave_to_successor* raises if another Dispatcher leads. Called after a write has failed.
+        """
         self._dispatcher = dispatcher
         self._graphs = graphs
         self._leave_to_successor = leave_to_successor
 
     async def resize(self, job: ManagedJob, bounds: tuple[ParallelismBounds, ...]) -> None:
         """Resize a job; see :meth:`DispatcherGateway.resize_job`.
-        A client that repeats its request while it is under way gets the answer of the first
+        A client that repeats a request that is still under way gets the answer to the first
         request.
         """
         if job.resizing is not None:
@@ -102,7 +104,9 @@ class JobResizing:
                 job.graph = changed
 
     async def _withdraw(self, job: ManagedJob) -> None:
-        """Store the job with its earlier bounds, because a failed change may be stored."""
+        """Store the job with its earlier bounds.
+        The changed bounds may be stored although storing failed.
+        """
         async with job.storing:
             if job.outcome is None:
                 stored = job.stored()
@@ -113,7 +117,9 @@ class JobResizing:
         job.resizing = None
 
     async def _is_told(self, job: ManagedJob) -> bool:
-        """Send the bounds. True if the JobMaster has answered, or if there is none."""
+        """Send the present bounds to the JobMaster.
+        True if it has answered, or if there is no JobMaster.
+        """
         if job.gateway is None or job.outcome is not None:
             return True
         try:

@@ -41,7 +41,10 @@ class JobSnapshots:
         jobs: Mapping[JobID, ManagedJob],
         storage: UserStorage,
     ) -> None:
-        """*jobs* is the Dispatcher's own mapping, which changes over time."""
+        """Create the object.
+        *jobs* is the Dispatcher's own mapping of jobs that are not cleaned up. It changes over
+        time.
+        """
         self._dispatcher = dispatcher
         self._storage = storage
         self._jobs = jobs
@@ -69,9 +72,9 @@ class JobSnapshots:
         return taken_at_the_end(job.outcome.result, request)
 
     async def check_given(self, graph: JobGraph) -> None:
-        """Check that the savepoint for a job's start exists and is not being disposed of.
+        """Check that the savepoint from which a job is to start exists and is not being deleted.
         If the storage fails temporarily, the check passes. The job's JobMaster checks again, and
-        also whether all files are there.
+        also whether all files are there. Does nothing for a job that starts from no savepoint.
 
         Raises:
             JobSubmissionError: the savepoint is missing or incomplete, or its storage hangs.
@@ -120,7 +123,10 @@ class JobSnapshots:
         return tuple(dict.fromkeys(filter(None, found)))
 
     async def _dispose_unless_needed(self, path: str, location: str, taken_of: JobID) -> None:
-        """Delete the savepoint. Raises JobStateError if a job needs it or is to start from it."""
+        """Delete the savepoint.
+        Raises JobStateError if a job would recover from the savepoint, or is about to start from
+        it.
+        """
         if self._being_given[location]:
             text = f"its savepoint {path} is what a job is about to start from"
             raise JobStateError(taken_of, text)
@@ -134,9 +140,9 @@ class JobSnapshots:
         await self._storage.run(dispose_savepoint, location)
 
     async def _may_need(self, job: ManagedJob, location: str, taken_of: JobID) -> bool:
-        """Return whether the job would recover from that savepoint.
-        If the JobMaster does not answer, True for a job that was to start from the savepoint, and
-        for the job of which it was taken.
+        """Return whether the job would recover from the savepoint at *location*.
+        If the JobMaster does not answer, True for a job that was started from the savepoint, and
+        for the job *taken_of*, of which the savepoint was taken.
         """
         if job.outcome is not None:
             return False
@@ -156,7 +162,7 @@ def _one_less(counts: Counter[str], location: str) -> None:
 
 
 def taken_at_the_end(result: JobResult, request: SnapshotRequest) -> SnapshotTaken:
-    """Return the savepoint with which an ended job was stopped, if this request has stopped it.
+    """Return the savepoint that *request* has taken to stop the job, which has ended.
 
     Raises:
         JobStateError: this request has not stopped the job.

@@ -91,8 +91,8 @@ class ManagedJob:
         return self.graph.text
 
     def stored(self, **changes: Any) -> StoredJob:
-        """Return the record that is stored until the job has ended.
-        *changes* are new values of fields that are stored before they are set here.
+        """Return the record of the job that is stored until the job has ended.
+        *changes* replace fields in the record: a change is stored before it is made here.
         """
         stored = StoredJob(
             self.graph, self.start_time, self.cancel_requested, self.cancel_cause, self.has_run
@@ -110,7 +110,7 @@ class ManagedJob:
 
     @property
     def settings(self) -> JobSettings:
-        """The job's settings by its present graph. They change when the job is resized.
+        """The job's settings by its present graph, which a resizing changes.
 
         Raises:
             ConfigurationError: the job's settings contradict the cluster's configuration.
@@ -137,7 +137,7 @@ class ManagedJob:
         )
 
     def with_failovers(self, details: JobDetails) -> JobDetails:
-        """Return a JobMaster's details with the deaths of its predecessors added."""
+        """Return the JobMaster's *details*, with the deaths of earlier JobMasters added."""
         return replace(
             details,
             start_time=self.start_time,
@@ -146,22 +146,24 @@ class ManagedJob:
         )
 
     def with_own_exceptions(self, *others: ExceptionEntry) -> tuple[ExceptionEntry, ...]:
-        """Return the exceptions that the Dispatcher knows of, with a JobMaster's exceptions."""
+        """Return *others*, a JobMaster's exceptions, with those that only the Dispatcher knows.
+        These are the deaths of JobMasters, and the cause of a cancellation.
+        """
         cause = () if self.cancel_cause is None else (self.cancel_cause,)
         return (*self.deaths.last, *others, *cause)
 
     def with_cancel_cause(self, result: JobResult) -> JobResult:
-        """Return a JobMaster's result, completed with the cause if the job was cancelled."""
+        """Return the JobMaster's *result*. If the job was cancelled, the cause is added."""
         if self.cancel_cause is None or result.status is not JobStatus.CANCELED:
             return result
         return replace(result, cancel_cause=self.cancel_cause.text)
 
     def with_start_time(self, overview: JobOverview) -> JobOverview:
-        """Return a JobMaster's overview with the start time of the whole job."""
+        """Return the JobMaster's *overview* with the start time that the Dispatcher knows."""
         return replace(overview, start_time=self.start_time)
 
     def failed(self, error: JobExecutionError, now: float) -> ArchivedJob:
-        """Return the end of a job whose JobMaster cannot be kept alive."""
+        """Return the record of a job that fails because its JobMaster cannot be kept alive."""
         known = self.details()
         details = replace(
             known,
@@ -189,7 +191,7 @@ class ManagedJob:
 
 
 def overview_of(details: JobDetails) -> JobOverview:
-    """Return the line of a job list for a job with these details."""
+    """Return the overview of a job with these details, as a list of jobs shows it."""
     tasks: Counter[str] = Counter()
     for vertex in details.vertices:
         tasks.update(vertex.tasks)
@@ -213,30 +215,35 @@ class RememberedOverview:
     """
 
     def __init__(self, lifetime: float, now: float) -> None:
-        """*lifetime*: seconds for which the JobMaster may be silent."""
+        """Create an object without an overview.
+        *lifetime*: seconds without news of the JobMaster after which its overview is not valid any
+        more.
+        """
         self._lifetime = lifetime
         self._heard_at = now
         self._number = 0
         self._overview: JobOverview | None = None
 
     def heard(self, number: int, now: float) -> None:
-        """Note that the JobMaster lives. Overviews with a smaller number become invalid."""
+        """Note news of the JobMaster.
+        Overviews with a smaller number than *number* become invalid.
+        """
         self._heard_at = now
         if number > self._number:
             self._number, self._overview = number, None
 
     def answered(self, answer: NumberedOverview) -> None:
-        """Remember an answer, unless the JobMaster has already reported a greater number."""
+        """Remember the overview in an answer, unless a greater number was reported meanwhile."""
         if answer.number >= self._number:
             self._number, self._overview = answer.number, answer.overview
 
     def get(self, now: float) -> JobOverview | None:
-        """Return the overview. None: the JobMaster must be asked."""
+        """Return the remembered overview if it is valid. None: the JobMaster must be asked."""
         return self._overview if now - self._heard_at <= self._lifetime else None
 
 
 _DEATHS_KEPT = 16
-"""Number of deaths kept: as many as a JobMaster keeps of its job's failures."""
+"""Number of JobMaster deaths that are shown: as many as a JobMaster shows failures of its job."""
 
 
 class JobMasterDeaths:
@@ -246,14 +253,15 @@ class JobMasterDeaths:
 
     def __init__(self, configuration: Configuration) -> None:
         self.count = 0
-        """Number of deaths since this Dispatcher knows the job, for display."""
+        """Number of deaths that this Dispatcher has seen, for display."""
         self.last: deque[ExceptionEntry] = deque(maxlen=_DEATHS_KEPT)
         self._restarts = new_restart_strategy(job_master_restart_strategy(configuration))
         self._most = configuration.get(MAX_JOB_MASTER_FAILOVERS)
         self._interval = configuration.get(JOB_MASTER_FAILOVER_VALIDITY_INTERVAL)
 
     def one_more(self, reason: str, at: float, now: float) -> str | None:
-        """Note a death. Returns why the job ends now. None: another JobMaster may be started.
+        """Note a death.
+        Returns why the job must fail now, or None if another JobMaster may be started.
 
         *at* is in seconds since the epoch, *now* in monotonic seconds.
         """

@@ -21,7 +21,9 @@ from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
 
 class WorkerGroupStartError(FlinkRayError):
-    """Raised when the provider refuses a worker group. Lack of room at present is no refusal."""
+    """Raised when the provider refuses to start a worker group.
+    A lack of room at present is no reason.
+    """
 
     retryable = True
 
@@ -34,7 +36,7 @@ class WorkerGroupLostError(FlinkRayError):
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroupRequest:
-    """A worker group to be started: bundle i holds a TaskExecutor of profile ``bundles[i]``."""
+    """Request for a worker group. Bundle i will hold a TaskExecutor of profile ``bundles[i]``."""
 
     owner: WorkerGroupOwner | None
     """The job and group name if the group belongs to one job. None: shared by all jobs."""
@@ -43,7 +45,7 @@ class WorkerGroupRequest:
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroupHandle:
-    """A worker group as the driver knows it, placed or not."""
+    """Id, name and bundles of a worker group that the driver has created, placed or not."""
 
     group_id: WorkerGroupId
     name: str
@@ -119,7 +121,7 @@ class ResourceManagerDriver(ABC):
 
     @abstractmethod
     async def describe_placement(self, group: WorkerGroupId) -> str:
-        """Return the provider's own text, for people, about a group that is not placed."""
+        """Return the provider's own text, for people, about why a group is not placed."""
 
     @abstractmethod
     async def release_worker_group(self, group: WorkerGroupId) -> None:
@@ -148,7 +150,7 @@ class ResourceManagerDriver(ABC):
 
     @abstractmethod
     async def stop_task_executor(self, resource_id: ResourceID) -> None:
-        """Let a TaskExecutor end its tasks and itself. Returns when it is gone. Idempotent."""
+        """Tell a TaskExecutor to end its tasks and itself. Returns when it is gone. Idempotent."""
 
     @abstractmethod
     async def kill_task_executor(self, resource_id: ResourceID) -> None:
@@ -158,7 +160,7 @@ class ResourceManagerDriver(ABC):
     async def occupied_bundles(
         self, groups: Iterable[WorkerGroupId]
     ) -> dict[WorkerGroupId, dict[int, ResourceID]]:
-        """Return the bundles that hold a TaskExecutor process, also if it is still starting.
+        """Return the existing TaskExecutors, also if still starting, by group and bundle.
 
         Used for groups of an earlier ResourceManager. The call may take time for every existing
         process, so that one call should ask for all groups.
@@ -166,7 +168,9 @@ class ResourceManagerDriver(ABC):
 
     @abstractmethod
     async def cluster_resources(self) -> ClusterResources:
-        """Return the provider's present resources, without its texts about groups."""
+        """Return the provider's total and available resources at present.
+        The texts about groups are empty.
+        """
 
     @abstractmethod
     async def dashboard_url(self) -> str | None:

@@ -84,7 +84,7 @@ class ResourceManagerError(FlinkRayError):
 async def create_resource_manager(
     rpc_service: RpcService, arguments: ClusterArguments
 ) -> RpcEndpoint:
-    """Factory of a ResourceManager's process on Ray."""
+    """Create the main endpoint of a ResourceManager's process on Ray."""
     assert isinstance(rpc_service, RayRpcService)
     driver = RayResourceManagerDriver(rpc_service, arguments)
     return await lead_resource_manager(rpc_service, arguments, driver)
@@ -110,7 +110,9 @@ async def lead_resource_manager(
 
 
 class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGateway):
-    """Keeps the registrations of TaskExecutors and JobMasters. SlotAllocation does the rest."""
+    """Endpoint of the ResourceManager: registers TaskExecutors and JobMasters.
+    SlotAllocation decides about slots and workers.
+    """
 
     def __init__(
         self,
@@ -376,7 +378,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         return JobMasterRegistrationSuccess(self.fencing_token, self._resource_id)
 
     def _is_another(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
-        """Return whether the job has, or has lost, another JobMaster than this one."""
+        """Return whether the job has another JobMaster than this one, or has lost its JobMaster."""
         present = self._members.job_masters.get(job_id)
         if present is None:
             return job_id in self._bereaved

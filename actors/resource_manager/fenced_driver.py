@@ -15,8 +15,7 @@ from flinkray.scheduler.resources.shortages import ClusterResources
 
 
 class FencedDriver(ResourceManagerDriver):
-    """Forwards calls to a driver.
-    Calls that change anything are allowed only for the present leader.
+    """Forwards calls to a driver, but calls that change anything only while this process leads.
 
     This is needed because Ray has no fencing. A ResourceManager that wakes up from a pause would
     count TaskExecutors as lost that have registered at its successor, and would release them. Calls

@@ -22,7 +22,9 @@ class RegisteredTaskExecutor:
     gateway: TaskExecutorGateway
     watch: TerminationWatch
     has_reported: bool = False
-    """Whether its first slot report has arrived. Before that it has no slots (RM-12)."""
+    """Whether the TaskExecutor's first slot report has arrived.
+    Until then it has no slots (RM-12).
+    """
 
     @property
     def location(self) -> WorkerLocation:

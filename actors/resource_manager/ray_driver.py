@@ -45,7 +45,7 @@ _TASK_EXECUTOR = r"TaskExecutor-\d+-(?P<bundle>\d+)-(?P<mark>[0-9a-f]{8})[0-9a-f
 """Pattern of TaskExecutor process names. Names of task processes end with such a name."""
 _FIRST_POLLS = (0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 _LATER_POLL = 0.25
-"""Seconds between polls.
+"""Seconds between two polls of a group after the first, faster polls.
 Ray places a small group within 6 ms, and itself tries again about once a second. Groups that wait
 longer than the first polls are polled together.
 """
@@ -53,7 +53,7 @@ _RELEASE_POLL = 0.02
 _RELEASE_TIMEOUT = 30.0
 """Seconds after which Ray is no longer polled for a removed group. Usually removal takes 0.1 s."""
 _PATIENCE = 2.0
-"""Seconds to wait for an answer of Ray's head that is shown to people."""
+"""Longest wait in seconds for an answer of Ray's head that is only shown to people."""
 _NOTHING_KNOWN = ClusterResources(ResourceProfile(0.0), ResourceProfile(0.0), ())
 
 
@@ -86,9 +86,7 @@ class RayResourceManagerDriver(ResourceManagerDriver):
             lambda groups: run(_released, groups), shortest_pause=_RELEASE_POLL, now=now
         )
         self._emptied: set[str] = set()
-        """Released groups for which process addresses may still be recorded.
-        They are named as in names of TaskExecutors.
-        """
+        """Marks of released groups. Addresses of their processes may still be recorded."""
         self._forgetting = asyncio.Lock()
 
     async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroupHandle:
@@ -191,7 +189,9 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         return {group: by_group.get(_mark(group), {}) for group in groups}
 
     async def cluster_resources(self) -> ClusterResources:
-        """Return the resources. If the head is silent, the last known ones, with the outage."""
+        """Return Ray's resources.
+        If the head is silent, the last known ones, marked with the outage.
+        """
         try:
             self._last_resources = await within(_PATIENCE, self._ask(_cluster_resources))
         except asyncio.TimeoutError:
@@ -230,7 +230,8 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         return tuple(group for _, group in sorted(groups.items()))
 
     async def _ask(self, fn: Callable[..., T], *args: object) -> T:
-        """Ask Ray's head, unless the head is known to be away: each question would hold a thread.
+        """Call *fn*, which asks Ray's head, unless the head is known to be away.
+        Each question to a head that is away would hold a thread.
 
         Raises:
             asyncio.TimeoutError: the head is away.
@@ -298,9 +299,9 @@ def _ended_placements(groups: tuple[str, ...]) -> dict[str, str]:
 
 
 def _released(groups: tuple[str, ...]) -> dict[str, bool]:
-    """Return the removed groups for which no live node lists resources any more.
+    """Return True for each group that is removed and whose resources no live node lists any more.
 
-    A node removes them from its list and returns CPU and memory in one step.
+    A node removes a group from its list and returns CPU and memory in one step.
     """
     removed = [g for g in groups if _table_of(g).get("state", "REMOVED") == "REMOVED"]
     nodes: dict[str, dict[str, float]] = available_resources_per_node()

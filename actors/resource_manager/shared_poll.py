@@ -10,11 +10,11 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _PAUSE = 4.0
-"""The pause before the next look is this many times as long as the last look took."""
+"""Factor by which the pause after a look is longer than the look itself."""
 
 
 class SharedPoll(Generic[K, V]):
-    """Polls for all keys that callers wait for, with one look at a time.
+    """Polls for all keys that callers wait for, with one call of *look* at a time for all of them.
 
     Looking takes at most a fifth of the time: a look at a thousand keys that takes one second is
     followed by the next look four seconds later.
@@ -28,8 +28,8 @@ class SharedPoll(Generic[K, V]):
         now: Callable[[], float],
     ) -> None:
         """Create a poll that looks only while callers wait.
-        *look* returns answers for the keys that have one. *shortest_pause* is in seconds, *now*
-        returns monotonic seconds.
+        *look* gets all awaited keys, and returns answers for those that have one. *shortest_pause*
+        is in seconds, *now* returns monotonic seconds.
         """
         self._look = look
         self._shortest_pause = shortest_pause
@@ -38,7 +38,9 @@ class SharedPoll(Generic[K, V]):
         self._looking: asyncio.Task[None] | None = None
 
     async def answer_for(self, key: K) -> V:
-        """Return the answer for the key as soon as a look has one. Raises what a look raises."""
+        """Wait until a look has an answer for the key, and return the answer.
+        Raises what a look raises.
+        """
         future: asyncio.Future[V] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(future)
         if self._looking is None:

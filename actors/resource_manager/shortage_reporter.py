@@ -1,4 +1,4 @@
-"""Sends JobMasters the reasons why slots are missing, whenever these reasons change."""
+"""Tells JobMasters why slots are missing, whenever the reasons change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flinkray.scheduler.shared.slots import ResourceShortage
 Shortages = tuple[ResourceShortage, ...]
 
 REFRESH_INTERVAL = 1.0
-"""Seconds between two looks while slots are missing. Ray itself tries to place about as often."""
+"""Seconds between two looks for shortages. Ray itself tries to place groups about as often."""
 SHORTEST_INTERVAL = 0.1
 """Shortest time in seconds between two looks, while many events happen."""
 
@@ -46,7 +46,7 @@ class ShortageReporter:
         self._delay = delay
         self._is_looking = False
         self._changed = False
-        """Whether an event has happened since the last look began."""
+        """Whether slots have changed since the last look began."""
         self._next_look: TimerHandle | None = None
         self._last_look = -inf
         self._short_since: dict[JobID, float] = {}

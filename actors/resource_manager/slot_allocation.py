@@ -71,7 +71,10 @@ class SlotAllocation(WorkerEvents):
         configuration: Configuration,
         forget_task_executor: Callable[[ResourceID], object],
     ) -> None:
-        """*forget_task_executor* ends a TaskExecutor's registration before its process is ended."""
+        """Create the object and its SlotManager.
+        *forget_task_executor* ends a TaskExecutor's registration. Called before its process is
+        ended.
+        """
         self._endpoint = endpoint
         self._resource_manager_id = resource_manager_id
         self._members = members
@@ -90,14 +93,16 @@ class SlotAllocation(WorkerEvents):
             delay=configuration.get(options.PENDING_REPORT_DELAY),
         )
         self._declared: dict[JobID, ResourceRequirements] = {}
-        """Declarations that the SlotManager has not received yet."""
+        """Declarations that :meth:`declare` has received and the SlotManager has not."""
         self._check: TimerHandle | None = None
         self._check_due: float | None = None
 
     # --- jobs -------------------------------------------------------------------------------------
 
     def declare(self, requirements: ResourceRequirements) -> None:
-        """Set a job's requirements. A little later they are processed with those of other jobs."""
+        """Set a job's requirements.
+        The SlotManager gets them a little later, together with other jobs'.
+        """
         if not self._declared:
             self._endpoint.schedule_run_async(self._check_delay, self._check_requirements)
         self._declared[requirements.job_id] = requirements
@@ -150,9 +155,9 @@ class SlotAllocation(WorkerEvents):
         job_master_address: str,
         job_master_id: JobMasterId,
     ) -> None:
-        """Send a TaskExecutor the address and id of the new JobMaster until it answers.
+        """Send a TaskExecutor the address and id of the job's new JobMaster, until it answers.
 
-        The TaskExecutor must know it: the job gets no other slots in place of those it has there.
+        The TaskExecutor must learn this: the job gets no other slots in place of its slots there.
         """
         while True:
             worker = self._members.task_executors.get(resource_id)
@@ -169,10 +174,11 @@ class SlotAllocation(WorkerEvents):
             await self._endpoint.rpc_service.pause(_NEWS_RETRY_DELAY)
 
     def job_master_gone(self, job_id: JobID, job_master_id: JobMasterId, reason: str) -> None:
-        """Clear the job's requirements. The job's workers wait a while for the next JobMaster.
+        """Note that a JobMaster is gone: clear the job's requirements, and tell its TaskExecutors.
+        The job's workers stay for a while, for the next JobMaster.
 
-        The loss is reported to the job's TaskExecutors, because the ResourceManager may have
-        requested slots of them while the JobMaster died.
+        The TaskExecutors are told because the ResourceManager may have requested slots of them
+        while the JobMaster died.
         """
         for resource_id in self._slot_manager.task_executors_of(job_id):
             worker = self._members.task_executors.get(resource_id)
@@ -237,7 +243,7 @@ class SlotAllocation(WorkerEvents):
                 )
 
     def report_slots(self, resource_id: ResourceID, report: SlotReport) -> None:
-        """Process a later slot report."""
+        """Pass a slot report of a TaskExecutor, after its first one, to the SlotManager."""
         self._carry_out(self._slot_manager.report_slot_status(resource_id, report, self._now()))
 
     def slot_freed(self, slot_id: SlotID, allocation_id: AllocationID) -> None:
@@ -408,8 +414,8 @@ class SlotAllocation(WorkerEvents):
             tell(self._endpoint, free, action.slot_id.resource_id)
 
     def _notify_task_executor_lost(self, action: NotifyAllocationFailure) -> None:
-        """Tell the JobMaster that a TaskExecutor is lost.
-        Called for each of its slots; the first call counts.
+        """Tell the JobMaster of a job that a TaskExecutor is lost together with its slots.
+        Called once for each slot of the TaskExecutor. The JobMaster ignores repetitions.
         """
         job_master = self._members.job_masters.get(action.job_id)
         if job_master is not None:

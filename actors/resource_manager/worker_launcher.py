@@ -32,7 +32,7 @@ _SEARCH_PAUSE = 1.0
 """Seconds between two searches for a TaskExecutor that does not answer and has not ended."""
 
 _Recovered = tuple[WorkerGroupId, int, ResourceID]
-"""A TaskExecutor of an earlier ResourceManager, with its group and bundle."""
+"""(group, bundle index, resource id) of a TaskExecutor of an earlier ResourceManager."""
 
 
 class TaskExecutorStartError(FlinkRayError):
@@ -42,7 +42,9 @@ class TaskExecutorStartError(FlinkRayError):
 
 
 class WorkerEvents(ABC):
-    """Receives the results of the launcher's work, on the main thread."""
+    """Callbacks for the results of a WorkerLauncher.
+    They run on the main thread of its endpoint.
+    """
 
     @abstractmethod
     def worker_group_started(self, request_number: int, group: WorkerGroupHandle) -> None: ...
@@ -83,7 +85,7 @@ class _TaskExecutorStart:
     resource_id: ResourceID | None = None
     watch: TerminationWatch | None = None
     search: asyncio.Task[None] | None = None
-    """Search that ends when a TaskExecutor of an earlier ResourceManager is found to be gone."""
+    """Task that looks for a TaskExecutor of an earlier ResourceManager. Ends if it is gone."""
 
     def give_up(self) -> None:
         if self.task is not None:
@@ -104,7 +106,7 @@ class _StartedGroup:
     starts: dict[int, _TaskExecutorStart] = field(default_factory=dict)
     """TaskExecutors that have not registered yet, by bundle."""
     occupants: dict[int, ResourceID] = field(default_factory=dict)
-    """The TaskExecutor that was started last in each bundle, or was found there. It may be gone."""
+    """The last known TaskExecutor in each bundle: started or found there. It may be gone."""
 
 
 class WorkerLauncher:
@@ -130,7 +132,9 @@ class WorkerLauncher:
     # groups
 
     def adopt(self, group: WorkerGroupHandle, occupied: Mapping[int, ResourceID]) -> None:
-        """Take over an earlier ResourceManager's group. Its TaskExecutors are to register here."""
+        """Take over a group of an earlier ResourceManager.
+        Its TaskExecutors, *occupied* by bundle, are expected to register here.
+        """
         started = self._groups[group.group_id] = _StartedGroup(group, occupants=dict(occupied))
         for bundle_index, resource_id in occupied.items():
             start = started.starts[bundle_index] = _TaskExecutorStart(resource_id=resource_id)
@@ -227,9 +231,10 @@ class WorkerLauncher:
         owner: WorkerGroupOwner | None,
         occupants: Mapping[int, ResourceID] | None,
     ) -> None:
-        """Release a group.
+        """Begin to stop the TaskExecutors of a group and then to remove the group.
 
-        *text*: the group in log lines. *occupants* None: the driver is asked for its TaskExecutors.
+        *text* names the group in log lines. *occupants* are its TaskExecutors by bundle. None: the
+        driver is asked for them.
         """
         task = self._endpoint.create_task(
             self._release_group(group_id, text, occupants), f"release worker group {text}"
@@ -264,12 +269,14 @@ class WorkerLauncher:
             log.info("%s could not be stopped and is ended: %s", resource_id, error)
 
     async def released(self, job_id: JobID) -> None:
-        """Return when no group of the job is being released any more."""
+        """Return when no worker group of the job is being released.
+        Call after the releases have begun.
+        """
         while tasks := self._going(lambda owner: owner is not None and owner.job_id == job_id):
             await asyncio.wait(tasks)
 
     async def all_released(self) -> None:
-        """Return when no group is being released any more."""
+        """Return when no worker group is being released. Call after the releases have begun."""
         while tasks := self._going(lambda owner: True):
             await asyncio.wait(tasks)
 

@@ -73,7 +73,7 @@ _LONGEST_PAUSE = 0.5
 The pause doubles each time from _FIRST_PAUSE.
 """
 _KEPT_SHARE = 2
-"""The progress of one source must fit into a message this many times; otherwise it is not kept."""
+"""Share of a message that the progress of one source may fill: 1/2. More progress is not kept."""
 
 
 def create_stream_coordinator(
@@ -98,22 +98,30 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         """The JobMaster whose orders this coordinator takes."""
         self._leader_address = arguments.listener_address
         self._keeper: JobMasterGateway | None = None
-        """Gateway of the leader. None while not connected."""
+        """Gateway of the JobMaster that keeps this coordinator's parts.
+        None while not connected.
+        """
         self._watch: JobMasterWatch | None = None
-        """Watch of the leader. None: the leader is lost, or was not reached yet."""
+        """Watch of the JobMaster whose orders are taken.
+        None if it is lost, or was not reached yet.
+        """
         self._takeover_timeout = arguments.takeover_timeout
         self._deadline: TimerHandle | None = None
-        """Timer that ends this coordinator without a JobMaster. None while the leader lives."""
+        """Timer at whose end this coordinator ends without a JobMaster.
+        None while its JobMaster lives.
+        """
         self._orders = asyncio.Lock()
-        """Held for one order at a time: the last leader's orders, then the next one's."""
+        """Held for one order at a time. So orders of a past JobMaster end before later ones."""
         self._vertices = {vertex.vertex_id: vertex for vertex in arguments.vertices}
         self._restored = arguments.restored
         self._kept = {part.vertex_id: part for part in arguments.kept}
-        """Parts of an earlier coordinator with which this one begins."""
+        """Parts of the state of an earlier coordinator, with which this coordinator begins."""
         self._version = max((part.version for part in arguments.kept), default=0)
         self._restores = 0 if arguments.restored is not None else arguments.restores
         self._restored_now: asyncio.Future[None] = rpc_service.loop.create_future()
-        """Completed at the next restore, for which readers of a later restore wait."""
+        """Completed at the next restore.
+        Calls of readers that belong to a later restore wait for it.
+        """
         self._hosts: dict[JobVertexID, SourceHost] = {}
         self._replaced: list[SourceHost] = []
         self._job_files = arguments.files
@@ -228,7 +236,9 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             self._deadline = self.schedule_deadline(self._takeover_timeout, self._end_alone)
 
     def _end_alone(self) -> None:
-        """Close the endpoint without waiting for its end, which would cancel the waiting task."""
+        """Close the endpoint because no JobMaster has adopted this coordinator in time.
+        Does not wait for the end, which would cancel the waiting task.
+        """
         log.warning("%s ends: no JobMaster has adopted it", self.address)
         self.close()
 
@@ -238,8 +248,8 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self, vertex_id: JobVertexID, restores: int, progress: SourceProgress | None
     ) -> bool:
         """Ask the JobMaster to keep the progress of a source. Called by :class:`SourceHost`.
-        Returns whether it is kept. *progress* None reports that no other process knows the progress
-        from now on. Returns False if the progress is too large for a message.
+        Returns True once the progress is kept, and False if it is too large for a message.
+        *progress* None is kept as a mark: from now on no other process knows the source's progress.
         """
         name = self._vertices[vertex_id].name
         if progress is None:
@@ -276,9 +286,9 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _all_kept(self) -> None:
-        """Wait until all changes are kept. Called before an order is answered.
+        """Wait until all changes of the sources are kept. Called before an order is answered.
 
-        If this process dies, the next coordinator is sent only orders without an answer.
+        If this process dies, the next coordinator gets only the orders that were not answered.
         """
         for host in self._hosts.values():
             await host.kept()
@@ -422,7 +432,9 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         return stream_execution(self._graph_id, self._restores)
 
     def _failed(self, error: FlinkRayError) -> None:
-        """Report the first failure. The job then begins anew with another coordinator."""
+        """Note the first failure, and report it to the JobMaster, if there is one.
+        The job then begins anew with another coordinator.
+        """
         if self._failure is None:
             outlook = outlook_of(error)
             self._failure = CoordinatorFailure(

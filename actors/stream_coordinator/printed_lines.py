@@ -12,7 +12,9 @@ from flinkray.rpc import RpcService
 from flinkray.rpc.time_limit import within
 
 MOST_KEPT = 2**20
-"""Bytes kept. With more, tasks wait, or drop the oldest text if the client is gone."""
+"""Bytes of unread text that are kept. When more text comes, its task waits for the client.
+If the client is gone, the oldest text is dropped instead.
+"""
 MOST_READ = 2**21
 """Largest answer in bytes, unless it is a single text."""
 READ_WAIT = 5.0
@@ -26,17 +28,18 @@ END_PATIENCE = 5.0
 
 
 class PrintedLines:
-    """Keeps printed texts for one reader at a time. Texts are numbered from 0.
+    """Keeps the text that tasks have printed until the client has read it.
+    Texts are numbered from 0.
 
-    While the client reads, no text is lost: tasks wait for the client. If the client has not read
-    for PATIENCE seconds, the newest MOST_KEPT bytes are kept, and older text goes to the log of
-    this process.
+    One reader is served at a time. While the client reads, no text is lost: tasks wait for the
+    client. If the client has not read for PATIENCE seconds, the newest MOST_KEPT bytes are kept,
+    and older text goes to the log of this process.
     """
 
     def __init__(self, rpc_service: RpcService, attempt_number: int) -> None:
         """Create an empty store.
-        *attempt_number* is that of the coordinator. With another coordinator the numbers begin
-        anew.
+        *attempt_number* is the coordinator's. The texts of the next coordinator are numbered from 0
+        again.
         """
         self._clock = rpc_service.clock
         self._loop = rpc_service.loop
@@ -48,19 +51,23 @@ class PrintedLines:
         self._given = 0
         """Number of the first text that was not sent to the client yet."""
         self._left_out = 0
-        """Number of lines that the client has not received."""
+        """Number of lines that were dropped before the client has received them."""
         self._messages: dict[str, int] = {}
-        """Number of the latest message of each task."""
+        """Task name -> number of its latest message, to recognise repeated messages."""
         self._reads = 0
         """Number of reads that wait at present."""
         self._read_at: float | None = None
-        """When the last read ended. Before the first read: when the first text came."""
+        """Monotonic time at which the last read ended.
+        Before the first read: when the first text came.
+        """
         self._has_ended = False
         self._is_read = False
         self._changed = self._loop.create_future()
 
     async def add(self, text: PrintedText) -> None:
-        """Keep the text, and return when there is room for more. May be repeated."""
+        """Keep the text, and return when there is room for more.
+        A repeated message is kept once.
+        """
         if self._messages.get(text.task, 0) < text.number:
             self._messages[text.task] = text.number
             self._append(text.data)
@@ -124,7 +131,9 @@ class PrintedLines:
         return PrintedPart(self._coordinator, tuple(chosen), self._given, self._left_out, is_end)
 
     async def end(self) -> None:
-        """Wait until the client has read everything or is gone. No task prints any more."""
+        """Wait until the client has read everything or is gone. Call when no task prints any more.
+        Text that the client has not read goes to the log.
+        """
         self._has_ended = True
         self._notify()
         deadline = self._clock.monotonic() + END_PATIENCE

@@ -22,20 +22,23 @@ log = logging.getLogger(__name__)
 LOOK_INTERVAL = 0.2
 """Seconds between two looks at a consumer that is behind, or close to it."""
 IDLE_LOOK_INTERVAL = 1.0
-"""Seconds between two looks at any other consumer. Each look lists a folder of the storage."""
+"""Seconds between two looks at a consumer that is not close to being behind.
+Each look lists a folder of the storage.
+"""
 
 
 class _Seen(NamedTuple):
     is_behind: bool
     is_close: bool
-    """Whether the consumer is close to a change: to being behind, or to being behind no more."""
+    """Whether the next look may find that the consumer is behind, or is not behind any more."""
 
 
 _NOT_SEEN = _Seen(is_behind=False, is_close=True)
 
 
 class SourceHolds:
-    """Watches the consumers of one job, each from the first request of a source on.
+    """Watches the consumers of one job that can be behind.
+    A consumer is watched once a source asks.
 
     Args:
         most_epochs: number of waiting epochs with which a Spark stage is behind.
@@ -57,11 +60,13 @@ class SourceHolds:
         self._execution = execution
         self._looked_at: set[str] = set()
         self._is_behind: dict[str, bool] = {}
-        """For each consumer that was looked at: whether it is behind."""
+        """Name of each consumer that was looked at -> whether the consumer is behind."""
         self._changed: asyncio.Future[None] = endpoint.rpc_service.loop.create_future()
 
     async def await_other_than(self, known: bool | None, holders: Holders) -> bool:
-        """Return whether any of *holders* is behind, as soon as the answer differs from *known*."""
+        """Return whether any of *holders* is behind.
+        Waits until the answer differs from *known*.
+        """
         looks = {f"Spark stage {one}": partial(self._at_stage, one) for one in holders.stages}
         looks |= {f"look-up {one}": partial(self._at_look_up, one) for one in holders.look_ups}
         for name, look in looks.items():

@@ -1,6 +1,7 @@
 """Hosts one source in the coordinator's process. Threads run its enumerator, one call at a time.
 
-Changes are kept outside of the process. Readers are sent only events that are kept.
+The progress of the source is also kept by other processes. Readers are sent only events that are
+kept.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LONGEST_WAIT = 3.0
-"""Seconds for which an order waits until a reader has called."""
+"""Longest wait in seconds, before a snapshot, until a first reader has called."""
 
 
 class SourceHost:
@@ -61,8 +62,8 @@ class SourceHost:
 
         Args:
             load: returns the source; its argument is the address of the blob server.
-            keep: returns when the progress is kept, and whether this was possible. With None it
-                reports that no other process knows the progress from now on.
+            keep: asks other processes to keep the progress. Returns when the progress is kept, or
+                False if it cannot be kept. Called with None when later progress will not be kept.
             state: state of the enumerator in the checkpoint, if it begins from one.
             progress: kept progress of an earlier coordinator; takes precedence over *state*.
         """
@@ -84,15 +85,15 @@ class SourceHost:
         )
         self._kept_changes = 0
         self._is_kept = True
-        """Whether changes can be kept."""
+        """Whether other processes keep the progress. False once keeping has failed."""
         self._is_to_be_kept_again = progress is not None
         self._may_be_unknown = progress is not None
-        """Whether the progress from which this host goes on may be kept nowhere."""
+        """Whether no other process may know the progress with which this host begins."""
         self._keeping: asyncio.Task[None] | None = None
         self._awaiting_kept: list[asyncio.Future[None]] = []
         self._calls = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        """For each subtask, the call that waits for events."""
+        """Subtask -> future that ends the wait of the subtask's call for events."""
         self._discovery: TimerHandle | None = None
         self._is_closed = False
         self._has_begun = asyncio.Event()
@@ -163,7 +164,9 @@ class SourceHost:
     # --- checkpoints ------------------------------------------------------------------------------
 
     async def snapshot(self, checkpoint_id: int) -> EnumeratorState | None:
-        """Cut the events, and return the enumerator's state. Raises OperatorError."""
+        """Cut the events for a checkpoint, and return the enumerator's state.
+        Raises OperatorError.
+        """
         if self._hosted.owes_splits:  # readers run and will call, unless they have failed
             with suppress(asyncio.TimeoutError):
                 await within(_LONGEST_WAIT, self._has_begun.wait())
@@ -174,17 +177,19 @@ class SourceHost:
         await self._asked(lambda: self._hosted.reset_subtask(subtask, attempt, checkpoint_id))
 
     async def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """Note the completed checkpoint, from which the job would recover."""
+        """Note that a checkpoint is complete: the job would recover from it."""
         await self._run(_no_more(lambda: self._hosted.checkpoint_completed(checkpoint_id)))
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Drop an aborted checkpoint, from which the job never recovers."""
+        """Forget an aborted checkpoint: the job never recovers from it."""
         self._hosted.checkpoint_aborted(checkpoint_id)
         self._changed()
         self._notify_all()
 
     async def _asked(self, call: Callable[[], T]) -> T:
-        """Run user code in a thread and return its answer. A failure is raised in the caller."""
+        """Run user code in a thread and return its result.
+        An error of the user code is raised here.
+        """
         async with self._calls:
             answer = await call_user_code(self._endpoint.rpc_service, call, self._described)
         self._changed()
@@ -194,12 +199,12 @@ class SourceHost:
     # --- what is kept outside ---------------------------------------------------------------------
 
     def keep_again(self) -> None:
-        """Keep all progress again, because the process that has kept it is gone."""
+        """Ask other processes again to keep the progress. The process that kept it is gone."""
         self._is_to_be_kept_again = True
         self._changed()
 
     async def kept(self) -> None:
-        """Return when all changes so far are kept, or cannot be kept."""
+        """Return when the progress up to now is kept, or cannot be kept."""
         self._changed()
         if self._keeping is not None:
             kept = asyncio.get_running_loop().create_future()
@@ -208,7 +213,7 @@ class SourceHost:
 
     @property
     def _is_behind(self) -> bool:
-        """Whether changes have to be kept, or all progress has to be kept again."""
+        """Whether other processes do not have the present progress yet."""
         has_changed = self._is_kept and self._kept_changes != self._hosted.changes
         return (has_changed or self._is_to_be_kept_again) and not self._is_closed
 
@@ -252,7 +257,10 @@ class SourceHost:
     # --- calls ------------------------------------------------------------------------------------
 
     async def _run(self, prepare: Callable[[], Awaitable[Callable[[], None]]]) -> None:
-        """Run user code in a thread, then wake the readers that wait for events."""
+        """Run the function that *prepare* returns in a thread.
+        Then waiting readers look for events.
+        An error fails the job, and this call waits for ever.
+        """
         async with self._calls:
             if self._is_closed:
                 return
@@ -278,22 +286,23 @@ class SourceHost:
             self._notify(subtask)
 
     def _notify(self, subtask: int) -> None:
-        """Make the waiting call of the subtask look for events again."""
+        """Make the waiting call of the subtask look for events again.
+        The call may continue to wait.
+        """
         waiting = self._waiting.get(subtask)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
     def _wake(self, subtask: int) -> None:
-        """End the waiting call of the subtask."""
+        """End the waiting call of the subtask. A later call has come, or the source is closed."""
         waiting = self._waiting.pop(subtask, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
     def _call(self, call: Callable[[], None]) -> float | None:
-        """Run *call*. Called in the thread of the user code.
-
-        Returns the seconds until the next discovery of splits, or None. The user's enumerator
-        sets this time.
+        """Run *call*, and return the seconds until the next discovery of splits.
+        None: no discovery.
+        Called in the thread of the user code.
         """
         call()
         at = self._hosted.next_discovery_time()
