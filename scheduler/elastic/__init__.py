@@ -1,3 +1,3 @@
-"""The elastic (adaptive) scheduler of jobs, which run with the available slots."""
+"""Schedules elastic (adaptive) jobs, whose parallelism depends on the available slots."""
 
 __all__ = ["elastic_job_scheduler", "parallelism", "scaling"]

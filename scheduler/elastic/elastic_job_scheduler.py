@@ -1,4 +1,4 @@
-"""The scheduler of an elastic job, which runs with the available slots."""
+"""Defines the scheduler of elastic jobs, whose parallelism depends on the available slots."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from flinkray.scheduler.shared.tasks import unpack_numbers
 
 @dataclass(frozen=True, slots=True)
 class SlotsCounted(Transition):
-    """The profiles of all slots that the job has now."""
+    """The pool has reported the profiles of all slots that the job has now."""
 
     profiles: tuple[ResourceProfile, ...]
 
@@ -79,8 +79,9 @@ class ExecuteWith(Transition):
 
 
 class ElasticJobScheduler(JobScheduler):
-    """Declares all slots that the job would like to have, and runs the job with the slots it gets.
-    Each other parallelism has a new execution graph; every failure restarts the whole job."""
+    """Schedules an elastic job: declares all slots that it can use, and runs it with the slots it
+    gets. Each change of the parallelism needs a new execution graph; every failure restarts the
+    whole job."""
 
     wants_all_slots = True
 
@@ -206,13 +207,14 @@ class ElasticJobScheduler(JobScheduler):
         return [*self._declare(is_total=True), *self._scale(actions)]
 
     def _snapshot_is_over(self, transition: t.SnapshotIsOver, now: float) -> Steps:
-        """Decide about scaling that waited for the snapshot, unless the job is restarting."""
+        """Decide about scaling that has waited for the snapshot, unless the job is restarting."""
         if self._job.is_ending or self.status is not JobStatus.RUNNING:
             return ()
         return self._scale(self._scaling.snapshot_is_over(now))
 
     def _restart_due(self, transition: t.RestartDue, now: float) -> Steps:
-        """Go on with the slots available now, instead of a restart with the same graph."""
+        """Run the job with the slots available now, instead of restarting the same execution
+        graph."""
         if self._failover.take_due(transition.generation) is None:
             return ()
         self._is_executing = False
@@ -287,7 +289,7 @@ class ElasticJobScheduler(JobScheduler):
     # decisions
 
     def _declare(self, is_total: bool = False) -> Steps:
-        """Declare all slots that the job would like, minus the slots that it is about to request.
+        """Declare all slots that the job can use, minus the slots that it is about to request.
         *is_total*: the job has made its requests already, and the declaration replaces them."""
         wanted: Counter[ResourceProfile] = Counter()
         for requirement in desired_slots(within(self._job_graph, self._checkpoints.key_groups)):
@@ -328,7 +330,7 @@ def new_job_scheduler(
     random: Callable[[], float] = lambda: 0.5,
     scaling: ScalingSettings | None = None,
 ) -> JobScheduler:
-    """The scheduler for the job's scheduler mode.  *scaling* is for elastic jobs only."""
+    """Create the scheduler for the job's scheduler mode.  *scaling* is for elastic jobs only."""
     kind: Callable[..., JobScheduler] = JobScheduler
     if job_graph.scheduler_mode is SchedulerMode.ADAPTIVE:
         kind = partial(ElasticJobScheduler, scaling=scaling)

@@ -39,7 +39,7 @@ class SharingGroupBounds:
 
 
 def sharing_group_bounds(job_graph: JobGraph) -> tuple[SharingGroupBounds, ...]:
-    """Bounds of all slot-sharing groups, in the order of their first vertices."""
+    """Return the bounds of all slot-sharing groups, in the order of their first vertices."""
     bounds: dict[str, SharingGroupBounds] = {}
     for vertex in job_graph.vertices:
         name = vertex.slot_sharing_group
@@ -54,7 +54,7 @@ def sharing_group_bounds(job_graph: JobGraph) -> tuple[SharingGroupBounds, ...]:
 
 
 def parallelism_bounds(job_graph: JobGraph) -> tuple[ParallelismBounds, ...]:
-    """Parallelism bounds of all vertices of an elastic job; empty for other jobs."""
+    """Return the parallelism bounds of all vertices of an elastic job; empty for other jobs."""
     if job_graph.scheduler_mode is not SchedulerMode.ADAPTIVE:
         return ()
     return tuple(
@@ -67,7 +67,8 @@ def bounds_for(
     bounds: Sequence[ParallelismBounds],
     others: ParallelismRange | None,
 ) -> tuple[ParallelismBounds, ...]:
-    """*bounds*, plus the range *others* for the unnamed vertices that can have several subtasks."""
+    """Return *bounds*, extended by the range *others* for the vertices that are not named there.
+    Vertices that can have only one subtask are left out.  *others* None: nothing is added."""
     if others is None:
         return tuple(bounds)
     named = {one.vertex_id for one in bounds}
@@ -84,9 +85,9 @@ def with_bounds(
     bounds: Sequence[ParallelismBounds],
     max_parallelism: Parallelism = NOT_KNOWN,
 ) -> JobGraph:
-    """The graph of an elastic job with other bounds for some of its vertices (DI-20).
-    *max_parallelism*: number of key groups of vertices with state; others have that of the graph.
-    Raises JobStateError if the bounds are not possible; the text says why."""
+    """Return the graph of an elastic job with other bounds for some of its vertices (DI-20).
+    *max_parallelism*: number of key groups of vertices with state; for other vertices the graph's
+    number counts.  Raises JobStateError if the bounds are not possible; the text says why."""
     job_id = job_graph.job_id
     if job_graph.scheduler_mode is not SchedulerMode.ADAPTIVE:
         text = f"its parallelism is fixed: submit it with {SCHEDULER.key}=adaptive"
@@ -123,8 +124,8 @@ def _too_much(vertex: JobVertex, bounds: ParallelismBounds, most: int) -> str:
 
 
 def _with_bounds(vertex: JobVertex, bounds: ParallelismBounds, most: int) -> JobVertex:
-    """The vertex with other bounds.
-    The max parallelism is unchanged, so that keys keep their key groups."""
+    """Return the vertex with other bounds. The max parallelism is unchanged, so that keys keep
+    their key groups."""
     is_derived_so = vertex.max_parallelism or default_max_parallelism(bounds.upper) == most
     return replace(
         vertex,
@@ -135,9 +136,9 @@ def _with_bounds(vertex: JobVertex, bounds: ParallelismBounds, most: int) -> Job
 
 
 def within(job_graph: JobGraph, max_parallelism: Parallelism) -> JobGraph:
-    """The graph with upper bounds lowered to the number of key groups of the state.
-    State cannot be divided among more subtasks than it has key groups.  The vertices of a
-    co-location group get the same upper bound."""
+    """Return the graph with upper bounds lowered to the number of key groups of the state. State
+    cannot be divided among more subtasks than it has key groups.  The vertices of a co-location
+    group get the same upper bound."""
     uppers = {
         vertex.vertex_id: min(
             vertex.parallelism, max_parallelism.get(vertex.vertex_id, vertex.parallelism)
@@ -164,14 +165,15 @@ def _co_located(job_graph: JobGraph) -> Iterable[list[JobVertexID]]:
 
 
 def desired_slots(job_graph: JobGraph) -> tuple[ResourceRequirement, ...]:
-    """The slots that the job would like to have."""
+    """Return the slots that the job needs to run with the upper bounds of its parallelism."""
     return tuple(ResourceRequirement(b.profile, b.upper) for b in sharing_group_bounds(job_graph))
 
 
 def parallelism_for(job_graph: JobGraph, slots: Sequence[ResourceProfile]) -> Parallelism | None:
-    """Parallelism of each vertex: the number of slots of its group, within the vertex's bounds.
-    None: the slots do not suffice for the lower bounds.  The remaining slots go one at a time to
-    the group with the smallest share of what it can use."""
+    """Return the parallelism of each vertex with these slots. None: the slots do not suffice for
+    the lower bounds.  Each vertex gets the number of slots of its group, within the vertex's
+    bounds.  Slots beyond the lower bounds go one at a time to the group with the smallest share of
+    what it can use."""
     bounds = sharing_group_bounds(job_graph)
     counts = [group.lower for group in bounds]
     supply = sorted(Counter(slots).items(), key=lambda item: size_of(item[0]))
@@ -198,8 +200,8 @@ def _suffices(
     bounds: Sequence[SharingGroupBounds],
     counts: Sequence[int],
 ) -> bool:
-    """Whether the slots suffice, when large requirements are matched before small ones.
-    Each requirement takes the smallest slot that fits it (as
+    """Whether the slots suffice for *counts* slots of each group. Large requirements are matched
+    first; each takes the smallest slot that fits it (as
     :func:`flinkray.scheduler.shared.requirement_matching.missing_slots`, but by counts)."""
     left = [count for _, count in supply]
     order = sorted(range(len(bounds)), key=lambda i: size_of(bounds[i].profile), reverse=True)

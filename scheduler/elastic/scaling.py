@@ -69,7 +69,8 @@ class _State(Enum):
 
 
 class ElasticScaling:
-    """Takes events and returns actions; ``now`` is in monotonic seconds."""
+    """Decides with which parallelism an elastic job runs, and when it changes. Methods handle
+    events and return actions; ``now`` is in monotonic seconds."""
 
     def __init__(
         self,
@@ -142,16 +143,16 @@ class ElasticScaling:
         return self._decide(now)
 
     def resize(self, job_graph: JobGraph, now: float) -> list[ScalingAction]:
-        """Handle new bounds.
-        If the job exceeds its upper bounds, it is made smaller at once.  Scaling up waits as usual.
-        A job below its lower bounds runs on until there are more slots."""
+        """Handle new bounds. If the job exceeds its upper bounds, it is made smaller at once.
+        Scaling up waits as usual.  A job below its lower bounds keeps running until there are more
+        slots."""
         self._bounds = job_graph
         self._story.add(now, "other bounds")
         return self._decide(now)
 
     def nothing_runs(self, now: float) -> list[ScalingAction]:
-        """Handle that no task runs any more, after a failure and its delay, or for scaling.
-        The job starts at once if the slots allow the desired, previous or planned parallelism."""
+        """Handle that all tasks have ended, after a failure and its delay, or for scaling. The job
+        starts at once if the slots allow the desired, previous or planned parallelism."""
         if self._state is not _State.EXECUTING:
             return []
         self._state = _State.WAITING
@@ -160,15 +161,15 @@ class ElasticScaling:
         return self._decide(now)
 
     def timer(self, generation: int, now: float) -> list[ScalingAction]:
-        """Handle a WaitFor whose delay is over."""
+        """Handle that the delay of a WaitFor is over."""
         if generation != self._generation:
             return []
         self._deadline = None
         return self._decide(now)
 
     def snapshot_is_over(self, now: float) -> list[ScalingAction]:
-        """Decide anew: the job was not stopped with its savepoint, or a user's snapshot is over.
-        Slots and bounds may have changed since the last decision."""
+        """Decide again, because a user's snapshot, perhaps the savepoint of a stop, is complete or
+        aborted. Slots and bounds may have changed since the last decision."""
         return self._decide(now)
 
     def end(self, now: float) -> list[ScalingAction]:
@@ -178,7 +179,7 @@ class ElasticScaling:
         return []
 
     def story(self) -> str:
-        """History of the scaling, one line per event."""
+        """Return the history of the scaling, one line per event."""
         return str(self._story)
 
     # decisions

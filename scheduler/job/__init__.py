@@ -1,4 +1,4 @@
-"""The life of a job: the decisions of a JobMaster."""
+"""Decides what a JobMaster does with its job, from the start of the job to its end."""
 
 __all__ = [
     "coordinator_events",

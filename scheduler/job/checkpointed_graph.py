@@ -18,27 +18,29 @@ from flinkray.scheduler.shared.states import ExecutionState
 
 
 class ExecutedInput:
-    """An input of a vertex: the vertex reads another vertex."""
+    """Describes an input of a vertex to the state assignment: which subtasks of the producer are
+    read."""
 
     __slots__ = ("_edge", "producer")
 
     def __init__(self, edge: ResultEdge, producer: int) -> None:
         self._edge = edge
         self.producer = producer
-        """Number of the producing vertex among the vertices of the CheckpointedGraph."""
+        """Index of the producing vertex in ``CheckpointedGraph.vertices``."""
 
     def producers_of(self, subtask_index: int) -> range:
-        """Indices of the producer's subtasks that the subtask reads."""
+        """Return the indices of the producer's subtasks that the subtask reads."""
         return self._edge.group_of_consumer(subtask_index).partitions
 
 
 class ExecutedVertex:
-    """A job vertex with its current attempts."""
+    """Presents a job vertex with its current attempts to the CheckpointCoordinator."""
 
     __slots__ = ("_vertex", "inputs")
 
     def __init__(self, vertex: ExecutionJobVertex, numbers: Mapping[int, int]) -> None:
-        """*numbers*: index of a vertex in the graph -> its number in the CheckpointedGraph."""
+        """*numbers*: index of a vertex in the execution graph -> its index in the
+        CheckpointedGraph."""
         self._vertex = vertex
         self.inputs = [
             ExecutedInput(edge, numbers[edge.result.producer.index]) for edge in vertex.inputs
@@ -71,7 +73,7 @@ class ExecutedVertex:
 
     @property
     def hands_over_to(self) -> Collection[str]:
-        """Ids of the Spark vertices that take epochs of this vertex."""
+        """Ids of the Spark vertices to which this vertex hands over its epochs."""
         return self._vertex.vertex.invokable.configuration.get(EPOCHS_OF, "").split()
 
     @property
@@ -80,15 +82,15 @@ class ExecutedVertex:
         return self._vertex.vertex.invokable.configuration.get(BATCHES_OF)
 
     def attempt(self, subtask_index: int) -> ExecutionAttemptID:
-        """Id of the subtask's current attempt."""
+        """Return the id of the subtask's current attempt."""
         return self._vertex.subtasks[subtask_index].current.attempt_id
 
     def state(self, subtask_index: int) -> ExecutionState:
-        """State of the subtask's current attempt."""
+        """Return the state of the subtask's current attempt."""
         return self._vertex.subtasks[subtask_index].current.state
 
     def restored(self, *, is_max_parallelism_configured: bool) -> RestoredVertex:
-        """What a restore needs to know about the vertex."""
+        """Describe the vertex for the assignment of restored state."""
         return RestoredVertex(
             self.vertex_id,
             self.name,
@@ -121,9 +123,9 @@ def _edges(reader: ExecutionJobVertex) -> Iterator[CheckpointedEdge]:
 
 
 class CheckpointedGraph:
-    """An execution graph without its coordinated vertices.
-    A Spark stage has no streaming state.  Checkpoints are taken before it begins, while it runs and
-    after it is finished."""
+    """The part of an execution graph that takes part in checkpoints: all vertices except Spark
+    stages. A Spark stage has no streaming state.  Checkpoints are taken before it begins, while it
+    runs and after it is finished."""
 
     def __init__(
         self, graph: ExecutionGraph, with_own_max_parallelism: Collection[JobVertexID]
@@ -161,13 +163,14 @@ class CheckpointedGraph:
     def attempt_numbers(
         self, operator_id: str, subtasks: tuple[int, ...]
     ) -> tuple[tuple[int, int], ...]:
-        """(subtask index, number of its current attempt) for these subtasks of an operator."""
+        """Return (subtask index, number of its current attempt) for these subtasks of an
+        operator."""
         of_vertex = self._by_operator[operator_id].subtasks
         return tuple((index, of_vertex[index].current.attempt_number) for index in subtasks)
 
 
 def coordinated_operators(job_graph: JobGraph) -> tuple[str, ...]:
-    """Ids of the streaming sources, each of which has an enumerator."""
+    """Return the operator ids of the job's streaming sources, each of which has an enumerator."""
     return tuple(
         vertex.operators[0].operator_id
         for vertex in job_graph.vertices

@@ -1,6 +1,5 @@
-"""The checkpoints of a running job.
-The module gives the CheckpointCoordinator what it needs to know about the job, and turns its
-decisions into steps of the job."""
+"""Connects the CheckpointCoordinator with its job. Tells the CheckpointCoordinator what it needs to
+know about the job, and turns its decisions into steps of the job."""
 
 from __future__ import annotations
 
@@ -84,7 +83,8 @@ from flinkray.scheduler.shared.tasks import RestoredTask
 
 
 class NoCheckpoints:
-    """The checkpoints of a job that takes none.  A restarted task starts without state."""
+    """Stands for the checkpoints of a job that takes none.  A restarted task starts without state.
+    :class:`Checkpoints` overrides the methods for jobs that take checkpoints."""
 
     takes_any = False
 
@@ -100,7 +100,7 @@ class NoCheckpoints:
         """Load the checkpoints that an earlier JobMaster left."""
 
     def overview(self) -> CheckpointsOverview | None:
-        """The checkpoint statistics that users see; None if the job takes no checkpoints."""
+        """Return the checkpoint statistics that users see; None if the job takes no checkpoints."""
         return None
 
     @property
@@ -147,19 +147,19 @@ class NoCheckpoints:
 
     @property
     def requested_under_way(self) -> frozenset[int]:
-        """Numbers of the savepoints and checkpoints in progress that users asked for."""
+        """Request numbers of the savepoints and checkpoints in progress that users asked for."""
         return frozenset()
 
     @property
     def key_groups(self) -> Mapping[JobVertexID, int]:
-        """Number of key groups of the vertices with keyed state.
-        The numbers are those of the checkpoint that a restore would use."""
+        """Number of key groups of each vertex with keyed state, according to the latest
+        checkpoint."""
         return {}
 
     # --- transitions ------------------------------------------------------------------------------
 
     def told(self, transition: CheckpointEvent, now: float) -> Steps:
-        """Handle the result of an action that the checkpoints asked for."""
+        """Handle the result of a checkpoint action, or a user's request for a snapshot."""
         if not isinstance(transition, SnapshotRequested):
             return ()
         reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
@@ -169,7 +169,7 @@ class NoCheckpoints:
         return (SnapshotFinished(transition.request_id, None, None, error),)
 
     def savepoint_given(self, transition: SavepointGiven, now: float) -> Steps:
-        """Start the job from a savepoint."""
+        """Start the job from a savepoint.  Here: fail the job, because it takes no checkpoints."""
         text = "the job takes no checkpoints, and so cannot start from a savepoint"
         return (GlobalFailure(Failure(text, suppress_restarts=True)),)
 
@@ -178,11 +178,11 @@ class NoCheckpoints:
         return ()
 
     def status_entered(self, transition: StatusEntered, now: float) -> Steps:
-        """Handle a new status of the job."""
+        """Handle that the job has entered another status."""
         return ()
 
     def cancel_everything(self, transition: CancelEverything, now: float) -> Steps:
-        """Handle that the end of the job has been decided."""
+        """Take no further checkpoints, because the end of the job has been decided."""
         return ()
 
     def attempts_over(self, transition: AttemptsOver, now: float) -> Steps:
@@ -190,7 +190,7 @@ class NoCheckpoints:
         return ()
 
     def prepare_restore(self, transition: PrepareRestore, now: float) -> Steps:
-        """Prepare a restart of tasks."""
+        """Prepare a restart of tasks.  RestorePossible follows when tasks can be restored."""
         return (RestorePossible(),)
 
     def restore(self, transition: RestoreState, now: float) -> Steps:
@@ -199,9 +199,9 @@ class NoCheckpoints:
 
 
 class Checkpoints(NoCheckpoints):
-    """The checkpoints of a job that takes them, with a CheckpointCoordinator.
-    New attempts get the state of the latest complete checkpoint.  After a failure of the whole job,
-    the first restart also restores the operators' coordinators."""
+    """Takes and restores the checkpoints of a job, with a CheckpointCoordinator. New attempts get
+    the state of the latest complete checkpoint.  After a failure of the whole job, the first
+    restart also restores the operators' coordinators."""
 
     takes_any = True
 
@@ -259,7 +259,7 @@ class Checkpoints(NoCheckpoints):
         self._coordinator.recovered(checkpoints)
 
     def overview(self) -> CheckpointsOverview | None:
-        """The checkpoint statistics that users see."""
+        """Return the checkpoint statistics that users see."""
         return self._coordinator.overview()
 
     @property
@@ -434,7 +434,7 @@ class Checkpoints(NoCheckpoints):
     # --- restore ----------------------------------------------------------------------------------
 
     def prepare_restore(self, transition: PrepareRestore, now: float) -> Steps:
-        """Abort incomplete checkpoints.  RestorePossible says when tasks can be restored."""
+        """Abort incomplete checkpoints.  RestorePossible follows when tasks can be restored."""
         self._is_next_global |= transition.is_global
         is_global, cause = transition.is_global, transition.cause
         actions = self._coordinator.prepare_restore(cause, now, is_global=is_global)
@@ -520,8 +520,8 @@ class Checkpoints(NoCheckpoints):
         return (action,)
 
     def _trigger(self, action: TriggerTasks) -> TriggerCheckpoint:
-        """The order to begin a checkpoint.
-        Savepoints stay aligned, so that they can be restored with another parallelism."""
+        """Create the order to begin a checkpoint. Savepoints stay aligned, so that they can be
+        restored with another parallelism."""
         configuration = self._configuration
         may_overtake = configuration.is_unaligned and not action.properties.is_savepoint
         timeout = configuration.alignment_timeout if may_overtake else 0.0
@@ -537,7 +537,7 @@ class Checkpoints(NoCheckpoints):
         )
 
     def _orders(self, attempts: Iterable[ExecutionAttemptID], order: CheckpointOrder) -> list[Step]:
-        """One order per TaskExecutor.  Attempts that have ended are left out."""
+        """Create one order per TaskExecutor, for the attempts that have not ended."""
         by_location: dict[WorkerLocation, list[ExecutionAttemptID]] = {}
         for attempt_id in attempts:
             execution = self._graph.find(attempt_id)
@@ -556,14 +556,15 @@ def _order_coordinators(
 
 
 def _not_restored(error: StateRestoreError) -> Steps:
-    """Fail the job for good: the same restore would fail again."""
+    """Fail the job without a restart, because the same restore would fail again."""
     return (GlobalFailure(Failure(error.text, suppress_restarts=True)),)
 
 
 def checkpoints_of_job(
     job_graph: JobGraph, *, epoch_offset: float, random: Callable[[], float], spans: SpanBook
 ) -> NoCheckpoints:
-    """The configured checkpoints.  *spans* receives a span for each checkpoint that is over."""
+    """Create the checkpoints as configured in the job graph. *spans* receives a span for each
+    checkpoint that is complete or has failed."""
     if job_graph.checkpoints is None:
         return NoCheckpoints(job_graph)
     return Checkpoints(
@@ -576,7 +577,8 @@ _MOST = 20
 
 
 class PickledStates:
-    """The pickled states that tasks of a job have reported, each once."""
+    """Collects the states that tasks have reported as pickled, and warns about each of them
+    once."""
 
     def __init__(self, job_graph: JobGraph) -> None:
         self._operators: dict[str, VertexOperator] = {

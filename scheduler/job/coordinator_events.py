@@ -41,8 +41,8 @@ class CoordinatorKind(Enum):
 
 @message
 class CoordinatorID:
-    """Id of one attempt of one coordinator.
-    Attempt numbers start at 0 and continue after those that an earlier JobMaster has noted."""
+    """Identifies an attempt of an operator coordinator. Attempt numbers start at 0 and continue
+    after those that an earlier JobMaster has noted."""
 
     kind: CoordinatorKind
     vertex_id: JobVertexID | None
@@ -72,7 +72,7 @@ class CoordinatorInput:
 
 @message
 class CoordinatorResult:
-    """A result that the coordinator of a vertex writes as a whole."""
+    """Identifies a result that a vertex's coordinator writes as a whole."""
 
     graph_id: ExecutionGraphID
     data_set_id: IntermediateDataSetID
@@ -83,7 +83,8 @@ class CoordinatorResult:
 
 @message
 class CoordinatorFailure:
-    """The coordinator or the user's code in it has failed; its process may still be alive."""
+    """Reports that the coordinator or the user's code in it has failed; its process may still be
+    alive."""
 
     error_type: str
     text: str
@@ -113,7 +114,7 @@ class CoordinatorFailure:
 
 @message
 class SparkExecutors:
-    """All executors that are registered with Spark now."""
+    """Reports all executors that are registered with Spark now."""
 
     registered: tuple[SparkExecutorInfo, ...]
     missing: tuple[int, ...] = ()
@@ -125,7 +126,7 @@ class SparkExecutors:
 
 @message
 class InitializeFormat:
-    """Request to the coordinator: let a vertex's format prepare and make its input splits."""
+    """Asks the coordinator to prepare a vertex's format and to return the input splits."""
 
     vertex_id: JobVertexID
     master_format: MasterFormat
@@ -134,7 +135,7 @@ class InitializeFormat:
 
 @message
 class FinalizeFormat:
-    """Request to the coordinator: let a vertex's format commit, because all tasks are finished."""
+    """Asks the coordinator to commit a vertex's format, because all tasks are finished."""
 
     vertex_id: JobVertexID
     master_format: MasterFormat
@@ -164,7 +165,7 @@ class FormatFinalized:
 
 @message
 class FormatFailed:
-    """Error that the user's format raised; *generation* is 0 for an InitializeFormat."""
+    """Reports an error of the user's format; *generation* is 0 for an InitializeFormat."""
 
     vertex_id: JobVertexID
     generation: int

@@ -26,12 +26,11 @@ def coordinators_of_regions(
     record: JobRecord,
     restarts: PendingRestarts,
 ) -> tuple[RegionCoordinator, ...]:
-    """One coordinator for each coordinated vertex.
+    """Create one coordinator for each coordinated vertex of the graph.
 
     Raises:
         JobSubmissionError: a Spark stage would share a region with other vertices, although it can
-            only begin when all its inputs are finished.
-    """
+            only begin when all its inputs are finished."""
     drivers = []
     for vertex in graph.vertices:
         if not vertex.is_coordinated:
@@ -49,16 +48,15 @@ def coordinators_of_regions(
 
 
 def coordinators_of_job(job_graph: JobGraph, record: JobRecord) -> tuple[JobCoordinator, ...]:
-    """The coordinators that belong to the whole job, except the one of its formats."""
+    """Create the coordinators that belong to the whole job, except the coordinator of its
+    formats."""
     return (SourceEnumerators(record),) if job_graph.has_stream_sources else ()
 
 
 class SourceEnumerators(JobCoordinator):
-    """One process for the enumerators of all sources.
-    If no other process knows how far the sources have been read, the loss of this process is a
-    failure of the whole job, and the restart starts the next attempt.  Otherwise the next attempt
-    starts at once.
-    """
+    """Coordinates the enumerators of all sources, which run in one process. If no other process
+    knows how far the sources have been read, the loss of this process is a failure of the whole
+    job, and the restart starts the next attempt.  Otherwise the next attempt starts at once."""
 
     tasks_wait = True
 

@@ -1,4 +1,4 @@
-"""Collects deployments, cancellations and releases: one message per TaskExecutor."""
+"""Collects deployments, cancellations and releases, to send one message per TaskExecutor."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class Deployments:
     def __init__(
         self, graph: ExecutionGraph, *, epoch_offset: float, first_version: int = 0
     ) -> None:
-        """*epoch_offset*: as in the JobScheduler.  *first_version*: first version of all parts.
-        No earlier JobMaster has used such a high version."""
+        """*epoch_offset*: as in the JobScheduler. *first_version*: first version of all shared
+        parts, above all versions of earlier JobMasters."""
         self._graph = graph
         self._epoch_offset = epoch_offset
         self._first_version = first_version
@@ -139,7 +139,8 @@ class Deployments:
         return ()
 
     def deployments_failed(self, transition: DeploymentsFailed, now: float) -> Steps:
-        """Forget what the TaskExecutor was sent: the shared parts in the message got lost, too."""
+        """Forget which parts the TaskExecutor has: the parts in the failed message got lost,
+        too."""
         self.forget(transition.resource_id)
         return ()
 
@@ -227,7 +228,7 @@ class Deployments:
 
 
 def partition_locations(graph: ExecutionGraph, group: PartitionGroup) -> PartitionLocations:
-    """Locations of a group's partitions, with the attempts that have produced them."""
+    """Return the locations of a group's partitions, with the attempts that produce them."""
     ordinals = group.producer_ordinals
     places: dict[ResourceID, int] = {}
     locations: list[WorkerLocation] = []

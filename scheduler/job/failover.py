@@ -1,4 +1,4 @@
-"""Failover: which regions of a job are restarted after a failure, and when."""
+"""Decides which regions of a job are restarted after a failure, and when."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 
 
 class _Noted:
-    """All failures that one event has caused."""
+    """Collects all failures that one event has caused, until the decision about them."""
 
     def __init__(self) -> None:
         self.failures: list[Failure] = []
@@ -65,14 +65,15 @@ class _Noted:
 
     @property
     def root(self) -> Failure:
-        """The first failure; a failure that allows no restart takes precedence."""
+        """The failure that counts as the cause of all: the first one that allows no restart, else
+        the first."""
         first = self.failures[0]
         return next((f for f in self.failures if f.is_unrecoverable), first)
 
 
 class Failover:
-    """Notes the failures of an event, and decides about them when all are known.
-    One event counts as one failure and costs one restart.  A region restarts when none of its tasks
+    """Collects the failures of an event, and decides about them together when all are known. One
+    event counts as one failure and costs one restart.  A region restarts when none of its tasks
     runs, the delay is over, and the latest checkpoint is known."""
 
     def __init__(
@@ -109,7 +110,7 @@ class Failover:
         self._is_restore_possible = True
 
     def next_generation(self) -> int:
-        """A new generation for a timer, which tells the timer from older ones."""
+        """Return a new generation for a timer, which distinguishes the timer from older ones."""
         self._generation += 1
         return self._generation
 
@@ -183,7 +184,8 @@ class Failover:
             noted.failures.append(Failure(text, task=first.task_name))
 
     def _repeated(self, noted: _Noted, now: float) -> tuple[Failure, int] | None:
-        """First failure whose error has ended enough attempts, with their number, or None."""
+        """Count the errors of the failures. Returns the first failure whose error has ended too
+        many attempts, with their number; None if there is none."""
         repeated = None
         for place, failure in enumerate(noted.failures):
             if failure.program_error is None:
@@ -230,14 +232,14 @@ class Failover:
     def _stop(
         self, indices: tuple[int, ...], generation: int, *, is_global: bool
     ) -> Sequence[Step]:
-        """Let these regions wait for their restart, and cancel their tasks."""
+        """Add these regions to the pending restarts, and cancel their tasks."""
         unended = self._execution.active_regions(indices)
         _, due = self._restarts.add(generation, indices, unended, is_global=is_global)
         steps: list[Step] = [ResultsTakenBack(indices), CancelRegions(indices, keep_created=True)]
         return [*steps, *(RestartDue(earlier.generation) for earlier in due)]
 
     def stop_everything(self, transition: StopEverything, now: float) -> Steps:
-        """Restart all regions as soon as nothing runs any more, although nothing has failed."""
+        """Restart all regions as soon as all tasks have ended, although nothing has failed."""
         steps: list[Step] = [PrepareRestore(transition.cause, is_global=True)]
         if self._record.status is JobStatus.RUNNING:
             steps += self._record.change(JobStatus.RESTARTING, now, transition.cause)
@@ -255,12 +257,12 @@ class Failover:
     # --- restarts ---------------------------------------------------------------------------------
 
     def delay_is_over(self, transition: RestartDelayOver, now: float) -> Steps:
-        """Handle a restart delay that is over."""
+        """Handle that the delay of a restart is over."""
         restart = self._restarts.delay_is_over(transition.generation)
         return () if restart is None else (RestartDue(restart.generation),)
 
     def regions_over(self, transition: RegionsOver, now: float) -> Steps:
-        """Handle regions in which nothing runs any more."""
+        """Handle that all tasks of these regions have ended."""
         due: dict[int, None] = {}
         for index in transition.regions:
             restart = self._restarts.region_ended(index)
@@ -269,7 +271,7 @@ class Failover:
         return [RestartDue(generation) for generation in due]
 
     def restore_awaited(self, transition: PrepareRestore, now: float) -> Steps:
-        """Restart nothing until a restore is possible."""
+        """Delay all restarts until a restore is possible."""
         self._is_restore_possible = False
         return ()
 
@@ -278,12 +280,13 @@ class Failover:
         return [RestartDue(restart.generation) for restart in self._restarts.due()]
 
     def restart(self, transition: RestartDue, now: float) -> Steps:
-        """Reset the regions, unless a later failure has taken over all of them."""
+        """Reset the regions of a restart, unless a later failure has taken over all of them."""
         taken = self.take_due(transition.generation)
         return () if taken is None else (taken,)
 
     def take_due(self, generation: int) -> ResetRegions | None:
-        """The restart to be carried out now; None if it is not due, or no longer exists."""
+        """Take a pending restart that can begin now.  Returns the transition that carries it out.
+        None if the restart is not due, or no longer exists."""
         restart = self._restarts.find(generation)
         if restart is None or not restart.is_due or self._record.is_ending:
             return None
@@ -297,7 +300,7 @@ class Failover:
 
 
 def _given_up(failure: Failure, attempts: int) -> Failure:
-    """The failure, with a text that says why the job is not restarted."""
+    """Return the failure with a text that says why the job is not restarted."""
     return replace(
         failure,
         text=f"{failure.text}\nThe job is not restarted any more: {attempts} attempts have ended "

@@ -1,4 +1,4 @@
-"""Input splits, which are assigned when tasks ask for them."""
+"""Assigns input splits to subtasks when the subtasks ask for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flinkray.core.message import message
 
 @message
 class InputSplit:
-    """A part of a vertex's input; only the vertex's tasks unpickle ``data``."""
+    """A part of a vertex's input.  Only the vertex's tasks unpickle ``data``."""
 
     number: int
     data: bytes
@@ -18,8 +18,8 @@ class InputSplit:
 
 
 class InputSplitAssigner:
-    """Assigns each split to one subtask, and again if the subtask is executed again (JM-12).
-    A subtask first gets the splits on its own host, in the order of the splits."""
+    """Assigns each split to one subtask; if the subtask is executed again, to any subtask again
+    (JM-12). A subtask first gets the splits on its own host, in the order of the splits."""
 
     def __init__(self, splits: Sequence[InputSplit]) -> None:
         self._all = tuple(splits)
@@ -30,8 +30,8 @@ class InputSplitAssigner:
         self.reset()
 
     def next_split(self, subtask_index: int, number: int, host: str = "") -> InputSplit | None:
-        """The *number*-th split, from 0, for a subtask on the node *host*; None if none is left.
-        A number that was assigned before gets the same split again."""
+        """Return the *number*-th split, from 0, for a subtask on the node *host*; None if none is
+        left. A number that was assigned before gets the same split again."""
         given = self._given.setdefault(subtask_index, [])
         if number < len(given):
             return given[number]
@@ -46,11 +46,12 @@ class InputSplitAssigner:
         return split
 
     def return_splits(self, subtask_index: int) -> None:
-        """Take back the splits of a subtask that is executed again after a local failover."""
+        """Take back the splits of a subtask that is executed again after a failure of its
+        region."""
         self._add(self._given.pop(subtask_index, ()))
 
     def reset(self) -> None:
-        """Take back all splits, because everything is executed again after a global failover."""
+        """Take back all splits, because all subtasks are executed again after a global failure."""
         self._free.clear()
         self._by_host.clear()
         self._given.clear()

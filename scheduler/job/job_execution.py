@@ -53,7 +53,8 @@ class _RegionRun:
 
 
 class JobExecution:
-    """Applies transitions of an execution graph's regions, and counts what runs in each region."""
+    """Changes the states of an execution graph's attempts, and counts what runs in each region. Its
+    methods apply transitions and return the transitions that follow."""
 
     def __init__(
         self,
@@ -79,11 +80,11 @@ class JobExecution:
         return self._active > 0
 
     def active_regions(self, indices: Iterable[int]) -> set[int]:
-        """The regions among *indices* in which something runs."""
+        """Return those of these regions in which an attempt or a coordinator runs."""
         return {index for index in indices if self._runs[index].active}
 
     def begun_regions(self, indices: Iterable[int]) -> tuple[int, ...]:
-        """The regions among *indices* that were scheduled since their last restart."""
+        """Return those of these regions that were scheduled since their last restart."""
         return tuple(index for index in indices if self._runs[index].is_begun)
 
     @property
@@ -91,7 +92,7 @@ class JobExecution:
         return range(len(self._runs))
 
     def executions_of(self, index: int) -> list[Execution]:
-        """The current attempts of a region, in the order of its vertices."""
+        """Return the current attempts of a region, in the order of its vertices."""
         subtasks = self._graph.subtasks
         return [subtasks[ordinal].current for ordinal in self._regions.regions[index].vertices]
 
@@ -116,7 +117,7 @@ class JobExecution:
         return (RequestSlots(tuple(scheduled)),) if scheduled else ()
 
     def deploy(self, transition: DeployRegion, now: float) -> Steps:
-        """Deploy the attempts of a region, which has its slots."""
+        """Deploy the attempts of a region in the slots that the region was given."""
         executions = self.executions_of(transition.region)
         for execution, slot in zip(executions, transition.slots, strict=True):
             execution.deploy(slot, now)
@@ -155,7 +156,8 @@ class JobExecution:
     # --- ends -------------------------------------------------------------------------------------
 
     def attempts_failed(self, transition: AttemptsFailed, now: float) -> Steps:
-        """Handle attempts that ended without finishing; earlier ended attempts are ignored."""
+        """End attempts that have failed or were canceled; attempts that have ended before are
+        ignored."""
         failures: list[tuple[Sequence[int], Failure]] = []
         concurrent = []
         over = []
@@ -176,12 +178,12 @@ class JobExecution:
         return steps
 
     def attempts_over(self, transition: AttemptsOver, now: float) -> Steps:
-        """Count attempts that do not run any more."""
+        """Count that these attempts no longer run."""
         of = self._regions.of
         return self._ended(of[execution.vertex.ordinal] for execution in transition.executions)
 
     def coordinator_ended(self, transition: CoordinatorEnded, now: float) -> Steps:
-        """Count a coordinator of a region that does not run any more."""
+        """Count that a coordinator of a region no longer runs."""
         return self._ended((transition.region,))
 
     def _ended(self, indices: Iterable[int]) -> Steps:
@@ -202,7 +204,7 @@ class JobExecution:
         return steps
 
     def cancel(self, transition: CancelRegions, now: float) -> Steps:
-        """Cancel regions: deployed attempts are told to end; the others end at once."""
+        """Cancel regions: tell deployed attempts to end, and end the others at once."""
         told: list[Execution] = []
         over: list[Execution] = []
         keep = ExecutionState.CREATED if transition.keep_created else None
@@ -264,7 +266,7 @@ class JobExecution:
     # --- restarts ---------------------------------------------------------------------------------
 
     def reset(self, transition: ResetRegions, now: float) -> Steps:
-        """Create new attempts, which get their state before they are scheduled (EX-16)."""
+        """Create new attempts.  They get their state before they are scheduled (EX-16)."""
         for vertex in transition.vertices:
             if vertex.current.state is not ExecutionState.CREATED:
                 vertex.reset_for_new_execution(now)

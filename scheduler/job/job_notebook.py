@@ -1,4 +1,4 @@
-"""Notes about attempts that the next JobMaster needs in order to take over the job."""
+"""Keeps the notes with which the next JobMaster can take over the job."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from flinkray.scheduler.shared.tasks import pack_array, unpack_numbers
 
 
 class JobNotebook:
-    """The notes of one execution graph.
-    The notes change when attempts are deployed, and when new attempts replace them.  So the next
-    JobMaster does not count replaced attempts as lost, and does not restart them again.
-    """
+    """Keeps the notes about one execution graph up to date. The notes change when attempts are
+    deployed, and when new attempts replace them.  So the next JobMaster does not count replaced
+    attempts as lost, and does not restart them again."""
 
     def __init__(self, graph: ExecutionGraph, record: JobRecord, *, takeovers: int = 0) -> None:
         """*takeovers*: how many JobMasters have taken over the graph."""
@@ -43,7 +42,7 @@ class JobNotebook:
         self.source_coordinator: SourceCoordinatorPlace | None = None
 
     def adopt(self, notes: JobNotes) -> None:
-        """Continue the notes of an earlier JobMaster, and note them again."""
+        """Continue the notes of an earlier JobMaster, and store them again."""
         self._attempts = unpack_numbers(notes.attempts)
         self._noted_before = notes.task_executors
         self.source_coordinator_is_at(notes.source_coordinator)
@@ -70,13 +69,13 @@ class JobNotebook:
         return ()
 
     def everything_stopped(self, transition: StopEverything, now: float) -> Steps:
-        """Note that the job is being scaled, so that the end of its tasks is no failure.
-        The next JobMaster may find the tasks ended."""
+        """Note that the job is being scaled. If the next JobMaster finds the tasks ended, it does
+        not count this as a failure."""
         self._is_new = self._is_being_scaled = True
         return ()
 
     def coordinator_told(self, transition: CoordinatorTold, now: float) -> Steps:
-        """Note an event of a coordinator if the event is the job's result."""
+        """Store the notes again if the event contains the job's result."""
         self._is_new |= isinstance(transition.event, SparkResult)
         return ()
 
@@ -90,14 +89,15 @@ class JobNotebook:
         return any(self._attempts)
 
     def take(self) -> JobNotes | None:
-        """The notes, if they must be stored again; None if they have not changed."""
+        """Return the notes if they must be stored again; None if they have not changed since the
+        last call."""
         if not self._is_new:
             return None
         self._is_new = False
         return self.notes()
 
     def notes(self) -> JobNotes:
-        """All notes in their current state."""
+        """Create the notes from the current state of the job."""
         graph = self._graph
         return JobNotes(
             graph.graph_id,
@@ -124,11 +124,10 @@ class JobNotebook:
         )
 
     def _task_executors(self) -> Iterable[WorkerLocation]:
-        """The TaskExecutors that run attempts; empty for a job without streaming sources.
+        """Return the TaskExecutors that run attempts; empty for a job without streaming sources.
         Other jobs are deployed in many steps, and each step would note all TaskExecutors again.
-        Until an attempt has a slot, the result is what an earlier JobMaster has noted, because it
-        may have been about to deploy there.
-        """
+        Until an attempt has a slot, the TaskExecutors that an earlier JobMaster has noted are
+        returned, because it may have been about to deploy there."""
         if not self._graph.job_graph.has_stream_sources:
             return ()
         slots = (subtask.current.slot for subtask in self._graph.subtasks)

@@ -36,9 +36,9 @@ class _Phase:
 
 
 class JobPhases:
-    """Observes a job and records its phases as spans; nothing depends on it.
-    A job is in one phase at a time, or in none.  A failure while the job begins ends that phase; a
-    failure while the job restarts makes that phase longer."""
+    """Records the phases of a job as spans, for users.  No decision depends on the phases. A job is
+    in one phase at a time, or in none.  A failure while the job begins ends that phase; a failure
+    while the job restarts makes that phase longer."""
 
     def __init__(self, record: JobRecord, book: SpanBook) -> None:
         self._record = record
@@ -91,7 +91,8 @@ class JobPhases:
         return ()
 
     def scheduled(self, transition: ScheduleRegions, now: float) -> Steps:
-        """Await the attempts of these regions.  Called after the regions were scheduled."""
+        """Let the phase last until the attempts of these regions run. Called after the regions were
+        scheduled."""
         if self._phase is not None:
             for index in transition.regions:
                 for execution in self._executions_of(index):
@@ -101,7 +102,7 @@ class JobPhases:
         return ()
 
     def tasks_reported(self, transition: TasksReported, now: float) -> Steps:
-        """End the phase when the last awaited attempt runs or has run."""
+        """End the phase when all attempts that it waits for run or have run."""
         if not self._awaited:
             return ()
         for state in transition.states:
@@ -115,7 +116,8 @@ class JobPhases:
 
     @property
     def down_since(self) -> float:
-        """Monotonic seconds when a part failed that does not run again yet; 0 if none is down."""
+        """Monotonic seconds of the failure from which the job is recovering; 0 if nothing is
+        down."""
         return self._phase.begin if self._phase is not None and self._is_in(FAILOVER) else 0.0
 
     @property

@@ -1,4 +1,4 @@
-"""What a JobMaster knows of its job as a whole: status, failures, and the result."""
+"""Records the status, the failures and the result of a job."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _CAUSES_KEPT = 16
 
 
 class JobRecord:
-    """Status, failures and result of a job.
-    Times in parameters are monotonic seconds; returned times are seconds since the epoch."""
+    """Records the status, the failures and the result of a job for its JobMaster. Times in
+    parameters are monotonic seconds; returned times are seconds since the epoch."""
 
     def __init__(self, job_graph: JobGraph, epoch_offset: float, now: float) -> None:
         self._job_graph = job_graph
@@ -53,7 +53,7 @@ class JobRecord:
         self.result: SparkResult | None = None
 
     def follow(self, *, restarts: int, failovers: int) -> None:
-        """Continue the counts of earlier JobMasters."""
+        """Set the counts that earlier JobMasters have reached."""
         self.restarts, self.failovers = restarts, failovers
 
     @property
@@ -74,7 +74,7 @@ class JobRecord:
 
     @property
     def decided_end(self) -> JobStatus | None:
-        """Status with which the job ends when nothing runs any more; None if the job goes on."""
+        """Status with which the job ends when nothing runs any more; None if no end is decided."""
         if self.suspension is not None:
             return JobStatus.SUSPENDED
         ends = {JobStatus.FAILING: JobStatus.FAILED, JobStatus.CANCELLING: JobStatus.CANCELED}
@@ -85,25 +85,23 @@ class JobRecord:
         return str(self._machine.story)
 
     def enter(self, status: JobStatus, now: float, cause: str = "") -> None:
-        """Enter a status.
+        """Enter a status without notifying any listener.
 
         Raises:
-            IllegalTransitionError: the current status does not allow it.
-        """
+            IllegalTransitionError: the current status does not allow this status."""
         self._machine.enter(status, now, cause)
 
     def change(self, status: JobStatus, now: float, cause: str = "") -> list[Step]:
         """Enter a status.  Returns the steps that notify listeners inside and outside the job.
 
         Raises:
-            IllegalTransitionError: the current status does not allow it.
-        """
+            IllegalTransitionError: the current status does not allow this status."""
         self.enter(status, now, cause)
         return [JobStatusChanged(status), StatusEntered(status)]
 
     def since(self, time: float, now: float) -> float:
-        """Convert another JobMaster's *time* from seconds since the epoch to monotonic seconds.
-        At most *now*; also *now* if *time* is 0, which means unknown."""
+        """Convert another JobMaster's *time* from seconds since the epoch to monotonic seconds. The
+        result is at most *now*.  0 means an unknown time, for which *now* is returned."""
         return min(time - self.epoch_offset, now) if time else now
 
     def runs_since(self, time: float, now: float) -> None:
@@ -124,13 +122,13 @@ class JobRecord:
         return min(began, self.running_since or began)
 
     def fail(self, failure: Failure, now: float) -> list[Step]:
-        """Enter FAILING."""
+        """Enter FAILING because of this failure.  Returns the steps that notify listeners."""
         self.add_failure(failure, now)
         self.failure = failure
         return self.change(JobStatus.FAILING, now, failure.text)
 
     def count_restart(self, failure: Failure) -> str:
-        """Count a restart.  Returns the cause in one line, with the task."""
+        """Count a restart.  Returns its cause in one line, with the task."""
         self.restarts += 1
         cause = one_line_of(failure.text, failure.task)
         self.restart_causes.append(cause)
@@ -161,7 +159,7 @@ class JobRecord:
         warnings: tuple[str, ...],
         checkpoints: CheckpointsOverview | None,
     ) -> JobDetails:
-        """The details of the job that clients see."""
+        """Return the details of the job that clients see."""
         times = {s.name: at + self.epoch_offset for s, at in self._machine.entered.items()}
         return JobDetails(
             job_id=self._job_graph.job_id,
@@ -182,7 +180,7 @@ class JobRecord:
         )
 
     def overview(self, tasks: dict[str, int]) -> JobOverview:
-        """A short overview of the job.  *tasks*: number of tasks by state."""
+        """Return a short overview of the job.  *tasks*: ExecutionState name -> number of tasks."""
         ended = self._machine.entered[self.status] if self.status.is_terminal else None
         return JobOverview(
             self._job_graph.job_id,
@@ -200,7 +198,7 @@ class JobRecord:
         return max(self._machine.entered.values())
 
     def job_result(self, now: float) -> JobResult:
-        """The job's result.  The result of a canceled job contains no failure (JM-22)."""
+        """Return the job's result.  The result of a canceled job contains no failure (JM-22)."""
         failure = self.failure if self.status is JobStatus.FAILED else None
         result = self.result if self.status is JobStatus.FINISHED else None
         return JobResult(
@@ -234,7 +232,7 @@ _LEGAL: dict[JobStatus, tuple[JobStatus, ...]] = {
 
 
 class JobStatusMachine:
-    """Holds the job's status.  Times are monotonic seconds."""
+    """Holds the status of a job, and allows only legal changes.  Times are monotonic seconds."""
 
     def __init__(self, subject: str, now: float) -> None:
         self.status = JobStatus.INITIALIZING
@@ -246,9 +244,8 @@ class JobStatusMachine:
         """Enter a status.
 
         Raises:
-            IllegalTransitionError: the current status does not allow it; the text contains the
-                story.
-        """
+            IllegalTransitionError: the current status does not allow this status; the text contains
+                the history of the job."""
         if status not in _LEGAL[self.status]:
             raise self.story.illegal(f"go from {self.status.name} to {status.name}")
         text = f"{self.status.name} -> {status.name}"

@@ -1,4 +1,4 @@
-"""The life of a job: the decisions of a JobMaster."""
+"""Makes the decisions of a JobMaster about its job."""
 
 from __future__ import annotations
 
@@ -119,14 +119,13 @@ NOTHING_BEGUN: Mapping[int, str] = {}
 
 
 class JobScheduler:
-    """Runs a job in slots of the SlotPool.
-    Takes events and returns actions, in the order in which they must be carried out.  ``now`` is in
-    monotonic seconds.  Events of an earlier attempt or generation change nothing, nor do events
-    after JobEnded.
+    """Makes all decisions about a job that runs in slots of the SlotPool, without input or output.
+    The JobMaster calls a method for each event, and carries out the returned actions in their
+    order.  ``now`` is in monotonic seconds.  Events of an earlier attempt or generation change
+    nothing, nor do events after JobEnded.
 
     Each event enters a :class:`~flinkray.scheduler.job.transition_loop.TransitionLoop`;
-    :meth:`_wire` registers which decision object applies which transition.
-    """
+    :meth:`_wire` registers which decision object applies which transition."""
 
     wants_all_slots = False
     """Whether :meth:`slots_changed` must be called."""
@@ -350,7 +349,8 @@ class JobScheduler:
         return self._work_on("start", now, t.StartJob())
 
     def reconcile(self, now: float) -> list[JobSchedulerAction]:
-        """Enter RECONCILING to wait for reports; :meth:`take_over` follows."""
+        """Wait for the reports of TaskExecutors, in the status RECONCILING; :meth:`take_over`
+        follows."""
         if self.status is not JobStatus.CREATED:
             return []
         return self._work_on("reconcile", now, t.AwaitReports())
@@ -434,11 +434,10 @@ class JobScheduler:
         return t.TakeOverJob(plan, notes, begun_checkpoints, coordinated)
 
     def _noted_graph(self, notes: JobNotes, now: float) -> ExecutionGraph:
-        """The execution graph that the notes describe.
+        """Build the execution graph that the notes describe.
 
         Raises:
-            CannotTakeOverError: the job graph does not fit the notes.
-        """
+            CannotTakeOverError: the job graph does not fit the notes."""
         graph = ExecutionGraph(self._job_graph, notes.graph_id, now)
         if tuple(vertex.parallelism for vertex in graph.vertices) != notes.parallelisms:
             raise CannotTakeOverError("its vertices had other parallelisms")
@@ -453,8 +452,8 @@ class JobScheduler:
         *,
         has_run: bool,
     ) -> list[JobSchedulerAction]:
-        """Start the job from its last checkpoint, and end everything that still runs.
-        If anything was deployed before, this counts as a restart, and attempt numbers grow."""
+        """Start the job from its last checkpoint, and end all tasks that still run. If any task was
+        deployed before, this counts as a restart, and attempt numbers continue."""
         strays = strays_only(reports)
         steps: list[Step] = [AdoptSlots(())] if reports else []
         latest = latest_attempt(notes, reports)
@@ -481,8 +480,8 @@ class JobScheduler:
     def source_coordinator_is_at(
         self, place: SourceCoordinatorPlace, now: float
     ) -> list[JobSchedulerAction]:
-        """Note the place at which the coordinator of the job's sources was started.
-        Call this before ``coordinator_started``, and not for a coordinator that was taken over."""
+        """Note where the coordinator of the job's sources was started. Call this before
+        ``coordinator_started``, and not for a coordinator that was taken over."""
         self._outbox.notebook.source_coordinator_is_at(place)
         return self._work_on("source_coordinator_is_at", now)
 
@@ -527,8 +526,9 @@ class JobScheduler:
     def start_from_savepoint(
         self, savepoint: CompletedCheckpoint, now: float
     ) -> list[JobSchedulerAction]:
-        """Start from this savepoint, unless the job has checkpoints of its own (JM-09).
-        Call this after ``checkpoints_recovered`` and before the start.  A misfit fails the job."""
+        """Start from this savepoint, unless the job has checkpoints of its own (JM-09). Call this
+        after ``checkpoints_recovered`` and before the start.  The job fails if its operators cannot
+        be restored from the savepoint."""
         return self._work_on("start_from_savepoint", now, t.SavepointGiven(savepoint))
 
     @property
@@ -554,14 +554,14 @@ class JobScheduler:
     def coordinator_stopped(
         self, coordinator: CoordinatorID, now: float
     ) -> list[JobSchedulerAction]:
-        """Handle a StopCoordinator that was carried out."""
+        """Handle that a coordinator has ended, as a StopCoordinator action demanded."""
         return self._work_on("coordinator_stopped", now, t.CoordinatorGone(coordinator, "it ended"))
 
     def coordinator_lost(
         self, coordinator: CoordinatorID, cause: str, now: float, *, goes_on: bool = False
     ) -> list[JobSchedulerAction]:
         """Handle that a coordinator died or could not be started.  Its process no longer exists.
-        *goes_on*: another attempt can take its place without a failure."""
+        *goes_on*: another attempt can replace it without a failure."""
         gone = t.CoordinatorGone(coordinator, cause, goes_on)
         return self._work_on("coordinator_lost", now, gone)
 
@@ -575,8 +575,9 @@ class JobScheduler:
     def request_next_input_split(
         self, attempt_id: ExecutionAttemptID, number: int, host: str = ""
     ) -> InputSplit | None:
-        """The *number*-th input split of a task, from 0; None if there are no more (JM-12).
-        Repeated calls return the same split.  Raises AttemptDisposedError, as check_current."""
+        """Return the *number*-th input split of a task, from 0; None if there are no more (JM-12).
+        Repeated calls return the same split.  Raises AttemptDisposedError, as
+        :meth:`check_current`."""
         return self._formats.next_split(self._current(attempt_id).vertex, number, host)
 
     def check_current(self, attempt_id: ExecutionAttemptID) -> None:
@@ -621,18 +622,18 @@ class JobScheduler:
         return self._work_on("task_executor_lost", now, t.TaskExecutorLost(resource_id, cause))
 
     def task_executor_registered(self, resource_id: ResourceID) -> None:
-        """Note that a TaskExecutor has connected and may not know what it was sent before."""
+        """Forget which shared parts a TaskExecutor has, because it has connected anew."""
         self._outbox.bulk.forget(resource_id)
 
     def task_executor_let_go(self, resource_id: ResourceID) -> None:
-        """Note that the job needs nothing of a TaskExecutor any more (JM-15).
-        The TaskExecutor then forgets what it was sent."""
+        """Forget which shared parts a TaskExecutor has, because the job no longer needs it (JM-15).
+        The TaskExecutor forgets the parts, too."""
         self._outbox.bulk.forget(resource_id)
 
     def resources_short(
         self, shortages: tuple[ResourceShortage, ...], now: float
     ) -> list[JobSchedulerAction]:
-        """Note why slots are missing; *shortages* is the complete list.
+        """Store why slots are missing, to explain it to users; *shortages* is the complete list.
         The SlotPool gets the list, too, and fails requests that cannot be fulfilled."""
         return self._work_on("resources_short", now, t.ResourcesShort(shortages))
 
@@ -641,8 +642,8 @@ class JobScheduler:
     def tasks_reported(
         self, reports: Iterable[TaskExecutionState | CheckpointAnswer], now: float
     ) -> list[JobSchedulerAction]:
-        """Handle reports of TaskExecutors, in their order.  Failures among them are one failure.
-        After the job's end, partitions that tasks have left are still released."""
+        """Handle reports of TaskExecutors, in their order.  All failures in one call count as one
+        failure. After the job's end, partitions that tasks have left are still released."""
         steps: list[Step] = []
         for are_states, alike in groupby(reports, lambda r: isinstance(r, TaskExecutionState)):
             kind = t.TasksReported if are_states else t.CheckpointAnswered
@@ -657,15 +658,15 @@ class JobScheduler:
         cause: str,
         now: float,
     ) -> list[JobSchedulerAction]:
-        """Handle a DeployTasks that failed, for these current or earlier attempts (EX-02).
-        The TaskExecutor has not received the shared parts in the message either."""
+        """Handle that a DeployTasks could not be sent, for these current or earlier attempts
+        (EX-02). The TaskExecutor has not received the shared parts in the message either."""
         failed = t.DeploymentsFailed(resource_id, tuple(attempts), cause)
         return self._work_on("deployments_failed", now, failed)
 
     def cancellations_failed(
         self, attempts: Iterable[ExecutionAttemptID], cause: str, now: float
     ) -> list[JobSchedulerAction]:
-        """Handle a CancelTasks that failed.  Its attempts count as canceled (EX-04)."""
+        """Handle that a CancelTasks could not be sent.  Its attempts count as canceled (EX-04)."""
         failed = t.CancellationsFailed(tuple(attempts), cause)
         return self._work_on("cancellations_failed", now, failed)
 
@@ -695,7 +696,7 @@ class JobScheduler:
     # --- time -------------------------------------------------------------------------------------
 
     def timer(self, key: TimerKey, now: float) -> list[JobSchedulerAction]:
-        """Handle a StartTimer whose delay is over."""
+        """Handle that the delay of a StartTimer action is over."""
         transition = _AT_ITS_TIME[key.purpose](key.generation)
         return self._work_on(f"timer: {key.purpose.value}", now, transition)
 
@@ -722,12 +723,12 @@ class JobScheduler:
 
     @property
     def max_parallelism(self) -> Mapping[JobVertexID, int]:
-        """Max parallelism of all vertices: from the state to restore, or else from the graph."""
+        """Max parallelism of each vertex: from the state to restore, or else from the graph."""
         known = {v.vertex.vertex_id: v.max_parallelism for v in self._graph.vertices}
         return {**known, **self._checkpoints.key_groups}
 
     def partition_state(self, partition: ResultPartitionID) -> ExecutionState:
-        """State of the attempt that produces the partition (JM-13).
+        """Return the state of the attempt that produces the partition (JM-13).
 
         Raises:
             ValueError: the job has no such partition.
@@ -754,7 +755,7 @@ class JobScheduler:
         return self._spans.take()
 
     def story(self) -> str:
-        """History of the job: its statuses, and the last transitions."""
+        """Return the history of the job as text: its statuses, and the last transitions."""
         return f"{self._job.story}\n{self._loop.story()}"
 
     @property
@@ -765,8 +766,8 @@ class JobScheduler:
     # --- questions of clients ---------------------------------------------------------------------
 
     def details(self, running: Mapping[ExecutionAttemptID, IOMetrics] = NO_METRICS) -> JobDetails:
-        """All details of the job for clients.
-        *running*: I/O metrics of running stream tasks from the TaskExecutors."""
+        """Return all details of the job for clients. *running*: I/O metrics of running stream
+        tasks, which their TaskExecutors have reported."""
         vertices = tuple(
             vertex_info(vertex, self._job.epoch_offset, progress, running)
             for vertex, progress in self._with_progress()
@@ -780,11 +781,12 @@ class JobScheduler:
         )
 
     def places_of_streams(self) -> tuple[ResourceID, ...]:
-        """TaskExecutors of running stream tasks, to ask for metrics before :meth:`details`."""
+        """Return the TaskExecutors of running stream tasks, to ask for metrics before
+        :meth:`details`."""
         return places_of_streams(self._graph.vertices)
 
     def progress(self) -> JobProgress:
-        """Progress of the job."""
+        """Return the progress of the job in a few numbers, for clients."""
         checkpoints = self._checkpoints.overview()
         return JobProgress(
             self._graph.job_graph.job_id,
@@ -815,9 +817,9 @@ class JobScheduler:
 
     @property
     def checkpointed_at(self) -> float | None:
-        """Seconds since the epoch when the checkpoint that a restart would use was triggered.
-        The time when the job began, if it has no checkpoint of its own.  None if the job takes no
-        periodic checkpoints."""
+        """Seconds since the epoch when the checkpoint that a restart would use was triggered. If
+        the job has no checkpoint of its own: when the job began.  None if the job takes no periodic
+        checkpoints."""
         if not self._checkpoints.are_periodic:
             return None
         began = self._job.began_at
@@ -830,7 +832,7 @@ class JobScheduler:
 
     @property
     def restarts(self) -> int:
-        """How often the job was restarted."""
+        """Number of restarts of the job or of its regions."""
         return self._job.restarts
 
     @property
@@ -839,11 +841,11 @@ class JobScheduler:
         return self._checkpoints.overview()
 
     def exceptions(self) -> tuple[ExceptionEntry, ...]:
-        """The failures of the job, oldest first."""
+        """Return the failures of the job, oldest first."""
         return self._job.exceptions
 
     def overview(self) -> JobOverview:
-        """A short overview of the job."""
+        """Return a short overview of the job."""
         return self._job.overview(task_counts(self._graph.vertices))
 
     @property

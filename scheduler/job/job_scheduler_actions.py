@@ -33,7 +33,7 @@ from flinkray.scheduler.slots.slot_requests import (
 
 
 class TimerPurpose(Enum):
-    """What the scheduler does when a timer fires."""
+    """Distinguishes the timers of the JobScheduler by what it does when the timer fires."""
 
     RESTART = "restart"
     SCALING = "scaling"
@@ -46,7 +46,7 @@ class TimerKey:
 
     purpose: TimerPurpose
     generation: int
-    """Distinguishes the timer from earlier timers that the scheduler ignores."""
+    """Distinguishes the timer from earlier timers, which the scheduler ignores when they fire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +66,29 @@ class SetRequirements:
 
 @dataclass(frozen=True, slots=True)
 class NoteJob:
-    """Let the SlotPool keep these notes for the next JobMaster, in place of all earlier notes.
-    Later DeployTasks must wait until the SlotPool has acknowledged the notes; others need not."""
+    """Store these notes for the next JobMaster in the SlotPool, in place of all earlier notes.
+    Later DeployTasks must wait until the SlotPool has acknowledged the notes; other actions need
+    not."""
 
     notes: JobNotes
 
 
 @dataclass(frozen=True, slots=True)
 class NoteFinished:
-    """Let the SlotPool keep notes about finished tasks.  Nothing waits for it.
-    Each note replaces notes about earlier attempts of the same subtask."""
+    """Store notes about finished tasks in the SlotPool.  No action waits for this. Each note
+    replaces notes about earlier attempts of the same subtask."""
 
     tasks: tuple[FinishedTask, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptSlots:
-    """At a take-over: adopt these slots of the job's last JobMaster, some of them in use.
-    This is the first action that concerns slots.  Call ``adopted`` of the SlotLedger, and start the
+    """At a take-over: adopt these slots of the job's last JobMaster, whether in use or free. This
+    is the first action that concerns slots.  Call ``adopted`` of the SlotLedger, and start the
     SlotPool with these slots, without offers and requests.
 
     The TaskExecutor vacates each reported slot that is missing here, and offers the slot when it is
-    empty.  If no task keeps running, ``slots`` is empty, and this applies to all reported slots.
-    """
+    empty.  If no task keeps running, ``slots`` is empty, and this applies to all reported slots."""
 
     slots: tuple[RestoredSlot, ...]
 
@@ -205,8 +205,8 @@ class OrderCoordinators:
 
 @dataclass(frozen=True, slots=True)
 class ResetSubtasks:
-    """Tell the operators' coordinators which of their subtasks go back to a checkpoint.
-    What earlier attempts got after the checkpoint returns to the coordinators."""
+    """Tell the operators' coordinators which of their subtasks restart from a checkpoint. Data that
+    earlier attempts received after the checkpoint returns to the coordinators."""
 
     checkpoint_id: int
     """Id of the checkpoint; 0 if the subtasks restart without state."""
@@ -216,7 +216,8 @@ class ResetSubtasks:
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """The job has ended and nothing of it runs any more.  This is the last action."""
+    """Report the job's end to the outside.  Nothing of the job runs any more.  This is the last
+    action."""
 
     result: JobResult
     details: JobDetails

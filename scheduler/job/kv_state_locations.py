@@ -1,8 +1,7 @@
-"""Locations of a job's queryable states, as registered by its attempts.
-A registration is valid while its attempt is the current attempt of its subtask and has not ended.
-So late messages of earlier attempts, or of another JobMaster's execution graph, are ignored; and
-registrations end with their attempt, whether it unregisters them or dies.
-"""
+"""Keeps track of which attempts hold a job's queryable states. A registration is valid while its
+attempt is the current attempt of its subtask and has not ended.  So late messages of earlier
+attempts, or of another JobMaster's execution graph, are ignored; and registrations end with their
+attempt, whether it unregisters them or dies."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ class _State:
 
 
 class KvStateLocationRegistry:
-    """The registered states of one execution graph; a name belongs to one operator."""
+    """Registry of the queryable states of one execution graph. A name belongs to one operator."""
 
     def __init__(self, graph: ExecutionGraph) -> None:
         self._graph = graph
@@ -50,9 +49,8 @@ class KvStateLocationRegistry:
     # --- questions --------------------------------------------------------------------------------
 
     def location(self, job_id: JobID, name: str) -> KvStateLocation:
-        """Location of the state with this name.
-        Raises KvStateJobNotFoundError for another job, and UnknownKvStateLocationError if no
-        attempt has the name now."""
+        """Return which attempts hold the state with this name. Raises KvStateJobNotFoundError for
+        another job, and UnknownKvStateLocationError if no attempt has the name now."""
         if job_id != self._job_id:
             raise KvStateJobNotFoundError(job_id)
         state = self._states.get(name)
@@ -69,8 +67,8 @@ class KvStateLocationRegistry:
         )
 
     def refusal(self, registration: KvStateRegistration) -> FlinkRayError | ValueError | None:
-        """The error for which :meth:`registered` refuses a registration; None if it is accepted.
-        KvStateNameClashError: another operator uses the name, and the job fails.
+        """Return the error for which :meth:`registered` refuses a registration; None if it is
+        accepted. KvStateNameClashError: another operator uses the name, and the job fails.
         KvStateJobNotFoundError: another job.  ValueError: unknown vertex or key groups.
         AttemptDisposedError: the attempt is not the current attempt of its subtask, or has ended.
         """
@@ -96,8 +94,8 @@ class KvStateLocationRegistry:
     def refusal_to_unregister(
         self, registration: KvStateRegistration
     ) -> FlinkRayError | ValueError | None:
-        """The error for which :meth:`unregistered` ignores a registration; None if there is none.
-        The reason is another job, a name that is not registered or belongs to another operator, or
+        """Return the error to report for a registration that cannot be removed; None if it can be.
+        The cause is another job, a name that is not registered or belongs to another operator, or
         key groups that are not registered."""
         if registration.job_id != self._job_id:
             return KvStateJobNotFoundError(registration.job_id)
@@ -126,7 +124,8 @@ class KvStateLocationRegistry:
         return None
 
     def _operator_of(self, state: _State) -> str:
-        """Name and id of an operator, and the name of its vertex, for users."""
+        """Return the name and id of the operator that holds the state, and its vertex, for
+        users."""
         vertex = self._graph.vertex(state.vertex_id)
         assert vertex is not None
         names = {it.operator_id: f"{it}, id {it.operator_id}," for it in vertex.vertex.operators}
@@ -171,7 +170,7 @@ class KvStateLocationRegistry:
         return SubtasksFailed(((tuple(subtask.ordinal for subtask in subtasks), failure),))
 
     def unregistered(self, transition: KvStatesUnregistered, now: float) -> Steps:
-        """Remove exactly these registrations, and none that have replaced them."""
+        """Remove exactly these registrations; registrations that have replaced them stay."""
         for registration in transition.registrations:
             state = self._states.get(registration.name)
             if state is not None:

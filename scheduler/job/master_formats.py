@@ -1,6 +1,6 @@
-"""Input and output formats: work for a vertex that is done once per job, outside the tasks.
-User code never runs in the JobMaster.  A coordinator runs the code: the JobMaster sends requests to
-the coordinator, and each answer is an event."""
+"""Runs the input and output formats of vertices, which work once per job, outside the tasks. User
+code never runs in the JobMaster.  A coordinator runs the code: the JobMaster sends requests to the
+coordinator, and each answer is an event."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ _INITIALISATION = 0
 
 
 class MasterFormats(JobCoordinator):
-    """Initialises formats, assigns input splits, and finalises formats.
-    Formats are initialised and finalised once per vertex; a failing job finalises none (EG-11). The
-    process starts when a request needs it, and stays until the job ends."""
+    """Initialises formats, assigns input splits, and finalises formats. Formats are initialised and
+    finalised once per vertex; a failing job finalises none (EG-11).  The process starts when a
+    request needs it, and stays until the job ends."""
 
     def __init__(self, job_graph: JobGraph, record: JobRecord) -> None:
         super().__init__(CoordinatorKind.MASTER_FORMATS, "the process of the job's formats")
@@ -74,7 +74,8 @@ class MasterFormats(JobCoordinator):
         return bool(self._pending)
 
     def initialize(self, now: float) -> Steps:
-        """Request all initialisations, if there are any."""
+        """Request the initialisation of all formats.  Returns no steps if the job has no
+        formats."""
         for vertex_id, vertex in self._vertices.items():
             assert vertex.master_format is not None
             self._pending[vertex_id] = InitializeFormat(
@@ -83,7 +84,8 @@ class MasterFormats(JobCoordinator):
         return self._ask(now)
 
     def finalize(self, now: float) -> Steps:
-        """Request all finalisations, if there are any."""
+        """Request the finalisation of all formats that have one.  Returns no steps if there are
+        none."""
         self._generation += 1
         self._pending.clear()
         for vertex_id, vertex in self._vertices.items():
@@ -117,7 +119,7 @@ class MasterFormats(JobCoordinator):
             assigner.reset()
 
     def next_split(self, vertex: ExecutionVertex, number: int, host: str) -> InputSplit | None:
-        """The *number*-th input split of a subtask; None if there are no more."""
+        """Return the *number*-th input split of a subtask, from 0; None if there are no more."""
         assigner = self._splits.get(vertex.job_vertex.vertex.vertex_id)
         return None if assigner is None else assigner.next_split(vertex.subtask_index, number, host)
 

@@ -1,11 +1,10 @@
-"""The operator coordinators of a job: user code of vertices that runs beside the JobMaster.
+"""Manages the operator coordinators of a job: user code of vertices that runs beside the JobMaster.
 Each coordinator runs in its own process, in numbered attempts, one at a time.
 :class:`OperatorCoordinator` has the states and decides which events count, for all kinds.  A
 subclass for each kind decides what follows from a start, a loss and an event.
 
 A kind, a vertex and an attempt number identify a coordinator, so that checkpoints can treat
-coordinators like tasks.  The caller of a start decides with which state the attempt begins.
-"""
+coordinators like tasks.  The caller of a start decides with which state the attempt begins."""
 
 from __future__ import annotations
 
@@ -64,7 +63,8 @@ _LEGAL = {
 
 
 class OperatorCoordinator(ABC):
-    """One coordinator with its consecutive attempts.  Times are monotonic seconds."""
+    """Tracks the state of one coordinator through its attempts, and decides when to start and stop
+    it. Times are monotonic seconds."""
 
     def __init__(self, kind: CoordinatorKind, vertex_id: JobVertexID | None, name: str) -> None:
         """*name*: text that describes the coordinator, for users."""
@@ -123,9 +123,8 @@ class OperatorCoordinator(ABC):
         return self._on_running(now)
 
     def gone(self, cause: str, now: float, *, goes_on: bool = False) -> Steps:
-        """Handle that the process no longer exists.
-        A coordinator being stopped then counts as stopped. *goes_on*: another attempt can take its
-        place."""
+        """Handle that the process no longer exists. If a stop was requested, the coordinator counts
+        as stopped.  *goes_on*: another attempt can replace it without a failure."""
         if self.state is CoordinatorState.NONE:
             return ()
         was_wanted = self.is_wanted
@@ -165,8 +164,8 @@ class OperatorCoordinator(ABC):
 
 
 class RegionCoordinator(OperatorCoordinator):
-    """A coordinator of a vertex, and so of the vertex's region.
-    Each deployment of the region has a new attempt, which must end before the region is over."""
+    """A coordinator of one vertex, and so of the vertex's region. Each deployment of the region has
+    a new attempt, which must end before the region is over."""
 
     region: int
     progress: SparkProgress | None = None
@@ -186,17 +185,19 @@ class RegionCoordinator(OperatorCoordinator):
         self, attempt_number: int, now: float, *, is_there: bool, finished_at: float | None
     ) -> Steps:
         """Adopt the attempts of an earlier JobMaster up to *attempt_number*.
-        If *is_there*, the last of them exists and obeys this JobMaster.  *finished_at*: monotonic
-        seconds when the vertex finished; None if it has not."""
+
+        Args:
+            is_there: whether the last of these attempts exists and obeys this JobMaster.
+            finished_at: monotonic seconds when the vertex finished; None if it has not."""
 
     @abstractmethod
     def slots_of(self, slots: tuple[AllocatedSlot, ...]) -> tuple[AllocatedSlot, ...]:
-        """The slots of the coordinator's vertex, out of the slots of the region."""
+        """Return the slots of the coordinator's vertex, out of the slots of the region."""
 
 
 class JobCoordinator(OperatorCoordinator):
-    """A coordinator of the job.
-    If it is lost, or was stopped after a failure, it is started again when the job restarts."""
+    """A coordinator that belongs to the whole job. If it is lost, or was stopped after a failure,
+    it is started again when the job restarts."""
 
     tasks_wait: ClassVar[bool] = False
     """Whether no task is deployed while this coordinator starts."""
@@ -214,7 +215,7 @@ class JobCoordinator(OperatorCoordinator):
         return ()
 
     def give_up(self, now: float) -> Steps:
-        """Stop the coordinator for good, because the job ends."""
+        """Stop the coordinator and do not start it again, because the job ends."""
         self._is_awaited = False
         return self.stop(now)
 
@@ -225,7 +226,8 @@ class JobCoordinator(OperatorCoordinator):
         return self.start(now)
 
     def job_begins(self, now: float) -> Steps:
-        """Start the coordinator, if it must run while the job runs; the job begins or restarts."""
+        """Start the coordinator if it must run while the job runs. Called when the job begins or
+        restarts."""
         return ()
 
     def regions_reset(self, transition: ResetRegions, now: float) -> Steps:
@@ -234,7 +236,8 @@ class JobCoordinator(OperatorCoordinator):
 
 
 class OperatorCoordinators:
-    """All coordinators of a job. Events of attempts that are not current change nothing (EX-11)."""
+    """Passes events on to the coordinators of a job. Events of attempts that are not current change
+    nothing (EX-11)."""
 
     def __init__(
         self, of_regions: Iterable[RegionCoordinator], of_job: Iterable[JobCoordinator]
@@ -274,7 +277,7 @@ class OperatorCoordinators:
         return steps
 
     def count_on(self, attempts: Iterable[CoordinatorAttempt]) -> None:
-        """Continue attempt numbers after those that an earlier JobMaster used in another graph.
+        """Continue the attempt numbers that an earlier JobMaster used for another execution graph.
         So late events of the earlier attempts do not match an attempt of this graph."""
         for attempt in attempts:
             self._by_vertex[attempt.vertex_id].attempt_number = attempt.attempt_number
@@ -282,13 +285,14 @@ class OperatorCoordinators:
     # --- questions of users -----------------------------------------------------------------------
 
     def progress_of(self, vertex_id: JobVertexID) -> SparkProgress | None:
-        """The last progress report of the vertex's coordinator; None if there is none."""
+        """Return the last progress report of the vertex's coordinator; None if there is none."""
         coordinator = self._by_vertex.get(vertex_id)
         return None if coordinator is None else coordinator.progress
 
     @property
     def worker_group(self) -> WorkerGroupId | None:
-        """Current or last worker group of the last vertex that has had one; None if none has."""
+        """Current or last worker group of a vertex; None if no vertex has had one. If several
+        vertices have had one: of the last of these vertices."""
         groups = (coordinator.worker_group for coordinator in reversed(self._of_regions))
         return next((group for group in groups if group is not None), None)
 
@@ -323,9 +327,9 @@ class OperatorCoordinators:
     # --- events of regions and of the job ---------------------------------------------------------
 
     def regions_ready(self, transition: RegionsReady, now: float) -> Steps:
-        """Deploy the regions when all coordinators of the job have started.
-        If the JobMaster dies before that, nothing was deployed, and the next JobMaster begins the
-        job without a restart."""
+        """Deploy the regions now, or when all coordinators of the job have started. If the
+        JobMaster dies before that, nothing was deployed, and the next JobMaster begins the job
+        without a restart."""
         if not self._somebody_starts:
             return (UseSlots(transition.regions),)
         self._held.update(dict.fromkeys(transition.regions))
@@ -361,5 +365,5 @@ class OperatorCoordinators:
         return [step for c in self._of_job for step in c.job_begins(now)]
 
     def job_ends(self, now: float) -> Steps:
-        """Stop the job's own coordinators, because nothing else of the job runs any more."""
+        """Stop the coordinators of the job, because nothing else of the job runs any more."""
         return [step for c in self._of_job for step in c.give_up(now)]

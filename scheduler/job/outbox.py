@@ -1,4 +1,4 @@
-"""Collects the actions that an event leads to."""
+"""Collects the actions that result from an event."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from flinkray.scheduler.job.job_scheduler_actions import JobEnded, JobSchedulerA
 
 
 class Outbox:
-    """Collects actions and sorts them.
-    First come individual actions, in the order of the decisions.  Then come notes to be stored,
-    followed by bulk actions, one message per TaskExecutor and kind.  The job's end comes last."""
+    """Collects the actions of an event and sorts them. First come individual actions, in the order
+    of the decisions.  Then come notes to be stored, followed by bulk actions, one message per
+    TaskExecutor and kind.  The job's end comes last."""
 
     def __init__(self) -> None:
         self._bulk: Deployments | None = None
@@ -21,7 +21,8 @@ class Outbox:
 
     @property
     def bulk(self) -> Deployments:
-        """The deployments of the current execution graph."""
+        """Collects the bulk actions (deployments, cancellations, releases) of the current execution
+        graph."""
         assert self._bulk is not None
         return self._bulk
 
@@ -32,7 +33,7 @@ class Outbox:
         return self._notebook
 
     def open(self, graph: ExecutionGraph, record: JobRecord, *, takeovers: int = 0) -> None:
-        """Use the graph for deployments from now on; actions for the previous graph come first.
+        """Collect actions for *graph* from now on; actions for the previous graph come first.
         *takeovers*: how many JobMasters have taken over the graph."""
         if self._bulk is not None:
             self._actions += self._take_bulk()

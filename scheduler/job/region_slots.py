@@ -1,4 +1,4 @@
-"""The slots of regions: the link between scheduling and the SlotPool."""
+"""Gets slots from the SlotPool for the regions that are scheduled."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ from flinkray.scheduler.slots.slot_sharing import SharingVertex, slot_sharing_gr
 
 
 class RegionSlots:
-    """Assigns slots to regions; a region gets all its slots together.
-    The slots come from the SlotPool; the subtasks of a slot-sharing group share slots.  If a group
-    has a coordinated vertex, then its slot i is bundle i of a worker group, and holds subtask i."""
+    """Requests slots for regions and assigns them; a region gets all its slots together. The slots
+    come from the SlotPool; the subtasks of a slot-sharing group share slots.  If a group has a
+    coordinated vertex, then its slot i is bundle i of a worker group, and holds subtask i."""
 
     def __init__(
         self, graph: ExecutionGraph, regions: PipelinedRegions, *, requests_made: int = 0
@@ -94,7 +94,7 @@ class RegionSlots:
         return self._follow(self._allocator.allocate(vertices))
 
     def attempts_adopted(self, transition: AttemptsAdopted, now: float) -> Steps:
-        """Assign running attempts the slots in which they run."""
+        """Assign to adopted attempts the slots in which they run already."""
         adopted: dict[AllocationID, RestoredSlot] = {}
         for execution, slot, *_ in transition.running:
             restored = self._allocator.adopt(execution.attempt_id, slot)
@@ -105,8 +105,8 @@ class RegionSlots:
         return (AdoptSlots((*adopted.values(), *free)),)
 
     def cancel(self, transition: CancelRegions, now: float) -> Steps:
-        """Cancel the waiting of these regions.
-        Slots that they have and do not use yet are returned."""
+        """Stop requesting slots for these regions. Slots that were assigned to them and that they
+        do not use yet are returned."""
         waiting = []
         for index in transition.regions:
             if self._missing.pop(index, None) is not None:
@@ -135,14 +135,14 @@ class RegionSlots:
         return self._follow(self._allocator.payload_ended([e.attempt_id for e in executions]))
 
     def attempt_replaced(self, transition: AttemptReplaced, now: float) -> Steps:
-        """Give the subtask's slot share to the next attempt."""
+        """Pass the subtask's share of its slot on to the next attempt."""
         logical = self._allocator.logical_slot(transition.before.vertex.vertex_id)
         if logical is not None:
             logical.replace_payload(transition.before.attempt_id, transition.after.attempt_id)
         return ()
 
     def why_pending(self) -> str | None:
-        """Why regions wait for slots; None if no region waits."""
+        """Return why regions wait for slots, for users; None if no region waits."""
         if not self._missing:
             return None
         return self._why_short or " ".join(
@@ -188,7 +188,7 @@ class RegionSlots:
         return self._told((SlotsLost(lost, transition.cause),))
 
     def resources_short(self, transition: ResourcesShort, now: float) -> Steps:
-        """Note why slots are missing.  The SlotPool fails requests that cannot be fulfilled."""
+        """Store why slots are missing.  The SlotPool fails requests that cannot be fulfilled."""
         self.shortages = transition.shortages
         return ()
 
@@ -303,7 +303,7 @@ class RegionSlots:
 
 
 def failure_of(execution: Execution, text: str, traceback: str | None = None) -> Failure:
-    """The failure of one execution."""
+    """Create a Failure that concerns one execution."""
     return Failure(text, traceback, task=execution.task_name, location=execution.location)
 
 
@@ -338,7 +338,8 @@ def _sharing_vertex(vertex: ExecutionJobVertex) -> SharingVertex:
 
 
 def _near(vertex: ExecutionJobVertex, subtask: ExecutionVertexID) -> list[ExecutionVertexID]:
-    """The producers of each input with few producers, which should run near the subtask."""
+    """Return the subtasks near which the subtask should run: producers of inputs with few
+    producers."""
     near = []
     for edge in vertex.inputs:
         group = edge.group_of_consumer(subtask.subtask_index)
@@ -353,7 +354,7 @@ _FEW = 8
 
 
 def _not_there(number: int, profile: ResourceProfile) -> str:
-    """Text for missing slots, until the ResourceManager reports a reason."""
+    """Describe missing slots to users, until the ResourceManager reports a reason."""
     each = "" if profile.is_zero() else f" ({profile} each)"
     what, has = ("slot", "has") if number == 1 else ("slots", "have")
     return f"{number} {what}{each} {has} not come yet."

@@ -1,4 +1,4 @@
-"""Keeps, releases and promotes a job's results."""
+"""Keeps, releases and promotes the result partitions of a job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from flinkray.scheduler.job.transitions import (
 
 
 class Results:
-    """Tells the PartitionTracker what happens to regions, attempts and TaskExecutors."""
+    """Reports events of regions, attempts and TaskExecutors to the PartitionTracker. Turns its
+    decisions into releases, promotions and failures."""
 
     def __init__(
         self, graph: ExecutionGraph, regions: PipelinedRegions, tracker: PartitionTracker

@@ -1,4 +1,4 @@
-"""The coordinator of a Spark stage: a Spark driver; the vertex's subtasks are its executors."""
+"""Coordinates a Spark stage: the coordinator is a Spark driver, the subtasks are its executors."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ _DEPLOYED = (ExecutionState.DEPLOYING, ExecutionState.RUNNING)
 
 
 class SparkDriverCoordinator(RegionCoordinator):
-    """The Spark driver of a vertex.
-    Subtask i runs when its executor is registered, and is FINISHED when the user's function has
-    returned.  Its slot is free, and its result finished, when the driver's process has ended."""
+    """Coordinates a vertex that is a Spark stage, through the stage's Spark driver. Subtask i runs
+    when its executor is registered, and is FINISHED when the user's function has returned.  Its
+    slot is free, and its result finished, when the driver's process has ended."""
 
     def __init__(
         self,
@@ -99,7 +99,8 @@ class SparkDriverCoordinator(RegionCoordinator):
     def adopted(
         self, attempt_number: int, now: float, *, is_there: bool, finished_at: float | None
     ) -> Steps:
-        """Adopt the driver.  It repeats all events that it sent to the earlier JobMaster."""
+        """Adopt the driver.  It sends all events again that it has sent to the earlier
+        JobMaster."""
         vertex = self._vertex
         vertex.coordinator_attempt = attempt_number
         steps: list[Step] = []
@@ -174,7 +175,8 @@ class SparkDriverCoordinator(RegionCoordinator):
         return ()
 
     def _executors_changed(self, event: SparkExecutors, now: float) -> Steps:
-        """Follow the registered executors; a new attempt replaces each lost executor."""
+        """Update the subtasks from the registered executors. A new attempt replaces the attempt of
+        each lost executor."""
         by_subtask = {info.subtask_index: info for info in event.registered}
         steps: list[Step] = []
         self._unheard -= by_subtask.keys()

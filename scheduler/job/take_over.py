@@ -58,7 +58,7 @@ _LARGEST = (1 << 32) - 1
 
 
 class CannotTakeOverError(Exception):
-    """No task of the job can keep running under the new JobMaster; the text says why."""
+    """Raised if no task of the job can keep running under the new JobMaster; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,8 @@ class EndedAttempt:
 
 @dataclass(slots=True)
 class Strays:
-    """Tasks and partitions of the job on TaskExecutors that the new JobMaster does not adopt."""
+    """Tasks and partitions of the job on TaskExecutors that the new JobMaster does not adopt. Tasks
+    are to be canceled, partitions to be released."""
 
     running: dict[WorkerLocation, list[ExecutionAttemptID]] = field(default_factory=dict)
     """Attempts to cancel."""
@@ -112,8 +113,8 @@ class Strays:
 
 @dataclass(slots=True)
 class TakeOverPlan:
-    """What to do with each subtask at a take-over; subtasks are given by ordinal.
-    A subtask that occurs nowhere here was never deployed, or restarts and is not deployed yet."""
+    """The decision about each subtask at a take-over; subtasks are given by ordinal. A subtask that
+    is in none of the lists was never deployed, or restarts and is not deployed yet."""
 
     running: list[RunningAttempt] = field(default_factory=list)
     ended: list[EndedAttempt] = field(default_factory=list)
@@ -147,7 +148,7 @@ class TakeOverPlan:
 
     @property
     def summary(self) -> str:
-        """One line for users."""
+        """The numbers of subtasks in the plan as one line, for users."""
         counts = {
             "running": len(self.running) - len(self.contradicting),
             "ended": len(self.ended),
@@ -164,7 +165,7 @@ def _ended(ordinal: int, task: FinishedTask) -> EndedAttempt:
 
 
 def why_not(job_graph: JobGraph, notes: JobNotes | None) -> str | None:
-    """Why no task can keep running, whatever is reported; None if tasks may keep running."""
+    """Return why no task can keep running, whatever is reported; None if tasks may keep running."""
     if notes is None:
         return "its last JobMaster has left no notes"
     if any(vertex.master_format is not None for vertex in job_graph.vertices):
@@ -182,7 +183,7 @@ def why_not(job_graph: JobGraph, notes: JobNotes | None) -> str | None:
 
 
 def strays_only(reports: Iterable[TaskExecutorReport]) -> Strays:
-    """All reported tasks and partitions, for the case that no task can keep running."""
+    """Return all reported tasks and partitions as strays, because no task can keep running."""
     strays = Strays()
     for report in reports:
         for of_graph in report.graphs:
@@ -192,7 +193,7 @@ def strays_only(reports: Iterable[TaskExecutorReport]) -> Strays:
 
 
 def latest_attempt(notes: JobNotes | None, reports: Iterable[TaskExecutorReport]) -> int | None:
-    """The highest known attempt number of any subtask; None if nothing was ever deployed."""
+    """Return the highest known attempt number of any subtask; None if nothing was ever deployed."""
     noted = () if notes is None else unpack_numbers(notes.attempts)
     numbers = [(number & ~NOT_DEPLOYED) - 1 for number in noted if number]
     for report in reports:
@@ -235,9 +236,9 @@ def _tasks_of(of_graph: ReportedGraph) -> Iterable[_Found]:
 
 
 class TakeOver:
-    """Compares the notes with the reports.
-    The time is linear in the number of subtasks and reported tasks: the producers that a deployment
-    names are compared once per TaskExecutor and group of partitions."""
+    """Decides which tasks keep running, by comparing the notes with the reports. The time is linear
+    in the number of subtasks and reported tasks: the producers that a deployment names are compared
+    once per TaskExecutor and group of partitions."""
 
     def __init__(
         self,
@@ -247,9 +248,12 @@ class TakeOver:
         sharing: Iterable[ExecutionSlotSharingGroup],
         coordinated: Collection[JobVertexID] = (),
     ) -> None:
-        """*graph*: execution graph with the id and the parallelisms of the notes.
-        *sharing*: slot-sharing groups of its subtasks.  *coordinated*: vertices with coordinators.
-        Raises CannotTakeOverError if the notes belong to another graph."""
+        """Prepare the decision.  Raises CannotTakeOverError if the notes belong to another graph.
+
+        Args:
+            graph: execution graph with the id and the parallelisms of the notes.
+            sharing: slot-sharing groups of the graph's subtasks.
+            coordinated: vertices whose coordinators exist."""
         self._graph = graph
         self._notes = notes
         self._regions = regions
@@ -279,8 +283,8 @@ class TakeOver:
     def plan(
         self, finished: Iterable[FinishedTask], reports: Sequence[TaskExecutorReport]
     ) -> TakeOverPlan:
-        """Decide what to do with each subtask.  *finished*: notes about finished attempts.
-        Raises CannotTakeOverError if the notes are not the last ones."""
+        """Decide about each subtask.  *finished*: notes about finished attempts. Raises
+        CannotTakeOverError if the reports show that there were later notes."""
         plan = TakeOverPlan()
         seen: dict[int, None] = {}
         finished = tuple(finished)
@@ -425,7 +429,7 @@ class TakeOver:
     def _contradiction(
         self, vertex: ExecutionVertex, found: _Found, agreed: dict[int, str | None]
     ) -> str | None:
-        """Why a running attempt must not keep running; None if it may."""
+        """Return why a running attempt must not keep running; None if it may."""
         task = found.task
         if task.state not in _RUNS:
             return "it was being cancelled"
@@ -452,7 +456,8 @@ class TakeOver:
         return None
 
     def _disagreement(self, group: PartitionGroup, part: SharedPart | None) -> str | None:
-        """How a deployment's producers differ from the current ones; None if they agree."""
+        """Return how the producers in a deployment differ from the current ones; None if they
+        agree."""
         locations = None if part is None else part.content
         if not isinstance(locations, PartitionLocations):
             return "nobody knows which producers it reads"
@@ -563,12 +568,12 @@ class TakeOver:
 
 
 def failure_of_missing(vertex: ExecutionVertex, reason: str) -> Failure:
-    """The failure of an attempt that is missing at a take-over."""
+    """Create the failure of an attempt that is missing at a take-over."""
     text = f"{vertex.task_name} was lost with its JobMaster: {reason}"
     return Failure(text, task=vertex.task_name)
 
 
 def failure_of_contradicting(vertex: ExecutionVertex, reason: str) -> Failure:
-    """The failure of a running attempt that must not keep running after a take-over."""
+    """Create the failure of a running attempt that must not keep running after a take-over."""
     text = f"{vertex.task_name} cannot go on with another JobMaster: {reason}"
     return Failure(text, task=vertex.task_name, location=vertex.current.location)

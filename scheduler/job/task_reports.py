@@ -25,9 +25,9 @@ from flinkray.scheduler.shared.tasks import TaskExecutionState
 
 
 class TaskReports:
-    """Applies task reports.
-    Reports of attempts that are not current or have ended change nothing (EX-11); the partitions of
-    such attempts are released."""
+    """Applies the reports of TaskExecutors about tasks to the execution graph. Reports of attempts
+    that are not current or have ended change nothing (EX-11); the partitions of such attempts are
+    released."""
 
     def __init__(
         self,
@@ -47,7 +47,8 @@ class TaskReports:
         self._is_stopping = is_stopping
 
     def reported(self, transition: TasksReported, now: float) -> Steps:
-        """Handle reports in their order; failures among them are one failure."""
+        """Apply the reported states, in their order.  All failures among them count as one
+        failure."""
         finished: list[Execution] = []
         finishing: list[TaskExecutionState] = []
         ends: list[tuple[Execution, Failure]] = []
@@ -119,7 +120,8 @@ class TaskReports:
 def finished_task(
     execution: Execution, state: TaskExecutionState, epoch_offset: float
 ) -> FinishedTask:
-    """The note about an attempt that has finished in its slot."""
+    """Create the note about an attempt that has finished in its slot. *epoch_offset* converts
+    monotonic seconds to seconds since the epoch."""
     assert execution.slot is not None
     entered = execution.entered
     deployed, finished = entered[ExecutionState.DEPLOYING], entered[ExecutionState.FINISHED]

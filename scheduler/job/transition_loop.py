@@ -1,10 +1,9 @@
-"""The loop that makes the decisions of a JobMaster.
-An event enters as one or several transitions.  Each transition is applied by the decision objects
-that it is wired to.  They return what follows: further transitions, and actions for the JobMaster.
-The loop ends when nothing follows any more.  (The model is dask's worker state machine.)
+"""The loop in which the decisions of a JobMaster are made. An event enters as one or several
+transitions.  Each transition is applied by the decision objects that it is wired to.  They return
+further transitions, and actions for the JobMaster.  The loop ends when no transition is left.  (The
+model is dask's worker state machine.)
 
-Decision objects know neither the loop nor each other; they communicate by transitions.
-"""
+Decision objects know neither the loop nor each other; they communicate by transitions."""
 
 from __future__ import annotations
 
@@ -34,12 +33,13 @@ class Phase(IntEnum):
 
 
 class Transition:
-    """A change that one or more decision objects apply.  Subclasses are frozen dataclasses."""
+    """Base class of all changes that decision objects apply.  Subclasses are frozen dataclasses."""
 
     __slots__ = ()
     phase: ClassVar[Phase] = Phase.CHANGES
     holds_much: ClassVar[bool] = False
-    """Whether the transcript keeps only the text, however few parts the transition has."""
+    """Whether the transcript keeps only the text of the transition, even if its values are
+    small."""
 
     def __str__(self) -> str:
         values = ", ".join(_brief(getattr(self, f.name)) for f in fields(self))  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ T = TypeVar("T", bound=Transition)
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A line of the transcript: a transition and its origin."""
+    """A line of the transcript: an applied transition, and the event and change that caused it."""
 
     now: float
     event: str
@@ -103,16 +103,15 @@ class TransitionLoop:
         return tuple(self._transcript)
 
     def story(self) -> str:
-        """The transcript as text, one line per transition."""
+        """Return the transcript as text, one line per transition."""
         return "\n".join(f"  {applied}" for applied in self._transcript)
 
     def run(self, event: str, now: float, steps: Iterable[Step]) -> None:
-        """Work on one event.
+        """Apply the transitions of one event, and all transitions that follow from them.
 
         Raises:
             IllegalTransitionError: a decision is not possible in the current state; the error
-                contains the story and the transcript.
-        """
+                contains the history and the transcript."""
         if self._is_running:
             raise self._illegal(f"work on {event} within another event")
         self._is_running = True

@@ -1,5 +1,5 @@
-"""All transitions of a job in execution; decision objects communicate with them.
-Regions are given by their indices, subtasks by their current attempts.
+"""Defines the transitions of a job in execution, with which decision objects communicate. Regions
+are given by their indices, subtasks by their current attempts.
 :mod:`flinkray.scheduler.job.job_scheduler` registers which object applies which transition."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from flinkray.scheduler.slots.slot_requests import SlotEvent
 
 @dataclass(frozen=True, slots=True)
 class SlotsTold(Transition):
-    """Events of the SlotPool, in their order."""
+    """The SlotPool has reported these events, in this order."""
 
     events: tuple[SlotEvent, ...]
 
@@ -63,14 +63,14 @@ class TaskExecutorLost(Transition):
 
 @dataclass(frozen=True, slots=True)
 class ResourcesShort(Transition):
-    """Why slots are missing now; the list is complete."""
+    """The ResourceManager has reported why slots are missing now; the list is complete."""
 
     shortages: tuple[ResourceShortage, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TasksReported(Transition):
-    """Reported states of tasks, in their order."""
+    """TaskExecutors have reported these states of tasks, in this order."""
 
     states: tuple[TaskExecutionState, ...]
     finished_at: Mapping[ExecutionAttemptID, float] = field(default_factory=dict)
@@ -108,8 +108,8 @@ class CoordinatorGone(Transition):
     coordinator: CoordinatorID
     cause: str
     goes_on: bool = False
-    """Whether another attempt takes its place without a failure.
-    This is possible if its state is known elsewhere."""
+    """Whether another attempt replaces the coordinator without a failure. This is possible if the
+    coordinator's state is known elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class CoordinatorNotCheckpointed(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAnswered(Transition):
-    """Answers of tasks to checkpoint orders, in their order."""
+    """Tasks have answered checkpoint orders, in this order."""
 
     answers: tuple[CheckpointAnswer, ...]
     holds_much = True
@@ -230,8 +230,8 @@ CheckpointEvent = (
 
 @dataclass(frozen=True, slots=True)
 class SnapshotIsOver(Transition):
-    """A snapshot that a user asked for is complete or aborted, perhaps the savepoint of a stop.
-    The job goes on, unless the same event ends or restarts the job."""
+    """A snapshot that a user asked for is complete or aborted. It may be the savepoint of a stop.
+    The job continues, unless the same event ends or restarts the job."""
 
     phase = Phase.RESTART
 
@@ -269,7 +269,8 @@ class KvStatesUnregistered(Transition):
 
 @dataclass(frozen=True, slots=True)
 class RestartDelayOver(Transition):
-    """The delay of a restart is over; the restart begins when nothing of its regions runs."""
+    """The delay of a restart is over; the restart begins when all tasks of its regions have
+    ended."""
 
     generation: int
 
@@ -283,7 +284,7 @@ class ScalingDelayOver(Transition):
 
 @dataclass(frozen=True, slots=True)
 class FormatsPauseOver(Transition):
-    """Another process for the initialisation of formats may start."""
+    """The pause is over after which another process for the initialisation of formats may start."""
 
     loss: int
     """Number of processes lost when the pause began."""
@@ -357,7 +358,7 @@ class CheckpointsAdopted(Transition):
 
 @dataclass(frozen=True, slots=True)
 class BeginExecution(Transition):
-    """The job begins to run."""
+    """The job begins to run: start its coordinators, then schedule its first regions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,8 +382,8 @@ class RequestSlots(Transition):
 
 @dataclass(frozen=True, slots=True)
 class RequestSlotsAgain(Transition):
-    """Request new slots for subtasks whose slots were lost while their region waited for others.
-    Subtasks that no longer wait when the event's cancellations are known are skipped."""
+    """Request new slots for subtasks whose slots were lost while other subtasks of the region
+    waited. Subtasks that the same event cancels are skipped."""
 
     ordinals: tuple[int, ...]
     phase = Phase.RESTART
@@ -412,9 +413,9 @@ class DeployRegion(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CancelRegions(Transition):
-    """Cancel whatever runs of these regions.
-    *keep_created*: attempts that are CREATED stay CREATED, because the regions restart, and these
-    attempts can be scheduled as they are."""
+    """Cancel all attempts and coordinators of these regions. *keep_created*: attempts that are
+    CREATED stay CREATED, because the regions restart, and these attempts can be scheduled as they
+    are."""
 
     regions: tuple[int, ...]
     keep_created: bool
@@ -440,7 +441,7 @@ class CoordinatorEnded(Transition):
 
 @dataclass(frozen=True, slots=True)
 class RegionsOver(Transition):
-    """Nothing of these regions runs any more."""
+    """All attempts and coordinators of these regions have ended."""
 
     regions: tuple[int, ...]
 
@@ -478,7 +479,7 @@ class AttemptsOver(Transition):
 
 @dataclass(frozen=True, slots=True)
 class AttemptReplaced(Transition):
-    """Another attempt continues the subtask in the same slot."""
+    """A subtask's attempt was lost, and another attempt continues in the same slot."""
 
     before: Execution
     after: Execution
@@ -510,8 +511,8 @@ class ResultsFinished(Transition):
 
 @dataclass(frozen=True, slots=True)
 class ResultsTakenBack(Transition):
-    """The regions are going to run again, so that their results must not be read from now on.
-    To take the results back only at the restart would be too late."""
+    """The regions are going to run again: mark their results as not finished from now on. If this
+    waited until the restart, other regions could still begin to read the results."""
 
     regions: tuple[int, ...]
 
@@ -552,7 +553,7 @@ class SubtasksFailed(Transition):
 
 @dataclass(frozen=True, slots=True)
 class GlobalFailure(Transition):
-    """A failure that concerns the whole job."""
+    """A failure has occurred that concerns the whole job."""
 
     failure: Failure
 
@@ -566,7 +567,7 @@ class DecideFailover(Transition):
 
 @dataclass(frozen=True, slots=True)
 class StopEverything(Transition):
-    """Restart everything as soon as nothing runs any more, although nothing has failed."""
+    """Restart all regions as soon as all tasks have ended, although nothing has failed."""
 
     cause: str
 
@@ -587,7 +588,7 @@ class RestorePossible(Transition):
 
 @dataclass(frozen=True, slots=True)
 class RestartDue(Transition):
-    """The delay of a restart is over, and nothing of its regions runs any more."""
+    """A restart can begin: its delay is over, and all tasks of its regions have ended."""
 
     generation: int
     phase = Phase.RESTART
@@ -670,8 +671,8 @@ class CancelEverything(Transition):
 
 @dataclass(frozen=True, slots=True)
 class NothingRuns(Transition):
-    """Nothing of the job ran any more at some moment of this event.
-    If nothing was started since, the job is finished, or ends as was decided before."""
+    """At some moment of this event, nothing of the job ran any more. If nothing was started since,
+    the job is finished, or ends as was decided before."""
 
     phase = Phase.END
 
@@ -692,4 +693,4 @@ class EndJob(Transition):
 
 @dataclass(frozen=True, slots=True)
 class TellEnd(Transition):
-    """Report the job's end; all consequences of the terminal status have been applied."""
+    """Report the job's end to the outside, after all consequences of the terminal status."""

@@ -1,4 +1,4 @@
-"""The resources of the cluster: the decisions of a ResourceManager."""
+"""Makes the decisions of a ResourceManager about workers and slots of the cluster."""
 
 __all__ = [
     "blocklist",

@@ -1,4 +1,4 @@
-"""Blocked nodes, on which nothing is started and whose slots are not given to jobs."""
+"""Keeps the blocked nodes, on which nothing is started and whose slots are not given to jobs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from flinkray.core.message import message
 
 @message
 class BlockedNode:
-    """A node that is blocked for a while."""
+    """Asks the ResourceManager to block a node for a while."""
 
     node_id: str
     cause: str
@@ -16,7 +16,7 @@ class BlockedNode:
 
 
 class Blocklist:
-    """The blocked nodes.  ``now`` is in monotonic seconds."""
+    """Remembers which nodes are blocked, and until when.  ``now`` is in monotonic seconds."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, tuple[BlockedNode, float]] = {}
@@ -47,5 +47,5 @@ class Blocklist:
         return node_id in self._nodes
 
     def all(self) -> tuple[BlockedNode, ...]:
-        """The blocked nodes; those blocked for the longest time come first."""
+        """Return the blocked nodes; those blocked for the longest time come first."""
         return tuple(node for node, _ in self._nodes.values())

@@ -1,4 +1,4 @@
-"""Partitions that outlive their job, until their data set is released (RM-11)."""
+"""Tracks partitions that outlive their job, until their data set is released (RM-11)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ClusterPartitionReport:
 
 @message
 class ClusterDataSet:
-    """A result that has outlived its job."""
+    """A result that has outlived its job, with the number of its partitions that exist."""
 
     data_set_id: IntermediateDataSetID
     number_of_partitions: int
@@ -54,11 +54,10 @@ class _Hosted:
 
 
 class ClusterPartitionTracker:
-    """The ResourceManager's view of cluster partitions.
-    A data set with a lost partition is useless and is released everywhere.  So is a data set with
+    """Tracks for the ResourceManager which cluster partitions exist on which TaskExecutors. A data
+    set with a lost partition is useless and is released everywhere.  So is a data set with
     partitions from runs of its job with different parallelisms (Flink's ResourceManager fails in
-    this case).
-    """
+    this case)."""
 
     def __init__(self) -> None:
         self._hosted: dict[ResourceID, dict[IntermediateDataSetID, _Hosted]] = {}
@@ -105,7 +104,7 @@ class ClusterPartitionTracker:
         return self._release((data_set_id,))
 
     def data_sets(self) -> tuple[ClusterDataSet, ...]:
-        """All data sets, each with the number of different partitions that exist."""
+        """Return all data sets, each with the number of different partitions that exist."""
         return tuple(
             ClusterDataSet(
                 data_set,
@@ -137,8 +136,9 @@ class ClusterPartitionTracker:
 
 
 class TaskExecutorPartitions:
-    """A TaskExecutor's view: each partition belongs to its job or, once promoted, to the cluster.
-    Every method that releases partitions returns the partitions whose data must be deleted."""
+    """Tracks for a TaskExecutor to whom each partition belongs: its job or, once promoted, the
+    cluster. Every method that releases partitions returns the partitions whose data must be
+    deleted."""
 
     def __init__(self) -> None:
         self._of_job: dict[JobID, dict[ResultPartitionID, int]] = {}
@@ -151,7 +151,7 @@ class TaskExecutorPartitions:
         self._of_job.setdefault(job_id, {})[partition] = total
 
     def promote(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
-        """Let the partitions outlive the job.
+        """Hand over partitions from the job to the cluster, so that they outlive the job.
         Partitions that do not belong to the job are ignored."""
         of_job = self._of_job.get(job_id, {})
         for partition in partitions:
@@ -166,9 +166,9 @@ class TaskExecutorPartitions:
     def superseded_by(
         self, partitions: Iterable[ResultPartitionID]
     ) -> tuple[ResultPartitionID, ...]:
-        """Release cluster partitions that another execution graph of their job produces again.
-        This happens if the job's JobMaster died after the promotion.  Returns the released
-        partitions."""
+        """Release the cluster partitions that these new partitions of the same job replace. This
+        happens if the job's JobMaster died after the promotion, and another execution graph
+        produces the partitions again.  Returns the released partitions."""
         released: list[ResultPartitionID] = []
         for partition in partitions:
             of_cluster = self._of_cluster.get(partition.data_set_id, {})
@@ -206,8 +206,8 @@ class TaskExecutorPartitions:
         return tuple(p for data_set in data_sets for p in self._of_cluster.pop(data_set, ()))
 
     def report(self) -> tuple[ClusterPartitionReport, ...]:
-        """The report for the ResourceManager about cluster partitions (TM-28).
-        Partitions of jobs are not included."""
+        """Return the report for the ResourceManager about cluster partitions (TM-28). Partitions of
+        jobs are not included."""
         found: dict[tuple[IntermediateDataSetID, int], list[int]] = {}
         for data_set, partitions in self._of_cluster.items():
             for partition, total in partitions.items():

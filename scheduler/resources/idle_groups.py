@@ -1,4 +1,4 @@
-"""Idle worker groups: how long they are kept, and how they are released."""
+"""Decides how long idle worker groups are kept, and releases them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from flinkray.scheduler.resources.worker_groups import WorkerGroup
 def look_after_groups(
     tracker: ResourceTracker, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    """Update for changed groups whether they are needed.
-    Shared groups that have no TaskExecutors and are not needed are released."""
+    """Check for each changed group whether it is needed, and start or stop its idle timeout. Shared
+    groups that have no TaskExecutors and are not needed are released."""
     while tracker.to_look_after:
         to_look_after, tracker.to_look_after = tracker.to_look_after, {}
         for group_id in to_look_after:
@@ -53,9 +53,9 @@ def idle_timeout_over(
 def may_be_released(
     tracker: ResourceTracker, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    """Release the group, whose TaskExecutors agree, unless it is needed again.
-    Other groups asked at the same time may have been released since, and jobs may have taken slots
-    of others, so the remaining reserve of slots is checked again."""
+    """Release the group, whose TaskExecutors have agreed, unless it is needed again. Other groups
+    asked at the same time may have been released since, and jobs may have taken slots of other
+    groups, so the remaining reserve of slots is checked again."""
     since = group.unneeded_since
     if since is None or now < since + _patience(tracker, group, now):
         return
@@ -89,8 +89,8 @@ def _look_after(
 
 
 def _patience(tracker: ResourceTracker, group: WorkerGroup, now: float) -> float:
-    """Seconds for which the unneeded group is kept.
-    0 while a request waits for room, unless the group is unknown or its job has no JobMaster."""
+    """Return the seconds for which the unneeded group is kept. 0 while a request waits for room,
+    unless the group is unknown or its job has no JobMaster."""
     may_be_claimed = not group.is_known or (
         group.owner is not None and group.owner.job_id not in tracker.jobs
     )
@@ -110,7 +110,8 @@ def _is_needed(tracker: ResourceTracker, group: WorkerGroup) -> bool:
 
 
 def _is_redundant_reserve(tracker: ResourceTracker, group: WorkerGroup) -> bool:
-    """Whether the reserve of free slots would be too small without the group, while jobs run."""
+    """Whether the group must stay, because otherwise the reserve of free slots would be too small.
+    Only needed while jobs run."""
     settings = tracker.settings
     if not settings.redundant_workers or not tracker.users_of_shared_workers:
         return False

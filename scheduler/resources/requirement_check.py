@@ -1,4 +1,4 @@
-"""The requirement check: starts workers and requests slots that jobs require."""
+"""Compares requirements with slots: starts workers and requests slots that jobs require."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flinkray.scheduler.shared.slots import (
 
 
 def check_requirements(tracker: ResourceTracker, now: float) -> list[SlotManagerAction]:
-    """Bring workers and slots in line with the requirements.
+    """Start workers and request slots as the requirements demand, and release what is not needed.
     Only changes since the last call are considered, so that a second call in a row changes nothing.
     """
     actions: list[SlotManagerAction] = []
@@ -142,7 +142,7 @@ def _ask_shared_workers(
 def _count_shared_workers(
     tracker: ResourceTracker, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    """Start as many shared workers as are wanted, and cancel requests for more."""
+    """Start as many shared workers as are needed, and cancel requests for more."""
     settings, groups = tracker.settings, tracker.groups
     waiting = {
         job_id: missing
@@ -179,8 +179,8 @@ def _count_shared_workers(
 def _jobs_without_workers(
     tracker: ResourceTracker, waiting: dict[JobID, list[ResourceRequirement]]
 ) -> list[JobID]:
-    """Jobs for which the workers that are being started are too few.
-    Jobs are served in their order; the reserve belongs to no job."""
+    """Return the jobs for which the workers that are being started are too few. Jobs are served in
+    their order; the reserve belongs to no job."""
     settings, groups = tracker.settings, tracker.groups
     coming = groups.number_of_shared_workers_coming + len(groups.shared_requests)
     jobs = sorted(waiting, key=tracker.order.__getitem__)

@@ -1,4 +1,4 @@
-"""The SlotManager's tracker of jobs, TaskExecutors and worker groups, which stay consistent."""
+"""Holds the state of the SlotManager: jobs, TaskExecutors and worker groups."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ class SlotManagerSettings:
 
 
 class ResourceTracker:
-    """The whole state of the SlotManager.
-    Every method that changes the state appends the consequences to *actions* and notes which jobs
-    and groups the next check must consider."""
+    """Holds the whole state of the SlotManager, and keeps its parts consistent. Every method that
+    changes the state appends the resulting actions to *actions*, and notes which jobs and groups
+    the next check must consider."""
 
     def __init__(self, settings: SlotManagerSettings) -> None:
         self.settings = settings
@@ -169,8 +169,8 @@ class ResourceTracker:
         )
 
     def missing(self, requirements: ResourceRequirements) -> tuple[ResourceRequirement, ...]:
-        """Slots that the job requires and that are neither allocated nor requested for it.
-        They include slots of the job's own groups and of shared workers."""
+        """Return the slots that the job requires and that are neither allocated nor requested for
+        it. They include slots of the job's own groups and of shared workers."""
         job_id = requirements.job_id
         shared = [r for r in requirements.requirements if r.constraint is None]
         missing = missing_slots(shared, self.index.counts(job_id, None))
@@ -181,12 +181,12 @@ class ResourceTracker:
         return missing
 
     def workers_of(self, group: WorkerGroup) -> list[Worker]:
-        """Registered TaskExecutors of a group, ordered by bundle."""
+        """Return the registered TaskExecutors of a group, ordered by bundle."""
         bundles = sorted(group.bundles.items())
         return [self.workers[b.resource_id] for _, b in bundles if b.resource_id in self.workers]
 
     def group_of(self, worker: Worker) -> WorkerGroup | None:
-        """Group of the worker; None if the group no longer exists."""
+        """Return the group of the worker; None if the group no longer exists."""
         group = self.groups.started.get(worker.location.worker_group)
         bundle = group.bundles.get(worker.location.bundle_index) if group else None
         if bundle is None or bundle.resource_id != worker.location.resource_id:
@@ -270,7 +270,7 @@ class ResourceTracker:
     def release_group(
         self, group: WorkerGroup, reason: str, now: float, actions: list[SlotManagerAction]
     ) -> None:
-        """Remove a group with all its TaskExecutors, whose allocations fail."""
+        """Remove a group with all its TaskExecutors.  Their allocations fail."""
         workers = self.workers_of(group)
         for worker in workers:
             self.drop_worker(worker, reason, now, actions)
@@ -299,7 +299,7 @@ class ResourceTracker:
         self.group_changed(group)
 
     def give_from(self, worker: Worker, group: WorkerGroup) -> None:
-        """Update the owner and the usability of a worker after its group or node has changed."""
+        """Update whether and to whom a worker gives slots, after its group or node has changed."""
         self.index.remove_worker(worker)
         worker.owner = group.owner
         worker.is_usable = group.is_known and worker.location.node_id not in self.blocklist
@@ -307,7 +307,8 @@ class ResourceTracker:
         self.slots_changed(worker)
 
     def slots_changed(self, worker: Worker) -> None:
-        """Let the next check consider the worker's group, owner, and jobs with slots on it."""
+        """Note that the next check must consider the worker's group, owner, and jobs with slots on
+        it."""
         for slot in (*worker.slots.values(), *worker.dynamic.values()):
             if slot.job_id in self.jobs:
                 self.to_check[slot.job_id] = None
@@ -379,7 +380,8 @@ class ResourceTracker:
 
 
 def owner_of(job_id: JobID, requirement: ResourceRequirement) -> WorkerGroupOwner | None:
-    """Owner of the worker group for a job's requirement; None if any shared worker suffices."""
+    """Return the owner of the worker group for a job's requirement; None: any shared worker
+    suffices."""
     constraint = requirement.constraint
     return None if constraint is None else WorkerGroupOwner(job_id, constraint.name)
 
@@ -411,12 +413,12 @@ class StartWorkerFailureRate:
             self._allowed_from = now + self._retry_interval
 
     def delay(self, now: float) -> float:
-        """Seconds until the next start is allowed; 0 if it is allowed now."""
+        """Return the seconds until the next start is allowed; 0 if it is allowed now."""
         return max(0.0, self._allowed_from - now)
 
 
 class Timetable:
-    """At most one deadline per key; every change takes logarithmic time."""
+    """Keeps at most one deadline per key; every change takes logarithmic time."""
 
     def __init__(self) -> None:
         self._due: dict[Hashable, float] = {}
@@ -448,7 +450,7 @@ class Timetable:
         return due
 
     def next(self) -> float | None:
-        """The earliest deadline; None if there is none."""
+        """Return the earliest deadline; None if there is none."""
         while self._heap:
             when, _, key = self._heap[0]
             if self._due.get(key) == when:

@@ -1,4 +1,4 @@
-"""Texts that explain why slots are missing."""
+"""Explains to users why slots are missing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def explain(
     now: float,
     cluster: ClusterResources,
 ) -> tuple[ResourceShortage, ...]:
-    """Why slots of a job are missing, one entry per profile; empty if no slot is missing."""
+    """Explain why slots of a job are missing, one entry per profile; empty if no slot is
+    missing."""
     return tuple(
         _explain_one(tracker, requirements, missing, now, cluster)
         for missing in tracker.missing(requirements)
@@ -56,7 +57,7 @@ def explain(
 
 
 def slots_that_fit(profile: ResourceProfile, nodes: tuple[ResourceProfile, ...]) -> float:
-    """Number of slots of this profile that fit on the empty nodes; infinite for a zero profile."""
+    """Return how many slots of this profile fit on the empty nodes; infinite for a zero profile."""
     return sum(times_it_fits(profile, node) for node in nodes)
 
 
@@ -122,8 +123,8 @@ def _why_impossible(
     profile: ResourceProfile,
     cluster: ClusterResources,
 ) -> str | None:
-    """Sentence saying that neither existing nor future nodes can provide the slots.
-    None if they may."""
+    """Return a sentence saying that neither existing nor future nodes can provide the slots. None
+    if they may."""
     if owner is None:
         if any(profile.fits_into(total) for total in tracker.index.shared_totals()):
             return None

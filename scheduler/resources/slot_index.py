@@ -1,4 +1,4 @@
-"""Index of the SlotManager, which finds slots by job and free capacity by shape without a scan."""
+"""Finds slots by job, and workers with free capacity, without a scan of all workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
 
 class Service(Enum):
-    """How a worker provides a slot of a profile."""
+    """How a worker provides a slot of a profile; see :func:`service_of`."""
 
     STATIC = "by one of its static slots"
     DYNAMIC = "by a slot that is cut out of what is free"
@@ -37,7 +37,7 @@ def service_of(
 
 @dataclass(slots=True, eq=False)
 class _Shape:
-    """Properties of workers that are alike."""
+    """The size of workers that are alike: their resources and static slots."""
 
     total: ResourceProfile
     slot_profile: ResourceProfile
@@ -72,8 +72,8 @@ _Key = tuple[int, int, int, bool, ResourceProfile | None]
 
 
 class SlotIndex(WorkerListener):
-    """Follows every change of every slot.
-    The time to choose a slot is proportional to the number of different capacities."""
+    """Indexes all slots and workers of the SlotManager; follows every change of a slot. The time to
+    choose a slot is proportional to the number of different capacities."""
 
     def __init__(self, spread_out: bool) -> None:
         """*spread_out*: take slots from the least used worker instead of the fullest (SM-13)."""
@@ -97,25 +97,26 @@ class SlotIndex(WorkerListener):
     # --- answers ----------------------------------------------------------------------------------
 
     def slots_of_job(self, job_id: JobID) -> list[ManagedSlot]:
-        """All requested and allocated slots of a job."""
+        """Return all slots that are requested for the job or allocated to it."""
         return list(self._of_job.get(job_id, ()))
 
     def counts(self, job_id: JobID, owner: WorkerGroupOwner | None) -> Counter[ResourceProfile]:
-        """Number of the job's slots on workers of the owner (None: shared workers), by profile."""
+        """Count the job's slots on workers of the owner (None: shared workers).  Returns profile ->
+        number."""
         return self._counts.get((job_id, owner), Counter())
 
     def workers_of_owner(self, owner: WorkerGroupOwner) -> list[Worker]:
-        """Workers of the owner's group that have slots to give."""
+        """Return the workers of the owner's group that have slots to give."""
         return list(self._owned.get(owner, ()))
 
     def shared_totals(self) -> list[ResourceProfile]:
-        """The different total profiles of the existing shared workers, busy or not."""
+        """Return the different total profiles of the existing shared workers, busy or not."""
         return [total for total, number in self._shared_totals.items() if number]
 
     def best_shared(self, profile: ResourceProfile) -> ManagedSlot | None:
-        """The slot to give for this profile; None if no shared worker can give one.
-        The smallest fitting slots are preferred; then the fullest worker, so that idle workers can
-        be released, or the least used one with *spread_out*; then the oldest worker."""
+        """Choose the slot to give for this profile; None if no shared worker can give one. The
+        smallest fitting slots are preferred; then the fullest worker, so that idle workers can be
+        released, or the least used one with *spread_out*; then the oldest worker."""
         best: Worker | None = None
         best_rank: tuple[object, ...] = ()
         best_service = Service.NOT
@@ -177,14 +178,14 @@ class SlotIndex(WorkerListener):
         worker.is_usable = is_usable
 
     def refuse(self, slot: ManagedSlot) -> None:
-        """Do not give this free slot for a while."""
+        """Exclude this free slot from being given, until :meth:`allow` is called."""
         if not slot.is_refused and slot.state is SlotState.FREE:
             slot.is_refused = True
             slot.worker.refused_static += 1
             self.capacity_changed(slot.worker)
 
     def allow(self, slot: ManagedSlot) -> None:
-        """Allow again to give this slot."""
+        """End the exclusion of a slot by :meth:`refuse`."""
         if slot.is_refused:
             slot.is_refused = False
             slot.worker.refused_static -= 1

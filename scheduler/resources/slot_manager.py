@@ -1,5 +1,4 @@
-"""The SlotManager: it gives slots to jobs, and starts and releases workers.
-These are the decisions of a ResourceManager."""
+"""Gives slots to jobs, and starts and releases workers: the decisions of a ResourceManager."""
 
 from __future__ import annotations
 
@@ -160,9 +159,9 @@ class SlotManager:
     def may_be_released(
         self, group_id: WorkerGroupId, agreed: bool, now: float
     ) -> list[SlotManagerAction]:
-        """Handle the answer of an idle group's TaskExecutors.
-        *agreed*: whether all of them agreed to be released.  If not, they are asked again after
-        another idle timeout (SM-15)."""
+        """Handle the answer of an idle group's TaskExecutors to AskWhetherReleasable. *agreed*:
+        whether all of them agreed to be released.  If not, they are asked again after another idle
+        timeout (SM-15)."""
         group = self._tracker.groups.started.get(group_id)
         actions: list[SlotManagerAction] = []
         if group is not None and agreed:
@@ -210,7 +209,8 @@ class SlotManager:
     def worker_group_started(
         self, request_number: int, group_id: WorkerGroupId, now: float
     ) -> list[SlotManagerAction]:
-        """Handle a placed placement group; if its request was canceled, the group is released."""
+        """Handle that a placement group exists; if its request was canceled, the group is
+        released."""
         return self._after(group_started(self._tracker, request_number, group_id, now), now)
 
     def worker_group_failed(
@@ -267,7 +267,7 @@ class SlotManager:
         return self.check(now)
 
     def blocked_nodes(self) -> tuple[BlockedNode, ...]:
-        """The blocked nodes; those blocked for the longest time come first."""
+        """Return the blocked nodes; those blocked for the longest time come first."""
         return self._tracker.blocklist.all()
 
     # --- time -------------------------------------------------------------------------------------
@@ -312,7 +312,8 @@ class SlotManager:
         return actions + check_requirements(tracker, now)
 
     def next_check_time(self) -> float | None:
-        """Time of the next :meth:`check`; None if no check is needed before another event."""
+        """Return when to call :meth:`check` next; None if no check is needed before another
+        event."""
         return self._tracker.timetable.next()
 
     # --- questions --------------------------------------------------------------------------------
@@ -320,7 +321,7 @@ class SlotManager:
     def shortages(
         self, job_id: JobID, now: float, cluster: ClusterResources
     ) -> tuple[ResourceShortage, ...]:
-        """Why the job's slots are missing; empty if no slot is missing or required."""
+        """Explain why the job's slots are missing; empty if no slot is missing or required."""
         requirements = self._tracker.jobs.get(job_id)
         return () if requirements is None else explain(self._tracker, requirements, now, cluster)
 
@@ -330,26 +331,26 @@ class SlotManager:
         return bool(self._tracker.short)
 
     def worker_groups_of(self, job_id: JobID) -> tuple[WorkerGroupId, ...]:
-        """The worker groups that the job owns."""
+        """Return the worker groups that the job owns."""
         groups = self._tracker.groups
         owned = (groups.of_owner(owner) for owner in groups.owners_of_job(job_id))
         return tuple(group.group_id for group in owned if group is not None)
 
     def worker_groups(self) -> tuple[WorkerGroupId, ...]:
-        """All groups that are started and not released."""
+        """Return all groups that are started and not released."""
         return tuple(self._tracker.groups.started)
 
     def task_executors_of(self, job_id: JobID) -> tuple[ResourceID, ...]:
-        """TaskExecutors with slots that are allocated to the job or requested for it."""
+        """Return the TaskExecutors with slots that are allocated to the job or requested for it."""
         slots = self._tracker.index.slots_of_job(job_id)
         return tuple(dict.fromkeys(slot.worker.location.resource_id for slot in slots))
 
     def task_executors(self) -> tuple[TaskExecutorInfo, ...]:
-        """The registered TaskExecutors, oldest first."""
+        """Return information about the registered TaskExecutors, oldest first."""
         return tuple(map(task_executor_info, self._tracker.workers.values()))
 
     def numbers_of_slots(self) -> tuple[int, int]:
-        """(number of all slots, number of free slots) of the registered TaskExecutors."""
+        """Return (number of all slots, number of free slots) of the registered TaskExecutors."""
         total = free = 0
         for worker in self._tracker.workers.values():
             total += worker.number_of_slots
@@ -357,7 +358,8 @@ class SlotManager:
         return total, free
 
     def story_of(self, resource_id: ResourceID) -> str:
-        """History of a TaskExecutor and its slots, one line per event; empty if not registered."""
+        """Return the history of a TaskExecutor and its slots, one line per event. Empty if the
+        TaskExecutor is not registered."""
         worker = self._tracker.workers.get(resource_id)
         return "" if worker is None else str(worker.story)
 

@@ -14,9 +14,9 @@ from flinkray.scheduler.shared.slots import ResourceRequirement
 def workers_for(
     missing: Iterable[ResourceRequirement], worker: ResourceProfile, slot_profile: ResourceProfile
 ) -> int:
-    """Number of workers needed to hold the missing slots (SM-10), without impossible slots.
-    The largest slots come first, each in the first worker with room.  Workers with the same content
-    are counted together, so that the time does not depend on the number of slots."""
+    """Return the number of workers needed to hold the missing slots (SM-10), without impossible
+    slots. The largest slots come first, each in the first worker with room.  Workers with the same
+    content are counted together, so that the time does not depend on the number of slots."""
     wanted: dict[ResourceProfile, int] = {}
     for requirement in missing:
         service = service_of(requirement.profile, worker, slot_profile)
@@ -56,5 +56,6 @@ def workers_for(
 
 
 def redundant_workers_missing(redundant: int, slots_per_worker: int, free_slots: int) -> int:
-    """Number of further workers needed until the slots of *redundant* workers are free."""
+    """Return how many further workers are needed until the slots of *redundant* workers are
+    free."""
     return max(0, ceil((redundant * slots_per_worker - free_slots) / slots_per_worker))

@@ -26,7 +26,7 @@ def register_task_executor(
     report: SlotReport,
     now: float,
 ) -> list[SlotManagerAction]:
-    """Implementation of :meth:`SlotManager.register_task_executor`."""
+    """Register a TaskExecutor; see :meth:`SlotManager.register_task_executor`."""
     actions: list[SlotManagerAction] = []
     resource_id = location.resource_id
     if location.worker_group in tracker.groups.released:
@@ -83,7 +83,8 @@ def apply_report(tracker: ResourceTracker, worker: Worker, report: SlotReport, n
 def start_failed(
     tracker: ResourceTracker, group_id: WorkerGroupId, bundle_index: int, cause: str, now: float
 ) -> None:
-    """Handle a failed start; ignored unless a TaskExecutor is being started in the bundle."""
+    """Note that a TaskExecutor could not be started. Ignored unless a TaskExecutor is being started
+    in the bundle."""
     group = tracker.groups.started.get(group_id)
     bundle = group.bundles.get(bundle_index) if group else None
     if group is not None and bundle is not None and bundle.state is BundleState.STARTING:
@@ -99,7 +100,7 @@ def give_from_node(tracker: ResourceTracker, node_id: str) -> None:
 
 
 def task_executor_info(worker: Worker) -> TaskExecutorInfo:
-    """Information about the worker, for users."""
+    """Return information about the worker, for users."""
     slots = {*worker.slots.values(), *worker.dynamic.values()}
     indexes = sorted(slots, key=lambda slot: slot.slot_id.slot_index)
     jobs = (slot.job_id for slot in indexes if slot.job_id is not None)
@@ -113,7 +114,7 @@ def task_executor_info(worker: Worker) -> TaskExecutorInfo:
 def group_started(
     tracker: ResourceTracker, request_number: int, group_id: WorkerGroupId, now: float
 ) -> list[SlotManagerAction]:
-    """Implementation of :meth:`SlotManager.worker_group_started`."""
+    """Add a worker group that was created; see :meth:`SlotManager.worker_group_started`."""
     request = tracker.take_request(request_number)
     if request is None:
         tracker.note_released(group_id, now)
@@ -130,7 +131,7 @@ def group_started(
 
 
 def group_failed(tracker: ResourceTracker, request_number: int, cause: str, now: float) -> None:
-    """Implementation of :meth:`SlotManager.worker_group_failed`."""
+    """Note that a worker group was not created; see :meth:`SlotManager.worker_group_failed`."""
     request = tracker.take_request(request_number)
     if request is not None:
         tracker.start_rate.failed(now)
@@ -147,7 +148,7 @@ def recover_group(
     live_bundles: tuple[int, ...],
     now: float,
 ) -> list[SlotManagerAction]:
-    """Implementation of :meth:`SlotManager.recover_worker_group`."""
+    """Adopt an earlier ResourceManager's group; see :meth:`SlotManager.recover_worker_group`."""
     if group_id in tracker.groups.released:
         return [ReleaseWorkerGroup(group_id, "it was released before")]
     known = tracker.groups.started.get(group_id)
@@ -181,8 +182,8 @@ def recover_group(
 def _group_of(
     tracker: ResourceTracker, location: WorkerLocation, total_profile: ResourceProfile
 ) -> WorkerGroup:
-    """The group that a registering TaskExecutor names, with the TaskExecutor's bundle.
-    An unknown group is added with ``is_known`` False."""
+    """Return the group that a registering TaskExecutor names, with the TaskExecutor's bundle. An
+    unknown group is added with ``is_known`` False."""
     group = tracker.groups.started.get(location.worker_group)
     if group is None:
         group = WorkerGroup(location.worker_group, 0, None, is_known=False)

@@ -1,4 +1,4 @@
-"""Records of the SlotManager: worker groups, their bundles, and requests for groups."""
+"""Keeps the SlotManager's worker groups, their bundles, and the requests for groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOM_PATIENCE = 1.0
 
 
 def back_off(failures: int) -> float:
-    """Seconds to wait after this many failures in a row: 0, 1, 2, 4, 8, then 10."""
+    """Return the seconds to wait after this many failures in a row: 0, 1, 2, 4, 8, then 10."""
     return 0.0 if failures <= 1 else float(min(10, 2 ** (failures - 2)))
 
 
@@ -44,7 +44,7 @@ class Bundle:
 
 @dataclass(slots=True, eq=False)
 class WorkerGroup:
-    """A started placement group."""
+    """A started placement group, with the TaskExecutors in its bundles."""
 
     group_id: WorkerGroupId
     slots_per_bundle: int
@@ -110,7 +110,7 @@ class WorkerGroup:
 
 @dataclass(slots=True, eq=False)
 class GroupRequest:
-    """An unanswered StartWorkerGroup."""
+    """A request for a worker group (StartWorkerGroup) that was not answered yet."""
 
     number: int
     profiles: tuple[ResourceProfile, ...]
@@ -123,13 +123,15 @@ class GroupRequest:
         return len(self.profiles) * self.slots_per_bundle
 
     def waits_for_room(self, now: float) -> bool:
-        """Whether the request was unanswered for so long that it counts as finding no room."""
+        """Whether the request has been unanswered for so long that no node seems to have room for
+        it."""
         return now >= self.since + ROOM_PATIENCE
 
 
 @dataclass(slots=True)
 class GroupFailures:
-    """Failed StartWorkerGroups in a row, of one owner or (None) of shared workers."""
+    """Counts failed requests for worker groups in a row, of one owner or (None) of shared
+    workers."""
 
     count: int = 0
     not_before: float = 0.0
@@ -138,8 +140,8 @@ class GroupFailures:
 
 @dataclass(slots=True)
 class GroupBooks:
-    """All groups and requests, oldest first.
-    Call :meth:`noted` for each group that was added, changed or removed."""
+    """Indexes all groups and requests, oldest first. Call :meth:`noted` for each group that was
+    added, changed or removed."""
 
     started: dict[WorkerGroupId, WorkerGroup] = field(default_factory=dict)
     requests: dict[int, GroupRequest] = field(default_factory=dict)
@@ -163,15 +165,16 @@ class GroupBooks:
     """Owners that have a group or an unanswered request, by job."""
 
     def of_owner(self, owner: WorkerGroupOwner) -> WorkerGroup | None:
-        """The owner's group; None if it has none."""
+        """Return the owner's group; None if it has none."""
         return self._of_owner.get(owner)
 
     def request_of_owner(self, owner: WorkerGroupOwner) -> GroupRequest | None:
-        """The unanswered request for the owner's group; None if there is none."""
+        """Return the unanswered request for the owner's group; None if there is none."""
         return self._request_of_owner.get(owner)
 
     def owners_of_job(self, job_id: JobID) -> tuple[WorkerGroupOwner, ...]:
-        """Owners of the job that have a group or an unanswered request, in order of creation."""
+        """Return the job's owners that have a group or an unanswered request, in order of
+        creation."""
         return tuple(self._owners.get(job_id, ()))
 
     def _note_owner(self, owner: WorkerGroupOwner) -> None:
@@ -230,7 +233,8 @@ class GroupBooks:
         return request
 
     def take_request(self, number: int) -> GroupRequest | None:
-        """Remove a request that is answered or canceled.  None if it was removed before."""
+        """Remove and return a request that is answered or canceled.  None if it was removed
+        before."""
         request = self.requests.pop(number, None)
         if request is not None:
             self.number_of_slots_coming -= request.number_of_slots

@@ -1,4 +1,4 @@
-"""Records of the SlotManager: TaskExecutors and their slots."""
+"""Keeps the SlotManager's TaskExecutors and their slots."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class SlotState(Enum):
 
 
 class WorkerListener(ABC):
-    """Keeps indices consistent with the slots of workers."""
+    """Is told about changes of workers' slots, to keep indices consistent with them."""
 
     @abstractmethod
     def before_change(self, slot: ManagedSlot) -> None:
-        """The slot is about to change or to be removed."""
+        """Handle that the slot is about to change or to be removed."""
 
     @abstractmethod
     def after_change(self, slot: ManagedSlot) -> None:
-        """The slot is new or has changed."""
+        """Handle that the slot is new or has changed."""
 
     @abstractmethod
     def capacity_changed(self, worker: Worker) -> None:
-        """The worker's available capacity may have changed.
-        Called after every change of its slots."""
+        """Handle that the worker's available capacity may have changed. Called after every change
+        of its slots."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,8 +75,7 @@ class ManagedSlot:
         self._enter(SlotState.PENDING, job_id, allocation_id, now, "")
 
     def allocate(self, job_id: JobID, allocation_id: AllocationID, now: float) -> None:
-        """Change the state to ALLOCATED, from any state.
-        The TaskExecutor's report takes precedence."""
+        """Change the state to ALLOCATED, from any state, because the TaskExecutor says so."""
         if (self.state, self.allocation_id) != (SlotState.ALLOCATED, allocation_id):
             self._enter(SlotState.ALLOCATED, job_id, allocation_id, now, "")
 
@@ -178,7 +177,7 @@ class Worker:
         return True
 
     def new_dynamic_slot(self, profile: ResourceProfile) -> ManagedSlot:
-        """A new dynamic slot, which the caller must request at once."""
+        """Create a dynamic slot, which the caller must request at once."""
         return ManagedSlot(SlotID(self.location.resource_id, -1), profile, self, is_dynamic=True)
 
     def dynamic_slot_confirmed(self, slot: ManagedSlot, slot_id: SlotID) -> None:
@@ -202,7 +201,7 @@ class Worker:
         return free.reduced_by(self.dynamic_used) if self.dynamic else free
 
     def available_static(self) -> int:
-        """Number of static slots that can be requested now."""
+        """Return how many static slots can be requested now."""
         if not self.is_usable:
             return 0
         free = self.number_static - self.used_static - self.refused_static
@@ -211,7 +210,7 @@ class Worker:
         return int(min(free, times_it_fits(self.slot_profile, self.free_profile)))
 
     def next_static(self) -> ManagedSlot:
-        """The free static slot with the lowest index.  There must be one."""
+        """Return the free static slot with the lowest index.  There must be one."""
         return min(
             (s for s in self.slots.values() if s.state is SlotState.FREE and not s.is_refused),
             key=lambda slot: slot.slot_id.slot_index,

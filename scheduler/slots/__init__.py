@@ -1,4 +1,4 @@
-"""The slots of a job: the decisions of its SlotPool, and how subtasks share slots."""
+"""Decides which slots a job has, and which subtasks share a slot."""
 
 __all__ = [
     "execution_slot_allocator",

@@ -1,4 +1,4 @@
-"""Slots for subtasks: requests physical slots from the SlotPool and divides them."""
+"""Requests physical slots from the SlotPool for subtasks, and divides the slots among them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from flinkray.scheduler.slots.slot_sharing import ExecutionSlotSharingGroup
 
 @dataclass(frozen=True, slots=True)
 class LogicalSlotAllocated:
-    """The subtask has its share of a slot."""
+    """Tells the scheduler that a subtask has its share of a slot."""
 
     slot: LogicalSlot
 
 
 @dataclass(frozen=True, slots=True)
 class LogicalSlotFailed:
-    """The subtask gets no slot; ask again with ``allocate``."""
+    """Tells the scheduler that a subtask gets no slot; ``allocate`` may be called again."""
 
     vertex: ExecutionVertexID
     failure: SlotRequestFailure
@@ -55,12 +55,12 @@ SlotAllocatorAction = (
     | LogicalSlotFailed
     | FailPayload
 )
-"""The first three are messages to the SlotPool, the others are for the scheduler."""
+"""The first three types are messages to the SlotPool; the others are for the scheduler."""
 
 
 @dataclass(slots=True, eq=False)
 class _SharedSlot:
-    """The physical slot of an execution-slot-sharing group, or the request for the slot."""
+    """The slot that an execution-slot-sharing group has or has requested."""
 
     group: ExecutionSlotSharingGroup
     request_id: SlotRequestId | None = None
@@ -126,9 +126,10 @@ class ExecutionSlotAllocator:
         return actions
 
     def adopt(self, attempt_id: ExecutionAttemptID, slot: AllocatedSlot) -> RestoredSlot | None:
-        """Record that an attempt is in a slot that it did not request.
-        Returns the slot to restore in the pool; None if another attempt of its group was first.
-        Raises ValueError if its group is in another slot, or has requested one."""
+        """Record that an attempt runs in a slot that this allocator did not request. Returns the
+        slot for the SlotPool to restore; None if an earlier call has returned the slot for another
+        attempt of the group.  Raises ValueError if the group is in another slot, or has requested a
+        slot."""
         vertex = attempt_id.vertex
         shared = self._shared[vertex]
         is_first = shared.slot is None
@@ -163,7 +164,8 @@ class ExecutionSlotAllocator:
     def cancel(
         self, vertices: Iterable[ExecutionVertexID], reason: str
     ) -> list[SlotAllocatorAction]:
-        """Cancel the waiting of these subtasks.  Subtasks that do not wait are ignored."""
+        """Cancel the requests of these subtasks.  Subtasks that do not wait for a slot are
+        ignored."""
         cancelled = []
         for vertex in vertices:
             shared = self._shared[vertex]
@@ -202,7 +204,7 @@ class ExecutionSlotAllocator:
         return list(_returned(returned, cause))
 
     def logical_slot(self, vertex: ExecutionVertexID) -> LogicalSlot | None:
-        """The slot share of the subtask; None if it has none."""
+        """Return the subtask's share of a slot; None if the subtask has no slot."""
         return self._shared[vertex].logical.get(vertex)
 
     def has_nothing(self, vertex: ExecutionVertexID) -> bool:

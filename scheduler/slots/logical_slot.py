@@ -1,4 +1,4 @@
-"""The share that one subtask has of a slot."""
+"""Defines LogicalSlot, the share that one subtask has of a slot."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class _State(Enum):
 
 
 class LogicalSlot:
-    """A share of a slot: holds one attempt of a subtask at a time, and is returned once.
-    The attempt's side returns the share with :meth:`release_slot`; the slot's owner takes the share
-    away with :meth:`release`.  Both fail an attempt that is still in the slot."""
+    """A subtask's share of a slot: holds one attempt at a time, and is returned once. The attempt's
+    side returns the share with :meth:`release_slot`; the slot's owner takes the share away with
+    :meth:`release`.  Both fail an attempt that is still in the slot."""
 
     __slots__ = ("_is_given_back", "_payload", "_payload_has_ended", "_state", "slot", "vertex")
 
@@ -38,7 +38,8 @@ class LogicalSlot:
         self._payload: ExecutionAttemptID | None = None
         self._payload_has_ended = True
         self._is_given_back = False
-        """Whether ``release_slot`` was called; the share goes when the payload has ended."""
+        """Whether ``release_slot`` was called; the owner takes the share back when the attempt has
+        ended."""
 
     @property
     def payload(self) -> ExecutionAttemptID | None:
@@ -52,7 +53,7 @@ class LogicalSlot:
 
     @property
     def wants_to_return(self) -> bool:
-        """Whether the owner may take the share back: it was returned and nothing runs in it."""
+        """Whether the owner can take the share back: it was returned and no attempt runs in it."""
         return self._state is _State.RELEASING and self._is_given_back and self._payload_has_ended
 
     def try_assign_payload(self, attempt_id: ExecutionAttemptID) -> bool:
@@ -72,11 +73,13 @@ class LogicalSlot:
         return True
 
     def release(self, cause: str) -> list[FailPayload]:
-        """Take the slot away on behalf of its owner; it is not handed back to the owner (SP-19)."""
+        """Take the share away, because the owner has lost the slot.  Returns the attempt to fail,
+        if any. The share is not returned to the owner afterwards (SP-19)."""
         return self._begin_release(cause)
 
     def release_slot(self, cause: str) -> list[FailPayload]:
-        """Return the slot; see :attr:`wants_to_return`.  A second call changes nothing."""
+        """Return the share to its owner; see :attr:`wants_to_return`.  A second call changes
+        nothing."""
         if self._state is not _State.RELEASED:
             self._is_given_back = True
         return self._begin_release(cause)

@@ -1,4 +1,4 @@
-"""The unanswered requests of a SlotPool."""
+"""Keeps the unanswered requests of a SlotPool, and decides which request gets a slot."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Lane:
     Infinite while a slot is large enough."""
 
     def deadline(self) -> float:
-        """When the oldest request times out; infinite if there is none."""
+        """Return when the oldest request times out; infinite if there is no request."""
         oldest = next(iter(self.pending.values()), None)
         if oldest is None:
             return inf
@@ -46,9 +46,9 @@ class Lane:
 
 
 class PendingRequests:
-    """Serves requests in the order of arrival.
-    Requests that prefer the arrived slot go first. Queries take time in proportion to the number of
-    lanes (different profiles and timeouts), not of requests."""
+    """Keeps waiting requests and chooses which request gets a slot. Requests are served in the
+    order of arrival, but requests that prefer the arrived slot go first.  Queries take time in
+    proportion to the number of lanes (different profiles and timeouts), not of requests."""
 
     def __init__(self) -> None:
         self._lanes: dict[tuple[ResourceProfile, bool, float], Lane] = {}
@@ -87,7 +87,7 @@ class PendingRequests:
             self._fans.setdefault(preferred, {})[request.request_id] = pending
 
     def remove(self, request_id: SlotRequestId) -> PendingRequest | None:
-        """Remove a request.  None if the request is not pending."""
+        """Remove a request and return it.  Returns None if the request is not pending."""
         pending = self._by_id.pop(request_id, None)
         if pending is None:
             return None
@@ -105,9 +105,12 @@ class PendingRequests:
         return pending
 
     def whom_to_serve(self, slot: AllocatedSlot, matched: ResourceProfile) -> PendingRequest | None:
-        """The request that gets a slot matched to a profile; None if no request can use the slot.
-        Order: the request that had the slot; one that prefers its TaskExecutor; the oldest of the
-        profile; the oldest of the largest profile that fits."""
+        """Return the request that gets the slot; None if no request can use it. *matched*: the
+        profile to which the slot is matched.
+
+        Order of preference: the request that had the slot before; a request that prefers its
+        TaskExecutor; the oldest request of the matched profile; the oldest request of the largest
+        profile that fits."""
         for preferred in (slot.allocation_id, slot.location.resource_id):
             for pending in self._fans.get(preferred, {}).values():
                 if pending.lane.profile.fits_into(slot.profile):
@@ -121,7 +124,7 @@ class PendingRequests:
         return min(oldest, key=lambda pending: pending.number, default=None)
 
     def of_profile(self, profile: ResourceProfile) -> list[PendingRequest]:
-        """All requests of a profile, batch or not, oldest first."""
+        """Return all requests of a profile, batch or not, oldest first."""
         found = [
             p for ln in self._lanes.values() if ln.profile == profile for p in ln.pending.values()
         ]
@@ -137,7 +140,7 @@ class PendingRequests:
         return [lane for lane in self._lanes.values() if lane.is_batch]
 
     def timed_out(self, now: float) -> list[PendingRequest]:
-        """Requests that have timed out, oldest first."""
+        """Return the requests that have timed out, oldest first."""
         over = []
         for lane in self._lanes.values():
             for pending in lane.pending.values():
@@ -147,5 +150,5 @@ class PendingRequests:
         return sorted(over, key=lambda pending: pending.number)
 
     def next_deadline(self) -> float:
-        """Time of the next timeout; infinite if no request times out."""
+        """Return the time of the next timeout; infinite if no request times out."""
         return min((lane.deadline() for lane in self._lanes.values()), default=inf)

@@ -1,4 +1,4 @@
-"""The requirements of a job, compared with the slots in its pool."""
+"""Compares the requirements of a job with the slots in its pool."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from flinkray.scheduler.slots.pooled_slots import PooledSlots
 
 
 class PoolRequirements:
-    """The required number of slots per profile, in constant time per profile.
-    Each slot is matched to one profile and counts for its total.  Slots beyond the total are
-    *excess*, and are returned when they are idle for too long."""
+    """Counts the required slots per profile, and finds missing and excess slots. Each slot is
+    matched to one profile and counts for its total.  Slots beyond the total are *excess*, and are
+    returned when they are idle for too long.  Each operation takes constant time per profile."""
 
     def __init__(self, slots: PooledSlots) -> None:
         self._slots = slots
@@ -26,7 +26,7 @@ class PoolRequirements:
         return self._required.get(profile, 0)
 
     def set(self, requirements: Iterable[ResourceRequirement]) -> None:
-        """Replace the totals (SP-21)."""
+        """Replace all totals (SP-21)."""
         self._required = {}
         for requirement in requirements:
             self.increase(requirement.profile, requirement.count)
@@ -36,7 +36,8 @@ class PoolRequirements:
             self._required[profile] = self.required(profile) + count
 
     def decrease(self, profile: ResourceProfile, count: int) -> None:
-        """Decrease a total, at most to 0, because the total may have been replaced meanwhile."""
+        """Decrease the total of a profile, at most to 0. The total may have been replaced by a
+        lower one in the meantime."""
         left = self.required(profile) - count
         if left > 0:
             self._required[profile] = left
@@ -44,16 +45,16 @@ class PoolRequirements:
             self._required.pop(profile, None)
 
     def missing_profile_for(self, offered: ResourceProfile) -> ResourceProfile | None:
-        """The largest profile that lacks a slot and fits into the offered one, or None."""
+        """Return the largest profile that lacks a slot and fits into the offered profile; None if
+        there is none."""
         for profile in self._largest_first():
             if self._is_missing(profile) and profile.fits_into(offered):
                 return profile
         return None
 
     def update(self, now: float) -> None:
-        """Update the matching; call this after every change of totals or slots.
-        Free slots that are not needed for their profile are matched anew, and the times are
-        recorded since when profiles have excess slots."""
+        """Match free excess slots to profiles that lack slots.  Call this after every change. Also
+        records since when each profile has excess slots."""
         for profile in self._largest_first():
             while self._is_missing(profile) and self._move_excess_to(profile):
                 pass
@@ -64,12 +65,11 @@ class PoolRequirements:
             del self._excess_since[profile]
 
     def declared(self) -> tuple[ResourceRequirement, ...]:
-        """The requirements to declare to the ResourceManager.
-        The ResourceManager matches slots with requirements itself, and must find the same
-        shortages.  So if several profiles are required, existing slots are declared with their own
-        profile, not with the profile they are used for: a slot of profile A that serves a request
-        of profile B while A lacks a slot raises the total of A (SP-24).
-        """
+        """Return the requirements to declare to the ResourceManager. The ResourceManager matches
+        slots with requirements itself, and must find the same shortages.  So if several profiles
+        are required, existing slots are declared with their own profile, not with the profile they
+        are used for: a slot of profile A that serves a request of profile B while A lacks a slot
+        raises the total of A (SP-24)."""
         if len(self._required) < 2:
             totals = self._required
         else:
@@ -86,8 +86,8 @@ class PoolRequirements:
     # --- idle slots -------------------------------------------------------------------------------
 
     def idle_too_long(self, timeout: float, now: float) -> tuple[AllocationID, ...]:
-        """Free excess slots that were idle for *timeout* seconds (SP-07, SP-23).
-        The longest idle slots come first; of equal ones the newest."""
+        """Return the free excess slots that were idle for *timeout* seconds (SP-07, SP-23). The
+        longest idle slots come first; of equally idle slots the newest."""
         idle: list[AllocationID] = []
         for profile, since in self._excess_since.items():
             over = [
@@ -100,8 +100,8 @@ class PoolRequirements:
         return tuple(idle)
 
     def idle_deadline(self, timeout: float) -> float:
-        """When :meth:`idle_too_long` next returns slots.
-        Infinite if another event must come first."""
+        """Return when :meth:`idle_too_long` next returns slots. Infinite if another event must come
+        first."""
         deadline = inf
         for profile, since in self._excess_since.items():
             first = next(iter(self._slots.idle(profile).values()), None)

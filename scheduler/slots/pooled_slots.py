@@ -1,4 +1,4 @@
-"""The slots in a SlotPool, indexed by TaskExecutor, by profile and by matched profile."""
+"""Indexes the slots in a SlotPool by TaskExecutor, by profile and by matched profile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flinkray.scheduler.shared.slots import AllocatedSlot
 
 @dataclass(slots=True, eq=False)
 class PooledSlot:
-    """A slot and its use.  Only :class:`PooledSlots` changes it."""
+    """A slot in the pool, and the request that uses it.  Only :class:`PooledSlots` changes it."""
 
     slot: AllocatedSlot
     matched: ResourceProfile
@@ -58,9 +58,9 @@ _Idle = OrderedDict[AllocationID, PooledSlot]
 
 
 class PooledSlots:
-    """All slots of the pool.
-    Every change and query takes constant time, apart from the number of different profiles (and a
-    logarithm for the search for the least utilised TaskExecutor)."""
+    """Indexes all slots of the pool, and chooses free slots for requests. Every change and query
+    takes constant time, apart from the number of different profiles (and a logarithm for the search
+    for the least utilised TaskExecutor)."""
 
     def __init__(self) -> None:
         self._slots: dict[AllocationID, PooledSlot] = {}
@@ -89,7 +89,7 @@ class PooledSlots:
         return self._slots.values()
 
     def on(self, resource_id: ResourceID) -> tuple[PooledSlot, ...]:
-        """The slots of one TaskExecutor, oldest first."""
+        """Return the slots of one TaskExecutor, oldest first."""
         host = self._hosts.get(resource_id)
         return () if host is None else tuple(host.slots.values())
 
@@ -98,24 +98,24 @@ class PooledSlots:
         return None if host is None else host.by_index.get(slot_index)
 
     def fulfilled(self, profile: ResourceProfile) -> int:
-        """Number of slots matched to the profile."""
+        """Return the number of slots that are matched to the profile."""
         return self._fulfilled.get(profile, 0)
 
     def fulfilled_profiles(self) -> list[ResourceProfile]:
         return [profile for profile, number in self._fulfilled.items() if number]
 
     def own_profiles(self, matched: ResourceProfile) -> Iterator[tuple[ResourceProfile, int]]:
-        """(own profile, number) of the slots matched to a profile, used slots first."""
+        """Yield (own profile, number) of the slots matched to a profile, used slots first."""
         for counters in (self._used, self._unused):
             if matched in counters:
                 yield from counters[matched].items()
 
     def could_hold(self, profile: ResourceProfile) -> bool:
-        """Whether a slot, used or not, is large enough for the profile (SP-15)."""
+        """Whether any slot, used or not, is large enough for the profile (SP-15)."""
         return any(n and profile.fits_into(held) for held, n in self._profiles.items())
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:
-        """All free slots, with the utilisation of their TaskExecutors (SP-11)."""
+        """Return all free slots, with the utilisation of their TaskExecutors (SP-11)."""
         return tuple(
             FreeSlotInfo(pooled.slot, self._hosts[pooled.slot.location.resource_id].utilization)
             for pooled in self._slots.values()
@@ -123,7 +123,7 @@ class PooledSlots:
         )
 
     def idle(self, matched: ResourceProfile) -> OrderedDict[AllocationID, PooledSlot]:
-        """Free slots matched to a profile, longest idle first."""
+        """Return the free slots matched to a profile, longest idle first."""
         return self._idle.get(matched, OrderedDict())
 
     # changes
@@ -143,7 +143,7 @@ class PooledSlots:
         self._put_free(pooled)
 
     def remove(self, pooled: PooledSlot) -> None:
-        """Remove a slot."""
+        """Remove a slot from the pool, used or free, for example because it is lost."""
         slot = pooled.slot
         host = self._hosts[slot.location.resource_id]
         if pooled.is_free:
@@ -186,7 +186,7 @@ class PooledSlots:
         self._utilization_changed(resource_id)
 
     def free(self, pooled: PooledSlot, now: float) -> None:
-        """Free a used slot; it stays matched to its profile (SP-24)."""
+        """Mark a used slot as free; it stays matched to its profile (SP-24)."""
         pooled.request_id, pooled.idle_since = None, now
         self._used[pooled.matched][pooled.slot.profile] -= 1
         self._hosts[pooled.slot.location.resource_id].number_used -= 1
@@ -197,9 +197,9 @@ class PooledSlots:
     def best_free(
         self, profile: ResourceProfile, near: tuple[ResourceID, ...], spread_out: bool
     ) -> PooledSlot | None:
-        """A free slot that holds the profile; None if there is none.
-        The smallest slot on a TaskExecutor of *near* is preferred; otherwise the smallest slot,
-        with *spread_out* on the least utilised TaskExecutor."""
+        """Choose a free slot that holds the profile; None if there is none. The smallest slot on a
+        TaskExecutor of *near* is preferred; otherwise the smallest slot, with *spread_out* on the
+        least utilised TaskExecutor."""
         fitting = sorted(
             (held for held, hosts in self._free.items() if hosts and profile.fits_into(held)),
             key=size_of,
@@ -224,7 +224,8 @@ class PooledSlots:
             heappop(heap)
 
     def _utilization_changed(self, resource_id: ResourceID) -> None:
-        """Update the heaps of a TaskExecutor with slots, for each profile with free slots on it."""
+        """Update the heaps after the utilisation of a TaskExecutor has changed. Concerns the heap
+        of each profile with free slots on it."""
         host = self._hosts[resource_id]
         for profile, hosts in self._free.items():
             if resource_id not in hosts:

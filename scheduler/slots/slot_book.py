@@ -1,5 +1,4 @@
-"""The interface between a SlotPool and the books that keep its slots and requests.
-There is one book per constraint."""
+"""Defines SlotBook, through which a SlotPool accesses the slots and requests of one constraint."""
 
 from __future__ import annotations
 
@@ -19,32 +18,33 @@ from flinkray.scheduler.slots.slot_requests import (
 
 
 class SlotBook(Protocol):
-    """Slots and requests of a pool under one constraint of its job, or without a constraint.
-    Times are in monotonic seconds.  After every change the pool reads the :meth:`requirements`."""
+    """Manages the slots and requests of a pool under one constraint of its job, or without a
+    constraint. Times are in monotonic seconds.  After every change the pool reads the
+    :meth:`requirements`."""
 
     # --- questions --------------------------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
-        """Whether the book contains nothing that must be remembered."""
+        """Whether the pool can drop the book, because it has no slots, requests or requirements."""
 
     @property
     def number_pending(self) -> int:
         """Number of unanswered requests."""
 
     def slots(self) -> tuple[AllocatedSlot, ...]:
-        """All slots held, oldest first."""
+        """Return all slots that the book holds, oldest first."""
 
     def slots_on(self, resource_id: ResourceID) -> tuple[AllocatedSlot, ...]:
-        """The slots held on one TaskExecutor, oldest first."""
+        """Return the slots that the book holds on one TaskExecutor, oldest first."""
 
     def holds(self, allocation_id: AllocationID) -> bool: ...
 
     def slot(self, allocation_id: AllocationID) -> AllocatedSlot:
-        """The slot with this id, which must be held."""
+        """Return the slot with this id.  The book must hold the slot."""
 
     def is_reserved(self, allocation_id: AllocationID) -> bool:
-        """Whether a request has got the slot; False if it is free or not held."""
+        """Whether the slot is reserved for a request; False if it is free or not held."""
 
     # --- requirements of the job ------------------------------------------------------------------
 
@@ -52,24 +52,25 @@ class SlotBook(Protocol):
         """Set all requirements that the job declares without requests (SP-21)."""
 
     def requirements(self, now: float) -> tuple[ResourceRequirement, ...]:
-        """Requirements to declare to the ResourceManager, after all changes until *now*."""
+        """Return the requirements to declare to the ResourceManager, after all changes until
+        *now*."""
 
     def request(self, wanted: SlotRequests, timeout: float, now: float) -> list[SlotAllocated]:
         """Serve requests from free slots; the others wait for *timeout* seconds.
         Raises ValueError if a request is pending already, or is not possible."""
 
     def serve(self) -> list[SlotAllocated]:
-        """Give free slots to waiting requests."""
+        """Reserve free slots for waiting requests."""
 
     def cancel(self, request_ids: Collection[SlotRequestId], now: float) -> None:
         """Cancel requests.  Requests that are not pending are ignored."""
 
     def give_back(self, allocation_id: AllocationID, now: float) -> None:
-        """Free a reserved slot.  Call :meth:`serve` afterwards."""
+        """Free a reserved slot that the job has returned.  Call :meth:`serve` afterwards."""
 
     def keep(self, is_kept: bool, required: Sequence[ResourceRequirement], now: float) -> None:
-        """Set whether the job restarts, so that it will request its slots again (SP-26).
-        *required*: requirements of the job when the restart began."""
+        """Set whether slots are kept because the job restarts and will request its slots again
+        (SP-26). *required*: requirements of the job when the restart began."""
 
     # --- requests that end without a slot ---------------------------------------------------------
 
@@ -83,27 +84,29 @@ class SlotBook(Protocol):
         """Fail all requests."""
 
     def next_deadline(self) -> float:
-        """When :meth:`fail_late` next has something to do.
-        Infinite if another event must come first."""
+        """Return when :meth:`fail_late` next fails a request. Infinite if another event must come
+        first."""
 
     # --- slots that come and go -------------------------------------------------------------------
 
     def outdated_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """The held slot that the offer of *slot* proves to be gone; None if there is none.
-        This holds whether or not *slot* is wanted, and for any constraint."""
+        """Return the held slot that no longer exists, because *slot* was offered; None if there is
+        none. This holds whether or not *slot* is wanted, and for any constraint."""
 
     def match(self, slot: AllocatedSlot, now: float) -> ResourceProfile | None:
-        """The required profile that an offered slot should fulfil; None if it is not wanted."""
+        """Return the required profile that an offered slot should fulfil; None if it is not
+        wanted."""
 
     def replaced_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """The slot that must be removed before this wanted slot can be added; None if none must."""
+        """Return the slot that must be removed before this wanted slot can be added; None if none
+        must be."""
 
     def add(self, slot: AllocatedSlot, matched: ResourceProfile, now: float) -> None:
         """Add a free slot with its matched profile.  Call :meth:`serve` afterwards."""
 
     def take_over(self, restored: RestoredSlot, now: float) -> bool:
-        """Add a free slot from the job's past, even if it is not required yet.
-        Returns False if the slot cannot be of use.  Call :meth:`serve` afterwards."""
+        """Add a free slot that the job had under an earlier JobMaster, even if it is not required
+        yet. Returns False if no requirement could use the slot.  Call :meth:`serve` afterwards."""
 
     def restore(self, restored: RestoredSlot, now: float) -> None:
         """Restore a slot that the last pool held, reserved or free."""
@@ -112,13 +115,13 @@ class SlotBook(Protocol):
         """Remove a held slot that no longer exists, with the request that had the slot."""
 
     def useless(self) -> tuple[AllocationID, ...]:
-        """Free slots that no future request can get."""
+        """Return the free slots that no future request can get."""
 
     # --- time -------------------------------------------------------------------------------------
 
     def idle_too_long(self, timeout: float, now: float) -> tuple[AllocationID, ...]:
-        """Excess slots that were idle for *timeout* seconds (SP-07)."""
+        """Return the excess slots that were idle for *timeout* seconds (SP-07)."""
 
     def idle_deadline(self, timeout: float) -> float:
-        """When :meth:`idle_too_long` next returns slots.
-        Infinite if another event must come first."""
+        """Return when :meth:`idle_too_long` next returns slots. Infinite if another event must come
+        first."""

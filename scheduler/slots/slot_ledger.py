@@ -1,4 +1,4 @@
-"""The SlotLedger: a JobMaster's record of the slots that it and its SlotPool know."""
+"""Defines SlotLedger, a JobMaster's record of the slots and requests in its SlotPool."""
 
 from __future__ import annotations
 
@@ -40,14 +40,12 @@ class _Use:
 
 
 class SlotLedger:
-    """Records the pool's slots, its requests and its answers.
-    When the pool dies, the JobMaster sends the record to the next pool, and the job goes on.
+    """Records the pool's slots, its requests and its answers, for the case that the pool dies. Then
+    the JobMaster sends the record to the next pool, and the job continues.
 
     A message that was lost with its pool may or may not have had an effect.  The ledger counts
     every message sent to the pool, and trusts every message received.  Heartbeats of TaskExecutors
-    correct errors.  Slots are indexed by TaskExecutor, for the heartbeats to
-    each (JM-08).
-    """
+    correct errors.  Slots are indexed by TaskExecutor, for the heartbeats to each (JM-08)."""
 
     def __init__(self) -> None:
         self._slots: dict[AllocationID, AllocatedSlot] = {}
@@ -111,7 +109,7 @@ class SlotLedger:
             self._free(allocation_id)
 
     def offered(self, offers: Iterable[SlotOffer]) -> None:
-        """Record offers.  Call this before the pool says which of them it accepts."""
+        """Record offers.  Call this before the pool answers which of them it accepts."""
         for offer in offers:
             if offer.constraint is not None:
                 self._constraints[offer.allocation_id] = offer.constraint
@@ -201,7 +199,8 @@ class SlotLedger:
     # --- information for another pool -------------------------------------------------------------
 
     def requirements(self) -> ResourceRequirements | None:
-        """Requirements besides pending requests and reserved slots; None if none were ever set."""
+        """Return the requirements without the parts for pending requests and reserved slots. None
+        if no requirements were ever set."""
         set_last = self._requirements
         if set_last is None:
             return None
@@ -213,7 +212,8 @@ class SlotLedger:
         return replace(set_last, requirements=free + constrained)
 
     def restored(self) -> Iterator[RestoredSlot]:
-        """All slots with the requests for which they are reserved, oldest first."""
+        """Yield all slots with the requests for which they are reserved, oldest first. The next
+        pool restores them."""
         for allocation_id, slot in self._slots.items():
             use = self._used.get(allocation_id)
             constraint = self._constraints.get(allocation_id)
@@ -223,23 +223,24 @@ class SlotLedger:
                 yield RestoredSlot(slot, constraint, use.request_id, use.profile)
 
     def pending(self) -> list[SlotRequests]:
-        """The unanswered requests, in their order; similar ones are combined in one message."""
+        """Return the unanswered requests, in their order; similar ones are combined in one
+        message."""
         alike: dict[SlotRequests, list[SlotRequest]] = {}
         for request, made_in in self._pending.values():
             alike.setdefault(made_in, []).append(request)
         return [replace(made_in, requests=tuple(some)) for made_in, some in alike.items()]
 
     def kept_worker_groups(self) -> tuple[ResourceRequirement, ...]:
-        """Worker groups that stay required because the job restarts.
+        """Return the requirements of the worker groups that stay required because the job restarts.
         They do not depend on requests and reservations."""
         return tuple(self._worker_groups[name] for name in self._kept)
 
     # --- questions --------------------------------------------------------------------------------
 
     def on(self, resource_id: ResourceID) -> tuple[AllocationID, ...]:
-        """The allocations on one TaskExecutor, oldest first."""
+        """Return the allocations on one TaskExecutor, oldest first."""
         return tuple(self._on.get(resource_id, ()))
 
     def all(self) -> tuple[AllocatedSlot, ...]:
-        """All slots, oldest first."""
+        """Return all slots in the record, oldest first."""
         return tuple(self._slots.values())

@@ -95,19 +95,20 @@ class DeclarativeSlotPool:
         return tuple(slot for book in self._books.values() for slot in book.slots())
 
     def slots_of(self, resource_id: ResourceID) -> tuple[AllocatedSlot, ...]:
-        """The slots held on one TaskExecutor, used and free (SP-10)."""
+        """Return the slots held on one TaskExecutor, used and free (SP-10)."""
         return tuple(slot for book in self._books.values() for slot in book.slots_on(resource_id))
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:
-        """Unreserved slots without a constraint, with their TaskExecutors' utilisation (SP-11)."""
+        """Return the free slots without a constraint, with their TaskExecutors' utilisation
+        (SP-11)."""
         return self._unconstrained.free_slots()
 
     def number_required(self, profile: ResourceProfile) -> int:
-        """Number of slots of the profile that the job requires without a constraint."""
+        """Return how many slots of the profile the job requires without a constraint."""
         return self._unconstrained.number_required(profile)
 
     def number_fulfilled(self, profile: ResourceProfile) -> int:
-        """Number of slots without a constraint, used or free, that are matched to the profile."""
+        """Return how many slots without a constraint, used or free, are matched to the profile."""
         return self._unconstrained.number_fulfilled(profile)
 
     @property
@@ -116,7 +117,7 @@ class DeclarativeSlotPool:
         return sum(book.number_pending for book in self._books.values())
 
     def story(self) -> str:
-        """History of the pool, one line per event."""
+        """Return the history of the pool, one line per event."""
         return str(self._story)
 
     # --- requirements of the job ------------------------------------------------------------------
@@ -148,14 +149,15 @@ class DeclarativeSlotPool:
         return [*allocated, *self._declare(now)]
 
     def cancel_requests(self, cancelled: CancelSlotRequests, now: float) -> list[SlotPoolAction]:
-        """Forget pending requests.  A slot that comes for one of them may serve another (SP-05)."""
+        """Remove pending requests.  A slot that arrives for a removed request may serve another
+        (SP-05)."""
         for book in self._books.values():
             book.cancel(cancelled.request_ids, now)
         return self._declare(now)
 
     def return_slots(self, returned: ReturnSlots, now: float) -> list[SlotPoolAction]:
-        """Free reserved slots, which then serve pending requests (SP-02).
-        Each lowers the total by one (SP-28).  Slots that are not reserved are ignored."""
+        """Free reserved slots, which then serve pending requests (SP-02). Each returned slot lowers
+        the total by one (SP-28).  Slots that are not reserved are ignored."""
         for allocation_id in returned.allocations:
             book = self._book_with(allocation_id)
             if book is not None:
@@ -187,7 +189,8 @@ class DeclarativeSlotPool:
         return actions + self._release_idle(now)
 
     def resource_manager_changed(self, now: float) -> list[SlotPoolAction]:
-        """Forget shortages, because another ResourceManager is connected, or none."""
+        """Forget the known shortages, because the ResourceManager was replaced or is
+        disconnected."""
         return [] if self._closed else self.not_enough_resources((), now)
 
     def set_job_restarting(
@@ -220,9 +223,9 @@ class DeclarativeSlotPool:
     # --- slots of earlier JobMasters --------------------------------------------------------------
 
     def expect_slots(self, allocations: Iterable[AllocationID], now: float) -> None:
-        """Wait for slots that the job had under a lost JobMaster.
-        When they are offered, they are accepted, whether or not they are required (yet), like slots
-        of a job that restarts."""
+        """Wait for slots that the job had under a lost JobMaster. When they are offered, they are
+        accepted, whether or not they are required (yet), like slots of a job that restarts.  The
+        pool waits for the take-over timeout."""
         self._require_open("expect slots")
         until = now + self._takeover_timeout
         for allocation_id in allocations:
@@ -231,8 +234,8 @@ class DeclarativeSlotPool:
         self._story.add(now, f"{len(self._awaited)} slots of past JobMasters are awaited")
 
     def handed_over(self, now: float) -> tuple[AllocationID, ...]:
-        """Slots that the pool of the job's next JobMaster must wait for.
-        These are all slots held here and those that this pool still waits for."""
+        """Return the slots that the pool of the job's next JobMaster must wait for. These are all
+        slots held here and the slots for which this pool still waits."""
         awaited = (a for a, until in self._awaited.items() if until > now)
         return tuple(dict.fromkeys((*(s.allocation_id for s in self.slots), *awaited)))
 
@@ -387,8 +390,8 @@ class DeclarativeSlotPool:
         return self.release_slots(idle, reason, now)
 
     def next_deadline(self) -> float | None:
-        """When :meth:`time_passed` next has something to do.
-        None if another event must come first."""
+        """Return when :meth:`time_passed` must be called next. None if another event must come
+        first."""
         deadline = inf
         for book in self._books.values():
             deadline = min(deadline, book.next_deadline(), book.idle_deadline(self._patience))
@@ -467,7 +470,7 @@ def _free_at_task_executors(slots: Iterable[AllocatedSlot], reason: str) -> list
 
 @dataclass(frozen=True, slots=True)
 class DeclareRequirements:
-    """Tell the ResourceManager the job's requirements from now on."""
+    """Tell the ResourceManager which slots the job requires from now on."""
 
     requirements: ResourceRequirements
 

@@ -31,7 +31,7 @@ from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup
 
 @message
 class SlotRequest:
-    """Request for one slot, for an execution-slot-sharing group."""
+    """A request for one slot, which an execution-slot-sharing group will share."""
 
     request_id: SlotRequestId
     """Id chosen by the requester; not used for another request of the same pool."""
@@ -73,7 +73,8 @@ class SlotRequests:
 
 @message
 class CancelSlotRequests:
-    """The requests are no longer wanted.  Requests that were answered before are ignored."""
+    """Cancels requests that are no longer wanted.  Requests that were answered before are
+    ignored."""
 
     request_ids: tuple[SlotRequestId, ...]
     reason: str
@@ -81,8 +82,8 @@ class CancelSlotRequests:
 
 @message
 class ReturnSlots:
-    """Nothing runs in these reserved slots any more, so that the pool may give them again.
-    The declared total shrinks by their number (SP-28)."""
+    """Returns reserved slots in which no task runs any more; the pool may give them to other
+    requests. The declared total shrinks by their number (SP-28)."""
 
     allocations: tuple[AllocationID, ...]
     reason: str
@@ -103,7 +104,7 @@ class SlotRequestFailure(Enum):
 
 @message
 class SlotAllocated:
-    """The slot is reserved for the request."""
+    """Answers a request: the slot is reserved for it."""
 
     request_id: SlotRequestId
     slot: AllocatedSlot
@@ -111,7 +112,7 @@ class SlotAllocated:
 
 @message
 class SlotRequestFailed:
-    """The request has ended without a slot; ``reason`` says in sentences what was missing."""
+    """Answers a request that gets no slot; ``reason`` says in sentences what was missing."""
 
     request_id: SlotRequestId
     failure: SlotRequestFailure
@@ -120,7 +121,7 @@ class SlotRequestFailed:
 
 @message
 class SlotsLost:
-    """Reserved slots are lost; tasks in them have failed with this cause."""
+    """Reports that reserved slots are lost; tasks in them have failed with this cause."""
 
     allocations: tuple[AllocationID, ...]
     cause: str
@@ -128,8 +129,9 @@ class SlotsLost:
 
 @message
 class TaskExecutorWithoutSlots:
-    """The pool no longer has a slot, used or free, on a registered TaskExecutor (SP-09).
-    The JobMaster may disconnect from it, unless it holds partitions of the job (JM-15)."""
+    """Reports that the pool no longer has a slot, used or free, on a registered TaskExecutor
+    (SP-09). The JobMaster may disconnect from the TaskExecutor, unless it holds partitions of the
+    job (JM-15)."""
 
     resource_id: ResourceID
 
@@ -154,7 +156,7 @@ IDS_PER_MESSAGE = 40_000
 
 
 def in_messages(wanted: SlotRequests) -> Iterator[SlotRequests]:
-    """The requests, divided into messages of limited size."""
+    """Divide the requests into messages of limited size."""
     largest = max((_number_of_ids(request) for request in wanted.requests), default=1)
     number = max(1, IDS_PER_MESSAGE // largest)
     for first in range(0, len(wanted.requests), number):

@@ -1,4 +1,4 @@
-"""Matches requests with free slots."""
+"""Reserves free slots for requests, and fails requests that get no slot."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from flinkray.scheduler.slots.slot_requests import (
 
 
 class SlotReservations:
-    """Requests and the slots reserved for them.
-    Each request raises the total of its profile by one until it ends without a slot; otherwise its
-    slot keeps the total raised.  No request waits while a free slot could hold it."""
+    """Keeps the pending requests, and reserves free slots for them. Each request raises the total
+    of its profile by one until it ends without a slot; otherwise its slot keeps the total raised.
+    No request waits while a free slot could hold it."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class SlotReservations:
         return allocated
 
     def serve(self, freed: Iterable[PooledSlot]) -> list[SlotAllocated]:
-        """Give each of these free slots to the request that it suits best."""
+        """Reserve each of these free slots for the request that it suits best, if there is one."""
         allocated = []
         for pooled in freed:
             pending = self._pending.whom_to_serve(pooled.slot, pooled.matched)
@@ -134,15 +134,15 @@ class SlotReservations:
         return [self._fail(pending, failure, reason) for pending in self._pending.all()]
 
     def next_deadline(self) -> float:
-        """When :meth:`fail_late` next has something to do.
-        Infinite if another event must come first."""
+        """Return when :meth:`fail_late` next fails a request. Infinite if another event must come
+        first."""
         return self._pending.next_deadline()
 
     # --- slots that come and go -------------------------------------------------------------------
 
     def is_late_slot(self, offered: ResourceProfile, now: float) -> ResourceProfile | None:
-        """Profile of a timed-out request that the offered slot may be meant for.
-        None if there is none. One slot is accepted for each timed-out request (SP-18)."""
+        """Return the profile of a timed-out request for which the offered slot may be meant, or
+        None. One slot is accepted for each timed-out request (SP-18)."""
         for profile, (count, until) in tuple(self._late.items()):
             if until < now:
                 del self._late[profile]

@@ -18,7 +18,7 @@ Producers = Callable[[ExecutionVertexID], Iterable[ExecutionVertexID]]
 
 @dataclass(frozen=True, slots=True)
 class SharingVertex:
-    """What slot sharing needs to know about a job vertex."""
+    """Describes a job vertex as far as slot sharing depends on it."""
 
     vertex_id: JobVertexID
     parallelism: int
@@ -59,11 +59,12 @@ class _Open:
 
 
 def slot_sharing_groups(vertices: Sequence[SharingVertex]) -> tuple[ExecutionSlotSharingGroup, ...]:
-    """All slots that the vertices need, each with the subtasks that share it, in linear time.
-    *vertices* must be in topological order.  In a group that needs a worker group, subtask i of
-    each vertex gets slot i.  In other groups a subtask gets, in this order of preference: the slot
-    of its co-location group; the slot of one of its producers; the slot with its own index; the
-    first slot without a subtask of its vertex.
+    """Return all slots that the vertices need, each with the subtasks that share it. *vertices*
+    must be in topological order.  In a group that needs a worker group, subtask i of each vertex
+    gets slot i.  In other groups a subtask gets, in this order of preference: the slot of its
+    co-location group; the slot of one of its producers; the slot with its own index; the first slot
+    without a subtask of its vertex.  The time is linear.
+
     Raises ValueError if the vertices of a co-location group differ in slot-sharing group or
     parallelism, or the vertices of a slot-sharing group in profile."""
     _refuse_contradictions(vertices)

@@ -1,4 +1,4 @@
-"""The slots of a SlotPool without a constraint, and the requests that wait for them."""
+"""Manages the slots of a SlotPool without a constraint, and the requests for such slots."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from flinkray.scheduler.slots.slot_reservations import SlotReservations
 
 
 class UnconstrainedSlots(SlotBook):
-    """Slots and requests of the pool without a constraint.
-    There is a total of slots per profile, and each request raises a total by one."""
+    """Manages the slots and requests of the pool that have no constraint. There is a total of slots
+    per profile, and each request raises a total by one."""
 
     def __init__(self, *, late_slots_for: float, spread_out: bool) -> None:
         """*late_slots_for*: seconds for which a slot for a timed-out request is still accepted.
@@ -81,7 +81,7 @@ class UnconstrainedSlots(SlotBook):
         self._needs.set(requirements)
 
     def requirements(self, now: float) -> tuple[ResourceRequirement, ...]:
-        """Requirements to declare, after free slots that are not needed were matched anew."""
+        """Return the requirements to declare, after free excess slots were matched anew."""
         self._needs.update(now)
         return self._needs.declared()
 
@@ -129,8 +129,9 @@ class UnconstrainedSlots(SlotBook):
         return None if older is None else older.slot
 
     def match(self, slot: AllocatedSlot, now: float) -> ResourceProfile | None:
-        """The required profile that an offered slot should fulfil, or that of a timed-out request.
-        Without these, the slot's own profile while the job restarts; None if it does not."""
+        """Return the profile that an offered slot should fulfil; None if the slot is not wanted.
+        This is a required profile, or that of a timed-out request.  While the job restarts, every
+        slot is wanted, at least for its own profile."""
         missing = self._needs.missing_profile_for(slot.profile)
         if missing is not None:
             return missing

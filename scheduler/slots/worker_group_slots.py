@@ -1,4 +1,4 @@
-"""The slots of a SlotPool that must be bundles of one worker group, and the requests for them."""
+"""Manages the slots of a SlotPool that must be bundles of one worker group, and their requests."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class _Pending:
 
 
 class WorkerGroupSlots(SlotBook):
-    """Slots and requests of the pool for one constraint of its job.
-    A request is for a bundle, and is served when all bundles of one worker group exist.  While
-    bundles are reserved, requests only get bundles of the same group.  Of several complete groups
-    the newest is used, because an earlier one will soon be lost."""
+    """Manages the slots and requests of the pool for one constraint of its job. A request is for a
+    bundle, and is served when all bundles of one worker group exist.  While bundles are reserved,
+    requests only get bundles of the same group.  Of several complete groups the newest is used,
+    because an earlier one will soon be lost."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -101,7 +101,8 @@ class WorkerGroupSlots(SlotBook):
         self._note_idle(now)
 
     def requirements(self, now: float) -> tuple[ResourceRequirement, ...]:
-        """The requirement of the whole group, even if only some of its bundles are requested."""
+        """Return the requirement of the whole group, even if only some of its bundles are
+        requested."""
         if not self.is_required:
             return ()
         constraint = SameWorkerGroup(self._name, self._size)
@@ -210,7 +211,8 @@ class WorkerGroupSlots(SlotBook):
         return self._profile if self.is_required and self._fits(slot) else None
 
     def replaced_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """The slot in the same bundle, of a replaced TaskExecutor; None if there is none."""
+        """Return the slot that is held for the same bundle of the group; None if there is none. Its
+        TaskExecutor was replaced."""
         held = self._groups.get(slot.location.worker_group, {}).get(slot.location.bundle_index)
         return None if held is None else held.slot
 
@@ -251,9 +253,8 @@ class WorkerGroupSlots(SlotBook):
         self._note_idle(now)
 
     def useless(self) -> tuple[AllocationID, ...]:
-        """Free slots that no request can get.
-        They belong to a worker group that was replaced, or to bundles that are not requested now.
-        """
+        """Return the free slots that no request can get. They belong to a worker group that was
+        replaced, or to bundles that are not requested now."""
         present = self._present()
         return tuple(
             allocation_id
@@ -268,7 +269,8 @@ class WorkerGroupSlots(SlotBook):
         return inf if self._idle_since is None else self._idle_since + timeout
 
     def idle_too_long(self, timeout: float, now: float) -> tuple[AllocationID, ...]:
-        """All slots, if none was required for *timeout* seconds (SP-07); otherwise none."""
+        """Return all slots, if no slot was required for *timeout* seconds (SP-07); otherwise
+        none."""
         return tuple(self._held) if self.idle_deadline(timeout) <= now else ()
 
     # ----------------------------------------------------------------------------------------------
@@ -283,7 +285,7 @@ class WorkerGroupSlots(SlotBook):
         return slot.location.bundle_index < self._size and self._profile.fits_into(slot.profile)
 
     def _present(self) -> dict[int, _Held]:
-        """The worker group in use, otherwise the newest one."""
+        """Return the bundles of the worker group in use, otherwise of the newest group."""
         if self._reserved:
             for bundles in self._groups.values():
                 if any(held.request_id is not None for held in bundles.values()):

@@ -1,4 +1,4 @@
-"""The table of a TaskExecutor's slots and the tasks that run in them."""
+"""Manages a TaskExecutor's slots and the tasks that run in them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class EndTask:
 
 @dataclass(frozen=True, slots=True)
 class CleanSlot:
-    """Clean a slot without tasks that is being freed or vacated; then call ``slot_cleaned``.
-    Processes that the tasks left behind must be ended."""
+    """End the processes that tasks left behind in a slot; then call ``slot_cleaned``. The slot has
+    no tasks and is being freed or vacated."""
 
     slot_id: SlotID
     job_id: JobID
@@ -44,7 +44,7 @@ SlotTableAction = EndTask | CleanSlot
 
 @dataclass(frozen=True, slots=True)
 class Offering:
-    """Slots to be offered to a job, with a number that increases per job (TM-12)."""
+    """Slots to offer to a job, with an offering number that increases per job (TM-12)."""
 
     job_id: JobID
     number: int
@@ -53,7 +53,7 @@ class Offering:
 
 @dataclass(frozen=True, slots=True)
 class SlotDifference:
-    """Differences between a JobMaster's slots and the table (TM-16)."""
+    """Differences between the slots that a JobMaster knows and the table (TM-16)."""
 
     unknown_here: tuple[AllocationID, ...]
     """Allocations that the table does not have; they are reported to the JobMaster as failed."""
@@ -102,7 +102,8 @@ def _names(slot: _TaskSlot) -> str:
 
 
 class TaskSlotTable:
-    """Allocates, activates and releases slots.  ``now`` is in monotonic seconds."""
+    """Decides about the slots of a TaskExecutor: allocates, offers, activates and frees them.
+    Methods return actions to be carried out.  ``now`` is in monotonic seconds."""
 
     def __init__(
         self,
@@ -190,8 +191,8 @@ class TaskSlotTable:
         return actions
 
     def job_master_registered(self, job_id: JobID, now: float) -> None:
-        """Restart the keep timeout of held slots, because the job has a JobMaster again.
-        The JobMaster then has the whole timeout to adopt slots."""
+        """Restart the keep timeout of held slots, because the job has a JobMaster again. The
+        JobMaster then has the whole timeout to adopt slots."""
         self._now = now
         for slot in self._slots_of(job_id):
             if slot.state is _State.HELD:
@@ -219,7 +220,8 @@ class TaskSlotTable:
         return actions
 
     def offer_slots(self, job_id: JobID) -> Offering | None:
-        """The job's slots that are allocated or kept, to be offered; None if there are none."""
+        """Return the job's slots that are to be offered (allocated or kept); None if there are
+        none."""
         slots = [s for s in self._slots_of(job_id) if s.state in _NOT_ACTIVE]
         if not slots:
             return None
@@ -307,9 +309,9 @@ class TaskSlotTable:
         )
 
     def slot_cleaned(self, allocation_id: AllocationID) -> SlotID | None:
-        """Handle a CleanSlot that was carried out.
-        Returns the id of the freed slot, which must be reported to the ResourceManager.  None if
-        the slot is kept for its job and can be offered."""
+        """Handle that a CleanSlot was carried out. Returns the id of the freed slot, which must be
+        reported to the ResourceManager.  None if the slot is kept for its job and can be offered.
+        """
         slot = self._slots.get(allocation_id)
         if slot is None:
             return None
@@ -328,8 +330,8 @@ class TaskSlotTable:
         return self._slot_id(slot)
 
     def free_slots_of_job(self, job_id: JobID, reason: str) -> list[SlotTableAction]:
-        """Free all slots of a job, except slots held or kept for its next JobMaster.
-        The JobMaster that has lost those slots no longer decides about them."""
+        """Free all slots of a job, except slots held or kept for its next JobMaster. The caller's
+        JobMaster has lost these slots, and no longer decides about them."""
         actions: list[SlotTableAction] = []
         for slot in self._slots_of(job_id):
             if slot.state in (_State.ALLOCATED, _State.ACTIVE):
@@ -358,7 +360,8 @@ class TaskSlotTable:
         return actions
 
     def next_deadline(self) -> float | None:
-        """When :meth:`free_timed_out_slots` next has something to do; None if never."""
+        """Return when :meth:`free_timed_out_slots` next frees a slot; None if no slot has a
+        deadline."""
         deadlines = [s.deadline for s in self._slots.values() if s.deadline is not None]
         return min(deadlines, default=None)
 
@@ -377,13 +380,14 @@ class TaskSlotTable:
         )
 
     def report(self) -> SlotReport:
-        """All slots, ordered by index; a slot being freed still belongs to its job."""
+        """Return the state of all slots, ordered by index; a slot being freed still belongs to its
+        job."""
         by_index = {slot.index: slot for slot in self._slots.values()}
         indexes = sorted({*range(self._number_of_slots), *by_index})
         return SlotReport(tuple(self._status(index, by_index.get(index)) for index in indexes))
 
     def job_of(self, allocation_id: AllocationID) -> JobID | None:
-        """Job of the slot, even while it is being freed; None if there is no slot."""
+        """Return the job of the slot, even while it is being freed; None if there is no slot."""
         slot = self._slots.get(allocation_id)
         return None if slot is None else slot.job_id
 
@@ -402,40 +406,42 @@ class TaskSlotTable:
         return slot is not None and slot.state is _State.KEPT
 
     def holds_slots_of(self, job_id: JobID) -> bool:
-        """Whether slots of the job are held. Its JobMaster has not decided about them yet."""
+        """Whether slots of the job are held, because no new JobMaster has decided about them
+        yet."""
         return any(slot.state is _State.HELD for slot in self._slots_of(job_id))
 
     def held_tasks_of(self, job_id: JobID) -> frozenset[ExecutionAttemptID]:
-        """The tasks in the held slots of the job."""
+        """Return the tasks in the held slots of the job."""
         held = [slot for slot in self._slots_of(job_id) if slot.state is _State.HELD]
         return frozenset(attempt_id for slot in held for attempt_id in slot.tasks)
 
     def slots_in_use(self, job_id: JobID) -> tuple[SlotOffer, ...]:
-        """The job's active and held slots, ordered by index, which a JobMaster has accepted."""
+        """Return the job's active and held slots, ordered by index.  A JobMaster has accepted
+        them."""
         used = (_State.ACTIVE, _State.HELD)
         slots = [slot for slot in self._slots_of(job_id) if slot.state in used]
         return tuple(SlotOffer(s.allocation_id, s.index, s.profile, s.constraint) for s in slots)
 
     def tasks_of(self, allocation_id: AllocationID) -> tuple[ExecutionAttemptID, ...]:
-        """The tasks in a slot."""
+        """Return the tasks in a slot; empty if the allocation is unknown."""
         slot = self._slots.get(allocation_id)
         return () if slot is None else tuple(slot.tasks)
 
     def slot_index(self, allocation_id: AllocationID) -> int:
-        """Index of the slot; the allocation must have one here."""
+        """Return the index of the slot.  The allocation must have a slot here."""
         return self._slots[allocation_id].index
 
     def allocations_of(self, job_id: JobID) -> tuple[AllocationID, ...]:
-        """The job's allocations, ordered by slot index."""
+        """Return the job's allocations, ordered by slot index."""
         return tuple(slot.allocation_id for slot in self._slots_of(job_id))
 
     def jobs(self) -> tuple[JobID, ...]:
-        """The jobs that have a slot here."""
+        """Return the ids of the jobs that have a slot here."""
         return tuple(dict.fromkeys(slot.job_id for slot in self._slots.values()))
 
     def close(self, reason: str) -> list[SlotTableAction]:
-        """Free all slots and allocate no more.
-        The table is closed for good when :attr:`is_empty` is True (TM-21)."""
+        """Free all slots and allocate no more. Wait afterwards until :attr:`is_empty` is True
+        (TM-21)."""
         self._closed = True
         actions: list[SlotTableAction] = []
         for allocation_id in list(self._slots):
@@ -448,7 +454,7 @@ class TaskSlotTable:
         return not self._slots
 
     def story(self) -> str:
-        """History of the slots, one line per event."""
+        """Return the history of the slots, one line per event."""
         return str(self._story)
 
     def _slots_of(self, job_id: JobID) -> list[_TaskSlot]:
