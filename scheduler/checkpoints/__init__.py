@@ -1,4 +1,4 @@
-"""Checkpoints: the coordinator's decisions, and the assignment of state to tasks at a restore."""
+"""Decides about a job's checkpoints, and assigns restored state to tasks."""
 
 __all__ = [
     "actions",

@@ -1,4 +1,4 @@
-"""Aborted checkpoints for which tasks may still write files."""
+"""Tracks aborted checkpoints for which tasks may still write files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class AbortedCheckpoints:
         return aborted is not None and attempt_id in aborted.awaited
 
     def answered(self, checkpoint_id: int, attempt_id: ExecutionAttemptID) -> list[str]:
-        """Note that a task writes nothing more.  Returns the directories to delete."""
+        """Note that a task writes no more files for the checkpoint.  Returns the directories to
+        delete now."""
         if not self.awaits(checkpoint_id, attempt_id):
             return []
         self._aborted[checkpoint_id].awaited.remove(attempt_id)
@@ -48,7 +49,8 @@ class AbortedCheckpoints:
         return self._unused(tuple(self._aborted))
 
     def job_ended(self) -> list[str]:
-        """Note that no task of the job runs any more.  Returns all remaining directories."""
+        """Note that no task of the job runs any more.  Returns all remaining directories, to delete
+        now."""
         directories = [aborted.directory for aborted in self._aborted.values()]
         self._aborted.clear()
         return directories

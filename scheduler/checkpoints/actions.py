@@ -16,7 +16,8 @@ from flinkray.scheduler.shared.states import JobStatus
 
 
 class CheckpointTimerPurpose(Enum):
-    """What the coordinator does when a timer fires."""
+    """Distinguishes the timers of the CheckpointCoordinator by what it does when the timer
+    fires."""
 
     TRIGGER = "trigger"
     EXPIRY = "expiry"
@@ -29,7 +30,7 @@ class CheckpointTimerKey:
 
     purpose: CheckpointTimerPurpose
     number: int
-    """Distinguishes the timer from earlier timers that the coordinator ignores."""
+    """Distinguishes the timer from earlier timers, which the coordinator ignores when they fire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +143,16 @@ class DiscardFiles:
 
 @dataclass(frozen=True, slots=True)
 class DiscardDirectory:
-    """Delete the directory of a checkpoint that was not taken.  No task writes to it any more."""
+    """Delete the directory of a checkpoint that was not completed.  No task writes to it any
+    more."""
 
     directory: str
 
 
 @dataclass(frozen=True, slots=True)
 class DiscardCheckpoint:
-    """Remove the pointer to a checkpoint, then delete the metadata and its directory.
-    If another JobMaster has taken over, delete nothing."""
+    """Delete a complete checkpoint: first the pointer to it, then its metadata and directory. If
+    another JobMaster has taken over, delete nothing."""
 
     checkpoint: CompletedCheckpoint
 
@@ -194,7 +196,8 @@ class SnapshotFinished:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointsFailJob:
-    """Fail the whole job.  The job restarts if its restart strategy allows it."""
+    """Fail the whole job because of failed checkpoints.  The restart strategy decides about a
+    restart."""
 
     error: CheckpointError
     text: str
@@ -220,8 +223,8 @@ class RestoreCoordinators:
 
 @dataclass(frozen=True, slots=True)
 class ResetCoordinatorSubtasks:
-    """Tell the operators' coordinators which of their subtasks go back to a checkpoint.
-    What these subtasks got after the checkpoint returns to the coordinators."""
+    """Tell the operators' coordinators which of their subtasks restart from a checkpoint. Data that
+    these subtasks received after the checkpoint returns to the coordinators."""
 
     checkpoint_id: int | None
     """Id of the checkpoint; None if the subtasks restart without state."""

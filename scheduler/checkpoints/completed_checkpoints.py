@@ -1,4 +1,4 @@
-"""The completed checkpoints from which a job can be restored."""
+"""Keeps the completed checkpoints from which a job can be restored."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class CompletedCheckpoint:
 
 
 class CompletedCheckpoints:
-    """The retained checkpoints: the newest *max_retained* ones.
-    A restore uses the checkpoint with the highest id."""
+    """Retains the newest *max_retained* completed checkpoints. A restore uses the checkpoint with
+    the highest id."""
 
     def __init__(self, max_retained: int) -> None:
         self._max_retained = max_retained
@@ -43,7 +43,7 @@ class CompletedCheckpoints:
         return self._retained[-1] if self._retained else None
 
     def find(self, checkpoint_id: int) -> CompletedCheckpoint | None:
-        """The retained checkpoint with this id; None if it is not retained."""
+        """Return the retained checkpoint with this id; None if it is not retained."""
         return next((c for c in self._retained if c.checkpoint_id == checkpoint_id), None)
 
     def recover(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:

@@ -1,6 +1,4 @@
-"""The CheckpointCoordinator: it makes all decisions about a job's checkpoints.
-It decides when a checkpoint is taken, which tasks take part, whether the checkpoint is complete,
-which checkpoints are kept, and from which checkpoint the job is restored."""
+"""Defines CheckpointCoordinator, which makes all decisions about a job's checkpoints."""
 
 from __future__ import annotations
 
@@ -94,7 +92,7 @@ Reason = CheckpointFailureReason
 
 @dataclass(frozen=True, slots=True)
 class _Preparation:
-    """A checkpoint that has no id yet."""
+    """A checkpoint that waits for its id and directory."""
 
     number: int
     request: CheckpointRequest
@@ -111,15 +109,15 @@ class _AwaitedRestore:
 
 
 class CheckpointCoordinator:
-    """Takes events and returns actions, in the order in which they must be carried out.
+    """Decides when a job takes checkpoints, when they are complete, and which are kept and
+    restored. Takes events and returns actions, in the order in which they must be carried out.
     ``now`` is in monotonic seconds.  No event raises an error: an event that is late, repeated,
     unknown or from an earlier attempt changes nothing, except that its state is discarded (CP-05).
 
     One checkpoint is *triggered* at a time: it gets its id, then the operator coordinators, the
     master hooks and the tasks are asked, in this order.  One checkpoint is *stored* at a time, in
     the order of full acknowledgement, and cannot be aborted: it may be durable already, and then a
-    recovering JobMaster uses it.  So tasks are restored only when it is stored or has failed.
-    """
+    recovering JobMaster uses it.  So tasks are restored only when it is stored or has failed."""
 
     def __init__(
         self,
@@ -187,8 +185,8 @@ class CheckpointCoordinator:
 
     @property
     def requested_under_way(self) -> frozenset[int]:
-        """Numbers of the checkpoints and savepoints in progress that users asked for.
-        To abort them now would be an error for the users."""
+        """Numbers of the checkpoints and savepoints in progress that users asked for. If these were
+        aborted now, the users would get an error."""
         begun: list[_Preparation | PendingCheckpoint] = [*self._pending.values()]
         if self._preparing is not None:
             begun.append(self._preparing)
@@ -220,7 +218,7 @@ class CheckpointCoordinator:
         return self._restores.of_coordinators
 
     def overview(self) -> CheckpointsOverview:
-        """The checkpoint statistics that users see."""
+        """Return the checkpoint statistics that users see."""
         return self._statistics.overview(list(self._pending.values()))
 
     # --- the job ----------------------------------------------------------------------------------
@@ -230,8 +228,8 @@ class CheckpointCoordinator:
         return self._hooks.register(hook_id)
 
     def job_status_changed(self, status: JobStatus, now: float) -> Actions:
-        """Start periodic checkpoints when the job is RUNNING; with a terminal status, shut down.
-        With any other status, periodic checkpoints stop."""
+        """Start periodic checkpoints if *status* is RUNNING, otherwise stop them. With a terminal
+        status, shut down."""
         if status.is_terminal:
             return self.shutdown(status, now)
         if status is JobStatus.RUNNING:
@@ -258,7 +256,8 @@ class CheckpointCoordinator:
         return self._abort_all(Reason.CHECKPOINT_COORDINATOR_SUSPEND, "", now)
 
     def shutdown(self, status: JobStatus, now: float) -> Actions:
-        """Abort and clean up, because the job is over for this JobMaster (CP-33)."""
+        """Abort checkpoints and discard what is not kept, because the job is over for this
+        JobMaster (CP-33)."""
         if self._end is not None:
             return []
         self._end = status
@@ -290,7 +289,7 @@ class CheckpointCoordinator:
         return self._request(properties, now, request_id, directory)
 
     def timer(self, key: CheckpointTimerKey, now: float) -> Actions:
-        """Handle a StartCheckpointTimer whose delay is over."""
+        """Handle that the delay of a StartCheckpointTimer is over."""
         if key.purpose is CheckpointTimerPurpose.EXPIRY:
             return self._expire(key.number, now)
         if key.purpose is CheckpointTimerPurpose.FINAL:
@@ -348,7 +347,8 @@ class CheckpointCoordinator:
         return actions + self._begin_next(now)
 
     def _begin_next(self, now: float) -> Actions:
-        """Begin the waiting requests that can begin now. Requests that cannot begin are refused."""
+        """Begin the waiting requests that can begin now. A request that is due but cannot be
+        fulfilled is refused."""
         actions: Actions = []
         while self._may_begin:
             chosen = self._decider.next(
@@ -412,7 +412,7 @@ class CheckpointCoordinator:
     # --- triggering -------------------------------------------------------------------------------
 
     def prepared(self, number: int, checkpoint_id: int, directory: str, now: float) -> Actions:
-        """Handle a PrepareCheckpoint that was carried out."""
+        """Handle that a PrepareCheckpoint was carried out."""
         preparing = self._preparing
         if preparing is None or preparing.number != number:
             is_late = number in self._given_up
@@ -446,7 +446,7 @@ class CheckpointCoordinator:
         return self._call_hooks(pending, now)
 
     def preparation_failed(self, number: int, cause: str, now: float) -> Actions:
-        """Handle a PrepareCheckpoint that failed to get an id or a directory."""
+        """Handle that a PrepareCheckpoint failed to get an id or a directory."""
         self._given_up.discard(number)
         if self._preparing is None or self._preparing.number != number:
             return []
@@ -475,7 +475,8 @@ class CheckpointCoordinator:
     def coordinator_acknowledged(
         self, checkpoint_id: int, operator_id: str, state: StateLocation | None, now: float
     ) -> Actions:
-        """Handle a coordinator's snapshot.  *state* is None if the coordinator has no state."""
+        """Handle that a coordinator has taken its snapshot. *state* is None if the coordinator has
+        no state."""
         pending = self._pending.get(checkpoint_id)
         answer = Acknowledgement.OVER
         if pending is not None:
@@ -494,8 +495,8 @@ class CheckpointCoordinator:
         *,
         is_lost: bool = False,
     ) -> Actions:
-        """Handle a coordinator that cannot take its snapshot.
-        *is_lost*: the coordinator no longer exists."""
+        """Handle that a coordinator cannot take its snapshot. *is_lost*: the coordinator no longer
+        exists."""
         pending = self._triggering
         if pending is None or pending.checkpoint_id != checkpoint_id:
             return []
@@ -529,7 +530,7 @@ class CheckpointCoordinator:
     def master_hook_failed(
         self, checkpoint_id: int, hook_id: str, cause: str, now: float
     ) -> Actions:
-        """Handle a master hook that raised an error or whose state cannot be stored (CP-31)."""
+        """Handle that a master hook raised an error, or that its state cannot be stored (CP-31)."""
         pending = self._triggering
         if pending is None or pending.checkpoint_id != checkpoint_id:
             return []
@@ -605,7 +606,7 @@ class CheckpointCoordinator:
         return not is_own or self._kept.needs(checkpoint_id)
 
     def declined(self, message: DeclineCheckpoint, now: float) -> Actions:
-        """Handle a task that declines a checkpoint."""
+        """Handle that a task declines a checkpoint: abort the checkpoint."""
         if message.job_id != self._job_id:
             return []
         checkpoint_id, attempt_id = message.checkpoint_id, message.attempt_id
@@ -626,7 +627,7 @@ class CheckpointCoordinator:
     def tasks_ended(
         self, attempts: Iterable[ExecutionAttemptID], *, is_finished: bool, now: float
     ) -> Actions:
-        """Handle task attempts that have ended and will not answer any more."""
+        """Handle that task attempts have ended and will not answer any more."""
         attempts = frozenset(attempts)
         self._final.ended(attempts)
         reason = Reason.CHECKPOINT_DECLINED_TASK_CLOSING if is_finished else Reason.TASK_FAILURE
@@ -651,7 +652,7 @@ class CheckpointCoordinator:
         return [StoreCheckpoint(pending.finalize(), pending.properties, pending.directory)]
 
     def checkpoint_stored(self, stored: StoreCheckpoint, path: str, now: float) -> Actions:
-        """Handle a StoreCheckpoint that was carried out.  *path* is the path of the metadata."""
+        """Handle that a StoreCheckpoint was carried out.  *path* is the path of the metadata."""
         pending = self._take_stored(stored)
         if pending is None:
             return []
@@ -714,7 +715,7 @@ class CheckpointCoordinator:
         return actions
 
     def checkpoint_not_stored(self, stored: StoreCheckpoint, cause: str, now: float) -> Actions:
-        """Handle a StoreCheckpoint that failed: no JobMaster will ever recover the checkpoint."""
+        """Handle that a StoreCheckpoint failed: no JobMaster will ever recover the checkpoint."""
         pending = self._take_stored(stored)
         if pending is None:
             return []
@@ -882,21 +883,20 @@ class CheckpointCoordinator:
         return [AddRestoredSavepoint(savepoint)]
 
     def prepare_restore(self, cause: str, now: float, *, is_global: bool) -> Actions:
-        """Prepare a restart of tasks: abort the incomplete checkpoints.
-        ReadyToRestore says when ``restore`` can be called.
+        """Prepare a restart of tasks: abort the incomplete checkpoints. When ReadyToRestore is
+        returned, now or by a later event, call ``restore``.
 
         *is_global*: all tasks restart.  All tasks must restart if the savepoint that the job was to
-        be stopped with is complete, because the tasks that ended with the savepoint would not go
-        on.
-        """
+        be stopped with is complete, because the tasks that ended with the savepoint would not run
+        again otherwise."""
         actions = self._abort_all(Reason.JOB_FAILOVER_REGION, cause, now)
         self._restore_awaited = _AwaitedRestore(cause, is_global)
         return [*actions, *self._not_stopped(), *self._ready_to_restore()]
 
     def _not_stopped(self) -> Actions:
-        """Answer the user whose job does not stop with its completed savepoint.
-        The tasks are going to be restarted from the savepoint, for example because a task failed
-        while the savepoint was being stored."""
+        """Answer the user whose job does not stop although its savepoint is complete. The tasks are
+        going to be restarted from the savepoint, for example because a task failed while the
+        savepoint was being stored."""
         awaited = self._restore_awaited
         if awaited is None:
             return []
@@ -920,11 +920,14 @@ class CheckpointCoordinator:
         is_global: bool,
         is_required: bool = False,
     ) -> Restored:
-        """The state with which new attempts of these subtasks start.
-        *is_global*: coordinators and master hooks are restored, too; otherwise coordinators are
-        told which of their subtasks are reset.  Raises StateRestoreError if the job does not fit
-        the checkpoint, or there is none and one *is_required* (CP-34); IllegalTransitionError while
-        a checkpoint that began before may become complete."""
+        """Return the state with which new attempts of the subtasks *tasks* start. *is_global*:
+        coordinators and master hooks are restored, too; otherwise coordinators are told which of
+        their subtasks are reset.  *is_required*: a checkpoint must exist (CP-34).
+
+        Raises:
+            StateRestoreError: the job does not fit the checkpoint, or a required checkpoint is
+                missing.
+            IllegalTransitionError: a checkpoint that began before may still become complete."""
         if self._storing is not None:
             raise IllegalTransitionError(
                 f"job {self._job_id} cannot be restored: it is not known yet whether checkpoint "

@@ -1,4 +1,4 @@
-"""Reasons why a checkpoint fails, and errors of a restore."""
+"""Defines the reasons why a checkpoint fails, and the errors of a restore."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from flinkray.core.message import register
 
 
 class StateRestoreError(JobError):
-    """A job does not fit the checkpoint or savepoint that it is to be restored from.
-    The text names the operator and a solution.  Nothing was restored."""
+    """Raised if a job does not fit the checkpoint or savepoint from which it is to be restored. The
+    text names the operator and a solution.  Nothing was restored."""
 
 
 @register
@@ -60,7 +60,7 @@ _COUNTED = frozenset(
 
 
 class CheckpointError(JobError):
-    """A checkpoint or savepoint was not taken."""
+    """Reports that a checkpoint or savepoint was not taken, and why."""
 
     def __init__(
         self,
@@ -79,7 +79,8 @@ class CheckpointError(JobError):
 
 
 class StopWithSavepointError(CheckpointError):
-    """The job did not finish, although the savepoint it was to be stopped with is complete."""
+    """Reports that a job did not finish, although the savepoint it was to be stopped with is
+    complete."""
 
     def __init__(self, job_id: JobID, checkpoint_id: int | None, path: str, cause: str) -> None:
         text = f"{cause}; the savepoint is complete: {path}"

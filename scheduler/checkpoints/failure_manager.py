@@ -16,7 +16,7 @@ _WITH_A_RESTART = frozenset(
 
 
 class CheckpointFailureManager:
-    """Counts the failures since the last completed checkpoint."""
+    """Counts failed checkpoints since the last completed one, and decides when the job fails."""
 
     def __init__(self, tolerated: int) -> None:
         self._tolerated = tolerated
@@ -24,7 +24,7 @@ class CheckpointFailureManager:
         self._last_completed = 0
 
     def completed(self, checkpoint_id: int) -> None:
-        """Reset the count of failures."""
+        """Reset the count of failures, because this checkpoint is complete."""
         self._failures = 0
         self._last_completed = max(self._last_completed, checkpoint_id)
 
@@ -36,15 +36,13 @@ class CheckpointFailureManager:
         *,
         is_triggered: bool,
     ) -> str | None:
-        """Count a failed checkpoint.
-        Returns the reason to fail the job, or None if the job goes on.  Call this once per failed
-        checkpoint.
+        """Count a failed checkpoint.  Call this once per failed checkpoint. Returns the reason to
+        fail the job, or None if the job continues.
 
         *is_triggered*: tasks were told to take the checkpoint.  After a synchronous savepoint the
-        tasks do not go on, whether or not the savepoint is complete; so they must be restarted
+        tasks do not continue, whether or not the savepoint is complete; so they must be restarted
         (CP-20), unless the reason restarts them anyway.  Failures of other savepoints only concern
-        their users.
-        """
+        their users."""
         if properties.is_savepoint:
             if properties.is_synchronous and is_triggered and reason not in _WITH_A_RESTART:
                 return "the savepoint that the job was to be stopped with failed"

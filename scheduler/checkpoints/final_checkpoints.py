@@ -1,5 +1,5 @@
-"""Final checkpoints, for tasks whose input has ended.
-Such a task waits for a checkpoint that commits its results."""
+"""Manages final checkpoints: after the end of its input, a task waits for a checkpoint and then
+ends. The checkpoint commits the task's results."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ The earlier checkpoint may have failed, or could not begin because other tasks w
 
 
 class FinalCheckpoints:
-    """Keeps the tasks that wait for a final checkpoint.
-    It makes sure that no task waits for the next periodic checkpoint, or forever."""
+    """Tracks the tasks that wait for a final checkpoint, and decides when such a checkpoint is
+    needed. So no task waits for the next periodic checkpoint, or forever."""
 
     def __init__(self) -> None:
         self._waiting: dict[ExecutionAttemptID, int] = {}

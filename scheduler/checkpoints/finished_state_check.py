@@ -15,7 +15,8 @@ from flinkray.scheduler.graph.job_graph import DistributionPattern
 
 
 class FinishedState(IntEnum):
-    """How many subtasks of an operator or a vertex were finished: none, some or all."""
+    """Tells whether no, some or all subtasks of an operator or vertex were finished in the
+    checkpoint."""
 
     NONE = 0
     PARTLY = 1
@@ -29,12 +30,12 @@ OperatorsOfVertices = Mapping[JobVertexID, tuple[CheckpointedOperator | None, ..
 def check_finished_state(
     job_id: JobID, vertices: Iterable[RestoredVertex], found: OperatorsOfVertices
 ) -> dict[JobVertexID, FinishedState]:
-    """How much of each vertex was finished.
+    """Check that finished operators fit the job.  Returns for each vertex how much of it was
+    finished.
 
     Raises:
-        StateRestoreError: finished operators are chained to others; or a finished vertex reads an
-            unfinished vertex, whose records would be lost.
-    """
+        StateRestoreError: finished operators are chained to unfinished ones; or a finished vertex
+            reads an unfinished vertex, whose records would be lost."""
     vertices = tuple(vertices)
     states = {vertex.vertex_id: _state_of(job_id, vertex, found) for vertex in vertices}
     names = {vertex.vertex_id: vertex.name for vertex in vertices}

@@ -23,9 +23,9 @@ Actions = list[CheckpointAction]
 
 
 class KeptCheckpoints:
-    """The completed checkpoints of one job, with the files that the checkpoints share.
-    *pending*: ids of checkpoints in progress.  A file that only these may refer to stays until
-    :meth:`pending_over` has been called for each of them."""
+    """Keeps the completed checkpoints of a job, and knows which files they share. *pending*: ids of
+    checkpoints in progress.  A file that only these may refer to stays until :meth:`pending_over`
+    has been called for each of them."""
 
     def __init__(self, max_retained: int) -> None:
         self._completed = CompletedCheckpoints(max_retained)
@@ -71,8 +71,8 @@ class KeptCheckpoints:
         return self._completed.add(checkpoint)
 
     def let_go(self, subsumed: Iterable[CompletedCheckpoint], pending: Collection[int]) -> Actions:
-        """Discard the subsumed checkpoints.
-        Savepoints are only forgotten: their users keep the files."""
+        """Delete the subsumed checkpoints that :meth:`add` returned. Savepoints are only forgotten:
+        their users keep the files."""
         actions: Actions = []
         for checkpoint in subsumed:
             if checkpoint.properties.is_discarded_when_subsumed:
@@ -83,7 +83,7 @@ class KeptCheckpoints:
         return actions
 
     def job_ended(self, status: JobStatus, pending: Collection[int]) -> Actions:
-        """Discard the checkpoints that are not kept when the job ends with *status*."""
+        """Delete the checkpoints that are not kept when the job ends with *status*."""
         actions: Actions = []
         for checkpoint in self._completed.job_ended(status):
             actions += self._discard(checkpoint, pending)
@@ -113,7 +113,8 @@ class KeptCheckpoints:
     # --- pending checkpoints and received state ---------------------------------------------------
 
     def pending_over(self, checkpoint_id: int) -> Actions:
-        """Note that a pending checkpoint was aborted, or was completed and added."""
+        """Note that a pending checkpoint was aborted, or was completed and added. Returns the
+        actions that delete files which no checkpoint needs any more."""
         return _discard_files(self._registry.pending_over(checkpoint_id))
 
     def discard_state(self, locations: Iterable[StateLocation]) -> Actions:

@@ -1,4 +1,4 @@
-"""Master hooks, which are called at each checkpoint and at each restore."""
+"""Keeps the ids of master hooks, which are called at each checkpoint and at each restore."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flinkray.scheduler.checkpoints.errors import StateRestoreError
 
 
 class MasterHooks:
-    """The ids of a job's master hooks."""
+    """Registers the ids of a job's master hooks.  The JobMaster calls the hooks."""
 
     def __init__(self) -> None:
         self._hook_ids: dict[str, None] = {}
@@ -37,12 +37,11 @@ class MasterHooks:
     def states_to_restore(
         self, job_id: JobID, states: Iterable[MasterState], *, allow_non_restored_state: bool
     ) -> dict[str, bytes | None]:
-        """The state that each hook is restored with; None for a hook without state.
+        """Return the state with which each hook is restored; None for a hook without state.
 
         Raises:
             StateRestoreError: there is state of a hook that the job does not have, and
-                *allow_non_restored_state* is False.
-        """
+                *allow_non_restored_state* is False."""
         found = {state.hook_id: state.data for state in states}
         unknown = [hook_id for hook_id in found if hook_id not in self._hook_ids]
         if unknown and not allow_non_restored_state:

@@ -12,8 +12,8 @@ from flinkray.scheduler.checkpoints.properties import CheckpointProperties
 
 @message
 class TriggerCheckpoint:
-    """Order to begin a checkpoint, for tasks that receive no barriers.
-    Barriers carry the same information."""
+    """Orders tasks to begin a checkpoint.  Sent to tasks that receive no barriers. Barriers carry
+    the same information."""
 
     checkpoint_id: int
     timestamp: int
@@ -34,15 +34,15 @@ class TriggerCheckpoint:
 
 @message
 class CheckpointCompleted:
-    """Order to commit, for all tasks that took part in the checkpoint."""
+    """Orders all tasks that took part in the checkpoint to commit."""
 
     checkpoint_id: int
 
 
 @message
 class CheckpointAborted:
-    """Order to abort the checkpoint, for all tasks that take part.
-    A task that has not answered declines as soon as it writes nothing more for the checkpoint."""
+    """Orders all tasks that take part in the checkpoint to abort it. A task that has not answered
+    declines as soon as it writes nothing more for the checkpoint."""
 
     checkpoint_id: int
     latest_completed: int
@@ -54,7 +54,7 @@ CheckpointOrder = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted
 
 @message
 class PickledState:
-    """A state whose values are pickled, because no other serializer covers their types."""
+    """Reports a state whose values are pickled, because no other serializer covers their types."""
 
     operator_id: str
     name: str
@@ -64,7 +64,8 @@ class PickledState:
 
 @message
 class AcknowledgeCheckpoint:
-    """A task has written its state for a checkpoint; the task keeps no part of the state."""
+    """Reports that a task has written its state for a checkpoint.  The task no longer owns the
+    state."""
 
     job_id: JobID
     checkpoint_id: int
@@ -80,7 +81,7 @@ class AcknowledgeCheckpoint:
 
 @message
 class DeclineCheckpoint:
-    """A task does not take part in a checkpoint, or does not complete its part."""
+    """Reports that a task does not take part in a checkpoint, or does not complete its part."""
 
     job_id: JobID
     checkpoint_id: int
@@ -99,7 +100,8 @@ class DeclineCheckpoint:
 
 @message
 class AwaitCheckpoint:
-    """A task whose input has ended waits for a checkpoint later than *after*, and then ends."""
+    """Reports that a task's input has ended, and that it ends after a checkpoint later than
+    *after*."""
 
     job_id: JobID
     attempt_id: ExecutionAttemptID

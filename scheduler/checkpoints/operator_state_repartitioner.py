@@ -50,7 +50,8 @@ def repartition(old: HandlesOfSubtasks, parallelism: int) -> list[tuple[Operator
 
 
 class _Chunks:
-    """All elements of one list state, cut into contiguous chunks of nearly equal size."""
+    """Cuts the elements of a list state into contiguous chunks of nearly equal size, one per
+    subtask."""
 
     def __init__(self, elements: int, parallelism: int, start: int) -> None:
         """*start*: index of the subtask that gets the first chunk."""
@@ -63,15 +64,15 @@ class _Chunks:
 
     @property
     def next_start(self) -> int:
-        """Subtask that gets the first chunk of the next state.
-        Subtasks that got one element more come before this subtask."""
+        """Index of the subtask that gets the first chunk of the next state. Subtasks that got one
+        element more come before this subtask."""
         return (self._start + self._larger) % self._parallelism
 
     def _size(self, chunk: int) -> int:
         return self._base + (chunk < self._larger)
 
     def next(self, offsets: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield (subtask, offsets) for the next elements."""
+        """Yield (subtask, offsets) for the next elements of the state, whose offsets are given."""
         taken = 0
         while taken < len(offsets):
             while not self._room:
@@ -98,7 +99,7 @@ def _chunks_of_lists(old: HandlesOfSubtasks, parallelism: int) -> dict[str, _Chu
 def _broadcast_copies(
     old: HandlesOfSubtasks, parallelism: int
 ) -> dict[tuple[str, int, StateLocation], list[int]]:
-    """Which new subtasks get the copy of a broadcast state that an old subtask has written.
+    """Decide which new subtasks read the copy of a broadcast state that an old subtask has written.
     Each new subtask gets one copy: its own copy, if the parallelism is unchanged and it had one.
     Returns (state name, old subtask, location) -> new subtasks."""
     holders: dict[str, dict[int, StateLocation]] = defaultdict(dict)

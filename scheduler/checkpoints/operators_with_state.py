@@ -1,4 +1,4 @@
-"""Questions about a checkpoint's operators that need only the metadata, not the state."""
+"""Answers questions about a checkpoint's operators from the metadata, without reading state."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def has_keyed_state(operator: CheckpointedOperator) -> bool:
 
 
 def operators_by_own_id(metadata: CheckpointMetadata) -> dict[str, CheckpointedOperator]:
-    """The checkpoint's operators by their ids, as :func:`states_of` expects them."""
+    """Return the checkpoint's operators by their ids, as :func:`states_of` expects them."""
     return {operator.operator_id: operator for operator in metadata.operators}
 
 
 def states_of(
     operators: Iterable[VertexOperator], states: Mapping[str, CheckpointedOperator]
 ) -> tuple[CheckpointedOperator | None, ...]:
-    """The checkpointed state of each operator; None if there is none.
-    An operator's uid hash set by the author is looked up first, then the generated id."""
+    """Return the checkpointed state of each operator; None if the operator has none. An operator's
+    uid hash set by the author is looked up first, then the generated id."""
     return tuple(
         states.get(operator.uid_hash or operator.operator_id, states.get(operator.operator_id))
         for operator in operators
@@ -41,7 +41,7 @@ def states_of(
 def key_groups_of(
     metadata: CheckpointMetadata, vertices: Iterable[JobVertex]
 ) -> dict[JobVertexID, int]:
-    """Number of key groups (max parallelism) of each vertex with keyed state in the checkpoint."""
+    """Return the number of key groups of each vertex that has keyed state in the checkpoint."""
     states = operators_by_own_id(metadata)
     found = {}
     for vertex in vertices:
@@ -63,15 +63,15 @@ def has_data_in_flight(metadata: CheckpointMetadata) -> bool:
 
 
 def operators_without_uid(metadata: CheckpointMetadata) -> tuple[str, ...]:
-    """Names of operators that have state but no uid.
-    Such operators are identified by their place in the program, so another version of the program
-    may not find their state (SA-13)."""
+    """Return the names of operators that have state but no uid. Such operators are identified by
+    their position in the program, so another version of the program may not find their state
+    (SA-13)."""
     without = (o.name for o in metadata.operators if o.uid is None and has_state(o))
     return tuple(dict.fromkeys(without))
 
 
 def shared_files(metadata: CheckpointMetadata) -> list[FileState]:
-    """The files of a checkpoint that later checkpoints may share."""
+    """Return the files of a checkpoint that later checkpoints may share."""
     return [
         file
         for operator in metadata.operators
@@ -81,7 +81,7 @@ def shared_files(metadata: CheckpointMetadata) -> list[FileState]:
 
 
 def state_locations(metadata: CheckpointMetadata) -> list[StateLocation]:
-    """The locations of all state of a checkpoint."""
+    """Return the locations of all state of a checkpoint."""
     locations: list[StateLocation] = []
     for operator in metadata.operators:
         if operator.coordinator is not None:

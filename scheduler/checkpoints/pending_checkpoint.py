@@ -1,4 +1,5 @@
-"""A pending checkpoint: a checkpoint in progress, with the acknowledgements received so far."""
+"""Defines PendingCheckpoint: a checkpoint in progress, with the acknowledgements received so
+far."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class PendingPhase(Enum):
 
 
 class Acknowledgement(Enum):
-    """Result of processing an acknowledgement."""
+    """Tells how a pending checkpoint has treated an acknowledgement."""
 
     SUCCESS = "success"
     DUPLICATE = "duplicate"
@@ -46,8 +47,8 @@ class Acknowledgement(Enum):
 
 
 class PendingCheckpoint:
-    """A checkpoint that waits for acknowledgements.
-    It is complete when all tasks, operator coordinators and master hooks have acknowledged."""
+    """A checkpoint in progress, which collects acknowledgements. It is complete when all tasks,
+    operator coordinators and master hooks have acknowledged."""
 
     def __init__(
         self,
@@ -146,11 +147,12 @@ class PendingCheckpoint:
         return len(self._tasks)
 
     def awaited_tasks(self) -> list[ExecutionAttemptID]:
-        """Task attempts that have not acknowledged yet."""
+        """Return the task attempts that have not acknowledged yet."""
         return [attempt for attempt in self.plan.running if attempt not in self._tasks]
 
     def unknown_operator(self, attempt_id: ExecutionAttemptID, state: TaskState) -> str | None:
-        """Id of an operator in *state* that the task does not run; None if there is none."""
+        """Return the id of an operator in *state* that the task does not run; None if there is
+        none."""
         vertex, _ = self.plan.running[attempt_id]
         known = {operator.operator_id for operator in self.plan.vertices[vertex].operators}
         return next((each for each in state.operators if each not in known), None)
@@ -170,7 +172,7 @@ class PendingCheckpoint:
         return locations
 
     def lost_by_finished_tasks(self) -> str | None:
-        """Why the fully acknowledged checkpoint still cannot be completed; None if it can.
+        """Return why the fully acknowledged checkpoint still cannot be completed; None if it can.
         Union state of finished subtasks, whose elements all subtasks must see, would be missing."""
         for attempt, state in self._tasks.items():
             vertex = self.plan.vertices[self.plan.running[attempt][0]]
@@ -186,11 +188,10 @@ class PendingCheckpoint:
         return None
 
     def finalize(self) -> CheckpointMetadata:
-        """The metadata to be stored.
+        """Return the metadata to be stored, and enter the phase STORING.
 
         Raises:
-            IllegalTransitionError: acknowledgements are missing, or the checkpoint was aborted.
-        """
+            IllegalTransitionError: acknowledgements are missing, or the checkpoint was aborted."""
         if self.phase is PendingPhase.OVER or not self.is_fully_acknowledged:
             raise IllegalTransitionError(
                 f"checkpoint {self.checkpoint_id} of job {self._job_id} cannot be stored: it is "
@@ -268,5 +269,5 @@ def _has_union_state(state: OperatorSubtaskState) -> bool:
 
 
 def locations_of(state: TaskState) -> list[StateLocation]:
-    """Locations of all state of a task."""
+    """Return the locations of all state of a task."""
     return [location for each in state.operators.values() for location in each.locations()]

@@ -1,4 +1,4 @@
-"""The timer of periodic checkpoints."""
+"""Decides when periodic checkpoints are due."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ class PeriodicTrigger:
         """Number of the current timer."""
 
     def start(self) -> float | None:
-        """Start.  Returns the delay of the first timer, between the pause and the period (CP-10).
-        None if checkpoints are not periodic, or were started before."""
+        """Start periodic checkpoints.  Returns the delay of the first timer, in seconds. The delay
+        is between the pause and the period (CP-10).  None if checkpoints are not periodic, or were
+        started before."""
         if self._period is None or self.is_running:
             return None
         self.is_running = True
         return self._next(self._pause + self._random() * (self._period - self._pause))
 
     def catch_up(self, now: float) -> float | None:
-        """Note that checkpoints could not be taken.
-        Returns the delay of a timer that replaces the current one; None if periodic checkpoints are
-        stopped."""
+        """Note that checkpoints could not be taken, so that the next one is due soon. Returns the
+        delay of a timer that replaces the current timer; None if periodic checkpoints are stopped.
+        """
         if not self.is_running:
             return None
         self.are_missing = True
         return self.put_off(now)
 
     def triggered(self) -> float | None:
-        """Note that tasks are triggered.
-        Returns the delay of a timer that replaces the current one; None if the current timer stays.
-        """
+        """Note that tasks were told to take a checkpoint. Returns the delay of a timer that
+        replaces the current timer; None if the current timer stays."""
         if not self.are_missing or self._period is None:
             return None
         self.are_missing = False
@@ -60,7 +60,8 @@ class PeriodicTrigger:
         self.number += 1
 
     def fired(self, number: int) -> float | None:
-        """Handle a timer.  Returns the delay of the next timer; None if this timer was late."""
+        """Handle that a timer has fired.  Returns the delay of the next timer. None if the timer
+        was replaced before."""
         if number != self.number or not self.is_running or self._period is None:
             return None
         return self._next(min(self._period, CATCH_UP_PAUSE) if self.are_missing else self._period)
@@ -74,7 +75,7 @@ class PeriodicTrigger:
         self._last_over = now
 
     def remaining_pause(self, now: float) -> float:
-        """Remaining seconds of the pause; 0 if the pause is over."""
+        """Return the remaining seconds of the pause; 0 if the pause is over."""
         if self._last_over is None:
             return 0.0
         return max(self._last_over + self._pause - now, 0.0)

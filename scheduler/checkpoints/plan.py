@@ -1,4 +1,4 @@
-"""The checkpoint plan: which tasks take part in a checkpoint, and how."""
+"""Decides which tasks take part in a checkpoint, and how."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from flinkray.scheduler.shared.states import ExecutionState
 
 
 class VertexInput(Protocol):
-    """An input of a vertex: the vertex reads another vertex."""
+    """Interface to an input of a vertex: which subtasks of another vertex are read."""
 
     @property
     def producer(self) -> int:
         """Index of the producing vertex among the vertices of the topology."""
 
     def producers_of(self, subtask_index: int) -> range:
-        """Indices of the producer's subtasks that the subtask reads."""
+        """Return the indices of the producer's subtasks that the subtask reads."""
 
 
 class CheckpointedVertex(Protocol):
-    """What a checkpoint plan needs to know about a job vertex in execution."""
+    """Interface to a job vertex in execution, as far as checkpoint plans depend on it."""
 
     @property
     def vertex_id(self) -> JobVertexID: ...
@@ -51,21 +51,22 @@ class CheckpointedVertex(Protocol):
 
     @property
     def hands_over_to(self) -> Collection[str]:
-        """Ids of vertices without state that process what this vertex hands over to them."""
+        """Ids of the vertices without state that process data which this vertex hands over to
+        them."""
 
     @property
     def brings_back_of(self) -> str | None:
         """Id of the vertex without state whose results this vertex reads; None if there is none."""
 
     def attempt(self, subtask_index: int) -> ExecutionAttemptID:
-        """Id of the subtask's current attempt."""
+        """Return the id of the subtask's current attempt."""
 
     def state(self, subtask_index: int) -> ExecutionState:
-        """State of the subtask's current attempt."""
+        """Return the state of the subtask's current attempt."""
 
 
 class CheckpointedTopology(Protocol):
-    """What a checkpoint plan needs to know about an execution graph."""
+    """Interface to an execution graph, as far as checkpoint plans depend on it."""
 
     @property
     def vertices(self) -> Sequence[CheckpointedVertex]:
@@ -97,7 +98,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlan:
-    """The tasks that take part in a checkpoint, ordered by vertices and subtasks."""
+    """Tells which tasks take part in a checkpoint, ordered by vertices and subtasks."""
 
     vertices: tuple[PlannedVertex, ...]
     to_trigger: tuple[ExecutionAttemptID, ...]
@@ -108,20 +109,20 @@ class CheckpointPlan:
     completed or aborted."""
 
     def task(self, attempt: ExecutionAttemptID) -> str:
-        """Text that describes a running task, for users."""
+        """Return a text that describes a running task, for users."""
         number, subtask = self.running[attempt]
         vertex = self.vertices[number]
         return f"{vertex.name} ({subtask + 1}/{vertex.parallelism}), attempt {attempt}"
 
     def operator(self, operator_id: str) -> str:
-        """Text that describes an operator, for users; only the id if the plan lacks it."""
+        """Return a text that describes an operator, for users; only the id if the plan lacks it."""
         operators = (operator for vertex in self.vertices for operator in vertex.operators)
         found = next((it for it in operators if it.operator_id == operator_id), None)
         return f"operator {operator_id}" if found is None else f"operator {found} ({operator_id})"
 
 
 class TasksMissingError(FlinkRayError):
-    """No checkpoint can be taken now.  The text says which task is the reason."""
+    """Raised if no checkpoint can be taken now.  The text says which task is the reason."""
 
     retryable = True
 

@@ -1,4 +1,4 @@
-"""Properties of checkpoints and savepoints: their kind, and when they are discarded."""
+"""Defines the properties of checkpoints and savepoints: their kind, and when they are discarded."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ class CheckpointProperties:
 
 
 def checkpoint_of(configuration: CheckpointConfiguration) -> CheckpointProperties:
-    """Properties of a checkpoint of a job with this configuration."""
+    """Return the properties of a checkpoint of a job with this configuration."""
     return CheckpointProperties(SnapshotKind.CHECKPOINT, retention=configuration.retention)
 
 
 def savepoint(*, is_forced: bool = True) -> CheckpointProperties:
-    """Properties of a savepoint that is taken while the job goes on."""
+    """Return the properties of a savepoint after which the job keeps running."""
     return CheckpointProperties(SnapshotKind.SAVEPOINT, is_forced)
 
 
 def synchronous_savepoint(*, is_drain: bool, is_forced: bool = True) -> CheckpointProperties:
-    """Properties of a savepoint that the job is stopped with."""
+    """Return the properties of a savepoint with which the job is stopped."""
     return CheckpointProperties(SnapshotKind.SAVEPOINT, is_forced, True, is_drain)

@@ -1,4 +1,4 @@
-"""The queue of requested checkpoints, and the decision which request is next."""
+"""Queues requests for checkpoints, and decides which request is next."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class CheckpointRequest:
 
 @dataclass(frozen=True, slots=True)
 class TooEarly:
-    """A periodic request was dropped, because the pause is not over.
-    The request was the first in the queue."""
+    """Says that the decider has dropped a periodic request, because the pause is not over. The
+    request was the first in the queue."""
 
     request: CheckpointRequest
 
 
 class CheckpointRequestDecider:
-    """The waiting requests, and the decision which is next (CP-16, CP-17)."""
+    """Queues requests for checkpoints, and decides which one is next (CP-16, CP-17)."""
 
     def __init__(self, max_concurrent: int, most_queued: int = MOST_QUEUED) -> None:
         self._max_concurrent = max_concurrent
@@ -60,8 +60,9 @@ class CheckpointRequestDecider:
         return len(self._queued)
 
     def add(self, request: CheckpointRequest) -> CheckpointRequest | None:
-        """Queue a request.  Returns the dropped request, which has the lowest priority, or None.
-        At most one periodic request waits: missed periodic checkpoints are not made up for."""
+        """Queue a request.  Returns the request that was dropped for it, or None. The queue drops
+        the request with the lowest priority when it is full.  At most one periodic request waits:
+        missed periodic checkpoints are not made up for."""
         if request.is_periodic and self._queued and self._queued[-1].is_periodic:
             return request
         insort(self._queued, request, key=lambda each: each.rank)

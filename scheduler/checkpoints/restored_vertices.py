@@ -1,4 +1,4 @@
-"""What a restore needs to know about a job: its vertices and their operators."""
+"""Describes the vertices of a job, and their operators, for a restore."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_operator_ids(job_id: JobID, vertices: Iterable[RestoredVertex]) -> Non
 
 
 def operators_by_id(vertices: Sequence[RestoredVertex]) -> dict[str, VertexOperator]:
-    """Operators by every id under which their state may be found."""
+    """Return the operators by every id under which their state may be found."""
     found: dict[str, VertexOperator] = {}
     for operator in _operators(vertices):
         found[operator.operator_id] = operator

@@ -1,4 +1,4 @@
-"""Restores: what tasks, operator coordinators and master hooks start from."""
+"""Computes the state from which tasks, operator coordinators and master hooks start."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_CHECKPOINTS_LEFT = "there is no checkpoint to restore from"
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The state with which tasks start."""
+    """The result of a restore: the state with which tasks start, and further actions."""
 
     checkpoint_id: int | None
     """Id of the restored checkpoint; None if there is none and tasks start without state."""
@@ -40,11 +40,10 @@ class Restored:
 
 
 class Restores:
-    """The restores of one job.
+    """Computes the state from which a job is restored.
 
     Args:
-        coordinators: ids of the operators that have a coordinator.
-    """
+        coordinators: ids of the operators that have a coordinator."""
 
     def __init__(
         self,
@@ -77,7 +76,7 @@ class Restores:
         *,
         is_global: bool,
     ) -> Restored:
-        """The state of new attempts of these tasks; none if *latest* is None.
+        """Return the state of new attempts of these tasks; no state if *latest* is None.
         *is_global*: coordinators and master hooks are restored, too; otherwise coordinators learn
         which subtasks are reset.  Raises StateRestoreError if the job does not fit *latest*."""
         if latest is None:

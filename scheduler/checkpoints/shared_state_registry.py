@@ -1,9 +1,8 @@
-"""Files that several checkpoints share, and how long each file is needed.
-In a checkpoint, a task refers to files that it writes, and to files of the latest complete
-checkpoint, which the trigger names.  So checkpoints that are triggered after a checkpoint was
-subsumed do not refer to its files.  Checkpoints in progress at that time may refer to them, so the
-files are deleted only when these checkpoints are over.
-"""
+"""Tracks files that several checkpoints share, and how long each file is needed. In a checkpoint, a
+task refers to files that it writes, and to files of the latest complete checkpoint, which the
+trigger names.  So checkpoints that are triggered after a checkpoint was subsumed do not refer to
+its files.  Checkpoints in progress at that time may refer to them, so the files are deleted only
+when these checkpoints are over."""
 
 from __future__ import annotations
 
@@ -13,7 +12,8 @@ from flinkray.checkpoint.handles import FileState
 
 
 class SharedStateRegistry:
-    """The shared files, by their paths."""
+    """Tracks which checkpoints refer to each shared file, and decides when the file can be
+    deleted."""
 
     def __init__(self) -> None:
         self._users: dict[str, set[int]] = {}
@@ -63,7 +63,8 @@ class SharedStateRegistry:
         return unused
 
     def pending_over(self, checkpoint_id: int) -> list[FileState]:
-        """Note that a pending checkpoint is over.  Returns the files to delete now."""
+        """Note that a pending checkpoint is complete or aborted.  Returns the files to delete
+        now."""
         unused: list[FileState] = []
         for path, (file, pending) in tuple(self._awaiting.items()):
             pending.discard(checkpoint_id)

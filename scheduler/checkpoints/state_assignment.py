@@ -45,7 +45,7 @@ _NAMED = 5
 
 
 class StateAssignment:
-    """The state of a checkpoint, divided among the subtasks of a job's vertices."""
+    """Divides the state of a checkpoint among the subtasks of a job's vertices."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class StateAssignment:
         self.not_restored = self._check_all_is_restored(vertices, allow_non_restored_state)
         """State of operators that the job does not have."""
         self.max_parallelism = {v.vertex_id: self._max_parallelism(v) for v in vertices}
-        """Max parallelism of each vertex.
-        The max parallelism of the state, if none was configured."""
+        """Max parallelism of each vertex: that of the restored keyed state, or else that of the
+        job."""
         self._finished = check_finished_state(job_id, vertices, self._found)
         self._check_data_in_flight(vertices)
         self._check_edges(metadata.edges, vertices)
@@ -81,7 +81,8 @@ class StateAssignment:
     # --- questions --------------------------------------------------------------------------------
 
     def of_subtask(self, vertex_id: JobVertexID, subtask_index: int) -> TaskState | None:
-        """State with which a task starts; None if it has none and is not finished (CP-35)."""
+        """Return the state with which a task starts (CP-35). None if the task has no state and its
+        vertex is not finished."""
         if self._finished[vertex_id] is FinishedState.FULLY:
             return TaskState({}, is_finished=True)
         vertex = self._vertices[vertex_id]
@@ -97,7 +98,7 @@ class StateAssignment:
         return TaskState(operators) if operators else None
 
     def coordinators(self) -> Iterator[tuple[str, StateLocation]]:
-        """(operator id in the job, state) of each operator coordinator with state."""
+        """Yield (operator id in the job, state) of each operator coordinator with state."""
         for vertex_id, vertex in self._vertices.items():
             for operator, found in zip(vertex.operators, self._found[vertex_id], strict=True):
                 if found is not None and found.coordinator is not None:

@@ -1,4 +1,4 @@
-"""Statistics of a job's checkpoints, for users."""
+"""Collects statistics of a job's checkpoints, for users."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LONGEST = 1024
 
 
 class CheckpointStatsTracker:
-    """Counts of checkpoints, and statistics of the newest ones."""
+    """Counts checkpoints, and keeps statistics of the newest ones."""
 
     def __init__(self, spans: SpanBook | None = None) -> None:
         """*spans*: receives a span for each checkpoint that has an id and is over."""

@@ -1,4 +1,4 @@
-"""Stopping a job with a savepoint, from the savepoint's beginning to the job's end."""
+"""Tracks the stop of a job with a savepoint, from the savepoint's beginning to the job's end."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from flinkray.scheduler.shared.states import JobStatus
 
 
 class StopWithSavepoint:
-    """The savepoint that a job is stopped with, and the pending answer to its user.
-    The user is answered when the job has finished, or when it is certain that the job does not
-    finish with this savepoint, although the savepoint is complete."""
+    """Tracks the savepoint that a job is stopped with, and holds the answer to its user. The user
+    is answered when the job has finished, or when it is certain that the job does not finish with
+    this savepoint, although the savepoint is complete."""
 
     def __init__(self, job_id: JobID) -> None:
         self._job_id = job_id
         self.is_under_way = False
-        """Whether the savepoint is in progress, so that no other checkpoint can be taken.
-        The tasks do not go on after the savepoint."""
+        """Whether the savepoint is in progress, so that no other checkpoint can be taken. The tasks
+        do not run any more after the savepoint."""
         self._answer: SnapshotFinished | None = None
         """Answer for the user once the job has finished; None before the savepoint is complete."""
 
@@ -36,15 +36,15 @@ class StopWithSavepoint:
         self._answer = answer
 
     def job_ended(self, status: JobStatus) -> list[SnapshotFinished]:
-        """The answer to the user, if the user still waits for it."""
+        """Return the answer to the user who stopped the job; empty if no user waits for it."""
         if status is not JobStatus.FINISHED:
             return self.failed(f"the job is {status.name}")
         answer, self._answer = self._answer, None
         return [] if answer is None else [answer]
 
     def failed(self, cause: str) -> list[SnapshotFinished]:
-        """Answer that the savepoint is complete, but the job does not finish with it.
-        Returns nothing if no user waits for the answer."""
+        """Return the answer that the savepoint is complete, but the job does not finish with it.
+        Empty if no user waits for the answer."""
         answer, self._answer = self._answer, None
         if answer is None or answer.path is None:
             return []
