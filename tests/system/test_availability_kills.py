@@ -174,7 +174,7 @@ def streams(ray_cluster: object) -> Iterator[ClusterClient]:
 
 
 @pytest.mark.timeout(600 + 500 * BURSTS)
-def test_a_job_runs_again_in_time_after_each_burst_of_kills(
+def test_stream_processes_records_again_in_time_after_each_burst_of_kills(
     streams: ClusterClient, tmp_path: Path
 ) -> None:
     """E2E-07, E2E-08."""

@@ -73,11 +73,11 @@ def cancel(*jobs: JobHandle) -> None:
         assert job.wait(timeout=300) is JobStatus.CANCELED
 
 
-def test_a_stream_grows_with_its_slots_and_shrinks_and_each_number_counts_once(
+def test_elastic_stream_is_rescaled_three_times_and_counts_each_number_once(
     two_workers: ClusterClient, tmp_path: Path
 ) -> None:
-    """E2E-01: from 1 to 2 and 4 subtasks while it runs, as other jobs leave slots to it, and
-    back to 1 as its user wants it."""
+    """E2E-01: the stream grows from 1 to 2 and 4 subtasks as other jobs release their slots, and
+    shrinks to 1 when the user asks for it."""
     others = [two_workers.submit(python_job(waits, parallelism=n)) for n in (1, 2)]
     for other, parallelism in zip(others, (1, 2), strict=True):
         until_runs_with(other, parallelism)
@@ -93,7 +93,9 @@ def test_a_stream_grows_with_its_slots_and_shrinks_and_each_number_counts_once(
     assert program.job.details().restarts == 0, "no change is a failure"
 
 
-def test_it_takes_what_there_is_grows_and_goes_on_after_a_loss(two_workers: ClusterClient) -> None:
+def test_elastic_job_starts_with_free_slots_grows_and_survives_a_lost_executor(
+    two_workers: ClusterClient,
+) -> None:
     other = two_workers.submit(python_job(waits, parallelism=2))
     until_runs_with(other, 2)
     builder = PythonJobBuilder(

@@ -127,8 +127,8 @@ def begin(streams: ClusterClient, count: int, tmp_path: Path) -> Iterator[object
 def test_standbys_take_over_from_killed_masters_while_a_job_runs(
     streams: ClusterClient, zookeeper: ZooKeeperServer, znodes: KazooClient, tmp_path: Path
 ) -> None:
-    """HA-27, HA-28, HA-29, DI-16: clients that wait go on waiting, and are answered by the next
-    Dispatcher.  No task is restarted."""
+    """HA-27, HA-28, HA-29, DI-16: waiting clients keep waiting and are answered by the next
+    Dispatcher. No task is restarted."""
     for component in COMPONENTS:
         wait_until(partial(all_are_there, znodes, component), 300, "one that stands by")
     results = begin(streams, 32_000, tmp_path)
@@ -151,8 +151,9 @@ def test_standbys_take_over_from_killed_masters_while_a_job_runs(
 def test_leaders_paused_beyond_their_sessions_change_nothing_and_end(
     streams: ClusterClient, zookeeper: ZooKeeperServer, znodes: KazooClient, tmp_path: Path
 ) -> None:
-    """DI-17, HA-29: while they are stopped, their successors see to the deaths of a JobMaster and
-    of a TaskProcess.  When they go on, they learn of them, too, and must leave them alone."""
+    """DI-17, HA-29: while the leaders are stopped, their successors handle the death of a JobMaster
+    and of a TaskProcess. When the past leaders run again, they learn of the deaths, too, and must
+    not handle them."""
     for component in COMPONENTS:
         wait_until(partial(all_are_there, znodes, component), 300, "one that stands by")
     results = begin(streams, 40_000, tmp_path)
@@ -185,10 +186,11 @@ def test_leaders_paused_beyond_their_sessions_change_nothing_and_end(
 
 
 @pytest.mark.slow  # it failed once in thirty runs, on a busy machine, and why is not known
-def test_a_zookeeper_that_is_killed_and_started_again_costs_a_job_no_attempt(
+def test_job_keeps_its_attempts_when_zookeeper_is_killed_and_restarted(
     streams: ClusterClient, zookeeper: ZooKeeperServer, znodes: KazooClient, tmp_path: Path
 ) -> None:
-    """HA-28: whether or not it is back before sessions end; see test_zookeeper_faults."""
+    """HA-28: whether ZooKeeper is back before or after the sessions end, see
+    test_zookeeper_faults."""
     results = begin(streams, 32_000, tmp_path)
     zookeeper.stop()
     zookeeper.start()
@@ -204,10 +206,10 @@ def pids_of(kind: str) -> list[int]:
     return [a.pid for a in live_actors() if (a.kind, a.namespace) == (kind, NAMESPACE)]
 
 
-def test_a_cluster_ends_in_order_though_others_stand_by(
+def test_stopping_a_cluster_with_standby_masters_ends_them_without_a_kill(
     ray_cluster: object, zookeeper: ZooKeeperServer, znodes: KazooClient, tmp_path: Path
 ) -> None:
-    """Those that stand by end first: they would lead, and be there when the leader has ended."""
+    """The standbys end first. Otherwise a standby would become leader when the leader ends."""
     values = {
         "cluster.id": "elected-2",
         "high-availability.type": "zookeeper",

@@ -49,7 +49,7 @@ def of_kind(kind: str) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["TaskProcess", "TaskExecutor", "StreamCoordinator", "JobMaster"])
-def test_nothing_is_lost_doubled_or_out_of_order(
+def test_no_record_is_lost_doubled_or_out_of_order_after_a_kill(
     kind: str, streams: ClusterClient, tmp_path: Path
 ) -> None:
     """E2E-04."""
@@ -70,10 +70,10 @@ def test_nothing_is_lost_doubled_or_out_of_order(
     assert all(n > of_subtask[0] for of_subtask in begun for n in of_subtask[1:])
 
 
-def test_task_processes_that_stand_still_are_replaced(
+def test_stopped_task_processes_are_replaced_and_each_record_counts_once(
     streams: ClusterClient, tmp_path: Path
 ) -> None:
-    """E2E-04: they are stopped, and nobody lets them go on."""
+    """E2E-04: the processes are stopped by SIGSTOP and not resumed."""
     checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
     env = StreamExecutionEnvironment.get_execution_environment(cluster=streams)
     env.configure(Configuration.from_dict(settings(checkpoints, "300 ms")))

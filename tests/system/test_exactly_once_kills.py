@@ -193,10 +193,11 @@ def assert_never_from_the_beginning(starts: Path, since: float | None) -> None:
 
 
 @pytest.mark.timeout(900 + 60 * KILLS + 120 * STOPS)
-def test_nothing_is_lost_doubled_or_out_of_order_under_random_kills_and_stops(
+def test_no_record_is_lost_doubled_or_out_of_order_under_random_kills_and_stops(
     streams: ClusterClient, there: Outside, tmp_path: Path
 ) -> None:
-    """E2E-04: one job after the other, until so many processes were killed and stopped."""
+    """E2E-04: runs one job after another until the wanted number of processes is killed and
+    stopped."""
     random = Random(SEED)
     victims = Victims(Random(random.random()), NAMESPACE, chosen(list(KINDS)), KILLS, STOPS)
     begin = time.monotonic()

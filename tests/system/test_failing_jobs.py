@@ -121,7 +121,7 @@ def failures(lines: list[str]) -> list[str]:
 def test_code_that_cannot_be_loaded_fails_the_job_at_once_and_says_where(
     client: ClusterClient, info: Info
 ) -> None:
-    """No restart could help."""
+    """The job is not restarted, because a restart cannot help."""
     handle = client.submit(pair(waits, Unloadable(), restarts=3))
 
     with pytest.raises(JobExecutionError, match="no such library here") as raised:
@@ -162,7 +162,7 @@ class OpensForEver(MapFunction[Any, Any]):
         return value
 
 
-def test_an_open_that_fails_while_others_open_fails_the_job_after_its_restarts(
+def test_failing_open_fails_the_job_after_its_restarts_while_another_task_opens(
     client: ClusterClient, info: Info
 ) -> None:
     env = StreamExecutionEnvironment.get_execution_environment(cluster=client)
@@ -188,7 +188,7 @@ def test_an_open_that_fails_while_others_open_fails_the_job_after_its_restarts(
     assert lines.count("  OSError: cannot open my database") == 2
 
 
-def test_an_error_while_a_job_is_cancelled_changes_nothing_and_is_in_rays_log(
+def test_error_during_cancellation_only_goes_to_rays_log_and_the_job_is_canceled(
     client: ClusterClient, info: Info
 ) -> None:
     handle = client.submit(pair(waits, cannot_leave))
@@ -219,7 +219,7 @@ def test_an_error_while_a_job_is_cancelled_changes_nothing_and_is_in_rays_log(
     wait_until(logged, 150, "the error in Ray's logs")
 
 
-def test_an_error_while_a_job_that_fails_is_cancelled_does_not_hide_the_cause(
+def test_error_in_a_task_cancelled_by_a_failure_does_not_hide_the_cause(
     client: ClusterClient, info: Info, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -261,10 +261,10 @@ def test_process_death_during_cancellation_is_named_once_for_all_tasks(
     assert shown[-1].endswith(": the same")
 
 
-def test_logs_shows_what_a_task_has_printed(
+def test_logs_command_shows_the_output_of_a_task(
     client: ClusterClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was in one of many files of Ray's, whose names tell nothing."""
+    """The output is in one of many files of Ray, whose names do not tell the job."""
 
     def noisy(context: Any) -> None:
         print("printed by a task")  # noqa: T201

@@ -73,7 +73,7 @@ def in_order(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.timeout(900 + 300 * KILLS)
-def test_what_is_written_is_the_same_under_random_kills(
+def test_flights_job_writes_the_same_rows_with_and_without_random_kills(
     cluster: ClusterClient, server: PostgresServer, tmp_path: Path
 ) -> None:
     random = Random(SEED)

@@ -107,7 +107,7 @@ def longest_gap(came: list[tuple[float, int]], begin: float, end: float) -> floa
     return max(later - earlier for earlier, later in pairwise(times))
 
 
-def test_a_job_runs_on_while_the_head_is_away_and_new_clients_find_it(
+def test_job_runs_on_while_rays_head_is_away_and_new_clients_reach_the_job(
     redis: RedisServer, nodes: RayNodes, tmp_path: Path
 ) -> None:
     """No attempt number grows; afterwards a new client takes a savepoint, and new jobs run."""

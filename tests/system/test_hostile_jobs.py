@@ -181,17 +181,18 @@ def texts(client: ClusterClient) -> dict[Callable[[Any], Any], str]:
 
 
 @pytest.mark.parametrize(("code", "cause"), HARM.items(), ids=[code.__name__ for code in HARM])
-def test_a_job_that_harms_its_process_fails_soon_and_alone(
+def test_job_that_harms_its_process_fails_with_the_cause_and_harms_no_other_job(
     texts: dict[Callable[[Any], Any], str], code: Callable[[Any], Any], cause: str
 ) -> None:
     assert texts[code]
     assert cause in texts[code]
 
 
-def test_what_a_job_does_to_its_process_is_not_there_for_the_next(
+def test_next_job_does_not_see_what_a_job_changed_in_its_process(
     client: ClusterClient, tmp_path: Path
 ) -> None:
-    """Five jobs in a row failed because one had lowered its process's limit of open files."""
+    """Once, five jobs in a row failed because a job had lowered the open files limit of its
+    process."""
     note = tmp_path / "pid"
 
     def changes_all(context: Any) -> None:
@@ -218,7 +219,7 @@ def test_what_a_job_does_to_its_process_is_not_there_for_the_next(
 
 
 @pytest.mark.parametrize("how", ["returns", "exits", "is cancelled", "dies with its TaskExecutor"])
-def test_what_a_job_has_started_ends_with_its_process(
+def test_child_processes_of_a_job_end_with_its_task_process(
     client: ClusterClient, tmp_path: Path, how: str
 ) -> None:
     folder = tmp_path / how

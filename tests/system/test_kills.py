@@ -62,10 +62,11 @@ def running(handle: JobHandle) -> int:
 
 
 @pytest.mark.slow  # test_spark_job and test_stage kill JobMasters and executors
-def test_a_job_without_restarts_outlives_its_slot_pool_an_executor_and_the_masters(
+def test_spark_job_without_restarts_outlives_slot_pool_executor_and_masters(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
-    """The cluster's masters are away as it ends.  A lost executor is told among its exceptions."""
+    """ResourceManager and Dispatcher are dead as the job ends. The job's exceptions include the
+    lost executor."""
     job = flinkray.spark_job(
         gate.pipeline(), parallelism=2, memory="1g", restart_strategy=flinkray.NoRestart()
     )
@@ -104,10 +105,11 @@ def test_a_job_without_restarts_outlives_its_slot_pool_an_executor_and_the_maste
 
 
 @pytest.mark.slow
-def test_a_job_ends_right_after_kills_of_a_task_executor_its_driver_and_its_jvm(
+def test_spark_job_is_right_after_kills_of_a_task_executor_its_driver_and_its_jvm(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
-    """Each has it run again; of the last one nobody knows yet as its tasks go on."""
+    """Each of the first two kills restarts the job. The JVM is killed just before the tasks go on,
+    so that its death is noticed late."""
     strategy = flinkray.FixedDelayRestart(3, 0.2)
     job = flinkray.spark_job(gate.pipeline(), memory="1g", restart_strategy=strategy)
     handle = client.submit(job)

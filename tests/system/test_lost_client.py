@@ -80,7 +80,7 @@ def program(client: ClusterClient, tmp_path: Path) -> Iterator[subprocess.Popen[
         process.kill()
 
 
-def test_programs_that_end_with_their_client_are_cancelled_when_it_was_killed(
+def test_attached_programs_are_cancelled_when_their_client_is_killed(
     client: ClusterClient, program: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     wait_until((tmp_path / "has read").exists, 300, "the program's first result")

@@ -207,10 +207,10 @@ def has_ended(handle: JobHandle, within: float) -> bool:
 @pytest.mark.slow
 @pytest.mark.kill
 @pytest.mark.timeout(900 + 30 * KILLS)
-def test_jobs_end_right_under_random_kills(
+def test_mixed_jobs_give_right_results_under_random_kills(
     mixed_client: ClusterClient, storage: Path, expected: pd.DataFrame
 ) -> None:
-    """One job after the other, until so many processes were killed; each ends right."""
+    """Runs one job after another until the wanted number of processes is killed."""
     random = Random(SEED)
     killed: list[str] = []
     begin = time.monotonic()

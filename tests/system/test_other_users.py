@@ -137,7 +137,7 @@ def processes() -> list[psutil.Process]:
     return found
 
 
-def test_nobody_opens_no_file_of_a_cluster(savepoint: str, root: Path) -> None:
+def test_user_nobody_can_open_no_file_of_a_cluster(savepoint: str, root: Path) -> None:
     """Job graphs, checkpoints, savepoints, state on disk and notes in the temporary folder."""
     paths = [str(root / "storage"), savepoint]
     for folder in list(paths):
@@ -151,7 +151,9 @@ def test_nobody_opens_no_file_of_a_cluster(savepoint: str, root: Path) -> None:
     assert as_nobody(lambda: opened([*paths, *mine, *shared])) == []
 
 
-def test_nobody_sees_no_memory_and_no_secret_of_the_clusters_processes(savepoint: str) -> None:
+def test_user_nobody_cannot_read_memory_or_environment_of_the_clusters_processes(
+    savepoint: str,
+) -> None:
     pids = [process.pid for process in processes()]
     assert len(pids) > 3
 
@@ -168,8 +170,8 @@ def test_nobody_sees_no_memory_and_no_secret_of_the_clusters_processes(savepoint
     assert as_nobody(seen) == []
 
 
-def test_nobody_is_told_nothing_at_rpc_and_data_sockets(savepoint: str) -> None:
-    """Whoever does not know the cluster's secret sees the beginning of a handshake, and its end."""
+def test_user_nobody_gets_no_data_from_rpc_and_data_sockets(savepoint: str) -> None:
+    """A client without the cluster's secret receives only the beginning of a handshake."""
     unix = {
         line.split()[-1]
         for line in Path("/proc/net/unix").read_text().splitlines()
@@ -227,10 +229,11 @@ def is_flinkrays(pid: int) -> bool:
     )
 
 
-def test_nobody_reads_and_changes_nothing_by_rest(
+def test_user_nobody_is_refused_by_the_rest_endpoint(
     client: ClusterClient, savepoint: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By default it could take savepoints, delete those of others, and end the cluster."""
+    """Without the token, any user could take savepoints, delete savepoints of others, and end the
+    cluster."""
     monkeypatch.setenv("XDG_STATE_HOME", str(root / "state"))
     values = {"rest.bind-port": "0", "rest.token": created_token("other-users")}
     server = RestServer(client.dispatcher, RestSettings.of(Configuration(values)))

@@ -179,10 +179,11 @@ def expression_of(target: dict[str, Any]) -> str:
     return expression.replace("$cluster", ".*").replace("$job", ".*")
 
 
-def test_alerts_and_panels_name_our_jobs_under_rays_own_discovery(
+def test_alerts_and_panels_name_flinkray_jobs_under_rays_service_discovery(
     client: ClusterClient, prometheus: Prometheus
 ) -> None:
-    """Ray's discovery file gives every series job="ray": alerts said "Job ray was restarted"."""
+    """Ray's discovery file gives every series the label job="ray". An alert must not say "Job ray
+    was restarted"."""
     unique = uuid.uuid4().hex
     name = f"failing-{unique}"
     running, failing = begin(client, f"running-{unique}"), begin(client, name, Broken())
@@ -291,10 +292,10 @@ SITUATIONS: dict[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize("alert", [rule["alert"] for rule in RULES["groups"][0]["rules"]])
-def test_an_alert_fires_in_its_situation_and_names_job_or_cluster(
+def test_each_alert_fires_in_its_situation_and_names_the_job_or_the_cluster(
     alert: str, tmp_path: Path
 ) -> None:
-    """And not at the beginning of the situation, unless it has no patience."""
+    """Except FlinkrayJobFailed, an alert does not fire at the beginning of its situation."""
     series, when = SITUATIONS[alert]
     (rule,) = (it for it in RULES["groups"][0]["rules"] if it["alert"] == alert)
     inputs = [{"series": name, "values": values} for name, values in series.items()]

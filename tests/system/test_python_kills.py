@@ -156,7 +156,7 @@ def test_only_the_regions_that_a_kill_hits_restart(
     assert handle.wait(timeout=300) is JobStatus.CANCELED
 
 
-def test_a_killed_task_process_is_followed_by_the_one_that_waits(
+def test_killed_task_process_is_replaced_by_the_waiting_prestarted_process(
     ray_cluster: object, tmp_path: Path
 ) -> None:
     pids = tmp_path / "pids"

@@ -44,7 +44,8 @@ def streams(ray_cluster: object) -> Iterator[ClusterClient]:
 def test_queries_from_another_process_follow_state_after_a_kill(
     streams: ClusterClient, tmp_path: Path
 ) -> None:
-    """QS-11, QS-12: counts rise, and go back to the last checkpoint at most."""
+    """QS-11, QS-12: the queried counts rise. After the kill they fall back at most to the last
+    checkpoint."""
     checkpoints = tmp_path / "checkpoints"
     env = StreamExecutionEnvironment.get_execution_environment(cluster=streams)
     env.configure(Configuration.from_dict(settings(checkpoints, "300 ms"))).set_parallelism(2)

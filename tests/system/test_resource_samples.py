@@ -112,7 +112,7 @@ def ray_state(groups: Mapping[str, Group], **changes: Any) -> RayState:
     return replace(state, groups={**state.groups, **groups}, **changes)
 
 
-def test_a_sample_in_which_all_adds_up_is_possible_and_settled() -> None:
+def test_consistent_resource_sample_has_no_violations_and_no_differences() -> None:
     assert violations(sample()) == []
     assert differences(sample(), "flinkray-c-") == []
 
@@ -249,14 +249,14 @@ CONTRADICTIONS: dict[str, tuple[Sample, str]] = {
 
 
 @pytest.mark.parametrize("case", CONTRADICTIONS)
-def test_a_contradiction_is_found(case: str) -> None:
+def test_contradiction_in_a_resource_sample_is_a_violation(case: str) -> None:
     contradictory, words = CONTRADICTIONS[case]
     assert any(words in found for found in violations(contradictory)), violations(contradictory)
 
 
-def test_what_changes_between_two_looks_is_no_contradiction() -> None:
-    """The second job's slot was freed and given to the first one; a group was removed before
-    another one took its place; a TaskExecutor has left."""
+def test_change_during_a_resource_sample_is_a_difference_but_no_violation() -> None:
+    """The second job's slot was freed and given to the first job. A group was removed before
+    another group took its place. A TaskExecutor has left."""
     freed = replace(SHARED_WORKER, slots=(slot(0, FIRST, 0), slot(1)), free=HALF)
     given = replace(SHARED_WORKER, slots=(slot(0, FIRST, 0), slot(1, FIRST, 3)))
     removed = ray_state(
@@ -307,13 +307,13 @@ UNSETTLED: dict[str, tuple[Sample, str]] = {
 
 
 @pytest.mark.parametrize("case", UNSETTLED)
-def test_those_who_do_not_agree_are_found(case: str) -> None:
+def test_disagreement_of_ray_and_masters_in_a_resource_sample_is_a_difference(case: str) -> None:
     unsettled, words = UNSETTLED[case]
     found = differences(unsettled, "flinkray-c-")
     assert any(words in one for one in found), found
 
 
-def test_a_sampler_counts_its_samples_and_fails_by_the_first_that_cannot_be() -> None:
+def test_sampler_counts_samples_and_raises_the_first_impossible_sample() -> None:
     contradictory, words = CONTRADICTIONS["two jobs are in a slot"]
     samples = [contradictory, sample()]
     with pytest.raises(ImpossibleSampleError) as failure, Sampler(samples.pop) as sampler:
@@ -324,14 +324,14 @@ def test_a_sampler_counts_its_samples_and_fails_by_the_first_that_cannot_be() ->
         sampler.latest()
 
 
-def test_a_test_that_fails_beside_an_impossible_sample_fails_by_that_too() -> None:
+def test_error_of_the_test_is_the_context_of_the_impossible_sample_error() -> None:
     contradictory, _ = CONTRADICTIONS["two jobs are in a slot"]
     with pytest.raises(ImpossibleSampleError) as failure, Sampler([contradictory].pop):
         raise TimeoutError
     assert isinstance(failure.value.__context__, TimeoutError)
 
 
-def test_a_sampler_that_cannot_look_fails() -> None:
+def test_sampler_raises_the_error_of_a_failed_sample() -> None:
     nothing: list[Sample] = []
     with pytest.raises(IndexError), Sampler(nothing.pop):
         pass

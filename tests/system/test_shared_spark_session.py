@@ -62,7 +62,7 @@ def session_jobs(client: ClusterClient) -> list[Any]:
     return [job for job in client.list_jobs() if job.name == "Spark session shared"]
 
 
-def test_jobs_share_a_session_and_nothing_of_each_other(
+def test_jobs_share_a_spark_session_but_no_tables_settings_or_cached_data(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
     handle = client.submit(flinkray.spark_job(told, **SESSION))
@@ -111,7 +111,9 @@ def passed_by(rows: Any, checkpoint_id: int) -> Any:
     return rows.selectExpr("*", f"{jvm_of(rows.sparkSession)}L as passed_by")
 
 
-def test_stages_beside_streams_share_it_too(client: ClusterClient, tmp_path: Path) -> None:
+def test_spark_stages_of_a_stream_share_one_spark_session(
+    client: ClusterClient, tmp_path: Path
+) -> None:
     shared: dict[str, Any] = {"executors": 1, "memory": "1g", "session": "shared"}
     folder = str(tmp_path / "rows")
 
@@ -142,10 +144,10 @@ def guests_at_work(spark: Any) -> set[str]:
     return set(re.findall("<(flinkray-[^>]+)>", threads))
 
 
-def test_nothing_works_for_an_attempt_that_has_died_when_the_next_one_comes(
+def test_next_attempt_begins_only_after_the_dead_attempts_spark_work_has_ended(
     client: ClusterClient, tmp_path: Path
 ) -> None:
-    """It might clean up where the next one writes."""
+    """Otherwise the dead attempt might clean up where the next attempt writes."""
 
     def function(spark: Any) -> None:
         is_first = not list(tmp_path.glob("*.json"))

@@ -94,8 +94,11 @@ def one_more(env: StreamExecutionEnvironment, gate: Gate) -> Any:
 
 
 @pytest.mark.timeout(900)
-def test_resources_add_up_at_every_moment(cluster: ClusterClient, gates: list[Gate]) -> None:
-    """Two TaskExecutors of two slots each have tasks of the two streams, one of them of both."""
+def test_resources_of_side_by_side_jobs_add_up_in_every_sample(
+    cluster: ClusterClient, gates: list[Gate]
+) -> None:
+    """Two TaskExecutors of two slots each run tasks of the two streams; one of the TaskExecutors
+    runs tasks of both."""
     names = f"{cluster_namespace(CLUSTER_ID)}-"
     with Sampler(Look(cluster)) as sampler:
 

@@ -115,8 +115,10 @@ def environment(cluster: ClusterClient, interval: int) -> StreamExecutionEnviron
     return env
 
 
-def test_stream_reads_what_spark_computes_and_nothing_is_left(cluster: ClusterClient) -> None:
-    """By columns, with time from one of them, while checkpoints are taken."""
+def test_stream_reads_rows_of_a_spark_stage_and_the_job_leaves_no_files(
+    cluster: ClusterClient,
+) -> None:
+    """Reads columns, with event time from a column, while checkpoints are taken."""
     results = windows_of(environment(cluster, 200), numbers()).execute_and_collect()
 
     assert_right(list(results))
@@ -145,10 +147,11 @@ def collect_into(results: Iterator[int], found: list[int]) -> None:
 
 
 @pytest.mark.slow  # tests/spark/test_repeatable_frames.py has other cores after a savepoint
-def test_a_job_goes_on_from_a_savepoint_with_other_executors(
+def test_job_restored_from_a_savepoint_with_other_executors_reads_each_row_once(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:
-    """In the middle of a file, which Spark would divide otherwise for three cores than for two."""
+    """The savepoint is taken in the middle of a file. Spark divides the file in another way for
+    three cores than for two."""
     text, gate = tmp_path / "lines.txt", tmp_path / "gate"
     text.write_text("".join(f"{number:02399d}\n" for number in range(LINES)))
 
@@ -207,8 +210,10 @@ def wait_for_rows(folder: Path, results: Future[Any]) -> None:
 @pytest.mark.kill
 @pytest.mark.timeout(900 + 120 * KILLS)
 @pytest.mark.skipif(KILLS == 0, reason="FLINKRAY_KILLS says how many")
-def test_results_are_the_same_under_random_kills(cluster: ClusterClient, storage: Path) -> None:
-    """One job after the other, until so many processes were killed; each ends right."""
+def test_stream_after_spark_gives_the_same_results_under_random_kills(
+    cluster: ClusterClient, storage: Path
+) -> None:
+    """Runs one job after another until the wanted number of processes is killed."""
     random = Random(SEED)
     killed: list[str] = []
     with ThreadPoolExecutor(1) as pool:

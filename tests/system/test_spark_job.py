@@ -41,10 +41,10 @@ def active_tasks(handle: JobHandle) -> int:
 
 
 @pytest.mark.smoke
-def test_returned_dataframe_comes_back_and_nothing_is_left(
+def test_client_reads_the_returned_dataframe_and_the_job_leaves_nothing(
     client: ClusterClient, resources_before: dict[str, float]
 ) -> None:
-    """Also of a function that is larger than a message, and so travels as a blob."""
+    """The function is larger than a message and therefore sent as a blob."""
     function = with_ballast(doubled, 30_000_000)
     handle = client.submit(flinkray.spark_job(function, parallelism=2, cpu=1, memory="1g"))
 
@@ -58,7 +58,7 @@ def test_returned_dataframe_comes_back_and_nothing_is_left(
 def test_standalone_job_survives_executor_death_and_leaves_nothing(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
-    """The TaskExecutor has started it, and starts another one in the slot."""
+    """The TaskExecutor, which started the executor, starts another executor in the slot."""
     conf = {"spark.host": "standalone"}
     job = flinkray.spark_job(gate.pipeline(), parallelism=1, memory="1g", spark_conf=conf)
     handle = client.submit(job)
@@ -81,10 +81,10 @@ def test_standalone_job_survives_executor_death_and_leaves_nothing(
     assert_leaves_nothing(handle.job_id, resources_before)
 
 
-def test_a_stage_goes_on_when_its_job_master_is_killed(
+def test_spark_stage_keeps_its_tasks_when_its_job_master_is_killed(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
-    """HA-27, also of Spark: the same slots, driver, executors and tasks."""
+    """HA-27 for Spark: slots, driver, executors and tasks stay the same."""
     handle = client.submit(flinkray.spark_job(gate.pipeline(), parallelism=2, memory="1g"))
     wait_for_tasks(gate)
 
@@ -165,7 +165,7 @@ def test_concurrent_jobs_use_their_own_slots_and_show_progress(
 
 
 @pytest.mark.slow
-def test_cancelled_while_it_runs(
+def test_spark_job_cancelled_while_running_leaves_nothing(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
     handle = client.submit(flinkray.spark_job(gate.pipeline(), memory="1g"))
@@ -178,7 +178,7 @@ def test_cancelled_while_it_runs(
     assert_leaves_nothing(handle.job_id, resources_before)
 
 
-def test_cancelled_before_it_has_slots(
+def test_spark_job_cancelled_before_it_has_slots_leaves_nothing(
     client: ClusterClient, resources_before: dict[str, float]
 ) -> None:
     handle = client.submit(flinkray.spark_job(doubled, parallelism=2, memory="1g"))
@@ -189,10 +189,11 @@ def test_cancelled_before_it_has_slots(
     assert_leaves_nothing(handle.job_id, resources_before)
 
 
-def test_error_and_wrong_return_value_of_the_users_function_fail_the_job_and_say_why(
+def test_error_or_wrong_result_of_a_spark_function_fails_the_job_with_the_cause(
     client: ClusterClient, resources_before: dict[str, float]
 ) -> None:
-    """The one with its traceback, the other with what is accepted, and without a restart."""
+    """An error is reported with its traceback. A wrong return value is reported with the accepted
+    types, and the job is not restarted."""
 
     def broken(spark: Any) -> Any:
         spark.range(3).count()
@@ -217,7 +218,7 @@ def test_error_and_wrong_return_value_of_the_users_function_fail_the_job_and_say
         assert_leaves_nothing(handle.job_id, resources_before)
 
 
-def test_profile_larger_than_any_node_fails_with_what_the_cluster_has(
+def test_job_with_a_slot_larger_than_any_node_fails_and_names_the_largest_node(
     client: ClusterClient, resources_before: dict[str, float]
 ) -> None:
     handle = client.submit(flinkray.spark_job(doubled, parallelism=1, cpu=1000, memory="1g"))

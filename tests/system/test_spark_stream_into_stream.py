@@ -89,7 +89,7 @@ def collected(results: Iterator[int], into: list[int]) -> None:
 def test_rows_count_once_despite_killed_driver_and_task_and_a_stop(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:
-    """The query ends with the stream."""
+    """The Spark query ends with the stream."""
     env = environment(cluster)
     env.enable_checkpointing(300)
     source = env.from_spark_stream(files_of(tmp_path / "files"), source_name="files", memory="1g")
@@ -126,10 +126,10 @@ def test_rows_count_once_despite_killed_driver_and_task_and_a_stop(
 
 
 @pytest.mark.slow  # tests/spark/test_published_frames.py has the query go on in another job
-def test_another_job_goes_on_with_the_query_from_a_savepoint(
+def test_job_restored_from_a_savepoint_continues_the_query_without_duplicates(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:
-    """With what came meanwhile, and nothing twice; of another parallelism."""
+    """The second job has another parallelism and reads the files that came in the meantime."""
 
     def numbers_of(env: StreamExecutionEnvironment, trigger: dict[str, object]) -> Any:
         source = env.from_spark_stream(files_of(tmp_path / "files"), trigger=trigger, memory="1g")
@@ -155,8 +155,9 @@ def test_another_job_goes_on_with_the_query_from_a_savepoint(
     assert sorted(found) == list(range(4 * ROWS))
 
 
-def test_a_query_that_ends_ends_the_stream(cluster: ClusterClient, tmp_path: Path) -> None:
-    """Without checkpoints."""
+def test_stream_without_checkpoints_ends_when_its_spark_query_ends(
+    cluster: ClusterClient, tmp_path: Path
+) -> None:
     add_files(tmp_path / "files", 0, 3)
     source = environment(cluster).from_spark_stream(
         files_of(tmp_path / "files"), trigger={"availableNow": True}, memory="1g"
@@ -165,7 +166,7 @@ def test_a_query_that_ends_ends_the_stream(cluster: ClusterClient, tmp_path: Pat
     assert sorted(numbers.execute_and_collect()) == list(range(3 * ROWS))
 
 
-def test_an_error_in_a_micro_batch_fails_the_job_with_its_own_text(
+def test_error_in_a_micro_batch_fails_the_job_with_the_text_of_the_error(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:
     def broken(spark: Any) -> Any:

@@ -42,10 +42,10 @@ def names(spark: Any) -> Any:
     return frame.mapInArrow(slowly, frame.schema)
 
 
-def test_each_record_is_given_the_row_of_its_key_although_tasks_are_killed(
+def test_look_up_gives_each_record_the_row_of_its_key_although_tasks_are_killed(
     cluster: ClusterClient,
 ) -> None:
-    """One while the records wait, and one while they are answered."""
+    """A task is killed while records wait for the table, and another while records are answered."""
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
     env.set_parallelism(2).enable_checkpointing(300)
     table = flinkray.spark_table(names, "k", name="names", uid="table")

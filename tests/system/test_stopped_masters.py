@@ -72,9 +72,12 @@ def stop_and_go_on(victims: list[int], seconds: float) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def test_processes_that_were_stopped_give_nobody_up(client: ClusterClient) -> None:
-    """The masters alone: TaskExecutors and JobMaster turn away, and come back.  Then all at once,
-    as when their machine is suspended: each of them is late for all of its deadlines."""
+def test_stopped_processes_drop_no_connected_process_when_they_run_again(
+    client: ClusterClient,
+) -> None:
+    """First only the masters are stopped: TaskExecutors and JobMaster disconnect, and register
+    again. Then all processes are stopped, as when their machine is suspended: each process is late
+    for all of its deadlines."""
     job = client.submit(python_job(waits, parallelism=4))
     wait_until(lambda: all_run(job), 300, "all tasks")
     before = pids()

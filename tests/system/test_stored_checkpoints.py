@@ -154,7 +154,7 @@ def test_checkpoints_fail_while_the_disk_is_full_or_read_only_and_go_on_afterwar
 
 # A connection that comes just as the line is cut for the last time.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_checkpoints_fail_while_s3_refuses_or_is_away_and_go_on_afterwards(
+def test_checkpoints_fail_while_s3_refuses_or_is_away_and_succeed_afterwards(
     streams: ClusterClient, tmp_path: Path, capsys: Output
 ) -> None:
     with s3_server() as server, line_to(server.address) as line:
@@ -227,10 +227,11 @@ def left(streams: ClusterClient, tmp_path_factory: pytest.TempPathFactory) -> Le
 
 
 @pytest.mark.parametrize(("what", "parallelism"), [("checkpoint", 1), ("savepoint", 3)])
-def test_the_command_line_goes_on_from_what_was_moved_with_another_parallelism(
+def test_run_resumes_from_a_moved_savepoint_or_checkpoint_with_another_parallelism(
     what: str, parallelism: int, left: Left, capsys: Output
 ) -> None:
-    """E2E-06: a retained checkpoint with the files that it shares, and a savepoint."""
+    """E2E-06: from a savepoint, and from a retained checkpoint with the files that the checkpoint
+    shares."""
     assert left.run(getattr(left, what), parallelism) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     results = [tuple(map(int, line[1:])) for line in lines if line[:1] == ["result"]]
@@ -239,10 +240,10 @@ def test_the_command_line_goes_on_from_what_was_moved_with_another_parallelism(
 
 @pytest.mark.parametrize("of", ["metadata", "state"])
 @pytest.mark.parametrize("harm", ["missing", "truncated", "flipped"])
-def test_the_command_line_names_the_file_that_is_harmed(
+def test_run_names_the_damaged_savepoint_file(
     of: str, harm: str, left: Left, streams: ClusterClient, tmp_path: Path, capsys: Output
 ) -> None:
-    """E2E-06: in one line, and before any task starts, unless only a task can see it."""
+    """E2E-06: in one line. No task starts, unless only a task can notice the damage."""
     copy = tmp_path / "savepoint-harmed"
     shutil.copytree(left.savepoint, copy)
     files = sorted(it for it in copy.iterdir() if it.name != "_metadata")

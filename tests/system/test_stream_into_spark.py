@@ -131,12 +131,12 @@ def test_each_row_is_handed_over_once_although_a_driver_and_a_task_are_killed(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_what_waits_for_spark_is_in_a_savepoint_and_another_job_hands_it_over(
+def test_rows_waiting_for_spark_are_in_the_savepoint_and_reach_spark_in_the_next_job(
     cluster: ClusterClient, storage: Path, tmp_path: Path
 ) -> None:
-    """Of the first job nothing is left, and the savepoint is moved before the second one.  Each of
-    the two has to start Spark, and the sources wait for it: a few epochs are left at the end, not
-    all that come while it starts."""
+    """The first job leaves no files, and the savepoint is moved before the second job starts. Each
+    job has to start Spark while its sources are held, so that only a few epochs are left at the
+    end."""
     write, gate = into(tmp_path), tmp_path / "gate"
 
     def waits(rows: Any, checkpoint_id: int) -> None:
@@ -178,7 +178,7 @@ def test_what_waits_for_spark_is_in_a_savepoint_and_another_job_hands_it_over(
 
 
 @pytest.mark.slow
-def test_a_function_that_fails_fails_the_job_with_its_error_and_the_checkpoint(
+def test_failing_spark_function_fails_the_job_with_the_error_and_the_checkpoint_id(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:
     def fails(rows: Any, checkpoint_id: int) -> None:

@@ -100,8 +100,10 @@ def test_records_of_the_programs_own_classes_travel_between_processes(
     assert len({pid for _, pid in found}) == 2
 
 
-def test_random_programs_give_what_a_naive_evaluator_gives(streams: ClusterClient) -> None:
-    """Twelve of them as one job, in two processes that exchange records."""
+def test_random_stream_programs_give_the_results_of_a_naive_evaluator(
+    streams: ClusterClient,
+) -> None:
+    """Twelve programs run as one job, in two processes that exchange records."""
     programs = seeded_programs(range(12))
     with build_together(programs, on(streams)).execute_and_collect() as values:
         assert_as_expected(programs, values)
@@ -120,10 +122,11 @@ class Pricing(MapFunction[Any, Any]):
         return self.price(value) * self.factor
 
 
-def test_programs_bring_modules_and_files_each_its_own(
+def test_each_program_uses_its_own_modules_and_cached_files(
     streams: ClusterClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second one gets its module: no process has imported the first one's."""
+    """The second program gets its own module: its processes have not imported the module of the
+    first program."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     for number, large in ((2, ""), (3, "x" * 2**20)):
         folder = tmp_path / str(number)
@@ -151,7 +154,7 @@ class Opening(MapFunction[Any, Any]):
 def test_archives_are_unpacked_in_the_working_directory_of_tasks(
     streams: ClusterClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Paths of sources and sinks are those of the program's working directory nevertheless."""
+    """Paths of sources and sinks still are relative to the working directory of the program."""
     with zipfile.ZipFile(tmp_path / "models.zip", "w") as archive:
         archive.writestr("words.txt", "to be")
     (tmp_path / "lines.txt").write_text("1\n2\n")
@@ -165,10 +168,9 @@ def test_archives_are_unpacked_in_the_working_directory_of_tasks(
     assert "".join(parts).split() == ["to", "be", "to", "be"]
 
 
-def test_what_tasks_print_is_shown_by_the_client(
+def test_client_shows_the_lines_that_tasks_print(
     streams: ClusterClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In their processes it went to Ray's logs, and 0 of 20 lines were seen."""
     env = on(streams)
     env.from_sequence(1, 20).rebalance().map(lambda n: n).print()
     env.execute()
@@ -212,10 +214,10 @@ class Hits(MapFunction[Any, Any]):
         return value
 
 
-def test_figures_of_cluster_job_and_tasks_are_at_rays_metrics_endpoint(
+def test_rays_metrics_endpoint_has_all_metrics_of_cluster_job_and_tasks(
     streams: ClusterClient, tmp_path: Path
 ) -> None:
-    """All that such a job has, and those of a job vanish with it."""
+    """The metrics of a job vanish with the job, except its final state."""
     env = on(streams).set_parallelism(1)
     env.enable_checkpointing(300)
     env.get_checkpoint_config().set_checkpoint_storage_dir(str(tmp_path))
@@ -264,7 +266,9 @@ class Itself(TimestampAssigner):
         return int(value)
 
 
-def test_programs_leave_no_processes_behind_and_find_new_ones(streams: ClusterClient) -> None:
+def test_each_program_runs_in_new_processes_that_end_with_the_program(
+    streams: ClusterClient,
+) -> None:
     pids = [{pid for _, pid in counts(streams)} for _ in range(3)]
     assert len(set.union(*pids)) == 6
     wait_until(lambda: not any(map(psutil.pid_exists, set.union(*pids))), 100, "their ends")
@@ -272,8 +276,10 @@ def test_programs_leave_no_processes_behind_and_find_new_ones(streams: ClusterCl
 
 @pytest.mark.kill
 @pytest.mark.smoke
-def test_a_killed_task_process_restarts_the_program(streams: ClusterClient, tmp_path: Path) -> None:
-    """FO-01: every record is there once."""
+def test_program_is_restarted_after_a_kill_of_task_processes_and_counts_once(
+    streams: ClusterClient, tmp_path: Path
+) -> None:
+    """FO-01."""
     marker = tmp_path / "stuck"
     env = on(streams)
     env.set_runtime_mode(RuntimeExecutionMode.BATCH)
@@ -317,7 +323,7 @@ def test_a_program_that_is_stuck_in_user_code_can_be_cancelled(
         assert f"  {stuck.io_metrics.records_in}  " in job_details(details, 0.0)
 
 
-def test_the_error_of_a_function_names_what_failed(streams: ClusterClient) -> None:
+def test_error_of_a_function_names_the_operator_and_the_subtask(streams: ClusterClient) -> None:
     env = on(streams)
     env.from_sequence(0, 5).rebalance().map(lambda v: 1 // v).name("divide").print()
     with pytest.raises(JobExecutionError) as failed:
@@ -328,7 +334,7 @@ def test_the_error_of_a_function_names_what_failed(streams: ClusterClient) -> No
     assert "in operator 'divide', subtask" in text
 
 
-def test_a_record_that_cannot_leave_its_process_is_named_with_its_operator(
+def test_record_that_cannot_be_sent_fails_the_job_and_names_its_operator(
     streams: ClusterClient,
 ) -> None:
     env = on(streams)
@@ -343,7 +349,7 @@ def test_a_record_that_cannot_leave_its_process_is_named_with_its_operator(
     assert "which came from Source: Number Sequence Source (" in text
 
 
-def test_results_that_a_closed_client_was_reading_end_their_program(
+def test_program_is_canceled_when_the_client_that_reads_its_results_is_closed(
     streams: ClusterClient,
 ) -> None:
     with flinkray.connect(cluster_id="streams") as reader:

@@ -74,11 +74,11 @@ def test_rows_come_back_once_despite_killed_driver_and_task(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_savepoint_has_what_is_on_its_way_and_another_job_goes_on_with_it(
+def test_rows_on_their_way_through_spark_are_in_the_savepoint_and_not_lost(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:
-    """Epochs that wait for Spark, one that Spark is at, and what it has made that nobody has
-    read: each row comes back in one of the two jobs."""
+    """Epochs that wait for Spark, an epoch that Spark works on, and results that nobody has read:
+    each row comes back in exactly one of the two jobs."""
     count, gate = 600, tmp_path / "gate"
 
     def waits(rows: Any, checkpoint_id: int) -> Any:
@@ -126,7 +126,9 @@ def test_a_savepoint_has_what_is_on_its_way_and_another_job_goes_on_with_it(
 
 
 @pytest.mark.slow  # the halves, into Spark and out of it, have such tests of their own
-def test_without_checkpoints_all_rows_go_through_at_the_end(cluster: ClusterClient) -> None:
+def test_stream_without_checkpoints_sends_all_rows_through_spark_at_its_end(
+    cluster: ClusterClient,
+) -> None:
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
     rows = env.from_sequence(0, 9).map(lambda n: (n, n % 4), ROW)
     came = rows.through_spark(named, memory="1g").map(lambda row: row["n"], Types.LONG())

@@ -197,10 +197,10 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-def test_a_server_that_is_killed_and_started_again_costs_nobody_a_leadership(
+def test_leaders_stay_when_the_zookeeper_server_is_killed_and_restarted(
     streams: ClusterClient, zookeeper: ZooKeeperServer, tmp_path: Path, threads: ThreadPoolExecutor
 ) -> None:
-    """Sessions outlive their server."""
+    """A ZooKeeper session outlives its server."""
     with Stream(streams, tmp_path, threads) as stream:
         before = leading(streams)
         began = time.time()
@@ -216,11 +216,12 @@ def test_a_server_that_is_killed_and_started_again_costs_nobody_a_leadership(
     leaders_of(streams, zookeeper)
 
 
-def test_a_server_that_stands_still_costs_all_leaderships_and_no_record(
+def test_stopped_zookeeper_server_ends_all_leaderships_but_loses_no_record(
     streams: ClusterClient, zookeeper: ZooKeeperServer, tmp_path: Path, threads: ThreadPoolExecutor
 ) -> None:
-    """HA-27, HA-28, HA-29: for longer than sessions live.  Who submits a job while nobody leads is
-    told of ZooKeeper, or is served when it is back."""
+    """HA-27, HA-28, HA-29: the server is stopped for longer than sessions live. A client that
+    submits a job while nobody leads gets an error about ZooKeeper, or is served when ZooKeeper is
+    back."""
     with Stream(streams, tmp_path, threads) as stream:
         before = leading(streams)
         began = time.time()
@@ -244,10 +245,11 @@ def test_a_server_that_stands_still_costs_all_leaderships_and_no_record(
     leaders_of(streams, zookeeper)
 
 
-def test_an_ensemble_that_loses_its_leader_and_then_its_majority_costs_no_record(
+def test_zookeeper_ensemble_that_loses_leader_and_majority_loses_no_record(
     ray_cluster: object, tmp_path: Path, threads: ThreadPoolExecutor
 ) -> None:
-    """HA-27, HA-28, HA-29: without its leader it goes on; without a second server nobody leads."""
+    """HA-27, HA-28, HA-29: without its leader the ensemble works on; without a second server no
+    process of the cluster leads."""
     with (
         running_ensemble() as ensemble,
         cluster("zookeeper-majority", ensemble.hosts) as streams,
@@ -285,11 +287,11 @@ def test_an_ensemble_that_loses_its_leader_and_then_its_majority_costs_no_record
     reason="FLINKRAY_KILLS says how many, and FLINKRAY_KILLS_OF=zookeeper",
 )
 @pytest.mark.timeout(900 + 60 * KILLS)
-def test_faults_at_random_cost_no_record(
+def test_random_zookeeper_faults_lose_no_record(
     streams: ClusterClient, zookeeper: ZooKeeperServer, tmp_path: Path, threads: ThreadPoolExecutor
 ) -> None:
-    """One after the other, as soon as a checkpoint was complete, or sooner.  Sessions live, or end,
-    or some of them do."""
+    """One fault follows another after a complete checkpoint, or sooner. Sessions live, or end, or
+    only some of them end."""
     random = Random(SEED)
     for begin in range(0, KILLS, OF_ONE_JOB):
         folder = tmp_path / str(begin)
