@@ -70,7 +70,7 @@ class Task:
             self.handler.barrier(channel, Barrier(checkpoint_id, 0, unaligned=unaligned))
 
 
-def test_a_channel_that_has_brought_its_barrier_is_blocked_until_all_have() -> None:
+def test_channel_is_blocked_after_its_barrier_until_all_barriers_have_come() -> None:
     """ST-01."""
     task = Task(3)
     task.barriers(1, 0, 2)
@@ -107,7 +107,7 @@ def test_barrier_of_a_single_channel_is_aligned_at_once() -> None:
     assert task.blocked == set()
 
 
-def test_a_barrier_in_a_closed_channel_is_not_waited_for() -> None:
+def test_alignment_does_not_wait_for_a_closed_channel() -> None:
     """ST-01."""
     task = Task(3)
     task.handler.ended(1)
@@ -141,7 +141,7 @@ def test_barrier_of_a_later_checkpoint_aborts_the_alignment() -> None:
     assert task.done == ["performed 1", "aborted 2", "aborted 3", "performed 4"]
 
 
-def test_late_barriers_of_a_checkpoint_that_was_given_up_mean_nothing() -> None:
+def test_late_barriers_of_an_aborted_checkpoint_are_ignored() -> None:
     task = Task(2)
     task.barriers(1, 0)
     task.handler.aborted(1)
@@ -156,7 +156,7 @@ def test_late_barriers_of_a_checkpoint_that_was_given_up_mean_nothing() -> None:
     assert task.done == ["aborted 1", "performed 2"]
 
 
-def test_an_abort_of_another_checkpoint_changes_nothing() -> None:
+def test_abort_of_another_checkpoint_does_not_end_the_alignment() -> None:
     task = Task(2)
     task.barriers(2, 0)
     task.handler.aborted(1)
@@ -165,7 +165,7 @@ def test_an_abort_of_another_checkpoint_changes_nothing() -> None:
     assert task.done == ["performed 2"]
 
 
-def test_a_sign_of_cancellation_ends_the_alignment_and_is_passed_on_once() -> None:
+def test_cancel_marker_ends_the_alignment_and_aborts_the_checkpoint_once() -> None:
     task = Task(3)
     task.barriers(1, 0)
     task.handler.cancelled(1, 1)
@@ -177,7 +177,7 @@ def test_a_sign_of_cancellation_ends_the_alignment_and_is_passed_on_once() -> No
     assert task.done == ["aborted 1"]
 
 
-def test_cancel_marker_may_come_first_and_aborts_an_older_alignment() -> None:
+def test_cancel_marker_of_a_later_checkpoint_aborts_an_older_alignment() -> None:
     task = Task(3)
     task.barriers(1, 0)
     task.handler.cancelled(1, 2)
@@ -194,7 +194,7 @@ def test_cancel_marker_may_come_first_and_aborts_an_older_alignment() -> None:
 # --- at least once --------------------------------------------------------------------------------
 
 
-def test_at_least_once_nothing_is_blocked() -> None:
+def test_at_least_once_blocks_no_channel() -> None:
     task = Task(2, exactly_once=False)
     task.barriers(1, 0)
     assert task.blocked == set()
@@ -203,7 +203,7 @@ def test_at_least_once_nothing_is_blocked() -> None:
     assert task.done == ["performed 1"]
 
 
-def test_late_barriers_complete_a_checkpoint_though_a_later_one_has_begun() -> None:
+def test_at_least_once_checkpoint_completes_although_a_later_one_has_begun() -> None:
     """ST-05."""
     task = Task(2, exactly_once=False)
     task.barriers(1, 0)
@@ -214,7 +214,7 @@ def test_late_barriers_complete_a_checkpoint_though_a_later_one_has_begun() -> N
     assert task.done == ["performed 1", "performed 2"]
 
 
-def test_a_later_checkpoint_that_completes_drops_older_ones() -> None:
+def test_at_least_once_complete_checkpoint_drops_older_ones() -> None:
     """ST-05."""
     task = Task(3, exactly_once=False)
     task.barriers(1, 0)
@@ -224,7 +224,7 @@ def test_a_later_checkpoint_that_completes_drops_older_ones() -> None:
     assert task.done == ["performed 2"]
 
 
-def test_at_least_once_the_end_of_a_channel_counts_as_its_barriers() -> None:
+def test_at_least_once_counts_the_end_of_a_channel_as_its_barriers() -> None:
     task = Task(2, exactly_once=False)
     task.barriers(1, 0)
     task.barriers(2, 0)
@@ -232,7 +232,7 @@ def test_at_least_once_the_end_of_a_channel_counts_as_its_barriers() -> None:
     assert task.done == ["performed 1", "performed 2"]
 
 
-def test_at_least_once_a_cancelled_checkpoint_is_not_performed() -> None:
+def test_at_least_once_does_not_perform_a_cancelled_checkpoint() -> None:
     task = Task(3, exactly_once=False)
     task.barriers(1, 0)
     task.handler.cancelled(1, 1)
@@ -245,7 +245,7 @@ def test_at_least_once_a_cancelled_checkpoint_is_not_performed() -> None:
     assert task.done == ["aborted 1", "performed 2", "performed 4"]
 
 
-def test_at_least_once_the_checkpoints_that_are_waited_for_are_bounded() -> None:
+def test_at_least_once_forgets_the_oldest_of_too_many_pending_checkpoints() -> None:
     task = Task(2, exactly_once=False)
     for checkpoint_id in range(1, MOST_TRACKED + 2):
         task.barriers(checkpoint_id, 0)
@@ -258,8 +258,8 @@ def test_at_least_once_the_checkpoints_that_are_waited_for_are_bounded() -> None
 # --- unaligned ------------------------------------------------------------------------------------
 
 
-def test_an_unaligned_snapshot_is_taken_at_the_first_barrier() -> None:
-    """ST-06: what is read from the other channels before their barriers belongs to it."""
+def test_unaligned_snapshot_is_taken_at_the_first_barrier() -> None:
+    """ST-06: what other channels bring before their barriers is recorded for the checkpoint."""
     task = Task(3)
     task.barriers(1, 1, unaligned=True)
     assert task.done == ["performed 1", "in flight 1: channel 1"]
@@ -272,14 +272,14 @@ def test_an_unaligned_snapshot_is_taken_at_the_first_barrier() -> None:
     assert task.done[2:] == ["in flight 1: channel 0", "in flight 1: channel 2", "recorded 1"]
 
 
-def test_end_of_a_channel_ends_its_recording() -> None:
+def test_end_of_a_channel_ends_the_recording_of_its_data_in_flight() -> None:
     task = Task(2)
     task.barriers(1, 0, unaligned=True)
     task.handler.ended(1)
     assert task.done == ["performed 1", "in flight 1: channel 0", "recorded 1"]
 
 
-def test_an_unaligned_checkpoint_that_is_given_up_is_dropped() -> None:
+def test_aborted_unaligned_checkpoint_drops_its_recorded_data() -> None:
     task = Task(2)
     task.barriers(1, 0, unaligned=True)
     task.barriers(2, 1, unaligned=True)
@@ -309,8 +309,8 @@ def test_savepoints_are_aligned_between_unaligned_checkpoints() -> None:
     assert task.done == ["performed 2", "performed 3", "in flight 3: channel 0"]
 
 
-def test_an_alignment_that_takes_too_long_goes_on_without() -> None:
-    """ST-08: all channels are read again; what the missing ones bring is recorded."""
+def test_alignment_that_times_out_becomes_an_unaligned_checkpoint() -> None:
+    """ST-08: all channels are read again; what comes before the missing barriers is recorded."""
     task = Task(3)
     task.barriers(1, 0)
     assert isinstance(task.handler, ExactlyOnceHandler)
@@ -324,7 +324,7 @@ def test_an_alignment_that_takes_too_long_goes_on_without() -> None:
 
 
 @pytest.mark.parametrize("ending", ["aligned", "aborted", "switched", "another"])
-def test_an_alignment_that_is_over_does_not_time_out(ending: str) -> None:
+def test_timeout_after_the_end_of_an_alignment_is_ignored(ending: str) -> None:
     """ST-08: not after the last barrier or abort, and not twice."""
     task = Task(2)
     task.barriers(1, 0)
@@ -344,8 +344,8 @@ def test_an_alignment_that_is_over_does_not_time_out(ending: str) -> None:
     assert task.blocked == blocked
 
 
-def test_the_time_out_runs_from_when_the_checkpoint_was_triggered() -> None:
-    """ST-08, ST-09: from the first barrier on it is waited for, once."""
+def test_alignment_timeout_counts_from_the_trigger_of_the_checkpoint() -> None:
+    """ST-08, ST-09: the first barrier starts the only timer of its checkpoint."""
     task = Task(3)
     task.handler.barrier(0, Barrier(1, 5_000, alignment_timeout=300))
     task.handler.barrier(2, Barrier(1, 5_000, alignment_timeout=300))
@@ -374,14 +374,14 @@ def test_barrier_without_alignment_timeout_starts_no_timer(barrier: Barrier) -> 
     assert task.timers == []
 
 
-def test_a_checkpoint_that_is_aligned_at_once_has_no_time_out() -> None:
+def test_checkpoint_of_a_single_channel_starts_no_alignment_timer() -> None:
     task = Task(1)
     task.handler.barrier(0, Barrier(1, 0, alignment_timeout=300))
     assert task.timers == []
 
 
-def test_unaligned_barrier_ends_an_alignment() -> None:
-    """ST-08: it had to wait too long at its sender, or in its channel."""
+def test_unaligned_barrier_turns_an_alignment_into_an_unaligned_checkpoint() -> None:
+    """ST-08: this barrier waited too long at its sender or in its channel."""
     task = Task(3)
     task.handler.barrier(2, Barrier(1, 0, alignment_timeout=300))
     task.barriers(1, 0, unaligned=True)
@@ -474,8 +474,8 @@ def note_performed(
 def test_checkpoint_has_exactly_the_records_before_its_barriers(
     drawn: tuple[int, list[list[int]], list[int]], unaligned: set[tuple[int, int]]
 ) -> None:
-    """What was read, and what was in flight, together, in whatever order channels are read, and
-    whichever barriers have overtaken others."""
+    """State and data in flight together, for any order of reading channels and any overtaking by
+    barriers."""
     channels, told, turns = drawn
     task = Task(channels)
     found = read_all(task, told, turns, unaligned)

@@ -177,8 +177,8 @@ class Running(CheckpointResponder):
         return list(restored.operator.operator_state.list_state(SEEN).get())
 
 
-def test_snapshot_has_the_records_before_the_barrier() -> None:
-    """ST-01: written later, when the task has gone on."""
+def test_snapshot_has_only_the_records_before_the_barriers() -> None:
+    """ST-01: the snapshot is written later, when the task has processed more records."""
     running = Running(2)
     running.put(0, Block([1]), Barrier(1, 0), Block([2]))
     running.put(1, Block([3]))
@@ -189,7 +189,7 @@ def test_snapshot_has_the_records_before_the_barrier() -> None:
     assert sorted(running.seen(1)) == [1, 3, 4]
 
 
-def test_at_least_once_no_channel_waits() -> None:
+def test_at_least_once_task_reads_a_channel_after_its_barrier() -> None:
     """ST-05."""
     running = Running(2, exactly_once=False)
     running.put(0, Barrier(1, 0), Block([1]))
@@ -199,7 +199,7 @@ def test_at_least_once_no_channel_waits() -> None:
 
 
 def test_unaligned_snapshot_has_the_overtaken_records() -> None:
-    """ST-06: in order, and as it was then, whatever becomes of its values."""
+    """ST-06: in order and with the values of that moment, although a value changes later."""
     running = Running(2)
     running.put(0, Block([[1]]), Block([[2]]))
     running.put(1, Block([[3]]))
@@ -226,7 +226,7 @@ def test_unaligned_snapshot_has_the_overtaken_records() -> None:
 
 
 def test_overtaken_results_are_reported_before_the_snapshot() -> None:
-    """ST-06: by the places of results and subpartitions."""
+    """ST-06: with the positions of result and subpartition."""
     running = Running(other_results=[NotSentYet()])
     running.channels[0].put_first(Barrier(1, 0, unaligned=True))
     running.run()
@@ -239,8 +239,8 @@ def test_overtaken_results_are_reported_before_the_snapshot() -> None:
     ]
 
 
-def test_a_checkpoint_that_may_time_out_waits_for_its_barriers_to_be_sent() -> None:
-    """ST-08: or to overtake what waits, which belongs to it."""
+def test_checkpoint_with_a_timeout_completes_when_all_its_barriers_are_sent() -> None:
+    """ST-08: or when they have overtaken waiting elements, which belong to the checkpoint."""
     late, later = NotSentYet(), NotSentYet()
     running = Running(other_results=[late, later])
     running.put(0, Barrier(1, 0, alignment_timeout=1000))
@@ -268,7 +268,7 @@ def test_aligned_checkpoints_and_savepoints_have_no_data_in_flight(barrier: Barr
 
 
 def test_aborted_checkpoint_gets_no_late_data_in_flight() -> None:
-    """Neither what results tell later, nor what still comes in channels."""
+    """Neither from results nor from channels."""
     late = NotSentYet()
     running = Running(2, other_results=[late])
     running.put(0, Barrier(1, 0, alignment_timeout=1000))
@@ -286,7 +286,7 @@ def test_aborted_checkpoint_gets_no_late_data_in_flight() -> None:
     assert running.reports == ["aborted 2"], "for who waits for it to take its snapshot"
 
 
-def test_later_checkpoint_does_not_end_the_wait_of_an_earlier_one() -> None:
+def test_completion_of_a_later_checkpoint_does_not_complete_an_earlier_one() -> None:
     late = NotSentYet()
     running = Running(other_results=[late])
     running.put(0, Barrier(1, 0, alignment_timeout=1000), Barrier(2, 0, alignment_timeout=1000))
@@ -308,7 +308,7 @@ def test_later_checkpoint_does_not_end_the_wait_of_an_earlier_one() -> None:
     assert running.reports[5:] == ["captured 3", "captured 4", "aborted 3", "in flight completed 4"]
 
 
-def test_a_cancelled_barrier_is_passed_on() -> None:
+def test_task_forwards_a_cancelled_barrier() -> None:
     running = Running(2)
     running.put(0, Barrier(1, 0), Block([1]))
     running.put(1, CancelledBarrier(1))
@@ -316,8 +316,8 @@ def test_a_cancelled_barrier_is_passed_on() -> None:
     assert running.reports == ["declined 1: a task before this one has given it up"]
 
 
-def test_a_checkpoint_that_was_aborted_before_it_came_is_skipped() -> None:
-    """ST-10: tasks behind this one are told, and the next one is taken part in."""
+def test_task_skips_a_checkpoint_aborted_before_its_barrier_comes() -> None:
+    """ST-10: the task tells its consumers, and takes part in the next checkpoint."""
     running = Running()
     running.task.notify_checkpoint_aborted(1, 0)
     running.put(0, Barrier(1, 0), Barrier(2, 0))
@@ -326,7 +326,7 @@ def test_a_checkpoint_that_was_aborted_before_it_came_is_skipped() -> None:
     assert running.reports == ["aborted 1", "aborted 1", "captured 2"]
 
 
-def test_a_checkpoint_that_is_aborted_afterwards_is_released() -> None:
+def test_snapshot_of_a_checkpoint_aborted_later_is_released() -> None:
     """ST-10."""
     running = Running()
     running.put(0, Barrier(1, 0))
@@ -335,7 +335,7 @@ def test_a_checkpoint_that_is_aborted_afterwards_is_released() -> None:
     assert running.reports == ["captured 1", "aborted 1"]
 
 
-def test_an_abort_ends_the_alignment() -> None:
+def test_abort_ends_the_alignment_of_a_task() -> None:
     running = Running(2)
     running.put(0, Barrier(1, 0), Block([1]))
     assert running.run() == []
@@ -343,8 +343,8 @@ def test_an_abort_ends_the_alignment() -> None:
     assert running.run() == [CancelledBarrier(1), 1]
 
 
-def test_aborted_checkpoints_are_remembered_within_bounds() -> None:
-    """ST-10: the oldest is forgotten first."""
+def test_task_forgets_the_oldest_of_too_many_aborted_checkpoints() -> None:
+    """ST-10"""
     running = Running()
     for checkpoint_id in range(1, MOST_REMEMBERED + 2):
         running.task.notify_checkpoint_aborted(checkpoint_id, 0)
@@ -352,15 +352,15 @@ def test_aborted_checkpoints_are_remembered_within_bounds() -> None:
     assert running.run() == [Barrier(1, 0), CancelledBarrier(2)]
 
 
-def test_the_same_barrier_is_not_answered_twice() -> None:
+def test_repeated_or_older_barrier_takes_no_second_snapshot() -> None:
     running = Running()
     running.put(0, Barrier(2, 0), Barrier(2, 0), Barrier(1, 0))
     assert running.run() == [Barrier(2, 0)]
     assert running.reports == ["captured 2"]
 
 
-def test_a_task_that_is_triggered_twice_answers_once() -> None:
-    """The call that triggers it may be repeated."""
+def test_source_task_triggered_twice_takes_one_snapshot() -> None:
+    """The call that triggers the task may be repeated."""
     running = Running(channels=0)
     for _ in range(2):
         running.task.trigger_checkpoint(Barrier(1, 0))
@@ -374,7 +374,7 @@ def test_a_task_that_is_triggered_twice_answers_once() -> None:
         (3, [(2, None), (4, 3), (5, None), (7, 6)], [5, 6]),
     ],
 )
-def test_operators_hear_of_increasing_completions_only(
+def test_operators_are_notified_only_of_increasing_completed_checkpoints(
     restored_from: int, news: list[tuple[int, int | None]], heard: list[int]
 ) -> None:
     """ST-12: an abort carries the latest completed id and implies its completion."""
@@ -387,8 +387,8 @@ def test_operators_hear_of_increasing_completions_only(
     assert running.operator.told == heard
 
 
-def test_barrier_brings_completion_news_before_the_capture() -> None:
-    """ST-12: the news may have been lost; it is not repeated when it comes."""
+def test_barrier_notifies_of_the_latest_completed_checkpoint_before_capture() -> None:
+    """ST-12: the notification itself may be lost; if it comes later, it is not repeated."""
     running = Running(restored_from=2)
     running.operator.capture = lambda *a: running.operator.told.append(a)  # type: ignore
     running.base = 4
@@ -406,8 +406,8 @@ def test_barrier_brings_completion_news_before_the_capture() -> None:
 
 
 def test_task_processes_nothing_after_a_stop_savepoint() -> None:
-    """ST-13: until that very savepoint is complete; then the task ends without finishing, so that
-    it can go on from the savepoint."""
+    """ST-13: when the savepoint is complete, the task ends without finishing its operators, so that
+    a job can continue from the savepoint."""
     running = Running()
     running.put(0, Block([1]), Barrier(4, 0, savepoint=True, stops=True), Block([2]))
     barrier = Barrier(4, 0, savepoint=True, stops=True)
@@ -425,9 +425,8 @@ def test_task_processes_nothing_after_a_stop_savepoint() -> None:
     assert running.seen(4) == [1]
 
 
-def test_task_waits_without_a_clock_while_the_last_savepoint_is_stored() -> None:
-    """A timer that was due and did not fire, or a source that had records, kept the processor
-    busy."""
+def test_task_does_not_poll_while_its_last_savepoint_is_stored() -> None:
+    """A due timer that did not fire, or a source with records, kept the processor busy."""
     running, waits = Running(), []
 
     class Woken(Signal):
@@ -446,7 +445,7 @@ def test_task_waits_without_a_clock_while_the_last_savepoint_is_stored() -> None
     assert waits == [-1]
 
 
-def test_operators_finish_before_a_savepoint_that_drains() -> None:
+def test_operators_finish_before_a_draining_savepoint() -> None:
     running = Running()
     running.put(0, Watermark(MAX_TIMESTAMP), Barrier(1, 0, savepoint=True, stops=True, drains=True))
     running.run()
@@ -471,22 +470,22 @@ def test_aborted_stop_savepoint_fails_the_task() -> None:
 # --- what goes ahead of barriers, and is committed with checkpoints -------------------------------
 
 
-def test_output_of_an_operator_for_a_checkpoint_precedes_its_barrier() -> None:
+def test_output_that_an_operator_emits_for_a_checkpoint_precedes_its_barrier() -> None:
     running = Running()
     running.operator.ahead = ["a"]
     running.put(0, Block([1]), Barrier(3, 0), Block([2]))
     assert running.run() == [1, "a", 3, Barrier(3, 0), 2]
 
 
-def test_operators_know_their_restored_checkpoint() -> None:
+def test_operators_get_the_id_of_their_restored_checkpoint() -> None:
     assert Running(restored_from=7).operator.context.restored_checkpoint_id == 7
 
 
 @pytest.mark.parametrize("unaligned", [False, True])
-def test_task_waits_for_the_checkpoint_its_operators_commit_with(
+def test_task_ends_only_after_the_checkpoint_its_operators_commit_with(
     unaligned: bool,
 ) -> None:
-    """It takes part in checkpoints that begin after its input has ended, and does nothing else."""
+    """It takes part in checkpoints that begin after the end of its input, and does nothing else."""
     running = Running()
     running.operator.commits_with = 2
     fired: list[int] = []
@@ -511,7 +510,7 @@ def test_task_waits_for_the_checkpoint_its_operators_commit_with(
     assert sorted(running.reports) == captured + completed
 
 
-def test_results_of_a_task_that_waits_for_a_checkpoint_are_sent() -> None:
+def test_task_that_waits_for_its_last_checkpoint_has_sent_all_results() -> None:
     running = Running()
     running.operator.commits_with = 1
     running.put(0, Block([1]), END_OF_INPUT)
@@ -523,9 +522,11 @@ def test_results_of_a_task_that_waits_for_a_checkpoint_are_sent() -> None:
 
 
 @pytest.mark.parametrize("unaligned", [False, True])
-def test_a_task_takes_part_in_checkpoints_until_its_data_is_processed(unaligned: bool) -> None:
-    """Barriers follow the end of the data, whether they come in the input or the task is triggered,
-    as all that it reads from have ended."""
+def test_task_at_its_end_takes_part_in_checkpoints_until_its_data_is_processed(
+    unaligned: bool,
+) -> None:
+    """Barriers follow the end of the data, whether they come from the input or from a trigger after
+    all producers have ended."""
     running = Running()
     running.is_busy = True
     by_input, by_trigger = Barrier(1, 0, unaligned=unaligned), Barrier(2, 0, unaligned=unaligned)
@@ -547,9 +548,11 @@ def test_a_task_takes_part_in_checkpoints_until_its_data_is_processed(unaligned:
 
 
 @pytest.mark.parametrize("stops", [False, True])
-def test_mail_after_the_end_of_input_does_not_delay_due_work(stops: bool) -> None:
-    """As an operator does whose calls end with its input.  Behind a savepoint that the job ends
-    with, it would put out again what the savepoint has."""
+def test_work_due_after_the_end_of_input_runs_unless_a_savepoint_stopped_the_job(
+    stops: bool,
+) -> None:
+    """An async operator does such work. After a stop savepoint, its results would be emitted
+    twice."""
     running = Running()
     running.is_busy = True
     task, told, due = running.task, running.operator.told, partial(running.operator.told.append)
@@ -567,8 +570,8 @@ def test_mail_after_the_end_of_input_does_not_delay_due_work(stops: bool) -> Non
     assert told == ([] if stops else ["left", "due"])
 
 
-def test_task_with_processed_data_waits_for_its_producers_to_end() -> None:
-    """One that has another, slower reader takes part in checkpoints, and sends barriers here."""
+def test_task_whose_data_is_processed_waits_for_its_producers_to_end() -> None:
+    """A producer with another, slower consumer takes part in checkpoints and sends barriers."""
     running = Running(2)
     running.put(0, END_OF_DATA, END_OF_INPUT)
     running.put(1, END_OF_DATA)
@@ -579,8 +582,8 @@ def test_task_with_processed_data_waits_for_its_producers_to_end() -> None:
     assert running.run() == [END_OF_INPUT]
 
 
-def test_sender_hears_of_processed_data_once_the_task_is_at_its_end() -> None:
-    """Not as soon as the end waits in the channel: a snapshot would not have the data."""
+def test_sender_is_told_of_processed_data_when_the_task_reads_the_end_of_data() -> None:
+    """Not before: a snapshot would miss the data that still waits in the channel."""
     running = Running(2)
     running.put(0, Block([1]), Barrier(1, 0), Block([2]), END_OF_DATA)
     assert running.run() == [1]
@@ -591,9 +594,9 @@ def test_sender_hears_of_processed_data_once_the_task_is_at_its_end() -> None:
     assert not running.channels[1].is_processed
 
 
-def test_barriers_after_the_end_of_data_are_aligned_too() -> None:
-    """ST-01: a sender that has come to its end and takes part sends its barrier, too; one that
-    takes part no longer has sent the end of the input (ST-04)."""
+def test_barriers_after_the_end_of_data_are_aligned() -> None:
+    """ST-01, ST-04: a sender at the end of its data still sends barriers; after the end of input,
+    it sends none."""
     running = Running(3)
     running.put(0, Barrier(1, 0), Block([2]))
     running.put(1, END_OF_DATA)
@@ -605,7 +608,7 @@ def test_barriers_after_the_end_of_data_are_aligned_too() -> None:
 
 @pytest.mark.parametrize("drains", [False, True])
 def test_task_at_its_end_takes_part_in_a_stop_savepoint(drains: bool) -> None:
-    """ST-13: operators that are finished do not finish again."""
+    """ST-13: operators that have finished do not finish again."""
     running = Running()
     running.is_busy = True
     barrier = Barrier(1, 0, savepoint=True, stops=True, drains=drains)
@@ -620,7 +623,7 @@ def test_task_at_its_end_takes_part_in_a_stop_savepoint(drains: bool) -> None:
 
 
 def test_stopped_task_reads_until_its_producers_have_ended() -> None:
-    """One that had come to its end before the savepoint is heard of as well."""
+    """Also from a producer that was at the end of its data before the savepoint."""
     running = Running(3)
     barrier = Barrier(1, 0, savepoint=True, stops=True)
     running.put(0, END_OF_DATA, barrier)
@@ -638,8 +641,9 @@ def test_stopped_task_reads_until_its_producers_have_ended() -> None:
 
 
 @pytest.mark.parametrize("channels", [0, 2])
-def test_a_task_that_had_finished_passes_barriers_on_until_its_end_is_read(channels: int) -> None:
-    """It ends at once, or with those that it reads from, which had finished, too."""
+def test_restored_finished_task_forwards_barriers_until_its_end_is_read(channels: int) -> None:
+    """Without inputs it ends at once, else together with its producers, which had finished as
+    well."""
     running = Running(channels, had_finished=True)
     running.is_busy = True
     for channel in range(channels):
@@ -657,7 +661,7 @@ def test_a_task_that_had_finished_passes_barriers_on_until_its_end_is_read(chann
     assert running.run() == [END_OF_INPUT]
 
 
-def test_trigger_that_comes_with_the_end_is_answered_before_the_end() -> None:
+def test_checkpoint_triggered_while_the_task_ends_precedes_the_end_of_input() -> None:
     running = Running()
     running.is_busy = True
     running.put(0, END_OF_INPUT)
@@ -672,7 +676,7 @@ def test_trigger_that_comes_with_the_end_is_answered_before_the_end() -> None:
     assert running.run() == [barrier, END_OF_INPUT]
 
 
-def test_a_savepoint_that_drains_finishes_nothing_again() -> None:
+def test_draining_savepoint_does_not_finish_finished_operators_again() -> None:
     running = Running()
     running.operator.commits_with = 1
     running.put(0, END_OF_INPUT)
