@@ -21,10 +21,10 @@ def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
         yield cluster
 
 
-def test_examples_of_the_page_run(
+def test_examples_of_the_kafka_page_run(
     broker: Broker, cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names are replaced by those of the test, and the interval of checkpoints by a shorter one."""
+    """The test replaces topic names and shortens the checkpoint interval."""
     clicks, totals = broker.topic(), broker.topic()
     broker.produce(clicks, ["a", "b"])
     replaced = {

@@ -102,7 +102,7 @@ def test_partitions_are_spread_evenly_once_readers_have_registered() -> None:
     assert run.readers.done == []
 
 
-def test_partition_that_is_found_later_is_given_once() -> None:
+def test_partition_found_later_is_assigned_once() -> None:
     run = Run(Finder(1)).begin().add_readers().search()
     run.finder.partitions = 3
     run.search().search()
@@ -110,7 +110,7 @@ def test_partition_that_is_found_later_is_given_once() -> None:
     assert run.finder.searches == [True, False, False]
 
 
-def test_without_discovery_readers_hear_the_end_after_one_search() -> None:
+def test_without_discovery_readers_are_told_the_end_after_one_search() -> None:
     run = Run(Finder(1), interval=None).begin().add_readers()
     assert run.readers.done == []
     run.search()
@@ -119,7 +119,7 @@ def test_without_discovery_readers_hear_the_end_after_one_search() -> None:
     assert run.enumerator.next_discovery_time() is None
 
 
-def test_restored_enumerator_knows_assigned_and_waiting_partitions() -> None:
+def test_restored_enumerator_assigns_only_partitions_not_assigned_before() -> None:
     run = Run(Finder(2)).begin().search()
     state = run.enumerator.snapshot_state(1)
     run.finder.offset = 99
@@ -141,14 +141,14 @@ def test_restored_enumerator_of_a_bounded_source_does_not_search_again() -> None
     assert sorted(again.readers.done) == [0, 1]
 
 
-def test_state_before_the_first_answer_leads_to_a_first_search() -> None:
+def test_enumerator_restored_from_before_its_first_search_searches() -> None:
     run = Run(Finder(1)).begin()
     again = Run(run.finder).begin(run.enumerator.snapshot_state(1)).add_readers().search()
     assert again.given == partitions(0)
     assert run.finder.searches == [True, True]
 
 
-def test_splits_of_a_reader_that_failed_go_to_its_next_attempt() -> None:
+def test_splits_of_a_failed_reader_are_assigned_to_its_next_attempt() -> None:
     run = Run(Finder(2)).begin().add_readers().search()
     (given,) = run.readers.assigned.pop(0)
     run.enumerator.add_splits_back([given], 0)
@@ -158,7 +158,7 @@ def test_splits_of_a_reader_that_failed_go_to_its_next_attempt() -> None:
     assert run.readers.assigned[0] == [given]
 
 
-def test_failed_first_search_raises_and_a_failed_later_one_is_repeated(
+def test_failed_first_search_raises_and_a_later_failed_search_is_repeated(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     finder = Finder(1)
@@ -187,8 +187,8 @@ def test_vanished_partition_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
     assert run.given == partitions(0, 1)  # it is read on where its reader is
 
 
-def test_state_can_be_stored_and_divided_anew() -> None:
-    """With the coordinator that runs it, into which the state goes as bytes."""
+def test_enumerator_state_is_restored_at_another_parallelism() -> None:
+    """Together with the source coordinator, which stores the state as bytes."""
 
     class FromKafka(Source[Any]):
         def __init__(self, finder: Finder) -> None:

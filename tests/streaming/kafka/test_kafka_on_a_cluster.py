@@ -49,10 +49,10 @@ def source_of(broker: Broker, topic: str, ends: dict[int, int]) -> KafkaSource:
 
 @pytest.mark.parametrize("kind", ["TaskProcess", "StreamCoordinator", "JobMaster"])
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_records_come_once_and_in_order_despite_kills(
+def test_records_from_kafka_are_counted_once_and_in_order_despite_kills(
     kind: str, parallelism: int, broker: Broker, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """E2E-04: partitions are written while the job runs and is killed."""
+    """E2E-04: records are produced while the job runs and its processes are killed."""
     checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
     topic = broker.topic(2)
     end = {KafkaTopicPartition(topic, 0): HALF, KafkaTopicPartition(topic, 1): HALF}

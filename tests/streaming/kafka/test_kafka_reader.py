@@ -78,7 +78,7 @@ def test_snapshot_has_the_offsets_after_the_emitted_records(each_broker: Broker)
     assert both == [list("abcdefgh"), list("xy")]
 
 
-def test_split_ends_at_its_stopping_offset_in_the_midst_of_a_batch(each_broker: Broker) -> None:
+def test_split_ends_exactly_at_its_stopping_offset(each_broker: Broker) -> None:
     topic = each_broker.topic()
     each_broker.produce(topic, "abcdefgh")
     reading = Reading(builder(each_broker, topic).build(), KafkaPartitionSplit(topic, 0, 2, 5))
@@ -90,8 +90,8 @@ def test_split_ends_at_its_stopping_offset_in_the_midst_of_a_batch(each_broker: 
     reading.reader.close()
 
 
-def test_split_is_finished_only_when_its_last_batch_was_taken(broker: Broker) -> None:
-    """Before that its watermark is the one of the batches before it."""
+def test_split_is_finished_at_the_poll_after_its_last_batch(broker: Broker) -> None:
+    """Until then, the watermark of the split does not cover its last batch."""
     topic = broker.topic()
     broker.produce(topic, "ab")
     reading = Reading(builder(broker, topic).build(), KafkaPartitionSplit(topic, 0, 0, 2))
@@ -102,7 +102,7 @@ def test_split_is_finished_only_when_its_last_batch_was_taken(broker: Broker) ->
     reading.reader.close()
 
 
-def test_split_without_records_left_ends_at_once(broker: Broker) -> None:
+def test_empty_split_ends_at_once(broker: Broker) -> None:
     topic = broker.topic()
     reading = Reading(builder(broker, topic).build(), KafkaPartitionSplit(topic, 0, 0, 0))
     assert reading.splits == []
@@ -111,7 +111,7 @@ def test_split_without_records_left_ends_at_once(broker: Broker) -> None:
     reading.reader.close()
 
 
-def test_split_that_comes_later_is_read_too(broker: Broker) -> None:
+def test_split_added_later_is_read(broker: Broker) -> None:
     topic = broker.topic(2)
     broker.produce(topic, "a", 0)
     broker.produce(topic, "b", 1)
@@ -124,8 +124,8 @@ def test_split_that_comes_later_is_read_too(broker: Broker) -> None:
     reading.reader.close()
 
 
-def test_control_records_at_the_end_are_behind_the_reader(broker: Broker) -> None:
-    """What lies between the last record and the end is nobody's: the group is at the end."""
+def test_offset_of_the_reader_passes_control_records_at_the_end(broker: Broker) -> None:
+    """The committed offset of the group then equals the end of the partition."""
     topic = broker.topic()
     with broker.transaction(f"control-{topic}") as transaction:
         transaction.produce(topic, b"a")
@@ -153,7 +153,7 @@ def test_offsets_are_committed_when_their_checkpoint_is_complete(each_broker: Br
     reading.reader.close()
 
 
-def test_offset_of_a_partition_that_has_ended_is_committed_too(broker: Broker) -> None:
+def test_offset_of_a_finished_split_is_committed(broker: Broker) -> None:
     topic = broker.topic()
     broker.produce(topic, "abcd")
     group = f"group-{topic}"
@@ -183,7 +183,9 @@ def test_offsets_are_not_committed_without_group_or_when_disabled(
     reading.reader.close()
 
 
-def test_offset_that_kafka_does_not_have_is_an_error_or_begins_anew(broker: Broker) -> None:
+def test_missing_offset_is_an_error_or_reading_restarts_at_the_earliest_record(
+    broker: Broker,
+) -> None:
     topic = broker.topic()
     broker.produce(topic, "ab")
     strategy = KafkaOffsetResetStrategy
@@ -267,10 +269,10 @@ def test_split_with_all_records_expired_ends(broker: Broker) -> None:
     reading.reader.close()
 
 
-def test_records_that_expire_while_a_partition_is_read_are_warned_of(
+def test_records_that_expire_before_they_are_read_are_counted_in_a_warning(
     mock_broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The reader is behind: Kafka deletes what it has not fetched."""
+    """The reader is too slow: Kafka deletes records before the reader fetches them."""
     topic = mock_broker.topic()
     mock_broker.produce(topic, "a")
     source = builder(mock_broker, topic).set_starting_offsets(KafkaOffsetsInitializer.latest())
@@ -294,7 +296,7 @@ def test_records_that_expire_while_a_partition_is_read_are_warned_of(
     ],
     ids=["earliest", "latest", "none"],
 )
-def test_recreated_topic_is_not_taken_for_the_topic_read_before(
+def test_reading_a_topic_that_was_deleted_and_recreated_raises_an_error(
     broker: Broker, left: str, starting: KafkaOffsetsInitializer
 ) -> None:
     topic = broker.topic()
@@ -312,7 +314,7 @@ def test_recreated_topic_is_not_taken_for_the_topic_read_before(
     reading.reader.close()
 
 
-def test_split_of_an_earlier_version_is_read_on(broker: Broker) -> None:
+def test_split_stored_by_an_earlier_version_is_read_from_its_offset(broker: Broker) -> None:
     topic = broker.topic()
     broker.produce(topic, "ab")
     stored: Any = tuple(whole(topic, offset=1))[:4]
@@ -340,7 +342,7 @@ def test_vanished_partition_is_logged_and_others_are_read(
     reading.reader.close()
 
 
-def test_record_that_does_not_fit_waits_for_room_and_is_not_lost(
+def test_records_beyond_the_read_ahead_limit_wait_and_are_not_lost(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetcher, "AHEAD", 10)
