@@ -24,7 +24,7 @@ BATCH = numbers(1000)
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_writer_has_to_wait_for_a_consumer_that_takes_nothing(is_local: bool) -> None:
+def test_writer_has_no_room_while_its_consumer_reads_nothing(is_local: bool) -> None:
     with network() as make:
         producer = make("producer", settings=SMALL)
         consumer = producer if is_local else make("consumer", settings=SMALL)
@@ -60,7 +60,7 @@ def test_large_records_between_tasks_of_one_process_are_counted_as_large() -> No
         assert written <= limit
 
 
-def test_hundredfold_slower_consumer_holds_memory_bounded_and_gets_everything() -> None:
+def test_memory_is_bounded_with_a_consumer_a_hundred_times_slower() -> None:
     with network() as make:
         producer = make("producer", settings=SMALL)
         consumer = make("consumer", settings=SMALL)
@@ -91,7 +91,7 @@ def test_hundredfold_slower_consumer_holds_memory_bounded_and_gets_everything() 
         assert writing.partition.metrics().back_pressured_seconds > 0
 
 
-def test_batch_larger_than_all_credit_passes() -> None:
+def test_batch_larger_than_all_credit_is_sent() -> None:
     with network() as make:
         producer = make("producer", settings=SMALL)
         consumer = make("consumer", settings=SMALL)
@@ -107,7 +107,7 @@ def test_batch_larger_than_all_credit_passes() -> None:
         join()
 
 
-def test_barrier_and_end_of_input_come_when_credit_is_given_again() -> None:
+def test_barrier_and_end_of_input_arrive_after_a_batch_larger_than_the_credit() -> None:
     with network() as make:
         producer = make("producer", settings=SMALL)
         consumer = make("consumer", settings=SMALL)
@@ -145,7 +145,7 @@ def test_ten_thousand_barriers_do_not_change_the_bound_of_a_channel(are_taken: b
         assert view.credit <= SMALL.exclusive_credit + SMALL.floating_credit
 
 
-def test_full_channel_does_not_keep_other_channels_of_the_connection_waiting() -> None:
+def test_full_channel_does_not_delay_other_channels_of_the_connection() -> None:
     with network() as make:
         producer = make("producer", settings=SMALL)
         consumer = make("consumer", settings=SMALL)
@@ -163,7 +163,7 @@ def test_full_channel_does_not_keep_other_channels_of_the_connection_waiting() -
         assert consumer.number_of_connections == 1
 
 
-def test_time_that_the_writer_was_held_up_is_measured() -> None:
+def test_back_pressured_time_of_the_writer_is_measured() -> None:
     clock = ManualClock()
     with network() as make:
         producer = make("producer", settings=SMALL, clock=clock, manual_timers=True)
@@ -206,8 +206,8 @@ def test_floating_credit_goes_to_channels_with_a_backlog_and_comes_back() -> Non
     assert floating.free == 500
 
 
-def test_buffer_that_comes_to_a_closed_channel_borrows_nothing() -> None:
-    """It was on its way when the task ended."""
+def test_buffer_that_arrives_in_a_closed_channel_uses_no_floating_credit() -> None:
+    """The buffer was on its way when the task ended."""
     with network() as make:
         producer, consumer = (make(name, settings=SMALL) for name in ("producer", "consumer"))
         reading = read(consumer, producer)
@@ -219,7 +219,7 @@ def test_buffer_that_comes_to_a_closed_channel_borrows_nothing() -> None:
         assert channel.metrics().queued_bytes == 0
 
 
-def test_debt_of_a_large_batch_is_paid_before_more_is_sent() -> None:
+def test_credit_used_by_a_large_batch_is_returned_only_when_the_batch_is_taken() -> None:
     credit = ReceiverCredit(100, FloatingCredit(0))
     assert credit.on_received(10_000, backlog=10_000) == 0
     assert credit.in_use == 10_000
@@ -227,7 +227,7 @@ def test_debt_of_a_large_batch_is_paid_before_more_is_sent() -> None:
     assert credit.in_use == 0
 
 
-def test_every_buffer_is_counted_with_some_overhead() -> None:
+def test_queued_bytes_of_a_small_buffer_include_an_overhead() -> None:
     with network() as make:
         partition = make("producer").create_partition("p", "Source", 1, buffer_timeout=0)
         partition.subpartitions[0].put(Watermark(1))

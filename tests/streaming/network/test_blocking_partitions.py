@@ -58,7 +58,7 @@ def test_blocking_result_is_read_once_complete_and_repeatedly(
         assert consumed.wait(PATIENCE)
 
 
-def test_lost_consumer_does_the_result_no_harm(tmp_path: Path) -> None:
+def test_blocking_result_can_be_read_again_after_its_consumer_is_lost(tmp_path: Path) -> None:
     """EX-14."""
     settings = NetworkSettings(segment_size=4096, directory=str(tmp_path))
     with network() as make:
@@ -75,7 +75,7 @@ def test_lost_consumer_does_the_result_no_harm(tmp_path: Path) -> None:
         assert partition.failure is None
 
 
-def test_released_result_leaves_the_disk_and_fails_its_readers(tmp_path: Path) -> None:
+def test_released_blocking_result_frees_its_file_and_fails_its_readers(tmp_path: Path) -> None:
     settings = NetworkSettings(segment_size=4096, directory=str(tmp_path))
     with network() as make:
         producer, consumer = make("producer", settings=settings), make("consumer")

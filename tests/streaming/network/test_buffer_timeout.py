@@ -39,7 +39,7 @@ class _InOneProcess:
         return elements
 
 
-def test_small_batches_wait_until_the_time_out_and_come_as_one() -> None:
+def test_small_batches_wait_for_the_buffer_timeout_and_arrive_as_one_batch() -> None:
     clock = ManualClock()
     with network() as make:
         process = make("process", clock=clock, manual_timers=True)
@@ -79,7 +79,7 @@ def test_buffer_timeout_restarts_with_the_first_batch_after_a_flush() -> None:
 
 
 def test_unsendable_batch_fails_only_its_writer() -> None:
-    """The process's other partitions go on."""
+    """Other partitions of the process continue."""
     clock = ManualClock()
     with network() as make:
         process = make("process", clock=clock, manual_timers=True)
@@ -102,14 +102,14 @@ def test_unsendable_batch_fails_only_its_writer() -> None:
             Reading(gate).next()
 
 
-def test_time_out_of_zero_sends_every_batch_at_once() -> None:
+def test_buffer_timeout_of_zero_sends_every_batch_at_once() -> None:
     with network() as make:
         channel = _InOneProcess(make("process", manual_timers=True), 0)
         channel.put(Block([1]))
         assert len(channel.came()) == 1
 
 
-def test_without_time_out_only_full_segments_are_sent() -> None:
+def test_without_buffer_timeout_only_full_segments_are_sent() -> None:
     clock = ManualClock()
     with network() as make:
         process = make(
@@ -152,7 +152,7 @@ def test_barrier_flushes_the_batches_before_it() -> None:
         assert [type(element) for element in channel.came()] == [Block, Barrier]
 
 
-def test_large_batch_is_neither_kept_nor_copied() -> None:
+def test_large_batch_is_sent_at_once_and_not_copied() -> None:
     with network() as make:
         channel = _InOneProcess(make("process", manual_timers=True), None)
         channel.put(numbers(1))

@@ -126,7 +126,7 @@ def test_channels_send_one_buffer_each_in_turn(batch: Columns) -> None:
         consumer.connection.close("the test ends")
 
 
-def test_barrier_waits_for_nothing_but_the_buffer_that_is_being_sent() -> None:
+def test_barrier_waits_only_for_the_buffers_that_are_being_sent() -> None:
     with network() as make:
         environment = make("process")
         consumer = _Consumer(environment)
@@ -149,7 +149,7 @@ def test_barrier_waits_for_nothing_but_the_buffer_that_is_being_sent() -> None:
         consumer.connection.close("the test ends")
 
 
-def test_credit_of_nothing_sends_nothing_but_a_barrier_that_overtakes() -> None:
+def test_without_credit_only_an_unaligned_barrier_is_sent() -> None:
     with network() as make:
         environment = make("process")
         consumer = _Consumer(environment)
@@ -168,7 +168,7 @@ def test_credit_of_nothing_sends_nothing_but_a_barrier_that_overtakes() -> None:
     "header",
     [("x",), (0, b"\xc1", 0, 0, "Sink"), (0, codec.encode("p"), "first", "much", "Sink")],
 )
-def test_request_that_makes_no_sense_is_refused(header: tuple[object, ...]) -> None:
+def test_malformed_partition_request_is_refused(header: tuple[object, ...]) -> None:
     with network() as make:
         environment = make("process")
         environment.create_partition("p", "Source", 1, buffer_timeout=0)
@@ -178,7 +178,7 @@ def test_request_that_makes_no_sense_is_refused(header: tuple[object, ...]) -> N
         consumer.connection.close("the test ends")
 
 
-def test_connection_that_brings_garbage_is_given_up_and_says_so() -> None:
+def test_connection_that_receives_garbage_is_closed_with_a_reason() -> None:
     with network() as make:
         environment = make("process")
         wire = _HeldWire()
@@ -232,7 +232,7 @@ def _with_credit_to_come(
 
 
 def test_thread_that_receives_credit_sends_buffers_up_to_a_limit() -> None:
-    """Waking the writing thread costs more than sending a few buffers does."""
+    """Waking the writing thread costs more than sending a few buffers."""
     with network() as make:
         environment = make("process")
         wire, connection = _with_credit_to_come(environment, [SEGMENT] * 20, 0)
@@ -244,7 +244,7 @@ def test_thread_that_receives_credit_sends_buffers_up_to_a_limit() -> None:
         connection.close("the test ends")
 
 
-def test_consumer_hears_of_buffers_in_shared_memory_while_more_are_copied() -> None:
+def test_buffers_in_shared_memory_are_announced_before_all_are_copied() -> None:
     with network() as make:
         environment = make("process")
         batches = [numbers(8_192)] * 13  # 64 kB each

@@ -59,7 +59,7 @@ def test_python_values_survive_the_codec(content: list[Any], has_times: bool) ->
     assert [type(value) for value in block.values] == [type(value) for value in content]
 
 
-def test_rows_come_back_with_their_names_and_kinds() -> None:
+def test_rows_keep_names_and_kinds_through_the_codec() -> None:
     rows = [Row(a=1, b="x"), Row(a=2, b=None)]
     rows[1].set_row_kind(RowKind.DELETE)
     for content in (rows, [Row(1, 2)], [Row(a=1), Row(b=1)], [Row(a=1), 5]):
@@ -67,7 +67,7 @@ def test_rows_come_back_with_their_names_and_kinds() -> None:
         assert block.values == content
 
 
-def test_arrays_travel_outside_of_the_pickle() -> None:
+def test_arrays_are_encoded_outside_of_the_pickle() -> None:
     array = np.arange(10_000.0)
     encoded = ElementEncoder().encode([Block([array])], set())
     assert len(encoded.parts[0]) < 1_000
@@ -76,8 +76,8 @@ def test_arrays_travel_outside_of_the_pickle() -> None:
 
 
 def test_received_arrays_are_writeable_if_they_were_before() -> None:
-    """What a function is given is its own, and what others have of the same buffer is not changed:
-    elements in flight are kept as they came."""
+    """A function may change its array; other users of the same buffer, such as stored elements in
+    flight, do not see the change."""
     fixed = np.arange(3)
     fixed.flags.writeable = False
     content = [np.arange(3), np.arange(100_000), fixed, pa.array([1, 2, 3])]
@@ -101,7 +101,7 @@ class _OfMain:
         self.number = number
 
 
-def test_values_of_classes_that_cannot_be_imported_travel_with_their_class() -> None:
+def test_values_of_classes_that_cannot_be_imported_are_sent_with_their_class() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_OfMain, "__module__", "__main__")
         with pytest.raises(pickle.PicklingError):
@@ -136,7 +136,7 @@ class Nameless(Stubborn):
         ([Row(1), Row(Stubborn())], "LookupError: it stays here", "<Row(Stubborn())>"),
     ],
 )
-def test_the_record_that_cannot_be_pickled_is_named_with_the_reason(
+def test_error_about_an_unpicklable_record_names_record_reason_and_origin(
     values: list[Any], reason: str, record: str
 ) -> None:
     encoder = ElementEncoder()
@@ -173,7 +173,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("batch", TABLES.values(), ids=TABLES)
-def test_every_arrow_batch_comes_back_equal(batch: pa.RecordBatch) -> None:
+def test_every_arrow_batch_is_equal_after_the_codec(batch: pa.RecordBatch) -> None:
     times = np.arange(batch.num_rows)
     first, second = there_and_back(Columns(batch, times), Columns(batch, None, None, True))
     assert first.batch.equals(batch, check_metadata=True)
@@ -183,7 +183,7 @@ def test_every_arrow_batch_comes_back_equal(batch: pa.RecordBatch) -> None:
     first.batch.validate(full=True)
 
 
-def test_schema_travels_once_for_each_receiver() -> None:
+def test_schema_is_sent_once_to_each_receiver() -> None:
     encoder = ElementEncoder()
     batches = [Columns(pa.record_batch({name: [1]})) for name in "aabab"]
     known = set[int]()

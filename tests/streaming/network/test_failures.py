@@ -86,7 +86,7 @@ def test_producer_for_a_killed_process_fails_at_once_with_both_names() -> None:
         assert caught.value.consumer == "task Sink (2/2) in the consumer"
 
 
-def test_producer_without_room_is_woken_when_its_consumer_closes() -> None:
+def test_waiting_producer_is_woken_with_an_error_when_its_consumer_closes() -> None:
     with network() as make:
         producer, consumer = make("producer"), make("consumer")
         partition = producer.create_partition("p", "Source", 1, buffer_timeout=0)
@@ -107,7 +107,7 @@ def test_producer_without_room_is_woken_when_its_consumer_closes() -> None:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_consumers_of_a_task_that_fails_are_given_its_reason(is_local: bool) -> None:
+def test_consumers_of_a_failed_task_raise_an_error_with_its_reason(is_local: bool) -> None:
     with network() as make:
         producer = make("producer")
         consumer = producer if is_local else make("consumer")
@@ -123,7 +123,7 @@ def test_consumers_of_a_task_that_fails_are_given_its_reason(is_local: bool) -> 
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_partition_that_was_read_to_its_end_is_released_without_harm(is_local: bool) -> None:
+def test_release_of_a_completely_read_partition_fails_no_consumer(is_local: bool) -> None:
     with network() as make:
         producer = make("producer")
         consumer = producer if is_local else make("consumer")
@@ -169,8 +169,8 @@ def test_partition_created_later_is_served_at_once(is_local: bool) -> None:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_missing_partition_fails_its_consumer_after_the_last_pause(is_local: bool) -> None:
-    """TM-26: 0.1, 0.2, … 6.4 and 10 seconds."""
+def test_missing_partition_fails_its_consumer_after_the_last_retry(is_local: bool) -> None:
+    """TM-26: the pauses are 0.1, 0.2, … 6.4 and 10 seconds."""
     clock = ManualClock()
     settings = NetworkSettings(connection_idle_timeout=None)  # no timers but those that are meant
     with network() as make:

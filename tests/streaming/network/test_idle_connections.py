@@ -81,7 +81,7 @@ def test_idle_connection_ends_and_the_next_channel_opens_another() -> None:
             pair.until_closed()
 
 
-def test_connection_used_by_a_quiet_channel_stays_open() -> None:
+def test_connection_of_an_open_channel_without_data_stays_open() -> None:
     with network() as make:
         pair = Pair(make)
         writing, reading = pair.write(is_complete=False)
@@ -95,7 +95,7 @@ def test_connection_used_by_a_quiet_channel_stays_open() -> None:
         pair.until_closed()
 
 
-def test_a_channel_that_waits_for_its_partition_keeps_its_connection() -> None:
+def test_connection_stays_open_while_a_channel_waits_for_its_partition() -> None:
     with network() as make:
         pair = Pair(make)
         reading = read(pair.consumer, pair.producer, "later")
@@ -108,7 +108,7 @@ def test_a_channel_that_waits_for_its_partition_keeps_its_connection() -> None:
         assert length(reading) == 10
 
 
-def test_without_the_option_connections_stay() -> None:
+def test_without_an_idle_timeout_connections_stay_open() -> None:
     with network() as make:
         clock = ManualClock()
         settings = NetworkSettings(connection_idle_timeout=None)
@@ -141,7 +141,7 @@ def request(connection: Connection) -> None:
     connection._handle(REQUEST, (0, codec.encode("p"), 0, 10**6, "Sink"), None)
 
 
-def test_request_that_crosses_the_leave_question_keeps_the_connection() -> None:
+def test_request_that_arrives_after_asking_to_leave_keeps_the_connection_open() -> None:
     with network() as make:
         environment = make("here")
         environment.create_partition("p", "Source", 1)
@@ -155,7 +155,7 @@ def test_request_that_crosses_the_leave_question_keeps_the_connection() -> None:
         connection.fail("the test is over")
 
 
-def test_connection_with_a_served_channel_is_in_use_for_both_sides() -> None:
+def test_connection_that_serves_a_channel_refuses_to_leave() -> None:
     with network() as make:
         environment = make("here")
         environment.create_partition("p", "Source", 1)
@@ -168,7 +168,7 @@ def test_connection_with_a_served_channel_is_in_use_for_both_sides() -> None:
         connection.fail("the test is over")
 
 
-def test_side_that_agreed_to_leave_adds_no_channel_and_used_side_refuses() -> None:
+def test_connection_agrees_to_leave_only_unused_and_then_adds_no_channel() -> None:
     with network() as make:
         environment = make("here")
         connection = Connection(SilentWire(), "there", environment, lambda _: None)
@@ -185,7 +185,7 @@ def test_side_that_agreed_to_leave_adds_no_channel_and_used_side_refuses() -> No
         assert channel.failed is None
 
 
-def test_both_sides_may_ask_to_leave_at_the_same_time() -> None:
+def test_connection_closes_if_both_sides_ask_to_leave_at_the_same_time() -> None:
     with network() as make:
         environment = make("here")
         connection = Connection(SilentWire(), "there", environment, lambda _: None)
@@ -196,8 +196,8 @@ def test_both_sides_may_ask_to_leave_at_the_same_time() -> None:
         assert connection.lost_reason == "nobody used the connection"
 
 
-def test_all_records_arrive_although_connections_end_all_the_time() -> None:
-    """Both sides read from each other, with pauses about as long as the time-out."""
+def test_all_records_arrive_although_idle_connections_close_all_the_time() -> None:
+    """Both sides read from each other, with pauses about as long as the idle timeout."""
     settings = NetworkSettings(connection_idle_timeout=0.002)
     with network() as make:
         one, other = make("one", settings=settings), make("other", settings=settings)

@@ -88,13 +88,13 @@ def there_and_back(*elements: InFlight) -> list[object]:
     return [shown(element) for element in decode_elements(encode_elements(elements))]
 
 
-def test_every_kind_of_element_comes_back() -> None:
+def test_elements_in_flight_of_every_kind_are_read_back() -> None:
     assert there_and_back(*STORY) == [shown(element) for element in STORY]
     assert there_and_back() == []
 
 
-def test_stored_buffers_are_read_with_the_schemas_sent_before() -> None:
-    """As the sender has kept them, and as the receiver has."""
+def test_stored_buffers_are_read_with_schemas_sent_in_earlier_buffers() -> None:
+    """For buffers stored by the sender and by the receiver."""
     channel = Channel()
     channel.send(numbers(3))
     of_sender = [
@@ -118,7 +118,7 @@ def test_stored_buffers_are_read_with_the_schemas_sent_before() -> None:
     assert encode_elements(of_sender).count(schema) == 1
 
 
-def test_schemas_of_several_channels_are_not_taken_for_each_other() -> None:
+def test_elements_in_flight_of_several_channels_keep_their_own_schemas() -> None:
     one, other = Channel(), Channel()
     one.send(numbers(1))
     texts = Columns(pa.record_batch({"s": ["x"]}))
@@ -129,7 +129,7 @@ def test_schemas_of_several_channels_are_not_taken_for_each_other() -> None:
     assert there_and_back(*elements) == wanted
 
 
-def test_dictionaries_come_with_each_batch() -> None:
+def test_each_batch_in_flight_is_stored_with_its_dictionary() -> None:
     channel = Channel()
     batches = [
         Columns(pa.record_batch({"d": pa.array(values).dictionary_encode()}))
@@ -141,7 +141,7 @@ def test_dictionaries_come_with_each_batch() -> None:
 
 
 def test_data_in_flight_of_format_version_1_is_read() -> None:
-    """Where this fails, the format has changed: raise its version, and read both."""
+    """If this test fails, the format has changed: raise its version, and read both versions."""
     assert [shown(element) for element in decode_elements(STORED)] == [shown(e) for e in SAMPLE]
     assert encode_elements(SAMPLE)[:20] == STORED[:20]
 
@@ -181,6 +181,6 @@ def test_records_of_a_missing_class_are_refused_with_its_name(
         decode_elements(stored)
 
 
-def test_records_that_have_never_left_their_process_may_not_be_picklable() -> None:
+def test_unpicklable_record_in_flight_raises_unpicklable_records_error() -> None:
     with pytest.raises(UnpicklableRecordsError):
         encode_elements([Block([(number for number in range(3))])])

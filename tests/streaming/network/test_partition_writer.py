@@ -21,7 +21,7 @@ from flinkray.streaming.records.partitioners import RebalancePartitioner
 from tests.streaming.network.networks import Reading, network, numbers
 
 
-def test_batches_are_divided_among_consumers_and_signs_go_to_all() -> None:
+def test_batches_are_divided_among_consumers_and_watermarks_go_to_all() -> None:
     with network() as make:
         producer, consumer = make("producer"), make("consumer")
         partition = producer.create_partition("p", "Source", 2, buffer_timeout=None)
@@ -47,7 +47,7 @@ def test_batches_are_divided_among_consumers_and_signs_go_to_all() -> None:
         assert sorted(values) == list(range(100))
 
 
-def test_watermarks_that_wait_together_leave_the_greatest() -> None:
+def test_only_the_greatest_of_adjacent_waiting_watermarks_is_sent() -> None:
     with network() as make:
         producer, consumer = make("producer"), make("consumer")
         partition = producer.create_partition("p", "Source", 1, buffer_timeout=None)
@@ -73,7 +73,7 @@ def test_writer_waits_when_any_of_its_channels_is_full() -> None:
         assert not writer.has_room()
 
 
-def test_figures_of_both_ends_are_shown_by_flinks_names() -> None:
+def test_network_metrics_have_the_names_of_flink() -> None:
     with network() as make:
         process = make("process")
         partition = process.create_partition("p", "Source", 1, buffer_timeout=0)

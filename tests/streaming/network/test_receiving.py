@@ -61,7 +61,7 @@ def frame(number: int, body: bytes) -> bytes:
     return head(DATA, (number, len(body)), len(body) + len(pad)) + body + pad
 
 
-def test_frames_are_complete_for_any_fragmentation() -> None:
+def test_frames_are_read_completely_for_any_fragmentation() -> None:
     for seed in range(20):
         pieces = random.Random(seed)
         sizes = [pieces.choice([0, 1, 100, 5_000, 20_000, 70_000, 300_000]) for _ in range(40)]
@@ -86,7 +86,7 @@ def copied_bytes(body: pa.Buffer, size: int, source: _Bytes) -> int:
 
 @pytest.mark.parametrize("size", [COPIED_BELOW, 10_000, ALONE_FROM])
 def test_small_bodies_are_not_copied_after_receiving(size: int) -> None:
-    """But for those at the end of a slab."""
+    """Except for bodies at the end of a slab."""
     source = _Bytes(b"".join(frame(number, bytes(size)) for number in range(20)))
     reader = FrameReader(source)
     moved = 0
@@ -98,7 +98,7 @@ def test_small_bodies_are_not_copied_after_receiving(size: int) -> None:
     assert moved <= 20 * size // (SLAB - size)
 
 
-def test_most_of_a_run_of_large_bodies_is_never_copied() -> None:
+def test_large_bodies_received_one_after_the_other_are_hardly_copied() -> None:
     size = 1_000_000
     source = _Bytes(b"".join(frame(number, bytes(size)) for number in range(10)))
     reader = FrameReader(source)
@@ -144,17 +144,17 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE)
-def test_garbage_is_refused(data: bytes) -> None:
+def test_bytes_that_are_no_frame_are_refused(data: bytes) -> None:
     with pytest.raises(WireFormatError):
         FrameReader(_Bytes(data)).next()
 
 
 @pytest.mark.parametrize("count", [1, PREFIX.size, PREFIX.size + 3, 2_000])
-def test_connection_that_ends_within_a_frame_has_no_more_frames(count: int) -> None:
+def test_incomplete_last_frame_is_not_returned(count: int) -> None:
     assert FrameReader(_Bytes(frame(1, bytes(50_000))[:count])).next() is None
 
 
-def test_large_body_is_received_in_one_call_of_the_system() -> None:
+def test_large_body_is_received_completely() -> None:
     ours, theirs = socket.socketpair()
     data = os.urandom(2_000_000)
     sending = threading.Thread(target=lambda: PlainWire(theirs).send([data]))

@@ -67,7 +67,7 @@ def memory_files() -> int:
     return count
 
 
-def test_shared_region_is_used_once_mapped_and_reused_once_unread() -> None:
+def test_shared_region_is_used_when_mapped_and_reused_when_nothing_reads_it() -> None:
     pair = _Pair(MIB)
     first, second = np.arange(100_000), np.arange(100_000, 200_000)
     assert pair.put(first) is None
@@ -87,7 +87,7 @@ def test_shared_region_is_used_once_mapped_and_reused_once_unread() -> None:
     pair.close()
 
 
-def test_regions_of_another_size_make_room_within_the_budget() -> None:
+def test_unused_shared_regions_are_replaced_by_larger_ones_within_the_budget() -> None:
     pair = _Pair(2 * MIB)
     before = memory_files()
     kept = []
@@ -138,7 +138,7 @@ def test_process_without_file_descriptors_sends_everything_by_the_socket(
     pair.close()
 
 
-def test_body_outside_of_its_region_is_refused() -> None:
+def test_body_outside_of_its_shared_region_is_refused() -> None:
     pair = _Pair(64 * MIB)
     pair.put(np.arange(100_000))
     pair.exchange()

@@ -134,8 +134,8 @@ def test_sender_keeps_overtaken_elements_and_sends_them_after_the_barrier(is_loc
         assert [shown(element) for element in reading.rest()] == [shown(e) for e in STORY[:3]]
 
 
-def test_overtaken_local_elements_are_kept_unchanged() -> None:
-    """ST-06: the task that reads changes the values afterwards, and what is encoded for it too."""
+def test_overtaken_local_elements_are_stored_unchanged() -> None:
+    """ST-06: although the reading task changes the values later, also those that were encoded."""
     with channel(is_local=True) as (partition, reads):
         (subpartition,) = partition.subpartitions
         subpartition.put(Block([["encoded"]]))  # nobody reads yet
@@ -161,9 +161,8 @@ def test_empty_subpartitions_are_not_reported_as_overtaken() -> None:
         assert list(settled.pop()) == [1]
 
 
-def test_barriers_overtake_each_other_in_no_case() -> None:
-    """Those of later checkpoints, too, have their place behind earlier ones; those in line are
-    no data."""
+def test_unaligned_barriers_overtake_data_but_no_earlier_unaligned_barrier() -> None:
+    """Other barriers in the channel are overtaken, but are not stored as data in flight."""
     with channel(is_local=False) as (partition, reads):
         (subpartition,) = partition.subpartitions
         subpartition.put(Block([1]))
@@ -192,8 +191,8 @@ def test_barriers_overtake_each_other_in_no_case() -> None:
 def test_sender_and_receiver_together_keep_all_elements_before_barrier(
     is_local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ST-06: what was put afterwards, and has come too, is not of the checkpoint; nor are barriers
-    that were overtaken.  Of a buffer, some elements may have been taken."""
+    """ST-06: without elements written after the barrier, and without overtaken barriers. Some
+    elements of a buffer may have been taken."""
     savepoint = Barrier(7, 0, savepoint=True)
     before: list[Element] = [Block([1]), Watermark(2), numbers(3), savepoint, Block([2])]
     with channel(is_local, buffer_timeout=None) as (partition, reads):
@@ -228,7 +227,7 @@ def test_sender_and_receiver_together_keep_all_elements_before_barrier(
 
 @pytest.mark.parametrize("is_local", [True, False])
 def test_later_barrier_overtakes_elements_overtaken_by_an_earlier_one(is_local: bool) -> None:
-    """It is part of both checkpoints, as long as it was not taken; each is polled once."""
+    """Elements not yet taken are part of both checkpoints; each element is polled once."""
     with channel(is_local) as (partition, reads):
         (subpartition,) = partition.subpartitions
         reading = reads()
@@ -252,8 +251,8 @@ def test_later_barrier_overtakes_elements_overtaken_by_an_earlier_one(is_local: 
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_a_barrier_passes_though_its_channel_is_blocked(is_local: bool) -> None:
-    """ST-06: as that of a savepoint does, which is aligned."""
+def test_unaligned_barrier_is_read_although_its_channel_is_blocked(is_local: bool) -> None:
+    """ST-06: an aligned savepoint blocks the channel."""
     with channel(is_local) as (partition, reads):
         (subpartition,) = partition.subpartitions
         reading = reads()
@@ -270,10 +269,11 @@ def test_a_barrier_passes_though_its_channel_is_blocked(is_local: bool) -> None:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_elements_after_a_barrier_do_not_pass_it(
+def test_elements_after_an_unaligned_barrier_do_not_overtake_it(
     is_local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both come just after the gate has looked for barriers: the task takes the barrier in line."""
+    """Barrier and element come just after the gate has looked for barriers; the task takes the
+    barrier in line."""
     with network() as make:
         producer = make("producer")
         consumer = producer if is_local else make("consumer")
@@ -301,7 +301,7 @@ def test_elements_after_a_barrier_do_not_pass_it(
         assert gate.poll() is None
 
 
-def test_barriers_leave_nothing_in_a_channel_that_nothing_comes_in() -> None:
+def test_unaligned_barriers_in_an_empty_channel_leave_no_queued_bytes() -> None:
     with channel(is_local=False) as (partition, reads):
         reading = reads()
         for checkpoint_id in range(1, 4):
@@ -372,7 +372,8 @@ class TimedChannel:
 
 @pytest.mark.parametrize("is_local", [True, False])
 def test_barrier_unsent_within_its_timeout_overtakes_waiting_elements(is_local: bool) -> None:
-    """ST-08: from when its checkpoint was triggered; what was written after it stays behind."""
+    """ST-08: the timeout counts from the trigger of the checkpoint; elements written after the
+    barrier stay behind it."""
     with network() as make:
         channel = TimedChannel(make, is_local)
         channel.wait(100)
@@ -394,7 +395,7 @@ def test_barrier_unsent_within_its_timeout_overtakes_waiting_elements(is_local: 
 
 
 def test_overtaken_elements_are_reported_before_the_barrier_arrives() -> None:
-    """ST-08: who may read all then, so that its producer ends."""
+    """ST-08: the consumer may then read everything, and the producer may end."""
     with network() as make:
         channel = TimedChannel(make, is_local=True)
         reading = channel.reads()
@@ -407,8 +408,8 @@ def test_overtaken_elements_are_reported_before_the_barrier_arrives() -> None:
         assert known[0] == 1
 
 
-def test_settled_barrier_is_reported_once_by_racing_threads() -> None:
-    """One looks whether there is one to be told, and another tells it meanwhile."""
+def test_sent_barrier_is_reported_once_by_racing_threads() -> None:
+    """One thread sees that there is a barrier to report; another thread reports it first."""
     with network() as make:
         partition = make("producer").create_partition("p", "Source", 1)
         told: list[object] = []
@@ -428,8 +429,8 @@ def test_settled_barrier_is_reported_once_by_racing_threads() -> None:
         assert told == [{}]
 
 
-def test_a_barrier_that_overtakes_waits_for_no_credit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ST-08: its consumer takes nothing."""
+def test_overtaking_barrier_is_sent_without_credit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ST-08: its consumer reads nothing."""
     with network() as make:
         channel = TimedChannel(make, is_local=False)
         reading = channel.reads()
@@ -445,7 +446,7 @@ def test_a_barrier_that_overtakes_waits_for_no_credit(monkeypatch: pytest.Monkey
 
 
 def test_barrier_overtakes_only_in_subpartitions_where_it_was_unsent() -> None:
-    """ST-08: and what it has overtaken is told when that is known of all subpartitions."""
+    """ST-08: the overtaken elements are reported when they are known for all subpartitions."""
     with network() as make:
         channel = TimedChannel(make, is_local=True)
         reading = channel.reads(0)
@@ -461,8 +462,8 @@ def test_barrier_overtakes_only_in_subpartitions_where_it_was_unsent() -> None:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_a_barrier_that_was_sent_in_time_overtakes_nothing_at_its_sender(is_local: bool) -> None:
-    """ST-08: not after it was sent from the last subpartition."""
+def test_barrier_sent_within_its_timeout_overtakes_nothing_at_its_sender(is_local: bool) -> None:
+    """ST-08: not even after the last subpartition has sent it."""
     with network() as make:
         channel = TimedChannel(make, is_local)
         channel.put(Block([1]))
@@ -478,8 +479,8 @@ def test_a_barrier_that_was_sent_in_time_overtakes_nothing_at_its_sender(is_loca
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_a_barrier_that_comes_too_late_overtakes_at_once(is_local: bool) -> None:
-    """ST-09: as soon as its sender, or its receiver, has it."""
+def test_barrier_written_after_its_timeout_overtakes_at_once(is_local: bool) -> None:
+    """ST-09"""
     with network() as make:
         channel = TimedChannel(make, is_local)
         channel.put(Block([1]))
@@ -489,8 +490,8 @@ def test_a_barrier_that_comes_too_late_overtakes_at_once(is_local: bool) -> None
         assert channel.reads().next() == (0, overdue())
 
 
-def test_barriers_without_a_time_out_stay_in_line() -> None:
-    """ST-07, ST-08: savepoints, too."""
+def test_barriers_without_a_timeout_and_of_savepoints_overtake_nothing() -> None:
+    """ST-07, ST-08"""
     with network() as make:
         channel = TimedChannel(make, is_local=False)
         channel.put(Block([1]))
@@ -505,10 +506,10 @@ def test_barriers_without_a_time_out_stay_in_line() -> None:
         ]
 
 
-def test_barrier_overtakes_elements_before_it_at_the_receiver(
+def test_barrier_overtakes_at_the_receiver_when_its_timeout_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """ST-08: blocked or not; it is given once."""
+    """ST-08: whether its channel is blocked or not; the gate returns the barrier once."""
     with network() as make:
         channel = TimedChannel(make, is_local=False, settings=NetworkSettings())
         reading = channel.reads()
@@ -532,10 +533,10 @@ def test_barrier_overtakes_elements_before_it_at_the_receiver(
         assert [shown(element) for element in reading.rest()] == [shown(Block([n])) for n in (2, 3)]
 
 
-def test_a_barrier_that_comes_in_line_in_time_is_not_given_again(
+def test_barrier_read_within_its_timeout_is_not_returned_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """ST-08: nor is one given by a gate that was closed."""
+    """ST-08: a closed gate returns no barrier either."""
     with network() as make:
         channel = TimedChannel(make, is_local=False)
         reading = channel.reads()
@@ -552,8 +553,8 @@ def test_a_barrier_that_comes_in_line_in_time_is_not_given_again(
         assert reading.gate.poll_overtaking() is None
 
 
-def test_a_barrier_that_is_late_at_its_receiver_overtakes_at_once() -> None:
-    """ST-09: the sender's clock is behind."""
+def test_barrier_that_arrives_after_its_timeout_overtakes_at_the_receiver() -> None:
+    """ST-09: the clock of the sender is behind."""
     with network() as make:
         clock = ManualClock(epoch=NOW - 60)
         producer = make("producer", clock=clock, manual_timers=True)
@@ -602,8 +603,8 @@ def test_failed_partition_reports_no_overtaken_elements() -> None:
 
 @pytest.mark.parametrize("is_local", [True, False])
 def test_restored_data_in_flight_comes_before_new_elements(is_local: bool) -> None:
-    """What the receiver had comes first, then what the sender had; and until it was taken, it is in
-    flight for the next checkpoint."""
+    """First the data of the receiver, then that of the sender. Until it is taken, it is in flight
+    for the next checkpoint as well."""
     elements: list[Element] = [Block([1]), Watermark(2), Block([3]), Watermark(4), Block([5])]
     with channel(is_local) as (partition, reads):
         partition.restore(0, elements[2:4])
@@ -782,9 +783,8 @@ overtake at once; time passes, for all."""
 
 
 def test_checkpoint_has_exactly_the_elements_before_its_barriers() -> None:
-    """ST-06, ST-08: what was taken before the barrier, what the receiver has in flight and what the
-    sender has kept are, together and in this order, what was put before it; whatever is put, taken
-    and sent by which way.  Restored, that comes first, and then what is written."""
+    """ST-06, ST-08: elements taken before the barrier, in flight at the receiver and kept by the
+    sender are, in this order, the elements written before the barrier."""
     clock = ManualClock(epoch=1e9)
     with network() as make_one:
 
@@ -852,8 +852,10 @@ def test_checkpoint_has_exactly_the_elements_before_its_barriers() -> None:
 
 @pytest.mark.parametrize("is_local", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_concurrent_writer_and_reader_count_each_record_once(is_local: bool, seed: int) -> None:
-    """ST-06, ST-08: of every checkpoint each record is taken, in flight or kept, once."""
+def test_each_checkpoint_has_each_record_once_with_concurrent_reads_and_writes(
+    is_local: bool, seed: int
+) -> None:
+    """ST-06, ST-08: each record is taken, in flight, or kept by the sender."""
     random = Random(seed)
     put_before: dict[int, int] = {}
     of_sender: dict[int, Sequence[InFlight]] = {}

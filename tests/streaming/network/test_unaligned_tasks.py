@@ -287,9 +287,9 @@ def numbers(elements: Sequence[InFlight]) -> list[int]:
     return found
 
 
-def test_task_without_room_takes_its_snapshot_within_a_batch() -> None:
-    """ST-06: the rest of the batch that it is at is in flight, before what waits in its channel;
-    and what it has put out is, too."""
+def test_task_without_room_takes_an_unaligned_snapshot_within_a_batch() -> None:
+    """ST-06: the rest of the batch is in flight, before the data that waits in its channel; unsent
+    results are in flight as well."""
     with network() as make:
         one = OneTask(make)
         one.write(0, range(500))
@@ -314,8 +314,8 @@ def test_task_without_room_takes_its_snapshot_within_a_batch() -> None:
         assert one.running.parts[1].is_complete
 
 
-def test_rest_of_a_batch_is_in_flight_in_its_own_channel() -> None:
-    """ST-06: be the barrier in another one."""
+def test_rest_of_an_interrupted_batch_is_in_flight_in_its_own_channel() -> None:
+    """ST-06: although the barrier comes from another channel."""
     with network() as make:
         one = OneTask(make)
         one.write(1, range(500))
@@ -329,8 +329,8 @@ def test_rest_of_a_batch_is_in_flight_in_its_own_channel() -> None:
         assert one.running.parts[1].is_complete
 
 
-def test_an_alignment_ends_when_its_time_is_over() -> None:
-    """ST-08, ST-09: though a barrier is nowhere to be seen; what comes before it is in flight."""
+def test_aligned_checkpoint_of_a_task_becomes_unaligned_at_its_timeout() -> None:
+    """ST-08, ST-09: the missing barrier has not arrived; what comes before it is in flight."""
     with network() as make:
         one = OneTask(make, NetworkSettings())
         barrier = Barrier(1, int(1e12), alignment_timeout=300)
@@ -352,8 +352,8 @@ def test_an_alignment_ends_when_its_time_is_over() -> None:
         assert one.running.parts[1].is_complete
 
 
-def test_timers_that_fire_in_portions_are_finished_before_a_checkpoint() -> None:
-    """Whether a barrier has overtaken what was under way, or its time is over."""
+def test_unfinished_portions_of_work_are_finished_before_a_checkpoint() -> None:
+    """For an unaligned barrier, and for an alignment that times out."""
     with network() as make:
         one = OneTask(make, NetworkSettings())
         work: list[int] = []
@@ -369,8 +369,8 @@ def test_timers_that_fire_in_portions_are_finished_before_a_checkpoint() -> None
         assert work == [0, 0]
 
 
-def test_a_source_without_room_takes_part_when_its_batch_is_done() -> None:
-    """It does not wait for room then; before, the rest of the batch would be lost."""
+def test_source_without_room_takes_its_snapshot_when_its_batch_is_done() -> None:
+    """It then does not wait for room. An earlier snapshot would lose the rest of the batch."""
     with network() as make:
         clock = ManualClock(epoch=1e9)
         here = make("here", settings=NARROW)
@@ -408,9 +408,9 @@ steps = st.one_of(
 places_of = st.lists(st.sampled_from(WAYS), min_size=5, max_size=5)
 
 
-def test_a_program_goes_on_from_its_checkpoints_as_if_nothing_had_been() -> None:
-    """ST-06, ST-08: whatever was under way, wherever the tasks run then, each number is seen
-    once.  Checkpoints are unaligned, aligned, or aligned in time only."""
+def test_program_restored_from_any_checkpoint_sees_each_number_once() -> None:
+    """ST-06, ST-08: with unaligned checkpoints, aligned ones and those with an alignment timeout,
+    also if tasks run in other processes after the restore."""
     clock = ManualClock(epoch=1e9)
     with network() as make:
         arguments: dict[str, Any] = {"settings": NARROW, "clock": clock, "manual_timers": True}

@@ -66,8 +66,9 @@ def gate_of(*channels: ScriptedChannel) -> tuple[NetworkInputGate, list[int]]:
     return gate, woken
 
 
-def test_data_that_comes_as_a_channel_is_unlisted_wakes_the_task() -> None:
-    """It is not told, as the channel is listed still; so the gate looks a second time."""
+def test_data_that_arrives_while_its_channel_is_unlisted_is_read() -> None:
+    """Nobody is notified, as the channel is still listed; therefore the gate looks a second
+    time."""
 
     def empty_and_then_something_comes() -> None:
         before = len(woken)
@@ -83,8 +84,8 @@ def test_data_that_comes_as_a_channel_is_unlisted_wakes_the_task() -> None:
     assert len(woken) == 2  # it was unlisted when nothing was left
 
 
-def test_data_that_comes_between_two_polls_lists_its_channel_once() -> None:
-    """Twice, it would have two turns where others have one."""
+def test_data_that_arrives_between_two_polls_lists_its_channel_once() -> None:
+    """A channel that was listed twice would be read twice as often as others."""
 
     def something_comes_again() -> Element:
         gate.has_data(0)
@@ -116,8 +117,8 @@ class LockWithStep:
         self._lock.release()
 
 
-def test_room_that_is_made_while_the_writer_turns_to_wait_is_seen() -> None:
-    """It could not be told: nobody waited yet."""
+def test_writer_sees_room_that_appears_just_before_it_waits() -> None:
+    """No thread was waiting yet, so none could be notified."""
     settings = NetworkSettings(buffers_per_channel=1, floating_buffers_per_gate=1)
     with network() as make:
         environment = make("p", settings=settings)
@@ -154,7 +155,7 @@ def test_waiting_writer_is_woken_by_the_next_sent_buffer() -> None:
         assert partition.has_room()
 
 
-def test_new_listener_hears_of_data_that_came_before() -> None:
+def test_new_listener_is_notified_of_data_that_arrived_before() -> None:
     gate = NetworkInputGate("Sink (1/1)", Timers(ManualClock()))
     gate.add(ScriptedChannel(lambda: Watermark(1)))
     gate.has_data(0)
@@ -163,8 +164,8 @@ def test_new_listener_hears_of_data_that_came_before() -> None:
     assert woken == [1]
 
 
-def test_consumer_whose_connection_breaks_while_served_is_lost_to_writer() -> None:
-    """The loss was told to those that had been served by then."""
+def test_writer_fails_if_the_connection_of_a_new_consumer_is_already_broken() -> None:
+    """The loss was reported only to channels that were served before."""
     with network() as make:
         environment = make("p")
         partition = environment.create_partition("p", "Source (1/1)", 1, buffer_timeout=0)
