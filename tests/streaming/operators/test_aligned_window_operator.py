@@ -69,12 +69,12 @@ class FromTwenty(SlidingEventTimeWindows):
 
 
 @pytest.mark.parametrize("assigner", [FromTen(5, 5, 0), FromTwenty(10, 5, 0)])
-def test_custom_assigner_gets_the_general_window_operator(assigner: Any) -> None:
+def test_custom_window_assigner_uses_the_general_window_operator(assigner: Any) -> None:
     assert type(make_window_operator(spec_of(assigner), BY_FIRST)) is WindowOperator
     assert isinstance(make_window_operator(spec_of(TEN), BY_FIRST), AlignedWindowOperator)
 
 
-def test_a_late_record_between_windows_is_put_aside() -> None:
+def test_late_record_between_windows_goes_to_the_late_side_output() -> None:
     h = harness(SlidingEventTimeWindows.of(3, 5), late_tag=LATE)
     h.watermark(100)
     h.process(("a", 1), at=1)
@@ -88,7 +88,7 @@ records = st.lists(
 )
 
 
-def test_without_lateness_a_record_behind_the_watermark_is_late() -> None:
+def test_record_of_a_fired_window_is_late_without_allowed_lateness() -> None:
     """WI-07"""
     h = harness(TumblingEventTimeWindows.of(Time.seconds(2)), late_tag=LATE)
     h.process(("a", 1), at=1998)
@@ -113,8 +113,8 @@ def test_record_of_sliding_windows_is_late_only_if_all_its_windows_are() -> None
     assert h.side("late") == [("a", 4)]
 
 
-def test_window_that_is_not_purged_fires_again_with_everything() -> None:
-    """WI-06"""
+def test_late_record_within_allowed_lateness_fires_its_window_again() -> None:
+    """WI-06: the result contains all records of the window, as the window was not purged."""
     h = harness(TumblingEventTimeWindows.of(2000), allowed_lateness=500, late_tag=LATE)
     h.process(("a", 1), ("a", 2), at=[500, 1900])
     h.watermark(2300)
@@ -126,7 +126,7 @@ def test_window_that_is_not_purged_fires_again_with_everything() -> None:
     assert not len(h.operator.table)  # type: ignore[attr-defined]
 
 
-def test_dropped_records_are_counted() -> None:
+def test_dropped_late_records_are_counted() -> None:
     h = harness(TumblingEventTimeWindows.of(10))
     h.watermark(100)
     h.process(("a", 1), ("a", 2), at=[5, 7])
@@ -148,7 +148,7 @@ def test_cleanup_time_does_not_overflow() -> None:
 
 @settings(deadline=None)
 @given(records, st.integers(1, 12), st.integers(1, 12), st.integers(0, 8))
-def test_aligned_windows_give_the_results_of_the_general_operator(
+def test_aligned_window_operator_has_the_results_of_the_general_operator(
     events: list[tuple[str, int, int]], size: int, slide: int, lateness: int
 ) -> None:
     """WI-05, WI-06, WI-07"""
@@ -196,7 +196,7 @@ def test_aligned_operator_is_used_for_default_event_time_windows(
     assert type(make_window_operator(spec, BY_FIRST)) is kind
 
 
-def test_columns_come_as_rows_with_their_keys_and_timestamps() -> None:
+def test_function_gets_columns_as_rows_with_their_keys_and_timestamps() -> None:
     contents = ReduceContents(lambda a, b: Row(k=a.k, v=a.v + b.v))
     h = OperatorHarness(
         AlignedWindowOperator(spec_of(TEN, contents=contents), Keys("k")), keyed=True
@@ -206,12 +206,12 @@ def test_columns_come_as_rows_with_their_keys_and_timestamps() -> None:
     assert h.records() == [(Row(k="a", v=5), 9), (Row(k="b", v=2), 9)]
 
 
-def test_records_without_time_are_refused() -> None:
+def test_records_without_timestamps_are_refused() -> None:
     with pytest.raises(StreamError, match="no timestamps"):
         harness(TEN).process(("a", 1))
 
 
-def test_open_windows_survive_a_restore_and_fire() -> None:
+def test_open_windows_fire_after_a_restore() -> None:
     h = harness(TEN, allowed_lateness=5)
     h.process(("a", 1), ("b", 2), ("a", 4), at=[1, 2, 13])
     restored = harness(TEN, h.snapshot(), allowed_lateness=5)
@@ -224,13 +224,13 @@ def test_open_windows_survive_a_restore_and_fire() -> None:
     assert not len(operator.table)
 
 
-def test_time_passes_and_the_end_fires_no_window_by_itself() -> None:
+def test_watermarks_pass_through_and_the_end_of_input_fires_no_window() -> None:
     h = harness(TEN)
     h.process(("a", 1), at=50)
     assert_time_passes_and_the_end_adds_nothing(h)
 
 
-def test_failure_on_a_record_is_told_with_it() -> None:
+def test_error_on_a_record_names_operator_subtask_and_record() -> None:
     contents = ReduceContents(lambda a, b: unlike_five(b))
     operator = AlignedWindowOperator(spec_of(TEN, contents=contents), BY_FIRST)
     values = ("a", 1), ("a", 4), ("a", 5), ("a", 6)
@@ -242,7 +242,7 @@ class Unlike(ProcessWindowFunction[Any, Any, Any, Any]):
         return [unlike_five(value) for value in elements]
 
 
-def test_failure_when_a_window_is_due_is_told_with_window_and_key() -> None:
+def test_error_when_a_window_fires_names_window_and_key() -> None:
     def act(h: OperatorHarness) -> None:
         h.process(("a", 5), at=1)
         h.watermark(100)

@@ -123,7 +123,7 @@ def test_unordered_results_come_in_order_of_completion() -> None:
     h.close()
 
 
-def test_unordered_results_do_not_come_across_a_watermark() -> None:
+def test_unordered_results_do_not_overtake_a_watermark() -> None:
     calls = Calls()
     h = harness(calls, UNORDERED)
     h.process("a", "b")
@@ -157,8 +157,8 @@ def test_watermarks_keep_their_place_in_ordered_mode() -> None:
 
 
 @BOTH
-def test_only_the_last_of_adjacent_watermarks_is_kept(mode: Any) -> None:
-    """A record that takes long must not let them pile up."""
+def test_only_the_last_of_adjacent_watermarks_is_emitted(mode: Any) -> None:
+    """Otherwise watermarks accumulate behind a slow record."""
     calls = Calls()
     h = harness(calls, mode)
     h.process("a")
@@ -170,14 +170,14 @@ def test_only_the_last_of_adjacent_watermarks_is_kept(mode: Any) -> None:
 
 
 @BOTH
-def test_time_passes_and_the_end_adds_nothing(mode: Any) -> None:
+def test_watermarks_pass_through_and_the_end_of_input_adds_no_result(mode: Any) -> None:
     h = harness(Calls(), mode)
     assert_time_passes_and_the_end_adds_nothing(h)
     h.close()
 
 
 @BOTH
-def test_the_end_waits_for_all_results(mode: Any) -> None:
+def test_end_of_input_waits_for_all_results(mode: Any) -> None:
     h = harness(Applied(lambda value: [value, -value]), mode)
     h.process(1, 2, 3)
     h.watermark(9)
@@ -206,7 +206,7 @@ class Counting(AsyncFunction[Any, Any]):
 
 @BOTH
 @pytest.mark.parametrize("capacity", [1, 3])
-def test_no_more_run_at_once_than_the_capacity_says(capacity: int, mode: Any) -> None:
+def test_number_of_concurrent_calls_is_at_most_the_capacity(capacity: int, mode: Any) -> None:
     counting = Counting()
     h = harness(counting, mode, capacity=capacity)
     for _ in range(3):
@@ -217,7 +217,7 @@ def test_no_more_run_at_once_than_the_capacity_says(capacity: int, mode: Any) ->
     h.close()
 
 
-def test_completed_result_waiting_for_others_counts_for_the_capacity() -> None:
+def test_completed_call_that_waits_for_its_turn_counts_for_the_capacity() -> None:
     calls = Calls()
     h = harness(calls, capacity=2)
     turn = h.operator.context.turn
@@ -246,7 +246,7 @@ def test_completed_result_waiting_for_others_counts_for_the_capacity() -> None:
 # --- values ---------------------------------------------------------------------------------------
 
 
-def test_columns_come_as_rows_with_their_timestamps() -> None:
+def test_function_gets_columns_as_rows_with_their_timestamps() -> None:
     h = harness(Applied(lambda row: [row.x]))
     h.process_columns(columns([7, 8], x=[1, 2]))
     h.process_columns(columns(x=[3]))
@@ -255,7 +255,7 @@ def test_columns_come_as_rows_with_their_timestamps() -> None:
     h.close()
 
 
-def test_results_go_to_side_outputs() -> None:
+def test_tagged_results_of_an_async_function_go_to_side_outputs() -> None:
     side: OutputTag[Any] = OutputTag("side")
     h = harness(Applied(lambda value: [value, (side, -value)]), side_outputs=["side"])
     h.process(1, 2)
@@ -265,7 +265,7 @@ def test_results_go_to_side_outputs() -> None:
 
 
 @pytest.mark.parametrize("object_reuse", [False, True])
-def test_result_changed_later_by_its_function_is_not_affected(object_reuse: bool) -> None:
+def test_emitted_result_is_a_copy_unless_objects_are_reused(object_reuse: bool) -> None:
     kept: list[Any] = []
 
     def keep(value: Any) -> Any:
@@ -289,7 +289,7 @@ def test_result_changed_later_by_its_function_is_not_affected(object_reuse: bool
         (Row(1, 2), "should be of list type"),
     ],
 )
-def test_results_that_are_no_list_are_refused(result: Any, words: str) -> None:
+def test_async_results_that_are_no_list_are_refused(result: Any, words: str) -> None:
     h = harness(Applied(lambda value: result))
     h.process(1)
     with pytest.raises(StreamError, match=words):
@@ -298,7 +298,7 @@ def test_results_that_are_no_list_are_refused(result: Any, words: str) -> None:
 
 
 @pytest.mark.parametrize("results", [(1, 2), range(1, 3), iter([1, 2]), {1: "", 2: ""}.keys()])
-def test_any_iterable_of_an_async_function_is_its_results(results: Any) -> None:
+def test_elements_of_any_iterable_from_an_async_function_are_its_results(results: Any) -> None:
     h = harness(Applied(lambda value: results))
     h.process(0)
     h.finish()
@@ -318,7 +318,7 @@ def failure_of(h: OperatorHarness, act: Callable[[], object]) -> OperatorError:
 
 @BOTH
 @pytest.mark.parametrize("capacity", [1, 100])
-def test_a_failure_names_its_record_and_begins_with_the_users_frames(
+def test_error_names_its_record_and_begins_with_the_frames_of_the_user(
     capacity: int, mode: Any
 ) -> None:
     h = harness(Applied(lambda value: [unlike_five(value)]), mode, capacity=capacity)
@@ -333,7 +333,7 @@ def test_a_failure_names_its_record_and_begins_with_the_users_frames(
     assert "ValueError: five is not liked" in error.story
 
 
-def test_a_failure_is_told_while_others_before_it_are_on_their_way() -> None:
+def test_error_is_raised_while_calls_for_earlier_records_are_pending() -> None:
     calls = Calls()
     h = harness(calls)
     h.process("a", "b")
@@ -342,7 +342,7 @@ def test_a_failure_is_told_while_others_before_it_are_on_their_way() -> None:
     assert error.record == "'b'"
 
 
-def test_a_coroutine_that_cancels_itself_fails() -> None:
+def test_coroutine_that_cancels_itself_fails_the_job() -> None:
     class Gives(AsyncFunction[Any, Any]):
         async def async_invoke(self, value: Any) -> Any:
             raise asyncio.CancelledError
@@ -371,7 +371,7 @@ def test_exit_in_an_async_function_fails_the_job() -> None:
 # --- time -----------------------------------------------------------------------------------------
 
 
-def test_a_record_that_takes_too_long_fails_by_its_name() -> None:
+def test_record_that_exceeds_the_timeout_fails_the_job_and_is_named() -> None:
     endless = Endless()
     h = harness(endless, timeout=1)
     h.process("late")
@@ -382,7 +382,7 @@ def test_a_record_that_takes_too_long_fails_by_its_name() -> None:
 
 
 @BOTH
-def test_a_function_may_have_results_for_records_that_take_too_long(mode: Any) -> None:
+def test_timeout_method_of_a_function_gives_results_for_late_records(mode: Any) -> None:
     class WithDefault(Endless):
         def timeout(self, value: Any) -> Any:
             return [value, "late"]
@@ -396,7 +396,7 @@ def test_a_function_may_have_results_for_records_that_take_too_long(mode: Any) -
     assert (function.running, function.cancelled) == (3, 3)
 
 
-def test_the_time_of_a_record_that_has_results_is_never_over() -> None:
+def test_timeout_method_is_not_called_for_completed_records() -> None:
     class Waits(AsyncFunction[Any, Any]):
         late: ClassVar[list[Any]] = []
 
@@ -416,7 +416,7 @@ def test_the_time_of_a_record_that_has_results_is_never_over() -> None:
     assert Waits.late == ["late"]
 
 
-def test_results_of_a_time_out_are_a_list() -> None:
+def test_timeout_method_that_returns_no_list_is_refused() -> None:
     class Careless(Endless):
         def timeout(self, value: Any) -> Any:
             return None
@@ -428,7 +428,7 @@ def test_results_of_a_time_out_are_a_list() -> None:
     h.close()
 
 
-def test_a_result_that_comes_after_the_time_is_nothing() -> None:
+def test_result_that_comes_after_the_timeout_is_ignored() -> None:
     class Stubborn(AsyncFunction[Any, Any]):
         ended = False
 
@@ -452,7 +452,7 @@ def test_a_result_that_comes_after_the_time_is_nothing() -> None:
     assert h.output() == []
 
 
-def test_without_a_time_out_a_record_may_take_for_ever() -> None:
+def test_timeout_of_zero_means_no_timeout() -> None:
     calls = Calls()
     h = harness(calls, timeout=0)
     h.process("a")
@@ -484,7 +484,7 @@ def is_lost(error: Exception) -> bool:
     return isinstance(error, ConnectionError)
 
 
-def test_a_record_that_fails_is_tried_again() -> None:
+def test_failed_call_is_retried() -> None:
     h = harness(Failing(2), retry=AsyncRetryStrategy.fixed_delay(2, 1, None, is_lost))
     h.process([1], [2])
     h.finish()
@@ -500,7 +500,7 @@ def test_failure_of_the_last_retry_fails_the_job() -> None:
     assert "ConnectionError: attempt 3" in error.story
 
 
-def test_other_failures_are_not_tried_again() -> None:
+def test_failure_that_the_retry_predicate_rejects_is_not_retried() -> None:
     retry = AsyncRetryStrategy.fixed_delay(2, 1, None, lambda error: isinstance(error, OSError))
     h = harness(Applied(unlike_five), retry=retry)
     h.process(5)
@@ -510,8 +510,10 @@ def test_other_failures_are_not_tried_again() -> None:
 
 
 @pytest.mark.parametrize(("most", "expected"), [(5, [4]), (2, [3])])
-def test_results_that_are_not_liked_are_asked_for_again(most: int, expected: list[int]) -> None:
-    """As often as the strategy allows; then they are what there is."""
+def test_call_is_retried_while_the_predicate_rejects_its_results(
+    most: int, expected: list[int]
+) -> None:
+    """After the last attempt that the strategy allows, the last results are emitted."""
     numbers = iter(range(1, 10))
     retry = AsyncRetryStrategy.exponential_backoff(
         most, 1, 2, 2.0, lambda results: results[0] < 4, None
@@ -523,7 +525,7 @@ def test_results_that_are_not_liked_are_asked_for_again(most: int, expected: lis
     h.close()
 
 
-def test_a_predicate_that_fails_fails_the_job_with_the_record() -> None:
+def test_error_in_a_retry_predicate_fails_the_job_and_names_the_record() -> None:
     retry = AsyncRetryStrategy.fixed_delay(2, 1, lambda results: unlike_five(results[1]) > 9, None)
     h = harness(Applied(lambda value: [value, 5]), retry=retry)
     h.process("a")
@@ -532,7 +534,7 @@ def test_a_predicate_that_fails_fails_the_job_with_the_record() -> None:
     assert "in unlike_five" in error.story
 
 
-def test_the_time_out_is_for_all_attempts() -> None:
+def test_timeout_covers_all_attempts_of_a_record_together() -> None:
     retry = AsyncRetryStrategy.fixed_delay(10**9, 1, None, is_lost)
     h = harness(Failing(10**9), timeout=50, retry=retry)
     h.process([1])
@@ -574,7 +576,7 @@ def test_emitted_results_are_not_computed_again_after_a_restore() -> None:
     again.close()
 
 
-def test_pending_record_is_stored_as_it_came() -> None:
+def test_snapshot_has_the_pending_record_as_it_was_before_the_function() -> None:
     begun = threading.Event()
 
     class Changes(Endless):
@@ -595,8 +597,8 @@ def test_pending_record_is_stored_as_it_came() -> None:
 
 
 @BOTH
-def test_more_records_may_be_restored_than_run_at_once(mode: Any) -> None:
-    """As where there are fewer subtasks than before."""
+def test_restore_of_more_pending_records_than_the_capacity_keeps_the_capacity(mode: Any) -> None:
+    """This happens if the job is restored with fewer subtasks."""
     many = harness(Endless(), capacity=50)
     many.process(*range(50))
     state: OperatorState = many.snapshot()
@@ -613,7 +615,7 @@ def test_more_records_may_be_restored_than_run_at_once(mode: Any) -> None:
 # --- life -----------------------------------------------------------------------------------------
 
 
-def test_coroutines_that_never_end_are_cancelled_and_the_thread_ends() -> None:
+def test_close_cancels_endless_coroutines_and_ends_the_thread() -> None:
     endless = Endless()
     with none_left():
         h = harness(endless)
@@ -623,7 +625,7 @@ def test_coroutines_that_never_end_are_cancelled_and_the_thread_ends() -> None:
         assert endless.cancelled == 3
 
 
-def test_coroutine_that_ignores_its_cancel_is_left_behind(
+def test_coroutine_that_ignores_its_cancellation_is_abandoned_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Stubborn(Endless):
@@ -686,7 +688,7 @@ def test_all_methods_of_an_async_function_run_in_its_loop_thread(is_async: bool)
 
 
 @pytest.mark.parametrize("method", ["open", "close"])
-def test_errors_of_open_and_close_are_reported(method: str) -> None:
+def test_errors_in_open_and_close_of_an_async_function_are_raised(method: str) -> None:
     def fail(*_: Any) -> None:
         unlike_five(5)
 

@@ -20,7 +20,7 @@ from tests.streaming.operators.contract import (
 
 
 @pytest.mark.parametrize("how", ["sum", "min", "max"])
-def test_batch_mode_puts_out_the_last_row_of_each_key(how: str) -> None:
+def test_batch_mode_emits_one_final_row_for_each_key(how: str) -> None:
     """PF-08"""
     operator = BatchKeyedAggregateOperator(how, "v", FieldReduce(how, "v"), Keys("k"))
     h = OperatorHarness(operator, keyed=True)
@@ -37,7 +37,7 @@ def sums(keys: Keys) -> BatchKeyedAggregateOperator:
     return BatchKeyedAggregateOperator("sum", "v", FieldReduce("sum", "v"), keys)
 
 
-def test_rows_and_columns_make_one_sum_emitted_once_at_the_end() -> None:
+def test_rows_and_columns_are_summed_together_and_emitted_once_at_the_end() -> None:
     h = OperatorHarness(sums(Keys("k")), keyed=True)
     h.process_columns(columns([3, 4], k=["a", "b"], v=[1, 2]))
     h.process(Row(k="a", v=4), at=9)
@@ -49,7 +49,7 @@ def test_rows_and_columns_make_one_sum_emitted_once_at_the_end() -> None:
     ]  # fmt: skip
 
 
-def test_result_of_columns_alone_comes_once_with_the_last_timestamp() -> None:
+def test_batch_aggregate_of_columns_is_emitted_once_with_the_last_timestamp() -> None:
     h = OperatorHarness(sums(Keys("k")), keyed=True)
     h.process_columns(columns([3, 4], k=["a", "a"], v=[1, 2]))
     h.finish()
@@ -57,8 +57,8 @@ def test_result_of_columns_alone_comes_once_with_the_last_timestamp() -> None:
     assert h.records() == [(Row(k="a", v=3), MAX_TIMESTAMP)]
 
 
-def test_result_has_the_entries_of_all_dictionaries() -> None:
-    """Indices of 8 bits tell 128 apart; pandas chooses them."""
+def test_dictionary_columns_with_more_entries_than_their_indices_are_merged() -> None:
+    """Indices of 8 bits can address 128 entries; pandas chooses such indices."""
     h = OperatorHarness(sums(Keys("k")), keyed=True)
     for first in (0, 100):
         texts = pa.array([str(first + n) for n in range(100)])
@@ -70,12 +70,12 @@ def test_result_has_the_entries_of_all_dictionaries() -> None:
     ]
 
 
-def test_time_passes_and_an_empty_input_has_no_result() -> None:
+def test_watermarks_pass_through_and_an_empty_input_has_no_result() -> None:
     h = OperatorHarness(sums(Keys("k")), keyed=True)
     assert_time_passes_and_the_end_adds_nothing(h)
 
 
-def test_failure_of_a_key_selector_is_told_with_its_row() -> None:
+def test_error_in_a_key_selector_names_the_row() -> None:
     operator = sums(Keys(lambda row: unlike_five(row.v)))
     error = failure(operator, lambda h: h.process_columns(columns(v=[4, 5])), keyed=True)
     assert error.record == "Row(v=5)"

@@ -22,7 +22,7 @@ def add(a: Any, b: Any) -> Any:
     return a[0], a[1] + b[1]
 
 
-def test_batch_reduce_puts_out_final_values_at_the_end() -> None:
+def test_batch_reduce_emits_only_final_values_at_the_end() -> None:
     """PF-08"""
     h = OperatorHarness(BatchReduceOperator(add, BY_FIRST), keyed=True)
     h.process(("a", 1), ("b", 5), ("a", 2))
@@ -31,7 +31,7 @@ def test_batch_reduce_puts_out_final_values_at_the_end() -> None:
     assert h.values() == [("a", 3), ("b", 5)]
 
 
-def test_final_values_come_once_with_the_last_timestamp() -> None:
+def test_batch_reduce_emits_final_values_once_with_the_last_timestamp() -> None:
     h = OperatorHarness(BatchReduceOperator(add, BY_FIRST), keyed=True)
     h.process(("a", 1), ("a", 2), at=[3, 9])
     h.finish()
@@ -39,7 +39,7 @@ def test_final_values_come_once_with_the_last_timestamp() -> None:
     assert h.records() == [(("a", 3), MAX_TIMESTAMP)]
 
 
-def test_columns_come_as_rows() -> None:
+def test_columns_are_processed_as_rows() -> None:
     operator = BatchReduceOperator(lambda a, b: Row(k=a.k, v=a.v + b.v), Keys("k"))
     h = OperatorHarness(operator, keyed=True)
     h.process_columns(columns(k=["a", "b", "a"], v=[1, 2, 3]))
@@ -47,11 +47,11 @@ def test_columns_come_as_rows() -> None:
     assert h.values() == [Row(k="a", v=4), Row(k="b", v=2)]
 
 
-def test_time_passes_and_an_empty_input_has_no_result() -> None:
+def test_watermarks_pass_through_and_an_empty_input_has_no_result() -> None:
     h = OperatorHarness(BatchReduceOperator(add, BY_FIRST), keyed=True)
     assert_time_passes_and_the_end_adds_nothing(h)
 
 
-def test_failure_is_told_with_its_record() -> None:
+def test_error_of_a_function_names_operator_subtask_and_record() -> None:
     operator = BatchReduceOperator(lambda a, b: unlike_five(b), BY_FIRST)
     assert_failure_is_told(operator, ("a", 4), ("a", 5), ("a", 6), record=("a", 5), keyed=True)

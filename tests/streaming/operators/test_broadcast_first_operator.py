@@ -57,7 +57,7 @@ def test_records_wait_for_the_end_of_the_broadcast_side() -> None:
     assert end == Watermark(MAX_TIMESTAMP)
 
 
-def test_time_ends_after_the_records_that_have_waited() -> None:
+def test_last_watermark_is_emitted_after_the_waiting_records() -> None:
     h = OperatorHarness(operator())
     h.process("a")
     h.watermark(MAX_TIMESTAMP)
@@ -82,8 +82,8 @@ def test_records_that_do_not_fit_into_memory_wait_in_a_file() -> None:
     assert not made.kept.has_file
 
 
-def test_records_that_look_rows_up_do_not_wait_in_state() -> None:
-    """There the table is all that is kept."""
+def test_records_of_a_look_up_do_not_wait_in_keyed_state() -> None:
+    """In batch mode, only the table is in keyed state."""
     waiting: list[int] = []
 
     def look_up(value: Any, row: Any) -> Any:
@@ -108,7 +108,7 @@ def test_close_ends_the_function_and_deletes_waiting_records() -> None:
     assert made.operator.function.closed
 
 
-def test_failure_is_told_and_checkpoints_are_refused() -> None:
+def test_error_names_its_record_and_checkpoints_are_refused() -> None:
     error = failure(operator(), lambda h: h.process(4, 5, 6, on=1))
     assert error.record == "5"
     with pytest.raises(StreamError, match="takes no checkpoints"):

@@ -32,7 +32,7 @@ class ApplyRules(BroadcastProcessFunction[Any, Any, Any]):
         yield "rule", value
 
 
-def test_broadcast_side_fills_state_that_the_other_reads() -> None:
+def test_records_are_processed_with_the_state_of_the_broadcast_side() -> None:
     h = OperatorHarness(BroadcastProcessOperator(ApplyRules(), (RULES,)))
     h.process(5, at=1)
     h.process(3, on=1)
@@ -40,7 +40,7 @@ def test_broadcast_side_fills_state_that_the_other_reads() -> None:
     assert h.values() == [(5, MIN_TIMESTAMP), ("rule", 3), (15, MIN_TIMESTAMP)]
 
 
-def test_broadcast_state_is_read_only_elsewhere_and_must_be_declared() -> None:
+def test_broadcast_state_is_read_only_for_records_and_must_be_declared() -> None:
     class Changes(ApplyRules):
         def process_element(self, value: Any, ctx: Any) -> Any:
             ctx.get_broadcast_state(RULES).put("factor", value)
@@ -55,7 +55,7 @@ def harness(**context: Any) -> OperatorHarness:
     return OperatorHarness(BroadcastProcessOperator(ApplyRules(), (RULES,)), **context)
 
 
-def test_results_of_both_sides_have_their_records_timestamps() -> None:
+def test_results_of_both_inputs_have_the_timestamps_of_their_records() -> None:
     h = harness()
     h.watermark(4)
     h.watermark(3, on=1)
@@ -64,7 +64,7 @@ def test_results_of_both_sides_have_their_records_timestamps() -> None:
     assert h.records() == [(("rule", 2), 8), ((10, 3), 9), ((12, 3), 10)]
 
 
-def test_columns_of_each_side_come_as_rows() -> None:
+def test_columns_of_each_input_become_rows() -> None:
     class OfRows(ApplyRules):
         def process_element(self, value: Any, ctx: Any) -> Any:
             yield from super().process_element(value.x, ctx)
@@ -90,18 +90,18 @@ def test_broadcast_state_is_restored_from_the_snapshot() -> None:
     assert restored.values() == [(15, MIN_TIMESTAMP)]
 
 
-def test_time_is_the_lesser_of_both_sides_and_the_end_adds_nothing() -> None:
+def test_watermark_is_the_lesser_of_both_inputs_and_the_end_adds_no_result() -> None:
     h = harness()
     assert_time_is_the_lesser_of_two(h)
     h.finish()
     assert h.output() == []
 
 
-def test_input_that_comes_back_from_idleness_holds_time_back() -> None:
+def test_input_that_is_active_after_idleness_delays_the_watermark() -> None:
     assert_input_that_comes_back_holds_time_back(harness())
 
 
-def test_failure_on_either_side_is_told_with_its_record() -> None:
+def test_error_on_a_record_of_either_input_names_the_record() -> None:
     class Fails(ApplyRules):
         def process_element(self, value: Any, ctx: Any) -> Any:
             yield unlike_five(value)

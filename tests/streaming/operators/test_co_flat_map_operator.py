@@ -52,7 +52,7 @@ def keyed(*keys: Keys, **context: Any) -> OperatorHarness:
     return OperatorHarness(CoFlatMapOperator(Numbered(), (first, second)), keyed=True, **context)
 
 
-def test_co_flat_map_sends_to_sides_from_both_inputs() -> None:
+def test_co_flat_map_emits_results_and_side_output_of_both_inputs() -> None:
     """PF-14"""
     h = OperatorHarness(CoFlatMapOperator(BothFlat()), side_outputs=["side"])
     h.process(1)
@@ -61,14 +61,14 @@ def test_co_flat_map_sends_to_sides_from_both_inputs() -> None:
     assert h.side("side") == [1]
 
 
-def test_each_result_has_its_records_timestamp() -> None:
+def test_each_result_has_the_timestamp_of_its_record() -> None:
     h = OperatorHarness(CoFlatMapOperator(BothFlat()))
     h.process(1, 3, at=[4, 5])
     h.process(2, 0, 7, at=[6, 7, 8], on=1)
     assert h.records() == [(1, 4), (3, 5), (2, 6), (2, 6), (7, 8), (7, 8)]
 
 
-def test_inputs_share_the_state_of_a_key_and_it_goes_on_after_a_restore() -> None:
+def test_both_inputs_share_the_state_of_a_key_also_after_a_restore() -> None:
     h = keyed()
     h.process(("a", 0), ("b", 0))
     h.process(("a", 0), on=1)
@@ -78,25 +78,25 @@ def test_inputs_share_the_state_of_a_key_and_it_goes_on_after_a_restore() -> Non
     assert restored.values() == [(2, "a", 3), (2, "c", 1)]
 
 
-def test_columns_of_each_input_come_as_rows_with_the_keys_of_that_input() -> None:
+def test_columns_of_each_input_become_rows_with_the_keys_of_that_input() -> None:
     h = keyed(Keys("k"), Keys("key"))
     h.process_columns(columns([7, 8], k=["a", "b"]))
     h.process_columns(columns([9], key=["a"]), on=1)
     assert h.records() == [((1, "a", 1), 7), ((1, "b", 1), 8), ((2, "a", 2), 9)]
 
 
-def test_time_is_the_lesser_of_both_inputs_and_the_end_adds_nothing() -> None:
+def test_watermark_is_the_lesser_of_both_inputs_and_the_end_adds_no_result() -> None:
     h = OperatorHarness(CoFlatMapOperator(BothFlat()))
     assert_time_is_the_lesser_of_two(h)
     h.finish()
     assert h.output() == []
 
 
-def test_input_that_comes_back_from_idleness_holds_time_back() -> None:
+def test_input_that_is_active_after_idleness_delays_the_watermark() -> None:
     assert_input_that_comes_back_holds_time_back(OperatorHarness(CoFlatMapOperator(BothFlat())))
 
 
-def test_failure_is_told_with_its_record() -> None:
+def test_error_of_a_function_names_operator_subtask_and_record() -> None:
     for on in (0, 1):
         assert_failure_is_told(CoFlatMapOperator(Fails()), 4, 5, 6, on=on, record=5)
         with_keys = CoFlatMapOperator(Fails(), (BY_FIRST, BY_FIRST))

@@ -48,34 +48,34 @@ class Fails(CoMapFunction[Any, Any, Any]):
         return unlike_five(value)
 
 
-def test_co_map_leaves_none_out() -> None:
+def test_co_map_emits_no_record_for_none() -> None:
     h = OperatorHarness(CoMapOperator(Both()))
     h.process(10, at=3)
     h.process(10, 0, 20, on=1)
     assert h.records() == [(11, 3), (9, None), (19, None)]
 
 
-def test_timestamps_stay_with_the_results_that_are_kept() -> None:
+def test_results_keep_their_timestamps_if_other_results_are_none() -> None:
     h = OperatorHarness(CoMapOperator(Both()))
     h.process(10, 0, 20, at=[4, 5, 6], on=1)
     assert h.records() == [(9, 4), (19, 6)]
 
 
-def test_keyed_co_map_has_state_of_both_inputs() -> None:
+def test_both_inputs_of_a_keyed_co_map_share_its_state() -> None:
     h = OperatorHarness(CoMapOperator(Balance(), (BY_FIRST, BY_FIRST)), keyed=True)
     h.process(("a", 5), ("b", 1))
     h.process(("a", 2), on=1)
     assert h.values() == [("a", 5), ("b", 1), ("a", 3)]
 
 
-def test_columns_of_each_input_come_as_rows_with_the_keys_of_that_input() -> None:
+def test_columns_of_each_input_become_rows_with_the_keys_of_that_input() -> None:
     h = OperatorHarness(CoMapOperator(Balance(), (Keys("k"), Keys("key"))), keyed=True)
     h.process_columns(columns([7, 8], k=["a", "b"], v=[5, 1]))
     h.process_columns(columns([9], key=["a"], v=[2]), on=1)
     assert h.records() == [(("a", 5), 7), (("b", 1), 8), (("a", 3), 9)]
 
 
-def test_state_goes_on_after_a_restore() -> None:
+def test_state_is_kept_after_a_restore() -> None:
     h = OperatorHarness(CoMapOperator(Balance(), (BY_FIRST, BY_FIRST)), keyed=True)
     h.process(("a", 5))
     operator = CoMapOperator(Balance(), (BY_FIRST, BY_FIRST))
@@ -84,18 +84,18 @@ def test_state_goes_on_after_a_restore() -> None:
     assert restored.values() == [("a", 3), ("b", -3)]
 
 
-def test_time_of_two_inputs_is_the_lesser_and_idle_ones_do_not_count() -> None:
+def test_watermark_is_the_lesser_of_the_inputs_that_are_not_idle() -> None:
     h = OperatorHarness(CoMapOperator(Both()))
     assert_time_is_the_lesser_of_two(h)
     h.finish()
     assert h.output() == []
 
 
-def test_input_that_comes_back_from_idleness_holds_time_back() -> None:
+def test_input_that_is_active_after_idleness_delays_the_watermark() -> None:
     assert_input_that_comes_back_holds_time_back(OperatorHarness(CoMapOperator(Both())))
 
 
-def test_failure_is_told_with_its_record() -> None:
+def test_error_of_a_function_names_operator_subtask_and_record() -> None:
     assert_failure_is_told(CoMapOperator(Fails()), 4, 5, 6, on=1, record=5)
     keyed = CoMapOperator(Fails(), (BY_FIRST, BY_FIRST))
     assert_failure_is_told(keyed, ("a", 5), ("a", 6), on=1, record=("a", 5), keyed=True)

@@ -39,7 +39,7 @@ class Fails(CoProcessFunction[Any, Any, Any]):
         yield unlike_five(value)
 
 
-def test_co_process_sees_which_input_a_record_came_from() -> None:
+def test_co_process_calls_the_method_of_the_input_of_each_record() -> None:
     h = OperatorHarness(CoProcessOperator(Sides()))
     h.process(1, at=7)
     h.watermark(3)
@@ -48,7 +48,7 @@ def test_co_process_sees_which_input_a_record_came_from() -> None:
     assert h.values() == [("first", 1, 7), ("second", 2, 3)]
 
 
-def test_columns_of_each_input_come_as_rows_with_their_timestamps() -> None:
+def test_columns_of_each_input_become_rows_with_their_timestamps() -> None:
     h = OperatorHarness(CoProcessOperator(Sides()))
     for on in (0, 1):
         h.watermark(6, on=on)
@@ -59,7 +59,7 @@ def test_columns_of_each_input_come_as_rows_with_their_timestamps() -> None:
     ]  # fmt: skip
 
 
-def test_sides_are_fed_from_both_inputs_and_none_is_no_result() -> None:
+def test_both_inputs_may_emit_to_side_outputs_and_none_is_no_result() -> None:
     class Apart(CoProcessFunction[Any, Any, Any]):
         def process_element1(self, value: Any, ctx: Any) -> Any:
             return [(SIDE, value)]
@@ -74,7 +74,7 @@ def test_sides_are_fed_from_both_inputs_and_none_is_no_result() -> None:
     assert h.batches() == []
 
 
-def test_timers_without_keys_say_what_is_missing() -> None:
+def test_timer_on_a_stream_without_keys_raises_an_error_that_names_key_by() -> None:
     class Registers(Sides):
         def process_element1(self, value: Any, ctx: Any) -> Any:
             ctx.timer_service().register_event_time_timer(1)
@@ -83,17 +83,17 @@ def test_timers_without_keys_say_what_is_missing() -> None:
         OperatorHarness(CoProcessOperator(Registers())).process(1)
 
 
-def test_time_is_the_lesser_of_both_inputs_and_the_end_adds_nothing() -> None:
+def test_watermark_is_the_lesser_of_both_inputs_and_the_end_adds_no_result() -> None:
     h = OperatorHarness(CoProcessOperator(Sides()))
     assert_time_is_the_lesser_of_two(h)
     h.finish()
     assert h.output() == []
 
 
-def test_input_that_comes_back_from_idleness_holds_time_back() -> None:
+def test_input_that_is_active_after_idleness_delays_the_watermark() -> None:
     assert_input_that_comes_back_holds_time_back(OperatorHarness(CoProcessOperator(Sides())))
 
 
-def test_failure_is_told_with_its_record() -> None:
+def test_error_of_a_function_names_operator_subtask_and_record() -> None:
     for on in (0, 1):
         assert_failure_is_told(CoProcessOperator(Fails()), 4, 5, 6, on=on, record=5)

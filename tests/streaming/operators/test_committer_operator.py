@@ -45,8 +45,8 @@ def test_complete_checkpoints_are_committed_in_order() -> None:
     assert sink.commits == ["a", "b", "c"]
 
 
-def test_final_committables_wait_for_a_later_checkpoint() -> None:
-    """A checkpoint that was under way does not cover it."""
+def test_final_committables_wait_for_a_checkpoint_that_begins_later() -> None:
+    """A checkpoint that was in progress does not contain them."""
     sink = Shelf()
     h = OperatorHarness(CommitterOperator(sink))
     h.process(message(1, "a"))
@@ -63,14 +63,14 @@ def test_final_committables_wait_for_a_later_checkpoint() -> None:
     assert not h.operator.awaits_checkpoint
 
 
-def test_a_task_without_committables_waits_for_nothing() -> None:
+def test_committer_without_committables_does_not_wait_for_a_checkpoint() -> None:
     h = OperatorHarness(CommitterOperator(Shelf()))
     h.finish()
     assert not h.operator.awaits_checkpoint
     assert not h.operator.is_retrying
 
 
-def test_message_overtaken_by_a_barrier_is_committed_after_completion() -> None:
+def test_committables_that_arrive_after_their_checkpoint_completed_are_committed() -> None:
     sink = Shelf()
     h = OperatorHarness(CommitterOperator(sink))
     h.snapshot(4)
@@ -83,7 +83,7 @@ def test_message_overtaken_by_a_barrier_is_committed_after_completion() -> None:
     assert restored.commits == ["overtaken"]
 
 
-def test_restored_committables_are_committed_again_also_of_another_job() -> None:
+def test_restored_committables_are_committed_again_for_any_checkpoint_id() -> None:
     first = OperatorHarness(CommitterOperator(Shelf()))
     first.process(message(98, "a"), message(99, "b"))
     snapshots = [first.snapshot(99)]
@@ -154,7 +154,7 @@ def test_retried_commit_does_not_block_other_commits() -> None:
     assert not h.operator.is_retrying
 
 
-def test_retried_committables_stay_in_the_state() -> None:
+def test_committables_to_be_retried_are_in_the_snapshot() -> None:
     h = OperatorHarness(CommitterOperator(Shelf(Failing(a=1))))
     h.process(message(1, "a"))
     complete(h, 1)
@@ -179,7 +179,7 @@ def test_updated_commit_request_is_retried_and_stored_in_its_new_form() -> None:
     assert sink.commits == ["b"]
 
 
-def test_ordered_commits_wait_for_a_retried_one() -> None:
+def test_ordered_commits_wait_for_the_retry_of_an_earlier_commit() -> None:
     sink = Shelf(Failing(b=1))
     sink.commits_in_order = True
     h = OperatorHarness(CommitterOperator(sink))
@@ -207,7 +207,7 @@ def test_last_failed_commit_retry_fails_the_task_with_the_cause() -> None:
     assert isinstance(failure.value.__cause__, OSError)
 
 
-def test_a_failure_that_will_not_pass_fails_the_task_at_once() -> None:
+def test_commit_failure_of_unknown_reason_fails_the_task_at_once() -> None:
     sink = Shelf(lambda r: r.signal_failed_with_unknown_reason(ValueError("no such table")))
     h = OperatorHarness(CommitterOperator(sink))
     h.process(message(1, "a"))
@@ -231,7 +231,7 @@ def test_job_continues_without_expired_committables_and_logs_them(
     assert not h.operator.awaits_checkpoint
 
 
-def test_outcomes_of_committables_are_counted() -> None:
+def test_metrics_count_the_outcomes_of_committables() -> None:
     def outcome(request: CommitRequest[Any]) -> None:
         if request.committable == "done before":
             request.signal_already_committed()
@@ -280,7 +280,7 @@ def at_end(sink: Shelf, log: CommitLog) -> OperatorHarness:
     return OperatorHarness(operator)
 
 
-def test_without_checkpoints_all_is_noted_then_committed_at_the_end() -> None:
+def test_without_checkpoints_all_committables_are_noted_then_committed_at_the_end() -> None:
     log = Noted()
     sink = Shelf(lambda _: noted_by_then.append(log.noted is not None))
     noted_by_then: list[bool] = []
@@ -293,7 +293,7 @@ def test_without_checkpoints_all_is_noted_then_committed_at_the_end() -> None:
     assert not h.operator.awaits_checkpoint
 
 
-def test_later_attempt_commits_the_noted_committables_only() -> None:
+def test_later_attempt_commits_only_the_committables_noted_by_the_first() -> None:
     log = Noted()
     first = at_end(Shelf(), log)
     first.process(message(None, "first"))
@@ -317,7 +317,7 @@ def test_failed_commit_without_checkpoints_is_retried_after_the_end() -> None:
     assert not h.operator.is_retrying
 
 
-def test_neither_time_nor_status_follows_and_a_committer_is_closed_once() -> None:
+def test_committer_emits_no_watermark_or_status_and_is_closed_once() -> None:
     sink = Shelf()
     h = OperatorHarness(CommitterOperator(sink))
     h.watermark(5)
@@ -329,7 +329,7 @@ def test_neither_time_nor_status_follows_and_a_committer_is_closed_once() -> Non
     assert sink.closed == ["committer"]
 
 
-def test_failure_of_a_committer_is_told() -> None:
+def test_exception_of_a_committer_is_raised() -> None:
     def fails(request: CommitRequest[Any]) -> None:
         raise RuntimeError("broken")
 

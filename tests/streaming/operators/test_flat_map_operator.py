@@ -17,7 +17,7 @@ from tests.streaming.operators.contract import (
 ODD: OutputTag[Any] = OutputTag("odd")
 
 
-def test_flat_map_takes_generators_lists_and_none_and_sends_to_sides() -> None:
+def test_flat_map_accepts_generators_lists_none_and_tagged_results() -> None:
     def function(value: int) -> Any:
         if value == 0:
             return None
@@ -32,25 +32,25 @@ def test_flat_map_takes_generators_lists_and_none_and_sends_to_sides() -> None:
     assert h.side("odd") == [1, 3]
 
 
-def test_columns_come_as_rows_and_each_result_has_its_rows_timestamp() -> None:
+def test_function_gets_columns_as_rows_and_results_keep_row_timestamps() -> None:
     h = OperatorHarness(FlatMapOperator(lambda row: [row.x] * row.x))
     h.process_columns(columns([7, 8, 9], x=[2, 0, 1]))
     assert h.records() == [(2, 7), (2, 7), (1, 9)]
 
 
-def test_batch_without_results_is_not_put_out() -> None:
+def test_batch_without_results_is_not_emitted() -> None:
     h = OperatorHarness(FlatMapOperator(lambda value: []))
     h.process(1, 2)
     h.process(1, 2, at=[3, 4])
     assert h.batches() == []
 
 
-def test_time_passes_sides_included_and_the_end_adds_nothing() -> None:
+def test_watermarks_pass_to_all_outputs_and_the_end_of_input_adds_no_result() -> None:
     h = OperatorHarness(FlatMapOperator(lambda value: [value]), side_outputs=["odd"])
     assert_time_passes_and_the_end_adds_nothing(h)
 
 
-def test_failure_is_told_with_its_record_also_where_a_generator_fails() -> None:
+def test_error_in_a_function_or_its_generator_names_the_record() -> None:
     operator = FlatMapOperator(lambda value: [unlike_five(value)])
     assert_failure_is_told(operator, 4, 5, 6, record=5)
     lazy = FlatMapOperator(lambda value: (unlike_five(each) for each in [value]))

@@ -47,7 +47,7 @@ def feed(h: OperatorHarness, *times: int) -> None:
     ("lower", "upper", "differences"),
     [(-1, 1, {-1, 0, 1}), (0, 1, {0, 1}), (-1, 0, {-1, 0}), (0, 0, {0}), (-3, -1, {-3, -2, -1})],
 )
-def test_bounds_are_inclusive_and_results_carry_the_later_time(
+def test_interval_bounds_are_inclusive_and_pairs_have_the_later_timestamp(
     lower: int, upper: int, differences: set[int]
 ) -> None:
     """WI-15: (-1, 1) with both bounds exclusive is (0, 0)."""
@@ -90,7 +90,7 @@ def test_late_records_do_not_join() -> None:
     assert h.values() == [(6, 5)]
 
 
-def test_buffers_are_cleaned_by_the_watermark() -> None:
+def test_watermark_removes_join_records_that_can_find_no_partner() -> None:
     """WI-15"""
     h = join(0, 1)
     feed(h, 1, 2, 3, 4, 5)
@@ -124,7 +124,7 @@ def test_late_records_of_each_input_go_to_its_own_side_output() -> None:
     assert h.side("side") == [("k", 2)]
 
 
-def test_a_function_that_changes_a_pair_changes_nothing_that_is_kept() -> None:
+def test_function_that_changes_a_pair_does_not_change_stored_records() -> None:
     class Changes(Pairs):
         def process_element(self, left: Any, right: Any, ctx: Any) -> Any:
             left[1].append("left")
@@ -142,7 +142,7 @@ def test_empty_interval_is_refused() -> None:
         join(2, 1)
 
 
-def test_columns_of_each_input_come_as_rows_with_the_keys_of_that_input() -> None:
+def test_columns_of_each_input_become_rows_with_the_keys_of_that_input() -> None:
     operator = IntervalJoinOperator(Pairs(), -1, 1, Keys("k"), Keys("key"))
     h = OperatorHarness(operator, keyed=True)
     h.process_columns(columns([4, 9], k=["a", "a"], v=[1, 2]))
@@ -150,7 +150,7 @@ def test_columns_of_each_input_come_as_rows_with_the_keys_of_that_input() -> Non
     assert h.records() == [((1, 3), 5)]
 
 
-def test_waiting_join_records_are_restored_and_cleaned_up() -> None:
+def test_restored_join_records_find_partners_and_are_removed_by_the_watermark() -> None:
     h = join(-1, 1)
     h.process(("k", 4), ("k", 6), at=[4, 6])
     restored = join(-1, 1, restore=h.snapshot())
@@ -162,7 +162,7 @@ def test_waiting_join_records_are_restored_and_cleaned_up() -> None:
     assert len(operator.left) == len(operator.right) == 0
 
 
-def test_time_is_the_lesser_of_both_inputs_and_the_end_adds_nothing() -> None:
+def test_watermark_is_the_lesser_of_both_inputs_and_the_end_adds_no_result() -> None:
     h = join(-1, 1)
     h.process(("k", 50), at=50)
     assert_time_is_the_lesser_of_two(h)
@@ -170,11 +170,11 @@ def test_time_is_the_lesser_of_both_inputs_and_the_end_adds_nothing() -> None:
     assert h.output() == []
 
 
-def test_input_that_comes_back_from_idleness_holds_time_back() -> None:
+def test_input_that_is_active_after_idleness_delays_the_watermark() -> None:
     assert_input_that_comes_back_holds_time_back(join(-1, 1))
 
 
-def test_failure_is_told_with_the_record_that_found_its_partner() -> None:
+def test_error_on_a_pair_names_the_record_that_found_its_partner() -> None:
     class Fails(Pairs):
         def process_element(self, left: Any, right: Any, ctx: Any) -> Any:
             yield unlike_five(right)

@@ -32,7 +32,7 @@ def batch_of(h: OperatorHarness) -> pa.RecordBatch:
     return columns.batch
 
 
-def test_columns_become_a_struct_beside_the_column_of_keys_with_their_types() -> None:
+def test_columns_become_a_struct_beside_a_key_column_and_keep_their_types() -> None:
     h = harness("a")
     given = pa.record_batch(
         {"a": pa.array([1, 2], pa.int16()), "b": pa.array([3, None], pa.int8())}
@@ -45,7 +45,7 @@ def test_columns_become_a_struct_beside_the_column_of_keys_with_their_types() ->
     ]  # fmt: skip
 
 
-def test_keys_of_a_function_are_asked_for_and_times_stay() -> None:
+def test_key_function_computes_the_key_column_and_timestamps_are_kept() -> None:
     h = harness(lambda row: row.x * 10, Types.LONG())
     h.process_columns(columns([5, 6], x=[1, 2]))
     assert [(tuple(row), at) for row, at in h.records()] == [
@@ -62,7 +62,7 @@ def test_keys_of_a_function_are_asked_for_and_times_stay() -> None:
         ([{"a": 1}, {"b": 2}], [{"a": 1, "b": None}, {"a": None, "b": 2}]),
     ],
 )
-def test_values_become_columns_as_without_keys(records: list[Any], values: list[Any]) -> None:
+def test_values_become_the_column_beside_their_keys(records: list[Any], values: list[Any]) -> None:
     h = harness(lambda record: str(record)[:1])
     h.process(*records)
     batch = batch_of(h)
@@ -70,7 +70,7 @@ def test_values_become_columns_as_without_keys(records: list[Any], values: list[
     assert batch["f1"].to_pylist() == values
 
 
-def test_values_have_their_declared_type_and_so_have_keys() -> None:
+def test_keys_and_values_have_their_declared_types() -> None:
     kind = Types.ROW_NAMED(["a"], [Types.SHORT()])
     h = harness(lambda row: row.a, Types.INT(), kind)
     h.process(Row(a=1))
@@ -84,7 +84,7 @@ def test_update_rows_are_refused() -> None:
         harness(lambda row: row.a).process(row)
 
 
-def test_time_passes() -> None:
+def test_watermarks_and_idleness_pass_through() -> None:
     h = harness("a")
     h.process_columns(Columns(pa.record_batch({"a": pa.array([], pa.int64())})))
     assert h.batches() == []

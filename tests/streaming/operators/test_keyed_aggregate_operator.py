@@ -55,7 +55,7 @@ def array_of(values: Sequence[Any], kind: str) -> pa.Array:
 @pytest.mark.parametrize("kind", list(keys_of))
 @settings(deadline=None)
 @given(data=st.data())
-def test_columnar_rolling_aggregate_equals_that_of_rows(how: str, kind: str, data: Any) -> None:
+def test_rolling_aggregate_of_columns_equals_that_of_rows(how: str, kind: str, data: Any) -> None:
     rows = st.tuples(keys_of[kind], st.integers(-(2**40), 2**40), st.text(max_size=2))
     batches = data.draw(st.lists(st.lists(rows, min_size=1, max_size=30), max_size=4))
     names = ["k", "v", "other"]
@@ -71,7 +71,7 @@ def test_columnar_rolling_aggregate_equals_that_of_rows(how: str, kind: str, dat
     assert h.values() == rowwise.values()
 
 
-def test_rolling_sum_goes_on_after_a_restore_and_when_rows_follow_columns() -> None:
+def test_rolling_sum_continues_after_a_restore_and_from_columns_to_rows() -> None:
     def operator() -> KeyedAggregateOperator:
         return KeyedAggregateOperator("sum", "v", FieldReduce("sum", "v"), Keys("k"))
 
@@ -93,7 +93,7 @@ def rolling_sum() -> KeyedAggregateOperator:
 
 
 @pytest.mark.parametrize("how", ["sum", "min", "max"])
-def test_integers_that_were_stored_go_on_with_floats_and_as_columns(how: str) -> None:
+def test_stored_integers_are_widened_to_floats_and_stay_columns(how: str) -> None:
     def operator() -> KeyedAggregateOperator:
         return KeyedAggregateOperator(how, "v", FieldReduce(how, "v"), Keys("k"))
 
@@ -142,14 +142,14 @@ def test_restored_key_keeps_its_type() -> None:
     assert str(h.values()) == "[Row(k=True, v=4)]"
 
 
-def test_timestamps_of_columns_and_rows_stay() -> None:
+def test_aggregates_of_columns_and_rows_keep_the_timestamps() -> None:
     h = OperatorHarness(rolling_sum(), keyed=True)
     h.process_columns(columns([9, 4], k=["a", "a"], v=[1, 2]))
     h.process(Row(k="a", v=3), at=6)
     assert h.records() == [(Row(k="a", v=1), 9), (Row(k="a", v=3), 4), (Row(k="a", v=6), 6)]
 
 
-def test_batches_with_other_columns_go_on_as_rows() -> None:
+def test_batches_with_other_columns_are_aggregated_as_rows() -> None:
     h = OperatorHarness(rolling_sum(), keyed=True)
     h.process_columns(columns(k=["a"], v=[1]))
     h.process_columns(columns(k=["a", "b"], v=[2, 3], w=[0, 0]))
@@ -194,7 +194,7 @@ def test_batches_with_widening_types_stay_columns(how: str, data: Any) -> None:
 @pytest.mark.parametrize("how", ["sum", "min", "max"])
 @settings(deadline=None)
 @given(data=st.data())
-def test_keys_that_become_floats_stay_columns_and_equal_those_of_rows(how: str, data: Any) -> None:
+def test_integer_keys_widened_to_floats_stay_columnar_and_equal_rows(how: str, data: Any) -> None:
     keys = Keys("k")
     h = OperatorHarness(KeyedAggregateOperator(how, "v", FieldReduce(how, "v"), keys), keyed=True)
     rowwise = OperatorHarness(ReduceOperator(FieldReduce(how, "v"), keys), keyed=True)
@@ -211,7 +211,7 @@ def test_keys_that_become_floats_stay_columns_and_equal_those_of_rows(how: str, 
 
 
 @pytest.mark.parametrize("large", [2**53 + 1, -(2**60) + 1])
-def test_keys_that_no_float_is_go_on_as_rows(large: int) -> None:
+def test_integer_keys_that_no_float_can_represent_are_aggregated_as_rows(large: int) -> None:
     h = OperatorHarness(rolling_sum(), keyed=True)
     h.process_columns(columns(k=[0.5, 3.0], v=[1, 2]))
     h.process_columns(columns(k=[3, 4], v=[4, 8]))
@@ -222,7 +222,7 @@ def test_keys_that_no_float_is_go_on_as_rows(large: int) -> None:
     ]  # fmt: skip
 
 
-def test_keys_are_not_rounded_when_floats_come() -> None:
+def test_large_integer_keys_are_not_rounded_when_float_keys_follow() -> None:
     h = OperatorHarness(rolling_sum(), keyed=True)
     h.process_columns(columns(k=[2**60, 2**60 + 1], v=[1, 2]))
     h.process_columns(columns(k=[2.0**60, 0.5], v=[4, 8]))
@@ -231,7 +231,7 @@ def test_keys_are_not_rounded_when_floats_come() -> None:
     ]  # fmt: skip
 
 
-def test_column_that_cannot_be_added_is_named() -> None:
+def test_error_names_a_column_that_cannot_be_summed() -> None:
     h = OperatorHarness(rolling_sum(), keyed=True)
     with pytest.raises(StreamError, match="sum needs a column of numbers; 'v' is"):
         h.process_columns(columns(k=["a"], v=["x"]))
@@ -244,10 +244,10 @@ def test_column_that_cannot_be_added_is_named() -> None:
     [("min", [2.0, 2.0, 1.0, NAN, 5.0]), ("max", [2.0, NAN, NAN, NAN, NAN])],
 )
 @pytest.mark.parametrize("is_columnar", [True, False])
-def test_nan_is_greater_than_every_number(
+def test_nan_is_greater_than_every_number_in_aggregates(
     how: str, expected: list[float], is_columnar: bool
 ) -> None:
-    """As in Flink; and so the order of the records does not matter."""
+    """As in Flink, so that the order of the records does not matter."""
     operator = KeyedAggregateOperator(how, "v", FieldReduce(how, "v"), Keys("k"))
     h = OperatorHarness(operator, keyed=True)
     given = columns(k=["a", "a", "a", "b", "b"], v=[2.0, NAN, 1.0, NAN, 5.0])
@@ -258,7 +258,7 @@ def test_nan_is_greater_than_every_number(
     assert str([row.v for row in h.values()]) == str(expected)
 
 
-def test_nan_is_one_key_in_all_batches() -> None:
+def test_nan_is_the_same_key_in_all_batches() -> None:
     h = OperatorHarness(rolling_sum(), keyed=True)
     for _ in range(2):
         h.process_columns(columns(k=[NAN, 1.5, -NAN], v=[1, 10, 2]))
@@ -273,8 +273,8 @@ def test_sums_of_narrow_and_unsigned_integers_are_64_bits_wide(kind: pa.DataType
     assert [row.v for row in h.values()] == [100, 3, 220, 320, 6, 440]
 
 
-def test_dictionaries_of_few_entries_each_may_have_many_together() -> None:
-    """Indices of 8 bits tell 128 apart; pandas chooses them."""
+def test_dictionary_columns_with_more_entries_than_their_indices_are_summed() -> None:
+    """Indices of 8 bits can address 128 entries; pandas chooses such indices."""
     h = OperatorHarness(rolling_sum(), keyed=True)
     for first in (0, 100):
         texts = pa.array([str(first + n) for n in range(100)])
@@ -285,13 +285,13 @@ def test_dictionaries_of_few_entries_each_may_have_many_together() -> None:
     ]
 
 
-def test_time_passes_and_the_end_adds_nothing() -> None:
+def test_watermarks_pass_through_and_the_end_of_input_adds_no_result() -> None:
     h = OperatorHarness(rolling_sum(), keyed=True)
     h.process_columns(columns(k=["a"], v=[1]))
     assert_time_passes_and_the_end_adds_nothing(h)
 
 
-def test_failure_of_a_key_selector_is_told_with_its_row() -> None:
+def test_error_in_a_key_selector_names_the_row() -> None:
     keys = Keys(lambda row: unlike_five(row.v))
     operator = KeyedAggregateOperator("sum", "v", FieldReduce("sum", "v"), keys)
     error = failure(operator, lambda h: h.process_columns(columns(v=[4, 5])), keyed=True)

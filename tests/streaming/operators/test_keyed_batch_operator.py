@@ -51,7 +51,7 @@ def new(function: KeyedBatchFunction, keys: Keys = BY_KEY, **options: Any) -> Op
     return OperatorHarness(KeyedBatchOperator(function, keys), keyed=True, **options)
 
 
-def test_state_is_an_array_with_a_place_for_each_key() -> None:
+def test_array_state_has_one_element_for_each_key() -> None:
     h = new(RunningSum())
     h.process_columns(columns([1, 2, 3], k=["a", "b", "a"], v=[1, 2, 3]))
     h.process_columns(columns([4, 5], k=["c", "a"], v=[4, 5]))
@@ -64,14 +64,14 @@ def test_state_is_an_array_with_a_place_for_each_key() -> None:
     ]
 
 
-def test_rows_become_columns_and_keys_may_be_computed() -> None:
+def test_batch_function_gets_rows_as_columns_with_computed_keys() -> None:
     h = new(RunningSum(), Keys(lambda row: row.k.lower()))
     h.process(Row(k="a", v=1), Row(k="A", v=2), at=[1, 2])
     h.process_columns(columns([3], k=["a"], v=[3]))
     assert h.values() == [Row(k="a", v=1), Row(k="A", v=3), Row(k="a", v=6)]
 
 
-def test_results_precede_the_watermark_that_causes_them() -> None:
+def test_results_caused_by_a_watermark_precede_the_watermark() -> None:
     h = new(CountAtTheEnd())
     h.process_columns(columns(None, k=["a", "b", "a"]))
     h.watermark(5)
@@ -83,12 +83,12 @@ def test_results_precede_the_watermark_that_causes_them() -> None:
     ]
 
 
-def test_time_passes() -> None:
+def test_watermarks_and_idleness_pass_through() -> None:
     assert_time_passes(new(RunningSum()))
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_a_snapshot_can_be_divided(parallelism: int) -> None:
+def test_array_state_is_restored_at_another_parallelism(parallelism: int) -> None:
     h = new(RunningSum())
     names = [f"key-{number}" for number in range(50)]
     h.process_columns(columns(None, k=names * 2, v=[1] * 100))
@@ -104,7 +104,7 @@ def test_a_snapshot_can_be_divided(parallelism: int) -> None:
     assert {row.v for row in found} == {3}
 
 
-def test_failure_names_its_batch() -> None:
+def test_error_of_a_batch_function_names_operator_and_subtask() -> None:
     class Failing(KeyedBatchFunction):
         def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Any:
             unlike_five(batch["v"][0].as_py())
@@ -117,7 +117,7 @@ def test_failure_names_its_batch() -> None:
     assert error.record == ""
 
 
-def test_results_are_batches() -> None:
+def test_result_that_is_no_record_batch_is_refused() -> None:
     class Odd(KeyedBatchFunction):
         def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Any:
             return 5
@@ -126,7 +126,7 @@ def test_results_are_batches() -> None:
         new(Odd()).process_columns(columns(None, k=["a"]))
 
 
-def test_array_state_belongs_to_functions_of_batches() -> None:
+def test_array_state_is_refused_outside_of_batch_functions() -> None:
     class Plain(KeyedProcessFunction[Any, Any, Any]):
         def open(self, runtime_context: Any) -> None:
             runtime_context.get_array_state(ArrayStateDescriptor("sum", np.int64))
@@ -139,12 +139,12 @@ def test_array_state_belongs_to_functions_of_batches() -> None:
 
 
 @pytest.mark.parametrize("dtype", [object, "U3", "datetime64[ms]"])
-def test_arrays_hold_numbers(dtype: Any) -> None:
+def test_array_state_of_a_non_numeric_type_is_refused(dtype: Any) -> None:
     with pytest.raises(StateError, match="holds numbers or booleans"):
         ArrayStateDescriptor("sum", dtype)
 
 
-def test_empty_batches_are_passed_over() -> None:
+def test_empty_batches_are_not_processed() -> None:
     h = new(RunningSum())
     h.process_columns(Columns(pa.record_batch({"k": pa.array([], pa.string())})))
     h.process()
@@ -158,7 +158,7 @@ class FirstKeys(KeyedBatchFunction):
         self.keys = ctx.keys
 
 
-def test_a_function_that_changes_a_key_changes_none_that_is_kept() -> None:
+def test_function_that_changes_a_key_does_not_change_the_stored_key() -> None:
     function = FirstKeys()
     h = new(function, Keys(lambda row: Row(row.k)))
     h.process(Row(k="a"), Row(k="b"))
@@ -170,7 +170,7 @@ def test_a_function_that_changes_a_key_changes_none_that_is_kept() -> None:
     assert list(keys) == [Row("a"), Row("b")]
 
 
-def test_immutable_keys_are_not_copied() -> None:
+def test_immutable_keys_are_not_copied_for_a_function() -> None:
     function = FirstKeys()
     h = new(function)
     h.process_columns(columns([1, 2], k=["a", "b"], v=[1, 2]))

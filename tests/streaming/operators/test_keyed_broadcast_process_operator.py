@@ -47,7 +47,7 @@ def harness(keys: Keys = BY_FIRST, **context: Any) -> OperatorHarness:
     return OperatorHarness(operator, keyed=True, **context)
 
 
-def test_keyed_broadcast_function_has_keys_timers_and_rules() -> None:
+def test_keyed_broadcast_function_uses_keyed_state_timers_and_broadcast_rules() -> None:
     h = harness()
     h.process(10, on=1)
     h.process(("a", 6), ("b", 1), ("a", 6), at=5)
@@ -61,14 +61,14 @@ def test_keyed_broadcast_function_has_keys_timers_and_rules() -> None:
     ]
 
 
-def test_columns_of_each_side_come_as_rows_with_their_timestamps() -> None:
+def test_columns_of_each_input_become_rows_with_their_timestamps() -> None:
     h = harness(Keys("k"))
     h.process(10, on=1)
     h.process_columns(columns([7, 8, 9], k=["a", "b", "a"], v=[6, 11, 5]))
     assert h.records() == [(("above", "b"), 8), (("above", "a"), 9)]
 
 
-def test_state_rules_and_timers_go_on_after_a_restore() -> None:
+def test_keyed_state_broadcast_rules_and_timers_are_kept_after_a_restore() -> None:
     h = harness()
     h.process(10, on=1)
     h.process(("a", 6), at=5)
@@ -80,7 +80,7 @@ def test_state_rules_and_timers_go_on_after_a_restore() -> None:
     assert restored.records() == [(("above", "a"), 106)]
 
 
-def test_state_of_keys_is_refused_where_there_is_no_key() -> None:
+def test_keyed_state_is_refused_for_broadcast_records_and_in_open() -> None:
     class Looks(Limits):
         def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
             ctx.get_broadcast_state(RULES)["limit"] = value
@@ -103,7 +103,7 @@ def test_state_of_keys_is_refused_where_there_is_no_key() -> None:
         OperatorHarness(early, keyed=True)
 
 
-def test_keyed_side_only_reads_rules_and_broadcast_side_has_no_key_state() -> None:
+def test_keyed_side_cannot_change_rules_and_broadcast_side_has_no_key() -> None:
     class Changes(Limits):
         def process_element(self, value: Any, ctx: Any) -> Any:
             ctx.get_broadcast_state(RULES)["limit"] = 1
@@ -118,7 +118,7 @@ def test_keyed_side_only_reads_rules_and_broadcast_side_has_no_key_state() -> No
         h.process(1, on=1)
 
 
-def test_time_is_the_lesser_of_both_sides_and_the_end_fires_no_timer() -> None:
+def test_watermark_is_the_lesser_of_both_inputs_and_the_end_fires_no_timer() -> None:
     h = harness()
     h.process(10, on=1)
     h.process(("a", 1), at=5)
@@ -127,7 +127,7 @@ def test_time_is_the_lesser_of_both_sides_and_the_end_fires_no_timer() -> None:
     assert h.output() == []
 
 
-def test_input_that_comes_back_from_idleness_holds_time_back() -> None:
+def test_input_that_is_active_after_idleness_delays_the_watermark() -> None:
     assert_input_that_comes_back_holds_time_back(harness())
 
 
@@ -147,12 +147,12 @@ def failing() -> KeyedBroadcastProcessOperator:
     return KeyedBroadcastProcessOperator(Fails(), BY_FIRST, (RULES,))
 
 
-def test_failure_on_either_side_is_told_with_its_record() -> None:
+def test_error_on_a_record_of_either_input_names_the_record() -> None:
     assert_failure_is_told(failing(), ("a", 4), ("b", 5), ("c", 6), record=("b", 5), keyed=True)
     assert_failure_is_told(failing(), 4, 5, 6, on=1, record=5, keyed=True)
 
 
-def test_failure_of_a_timer_is_told_with_its_time_and_key() -> None:
+def test_error_in_a_timer_names_its_time_and_key() -> None:
     def act(h: OperatorHarness) -> None:
         h.process(("a", 1))
         h.watermark(10)

@@ -58,7 +58,7 @@ def harness(*keys: Keys, **context: Any) -> OperatorHarness:
     return OperatorHarness(operator, keyed=True, **context)
 
 
-def test_keyed_co_process_shares_state_and_timers() -> None:
+def test_both_inputs_of_a_keyed_co_process_share_state_and_timers() -> None:
     h = harness()
     h.process(("a", 1), ("b", 2), at=0)
     h.process(("a", 3), ("c", 4), at=1, on=1)
@@ -67,7 +67,7 @@ def test_keyed_co_process_shares_state_and_timers() -> None:
     assert h.values() == [("matched", "a", 1, 3), ("alone", "b", 2, 10)]
 
 
-def test_results_have_the_time_of_their_record_or_timer() -> None:
+def test_results_have_the_timestamp_of_their_record_or_timer() -> None:
     h = harness()
     h.process(("a", 1), ("b", 2), at=[0, 5])
     h.process(("a", 3), at=7, on=1)
@@ -78,14 +78,14 @@ def test_results_have_the_time_of_their_record_or_timer() -> None:
     ]  # fmt: skip
 
 
-def test_columns_of_each_input_come_as_rows_with_the_keys_of_that_input() -> None:
+def test_columns_of_each_input_become_rows_with_the_keys_of_that_input() -> None:
     h = harness(Keys("k"), Keys("key"))
     h.process_columns(columns([0, 0], k=["a", "b"], v=[1, 2]))
     h.process_columns(columns([7], key=["b"], v=[3]), on=1)
     assert h.records() == [(("matched", "b", 2, 3), 7)]
 
 
-def test_state_and_timers_go_on_after_a_restore() -> None:
+def test_state_and_timers_are_kept_after_a_restore() -> None:
     h = harness()
     h.process(("a", 1), ("b", 2), at=0)
     restored = harness(restore=h.snapshot())
@@ -95,7 +95,7 @@ def test_state_and_timers_go_on_after_a_restore() -> None:
     assert restored.values() == [("matched", "a", 1, 3), ("alone", "b", 2, 10)]
 
 
-def test_time_is_the_lesser_of_both_inputs_and_the_end_fires_no_timer() -> None:
+def test_watermark_is_the_lesser_of_both_inputs_and_the_end_fires_no_timer() -> None:
     h = harness()
     h.process(("a", 1), at=90)
     assert_time_is_the_lesser_of_two(h)
@@ -103,18 +103,18 @@ def test_time_is_the_lesser_of_both_inputs_and_the_end_fires_no_timer() -> None:
     assert h.output() == []
 
 
-def test_input_that_comes_back_from_idleness_holds_time_back() -> None:
+def test_input_that_is_active_after_idleness_delays_the_watermark() -> None:
     assert_input_that_comes_back_holds_time_back(harness())
 
 
-def test_failure_on_a_record_is_told_with_it() -> None:
+def test_error_on_a_record_names_operator_subtask_and_record() -> None:
     operator = KeyedCoProcessOperator(Fails(), BY_FIRST, BY_FIRST)
     assert_failure_is_told(
         operator, ("a", 4), ("b", 5), ("c", 6), on=1, record=("b", 5), keyed=True
     )
 
 
-def test_failure_of_a_timer_is_told_with_its_time_and_key() -> None:
+def test_error_in_a_timer_names_its_time_and_key() -> None:
     def act(h: OperatorHarness) -> None:
         h.process(("a", 5))
         h.watermark(10)

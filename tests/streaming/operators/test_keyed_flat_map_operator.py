@@ -33,14 +33,14 @@ def harness(keys: Keys = BY_FIRST, **context: Any) -> OperatorHarness:
     return OperatorHarness(KeyedFlatMapOperator(Repeated(), keys), keyed=True, **context)
 
 
-def test_keyed_flat_map_has_state_of_the_records_key() -> None:
+def test_keyed_flat_map_uses_the_state_of_the_key_of_each_record() -> None:
     """PF-11"""
     h = harness()
     h.process(*PAIRS)
     assert h.values() == [("a", 1), ("b", 2), ("a", 3), ("a", 3), *[("a", 4)] * 3]
 
 
-def test_columns_come_as_rows_and_each_result_has_its_rows_timestamp() -> None:
+def test_function_gets_columns_as_rows_and_results_keep_row_timestamps() -> None:
     h = harness(Keys("k"))
     h.process_columns(columns([7, 8, 9], k=["a", "b", "a"]))
     a, b = Row(k="a"), Row(k="b")
@@ -58,7 +58,7 @@ def test_none_is_no_result_and_tagged_results_go_to_side_outputs() -> None:
     assert h.side("side") == [("a", 1)]
 
 
-def test_state_goes_on_after_a_restore() -> None:
+def test_state_is_kept_after_a_restore() -> None:
     h = harness()
     h.process(*PAIRS)
     restored = harness(restore=h.snapshot())
@@ -66,12 +66,12 @@ def test_state_goes_on_after_a_restore() -> None:
     assert restored.values() == [*[("a", 0)] * 4, ("c", 0)]
 
 
-def test_time_passes_and_the_end_adds_nothing() -> None:
+def test_watermarks_pass_through_and_the_end_of_input_adds_no_result() -> None:
     h = harness()
     h.process(*PAIRS)
     assert_time_passes_and_the_end_adds_nothing(h)
 
 
-def test_failure_is_told_with_its_record() -> None:
+def test_error_of_a_function_names_operator_subtask_and_record() -> None:
     operator = KeyedFlatMapOperator(lambda value: [unlike_five(value)], BY_FIRST)
     assert_failure_is_told(operator, ("a", 4), ("b", 5), ("c", 6), record=("b", 5), keyed=True)

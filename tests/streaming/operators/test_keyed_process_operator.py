@@ -45,7 +45,7 @@ class Alarm(KeyedProcessFunction[Any, Any, Any]):
             yield SIDE, "seven"
 
 
-def test_timers_fire_with_their_key_and_before_the_watermark() -> None:
+def test_timers_fire_with_their_key_before_the_watermark_is_forwarded() -> None:
     h = OperatorHarness(KeyedProcessOperator(Alarm(), BY_FIRST), keyed=True, side_outputs=["side"])
     h.process(("b", 7), ("a", 5), ("quiet", 6), ("a", 5), at=0)
     h.watermark(10)
@@ -75,7 +75,7 @@ class At(KeyedProcessFunction[Any, Any, Any]):
         yield ctx.get_current_key(), unlike_five(timestamp)
 
 
-def test_each_key_has_its_own_state_and_each_result_its_records_timestamp() -> None:
+def test_each_key_has_its_own_state_and_results_keep_record_timestamps() -> None:
     h = OperatorHarness(KeyedProcessOperator(Count(), BY_FIRST), keyed=True)
     h.process(*PAIRS, at=[4, 5, 6, 7])
     h.process(("b", 0))
@@ -85,13 +85,13 @@ def test_each_key_has_its_own_state_and_each_result_its_records_timestamp() -> N
     ]  # fmt: skip
 
 
-def test_columns_come_as_rows_with_their_keys_and_timestamps() -> None:
+def test_function_gets_columns_as_rows_with_their_keys_and_timestamps() -> None:
     h = OperatorHarness(KeyedProcessOperator(Count(), Keys("k")), keyed=True)
     h.process_columns(columns([7, 8, 9], k=["a", "b", "a"]))
     assert h.records() == [(("a", 1, 7), 7), (("b", 1, 8), 8), (("a", 2, 9), 9)]
 
 
-def test_state_and_timers_go_on_after_a_restore() -> None:
+def test_state_and_timers_are_kept_after_a_restore() -> None:
     h = OperatorHarness(KeyedProcessOperator(Count(), BY_FIRST), keyed=True)
     h.process(*PAIRS)
     restored = OperatorHarness(
@@ -108,18 +108,18 @@ def test_state_and_timers_go_on_after_a_restore() -> None:
     assert restored.output() == [Record(("a", 7), 7), Watermark(8)]
 
 
-def test_time_passes_and_the_end_fires_no_timer_by_itself() -> None:
+def test_watermarks_pass_through_and_the_end_of_input_fires_no_timer() -> None:
     h = OperatorHarness(KeyedProcessOperator(At(), BY_FIRST), keyed=True)
     h.process(("a", 100))
     assert_time_passes_and_the_end_adds_nothing(h)
 
 
-def test_failure_on_a_record_is_told_with_it() -> None:
+def test_error_on_a_record_names_operator_subtask_and_record() -> None:
     operator = KeyedProcessOperator(At(), BY_FIRST)
     assert_failure_is_told(operator, ("a", 4), ("b", 5), ("c", 6), record=("b", 5), keyed=True)
 
 
-def test_failure_of_a_timer_is_told_with_its_time_and_key() -> None:
+def test_error_in_a_timer_names_its_time_and_key() -> None:
     class OnTime(At):
         def process_element(self, value: Any, ctx: Any) -> Any:
             ctx.timer_service().register_event_time_timer(value[1])

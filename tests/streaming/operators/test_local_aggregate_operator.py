@@ -38,7 +38,7 @@ def batch(keys: Any, values: Any, **others: Any) -> Columns:
     return Columns(pa.record_batch({"k": keys, "v": values, **others}))
 
 
-def test_batches_of_wider_numbers_are_put_together() -> None:
+def test_batches_with_widening_numbers_are_aggregated_together() -> None:
     h = local("max")
     for values in ([1, 2], [2.5, 0.5], [3, 1]):
         h.process_columns(batch(["a", "b"], values))
@@ -51,7 +51,7 @@ def test_batches_of_wider_numbers_are_put_together() -> None:
 @pytest.mark.parametrize("kind", list(KEYS))
 @settings(deadline=None, max_examples=50)
 @given(data=st.data())
-def test_two_halves_of_the_records_give_the_aggregate_of_all(
+def test_aggregate_of_two_local_aggregates_equals_that_of_all_records(
     how: str, kind: str, data: Any
 ) -> None:
     some_keys, key_type = KEYS[kind]
@@ -83,7 +83,7 @@ def columns_of(h: OperatorHarness) -> list[Columns]:
     return batches
 
 
-def test_each_key_gives_one_row_with_other_columns_of_its_first_row() -> None:
+def test_each_key_gives_one_row_with_the_other_columns_of_its_first_row() -> None:
     h = local()
     h.process_columns(batch(["a", "b", "a"], [1, 2, 3], other=["x", "y", "z"]))
     h.process_columns(batch(["c", "a"], [4, 5], other=["u", "v"]))
@@ -98,7 +98,7 @@ def test_each_key_gives_one_row_with_other_columns_of_its_first_row() -> None:
     ]
 
 
-def test_watermarks_idleness_and_rows_pass_with_rows_after_earlier_columns() -> None:
+def test_row_is_forwarded_after_the_aggregate_of_earlier_columns() -> None:
     h = local()
     h.watermark(5)
     h.status(True)
@@ -110,14 +110,14 @@ def test_watermarks_idleness_and_rows_pass_with_rows_after_earlier_columns() -> 
     assert [tuple(record.value) for record in output[2:]] == [("a", 3), ("a", 10)]
 
 
-def test_columns_without_the_field_are_passed_on() -> None:
+def test_columns_without_the_aggregated_field_are_forwarded() -> None:
     h = local(field="missing")
     columns = batch(["a"], [1])
     h.process_columns(columns)
     assert h.batches() == [columns]
 
 
-def test_change_of_the_other_columns_starts_a_new_row() -> None:
+def test_batch_with_other_columns_is_aggregated_into_a_separate_row() -> None:
     h = local()
     h.process_columns(batch(["a"], [1]))
     h.process_columns(batch(["a"], [2], other=["x"]))
@@ -125,14 +125,14 @@ def test_change_of_the_other_columns_starts_a_new_row() -> None:
     assert [tuple(row) for row in h.values()] == [("a", 1), ("a", 2, "x")]
 
 
-def test_nulls_and_text_in_the_field_are_refused_by_name() -> None:
+def test_nulls_and_text_in_the_aggregated_field_are_refused_with_its_name() -> None:
     with pytest.raises(StreamError, match="sum of 'v': 1 nulls"):
         local().process_columns(batch(["a", "b"], [1, None]))
     with pytest.raises(StreamError, match="sum needs a column of numbers; 'v'"):
         local().process_columns(batch(["a"], ["b"]))
 
 
-def test_where_keys_hardly_repeat_batches_are_passed_on_after_the_sample() -> None:
+def test_batches_are_forwarded_unaggregated_if_keys_of_the_sample_hardly_repeat() -> None:
     h = local(sample=4)
     narrow = pa.array([1, 2], pa.int32())
     h.process_columns(batch(["a", "b"], narrow))
@@ -156,7 +156,7 @@ def test_forwarded_unsigned_numbers_wrap_like_summed_ones() -> None:
     ]  # fmt: skip
 
 
-def test_where_keys_repeat_the_sample_changes_nothing() -> None:
+def test_local_aggregation_continues_if_keys_of_the_sample_repeat() -> None:
     h = local(sample=4)
     for _ in range(3):
         h.process_columns(batch(["a", "b", "a"], [1, 2, 3]))
@@ -165,7 +165,7 @@ def test_where_keys_repeat_the_sample_changes_nothing() -> None:
     assert [tuple(row) for row in columns.to_block().values] == [("a", 12), ("b", 6)]
 
 
-def test_memory_is_bounded_by_a_number_of_keys() -> None:
+def test_local_aggregate_is_emitted_when_it_has_too_many_keys() -> None:
     h = local(most_keys=3)
     h.process_columns(batch(["a", "b", "c"], [1, 2, 3]))
     assert h.output() == []

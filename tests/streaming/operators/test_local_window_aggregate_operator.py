@@ -93,7 +93,7 @@ class Two:
 @pytest.mark.parametrize("kind", list(KEYS))
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_panes_of_two_tasks_give_the_windows_of_all_records(
+def test_windows_from_local_panes_of_two_tasks_equal_those_of_all_records(
     kind: str, numbers: str, data: Any
 ) -> None:
     some_keys, key_type = KEYS[kind]
@@ -173,7 +173,7 @@ def test_local_panes_are_flushed_at_barrier_idleness_and_end(what: str) -> None:
 
 
 def test_locally_late_records_are_forwarded_at_once() -> None:
-    """Behind the exchange, where other tasks hold time back, it may be in time."""
+    """After the exchange, where other tasks delay the watermark, they may be in time."""
     h = local()
     h.watermark(12)
     h.process_columns(columns([5, 15], k=["a", "a"], v=[1, 2]))
@@ -210,7 +210,7 @@ def test_records_of_a_formerly_idle_task_are_not_late() -> None:
     assert late(behind) == 0
 
 
-def test_where_keys_hardly_repeat_batches_are_passed_on_after_the_sample() -> None:
+def test_batches_are_forwarded_unaggregated_if_keys_of_the_sample_hardly_repeat() -> None:
     h = local(sample=4)
     h.process_columns(columns([1, 2, 3], k=["a", "b", "c"], v=[1, 2, 3]))
     h.watermark(9)
@@ -231,7 +231,7 @@ def test_full_local_panes_are_forwarded_to_bound_memory() -> None:
     assert rows_of(h) == [("a", 0, 1, 1), ("b", 0, 1, 3), ("a", 10, 1, 2)]
 
 
-def test_rows_and_columns_without_time_are_passed_on() -> None:
+def test_rows_and_columns_without_timestamps_are_forwarded() -> None:
     h = local()
     row = Row.of(["k", "v"], ["a", 1])
     h.process(row, at=3)
@@ -243,7 +243,7 @@ def test_rows_and_columns_without_time_are_passed_on() -> None:
     assert h.batches()[-1] is empty
 
 
-def test_unaggregatable_column_is_refused_by_name() -> None:
+def test_column_that_cannot_be_aggregated_is_refused_with_its_name() -> None:
     with pytest.raises(StreamError, match="no column 'k' to key by"):
         local().process_columns(columns([1], v=[1]))
     with pytest.raises(StreamError, match="no column 'v' to aggregate"):

@@ -41,7 +41,7 @@ def end_table(h: OperatorHarness) -> None:
     h.run_mail()
 
 
-def test_a_record_is_answered_with_the_row_of_its_key_or_with_none() -> None:
+def test_look_up_pairs_a_record_with_the_table_row_of_its_key_or_none() -> None:
     h = harness()
     h.process(("a", "A"), ("b", "B"), on=1)
     end_table(h)
@@ -49,7 +49,7 @@ def test_a_record_is_answered_with_the_row_of_its_key_or_with_none() -> None:
     assert h.output() == [Record((("a", 1), "A"), 7), Record((("c", 2), None), 8)]
 
 
-def test_records_wait_for_the_end_of_the_table_in_the_order_of_each_key() -> None:
+def test_records_wait_for_the_end_of_the_table_and_keep_their_order_by_key() -> None:
     h = harness()
     h.process(("a", 1), ("b", 2), at=[7, 3])
     h.process(("b", "B"), on=1)
@@ -65,7 +65,7 @@ def test_records_wait_for_the_end_of_the_table_in_the_order_of_each_key() -> Non
     assert [one for one in found if one[0] == "b"] == [("b", 2, "B", 3), ("b", 4, "B", 5)]
 
 
-def test_rows_of_columns_are_found_by_the_name_of_their_key() -> None:
+def test_table_of_columns_is_looked_up_by_its_key_column() -> None:
     h = OperatorHarness(operator(of_table=Keys("tailnum")), keyed=True)
     h.process_columns(columns(tailnum=["a", "b"], built=[1999, 2004]), on=1)
     end_table(h)
@@ -97,7 +97,7 @@ def test_idleness_is_forwarded_once_no_record_waits() -> None:
     assert h.output() == [Record((("a", 1), None), 5), Watermark(10), WatermarkStatus(True)]
 
 
-def test_a_stream_that_was_idle_for_a_while_is_not_idle_behind_the_table() -> None:
+def test_idle_period_before_the_end_of_the_table_is_not_forwarded() -> None:
     h = harness()
     h.status(True)
     h.status(False)
@@ -105,13 +105,13 @@ def test_a_stream_that_was_idle_for_a_while_is_not_idle_behind_the_table() -> No
     assert h.output() == []
 
 
-def test_a_table_that_has_ended_holds_no_time_back() -> None:
+def test_complete_table_does_not_delay_the_watermark() -> None:
     h = harness()
     end_table(h)
     assert_time_passes_and_the_end_adds_nothing(h)
 
 
-def test_last_watermark_comes_after_waiting_records() -> None:
+def test_last_watermark_is_emitted_after_waiting_records() -> None:
     h = harness()
     h.process(("a", 1), at=5)
     h.watermark(MAX_TIMESTAMP)
@@ -119,7 +119,7 @@ def test_last_watermark_comes_after_waiting_records() -> None:
     assert h.output() == [Record((("a", 1), None), 5), Watermark(MAX_TIMESTAMP)]
 
 
-def test_many_that_wait_are_answered_portion_by_portion() -> None:
+def test_many_waiting_records_are_looked_up_in_portions() -> None:
     h = harness(is_head=True)
     h.process(*((number, number) for number in range(1000)), at=3)
     h.process(*((number, -number) for number in range(0, 1000, 2)), on=1)
@@ -135,8 +135,8 @@ def test_many_that_wait_are_answered_portion_by_portion() -> None:
 
 
 @pytest.mark.parametrize("unknown", [None, (None, 1), (1, None)])
-def test_unknown_key_matches_no_row(unknown: Any) -> None:
-    """Nor do two rows without a key count as two of one."""
+def test_missing_key_matches_no_row(unknown: Any) -> None:
+    """Two table rows with a missing key are no duplicates."""
     h = harness()
     h.process((unknown, "A"), (unknown, "B"), on=1)
     end_table(h)
@@ -155,8 +155,8 @@ def test_equal_keys_of_different_types_match() -> None:
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_duplicate_table_key_is_an_error_that_names_the_key(before: int) -> None:
-    """Whether they come together or not."""
+def test_duplicate_table_key_raises_an_error_that_names_the_key(before: int) -> None:
+    """Whether the rows come in one batch or in two."""
     h = harness()
     rows = [(1, "one"), (2, "two"), (1.0, "eins"), (3, "three")]
     h.process(*rows[:before], on=1)
@@ -196,7 +196,7 @@ class Counting:
         self.closed = True
 
 
-def test_an_object_has_keyed_state_and_is_closed() -> None:
+def test_look_up_function_object_has_keyed_state_and_is_closed() -> None:
     counting = Counting()
     h = harness(counting)
     h.process(("a", 1), ("b", 1), ("a", 1))
@@ -207,7 +207,7 @@ def test_an_object_has_keyed_state_and_is_closed() -> None:
     assert counting.closed
 
 
-def test_table_rows_and_waiting_records_are_in_snapshots() -> None:
+def test_table_rows_and_waiting_records_are_restored() -> None:
     h = harness()
     h.process(("a", 1), ("b", 2), ("a", 3), at=4)
     h.process(("a", "A"), on=1)
@@ -220,7 +220,7 @@ def test_table_rows_and_waiting_records_are_in_snapshots() -> None:
     ]  # fmt: skip
 
 
-def test_after_a_restore_the_table_ends_again_and_is_not_read_again() -> None:
+def test_restored_look_up_waits_for_the_end_of_its_stored_table() -> None:
     h = harness()
     h.process(("a", "A"), on=1)
     h.process(("a", 0))
@@ -234,7 +234,7 @@ def test_after_a_restore_the_table_ends_again_and_is_not_read_again() -> None:
     assert later.output() == [Record((("a", 1), "A"), None), Watermark(5)]
 
 
-def test_a_row_that_comes_again_after_a_restore_would_be_noticed() -> None:
+def test_table_row_read_again_after_a_restore_is_a_duplicate() -> None:
     h = harness()
     h.process(("a", "A"), on=1)
     later = harness(restore=h.snapshot())
@@ -242,7 +242,7 @@ def test_a_row_that_comes_again_after_a_restore_would_be_noticed() -> None:
         later.process(("a", "A"), on=1)
 
 
-def test_failure_is_told_with_the_record() -> None:
+def test_error_in_a_look_up_names_the_record() -> None:
     def strict(value: Any, row: Any) -> Any:
         return unlike_five(value)
 
@@ -296,7 +296,7 @@ def test_too_many_waiting_records_are_reported_once_until_none_waits() -> None:
     assert room.told == ["full", "free"]
 
 
-def test_restored_waiting_records_are_reported_as_full() -> None:
+def test_too_many_restored_waiting_records_are_reported() -> None:
     h, room = in_room()
     h.process(("a", 1))
     assert room.told == []
@@ -304,7 +304,7 @@ def test_restored_waiting_records_are_reported_as_full() -> None:
     assert again.told == ["full"]
 
 
-def test_a_restored_table_that_has_ended_has_room() -> None:
+def test_restored_complete_table_reports_room_at_its_end() -> None:
     h, _ = in_room()
     h.process(("a", 1))
     end_table(h)

@@ -23,7 +23,7 @@ from tests.streaming.operators.contract import (
 )
 
 
-def test_map_batches_turns_rows_into_columns_and_takes_any_kind_of_result() -> None:
+def test_map_batches_accepts_batches_tables_lists_and_none_and_refuses_others() -> None:
     def function(batch: Any) -> Any:
         table = pa.Table.from_batches([batch])
         return [table, None, [batch.slice(0, 1)]]
@@ -68,7 +68,7 @@ def test_rows_without_a_timestamp_column_have_no_timestamps() -> None:
     assert h.records() == [(Row(x=1), None), (Row(x=2), None)]
 
 
-def test_a_function_may_give_other_timestamps() -> None:
+def test_batch_function_may_change_timestamps() -> None:
     def later(batch: pa.RecordBatch) -> pa.RecordBatch:
         return pa.record_batch({"$timestamp": pc.add(batch["$timestamp"], 10), "y": batch["x"]})
 
@@ -77,13 +77,13 @@ def test_a_function_may_give_other_timestamps() -> None:
     assert h.records() == [(Row(y=1), 15), (Row(y=2), 16)]
 
 
-def test_a_column_with_the_name_of_the_timestamps_is_refused() -> None:
+def test_input_column_with_the_reserved_timestamp_name_is_refused() -> None:
     h = OperatorHarness(MapBatchesOperator(lambda batch: batch))
     with pytest.raises(StreamError, match=r"a column '\$timestamp' of their own"):
         h.process_columns(columns([5], **{"$timestamp": [1]}))
 
 
-def test_values_get_the_columns_of_their_declared_type() -> None:
+def test_values_become_columns_of_their_declared_type() -> None:
     seen: list[pa.RecordBatch] = []
     kind = Types.ROW_NAMED(["a", "b"], [Types.SHORT(), Types.STRING()])
     h = OperatorHarness(MapBatchesOperator(seen.append, kind))
@@ -92,7 +92,7 @@ def test_values_get_the_columns_of_their_declared_type() -> None:
     assert batch.schema == pa.schema([("a", pa.int16()), ("b", pa.string())])
 
 
-def test_object_with_map_batch_is_opened_and_closed() -> None:
+def test_object_with_a_map_batch_method_is_opened_and_closed() -> None:
     calls: list[Any] = []
 
     class Noted:
@@ -111,7 +111,7 @@ def test_object_with_map_batch_is_opened_and_closed() -> None:
     assert calls == [1, 2, "closed"]
 
 
-def test_object_that_can_only_be_opened_is_opened() -> None:
+def test_object_with_open_but_without_close_is_opened() -> None:
     class Opened:
         def open(self, runtime_context: Any) -> None:
             self.factor = 10
@@ -125,18 +125,18 @@ def test_object_that_can_only_be_opened_is_opened() -> None:
     assert h.values() == [Row(x=10)]
 
 
-def test_empty_batches_are_neither_taken_nor_put_out() -> None:
+def test_empty_batches_are_neither_processed_nor_emitted() -> None:
     h = OperatorHarness(MapBatchesOperator(lambda batch: batch.slice(0, 0)))
     h.process()
     h.process(1)
     assert h.batches() == []
 
 
-def test_time_passes_and_the_end_adds_nothing() -> None:
+def test_watermarks_pass_through_and_the_end_of_input_adds_no_result() -> None:
     h = OperatorHarness(MapBatchesOperator(lambda batch: batch))
     assert_time_passes_and_the_end_adds_nothing(h)
 
 
-def test_failure_is_told_with_operator_and_subtask() -> None:
+def test_error_of_a_function_names_operator_and_subtask() -> None:
     operator = MapBatchesOperator(lambda batch: unlike_five(batch["x"][0].as_py()))
     assert failure(operator, lambda h: h.process_columns(columns(x=[5]))).record == ""

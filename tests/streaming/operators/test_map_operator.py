@@ -27,14 +27,14 @@ class CountingMap(Counting, MapFunction[Any, Any]):
         return (*value, self.next())
 
 
-def test_map_keeps_timestamps() -> None:
+def test_map_keeps_the_timestamps_of_records() -> None:
     h = OperatorHarness(MapOperator(lambda value: value * 2))
     h.process(1, 2, at=[10, 20])
     h.process(3)
     assert h.records() == [(2, 10), (4, 20), (6, None)]
 
 
-def test_keys_of_a_batch_are_not_those_of_the_results() -> None:
+def test_results_of_a_map_do_not_have_the_keys_of_their_batch() -> None:
     h = OperatorHarness(MapOperator(abs))
     h.operator.process_block(Block([-1, -2], [10, 20], ["k", "k"]))
     (batch,) = h.batches()
@@ -42,14 +42,14 @@ def test_keys_of_a_batch_are_not_those_of_the_results() -> None:
     assert (batch.values, batch.timestamps, batch.keys) == ([1, 2], [10, 20], None)
 
 
-def test_columns_come_as_rows_with_their_timestamps() -> None:
+def test_function_gets_columns_as_rows_with_their_timestamps() -> None:
     h = OperatorHarness(MapOperator(lambda row: (row.x, row["y"])))
     h.process_columns(columns([7, 8], x=[1, 2], y=["one", "two"]))
     h.process_columns(columns(x=[3], y=["three"]))
     assert h.records() == [((1, "one"), 7), ((2, "two"), 8), ((3, "three"), None)]
 
 
-def test_row_emitted_unchanged_equals_that_of_the_columns() -> None:
+def test_map_that_returns_its_row_emits_the_row_of_the_columns() -> None:
     h = OperatorHarness(MapOperator(lambda row: row))
     h.process_columns(columns(x=[1]))
     assert h.values() == [Row(x=1)]
@@ -75,17 +75,17 @@ def test_function_is_opened_before_the_first_record_and_closed_once() -> None:
     assert calls == ["open operator", "map", "close"]
 
 
-def test_time_passes_and_the_end_adds_nothing() -> None:
+def test_watermarks_pass_through_and_the_end_of_input_adds_no_result() -> None:
     h = OperatorHarness(MapOperator(abs))
     assert_time_passes_and_the_end_adds_nothing(h)
 
 
-def test_state_without_keys_says_what_is_missing() -> None:
+def test_state_on_a_stream_without_keys_raises_an_error_that_names_key_by() -> None:
     with pytest.raises(StreamError.__mro__[1], match="call key_by before it"):
         OperatorHarness(MapOperator(CountingMap()))
 
 
-def test_failure_is_told_with_its_record() -> None:
+def test_error_of_a_function_names_operator_subtask_and_record() -> None:
     assert_failure_is_told(MapOperator(unlike_five), 4, 5, 6, record=5)
 
 
@@ -94,7 +94,7 @@ class Nameless:
         raise OSError("no text")
 
 
-def test_failure_is_told_also_of_a_record_that_has_no_text() -> None:
+def test_error_on_a_record_whose_repr_fails_names_its_type() -> None:
     operator = MapOperator(lambda value: unlike_five(5))
     error = failure(operator, lambda h: h.process(Nameless()))
     assert error.record == "<Nameless, whose __repr__ raised OSError>"

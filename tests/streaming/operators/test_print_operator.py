@@ -11,7 +11,7 @@ from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns, unlike_five
 
 
-def test_printing_names_the_subtask_where_there_are_several(
+def test_printed_line_names_the_subtask_if_there_are_several(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
@@ -27,7 +27,7 @@ def test_printing_names_the_subtask_where_there_are_several(
     }  # fmt: skip
 
 
-def test_line_of_an_untyped_value_is_its_text_behind_name_and_subtask(
+def test_printed_line_has_sink_name_subtask_and_text_of_the_value(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     OperatorHarness(PrintOperator()).process(None, True, (1, "a"), at=[1, 2, 3])
@@ -42,14 +42,14 @@ def test_columns_are_printed_as_rows(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == "+I[1, a]\n+I[2, b]\n"
 
 
-def test_nothing_follows_neither_time_nor_the_end() -> None:
+def test_sink_emits_no_watermark_status_or_result() -> None:
     h = OperatorHarness(PrintOperator())
     h.watermark(5)
     h.finish()
     assert h.output() == []
 
 
-def test_value_that_has_no_text_is_told() -> None:
+def test_error_in_str_of_a_printed_value_names_the_value() -> None:
     class Fails:
         def __init__(self, number: int) -> None:
             self.number = number

@@ -32,7 +32,7 @@ class Describe(ProcessFunction[Any, Any]):
             yield SIDE, ctx.timer_service().current_processing_time()
 
 
-def test_process_function_sees_timestamp_watermark_and_clock() -> None:
+def test_process_function_gets_timestamp_watermark_and_processing_time() -> None:
     """PF-14"""
     h = OperatorHarness(ProcessOperator(Describe()), side_outputs=["side"])
     h.process("a")
@@ -45,7 +45,7 @@ def test_process_function_sees_timestamp_watermark_and_clock() -> None:
     assert h.side("side") == [70]
 
 
-def test_timers_without_keys_say_what_is_missing() -> None:
+def test_timer_on_a_stream_without_keys_raises_an_error_that_names_key_by() -> None:
     class Registers(ProcessFunction[Any, Any]):
         def process_element(self, value: Any, ctx: Any) -> Any:
             ctx.timer_service().register_event_time_timer(1)
@@ -54,7 +54,7 @@ def test_timers_without_keys_say_what_is_missing() -> None:
         OperatorHarness(ProcessOperator(Registers())).process(1)
 
 
-def test_columns_come_as_rows_with_their_timestamps() -> None:
+def test_function_gets_columns_as_rows_with_their_timestamps() -> None:
     h = OperatorHarness(ProcessOperator(Describe()))
     h.process_columns(columns([7, 8], x=[1, 2]))
     h.process_columns(columns(x=[3]))
@@ -65,7 +65,7 @@ def test_columns_come_as_rows_with_their_timestamps() -> None:
     ]
 
 
-def test_none_is_no_result() -> None:
+def test_process_function_that_returns_none_emits_nothing() -> None:
     class Nothing(ProcessFunction[Any, Any]):
         def process_element(self, value: Any, ctx: Any) -> Any:
             return None
@@ -76,12 +76,12 @@ def test_none_is_no_result() -> None:
     assert h.batches() == []
 
 
-def test_time_passes_and_the_end_adds_nothing() -> None:
+def test_watermarks_pass_through_and_the_end_of_input_adds_no_result() -> None:
     h = OperatorHarness(ProcessOperator(Describe()), side_outputs=["side"])
     assert_time_passes_and_the_end_adds_nothing(h)
 
 
-def test_failure_is_told_with_its_record() -> None:
+def test_error_of_a_function_names_operator_subtask_and_record() -> None:
     class Fails(ProcessFunction[Any, Any]):
         def process_element(self, value: Any, ctx: Any) -> Any:
             yield unlike_five(value)

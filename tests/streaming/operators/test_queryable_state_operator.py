@@ -34,14 +34,14 @@ def stored(harness: OperatorHarness) -> dict[Any, Any]:
     return dict(zip(places, table.point_reader()(places), strict=True))
 
 
-def test_the_last_record_of_each_key_is_kept_and_nothing_put_out() -> None:
+def test_queryable_state_has_the_last_record_of_each_key_and_emits_nothing() -> None:
     h = last()
     h.process(*PAIRS)
     assert stored(h) == {"a": ("a", 4), "b": ("b", 2)}
     assert h.values() == []
 
 
-def test_records_are_added_to_reducing_state() -> None:
+def test_records_are_added_to_queryable_reducing_state() -> None:
     descriptor: StateDescriptor = ReducingStateDescriptor(
         "state", lambda one, other: (one[0], one[1] + other[1])
     )
@@ -50,13 +50,13 @@ def test_records_are_added_to_reducing_state() -> None:
     assert stored(h) == {"a": ("a", 8), "b": ("b", 2)}
 
 
-def test_columns_come_as_rows() -> None:
+def test_columns_are_processed_as_rows() -> None:
     h = last(Keys("k"))
     h.process_columns(columns([7, 8, 9], k=["a", "b", "a"], v=[1, 2, 3]))
     assert {key: row["v"] for key, row in stored(h).items()} == {"a": 3, "b": 2}
 
 
-def test_state_goes_on_after_a_restore() -> None:
+def test_state_is_kept_after_a_restore() -> None:
     h = last()
     h.process(*PAIRS)
     restored = last(restore=h.snapshot())
@@ -64,7 +64,7 @@ def test_state_goes_on_after_a_restore() -> None:
     assert stored(restored) == {"a": ("a", 4), "b": ("b", 9)}
 
 
-def test_the_state_is_published_when_the_operator_is_opened() -> None:
+def test_queryable_state_is_published_when_the_operator_is_opened() -> None:
     told: list[tuple[str | None, bool]] = []
 
     def publish(backend: KeyedStateBackend, descriptor: StateDescriptor, table: StateTable) -> None:

@@ -25,7 +25,7 @@ def harness(**context: Any) -> OperatorHarness:
     return OperatorHarness(ReduceOperator(add, BY_FIRST), keyed=True, **context)
 
 
-def test_rolling_reduce_puts_out_every_update() -> None:
+def test_rolling_reduce_emits_every_update() -> None:
     """PF-08"""
     h = harness()
     h.process(("a", 1), ("b", 5), ("a", 2))
@@ -39,14 +39,14 @@ def test_each_update_has_the_timestamp_of_its_record() -> None:
     assert h.records() == [(("a", 1), 9), (("a", 3), 4)]
 
 
-def test_columns_come_as_rows() -> None:
+def test_columns_are_processed_as_rows() -> None:
     reduce = lambda a, b: Row(k=a.k, v=a.v + b.v)  # noqa: E731
     h = OperatorHarness(ReduceOperator(reduce, Keys("k")), keyed=True)
     h.process_columns(columns([7, 8], k=["a", "a"], v=[1, 2]))
     assert h.records() == [(Row(k="a", v=1), 7), (Row(k="a", v=3), 8)]
 
 
-def test_value_of_a_key_goes_on_after_a_restore() -> None:
+def test_reduced_value_of_a_key_continues_after_a_restore() -> None:
     h = harness()
     h.process(("a", 1), ("b", 5))
     restored = harness(restore=h.snapshot())
@@ -54,12 +54,12 @@ def test_value_of_a_key_goes_on_after_a_restore() -> None:
     assert restored.values() == [("a", 3), ("c", 3)]
 
 
-def test_time_passes_and_the_end_adds_nothing() -> None:
+def test_watermarks_pass_through_and_the_end_of_input_adds_no_result() -> None:
     h = harness()
     h.process(("a", 1))
     assert_time_passes_and_the_end_adds_nothing(h)
 
 
-def test_failure_is_told_with_its_record() -> None:
+def test_error_of_a_function_names_operator_subtask_and_record() -> None:
     operator = ReduceOperator(lambda a, b: unlike_five(b), BY_FIRST)
     assert_failure_is_told(operator, ("a", 4), ("a", 5), ("a", 6), record=("a", 5), keyed=True)

@@ -43,7 +43,7 @@ def test_values_are_written_as_rows_batch_by_batch(
     assert [tuple(row.values()) for row in batch.to_pylist()] == rows
 
 
-def test_columns_are_written_as_they_are() -> None:
+def test_columns_of_an_undeclared_type_are_written_unchanged() -> None:
     h, written = harness(Types.PICKLED_BYTE_ARRAY())
     h.process_columns(columns([7, 8], x=[1, 2]))
     assert [batch.to_pydict() for batch in written] == [{"x": [1, 2]}]
@@ -59,13 +59,13 @@ def test_every_written_batch_has_the_declared_columns() -> None:
     assert [batch.num_rows for batch in written] == [0, 1, 1, 0]
 
 
-def test_columns_of_another_type_than_declared_are_refused_by_name() -> None:
+def test_column_of_another_type_than_declared_is_refused_with_its_name() -> None:
     h, _ = harness(LONG_AND_TEXT)
     with pytest.raises(StreamError, match=r"columns \['n', 'other'\] are not of the declared type"):
         h.process_columns(columns(None, n=[2], other=["b"]))
 
 
-def test_nothing_follows_neither_time_nor_the_end() -> None:
+def test_sink_emits_no_watermark_status_or_result() -> None:
     h, written = harness(None)
     h.watermark(5)
     h.status(True)

@@ -38,7 +38,7 @@ def test_rows_become_columns_of_their_declared_type() -> None:
     assert batch.num_rows == 2
 
 
-def test_values_that_no_column_can_hold_are_refused() -> None:
+def test_values_of_mixed_types_cannot_be_serialized_as_a_column() -> None:
     h = OperatorHarness(SerializeBatchesOperator())
     with pytest.raises(StreamError, match="declare an output type"):
         h.process(1, "two")
@@ -56,12 +56,12 @@ def test_large_batch_is_serialized_in_independent_parts(
     assert pa.Table.from_batches(parts)["x"].to_pylist() == list(range(2000))
 
 
-def test_empty_batches_are_left_out() -> None:
+def test_empty_batches_are_not_serialized() -> None:
     h = OperatorHarness(SerializeBatchesOperator())
     h.process()
     h.process_columns(columns(x=[]))
     assert h.values() == []
 
 
-def test_time_passes_and_the_end_adds_nothing() -> None:
+def test_watermarks_pass_through_and_the_end_of_input_adds_no_result() -> None:
     assert_time_passes_and_the_end_adds_nothing(OperatorHarness(SerializeBatchesOperator()))

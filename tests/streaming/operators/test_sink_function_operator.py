@@ -25,7 +25,7 @@ class Noted(SinkFunction[Any]):
         self.calls.append(value)
 
 
-def test_function_is_opened_called_with_each_value_and_closed_once() -> None:
+def test_sink_function_is_opened_called_with_each_value_and_closed_once() -> None:
     sink = Noted()
     h = OperatorHarness(SinkFunctionOperator(sink), subtask_index=1, parallelism=2)
     h.process(1, 2, at=[3, 4])
@@ -36,26 +36,26 @@ def test_function_is_opened_called_with_each_value_and_closed_once() -> None:
     assert sink.calls == [("open", 1), 1, 2, 3, "close"]
 
 
-def test_plain_function_will_do_and_columns_come_as_rows() -> None:
+def test_plain_function_is_accepted_as_sink_and_gets_columns_as_rows() -> None:
     values: list[Any] = []
     h = OperatorHarness(SinkFunctionOperator(values.append))
     h.process_columns(columns([5, 6], x=[1, 2]))
     assert values == [Row(x=1), Row(x=2)]
 
 
-def test_nothing_follows_neither_time_nor_the_end() -> None:
+def test_sink_emits_no_watermark_status_or_result() -> None:
     h = OperatorHarness(SinkFunctionOperator(print))
     h.watermark(5)
     h.finish()
     assert h.output() == []
 
 
-def test_function_of_the_clients_process_is_not_copied() -> None:
+def test_sink_function_marked_as_shared_is_shared_by_its_operator() -> None:
     shared = Noted()
     shared.shared = True  # type: ignore[attr-defined]
     assert SinkFunctionOperator(shared).shared
     assert not SinkFunctionOperator(Noted()).shared
 
 
-def test_failure_is_told_with_its_record() -> None:
+def test_error_of_a_function_names_operator_subtask_and_record() -> None:
     assert_failure_is_told(SinkFunctionOperator(unlike_five), 4, 5, 6, record=5)

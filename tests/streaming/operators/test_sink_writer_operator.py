@@ -53,7 +53,7 @@ def test_writer_is_not_asked_to_prepare_after_the_end_of_input() -> None:
     assert asked == [False, True]
 
 
-def test_without_checkpoints_all_is_put_out_at_the_end() -> None:
+def test_without_checkpoints_all_committables_are_emitted_at_the_end() -> None:
     h = OperatorHarness(SinkWriterOperator(Shelf(), prepares_with_checkpoints=False))
     h.process(1)
     assert prepared(h, 1) == []
@@ -62,7 +62,7 @@ def test_without_checkpoints_all_is_put_out_at_the_end() -> None:
     assert h.values() == [CommittableMessage(None, 0, ((1, 2), True))]
 
 
-def test_writers_are_restored_from_their_states() -> None:
+def test_sink_writer_is_restored_from_the_states_of_several_writers() -> None:
     snapshots = []
     for records in ([1, 2], [3]):
         h = OperatorHarness(SinkWriterOperator(Shelf()))
@@ -76,7 +76,7 @@ def test_writers_are_restored_from_their_states() -> None:
     assert again != snapshots[0]
 
 
-def test_a_writer_with_state_of_a_sink_that_cannot_restore_it_is_refused() -> None:
+def test_stored_writer_state_is_refused_if_its_sink_cannot_restore_it() -> None:
     class Forgetful(Shelf):
         restore_writer = Sink.restore_writer
 
@@ -106,7 +106,7 @@ def test_sink_writer_gets_subtask_time_watermark_and_restored_checkpoint() -> No
     assert (context.job_id, context.operator_id, context.restored_checkpoint_id) == ("ab", "cd", 7)
 
 
-def test_columns_come_as_rows_unless_the_writer_takes_them() -> None:
+def test_sink_writer_gets_columns_as_rows_unless_it_has_write_columns() -> None:
     batches: list[Any] = []
 
     class Rows(SinkWriter[Any]):
@@ -130,7 +130,7 @@ def test_columns_come_as_rows_unless_the_writer_takes_them() -> None:
     assert batches == [([Row(x=1), Row(x=2)], [5, 6]), given]
 
 
-def test_neither_time_nor_status_follows_a_sink() -> None:
+def test_sink_emits_no_watermark_status_or_result() -> None:
     h = OperatorHarness(SinkWriterOperator(Shelf()))
     h.watermark(5)
     h.status(True)
@@ -138,7 +138,7 @@ def test_neither_time_nor_status_follows_a_sink() -> None:
     assert h.output() == []
 
 
-def test_a_writer_is_closed_once() -> None:
+def test_sink_writer_is_closed_once() -> None:
     sink = Shelf()
     h = OperatorHarness(SinkWriterOperator(sink))
     h.close()
@@ -146,6 +146,6 @@ def test_a_writer_is_closed_once() -> None:
     assert sink.closed == ["writer"]
 
 
-def test_failure_is_told_with_its_record() -> None:
+def test_error_of_a_function_names_operator_subtask_and_record() -> None:
     operator = SinkWriterOperator(CallbackSink(unlike_five))
     assert_failure_is_told(operator, 4, 5, 6, record=5)

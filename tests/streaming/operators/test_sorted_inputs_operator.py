@@ -35,7 +35,7 @@ class Number(MapFunction[Any, Any]):
         return value[0], self.count.value()
 
 
-def test_state_holds_only_the_current_key() -> None:
+def test_keyed_state_in_batch_mode_has_only_the_current_key() -> None:
     operator = SortedInputsOperator(
         KeyedMapOperator(Number(), Keys(lambda v: v[0])), [Keys(lambda v: v[0])], memory=2_000
     )
@@ -78,7 +78,7 @@ def timers(keys: Keys = BY_FIRST) -> OperatorHarness:
     return OperatorHarness(operator, keyed=True)
 
 
-def test_records_come_sorted_by_key_and_time_before_the_last_watermark() -> None:
+def test_records_are_processed_by_key_and_time_before_the_last_watermark() -> None:
     h = timers()
     h.process(("b", 1), ("a", 2), ("b", 3), at=[9, 8, 7])
     assert h.output() == []
@@ -96,7 +96,7 @@ def test_records_come_sorted_by_key_and_time_before_the_last_watermark() -> None
     assert sorted(records, key=lambda r: r.value[0] != records[0].value[0]) == records
 
 
-def test_columns_come_as_rows() -> None:
+def test_columns_are_processed_as_rows() -> None:
     h = timers(Keys("k"))
     h.process_columns(columns([9, 8], k=["a", "a"], v=[1, 2]))
     h.watermark(MAX_TIMESTAMP)
@@ -104,7 +104,7 @@ def test_columns_come_as_rows() -> None:
     assert rows == [(2, 8), (1, 9)]
 
 
-def test_neither_watermarks_but_the_last_nor_idleness_matter() -> None:
+def test_watermarks_before_the_last_and_idleness_are_ignored_in_batch_mode() -> None:
     h = timers()
     h.process(("a", 1), at=5)
     h.watermark(1000)
@@ -144,7 +144,7 @@ class Scaled(KeyedBroadcastProcessFunction[Any, Any, Any, Any]):
         ctx.get_broadcast_state(RULES)["factor"] = value
 
 
-def test_input_without_keys_is_passed_on_at_once() -> None:
+def test_broadcast_input_is_processed_before_the_sorted_input() -> None:
     inner = KeyedBroadcastProcessOperator(Scaled(), BY_FIRST, (RULES,))
     h = OperatorHarness(SortedInputsOperator(inner, [BY_FIRST, None]), keyed=True)
     h.process(("a", 2))
@@ -167,7 +167,7 @@ def test_end_of_input_finishes_the_inner_operator() -> None:
     assert finished == ["yes"]
 
 
-def test_failure_is_told_with_the_operator_within_and_the_record() -> None:
+def test_error_in_the_inner_operator_names_operator_and_record() -> None:
     def act(h: OperatorHarness) -> None:
         h.process(("a", 4), ("b", 5))
         h.watermark(MAX_TIMESTAMP)

@@ -75,7 +75,7 @@ def run(operator: SourceOperator, hold: SourceHold | None = None) -> OperatorHar
     return h
 
 
-def test_timestamps_and_watermarks_come_from_the_strategy() -> None:
+def test_source_assigns_timestamps_and_watermarks_of_its_strategy() -> None:
     operator = SourceOperator(Batches(Block([3, 8])), strategy=BY_VALUE)
     h = run(operator)
     assert operator.emit_next() == 2
@@ -86,8 +86,8 @@ def test_timestamps_and_watermarks_come_from_the_strategy() -> None:
     assert h.output() == [Watermark(MAX_TIMESTAMP)]
 
 
-def test_source_needed_as_a_whole_cannot_be_drained_early() -> None:
-    """As a stop that drains the job would."""
+def test_draining_a_source_that_is_needed_whole_raises_an_error() -> None:
+    """Stopping the job with drain does this."""
     source = Batches(Block([3]))
     source.is_needed_whole = True
     operator = SourceOperator(source)
@@ -101,7 +101,7 @@ def test_source_needed_as_a_whole_cannot_be_drained_early() -> None:
     assert h.output() == [Watermark(MAX_TIMESTAMP)]
 
 
-def test_records_keep_the_timestamps_that_the_source_gives() -> None:
+def test_records_keep_the_timestamps_of_their_source() -> None:
     batches = (
         Block(["a"], [10]),
         Columns(pa.record_batch({"x": [1]}), np.array([20], np.int64)),
@@ -118,7 +118,7 @@ def test_records_keep_the_timestamps_that_the_source_gives() -> None:
     assert watermark == Watermark(19)
 
 
-def test_batch_mode_has_only_the_last_watermark() -> None:
+def test_source_in_batch_mode_emits_only_the_last_watermark() -> None:
     operator = SourceOperator(Batches(Block([3, 8])), strategy=BY_VALUE, progressive=False)
     h = run(operator)
     operator.emit_next()
@@ -127,7 +127,7 @@ def test_batch_mode_has_only_the_last_watermark() -> None:
     assert h.output() == [Record(3, 3), Record(8, 8), Watermark(MAX_TIMESTAMP)]
 
 
-def test_source_starts_held_and_is_not_read_while_held() -> None:
+def test_source_with_a_hold_is_read_only_while_released() -> None:
     hold = SourceHold()
     operator = SourceOperator(Batches(Block([3]), Block([8])))
     h = run(operator, hold)
@@ -142,8 +142,8 @@ def test_source_starts_held_and_is_not_read_while_held() -> None:
     assert operator.emit_next() is END_OF_INPUT
 
 
-def test_the_rest_of_a_batch_comes_out_of_a_held_source() -> None:
-    """No checkpoint could begin before."""
+def test_held_source_emits_the_rest_of_its_current_batch() -> None:
+    """Otherwise no checkpoint could begin."""
     hold = SourceHold()
     hold.tell(False)
     operator = SourceOperator(Batches(Block([3, 8])))
@@ -155,8 +155,8 @@ def test_the_rest_of_a_batch_comes_out_of_a_held_source() -> None:
     assert h.values() == [3, 8]
 
 
-def test_a_held_source_does_not_turn_idle() -> None:
-    """Windows would go on without what it has still to read."""
+def test_held_source_does_not_become_idle() -> None:
+    """Otherwise windows would end without the records that the source has still to read."""
     hold = SourceHold()
     strategy = BY_VALUE.with_idleness(Duration.of_millis(100))
     operator = SourceOperator(Batches(Block([3])), strategy=strategy)
@@ -168,7 +168,7 @@ def test_a_held_source_does_not_turn_idle() -> None:
     assert h.output() == [WatermarkStatus(True)]
 
 
-def test_strategy_is_part_of_the_source_and_so_are_its_settings() -> None:
+def test_watermark_strategy_adds_no_node_and_settings_apply_to_the_source() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     stream = env.from_source(CollectionSource([1]), BY_VALUE, "numbers").set_parallelism(3)
     assert stream.get_name() == "Source: numbers"
@@ -177,7 +177,7 @@ def test_strategy_is_part_of_the_source_and_so_are_its_settings() -> None:
 
 
 @pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
-def test_windows_use_the_timestamps_of_the_source(mode: RuntimeExecutionMode) -> None:
+def test_windows_use_the_timestamps_of_the_source_strategy(mode: RuntimeExecutionMode) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(2).set_runtime_mode(mode)
     stream = env.from_source(CollectionSource([1, 4, 7, 12]), BY_VALUE, "numbers")
@@ -185,7 +185,7 @@ def test_windows_use_the_timestamps_of_the_source(mode: RuntimeExecutionMode) ->
     assert list(sums.execute_and_collect()) == [5, 7, 12]
 
 
-def test_positions_of_batches_go_on() -> None:
+def test_position_of_each_batch_is_the_number_of_records_before_it() -> None:
     operator = SourceOperator(Batches(Block([1, 2]), Block([3])))
     h = run(operator)
     operator.emit_next()
@@ -193,7 +193,7 @@ def test_positions_of_batches_go_on() -> None:
     assert [batch.origin and batch.origin.position for batch in h.batches()] == [0, 2]
 
 
-def test_source_without_strategy_passes_batches_and_ends_with_watermark() -> None:
+def test_source_without_strategy_emits_batches_unchanged_and_a_last_watermark() -> None:
     given = columns([7], x=[1])
     operator = SourceOperator(Batches(Block([1], [5]), given))
     h = run(operator)
@@ -208,7 +208,7 @@ def test_source_without_strategy_passes_batches_and_ends_with_watermark() -> Non
     assert h.output() == [Watermark(MAX_TIMESTAMP)]
 
 
-def test_source_without_records_turns_idle_and_active_again() -> None:
+def test_source_without_records_becomes_idle_until_its_next_record() -> None:
     strategy = BY_VALUE.with_idleness(Duration.of_millis(100))
     operator = SourceOperator(Batches(Block([3])), strategy=strategy)
     h = run(operator)
@@ -218,7 +218,7 @@ def test_source_without_records_turns_idle_and_active_again() -> None:
     assert h.output() == [WatermarkStatus(False), Record(3, 3)]
 
 
-def test_reading_goes_on_after_a_restore_where_the_snapshot_was() -> None:
+def test_restored_source_continues_at_the_position_of_the_snapshot() -> None:
     def fresh(restore: Any = None) -> tuple[SourceOperator, OperatorHarness]:
         operator = SourceOperator(CollectionSource("abcdef"), block_records=2)
         return operator, OperatorHarness(operator, restore=restore)
@@ -235,7 +235,7 @@ def test_reading_goes_on_after_a_restore_where_the_snapshot_was() -> None:
     assert again.values() == ["c", "d", "e", "f"]
 
 
-def test_failure_names_the_records_read_before() -> None:
+def test_error_of_a_source_names_the_records_read_before() -> None:
     class Failing(Batches):
         def create_reader(self, context: Any) -> Any:
             return FailingReader(context, self.batches)

@@ -40,7 +40,7 @@ def harness(strategy: WatermarkStrategy, **context: Any) -> OperatorHarness:
     )
 
 
-def test_watermarks_come_at_the_interval_only_and_never_regress() -> None:
+def test_watermarks_are_emitted_at_the_interval_and_never_decrease() -> None:
     """ST-18"""
     h = harness(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(identity))
     h.process(3, 5, 4)
@@ -57,8 +57,8 @@ def test_watermarks_come_at_the_interval_only_and_never_regress() -> None:
     assert h.output() == [Watermark(8)]
 
 
-def test_nothing_follows_the_last_watermark() -> None:
-    """ST-18: also not the one that is due when the input ends."""
+def test_no_watermark_follows_the_last_watermark() -> None:
+    """ST-18: not even the watermark that is due when the input ends."""
     h = harness(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(identity))
     h.process(3)
     h.watermark(MAX_TIMESTAMP)
@@ -67,7 +67,7 @@ def test_nothing_follows_the_last_watermark() -> None:
     assert h.output() == []
 
 
-def test_first_watermark_of_an_empty_stream_does_not_underflow() -> None:
+def test_no_watermark_is_emitted_before_the_first_record() -> None:
     """ST-18: it would be the smallest number, which is no progress."""
     h = harness(
         WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(20))
@@ -80,7 +80,7 @@ def test_first_watermark_of_an_empty_stream_does_not_underflow() -> None:
     assert h.output()[-1] == Watermark(79)
 
 
-def test_watermarks_from_upstream_are_swallowed_but_the_last() -> None:
+def test_only_the_last_watermark_from_upstream_is_forwarded() -> None:
     """ST-18"""
     h = harness(WatermarkStrategy.no_watermarks().with_timestamp_assigner(identity))
     h.watermark(10)
@@ -89,7 +89,7 @@ def test_watermarks_from_upstream_are_swallowed_but_the_last() -> None:
     assert h.output() == [Watermark(MAX_TIMESTAMP)]
 
 
-def test_watermark_that_a_record_causes_follows_right_behind_it() -> None:
+def test_watermark_emitted_on_a_record_follows_this_record_directly() -> None:
     """ST-18"""
 
     class OnMultiplesOfThree(WatermarkGenerator):
@@ -131,7 +131,7 @@ def test_timestamp_assigner_gets_the_previous_timestamp() -> None:
     assert seen == [MIN_TIMESTAMP, 7]
 
 
-def test_stream_without_records_turns_idle_and_active_again() -> None:
+def test_stream_without_records_becomes_idle_until_its_next_record() -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(identity)
     h = harness(strategy.with_idleness(Duration.of_millis(100)))
     h.process(1)
@@ -154,7 +154,7 @@ def test_records_without_timestamp_and_assigner_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("ms"), pa.timestamp("us")])
-def test_column_of_times_stays_columnar(kind: pa.DataType) -> None:
+def test_timestamp_column_gives_timestamps_and_the_batch_stays_columnar(kind: pa.DataType) -> None:
     """ST-18"""
     times = pa.array([5, 9, 7]).cast(pa.timestamp("ms")).cast(kind)
     h = harness(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t"))
@@ -167,7 +167,7 @@ def test_column_of_times_stays_columnar(kind: pa.DataType) -> None:
     assert h.output() == [Watermark(8)]
 
 
-def test_column_that_holds_no_times_is_named() -> None:
+def test_missing_or_non_time_timestamp_column_is_refused_with_its_name() -> None:
     h = harness(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t"))
     with pytest.raises(StreamError, match="'t' holds string"):
         h.process_columns(Columns(pa.record_batch({"t": ["x"]})))
@@ -180,7 +180,7 @@ BY_T = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t")
 
 @pytest.mark.parametrize("unit", ["us", "ns"])
 def test_times_before_1970_are_rounded_down_to_milliseconds(unit: str) -> None:
-    """In columns as in rows: half a millisecond before 1970 is of the last one before it."""
+    """In columns and in rows: half a millisecond before 1970 becomes -1."""
     micros = [-1500, -500, -1, 0, 999, 1500]
     times = pa.array(micros, pa.timestamp("us")).cast(pa.timestamp(unit))
     expected = [-2, -1, -1, 0, 0, 1]
@@ -198,8 +198,8 @@ def test_times_out_of_the_range_of_milliseconds_are_refused() -> None:
             harness(BY_T).process_columns(Columns(pa.record_batch({"t": times})))
 
 
-def test_a_column_of_times_is_read_from_rows_as_well() -> None:
-    """Also where a generator of one's own is told of each record."""
+def test_timestamp_column_is_read_from_rows_and_dictionaries() -> None:
+    """Also if a custom generator is called for each record."""
     zone = datetime.timezone(datetime.timedelta(hours=1))
     generator = WatermarkStrategy.for_generator(PerElementWatermarks).with_timestamp_column("t")
     for strategy in (BY_T, generator):
@@ -212,14 +212,15 @@ def test_a_column_of_times_is_read_from_rows_as_well() -> None:
 
 
 @pytest.mark.parametrize("value", [1.5, "12", None, datetime.date(2026, 1, 2)])
-def test_a_field_that_holds_no_time_is_named(value: Any) -> None:
+def test_non_time_value_in_the_timestamp_field_is_refused_with_its_name(value: Any) -> None:
     with pytest.raises(StreamError, match=r"field 't' holds .*, not timestamps or milliseconds"):
         harness(BY_T).process({"t": value})
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint64, np.int16])
-def test_timestamps_of_numpy_become_ints_of_python(kind: Any) -> None:
-    """Theirs wrap: a window of a hundred milliseconds before the fiftieth would be none."""
+def test_numpy_timestamps_become_python_ints(kind: Any) -> None:
+    """NumPy integers overflow: a window of 100 milliseconds that contains time 50 would be
+    empty."""
     strategy = WatermarkStrategy.for_monotonous_timestamps()
     h = harness(strategy.with_timestamp_assigner(lambda value, _: kind(value)))
     h.process(50, 70)
@@ -228,7 +229,7 @@ def test_timestamps_of_numpy_become_ints_of_python(kind: Any) -> None:
     assert {type(time) for _, time in records} == {int}
 
 
-def test_assigner_takes_columns_as_rows() -> None:
+def test_timestamp_assigner_gets_columns_as_rows() -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps()
     h = harness(strategy.with_timestamp_assigner(lambda row, _: row.t))
     h.process_columns(columns(t=[5, 7]))
@@ -238,14 +239,14 @@ def test_assigner_takes_columns_as_rows() -> None:
     assert watermark == Watermark(6)
 
 
-def test_idleness_from_upstream_is_not_passed_on() -> None:
+def test_idleness_from_upstream_is_not_forwarded() -> None:
     h = harness(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(identity))
     h.status(True)
     h.status(False)
     assert h.output() == []
 
 
-def test_end_of_the_input_puts_out_the_watermark_that_was_not_due_yet() -> None:
+def test_end_of_input_emits_the_watermark_that_was_not_due_yet() -> None:
     h = harness(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(identity))
     h.process(8)
     h.output()
@@ -253,7 +254,7 @@ def test_end_of_the_input_puts_out_the_watermark_that_was_not_due_yet() -> None:
     assert h.output() == [Watermark(7)]
 
 
-def test_batch_mode_has_timestamps_but_no_watermark_before_the_last() -> None:
+def test_batch_mode_assigns_timestamps_and_emits_only_the_last_watermark() -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(identity)
     operator = TimestampsAndWatermarksOperator(strategy, progressive=False)
     h = OperatorHarness(operator, auto_watermark_interval=50)
@@ -264,7 +265,7 @@ def test_batch_mode_has_timestamps_but_no_watermark_before_the_last() -> None:
     assert h.output() == [Record(8, 8), Watermark(MAX_TIMESTAMP)]
 
 
-def test_records_without_timestamps_pass_without_an_assigner() -> None:
+def test_records_without_timestamps_pass_if_there_is_no_assigner() -> None:
     h = harness(WatermarkStrategy.no_watermarks())
     h.process(3, 5)
     h.process_columns(columns(x=[7]))
@@ -276,7 +277,7 @@ def test_records_without_timestamps_pass_without_an_assigner() -> None:
     ]  # fmt: skip
 
 
-def test_failure_of_the_assigner_is_told_with_its_record() -> None:
+def test_error_in_the_timestamp_assigner_names_the_record() -> None:
     strategy = WatermarkStrategy.no_watermarks()
     operator = TimestampsAndWatermarksOperator(
         strategy.with_timestamp_assigner(lambda value, _: unlike_five(value))
@@ -284,7 +285,7 @@ def test_failure_of_the_assigner_is_told_with_its_record() -> None:
     assert_failure_is_told(operator, 4, 5, 6, record=5)
 
 
-def test_failure_of_the_generator_is_told_with_its_record() -> None:
+def test_error_in_the_watermark_generator_names_the_record() -> None:
     class Fails(WatermarkGenerator):
         def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
             unlike_five(event)

@@ -37,7 +37,7 @@ records = st.lists(
     st.integers(0, 5),
     st.booleans(),
 )
-def test_window_aggregates_equal_the_definition(
+def test_window_aggregates_equal_those_computed_record_by_record(
     batches: list[tuple[list[tuple[str, int, int]], int]],
     size: int,
     slide: int,
@@ -77,7 +77,7 @@ def test_window_aggregates_equal_the_definition(
     assert all(time == row.window_end - 1 for row, time in results)
 
 
-def test_window_aggregate_goes_on_after_a_restore() -> None:
+def test_window_aggregate_continues_after_a_restore() -> None:
     def operator() -> WindowAggregateOperator:
         aggregates = [ColumnAggregate("n", "count"), ColumnAggregate("low", "min", "v")]
         return WindowAggregateOperator(TUMBLING, aggregates, Keys("k"))
@@ -98,8 +98,8 @@ AGGREGATES = [ColumnAggregate(how, how, "v") for how in ("sum", "min", "max", "m
 
 
 @pytest.mark.parametrize("is_restored", [False, True])
-def test_numbers_become_wider_in_all_panes(is_restored: bool) -> None:
-    """Also in those of keys that have had integers only, or that were in no pane yet."""
+def test_wider_numbers_widen_the_aggregates_in_all_panes(is_restored: bool) -> None:
+    """Also for keys that had only integers, or that were in no pane before."""
 
     def operator(**settings: Any) -> OperatorHarness:
         made = WindowAggregateOperator(SLIDING, AGGREGATES, Keys("k"))
@@ -144,9 +144,9 @@ def of_any_width(draw: st.DrawFn) -> np.ndarray[Any, Any]:
 @given(
     st.lists(st.tuples(of_any_width(), st.sampled_from(["all", "parts", "restore"])), min_size=1)
 )
-def test_means_are_right_where_sums_wrap(batches: list[tuple[Any, str]]) -> None:
-    """Of batches of any types, some of which were put together in front of the exchange, and
-    between which the task is restored."""
+def test_mean_is_correct_although_the_sum_overflows(batches: list[tuple[Any, str]]) -> None:
+    """For batches of any types, some of them aggregated before the exchange, with restores of the
+    task between batches."""
     aggregates = [ColumnAggregate(how, how, "v") for how in ("sum", "mean")]
 
     def operator(**settings: Any) -> OperatorHarness:
@@ -179,8 +179,8 @@ def test_means_are_right_where_sums_wrap(batches: list[tuple[Any, str]]) -> None
         assert (first.sum - total) % 2**64 == 0
 
 
-def test_a_mean_goes_on_from_sums_that_were_stored_without_more() -> None:
-    """As earlier versions have stored them."""
+def test_mean_continues_from_sums_stored_by_earlier_versions() -> None:
+    """Earlier versions stored sums without the additional columns of a mean."""
     h = OperatorHarness(
         WindowAggregateOperator(TUMBLING, [ColumnAggregate("sum", "sum", "v")], Keys("k")),
         keyed=True,
@@ -210,7 +210,7 @@ def test_record_between_windows_is_late_after_the_watermark() -> None:
     assert h.values() == []
 
 
-def test_keys_become_wider() -> None:
+def test_integer_keys_are_widened_to_floats_and_text_keys_refused() -> None:
     operator = WindowAggregateOperator(TUMBLING, [ColumnAggregate("n", "count")], Keys("k"))
     h = OperatorHarness(operator, keyed=True)
     h.process_columns(columns([1, 2], k=[1, 2], v=[0, 0]))
@@ -222,7 +222,7 @@ def test_keys_become_wider() -> None:
         h.process_columns(columns([11], k=["x"], v=[0]))
 
 
-def test_keys_that_came_for_a_while_are_forgotten_and_windows_stay_right() -> None:
+def test_keys_that_come_no_more_are_forgotten_and_windows_are_correct() -> None:
     aggregates = [ColumnAggregate("n", "count"), ColumnAggregate("high", "max", "v")]
     operator = WindowAggregateOperator(SLIDING, aggregates, Keys("k"))
     h = OperatorHarness(operator, keyed=True)
@@ -248,7 +248,7 @@ def test_keys_that_came_for_a_while_are_forgotten_and_windows_stay_right() -> No
     assert most < 10_000 < len({key for key, _, _ in records})
 
 
-def test_unaggregatable_window_column_is_named() -> None:
+def test_column_that_a_window_cannot_aggregate_is_named() -> None:
     aggregates = [ColumnAggregate("total", "sum", "v")]
     h = OperatorHarness(WindowAggregateOperator(TUMBLING, aggregates, Keys("k")), keyed=True)
     times = np.array([0])
@@ -270,7 +270,7 @@ def test_unaggregatable_window_column_is_named() -> None:
         ColumnAggregate("m", "sum")
 
 
-def test_nan_is_greater_than_every_number() -> None:
+def test_nan_is_greater_than_every_number_in_windows() -> None:
     """In one pane, and between the panes of sliding windows."""
     extremes = [ColumnAggregate(how, how, "v") for how in ("min", "max")]
     operator = WindowAggregateOperator(SLIDING, extremes, Keys("k"))
@@ -290,7 +290,7 @@ def counts() -> OperatorHarness:
     return OperatorHarness(operator, keyed=True)
 
 
-def test_rows_and_columns_count_together_and_results_are_columns() -> None:
+def test_rows_and_columns_are_aggregated_together_into_columns() -> None:
     h = counts()
     h.process(Row(k="a"), Row(k="b"), at=[1, 2])
     h.process_columns(columns([3, 14], k=["a", "a"]))
@@ -310,18 +310,18 @@ def test_late_records_are_dropped_and_counted() -> None:
     assert h.operator._late.get_count() == 1  # type: ignore[attr-defined]
 
 
-def test_time_passes_and_the_end_adds_nothing() -> None:
+def test_watermarks_pass_through_and_the_end_of_input_adds_no_result() -> None:
     h = counts()
     h.process_columns(columns([50], k=["a"]))
     assert_time_passes_and_the_end_adds_nothing(h)
 
 
-def test_keys_by_a_function_are_refused() -> None:
+def test_key_function_is_refused_for_window_aggregates() -> None:
     with pytest.raises(StreamError, match="key_by with the name of a column"):
         WindowAggregateOperator(TUMBLING, [], Keys(lambda row: row.k))
 
 
-def test_an_integer_key_that_no_float_equals_is_refused_among_floats() -> None:
+def test_integer_key_that_no_float_equals_is_refused_beside_float_keys() -> None:
     operator = WindowAggregateOperator(TUMBLING, [ColumnAggregate("n", "count")], Keys("k"))
     h = OperatorHarness(operator, keyed=True)
     for keys in (pa.array([1.5]), pa.array([2**60 + 1])):
@@ -331,7 +331,7 @@ def test_an_integer_key_that_no_float_equals_is_refused_among_floats() -> None:
 
 
 def test_windows_that_have_fired_do_not_fire_again_after_a_restore() -> None:
-    """Their panes may be there for later windows."""
+    """Their panes may still exist, for later windows."""
 
     def fresh(**settings: Any) -> OperatorHarness:
         made = WindowAggregateOperator(SLIDING, [ColumnAggregate("n", "count")], Keys("k"))
@@ -348,7 +348,7 @@ def test_windows_that_have_fired_do_not_fire_again_after_a_restore() -> None:
     assert [(row.window_start, row.n) for row in restored.values()] == [(0, 2)]
 
 
-def test_window_ended_before_an_overtaking_barrier_does_not_end_again() -> None:
+def test_window_fired_before_an_unaligned_barrier_does_not_fire_again() -> None:
     def subtask(index: int, **settings: Any) -> OperatorHarness:
         made = WindowAggregateOperator(
             PaneTimes(10, 5, 0), [ColumnAggregate("n", "count")], Keys("k")
@@ -370,7 +370,7 @@ def test_window_ended_before_an_overtaking_barrier_does_not_end_again() -> None:
 
 
 def test_late_records_of_ended_windows_are_counted_after_rescaling() -> None:
-    """Each record is in a result or in the count."""
+    """Each record is in a result or is counted as late."""
 
     def subtask(index: int, parallelism: int, **settings: Any) -> OperatorHarness:
         made = WindowAggregateOperator(TUMBLING, [ColumnAggregate("n", "count")], Keys("k"))
@@ -398,7 +398,7 @@ def late(h: OperatorHarness) -> int:
     return count
 
 
-def test_a_stream_that_had_ended_goes_on_after_a_restore() -> None:
+def test_window_state_of_an_ended_stream_accepts_records_after_a_restore() -> None:
     h = counts()
     h.watermark(MAX_TIMESTAMP)
     operator = WindowAggregateOperator(TUMBLING, [ColumnAggregate("n", "count")], Keys("k"))
@@ -408,7 +408,7 @@ def test_a_stream_that_had_ended_goes_on_after_a_restore() -> None:
     assert [row.n for row in restored.values()] == [1]
 
 
-def test_an_aggregate_that_open_windows_do_not_have_is_refused() -> None:
+def test_restore_refuses_a_new_aggregate_only_while_windows_are_open() -> None:
     h = counts()
     h.process_columns(columns([5], k=["a"]))
     more = WindowAggregateOperator(TUMBLING, [ColumnAggregate("low", "min", "v")], Keys("k"))

@@ -55,7 +55,7 @@ def test_function_gets_all_rows_of_a_window_at_once_in_order_of_windows() -> Non
     ]
 
 
-def test_results_are_columns_at_the_window_end_before_the_watermark() -> None:
+def test_window_results_are_columns_at_the_window_end_before_the_watermark() -> None:
     h = harness()
     h.process_columns(columns([3], k=[1]))
     h.watermark(9)
@@ -65,14 +65,14 @@ def test_results_are_columns_at_the_window_end_before_the_watermark() -> None:
     assert isinstance(batch, Columns)
 
 
-def test_function_may_return_several_batches_or_none() -> None:
+def test_window_function_may_return_several_batches_or_none() -> None:
     h = harness(lambda rows: None if rows["v"][0].as_py() == 1 else [rows, rows.slice(0, 0), rows])
     h.process_columns(columns([3, 13], k=[1, 1], v=[1, 2]))
     h.watermark(30)
     assert [row.v for row in h.values()] == [2, 2]
 
 
-def test_columns_with_widening_types_come_in_one_batch() -> None:
+def test_window_function_gets_columns_with_widening_types_in_one_batch() -> None:
     h = harness(lambda batch: batch)
     h.process_columns(columns([1], k=["a"], v=[1], w=pa.nulls(1)))
     h.process_columns(columns([2], k=["a"], v=[0.5], w=["x"]))
@@ -81,7 +81,7 @@ def test_columns_with_widening_types_come_in_one_batch() -> None:
     assert [(row.v, row.w) for row in h.values()] == [(1.0, None), (0.5, "x")]
 
 
-def test_rows_of_open_windows_survive_a_restore() -> None:
+def test_rows_of_open_windows_are_kept_after_a_restore() -> None:
     h = harness()
     h.process_columns(columns([3, 14, 5], k=["a", "b", None], v=[1, 2, 3]))
     restored = harness(restore=h.snapshot())
@@ -92,18 +92,18 @@ def test_rows_of_open_windows_survive_a_restore() -> None:
     assert [row.v for row in restored.values()] == [2]
 
 
-def test_rows_without_time_are_refused() -> None:
+def test_rows_without_timestamps_are_refused() -> None:
     with pytest.raises(StreamError, match="no timestamps"):
         harness().process_columns(columns(k=[1]))
 
 
-def test_time_passes_and_the_end_adds_nothing() -> None:
+def test_watermarks_pass_through_and_the_end_of_input_adds_no_result() -> None:
     h = harness()
     h.process_columns(columns([50], k=[1]))
     assert_time_passes_and_the_end_adds_nothing(h)
 
 
-def test_failure_is_told_with_operator_and_subtask() -> None:
+def test_error_of_a_function_names_operator_and_subtask() -> None:
     def act(h: OperatorHarness) -> None:
         h.process_columns(columns([3], k=[5]))
         h.watermark(9)

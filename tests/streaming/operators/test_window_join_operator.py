@@ -25,8 +25,8 @@ from tests.streaming.operators.contract import (
 
 @pytest.mark.parametrize("keys", [list(range(5)), ["x", "y", None]])
 @pytest.mark.parametrize("seed", range(3))
-def test_columns_join_as_records_do(keys: Any, seed: int) -> None:
-    """Batches, watermarks and late records at random, both ways."""
+def test_window_join_of_columns_equals_a_join_record_by_record(keys: Any, seed: int) -> None:
+    """With random batches, watermarks and late records."""
     chance = random.Random(seed)
     operator = WindowJoinOperator(10, 3, Keys("k"), Keys("key"))
     h = OperatorHarness(operator, keyed=True)
@@ -86,7 +86,7 @@ def pairs_of(left: Columns, right: Columns, size: int) -> list[tuple[Any, ...]]:
 def test_windows_far_apart_in_time_are_not_mixed_up(
     left: list[int], right: list[int], size: int, pairs: list[tuple[int, int]]
 ) -> None:
-    """They were numbered by 32 bits."""
+    """Windows were numbered with 32 bits."""
     sides = [columns(times, k=[1] * len(times), v=times) for times in (left, right)]
     found = pairs_of(sides[0], sides[1], size)
     assert sorted((v, start) for v, _, start, _ in found) == pairs
@@ -100,7 +100,7 @@ def test_equal_keys_join_although_arrow_distinguishes_them() -> None:
 
 
 @pytest.mark.parametrize("extra", [[[1, 2]], [{"a": 1}], [None]])
-def test_columns_of_any_type_go_with_their_rows(extra: list[Any]) -> None:
+def test_joined_rows_keep_columns_of_any_type(extra: list[Any]) -> None:
     left = columns([1], k=[1], v=[7], x=pa.array(extra))
     h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("k")), keyed=True)
     h.process_columns(left, on=0)
@@ -121,7 +121,7 @@ def test_two_columns_of_one_name_are_refused() -> None:
 
 
 @pytest.mark.parametrize("is_restored", [False, True])
-def test_columns_that_become_wider_are_joined(is_restored: bool) -> None:
+def test_columns_with_widening_types_are_joined(is_restored: bool) -> None:
     def fresh(**settings: Any) -> Any:
         operator = WindowJoinOperator(10, 0, Keys("k"), Keys("key"))
         return OperatorHarness(operator, keyed=True, **settings)
@@ -139,7 +139,7 @@ def test_columns_that_become_wider_are_joined(is_restored: bool) -> None:
     assert found == {1: (1, None, 10), 2: (2.0**60, None, 20), 3: (1.5, "y", 30)}
 
 
-def test_keys_of_two_types_are_compared_exactly() -> None:
+def test_integer_and_float_keys_are_joined_only_if_exactly_equal() -> None:
     h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("key")), keyed=True)
     h.process_columns(columns([1, 1, 1], k=[2**60, 2**60 + 1, None], v=[1, 2, 3]))
     h.process_columns(columns([1, 1, 1], key=[2.0**60, 0.5, None], w=[4, 5, 6]), on=1)
@@ -148,7 +148,7 @@ def test_keys_of_two_types_are_compared_exactly() -> None:
     assert [(row.k, row.v, row.w) for row in h.values()] == [(2**60, 1, 4)]
 
 
-def test_keys_that_would_be_rounded_are_refused() -> None:
+def test_join_refuses_batches_whose_keys_would_be_rounded() -> None:
     h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("key")), keyed=True)
     h.process_columns(columns([1], k=[2**60 + 1], v=[1]))
     h.process_columns(columns([1], k=[0.5], v=[1]))
@@ -157,7 +157,7 @@ def test_keys_that_would_be_rounded_are_refused() -> None:
         h.watermark(100)
 
 
-def test_rows_of_open_windows_survive_a_restore_and_are_divided_by_key() -> None:
+def test_rows_of_open_join_windows_are_kept_after_a_restore() -> None:
     def fresh(**settings: Any) -> Any:
         operator = WindowJoinOperator(10, 0, Keys("k"), Keys("key"))
         return OperatorHarness(operator, keyed=True, **settings)
@@ -179,14 +179,14 @@ def test_missing_key_column_is_named() -> None:
         h.process_columns(rows_of("k", [(1, 1, 1)]), on=1)
 
 
-def test_rows_without_time_are_refused() -> None:
+def test_rows_without_timestamps_are_refused() -> None:
     h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("k")), keyed=True)
     batch = rows_of("k", [(1, 1, 1)]).batch
     with pytest.raises(StreamError, match="no timestamps"):
         h.process_columns(Columns(batch), on=0)
 
 
-def test_rows_of_values_join_with_columns_and_pairs_stay_columns() -> None:
+def test_rows_join_with_columns_and_results_are_columns() -> None:
     h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("k")), keyed=True)
     h.process(Row(k=1, v=5), Row(k=2, v=6), at=[3, 4])
     h.process_columns(columns([8, 12], k=[1, 1], w=[7, 8]), on=1)
@@ -212,7 +212,7 @@ def test_late_rows_of_either_input_are_dropped_and_counted() -> None:
     assert [row.k for row in h.values()] == [2]
 
 
-def test_time_is_the_lesser_of_both_inputs_and_the_end_adds_nothing() -> None:
+def test_watermark_is_the_lesser_of_both_inputs_and_the_end_adds_no_result() -> None:
     h = OperatorHarness(WindowJoinOperator(100, 0, Keys("k"), Keys("k")), keyed=True)
     for on in (0, 1):
         h.process_columns(columns([50], k=[1]), on=on)
@@ -221,7 +221,7 @@ def test_time_is_the_lesser_of_both_inputs_and_the_end_adds_nothing() -> None:
     assert h.output() == []
 
 
-def test_input_that_comes_back_from_idleness_holds_time_back() -> None:
+def test_input_that_is_active_after_idleness_delays_the_watermark() -> None:
     assert_input_that_comes_back_holds_time_back(
         OperatorHarness(WindowJoinOperator(100, 0, Keys("k"), Keys("k")), keyed=True)
     )

@@ -101,7 +101,7 @@ def feed_sessions(h: OperatorHarness) -> None:
         h.process((key, value), at=time)
 
 
-def test_sessions_merge_and_their_results_carry_the_last_moment() -> None:
+def test_sessions_merge_and_results_have_the_last_timestamp_of_the_session() -> None:
     """WI-04, WI-05"""
     h = sessions()
     feed_sessions(h)
@@ -129,8 +129,8 @@ def test_touching_sessions_are_merged() -> None:
     assert h.values() == [("a", 3, 6, 11)]
 
 
-def test_point_session_merges_into_one_that_covers_it() -> None:
-    """WI-10: a window of length zero, or next to it."""
+def test_session_of_length_zero_merges_into_a_session_that_covers_it() -> None:
+    """WI-10: also into a session that ends where it is."""
 
     class PointSessions(EventTimeSessionWindows):
         def assign_windows(
@@ -152,7 +152,7 @@ def test_point_session_merges_into_one_that_covers_it() -> None:
     assert sorted(h.values()) == [("key1", 36, 10, 4000), ("key2", 67, 0, 3000)]
 
 
-def test_late_record_fires_again_until_its_window_is_cleaned_up() -> None:
+def test_late_record_fires_its_purged_window_again_until_cleanup() -> None:
     """WI-06"""
     h = harness(
         TumblingEventTimeWindows.of(Time.seconds(2)),
@@ -172,7 +172,7 @@ def test_late_record_fires_again_until_its_window_is_cleaned_up() -> None:
     assert h.side("late") == [("key2", 1)]
 
 
-def test_lateness_of_sessions_is_judged_on_the_merged_window() -> None:
+def test_record_is_late_only_if_its_merged_session_is_late() -> None:
     """WI-08"""
     h = sessions(late_tag=LATE)
     h.process(("key2", 1), at=11600)
@@ -185,7 +185,7 @@ def test_lateness_of_sessions_is_judged_on_the_merged_window() -> None:
     assert h.values() == [("key2", 2, 14500, 17500)]
 
 
-def test_late_record_that_merges_into_an_open_session_is_not_late() -> None:
+def test_record_behind_the_watermark_that_extends_an_open_session_is_not_late() -> None:
     """WI-08"""
     h = sessions(late_tag=LATE)
     h.process(("a", 1), at=5000)
@@ -196,7 +196,7 @@ def test_late_record_that_merges_into_an_open_session_is_not_late() -> None:
     assert h.values() == [("a", 3, 2500, 8000)]
 
 
-def test_global_windows_are_never_cleaned_up_and_processing_time_has_no_lateness() -> None:
+def test_global_windows_have_no_timers_and_processing_time_ignores_lateness() -> None:
     """WI-09"""
     everything = harness(GlobalWindows.create(), CountTrigger.of(2))
     everything.process(("a", 1), ("a", 2), ("a", 3))
@@ -211,7 +211,7 @@ def test_global_windows_are_never_cleaned_up_and_processing_time_has_no_lateness
     assert not len(processing.operator.table)  # type: ignore[attr-defined]
 
 
-def test_sessions_of_processing_time_end_when_nothing_comes() -> None:
+def test_processing_time_session_ends_when_no_record_comes_for_the_gap() -> None:
     h = harness(ProcessingTimeSessionWindows.with_gap(Time.milliseconds(3)))
     h.process(("a", 1))
     h.processing_time(1)
@@ -222,7 +222,7 @@ def test_sessions_of_processing_time_end_when_nothing_comes() -> None:
     assert h.values() == [("a", 3)]
 
 
-def test_continuous_trigger_fires_at_multiples_and_survives_merges_and_restore() -> None:
+def test_continuous_trigger_fires_at_multiples_also_after_merge_and_restore() -> None:
     """WI-11"""
     h = sessions(trigger=ContinuousEventTimeTrigger.of(Time.seconds(2)))
     feed_sessions(h)
@@ -276,7 +276,7 @@ class SumScripted(ReduceFunction[Any]):
         return "a", value1[1] + value2[1], ""
 
 
-def test_fire_keeps_purge_clears_and_both_do_both() -> None:
+def test_fire_emits_purge_clears_and_fire_and_purge_does_both() -> None:
     """WI-12"""
     h = harness(TumblingEventTimeWindows.of(10), Scripted(), contents=ReduceContents(SumScripted()))
     emitted = []
@@ -288,7 +288,7 @@ def test_fire_keeps_purge_clears_and_both_do_both() -> None:
     assert emitted == [[], [3], [7], [], [16]]
 
 
-def test_purged_window_does_not_fire_but_a_merging_one_stays_in_flight() -> None:
+def test_purged_session_does_not_fire_but_still_merges() -> None:
     """WI-12"""
     h = harness(
         EventTimeSessionWindows.with_gap(10),
@@ -328,7 +328,7 @@ def test_evicted_records_are_absent_at_the_next_firing(
     assert h.values() == expected
 
 
-def test_a_window_that_the_watermark_has_just_ended_takes_no_more() -> None:
+def test_record_of_a_window_that_the_watermark_just_ended_is_late() -> None:
     h = harness(TumblingEventTimeWindows.of(10), contents=ListContents(), late_tag=LATE)
     h.watermark(9)
     h.process(("a", 1), at=9)
@@ -336,7 +336,7 @@ def test_a_window_that_the_watermark_has_just_ended_takes_no_more() -> None:
     assert not len(h.operator.table)  # type: ignore[attr-defined]
 
 
-def test_a_late_session_is_not_in_flight() -> None:
+def test_session_of_a_late_record_is_not_stored() -> None:
     h = sessions(gap=10, late_tag=LATE)
     h.watermark(100)
     h.process(("a", 1), at=50)
@@ -375,7 +375,7 @@ def test_windows_merge_before_the_trigger_sees_the_record() -> None:
     assert [operator.table.get(place) for place in operator.table.places()] == [("a", 7, "")]
 
 
-def test_trigger_that_cannot_merge_is_refused_where_windows_do() -> None:
+def test_trigger_that_cannot_merge_is_refused_for_session_windows() -> None:
     """WI-13"""
 
     class Alone(Scripted):
@@ -386,7 +386,7 @@ def test_trigger_that_cannot_merge_is_refused_where_windows_do() -> None:
         spec_of(EventTimeSessionWindows.with_gap(10), Alone())
 
 
-def test_merged_window_may_not_have_ended() -> None:
+def test_merging_into_a_window_that_has_ended_raises_an_error() -> None:
     """WI-13"""
 
     class Shrinking(EventTimeSessionWindows):
@@ -402,7 +402,7 @@ def test_merged_window_may_not_have_ended() -> None:
         h.process(("a", 1), at=60)
 
 
-def test_record_without_a_window_is_late_by_its_own_time_only() -> None:
+def test_record_without_a_window_is_late_by_its_own_timestamp() -> None:
     """WI-14"""
 
     class Nowhere(WindowAssigner):
@@ -444,7 +444,7 @@ class PerWindowCount(ProcessWindowFunction[Any, Any, Any, Any]):
         context.window_state().get_state(ValueStateDescriptor("fired-0", default_value=0)).clear()
 
 
-def test_window_state_is_the_windows_and_global_state_the_keys() -> None:
+def test_window_state_belongs_to_the_window_and_global_state_to_the_key() -> None:
     h = harness(
         TumblingEventTimeWindows.of(10),
         CountTrigger.of(1),
@@ -457,8 +457,8 @@ def test_window_state_is_the_windows_and_global_state_the_keys() -> None:
     assert h.operator.keyed_state.number_of_entries("fired-0") == 1  # type: ignore[union-attr]
 
 
-def test_windows_that_merge_have_no_state() -> None:
-    """What a function kept of one was gone with each merge."""
+def test_window_state_is_refused_for_merging_windows() -> None:
+    """State that a function kept for a window was lost with each merge."""
     h = harness(
         EventTimeSessionWindows.with_gap(Time.milliseconds(10)),
         contents=ListContents(),
@@ -470,8 +470,8 @@ def test_windows_that_merge_have_no_state() -> None:
 
 
 @pytest.mark.parametrize("purging", [False, True])
-def test_state_of_a_trigger_ends_with_its_window(purging: bool) -> None:
-    """WI-12: else each window that ends before the trigger fires leaves something for ever."""
+def test_state_of_a_trigger_is_removed_with_its_window(purging: bool) -> None:
+    """WI-12: otherwise each window that ends before its trigger fires leaves state for ever."""
     counting = CountTrigger.of(3)
     h = harness(
         TumblingEventTimeWindows.of(10), PurgingTrigger.of(counting) if purging else counting
@@ -487,7 +487,7 @@ def test_state_of_a_trigger_ends_with_its_window(purging: bool) -> None:
     assert h.values() == []
 
 
-def test_columns_come_as_rows_with_their_keys_and_timestamps() -> None:
+def test_function_gets_columns_as_rows_with_their_keys_and_timestamps() -> None:
     spec = spec_of(
         EventTimeSessionWindows.with_gap(3),
         contents=ListContents(),
@@ -504,7 +504,7 @@ class Rows(ProcessWindowFunction[Any, Any, Any, Any]):
         yield key, [row.v for row in elements]
 
 
-def test_function_of_windows_is_opened_and_closed() -> None:
+def test_window_function_is_opened_and_closed() -> None:
     calls: list[Any] = []
 
     class Noted(WithBounds):
@@ -523,7 +523,7 @@ def test_function_of_windows_is_opened_and_closed() -> None:
     assert calls == [1, "closed"]
 
 
-def test_function_that_was_not_opened_is_not_closed() -> None:
+def test_window_function_that_was_not_opened_is_not_closed() -> None:
     calls: list[Any] = []
 
     class Noted(WithBounds):
@@ -543,7 +543,7 @@ def test_function_that_was_not_opened_is_not_closed() -> None:
     assert calls == []
 
 
-def test_time_passes_and_the_end_fires_no_window_by_itself() -> None:
+def test_watermarks_pass_through_and_the_end_of_input_fires_no_window() -> None:
     h = sessions()
     h.process(("a", 1), at=50_000)
     assert_time_passes_and_the_end_adds_nothing(h)
@@ -559,7 +559,7 @@ class Unlike(ProcessWindowFunction[Any, Any, Any, Any]):
         return [unlike_five(value) for value in elements]
 
 
-def test_failure_on_a_record_is_told_with_it() -> None:
+def test_error_on_a_record_names_operator_subtask_and_record() -> None:
     contents = ReduceContents(SumUnlikeFive())
     spec = spec_of(EventTimeSessionWindows.with_gap(10), contents=contents)
     operator = WindowOperator(spec, BY_FIRST)
@@ -567,7 +567,7 @@ def test_failure_on_a_record_is_told_with_it() -> None:
     assert_failure_is_told(operator, *values, at=[1, 2, 3, 4], record=("a", 5), keyed=True)
 
 
-def test_failure_when_a_window_is_due_is_told_with_window_and_key() -> None:
+def test_error_when_a_window_fires_names_window_and_key() -> None:
     def act(h: OperatorHarness) -> None:
         h.process(("a", 5), at=1)
         h.watermark(100)
