@@ -117,7 +117,8 @@ class CheckpointCoordinator:
     One checkpoint is *triggered* at a time: it gets its id, then the operator coordinators, the
     master hooks and the tasks are asked, in this order.  One checkpoint is *stored* at a time, in
     the order of full acknowledgement, and cannot be aborted: it may be durable already, and then a
-    recovering JobMaster uses it.  So tasks are restored only when it is stored or has failed."""
+    recovering JobMaster uses it.  So tasks are restored only when it is stored or has failed.
+    """
 
     def __init__(
         self,
@@ -888,7 +889,8 @@ class CheckpointCoordinator:
 
         *is_global*: all tasks restart.  All tasks must restart if the savepoint that the job was to
         be stopped with is complete, because the tasks that ended with the savepoint would not run
-        again otherwise."""
+        again otherwise.
+        """
         actions = self._abort_all(Reason.JOB_FAILOVER_REGION, cause, now)
         self._restore_awaited = _AwaitedRestore(cause, is_global)
         return [*actions, *self._not_stopped(), *self._ready_to_restore()]
@@ -927,7 +929,8 @@ class CheckpointCoordinator:
         Raises:
             StateRestoreError: the job does not fit the checkpoint, or a required checkpoint is
                 missing.
-            IllegalTransitionError: a checkpoint that began before may still become complete."""
+            IllegalTransitionError: a checkpoint that began before may still become complete.
+        """
         if self._storing is not None:
             raise IllegalTransitionError(
                 f"job {self._job_id} cannot be restored: it is not known yet whether checkpoint "

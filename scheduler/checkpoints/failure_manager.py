@@ -42,7 +42,8 @@ class CheckpointFailureManager:
         *is_triggered*: tasks were told to take the checkpoint.  After a synchronous savepoint the
         tasks do not continue, whether or not the savepoint is complete; so they must be restarted
         (CP-20), unless the reason restarts them anyway.  Failures of other savepoints only concern
-        their users."""
+        their users.
+        """
         if properties.is_savepoint:
             if properties.is_synchronous and is_triggered and reason not in _WITH_A_RESTART:
                 return "the savepoint that the job was to be stopped with failed"

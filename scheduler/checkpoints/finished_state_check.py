@@ -35,7 +35,8 @@ def check_finished_state(
 
     Raises:
         StateRestoreError: finished operators are chained to unfinished ones; or a finished vertex
-            reads an unfinished vertex, whose records would be lost."""
+            reads an unfinished vertex, whose records would be lost.
+    """
     vertices = tuple(vertices)
     states = {vertex.vertex_id: _state_of(job_id, vertex, found) for vertex in vertices}
     names = {vertex.vertex_id: vertex.name for vertex in vertices}

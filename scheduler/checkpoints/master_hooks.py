@@ -41,7 +41,8 @@ class MasterHooks:
 
         Raises:
             StateRestoreError: there is state of a hook that the job does not have, and
-                *allow_non_restored_state* is False."""
+                *allow_non_restored_state* is False.
+        """
         found = {state.hook_id: state.data for state in states}
         unknown = [hook_id for hook_id in found if hook_id not in self._hook_ids]
         if unknown and not allow_non_restored_state:

@@ -191,7 +191,8 @@ class PendingCheckpoint:
         """Return the metadata to be stored, and enter the phase STORING.
 
         Raises:
-            IllegalTransitionError: acknowledgements are missing, or the checkpoint was aborted."""
+            IllegalTransitionError: acknowledgements are missing, or the checkpoint was aborted.
+        """
         if self.phase is PendingPhase.OVER or not self.is_fully_acknowledged:
             raise IllegalTransitionError(
                 f"checkpoint {self.checkpoint_id} of job {self._job_id} cannot be stored: it is "

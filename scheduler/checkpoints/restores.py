@@ -43,7 +43,8 @@ class Restores:
     """Computes the state from which a job is restored.
 
     Args:
-        coordinators: ids of the operators that have a coordinator."""
+        coordinators: ids of the operators that have a coordinator.
+    """
 
     def __init__(
         self,

@@ -587,7 +587,8 @@ class ExecutionGraph:
         Args:
             parallelism: parallelism of elastic vertices, in place of that in the job graph.
             first_attempt: number of the first attempts; above 0 if the job had earlier execution
-                graphs."""
+                graphs.
+        """
         self.job_graph = job_graph
         self.graph_id = graph_id
         """Id that all attempts and partitions of the graph contain; unique within the job."""

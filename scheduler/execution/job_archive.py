@@ -35,7 +35,8 @@ def vertex_info(
     Args:
         epoch_offset: added to monotonic seconds to get seconds since the epoch.
         progress: progress of the vertex's Spark stage; None if there is none.
-        running: I/O metrics of attempts that have not ended."""
+        running: I/O metrics of attempts that have not ended.
+    """
     vertex = job_vertex.vertex
     executions = tuple(
         _execution_info(execution, epoch_offset, running) for execution in job_vertex.executions

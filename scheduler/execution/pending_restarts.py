@@ -45,7 +45,8 @@ class PendingRestarts:
         restart, earlier restarts that are due now).  *unended*: regions in which a task still runs.
 
         An earlier restart becomes due if it waited only for regions that the new restart has taken
-        over."""
+        over.
+        """
         restart = PendingRestart(generation, is_global)
         earlier: dict[int, PendingRestart] = {}
         for index in regions:

@@ -30,7 +30,8 @@ def coordinators_of_regions(
 
     Raises:
         JobSubmissionError: a Spark stage would share a region with other vertices, although it can
-            only begin when all its inputs are finished."""
+            only begin when all its inputs are finished.
+    """
     drivers = []
     for vertex in graph.vertices:
         if not vertex.is_coordinated:

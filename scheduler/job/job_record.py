@@ -88,14 +88,16 @@ class JobRecord:
         """Enter a status without notifying any listener.
 
         Raises:
-            IllegalTransitionError: the current status does not allow this status."""
+            IllegalTransitionError: the current status does not allow this status.
+        """
         self._machine.enter(status, now, cause)
 
     def change(self, status: JobStatus, now: float, cause: str = "") -> list[Step]:
         """Enter a status.  Returns the steps that notify listeners inside and outside the job.
 
         Raises:
-            IllegalTransitionError: the current status does not allow this status."""
+            IllegalTransitionError: the current status does not allow this status.
+        """
         self.enter(status, now, cause)
         return [JobStatusChanged(status), StatusEntered(status)]
 
@@ -245,7 +247,8 @@ class JobStatusMachine:
 
         Raises:
             IllegalTransitionError: the current status does not allow this status; the text contains
-                the history of the job."""
+                the history of the job.
+        """
         if status not in _LEGAL[self.status]:
             raise self.story.illegal(f"go from {self.status.name} to {status.name}")
         text = f"{self.status.name} -> {status.name}"

@@ -125,7 +125,8 @@ class JobScheduler:
     nothing, nor do events after JobEnded.
 
     Each event enters a :class:`~flinkray.scheduler.job.transition_loop.TransitionLoop`;
-    :meth:`_wire` registers which decision object applies which transition."""
+    :meth:`_wire` registers which decision object applies which transition.
+    """
 
     wants_all_slots = False
     """Whether :meth:`slots_changed` must be called."""
@@ -437,7 +438,8 @@ class JobScheduler:
         """Build the execution graph that the notes describe.
 
         Raises:
-            CannotTakeOverError: the job graph does not fit the notes."""
+            CannotTakeOverError: the job graph does not fit the notes.
+        """
         graph = ExecutionGraph(self._job_graph, notes.graph_id, now)
         if tuple(vertex.parallelism for vertex in graph.vertices) != notes.parallelisms:
             raise CannotTakeOverError("its vertices had other parallelisms")

@@ -88,7 +88,8 @@ class AdoptSlots:
     SlotPool with these slots, without offers and requests.
 
     The TaskExecutor vacates each reported slot that is missing here, and offers the slot when it is
-    empty.  If no task keeps running, ``slots`` is empty, and this applies to all reported slots."""
+    empty.  If no task keeps running, ``slots`` is empty, and this applies to all reported slots.
+    """
 
     slots: tuple[RestoredSlot, ...]
 

@@ -4,7 +4,8 @@ Each coordinator runs in its own process, in numbered attempts, one at a time.
 subclass for each kind decides what follows from a start, a loss and an event.
 
 A kind, a vertex and an attempt number identify a coordinator, so that checkpoints can treat
-coordinators like tasks.  The caller of a start decides with which state the attempt begins."""
+coordinators like tasks.  The caller of a start decides with which state the attempt begins.
+"""
 
 from __future__ import annotations
 
@@ -188,7 +189,8 @@ class RegionCoordinator(OperatorCoordinator):
 
         Args:
             is_there: whether the last of these attempts exists and obeys this JobMaster.
-            finished_at: monotonic seconds when the vertex finished; None if it has not."""
+            finished_at: monotonic seconds when the vertex finished; None if it has not.
+        """
 
     @abstractmethod
     def slots_of(self, slots: tuple[AllocatedSlot, ...]) -> tuple[AllocatedSlot, ...]:

@@ -253,7 +253,8 @@ class TakeOver:
         Args:
             graph: execution graph with the id and the parallelisms of the notes.
             sharing: slot-sharing groups of the graph's subtasks.
-            coordinated: vertices whose coordinators exist."""
+            coordinated: vertices whose coordinators exist.
+        """
         self._graph = graph
         self._notes = notes
         self._regions = regions

@@ -3,7 +3,8 @@ transitions.  Each transition is applied by the decision objects that it is wire
 further transitions, and actions for the JobMaster.  The loop ends when no transition is left.  (The
 model is dask's worker state machine.)
 
-Decision objects know neither the loop nor each other; they communicate by transitions."""
+Decision objects know neither the loop nor each other; they communicate by transitions.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +112,8 @@ class TransitionLoop:
 
         Raises:
             IllegalTransitionError: a decision is not possible in the current state; the error
-                contains the history and the transcript."""
+                contains the history and the transcript.
+        """
         if self._is_running:
             raise self._illegal(f"work on {event} within another event")
         self._is_running = True

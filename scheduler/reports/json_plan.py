@@ -13,7 +13,8 @@ def json_plan(job_graph: JobGraph) -> str:
     """Return the plan as JSON, with the vertices in topological order.
 
     Raises:
-        JobSubmissionError: the graph has no topological order."""
+        JobSubmissionError: the graph has no topological order.
+    """
     order = topological_order(job_graph)
     producers = {
         result.data_set_id: (vertex, result.result_type)

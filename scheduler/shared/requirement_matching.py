@@ -34,7 +34,8 @@ def missing_slots(
     Each requirement, the largest first, gets the smallest slots that hold it.  The result is exact
     if the profiles are ordered by size; for incomparable profiles (much CPU and little memory, or
     the reverse) a better matching may exist.  The time is proportional to the number of different
-    profiles."""
+    profiles.
+    """
     free = dict(slots)
     smallest_first = sorted(free, key=size_of)
     missing = []

@@ -110,7 +110,8 @@ class PendingRequests:
 
         Order of preference: the request that had the slot before; a request that prefers its
         TaskExecutor; the oldest request of the matched profile; the oldest request of the largest
-        profile that fits."""
+        profile that fits.
+        """
         for preferred in (slot.allocation_id, slot.location.resource_id):
             for pending in self._fans.get(preferred, {}).values():
                 if pending.lane.profile.fits_into(slot.profile):

@@ -45,7 +45,8 @@ class SlotLedger:
 
     A message that was lost with its pool may or may not have had an effect.  The ledger counts
     every message sent to the pool, and trusts every message received.  Heartbeats of TaskExecutors
-    correct errors.  Slots are indexed by TaskExecutor, for the heartbeats to each (JM-08)."""
+    correct errors.  Slots are indexed by TaskExecutor, for the heartbeats to each (JM-08).
+    """
 
     def __init__(self) -> None:
         self._slots: dict[AllocationID, AllocatedSlot] = {}

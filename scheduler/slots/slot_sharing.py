@@ -66,7 +66,8 @@ def slot_sharing_groups(vertices: Sequence[SharingVertex]) -> tuple[ExecutionSlo
     without a subtask of its vertex.  The time is linear.
 
     Raises ValueError if the vertices of a co-location group differ in slot-sharing group or
-    parallelism, or the vertices of a slot-sharing group in profile."""
+    parallelism, or the vertices of a slot-sharing group in profile.
+    """
     _refuse_contradictions(vertices)
     groups: dict[str, _Open] = {}
     bundled = {v.slot_sharing_group for v in vertices if v.needs_worker_group}
