@@ -1,4 +1,4 @@
-"""Checks for arguments that programs pass by mistake."""
+"""Checks the types of arguments that users often pass wrongly."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ Name = TypeVar("Name", bound=Hashable)
 
 def whole_number(value: object, what: str) -> int:
     """Return *value* as an int; any integer type is accepted.
+
+    Args:
+        what: name of the argument, for the error text.
 
     Raises:
         TypeError: *value* is not an integer. A bool is refused, and a text is not parsed.
@@ -32,7 +35,7 @@ def first_twice(names: Sequence[Name]) -> Name | None:
 
 
 def path_of(value: object, whose: str, hint: str = "") -> str:
-    """Return *value* as an absolute path, since tasks may have another working directory.
+    """Return *value* as an absolute path, because tasks may have another working directory.
 
     Args:
         whose: what the path belongs to, with an article, for the error text.

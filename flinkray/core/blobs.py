@@ -1,4 +1,7 @@
-"""Names of blobs: byte strings that are too large for a message and travel by reference."""
+"""Defines the names of blobs: byte strings that are too large for a message.
+
+A message contains only the name of a blob; the blob server has the content.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Files that a job's processes write user code's output to, found by the job's id.
+"""Finds the files to which a job's processes write the output of user code.
 
 Ray gives each process a file for standard output and one for standard error in the ``logs`` folder
-of its session; their names are numbers that nobody knows. A process that begins to work for a job
-adds links to these files: ``flinkray-<job id>-<process>.out`` and ``.err``. Output files of the
-JVMs of a Spark stage have such names from the beginning.
+of its session; the names of these files are numbers that say nothing about jobs. A process that
+begins to work for a job adds links to these files: ``flinkray-<job id>-<process>.out`` and
+``.err``. Output files of the JVMs of a Spark stage have such names from the beginning.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ _RAYS_MARKS = (b":job_id:", b":actor_name:", b":task_name:")
 
 @lru_cache
 def note_output(job_id: JobID, process_name: str) -> None:
-    """Add the links by which the output of this process is found for the job.
-    Does nothing if the process is not Ray's or has no output files."""
+    """Link the output files of this process, so that :func:`files_of_job` finds them for the job.
+
+    Does nothing if the process was not started by Ray or has no output files.
+    """
     for stream, ending in ((1, OUTPUT), (2, ERRORS)):
         file = Path(os.readlink(f"/proc/self/fd/{stream}"))
         if not file.name.startswith(_RAYS_FILES) or not file.is_file():
@@ -46,14 +48,16 @@ def files_of_job(folder: str, job_id: JobID) -> list[Path]:
 
 
 def printed(data: bytes) -> bytes:
-    """Return *data* without the lines that Ray has added.
-    *data* begins at the beginning of a line."""
+    """Return *data* without the lines that Ray has added for its own use.
+
+    *data* begins at the beginning of a line.
+    """
     lines = data.splitlines(keepends=True)
     return b"".join(line for line in lines if not line.startswith(_RAYS_MARKS))
 
 
 def last_lines(file: Path, number: int, most_bytes: int = 2**20) -> bytes:
-    """Return the last lines of a file, without Ray's own.
+    """Return the last lines of an output file, without the lines that Ray has added.
 
     At most *number* lines and *most_bytes* bytes are returned. If the last line is longer, only its
     end is returned.

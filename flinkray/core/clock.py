@@ -1,5 +1,8 @@
-"""The clock interface.
-Code that needs the time gets a clock as argument and never asks the system."""
+"""Defines the interface through which code reads the time.
+
+Code that needs the time gets a clock as argument and never asks the system, so that simulated runs
+can use virtual time.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Source of time; simulated runs have a virtual one."""
+    """Tells the time; simulated runs have a clock with virtual time."""
 
     def time(self) -> float:
-        """Return the seconds since the epoch: for times that are shown to people."""
+        """Return the seconds since the epoch. Use this for times that are shown to people."""
 
     def monotonic(self) -> float:
-        """Return seconds that never go back: for measuring and for deadlines."""
+        """Return seconds that never decrease. Use this to measure durations and for deadlines."""

@@ -1,4 +1,4 @@
-"""Pickling of values that may contain the user's own functions and classes.
+"""Pickles values that may contain the user's own functions and classes.
 
 cloudpickle writes these by value. From 3.1.3 on it leaves out the file that they come from, so a
 traceback shows ``<dynamic-code>`` without the line of code. This module keeps file names with every
@@ -11,8 +11,8 @@ And cloudpickle cannot rebuild enumerations with several names for one value, or
 for combinations (from Python 3.11 on). This module keeps all names.
 
 References to Ray's objects are refused wherever they are nested. A reference that is pickled
-outside of Ray names no owner: ``ray.get`` of it waits forever. Even with its owner, the object
-would be gone when the program that submitted the job has ended.
+outside of Ray names no owner: ``ray.get`` of the reference waits forever. Even with its owner, the
+object would be gone when the program that submitted the job has ended.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
 
 
 class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
-    """cloudpickle's pickler that keeps names of files and slots, and refuses Ray's references."""
+    """Pickles like cloudpickle, but keeps file names, slots and enum names, and refuses Ray
+    references."""
 
     dispatch_table: ClassVar[ChainMap[type, Any]] = ChainMap(
         {types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
@@ -76,7 +77,11 @@ def _refusal(name: str) -> str:
 
 
 def _with_slots(kind: type, reduced: Any) -> Any:
-    """Add ``__slots__`` to the arguments that make the class, if the class is written by value."""
+    """Return *reduced* changed so that the rebuilt class has the ``__slots__`` of *kind*.
+
+    *reduced* describes how to rebuild the class. A class that is pickled by name is returned
+    unchanged.
+    """
     if not isinstance(reduced, tuple) or reduced[0].__name__ != "_make_skeleton_class":
         return reduced
     make, (metaclass, name, bases, namespace, *others), *state = reduced
@@ -87,8 +92,10 @@ def _with_slots(kind: type, reduced: Any) -> Any:
 
 
 def _with_all_names(kind: enum.EnumMeta, reduced: Any) -> Any:
-    """Return *reduced* changed so that the enumeration is made with all of its names at once.
-    Other enumerations than those written by value are returned unchanged."""
+    """Return *reduced* changed so that the enumeration is rebuilt with all of its names at once.
+
+    An enumeration that is pickled by name is returned unchanged.
+    """
     if not isinstance(reduced, tuple) or reduced[0].__name__ != "_make_skeleton_enum":
         return reduced
     make, (bases, name, qualname, _, *others), (namespace, slots), *state = reduced

@@ -1,6 +1,6 @@
-"""Configuration: an immutable set of values for the options of :mod:`flinkray.core.options`.
+"""Defines Configuration: immutable values for the options of :mod:`flinkray.core.options`.
 
-Values are checked when a :class:`Configuration` is made. A configuration travels as texts
+Values are checked when a :class:`Configuration` is made. A configuration is sent as texts
 (:meth:`Configuration.to_dict`), from which an equal configuration can be made.
 """
 
@@ -36,7 +36,7 @@ class Configuration:
         _check_high_availability(self)
 
     def get(self, option: ConfigOption[T]) -> T:
-        """The value of *option*, or its default."""
+        """Return the value of *option*, or its default if the option is not set."""
         value: T = self._values.get(option.key, option.default)
         return value
 
@@ -44,7 +44,7 @@ class Configuration:
         return option.key in self._values
 
     def with_values(self, values: Mapping[str, object]) -> Configuration:
-        """Return a configuration in which *values* replace the present ones."""
+        """Return a copy in which *values* are added, or replace the values of their options."""
         return Configuration({**self.to_dict(), **_by_first_name(values)})
 
     def of_job(self) -> dict[str, str]:
@@ -52,7 +52,7 @@ class Configuration:
         return {k: v for k, v in self.to_dict().items() if k in job_options.JOB_OPTIONS}
 
     def to_dict(self) -> dict[str, str]:
-        """Return the explicitly set values as texts, the form in which they travel in messages."""
+        """Return the explicitly set values as texts, for messages."""
         return {key: find_option(key).type.format(value) for key, value in self._values.items()}
 
     def __eq__(self, other: object) -> bool:
@@ -115,7 +115,7 @@ def _check_high_availability(configuration: Configuration) -> None:
 
 
 def find_option(key: str) -> ConfigOption[Any]:
-    """Return the option with that key.
+    """Return the option with this key, or raise ConfigurationError.
 
     Raises:
         ConfigurationError: the key is unknown; the text names the nearest known key.

@@ -1,4 +1,4 @@
-"""Options of the configuration, and the types by which their values are read and described."""
+"""Defines configuration options, and the types that read and describe their values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class ValueType(Generic[T]):
-    """How the values of an option are read, written and described."""
+    """The type of an option's value: parses, formats and describes values."""
 
     accepts: str
     """Text for error messages and the reference page: "a duration, for example 500 ms or 10 s"."""
@@ -66,7 +66,8 @@ class ConfigOption(Generic[T]):
         return self.type.format(self.default) if is_set else "(not set)"
 
     def read(self, value: object) -> T:
-        """Return *value* converted to the option's type, or raise ConfigurationError."""
+        """Return *value* converted to the option's type. Raises ConfigurationError if it is not
+        accepted."""
         try:
             return self.type.parse(value)
         except (ValueError, TypeError) as error:
@@ -116,7 +117,12 @@ def format_duration(seconds: float) -> str:
 
 
 def duration(*, positive: bool = True, at_most: float | None = None) -> ValueType[float]:
-    """Return the type of a duration in seconds; *at_most* is in seconds."""
+    """Return the type of a duration in seconds.
+
+    Args:
+        positive: whether zero is refused.
+        at_most: longest accepted duration in seconds; None: any.
+    """
 
     def parse(value: object) -> float:
         seconds = parse_duration(value)
@@ -133,7 +139,7 @@ def duration(*, positive: bool = True, at_most: float | None = None) -> ValueTyp
 
 
 def duration_or_never() -> ValueType[float | None]:
-    """Return the type of a duration in seconds; the value None means never."""
+    """Return the type of a duration in seconds, or None for the text ``never``."""
 
     def parse(value: object) -> float | None:
         return None if value in ("never", "-1", -1) else parse_duration(value)
@@ -225,7 +231,10 @@ def number(*, minimum: float, maximum: float = float("inf")) -> ValueType[float]
 
 
 def optional_choice(*values: str, **aliases: str) -> ValueType[str | None]:
-    """Return the type of a choice; None and "" mean not set; *aliases*: other names of values."""
+    """Return the type of a choice between *values*; None and "" mean not set.
+
+    *aliases* maps other accepted names to values.
+    """
 
     def parse(value: object) -> str | None:
         if value is None or value == "":
@@ -247,7 +256,10 @@ def choice(*values: str) -> ValueType[str]:
 
 
 def name_of(*names: str) -> ValueType[str]:
-    """Return the type of one of Flink's constants, in any case, with ``-`` or ``_``."""
+    """Return the type of a choice between Flink's constants *names*.
+
+    Upper and lower case are accepted, and ``-`` in place of ``_``.
+    """
 
     def parse(value: object) -> str:
         if not isinstance(value, str):
@@ -294,7 +306,7 @@ def optional_text(accepts: str, pattern: str = r"(?s).*") -> ValueType[str | Non
 
 
 def locations() -> ValueType[tuple[str, ...]]:
-    """Return the type of a list of directories, separated by ``;`` as in Flink; empty for none."""
+    """Return the type of a list of directories, separated by ``;`` as in Flink; may be empty."""
 
     def parse(value: object) -> tuple[str, ...]:
         parts = value.split(";") if isinstance(value, str) else value

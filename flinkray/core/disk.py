@@ -53,11 +53,10 @@ def make_directories(directory: str | os.PathLike[str]) -> None:
 
 
 def sync_names_to_root(directories: Iterable[str | os.PathLike[str]]) -> None:
-    """Make the names in these directories durable, and the names of all their parents.
+    """Make the names in these directories durable, and the names in all their parents.
 
-    Each directory is synchronised once, parents last.
-
-    Parents that this process may not read are left out: the process has created nothing in them.
+    Each directory is synchronised once, parents last. Parents that this process may not read are
+    left out: the process has created nothing in them.
 
     Raises:
         OSError: the disk fails, or a directory does not exist.

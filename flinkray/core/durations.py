@@ -1,4 +1,4 @@
-"""Spans of time as PyFlink's programs write them, stored in milliseconds."""
+"""Defines PyFlink's ``Time`` and ``Duration``, which are stored in milliseconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _Span = TypeVar("_Span", bound="_Milliseconds")
 
 
 def _times(number: int, unit: int) -> int:
-    """Return the product; a text is refused, since ``*`` would repeat it.
+    """Return ``number * unit``.
+
+    A text is refused, because ``*`` would repeat it.
 
     Raises:
         TypeError: *number* is not a number.
@@ -33,7 +35,7 @@ class _Milliseconds:
         return self._milliseconds
 
     def to_timedelta(self) -> timedelta:
-        """Return the time as a :class:`~datetime.timedelta`."""
+        """Return the span as a :class:`~datetime.timedelta`."""
         return timedelta(milliseconds=self._milliseconds)
 
     def __eq__(self, other: object) -> bool:
@@ -60,27 +62,27 @@ class Time(_Milliseconds):
 
     @staticmethod
     def milliseconds(milliseconds: int) -> Time:
-        """A span of this many milliseconds."""
+        """Return a span of this many milliseconds."""
         return Time(milliseconds)
 
     @staticmethod
     def seconds(seconds: int) -> Time:
-        """A span of this many seconds."""
+        """Return a span of this many seconds."""
         return Time(_times(seconds, 1000))
 
     @staticmethod
     def minutes(minutes: int) -> Time:
-        """A span of this many minutes."""
+        """Return a span of this many minutes."""
         return Time(_times(minutes, 60_000))
 
     @staticmethod
     def hours(hours: int) -> Time:
-        """A span of this many hours."""
+        """Return a span of this many hours."""
         return Time(_times(hours, 3_600_000))
 
     @staticmethod
     def days(days: int) -> Time:
-        """A span of this many days of 24 hours."""
+        """Return a span of this many days of 24 hours."""
         return Time(_times(days, 86_400_000))
 
 
@@ -91,32 +93,33 @@ class Duration(_Milliseconds):
 
     @staticmethod
     def of_millis(millis: int) -> Duration:
-        """A span of this many milliseconds."""
+        """Return a span of this many milliseconds."""
         return Duration(millis)
 
     @staticmethod
     def of_seconds(seconds: int) -> Duration:
-        """A span of this many seconds."""
+        """Return a span of this many seconds."""
         return Duration(_times(seconds, 1000))
 
     @staticmethod
     def of_minutes(minutes: int) -> Duration:
-        """A span of this many minutes."""
+        """Return a span of this many minutes."""
         return Duration(_times(minutes, 60_000))
 
     @staticmethod
     def of_hours(hours: int) -> Duration:
-        """A span of this many hours."""
+        """Return a span of this many hours."""
         return Duration(_times(hours, 3_600_000))
 
     @staticmethod
     def of_days(days: int) -> Duration:
-        """A span of this many days of 24 hours."""
+        """Return a span of this many days of 24 hours."""
         return Duration(_times(days, 86_400_000))
 
     @staticmethod
     def of_nanos(nanos: int) -> Duration:
-        """A span of this many nanoseconds, rounded down to milliseconds, as in stream time."""
+        """Return a span of this many nanoseconds, rounded down to milliseconds, as in stream
+        time."""
         return Duration(nanos // 1_000_000)
 
     @staticmethod

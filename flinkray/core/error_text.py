@@ -1,4 +1,4 @@
-"""Text of an exception, in a form that can be sent.
+"""Converts an exception to a text that can be sent in a message.
 
 ``__str__`` of user code's exceptions may raise, take long, or return a huge text, half of a
 surrogate pair, or a subclass of str. The functions here never raise, and return a plain str that
@@ -18,7 +18,10 @@ _LONGEST_NAME = 256
 
 
 def sendable(text: str, most_bytes: int = MOST_BYTES) -> str:
-    """Return *text*, without its middle if too long; a half surrogate becomes ``\\udc80``."""
+    """Return *text* in a form that can be sent, of at most *most_bytes* bytes.
+
+    If the text is too long, its middle is left out. Half of a surrogate pair becomes ``\\udc80``.
+    """
     if len(text) <= most_bytes:
         encoded = str.encode(text, "utf-8", "backslashreplace")
         if len(encoded) <= most_bytes:
@@ -36,7 +39,7 @@ def type_of(error: BaseException) -> str:
 
 
 def message_of(error: BaseException, most_bytes: int = MOST_BYTES) -> str:
-    """Return ``str(error)``, or a note if ``__str__`` raises."""
+    """Return ``str(error)``; if ``__str__`` raises, a note that says so."""
     try:
         return sendable(str.__str__(str(error)), most_bytes)
     except BaseException as raised:  # noqa: BLE001 - whatever the class of the error raised
@@ -44,7 +47,10 @@ def message_of(error: BaseException, most_bytes: int = MOST_BYTES) -> str:
 
 
 def summary_of(error: BaseException) -> str:
-    """Return ``ValueError: no such thing``, or only the class if there is no message."""
+    """Return class and message of the error, as ``ValueError: no such thing``.
+
+    Only the class is returned if there is no message.
+    """
     name = sendable(type_of(error), _LONGEST_NAME)
     message = message_of(error, MOST_BYTES - _LONGEST_NAME - 2)
     return f"{name}: {message}" if message else name

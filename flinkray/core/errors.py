@@ -1,6 +1,6 @@
-"""The error classes of flinkray, all derived from :class:`FlinkRayError`.
+"""Defines the error classes of flinkray, all derived from :class:`FlinkRayError`.
 
-An error has the ids that it is about as attributes. On the wire and in pickles, an error is rebuilt
+An error has the ids that it is about as attributes. In messages and pickles, an error is rebuilt
 from ``args``, the positional constructor arguments, whose types must be allowed in messages.
 ``retryable`` says whether the same call may succeed later without any change.
 """
@@ -27,7 +27,7 @@ class FlinkRayError(Exception):
     Only for a retryable failure of a task, as with errors of the program.
     """
     only_says_where: ClassVar[bool] = False
-    """Whether this error only adds a place.
+    """Whether this error only says where ``__cause__`` occurred.
 
     If so, ``__cause__`` is the real error and decides whether a retry can help.
     """
@@ -79,9 +79,10 @@ class ProcessExistsError(RpcError):
 
 
 class HandlerCancelledError(RpcError):
-    """A handler, ``on_start`` or ``on_stop`` was cancelled, although its endpoint lives on.
+    """A handler, ``on_start`` or ``on_stop`` was cancelled, although its endpoint still runs.
 
-    The method, or something that it awaited, was cancelled. Effects before the cancellation remain.
+    The method, or a coroutine that it awaited, was cancelled. Effects before the cancellation
+    remain.
     """
 
     retryable = True
@@ -177,7 +178,7 @@ class JobNotFoundError(JobError):
 
 
 class JobExecutionError(JobError):
-    """The job failed. The text gives the cause, ``remote_traceback`` the place."""
+    """The job failed. The text gives the cause, ``remote_traceback`` the traceback."""
 
 
 class JobCancelledError(JobError):
@@ -191,7 +192,7 @@ class JobNotFinishedError(JobError):
 
 
 class JobStateError(JobError):
-    """The operation does not fit the job's present state (cancelling a finished job, …)."""
+    """The operation is not possible in the job's present state (cancelling a finished job, …)."""
 
 
 class SuppressRestartsError(FlinkRayError):

@@ -1,4 +1,4 @@
-"""Settings of Python's cyclic garbage collector for processes with many live objects."""
+"""Configures Python's cyclic garbage collector for processes with many long-lived objects."""
 
 from __future__ import annotations
 

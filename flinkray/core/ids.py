@@ -1,4 +1,5 @@
-"""Identifiers: each kind has its own type, so a JobID cannot be mistaken for an AllocationID."""
+"""Defines identifiers. Each kind has its own type, so an AllocationID cannot be taken for a
+JobID."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ def random_bytes(size: int) -> bytes:
 
 @contextmanager
 def random_bytes_from(source: RandomBytes) -> Iterator[None]:
-    """Inside this context, all new ids come from *source*; simulated runs pass a seeded source."""
+    """Use *source* for all random bytes, and so for all new ids, inside this context.
+
+    Simulated runs pass a seeded source.
+    """
     global _source
     before, _source = _source, source
     try:
@@ -182,7 +186,7 @@ class LeaderSessionID(AbstractID):
 
     @classmethod
     def standalone(cls) -> LeaderSessionID:
-        """Return the id used without leader election (Flink's DEFAULT_LEADER_ID, all zero)."""
+        """Return the id used without leader election: all zero, as Flink's DEFAULT_LEADER_ID."""
         return cls(bytes(cls.SIZE))
 
 
@@ -230,7 +234,7 @@ class ResourceID(str):
 @stored("WorkerGroupId")
 @message
 class WorkerGroupId:
-    """A worker group, a Ray placement group; ``value`` is the placement group's id in hex."""
+    """Id of a worker group: ``value`` is the id of its Ray placement group, in hexadecimal."""
 
     value: str
 
@@ -240,7 +244,7 @@ class WorkerGroupId:
 
 @message
 class SlotID:
-    """A slot of a TaskExecutor; index -1 requests a dynamic slot."""
+    """Id of a slot of a TaskExecutor. The index -1 requests a dynamic slot."""
 
     resource_id: ResourceID
     slot_index: int
@@ -251,7 +255,7 @@ class SlotID:
 
 @message
 class ExecutionVertexID:
-    """A subtask of a job vertex."""
+    """Id of a subtask of a job vertex."""
 
     job_vertex_id: JobVertexID
     subtask_index: int
@@ -269,12 +273,13 @@ class CompositeID:
     __slots__ = ()
 
     def to_bytes(self) -> bytes:
-        """Return the id in its wire form."""
+        """Return the id in the form in which messages contain it."""
         raise NotImplementedError
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Parse the wire form. Raises ValueError or struct.error for anything else."""
+        """Parse the result of :meth:`to_bytes`. Raises ValueError or struct.error for anything
+        else."""
         raise NotImplementedError
 
 
@@ -283,9 +288,10 @@ _TWO_IDS_TWO_NUMBERS = struct.Struct("<16s16sII")
 
 @message
 class ExecutionAttemptID(CompositeID):
-    """One attempt to execute a subtask; attempt numbers start at 0.
+    """Id of an attempt to execute a subtask; attempt numbers start at 0.
 
-    Two JobMasters of a job use the same attempt numbers; the graph id tells the attempts apart.
+    Two JobMasters of a job may use the same attempt numbers; the graph id distinguishes the
+    attempts.
     """
 
     graph_id: ExecutionGraphID
@@ -313,7 +319,7 @@ class ExecutionAttemptID(CompositeID):
 
 @message
 class ResultPartitionID(CompositeID):
-    """A partition as produced by one attempt of the producing task."""
+    """Id of a partition as produced by one attempt of the producing task."""
 
     graph_id: ExecutionGraphID
     data_set_id: IntermediateDataSetID

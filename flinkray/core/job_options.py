@@ -1,4 +1,4 @@
-"""Options that a job may set for itself, over those of its cluster.
+"""Defines the options that a job may set for itself; its values override those of its cluster.
 
 Part of the table in :mod:`flinkray.core.options`.
 """

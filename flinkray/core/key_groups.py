@@ -1,4 +1,4 @@
-"""Key groups: the parts into which keyed state is divided, and their assignment to subtasks.
+"""Divides keyed state into key groups, and assigns key groups to subtasks.
 
 The arithmetic is Flink's (KeyGroupRangeAssignment). :mod:`flinkray.state.keys` computes the key
 group of a key.
@@ -13,12 +13,12 @@ UPPER_BOUND_MAX_PARALLELISM = 1 << 15
 
 
 def owner_of(key_group: int, max_parallelism: int, parallelism: int) -> int:
-    """Return the subtask that owns a key group."""
+    """Return the index of the subtask that owns a key group."""
     return key_group * parallelism // max_parallelism
 
 
 class KeyGroupRange(NamedTuple):
-    """The key groups ``first`` to ``last``, both included."""
+    """A range of key groups, from ``first`` to ``last`` inclusive."""
 
     first: int
     last: int

@@ -1,6 +1,6 @@
-"""Queryable state: messages between processes, and errors.
+"""Defines the messages and errors of queryable state.
 
-The texts that begin with the name of a Flink class are Flink's, so that programs that look for
+Error texts that begin with the name of a Flink class are Flink's, so that programs that look for
 these texts find them.
 """
 
@@ -14,7 +14,8 @@ from flinkray.core.message import message
 
 @message
 class KvStateRegistration:
-    """A state that an attempt holds for its key groups, with the name by which it is queried."""
+    """Registers a queryable state that an attempt holds for its key groups, under the name for
+    queries."""
 
     job_id: JobID
     attempt_id: ExecutionAttemptID
@@ -43,7 +44,8 @@ class KvStateRegistration:
 
 @message
 class KvStatePlace:
-    """State server that answers for a range of key groups; the last one is included."""
+    """Tells which state server answers for the key groups ``first`` to ``last`` inclusive of a
+    state."""
 
     first_key_group: int
     last_key_group: int
@@ -53,7 +55,10 @@ class KvStatePlace:
 
 @message
 class KvStateLocation:
-    """The places of the key groups of a state at a moment; some key groups may have no place."""
+    """Tells which servers answer for the key groups of a state at the moment of the lookup.
+
+    Some key groups may have no server, for example while their task restarts.
+    """
 
     job_id: JobID
     vertex_id: JobVertexID
@@ -71,7 +76,8 @@ class KvStateLocation:
         return sum(place.last_key_group - place.first_key_group + 1 for place in self.places)
 
     def place_of(self, key_group: int) -> KvStatePlace | None:
-        """Return the place of a key group. None: no server answers for the key group at present.
+        """Return the server that answers for a key group; None if no server answers for it at
+        present.
 
         Raises:
             IndexError: there is no such key group.
@@ -134,7 +140,8 @@ class UnknownKvStateKeyGroupLocationError(FlinkRayError):
 
 
 class UnknownKvStateIdError(FlinkRayError):
-    """The server does not hold the state: its task has ended. Ask for the location again."""
+    """The server does not hold the state any more: its task has ended. Ask for the location
+    again."""
 
     retryable = True
 

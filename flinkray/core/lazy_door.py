@@ -1,4 +1,4 @@
-"""Loading of a package's names at first use (PEP 562)."""
+"""Loads the public names of a package at first use (PEP 562)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 
 
 def lazy_door(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
-    """Return a ``__getattr__`` for a package, which loads each name at first use.
+    """Return a ``__getattr__`` for a package, which imports the module of each name at first use.
 
     Args:
-        modules: module of each name, relative to the package.
+        package: full name of the package.
+        modules: public name -> module that defines it, relative to the package.
     """
 
     def load(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Folders on a local disk, each locked by the process that it belongs to.
+"""Creates folders on a local disk, each locked by the process that owns it.
 
 A process that is killed leaves its folders. The next process removes the folders that are not
 locked.
@@ -19,7 +19,8 @@ _BEING_MADE = 60.0
 
 
 class LockedFolder:
-    """A new folder, named *prefix*…, that exists until :meth:`remove`.
+    """Creates a new folder, whose name begins with *prefix*, and holds its lock until
+    :meth:`remove`.
 
     *root* is created if missing. Raises OSError: the directory cannot be created or written to.
     """
@@ -43,7 +44,8 @@ class LockedFolder:
 
 
 def sweep_locked_folders(root: Path, prefix: str, now: float) -> int:
-    """Remove the folders of processes that have died. Returns the number of folders. Blocks.
+    """Remove the folders of processes that have died. Blocks. Returns the number of removed
+    folders.
 
     Args:
         now: current time, in seconds since the epoch.
@@ -58,9 +60,11 @@ def sweep_locked_folders(root: Path, prefix: str, now: float) -> int:
 
 
 def _remove_if_abandoned(folder: Path, now: float) -> bool:
-    """Remove the folder if its lock is free.
-    A folder without a lock file is being created, or was half removed. Returns whether it was
-    removed."""
+    """Remove the folder if its process has died, and return whether it was removed.
+
+    The process has died if the lock is free. A folder without a lock file is being created, or was
+    half removed; it is removed when it is old enough.
+    """
     try:
         lock = (folder / _LOCK).open("rb")
     except FileNotFoundError:

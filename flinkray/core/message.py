@@ -1,7 +1,7 @@
-"""Message types: frozen dataclasses that may be sent to other processes.
+"""Declares message types: frozen dataclasses that may be sent to other processes.
 
-The registry is the allow-list of the codec (flinkray.rpc.wire.codec). It is in ``core`` so that the
-pure packages can declare messages without importing the wire.
+The registry is the allow-list of the codec (flinkray.rpc.wire.codec). It is in ``core`` so that
+packages without input and output can declare messages without importing the RPC code.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _types_by_name: dict[str, type] = {}
 
 
 def type_name(cls: type) -> str:
-    """Return the name under which a type travels.
+    """Return the name by which messages refer to a type.
 
-    flinkray's own types travel under their class's name, which is unique, so they may move from
+    flinkray's own types are named by their class alone, which is unique, so that they may move from
     module to module. Other types have ``module:qualified name``.
     """
     if cls.__module__.startswith(_OURS):
@@ -31,7 +31,7 @@ def type_name(cls: type) -> str:
 
 
 def register(cls: type[T]) -> type[T]:
-    """Allow *cls* on the wire under its :func:`type_name`.
+    """Allow objects of *cls* in messages, under its :func:`type_name`. Use as a class decorator.
 
     Raises:
         TypeError: another class object already uses that name.

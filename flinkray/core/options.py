@@ -1,11 +1,11 @@
-"""The table of configuration options.  Keys are Flink's where Flink has the option.
+"""Defines the table of configuration options. Keys are Flink's where Flink has the option.
 
 Options of leader election are in :mod:`flinkray.core.high_availability_options`, options of the
 network between tasks in :mod:`flinkray.core.network_options`, options of clients in
 :mod:`flinkray.core.client_options`, options of the REST endpoint in
 :mod:`flinkray.core.rest_options`, and options that a job may set for itself in
-:mod:`flinkray.core.job_options`.
-``docs/configuration.md`` shows this table; a test compares the page with it.
+:mod:`flinkray.core.job_options`. ``docs/configuration.md`` shows this table; a test compares the
+page with the table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Predictions of whether an error would recur."""
+"""Describes predictions of whether an error would occur again after a restart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from flinkray.core.message import message
 
 @message
 class ProgramError:
-    """An error caused by the program itself, in a form for comparison with the next error."""
+    """Describes an error that the program itself caused, to recognise the same error the next
+    time."""
 
     kind: str
     """The error's class, the line that raised it, and its message without numbers."""

@@ -1,4 +1,4 @@
-"""Files and folders of a cluster on this machine, which other users cannot read.
+"""Creates files and folders of a cluster on this machine, which other users cannot read.
 
 Their modes do not depend on the umask of the process. The modes are 0600 and 0700, or 0640 and 0750
 if the option ``storage.permissions`` opens them to the group. The setting is an environment
@@ -25,12 +25,13 @@ _of_context: ContextVar[str | None] = ContextVar("permissions", default=None)
 
 
 def permit(who: str) -> None:
-    """Set for this process who may read the files that it creates: ``owner`` or ``group``."""
+    """Set who may read the files that this process creates from now on: ``owner`` or ``group``."""
     os.environ.update(variables(who))
 
 
 def variables(who: str) -> dict[str, str]:
-    """Return environment variables with which another process creates files that *who* may read."""
+    """Return environment variables for another process, which let *who* read the files it
+    creates."""
     return {_VARIABLE: who}
 
 

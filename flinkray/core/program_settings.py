@@ -1,6 +1,8 @@
-"""Names in Flink of settings of stream programs.
+"""Names the settings of stream programs in Flink's configuration.
+
 Jobs and clusters do not know these settings, or know only their defaults. They are read by
-:mod:`flinkray.datastream.flink_settings`."""
+:mod:`flinkray.datastream.flink_settings`.
+"""
 
 from __future__ import annotations
 

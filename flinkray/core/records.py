@@ -32,7 +32,7 @@ The names are None if the type is not a dataclass."""
 
 
 def encode_record(record: object) -> bytes:
-    """Return the stored form of a record.
+    """Return a record as bytes, for storage; :func:`decode_record` is the inverse.
 
     Raises:
         StoredFormatError: the record holds an undeclared type, or an int of more than 64 bits.
@@ -46,7 +46,7 @@ def encode_record(record: object) -> bytes:
 
 
 def decode_record(data: bytes, record_type: type[RecordT]) -> RecordT:
-    """Read a stored form; returns the record in today's types.
+    """Return the record in *data*, converted to the current versions of its types.
 
     Raises:
         StoredFormatError: the bytes cannot be read; the text says why and names the schema.
@@ -71,10 +71,10 @@ def decode_record(data: bytes, record_type: type[RecordT]) -> RecordT:
 
 
 def stored_types(data: bytes) -> tuple[StoredType, ...]:
-    """Return the types that occur in a stored form, as they were when it was written.
+    """Return the types that occur in a stored record, as they were when it was written.
 
     Raises:
-        StoredFormatError: *data* is not a stored form.
+        StoredFormatError: *data* is not a stored record.
     """
     return _parts(data)[0]
 

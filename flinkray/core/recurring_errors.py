@@ -1,7 +1,7 @@
-"""Predicts whether an error would recur after a restart.
+"""Predicts whether an error would occur again after a restart.
 
-Errors of flinkray say so by their class (``retryable``). Errors of Python and of other libraries do
-not. Errors that the program itself causes are recognised here, and compared with the next errors.
+flinkray's errors say so by their class (``retryable``). Errors of Python and of other libraries do
+not. Errors that the program itself causes are recognised here, and compared with later errors.
 """
 
 from __future__ import annotations
@@ -48,9 +48,14 @@ _LONGEST = 400
 
 
 def outlook_of(error: BaseException, record: str = "") -> Outlook:
-    """Predict whether an error would recur, and return the prediction.
+    """Predict whether an error would occur again after a restart.
+
     Call this where the error was raised: in another process its ``__cause__`` may be missing. Never
-    raises."""
+    raises.
+
+    Args:
+        record: the record on which the program failed; empty if not known.
+    """
     told = error.outlook if isinstance(error, FlinkRayError) else None
     return told or Outlook(will_recur(error), program_error_of(error, record))
 
@@ -71,8 +76,13 @@ def will_recur(error: BaseException) -> bool:
 
 
 def program_error_of(error: BaseException, record: str = "") -> ProgramError | None:
-    """Return a description by which the same program error is recognised.
-    None if the error is of another kind and may not recur. Never raises."""
+    """Return a description by which the same program error is recognised later.
+
+    None if the program did not cause the error, so that it may not occur again. Never raises.
+
+    Args:
+        record: the record on which the program failed; empty if not known.
+    """
     knowing = [c for c in causes_of(error) if not _only_says_where(c)]
     if not knowing or not _is_counted(knowing[0]) or any(map(_is_of_surroundings, knowing)):
         return None

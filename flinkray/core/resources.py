@@ -1,4 +1,4 @@
-"""Resource profiles: the resources that a slot needs or a TaskExecutor has."""
+"""Defines resource profiles: the resources that a slot needs or a TaskExecutor has."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 @lru_cache(1024, typed=True)
 def parse_memory_size(text: str | int) -> int:
-    """Return the bytes of ``1024``, ``"512m"``, ``"1.5 g"``, ``"2GiB"`` (units are powers of 1024).
+    """Return a memory size in bytes, from ``1024``, ``"512m"``, ``"1.5 g"`` or ``"2GiB"``.
 
-    Raises ValueError, with examples, if *text* is not a memory size.
+    Units are powers of 1024. Raises ValueError, with examples, if *text* is not a memory size.
     """
     if isinstance(text, int):
         return text
@@ -53,7 +53,7 @@ def slot_resources(
 
 
 def format_memory_size(size: int) -> str:
-    """Return the shortest text with at most one decimal: 512.0m -> 512m, 1.5g."""
+    """Return a memory size as a short text with at most one decimal: ``512m``, ``1.5g``."""
     for unit in ("t", "g", "m", "k"):
         if size >= _UNITS[unit]:
             return f"{size / _UNITS[unit]:.1f}".removesuffix(".0") + unit
@@ -63,7 +63,7 @@ def format_memory_size(size: int) -> str:
 @stored("ResourceProfile")
 @message
 class ResourceProfile:
-    """CPU cores, bytes of memory, and Ray resources by name (``GPU`` and custom ones).
+    """An amount of resources: CPU cores, bytes of memory, and Ray resources by name (as ``GPU``).
 
     Amounts are rounded to Ray's granularity of 1/10000; amounts of zero are dropped.
     """
@@ -112,7 +112,7 @@ class ResourceProfile:
         )
 
     def __sub__(self, other: ResourceProfile) -> ResourceProfile:
-        """Return the resources of self minus *other*; ValueError if *other* does not fit in."""
+        """Return the resources of self minus *other*. Raises ValueError if *other* is larger."""
         if not other.fits_into(self):
             raise ValueError(f"cannot take {other} from {self}")
         return ResourceProfile(
@@ -146,9 +146,9 @@ class ResourceProfile:
 
     @classmethod
     def from_ray_resources(cls, resources: dict[str, float]) -> ResourceProfile:
-        """Make a profile of resources as Ray lists them for a node or bundle.
+        """Create a profile from the resources that Ray lists for a node or bundle.
 
-        Ray's own bookkeeping is left out.
+        Ray's internal entries are left out.
         """
         extended = {
             name: amount

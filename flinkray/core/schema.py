@@ -1,9 +1,9 @@
-"""Schemas of stored types, whose records are read by later versions of flinkray.
+"""Declares the schemas of stored types, whose records later versions of flinkray must read.
 
-A stored record is read years later, by code in which classes have been moved, renamed and changed.
-So each type in a stored record is declared with :func:`stored`. The declaration gives the type a
-name that never changes, and a version that changes with its shape: the names and types of its
-fields, or the members of an enum.
+A stored record may be read years later, by code in which classes have been moved, renamed and
+changed. So each type in a stored record is declared with :func:`stored`. The declaration gives the
+type a name that never changes, and a version that changes with its shape: the names and types of
+its fields, or the members of an enum.
 
 To change the shape of a stored type:
 
@@ -54,10 +54,11 @@ _by_type: dict[type, Schema] = {}
 def stored(
     name: str, *, version: int = 1, migrations: Mapping[int, Migration] = MappingProxyType({})
 ) -> Callable[[type[T]], type[T]]:
-    """Declare that a dataclass, an id, an enum or a subclass of str is part of stored records.
+    """Declare that objects of a class may be part of stored records. Use as a class decorator.
 
-    *name* is the permanent name of the type in stored records. Raises TypeError if another type has
-    that name, or the migrations do not match the version.
+    The class is a dataclass, an id, an enum or a subclass of str. *name* is the permanent name of
+    the type in stored records. Raises TypeError if another type has that name, or the migrations do
+    not match the version.
     """
     wanted = set(range(1, version))
     if set(migrations) != wanted:
@@ -78,12 +79,13 @@ def stored(
 
 
 def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """Return *values* unchanged: a migration to a version with more fields, all with defaults."""
+    """Return *values* unchanged: the migration to a version that has more fields, all with
+    defaults."""
     return values
 
 
 def with_more_members(name: str) -> str:
-    """Return *name* unchanged: a migration to a version of an enum with more members."""
+    """Return *name* unchanged: the migration to a version of an enum that has more members."""
     return name
 
 

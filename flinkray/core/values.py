@@ -1,6 +1,6 @@
-"""Copies of values, so that neither of two functions sees the other change a value.
+"""Copies values, so that a function never sees that another function changes a value.
 
-Values that cannot be changed are passed on; others are copied, once for each receiver.
+Immutable values are passed on; other values are copied, once for each receiver.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _find_copier(kind: type) -> Copier:
 
 
 def own_all(values: Sequence[Any]) -> Sequence[Any]:
-    """Return the values, each made independent by :func:`own`; *values* if none is copied."""
+    """Return the values, with a copy of each that can be changed; *values* itself if none can."""
     if type(values) is range:
         return values
     kinds = set(map(type, values))
@@ -287,8 +287,10 @@ def _copier_of(kind: type) -> Copier:
 
 def is_frozen(kind: type) -> bool:
     """Return whether ``dataclasses`` or attrs made the class frozen.
-    A class that only inherits from a frozen dataclass still lets users set attributes other than
-    the fields."""
+
+    False for a class that only inherits from a frozen dataclass: users can set attributes other
+    than the fields.
+    """
     if hasattr(kind, "__attrs_attrs__"):
         return getattr(kind.__setattr__, "__name__", "") == "_frozen_setattrs"
     parameters: Any = kind.__dict__.get("__dataclass_params__")
