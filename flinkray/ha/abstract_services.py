@@ -1,4 +1,4 @@
-"""The common part of all high availability services: the stores."""
+"""Implements the stores of all high availability services."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ BLOBS = "blobs"
 
 
 class AbstractHaServices(HighAvailabilityServices):
-    """Keeps the stores in directories; the directories decide who may write.
+    """Base of all high availability services: keeps the stores in directories.
+
+    Subclasses provide the directories, which decide who may write.
 
     Args:
         executor: runs the blocking work on files.
@@ -57,13 +59,13 @@ class AbstractHaServices(HighAvailabilityServices):
 
     @abstractmethod
     def _job_entries(self, name: str, suffixes: tuple[str, ...]) -> Entries:
-        """Return the entries under *name* that only the Dispatcher changes.
+        """Return the entries in subdirectory *name*, which only the Dispatcher changes.
 
         *suffixes* are the possible ends of the entry names.
         """
 
     def _dispatcher_fenced(self) -> None:
-        """Called when the stores of this process's Dispatcher have a later owner."""
+        """Handle that another process has taken over the stores of this process's Dispatcher."""
 
     def get_job_graph_store(self, record_type: type[RecordT]) -> JobGraphStore[RecordT]:
         self._check_running()

@@ -1,4 +1,4 @@
-"""Directories on S3, GCS, HDFS and all other file systems of pyarrow."""
+"""Implements directories on S3, GCS, HDFS and all other file systems of pyarrow."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def arrow_file_system(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
 
 
 class ArrowDirectory(Directory):
-    """A directory on any file system that pyarrow knows."""
+    """A directory on any file system that pyarrow supports."""
 
     def __init__(self, file_system: pyarrow.fs.FileSystem, path: str, uri: str) -> None:
         self._file_system = file_system

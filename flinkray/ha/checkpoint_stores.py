@@ -1,9 +1,9 @@
-"""Stores for data that must outlive a JobMaster: completed checkpoints and the next checkpoint id.
+"""Defines the stores that outlive a JobMaster: completed checkpoints and the next checkpoint id.
 
-Only pointers are stored here; the data of a checkpoint lies in the checkpoint storage. A store
-object belongs to one leader. From its ``recover`` or ``start`` on, earlier leaders get
-CheckpointStoreFencedError and their later changes do not count. A change counts if its method
-has returned, and may count if the method raised.
+Only pointers are stored here; the data of a checkpoint is in the checkpoint storage. A store object
+belongs to one leader. From its ``recover`` or ``start`` on, earlier leaders get
+CheckpointStoreFencedError and their later changes do not count. A change counts if its method has
+returned, and may count if the method raised.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CheckpointOwner:
 
 
 class CheckpointIDCounter(ABC):
-    """Gives ids to a job's checkpoints: each id is given once, and ids rise, even across leaders.
+    """Issues the ids of a job's checkpoints: each id once, in rising order, even across leaders.
 
     All methods raise StoreError when the storage fails.
     """
@@ -66,11 +66,11 @@ class CheckpointIDCounter(ABC):
 
     @abstractmethod
     async def get(self) -> int:
-        """Return the id that is given next: 1 at first. Raises UnreadableRecordError."""
+        """Return the next id without issuing it; 1 at first. Raises UnreadableRecordError."""
 
     @abstractmethod
     async def get_and_increment(self) -> int:
-        """Return a new id; on return, it is durable that the id was given.
+        """Issue a new id. On return, it is durable that the id was issued.
 
         Raises:
             CheckpointStoreFencedError: another leader has taken over.
@@ -79,7 +79,7 @@ class CheckpointIDCounter(ABC):
 
     @abstractmethod
     async def set_count(self, next_id: int) -> None:
-        """Make the next id at least *next_id*, which is the id after a restored checkpoint.
+        """Make the next id at least *next_id*, so that it is above the id of a restored checkpoint.
 
         Raises:
             CheckpointStoreFencedError: another leader has taken over.
@@ -88,7 +88,7 @@ class CheckpointIDCounter(ABC):
 
     @abstractmethod
     async def discard(self) -> None:
-        """Delete the count, as the job has ended for good.
+        """Delete the counter, because the job has ended in a terminal state.
 
         Raises:
             CheckpointStoreFencedError: another leader has taken over.
@@ -148,7 +148,7 @@ class CompletedCheckpointStore(ABC):
 
     @abstractmethod
     async def discard(self) -> None:
-        """Delete all pointers, as the job has ended for good.
+        """Delete all pointers, because the job has ended in a terminal state.
 
         Raises:
             CheckpointStoreFencedError: another leader has taken over.

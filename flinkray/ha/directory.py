@@ -1,7 +1,7 @@
-"""Directories of small entries, on which the stores are built.
+"""Defines directories of small entries, on which the stores are built, and implements local ones.
 
-All calls block; the stores make them in an executor. A write is atomic (a reader sees the whole old
-entry or the whole new entry) and durable on return, as far as the file system can promise that.
+All calls block; the stores call them in an executor. A write is atomic (a reader sees the whole old
+entry or the whole new entry) and durable on return, as far as the file system can guarantee.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ class LostEntryError(OSError):
 
 
 class TakenOverError(OSError):
-    """A later owner has the entries, or they have no owner yet; the change does not count."""
+    """A later owner has taken over the entries, or no owner has yet: the change has no effect."""
 
 
 class Entries(ABC):
-    """Entries by name (letters, digits, '.', '-'); all methods raise OSError when storage fails."""
+    """Reads and changes small entries, each of which has a name (letters, digits, '.', '-').
+
+    All methods raise OSError when the storage fails.
+    """
 
     def take_over(self, owner: bytes) -> None:
-        """Take over from earlier owners: their later changes do not count.
+        """Make the caller the owner of the entries: changes by earlier owners fail from now on.
 
         Does nothing where another mechanism decides who may change entries. *owner* is the name of
         the new owner, for users. Raises TakenOverError: another owner took over later.
@@ -41,17 +44,21 @@ class Entries(ABC):
 
     @abstractmethod
     def location(self, name: str = "") -> str:
-        """Return the location of an entry, or of the whole (empty *name*), as a text for users."""
+        """Return the location of an entry as a text for users; with an empty *name*, of all
+        entries."""
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
-        """Return an entry; None: there is no such entry. Raises LostEntryError."""
+        """Return the content of an entry; None: there is no such entry. Raises LostEntryError."""
 
     def read_many(
         self, names: Sequence[str]
     ) -> Iterator[tuple[str, bytes | LostEntryError | None]]:
-        """Yield (name, entry, error or None if there is no entry) in the order of *names*.
-        Entries are read in parallel where reading is slow."""
+        """Yield (name, content) in the order of *names*.
+
+        The content is None if there is no entry, and the LostEntryError if it is lost. Entries are
+        read in parallel where reading is slow.
+        """
         for name in names:
             yield name, self._read_or_lost(name)
 
@@ -63,11 +70,12 @@ class Entries(ABC):
 
     @abstractmethod
     def write(self, name: str, data: bytes) -> None:
-        """Write an entry. Raises TakenOverError."""
+        """Write an entry, or replace it. Raises TakenOverError if the caller is not the owner."""
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Delete an entry; no error if there is none. Raises TakenOverError."""
+        """Delete an entry, if there is one. Raises TakenOverError if the caller is not the
+        owner."""
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -75,10 +83,11 @@ class Entries(ABC):
 
 
 class Directory(Entries):
-    """Entries that are stored in files of the same names."""
+    """A directory whose entries are files of the same names."""
 
     def is_there(self) -> bool:
-        """Return whether the directory exists; False: never written to, or not mounted here."""
+        """Return whether the directory exists. False: never written to, or not mounted on this
+        machine."""
         return True
 
     @abstractmethod
@@ -90,7 +99,10 @@ class Directory(Entries):
 
 
 class MemoryDirectory(Directory):
-    """A directory in memory, for tests and clusters in one process; lives as long as the object."""
+    """A directory in memory, for tests and for clusters in one process.
+
+    The contents exist as long as the object.
+    """
 
     def __init__(self, path: str = "memory:") -> None:
         self._path = path
@@ -123,10 +135,10 @@ class MemoryDirectory(Directory):
 
 
 class FileSystem(ABC):
-    """The file operations that a :class:`FileDirectory` needs; paths have the form ``"a/b/c"``.
+    """Interface to the file operations that a :class:`FileDirectory` needs.
 
-    Each method is one POSIX operation and raises OSError. Changes are durable only after the
-    methods ``sync`` and ``sync_directory``.
+    Paths have the form ``"a/b/c"``. Each method is one POSIX operation and raises OSError. Changes
+    are durable only after the methods ``sync`` and ``sync_directory``.
     """
 
     @abstractmethod
@@ -287,7 +299,7 @@ def files_in(path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 class LocalFileSystem(FileSystem):
-    """The file system of this machine, with all that is mounted on it."""
+    """The file system of this machine, including everything that is mounted on it."""
 
     def make_directory(self, path: str) -> None:
         create_folder(path)

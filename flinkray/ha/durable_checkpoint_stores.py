@@ -1,4 +1,4 @@
-"""The stores of a job's checkpoints, in a directory for that job.
+"""Implements the stores of a job's checkpoints in a directory of the job.
 
 Epochs decide who owns the stores (:mod:`flinkray.ha.epoch_directory`): changes of an earlier leader
 do not count, and that leader gets an error before it can report the change to anybody.
@@ -35,9 +35,11 @@ _POINTER = ".checkpoint"
 
 
 class _Entries:
-    """Entries about one job's checkpoints, which only their present owner can change. Blocking.
+    """Reads and changes the records of one job's checkpoints. Only the present owner can change
+    them.
 
-    All methods but :meth:`read`, :meth:`look` and :meth:`names` raise CheckpointStoreFencedError.
+    All methods block. All methods but :meth:`read`, :meth:`look` and :meth:`names` raise
+    CheckpointStoreFencedError.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class _Entries:
 
 
 class DurableCheckpointIDCounter(CheckpointIDCounter):
-    """Stores the next id; writes the increased id before an id is given."""
+    """Stores the next id in an entry; the increased id is written before an id is issued."""
 
     def __init__(self, directory: Directory, job_id: JobID, owner: str, executor: Executor) -> None:
         def adopts(name: str) -> bool:
@@ -160,7 +162,7 @@ class DurableCheckpointIDCounter(CheckpointIDCounter):
 
 
 class DurableCompletedCheckpointStore(CompletedCheckpointStore):
-    """Stores pointers, one entry each."""
+    """Stores each pointer to a completed checkpoint in an entry of its own."""
 
     def __init__(self, directory: Directory, job_id: JobID, owner: str, executor: Executor) -> None:
         def adopts(name: str) -> bool:

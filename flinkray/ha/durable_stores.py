@@ -1,7 +1,8 @@
-"""The stores on :class:`~flinkray.ha.directory.Entries` (in memory, local, pyarrow, ZooKeeper).
+"""Implements the stores of job graphs and results on :class:`~flinkray.ha.directory.Entries`.
 
-Blocking work runs in the executor of the store, one operation of a store after the other, so that
-the conditions that a method checks still hold when it writes.
+The entries may be in memory, local, on pyarrow's file systems or fenced by ZooKeeper. Blocking work
+runs in the executor of the store, one operation of a store after the other, so that the conditions
+that a method checks still hold when it writes.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Sequential:
 
 
 class _Sequential(Sequential):
-    """Calls *on_fenced* when an operation finds that the store has a later owner."""
+    """Runs a store's operations, and calls *on_fenced* if the store has a later owner."""
 
     def __init__(self, executor: Executor, on_fenced: OnFenced) -> None:
         super().__init__(executor)
@@ -94,7 +95,7 @@ def _recover(entries: EntryDirectory[RecordT], but: Set[JobID] = frozenset()) ->
 
 
 class DurableJobGraphStore(JobGraphStore[RecordT]):
-    """Stores job graphs, one entry each."""
+    """Stores each job graph in an entry of its own."""
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ class DurableJobGraphStore(JobGraphStore[RecordT]):
 
 
 class DurableJobResultStore(JobResultStore[RecordT], Generic[RecordT]):
-    """Stores job results; the name of an entry says whether it is dirty.
+    """Stores each job result in an entry, whose name says whether the result is dirty or clean.
 
     Marking a result as clean writes the clean entry before it deletes the dirty entry; when a crash
     leaves both, the result is clean.

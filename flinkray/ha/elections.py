@@ -1,7 +1,7 @@
-"""Leader election and retrieval by an external service, which drivers talk to.
+"""Implements leader election and retrieval on top of a driver for an external service.
 
-This module decides, on the event loop, what contenders and listeners are told; a driver reports
-what its service says, from the service's own threads (Flink's DefaultLeaderElectionService and
+This module decides, on the event loop, what contenders and listeners are told; a driver reports the
+events of its service, from the service's own threads (Flink's DefaultLeaderElectionService and
 DefaultLeaderRetrievalService).
 """
 
@@ -31,7 +31,7 @@ class LeaderInformation:
 
 
 class ElectionEvents(ABC):
-    """Events of an election, reported by a driver; always on the event loop."""
+    """Receives the events of an election from a driver; methods are called on the event loop."""
 
     @abstractmethod
     def on_grant(self) -> None: ...
@@ -41,24 +41,24 @@ class ElectionEvents(ABC):
 
     @abstractmethod
     def on_information(self, information: LeaderInformation | None) -> None:
-        """Called with the information that is published now, no matter who published it."""
+        """Handle the leader information that is published now, no matter who published it."""
 
     @abstractmethod
     def on_error(self, error: Exception) -> None: ...
 
 
 class LeaderElectionDriver(ABC):
-    """One contender's part in an election of the service."""
+    """Represents one contender in an election of an external service."""
 
     @abstractmethod
     def start(self, events: ElectionEvents) -> None:
-        """Take part from now on; report to *events*."""
+        """Take part in the election from now on, and report to *events*."""
 
     @abstractmethod
     def has_leadership(self) -> bool:
         """Return whether the contender leads, as far as this process knows.
 
-        False as soon as the service says so, or cannot be asked, even if
+        False as soon as the service says so, or does not answer, even if
         :meth:`ElectionEvents.on_revoke` has not been called yet.
         """
 
@@ -67,12 +67,13 @@ class LeaderElectionDriver(ABC):
         """Ask the service now whether the contender leads.
 
         Unlike :meth:`has_leadership`, the answer is right even if this process was paused. False
-        also if the service cannot be asked.
+        also if the service does not answer.
         """
 
     @abstractmethod
     async def publish(self, information: LeaderInformation) -> None:
-        """Publish *information*; does nothing if this contender does not lead by then."""
+        """Publish *information* about this leader; does nothing if the contender no longer
+        leads."""
 
     @abstractmethod
     async def withdraw(self) -> None:
@@ -84,9 +85,10 @@ class LeaderElectionDriver(ABC):
 
 
 class DriverLeaderElection(LeaderElection):
-    """One contender's election; makes its driver when the contender joins.
+    """Runs an election for one contender through a driver, which it creates when the contender
+    joins.
 
-    *session_id* is the session of the first grant; None: a new session, as for all later grants.
+    *session_id* is the session of the first grant. None: a new session, as for all later grants.
     """
 
     def __init__(
@@ -188,7 +190,7 @@ class _Events(ElectionEvents):
 
 
 class LeaderRetrievalDriver(ABC):
-    """Follows the information that leaders publish, for one retrieval."""
+    """Follows the information that the leaders of a component publish in an external service."""
 
     @property
     @abstractmethod
@@ -204,9 +206,9 @@ class LeaderRetrievalDriver(ABC):
         on_information: Callable[[LeaderInformation | None], None],
         on_error: Callable[[Exception], None],
     ) -> None:
-        """Start; both functions are called on the event loop.
+        """Start to follow the leader; both functions are called on the event loop.
 
-        *on_information* gets None also while the service cannot be asked.
+        *on_information* also gets None while the service does not answer.
         """
 
     @abstractmethod
@@ -215,7 +217,10 @@ class LeaderRetrievalDriver(ABC):
 
 
 class DriverLeaderRetrievalService(LeaderRetrievalService):
-    """Tells its listener about each change, and never the same information twice in a row."""
+    """Tells a listener about each change of the leader that a driver reports.
+
+    The same information is never reported twice in a row.
+    """
 
     def __init__(self, make_driver: Callable[[], LeaderRetrievalDriver]) -> None:
         self._make_driver = make_driver

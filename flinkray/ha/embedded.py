@@ -1,4 +1,4 @@
-"""Leader election among contenders in one process (SPEC HA-01 to HA-06)."""
+"""Implements leader election among contenders in one process (SPEC HA-01 to HA-06)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flinkray.ha.non_ha import AbstractNonHaServices
 
 
 class EmbeddedLeaderService:
-    """Elects the leader of one component and tells its listeners.
+    """Elects the leader of one component in this process, and tells listeners about the leader.
 
     The contender that has waited longest gets leadership. A grant counts from the decision on
     (``has_leadership``), before the contender has been told. Everything runs on one event loop.
@@ -35,14 +35,16 @@ class EmbeddedLeaderService:
         self._closed = False
 
     def create_election(self, session_id: LeaderSessionID | None = None) -> EmbeddedLeaderElection:
-        """Return a new election; *session_id* is the session of its first grant (None: new)."""
+        """Return a new election; *session_id* is the session of its first grant (None: a new
+        one)."""
         return EmbeddedLeaderElection(self, session_id)
 
     def create_retriever(self) -> EmbeddedLeaderRetrievalService:
         return EmbeddedLeaderRetrievalService(self)
 
     async def grant_leadership(self) -> None:
-        """End a period without a leader that :meth:`revoke_leadership` began."""
+        """Elect a leader after :meth:`revoke_leadership`, for tests. No effect while there is a
+        leader."""
         self._elect()
 
     async def revoke_leadership(self) -> None:
@@ -125,7 +127,7 @@ class EmbeddedLeaderService:
 
 
 class EmbeddedLeaderElection(LeaderElection):
-    """One contender's part in an :class:`EmbeddedLeaderService`.
+    """Represents one contender in an :class:`EmbeddedLeaderService`.
 
     Events reach the contender in the order in which they were decided.
     """
@@ -222,7 +224,8 @@ class EmbeddedLeaderRetrievalService(LeaderRetrievalService):
 
 
 class EmbeddedHaServices(AbstractNonHaServices):
-    """Real elections and retrievals among the masters of one process; use it on one event loop."""
+    """Provides elections and retrievals among the masters of one process. Use it on one event
+    loop."""
 
     def __init__(self, storage: Directory, executor: Executor) -> None:
         super().__init__(storage, executor)

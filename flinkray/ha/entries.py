@@ -1,4 +1,4 @@
-"""The format of a record in a store: a header with version and checksum, then the record."""
+"""Encodes the records in stores: a header with version and checksum, then the record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class DamagedEntryError(StoredFormatError):
 
 
 def encode_entry(record: object) -> bytes:
-    """Return magic, one byte of version, four bytes of CRC-32 of the body, and the body.
+    """Return a record as the bytes of an entry; :func:`decode_entry` is the inverse.
+
+    The bytes are: magic, one byte of version, four bytes of CRC-32 of the body, and the body.
 
     Raises:
         StoredFormatError: the record holds something that cannot be stored.
@@ -79,7 +81,7 @@ def decoded(
 
 
 class EntryDirectory(Generic[RecordT]):
-    """Records in a directory, one entry per job, named ``<job id hex><suffix>``. Blocking.
+    """Reads and writes one record per job, in entries named ``<job id hex><suffix>``. Blocking.
 
     Methods raise StoreError when the storage fails; changes also raise JobStoreFencedError.
     """
@@ -93,15 +95,19 @@ class EntryDirectory(Generic[RecordT]):
         return job_id.hex() + self._suffix
 
     def write(self, record: RecordT) -> None:
-        """Write a record. Also raises StoredFormatError."""
+        """Store a record under its job's id, in place of an earlier one. Also raises
+        StoredFormatError."""
         self.write_as_stored(record.job_id, encode_entry(record))
 
     def exists(self, job_id: JobID) -> bool:
-        """Return whether there is an entry, readable or not."""
+        """Return whether the job has an entry, readable or not."""
         return self._read(job_id) is not None
 
     def read(self, job_id: JobID) -> RecordT | None:
-        """Return the record; None: there is none. Raises UnreadableRecordError; the entry stays."""
+        """Return the job's record; None: there is none.
+
+        Raises UnreadableRecordError; the entry then stays stored.
+        """
         data = self._read(job_id)
         return None if data is None else self._decoded(job_id, data)
 

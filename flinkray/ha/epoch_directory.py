@@ -1,4 +1,4 @@
-"""Entries with one owner after another, on storage without conditional writes.
+"""Implements entries with one owner after another, on storage without conditional writes.
 
 Each owner has an *epoch*: a number that no owner before it had. The directory holds claims of
 epochs and the contents of epochs. A new owner
@@ -13,7 +13,7 @@ not read yet, and will read the change. Otherwise the change is not reported as 
 owner may have read the contents before the change, and from then on only the later owner's contents
 are read.
 
-So no check before a write has to hold after the write, and an owner may stand still between any two
+So no check before a write has to hold after the write, and an owner may be paused between any two
 steps. The storage must guarantee one thing: a written file exists as a whole for everybody, and
 every listing that begins later lists it.
 """
@@ -39,7 +39,8 @@ class EpochEntry:
 
     name: str
     data: bytes | None
-    """The content. None: it lies in a file of that name, as in flinkray without epochs."""
+    """The content. None: the content is in a file of that name, as written by flinkray before
+    epochs."""
 
 
 @stored("ha.EpochContents")
@@ -52,7 +53,10 @@ class EpochContents:
 
 @dataclass(frozen=True, order=True, slots=True)
 class _File:
-    """A file with a claim (generation 0) or contents; ordered by owners, then by their writes."""
+    """A file that contains a claim (generation 0) or contents.
+
+    Files are ordered by owners, then by the owner's writes.
+    """
 
     epoch: int
     owner: str
@@ -70,13 +74,13 @@ class _File:
 
 
 class EpochDirectory:
-    """The entries, seen by one owner. Blocking; one call at a time.
+    """Reads and changes the entries for one owner. Blocking; one call at a time.
 
     Args:
         directory: may also hold other files.
         kind: the end of the names of its files: ``<epoch>-<owner>.<kind>-claim`` and
             ``<epoch>-<owner>-<generation>.<kind>``.
-        adopts: returns whether the file of that name in *directory* is one of the entries; asked
+        adopts: returns whether the file of that name in *directory* is one of the entries; called
             only while no epoch has contents.
 
     All methods raise OSError (storage fails) and StoredFormatError (contents cannot be read).
@@ -96,7 +100,8 @@ class EpochDirectory:
         self._entries: dict[str, bytes | None] = {}
 
     def location(self, name: str = "") -> str:
-        """Return the location of an entry, or of all (empty *name*), as a text for users."""
+        """Return the location of an entry as a text for users; with an empty *name*, of all
+        entries."""
         counts = None if self._counts is None else self._name(self._counts)
         if counts is None or (name and self._entries.get(name) is None):
             return self._directory.location(name)
@@ -105,7 +110,7 @@ class EpochDirectory:
     # --- owners -----------------------------------------------------------------------------------
 
     def take_over(self, owner: bytes) -> None:
-        """Take over from earlier owners; their later changes do not count.
+        """Make the caller the owner of the entries; later changes of earlier owners do not count.
 
         *owner*, the content of the claim, names the new owner for users. Raises TakenOverError.
         """
@@ -134,7 +139,7 @@ class EpochDirectory:
                 raise self._taken_over()
 
     def check(self) -> None:
-        """Check that no later owner has taken over. Raises TakenOverError."""
+        """Check that this owner is still the last one. Raises TakenOverError if it is not."""
         self._own_files()
 
     def entries_of_successor(self) -> Mapping[str, bytes | None] | None:
@@ -166,9 +171,10 @@ class EpochDirectory:
 
     @property
     def entries(self) -> Mapping[str, bytes | None]:
-        """The entries at the last take-over or look, with this owner's later changes.
+        """Names and contents of the entries, as of the last take-over or look and later own
+        changes.
 
-        In the order of their last writes. A value of None: the entry lies in a file of its name.
+        In the order of their last writes. A value of None: the content is in a file of that name.
         """
         return self._entries
 
@@ -176,12 +182,13 @@ class EpochDirectory:
         return list(self._entries)
 
     def read(self, name: str) -> bytes | None:
-        """Return an entry; None: there is no such entry. Also raises LostEntryError."""
+        """Return the content of an entry; None: there is no such entry. Also raises
+        LostEntryError."""
         data = self._entries.get(name)
         return self._directory.read(name) if data is None and name in self._entries else data
 
     def write(self, name: str, data: bytes) -> None:
-        """Write an entry. Raises TakenOverError if the change does not count."""
+        """Write an entry, or replace it. Raises TakenOverError if the change does not count."""
         others = {known: of_it for known, of_it in self._entries.items() if known != name}
         self._put({**others, name: data})
 
@@ -193,7 +200,8 @@ class EpochDirectory:
             self.check()
 
     def discard(self) -> None:
-        """Delete all entries and claims, as nobody needs them any more. Raises TakenOverError."""
+        """Delete all entries and claims, because nobody needs them any more. Raises
+        TakenOverError."""
         files = self._own_files()
         for name, data in self._entries.items():
             if data is None:
@@ -224,7 +232,7 @@ class EpochDirectory:
         return max((file for file in files if file.is_claim), default=None)
 
     def _own_files(self) -> list[_File]:
-        """Return all files, if this owner is the last one. Raises TakenOverError."""
+        """Return all files. Raises TakenOverError if this owner is not the last one."""
         if self._written is None:
             raise self._taken_over()
         files = self._files()

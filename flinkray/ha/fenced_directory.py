@@ -1,6 +1,6 @@
-"""Entries of any size with one owner after another.
+"""Implements entries of any size with one owner after another.
 
-Each content lies in a file of its own, ``<entry>-<epoch>-<owner>-<number>``, which is written once.
+Each content is in a file of its own, ``<entry>-<epoch>-<owner>-<number>``, which is written once.
 An :class:`~flinkray.ha.epoch_directory.EpochDirectory` beside the files says which of them count.
 So a write of an earlier owner, or a write that the storage carries out very late, replaces nothing.
 """
@@ -19,14 +19,14 @@ _CONTENT = re.compile(r".+-(\d{10}-[0-9a-f]{8})-\d{10}")
 
 
 class FencedDirectory(Entries):
-    """The entries, seen by one owner. Blocking; one call at a time.
+    """Reads and changes the entries for one owner. Blocking; one call at a time.
 
     Before the owner has taken over, it sees the current entries. The first change takes over.
 
     Args:
         directory, kind: arguments of :class:`EpochDirectory`.
         adopts: returns whether the file of that name in *directory* is one of the entries (of an
-            earlier version of flinkray); asked only while no owner has taken over.
+            earlier version of flinkray); called only while no owner has taken over.
     """
 
     def __init__(self, directory: Directory, kind: str, adopts: Callable[[str], bool]) -> None:
@@ -123,7 +123,7 @@ class FencedDirectory(Entries):
             ) from error
 
     def _delete_superseded(self) -> None:
-        """Delete contents that no entry leads to; called after a change that counts."""
+        """Delete files to which no entry points; called after a change that counts."""
         used = {data.decode() for data in self._pointers.entries.values() if data is not None}
         for content in tuple(self._superseded):
             if content not in used:

@@ -1,7 +1,7 @@
 """Reads entries of the first format, which named types by module and fields by position.
 
 They are converted to the stored forms of version 1 of each type, and read like those. The tables
-describe the types of that time, and never change.
+describe the types as they were then, and never change.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _ID, _MESSAGE = 1, 0
 
 
 def from_first_format(body: bytes) -> bytes:
-    """Return the stored form of the body of an entry of the first format.
+    """Convert the body of an entry of the first format to a stored record of today's format.
 
     Raises:
         StoredFormatError: *body* is not from such an entry.

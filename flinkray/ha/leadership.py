@@ -1,4 +1,4 @@
-"""The contracts of leader election and leader retrieval.
+"""Defines the interfaces of leader election and leader retrieval.
 
 All callbacks are plain functions, called on the event loop on which the election or retrieval was
 started, never from inside the call that caused them; a callback must not block.
@@ -24,20 +24,21 @@ class LeaderContender(ABC):
         """Handle the grant of leadership for the session *session_id*.
 
         The contender calls :meth:`LeaderElection.confirm_leadership` when it is ready to be found;
-        until then listeners are not told about it.
+        until then listeners do not learn about it.
         """
 
     @abstractmethod
     def revoke_leadership(self) -> None:
-        """Handle the loss of leadership: once for each grant, unless the election was closed."""
+        """Handle the loss of leadership. Called once for each grant, unless the election was
+        closed."""
 
     @abstractmethod
     def handle_error(self, error: Exception) -> None:
-        """Handle a failure of the election itself; no further event can be expected."""
+        """Handle a failure of the election itself; no further events follow."""
 
 
 class LeaderElection(ABC):
-    """One contender's part in the election of one component's leader."""
+    """Represents one contender in the election of one component's leader."""
 
     @abstractmethod
     async def start_leader_election(self, contender: LeaderContender) -> None:
@@ -60,17 +61,18 @@ class LeaderElection(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave the election. A contender that leads gets ``revoke_leadership``. Idempotent."""
+        """Leave the election. A contender that leads gets ``revoke_leadership``. Can be called
+        again."""
 
 
 class LeaderRetrievalListener(ABC):
-    """Gets notifications about the leader of a component."""
+    """Receives notifications about the leader of a component."""
 
     @abstractmethod
     def notify_leader_address(
         self, address: str | None, session_id: LeaderSessionID | None
     ) -> None:
-        """Note that the leader is now at *address*; (None, None): there is no leader.
+        """Handle that the leader is now at *address*; (None, None): there is no leader.
 
         The same leader is not reported twice in a row.
         """
@@ -80,19 +82,21 @@ class LeaderRetrievalListener(ABC):
 
 
 class LeaderRetrievalService(ABC):
-    """Follows one component's leader for one listener."""
+    """Finds the leader of one component, and tells one listener about each change."""
 
     @property
     def outage(self) -> str | None:
-        """A text for users: since when the service for finding leaders is away, and the remedy.
+        """Text for users that says since when leaders cannot be found, and the remedy.
 
-        None if the service answers.
+        None if the service that knows the leaders answers.
         """
         return None
 
     @abstractmethod
     async def start(self, listener: LeaderRetrievalListener) -> None:
-        """Follow the leader from now on; a known leader is reported soon after this call returned.
+        """Tell *listener* about the leader from now on.
+
+        A known leader is reported soon after this call has returned.
 
         Raises:
             LeaderElectionError: started before.
@@ -100,4 +104,4 @@ class LeaderRetrievalService(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """Stop; no notification comes after this. Idempotent."""
+        """Stop following the leader; no notification comes after this. Can be called again."""

@@ -26,7 +26,8 @@ _schemes: dict[str, Callable[[str], Directory]] = {}
 
 
 def register_scheme(scheme: str, opener: Callable[[str], Directory]) -> None:
-    """Let :func:`open_directory` open URIs of *scheme* with *opener*, in this process."""
+    """Register *opener*, with which :func:`open_directory` opens URIs of *scheme* in this
+    process."""
     _schemes[scheme] = opener
 
 

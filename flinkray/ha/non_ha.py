@@ -1,4 +1,4 @@
-"""The common part of services that have no coordination service."""
+"""Implements the parts of high availability services that need no coordination service."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from flinkray.ha.fenced_directory import FencedDirectory
 
 
 class AbstractNonHaServices(AbstractHaServices):
-    """Keeps the stores in one directory of the cluster; epochs tell the owners apart.
+    """Base of services without a coordination service: keeps the stores in one directory.
+
+    Epochs distinguish the owners of the stores.
 
     Args:
-        storage: the cluster's directory; other contents of it are not touched.
+        storage: the cluster's directory; other contents of the directory are not touched.
         executor: runs the blocking work on files.
     """
 
@@ -43,7 +45,7 @@ class AbstractNonHaServices(AbstractHaServices):
         return self._storage.subdirectory(BLOBS)
 
     async def cleanup_job(self, job_id: JobID) -> None:
-        """Do nothing, as no election leaves data behind."""
+        """Do nothing, because the elections leave no data behind."""
 
     async def close_and_cleanup_all_data(self) -> None:
         await self.close()

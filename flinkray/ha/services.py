@@ -1,4 +1,4 @@
-"""High availability services: leader election, and stores for data that outlives a leader."""
+"""Defines the high availability services: elections, and stores for data that outlives a leader."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ RESOURCE_MANAGER_ADDRESS = "ResourceManager/resourcemanager"
 
 
 class HighAvailabilityServices(ABC):
-    """Gives out elections, retrievers and stores.
+    """Creates elections, retrievers and stores for the components of a cluster.
 
-    Each call makes a new object; a component asks once for each and keeps it.
+    Each call creates a new object; a component calls each method once and keeps the object.
     """
 
     elects_job_masters: ClassVar[bool] = True
-    """Whether job leaders are elected. False: retrievers report the defaults that callers give."""
+    """Whether leaders of jobs are elected. False: retrievers report the defaults that callers
+    pass."""
 
     @abstractmethod
     def get_dispatcher_leader_retriever(self) -> LeaderRetrievalService: ...
@@ -41,8 +42,8 @@ class HighAvailabilityServices(ABC):
     ) -> LeaderRetrievalService:
         """Return a retriever of the leading JobMaster of a job.
 
-        The defaults are what the asker knows about the JobMaster. Services that elect ignore them;
-        other services (:class:`StandaloneHaServices`) report only them.
+        The defaults are the address and session that the caller knows. Services that elect ignore
+        them; other services (:class:`StandaloneHaServices`) report only them.
         """
 
     @abstractmethod
@@ -97,7 +98,7 @@ class HighAvailabilityServices(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """End every election and retrieval; stored data stay. Idempotent."""
+        """End every election and retrieval; stored data stays. Can be called again."""
 
     @abstractmethod
     async def close_and_cleanup_all_data(self) -> None:

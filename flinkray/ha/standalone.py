@@ -1,7 +1,7 @@
-"""Services without elections: fixed addresses, session id zero (SPEC HA-07, HA-08).
+"""Implements services without elections: fixed addresses, session id zero (SPEC HA-07, HA-08).
 
-For a cluster in which another mechanism ensures that each master exists only once; on Ray that is
-the named actor, which Ray restarts in place.
+For a cluster in which another mechanism ensures that each master exists only once. On Ray this is
+the named actor, which Ray restarts under the same name.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from flinkray.ha.non_ha import AbstractNonHaServices
 from flinkray.ha.services import DISPATCHER_ADDRESS, RESOURCE_MANAGER_ADDRESS
 
 UNKNOWN_ADDRESS = "UNKNOWN"
-"""The address of a JobMaster about which the asker knows nothing (Flink's literal)."""
+"""The address reported for a JobMaster if the caller knows none (Flink's literal)."""
 
 
 class StandaloneLeaderRetrievalService(LeaderRetrievalService):
-    """Tells its listener one address and session, once."""
+    """Reports one fixed address and session to its listener, once."""
 
     def __init__(self, address: str, session_id: LeaderSessionID) -> None:
         self._address = address
@@ -65,7 +65,7 @@ class StandaloneLeaderElection(LeaderElection):
         asyncio.get_running_loop().call_soon(self._grant)
 
     async def confirm_leadership(self, session_id: LeaderSessionID, address: str) -> None:
-        """Do nothing, as the address is fixed and known."""
+        """Do nothing, because the address is fixed and known."""
 
     async def has_leadership(self, session_id: LeaderSessionID) -> bool:
         return self._granted and session_id == self._session_id
@@ -91,7 +91,10 @@ class StandaloneLeaderElection(LeaderElection):
 
 
 class StandaloneHaServices(AbstractNonHaServices):
-    """Fixed addresses. Session ids are zero, except of JobMasters whose session id is given."""
+    """Provides services without elections, with fixed addresses.
+
+    Session ids are zero, except of JobMasters whose session id is given.
+    """
 
     elects_job_masters = False
 

@@ -1,4 +1,4 @@
-"""Stores for data that must outlive a Dispatcher: graphs of accepted jobs, results of ended jobs.
+"""Defines the stores that outlive a Dispatcher: graphs of accepted jobs, results of ended jobs.
 
 The stores hold any message that has a ``job_id`` (``ha`` does not know the scheduler's types); the
 caller names the type when it asks :class:`HighAvailabilityServices` for a store. The types of the
@@ -20,7 +20,7 @@ from flinkray.core.ids import JobID
 
 
 class JobEntry(Protocol):
-    """A message about one job."""
+    """Interface to a message about one job, which a store can hold."""
 
     @property
     def job_id(self) -> JobID: ...
@@ -36,18 +36,22 @@ class StoreError(FlinkRayError):
 
 
 class JobStoreFencedError(StoreError):
-    """A later owner has taken over the store: the change does not count."""
+    """A later owner has taken over the store: the change has no effect."""
 
     retryable = False
 
 
 class JobStoreStateError(JobError):
-    """The operation does not fit the entries of the job; see the method that raised."""
+    """The operation is not possible with the stored entries of the job; see the method that
+    raised."""
 
 
 @dataclass(frozen=True)
 class Recovered(Generic[RecordT]):
-    """All readable entries of a store, oldest first, and why the others cannot be read."""
+    """The result of reading all entries of a store.
+
+    ``records``: all readable entries, oldest first. ``unreadable``: why the others cannot be read.
+    """
 
     records: tuple[RecordT, ...]
     unreadable: tuple[UnreadableRecordError, ...]
@@ -62,7 +66,7 @@ class JobGraphStore(ABC, Generic[RecordT]):
 
     @abstractmethod
     async def take_over(self) -> None:
-        """Take over from earlier owners: their later changes raise JobStoreFencedError.
+        """Make the caller the owner: later changes of earlier owners raise JobStoreFencedError.
 
         Call this before recovering entries to work with; otherwise the first change takes over.
         """
@@ -72,13 +76,13 @@ class JobGraphStore(ABC, Generic[RecordT]):
         """Store or update a graph; durable on return.
 
         Raises:
-            JobStoreStateError: a graph of that id is stored that this store object neither put nor
-                recovered: the graph belongs to another owner.
+            JobStoreStateError: a graph with this id is stored that this store object has neither
+                put nor recovered: the graph belongs to another owner.
         """
 
     @abstractmethod
     async def recover_job_graph(self, job_id: JobID) -> RecordT | None:
-        """Return the graph, or None. Raises UnreadableRecordError."""
+        """Return the graph of a job; None: there is none. Raises UnreadableRecordError."""
 
     @abstractmethod
     async def recover_job_graphs(self) -> Recovered[RecordT]:
@@ -103,7 +107,7 @@ class JobResultStore(ABC, Generic[RecordT]):
 
     @abstractmethod
     async def take_over(self) -> None:
-        """Take over from earlier owners: their later changes raise JobStoreFencedError.
+        """Make the caller the owner: later changes of earlier owners raise JobStoreFencedError.
 
         Call this first, as for :meth:`JobGraphStore.take_over`.
         """
@@ -118,9 +122,10 @@ class JobResultStore(ABC, Generic[RecordT]):
 
     @abstractmethod
     async def mark_result_as_clean(self, job_id: JobID) -> None:
-        """Mark the result as clean, as the job's leftovers are removed.
+        """Mark the result as clean, because the job's leftovers are removed.
 
         No error if it is clean already.
+
         Raises:
             JobStoreStateError: the job has no result, or its content is lost.
         """
@@ -149,4 +154,4 @@ class JobResultStore(ABC, Generic[RecordT]):
 
     @abstractmethod
     async def get_clean_results(self) -> Recovered[RecordT]:
-        """Return the results of jobs that are cleaned up: the history."""
+        """Return the results of jobs that are cleaned up: the history of ended jobs."""

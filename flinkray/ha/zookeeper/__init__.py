@@ -1,4 +1,4 @@
-"""Leader election and stores on ZooKeeper, by kazoo."""
+"""Implements leader election and stores on ZooKeeper, with kazoo."""
 
 from flinkray.ha.zookeeper.client import ZooKeeperClient, ZooKeeperError
 from flinkray.ha.zookeeper.services import ZooKeeperHaServices

@@ -1,4 +1,4 @@
-"""A session with ZooKeeper; connects kazoo's threads with the event loop."""
+"""Holds a session with ZooKeeper, and connects kazoo's threads with the event loop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ AWAY = (
 """Errors without an answer from the server: the outcome of the request is unknown."""
 
 _ATTEMPTS = 3
-"""The fewest attempts to connect before a session would expire.
+"""Smallest number of attempts to connect within a session timeout.
 
 A server that is just starting may accept a connection and never answer; kazoo waits for the answer
 for the session timeout, divided by the number of servers that it knows.
@@ -48,17 +48,17 @@ for the session timeout, divided by the number of servers that it knows.
 
 
 class ZooKeeperError(FlinkRayError):
-    """ZooKeeper cannot be used as it is; the text says why, and the remedy."""
+    """ZooKeeper does not answer, or refuses to work; the text gives the cause and the remedy."""
 
 
 class ZooKeeperClient:
-    """A session with ZooKeeper; an expired session is replaced by a new one.
+    """Holds a session with ZooKeeper; an expired session is replaced by a new one.
 
     Args:
         hosts: servers, as ``host:port,host:port``.
         root: path of the znode that holds all znodes of the client.
-        session_timeout: seconds without contact after which the server ends a session, and with
-            it all leaderships; the server may choose another value within its own limits.
+        session_timeout: seconds without contact after which the server ends a session, and with it
+            all leaderships; the server may choose another value within its own limits.
         tolerance: the deadlines that measure a broken connection: the connection counts as lost
             only if it is not back within *session_timeout*, or the session has ended. None: a
             broken connection counts as lost at once.
@@ -153,7 +153,8 @@ class ZooKeeperClient:
 
     @property
     def outage(self) -> str | None:
-        """Text for users: since when no server answers, and the remedy. None if one answers."""
+        """Text for users that says since when no server answers, and the remedy. None if one
+        answers."""
         if self._connected:
             return None
         since = datetime.fromtimestamp(self._away_since).astimezone()
@@ -233,7 +234,7 @@ class ZooKeeperClient:
                 raise
 
     async def do(self, begin: Callable[[KazooClient], Any]) -> Any:
-        """Start an ``…_async`` method of kazoo with *begin*, and return its result.
+        """Run an ``…_async`` method of kazoo, which *begin* starts, and return its result.
 
         Raises a KazooException; one of :data:`AWAY` if the outcome is unknown.
         """
@@ -255,7 +256,8 @@ class ZooKeeperClient:
         return await future
 
     def blocking(self, work: Callable[[KazooClient], T]) -> T:
-        """Run *work* on kazoo's blocking methods, in the calling thread, and return its result.
+        """Run *work* with kazoo's client in the calling thread, where it may block; return its
+        result.
 
         Raises a KazooException; one of :data:`AWAY` if the outcome is unknown.
         """
@@ -264,8 +266,9 @@ class ZooKeeperClient:
     def ask(self, read: Callable[[KazooClient], T]) -> T:
         """Run *read*, which must change nothing, in the calling thread; waits for a connection.
 
-        If the connection breaks, *read* is repeated for a session timeout. Raises a KazooException
-        of :data:`AWAY` if it has broken again after that, or the client is closed.
+        If the connection breaks, *read* is repeated until a session timeout has passed. Raises a
+        KazooException of :data:`AWAY` if the connection is still broken then, or the client is
+        closed.
         """
         patience = KazooRetry(
             max_tries=-1, delay=0.02, max_delay=0.5, ignore_expire=True, deadline=self._patience
@@ -277,7 +280,7 @@ class ZooKeeperClient:
         return answer
 
     def explain(self, error: KazooException) -> Exception:
-        """Return the error to report for an error of kazoo that ends the work."""
+        """Return the error to report to users for an error of kazoo."""
         if isinstance(error, NoAuthError):
             return ZooKeeperError(
                 f"ZooKeeper at {self.hosts} refuses access below {self.root}: its access control "

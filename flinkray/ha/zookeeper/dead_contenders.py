@@ -26,7 +26,11 @@ _LONGEST_PAUSE = 1.0
 
 
 class DeadContenders:
-    """Watches the contender in front of this process's contender. Runs on the event loop."""
+    """Watches the process of the contender that is next in line before this one. Runs on the event
+    loop.
+
+    If the process dies, the contender's znodes are removed.
+    """
 
     def __init__(self, client: ZooKeeperClient, information: str, processes: RpcService) -> None:
         """*information* is the path of the leader's published information.
@@ -40,9 +44,9 @@ class DeadContenders:
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, latch: str, identity: str) -> None:
-        """Watch this contender, which is now in front.
+        """Watch the contender that is now next in line before this one.
 
-        *latch* is the path of its znode, *identity* the identity of its process.
+        *latch* is the path of the contender's znode, *identity* the identity of its process.
         """
         if latch != self._latch or self._task is None or self._task.done():
             self.stop()
@@ -50,7 +54,7 @@ class DeadContenders:
             self._task = asyncio.ensure_future(self._remove_when_dead(latch, identity))
 
     def stop(self) -> None:
-        """Stop watching, as no contender is in front. Idempotent."""
+        """Stop watching, because no contender is in line before this one. Can be called again."""
         task, self._task, self._latch = self._task, None, None
         if task is not None:
             task.cancel()

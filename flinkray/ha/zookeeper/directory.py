@@ -1,9 +1,9 @@
-"""Directories whose entries count only when ZooKeeper says so.
+"""Implements directories whose entries count only if ZooKeeper points to them.
 
-The content of an entry lies in storage under a name of its own; a znode points to it. A pointer is
-set in one transaction that checks that the writer's *fence* (see :mod:`.election_driver`) is still
-there: a paused leader whose session has expired changes nothing. Content that the leader
-wrote and to which no znode points is deleted if the leader lives long enough.
+The content of an entry is in storage under a name of its own; a znode points to it. A pointer is
+set in one transaction that checks that the writer's *fence* (see :mod:`.election_driver`) still
+exists: a paused leader whose session has expired changes nothing. Content that the leader wrote and
+to which no znode points is deleted, unless the leader dies before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flinkray.ha.directory import Directory, LostEntryError
 from flinkray.ha.zookeeper.client import AWAY, ZooKeeperClient, check_transaction
 
 _AT_ONCE = 200
-"""How many requests to ZooKeeper may be under way together.
+"""How many requests to ZooKeeper may be in progress at the same time.
 
 A Dispatcher that takes over reads the results of all remembered jobs.
 """
@@ -38,11 +38,11 @@ class FencedError(OSError):
 
 
 class ZooKeeperDirectory(Directory):
-    """Entries that only the present leader changes. Blocking.
+    """A directory whose entries only the present leader can change. Blocking.
 
     *client* is connected, or is about to connect. *path* is the path of the directory's znode.
-    *storage* holds the contents.
-    *fence* returns the path of the znode that exists as long as the writer leads, or None.
+    *storage* holds the contents. *fence* returns the path of the znode that exists as long as the
+    writer leads, or None.
     """
 
     def __init__(
@@ -201,10 +201,10 @@ class ZooKeeperDirectory(Directory):
     def _committed(self, begin: Callable[[KazooClient], Any], fence: str) -> bool:
         """Commit a transaction; return False if it must be tried again.
 
-        That is the case if another writer was faster, or the outcome is unknown.
+        This is necessary if another writer was faster, or the outcome is unknown.
 
         Raises:
-            FencedError: the fence is gone.
+            FencedError: the fence no longer exists.
         """
         try:
             check_transaction(self._client.blocking(begin))
@@ -236,9 +236,9 @@ class ZooKeeperDirectory(Directory):
 def _answers(
     ask: Callable[[KazooClient, str], Any], paths: Sequence[str], zk: KazooClient
 ) -> list[Any]:
-    """Return the answers to one of kazoo's ``…_async`` requests for each path.
+    """Send one of kazoo's ``…_async`` requests for each path, and return the answers.
 
-    None: there is no such znode.
+    None in place of an answer: there is no such znode.
     """
     found = []
     for begin in range(0, len(paths), _AT_ONCE):

@@ -1,6 +1,6 @@
-"""Election by ephemeral, numbered znodes: the contender with the lowest number leads.
+"""Elects leaders by ephemeral, numbered znodes: the contender with the lowest number leads.
 
-This is the latch of Curator. Below the path of a component lie
+This is the latch of Curator. Below the path of a component are
 
 - ``latch/<contender>-<number>``, ephemeral: one for each contender; its content is the contender's
   :attr:`~flinkray.rpc.service.RpcService.identity`,
@@ -8,7 +8,7 @@ This is the latch of Curator. Below the path of a component lie
 
 The leader's own latch is its *fence*: each write of a leader is a transaction that checks that
 exactly this znode still exists, so that a leader whose session has expired changes nothing, however
-late it wakes.
+late it resumes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def decode_information(data: bytes) -> LeaderInformation | None:
 
 
 class ZooKeeperElectionDriver(LeaderElectionDriver):
-    """One contender's latch.
+    """Represents one contender in an election by ZooKeeper.
 
     *processes* reports deaths of other contenders; None: only the end of their sessions shows them.
     """
@@ -163,7 +163,7 @@ class ZooKeeperElectionDriver(LeaderElectionDriver):
 
 
 class _Latch(Watching):
-    """The znode of one contender; made again after its session has expired."""
+    """The znode of one contender, which is created again after its session has expired."""
 
     def __init__(
         self,
@@ -194,7 +194,8 @@ class _Latch(Watching):
         return self._fence
 
     def connection_changed(self, is_connected: bool) -> None:
-        """Give up the fence when the connection is lost, as another contender may lead already."""
+        """Give up leadership when the connection is lost, because another contender may lead
+        already."""
         if is_connected:
             return
         with self._lock:
@@ -255,7 +256,7 @@ class _Latch(Watching):
     async def _own(self) -> str | None:
         """Return the name of the own znode among the children; None: there is none.
 
-        This also finds a znode that was made by a call whose answer was lost.
+        This also finds a znode that was created by a call whose answer was lost.
         """
         of_own = [name for name in await self._children() if name.startswith(self._name)]
         return of_own[0] if of_own else None
@@ -312,7 +313,7 @@ class _Latch(Watching):
 
 
 _A_LATCH = re.compile(r".+-[0-9]{10}")
-"""The names of latches; other children were made by others, and have no number."""
+"""The names of latches; children with other names were not created by flinkray."""
 
 
 def _number(name: str) -> int:

@@ -1,4 +1,4 @@
-"""Follows the ``connection_info`` of a component's leader."""
+"""Finds the leader of a component by its ``connection_info`` znode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flinkray.ha.zookeeper.watching import Watching
 
 
 class ZooKeeperRetrievalDriver(LeaderRetrievalDriver):
-    """Follows a component's leader for one listener."""
+    """Follows the leader of a component through ZooKeeper, for one listener."""
 
     def __init__(self, client: ZooKeeperClient, component: str) -> None:
         self._client = client

@@ -1,4 +1,5 @@
-"""High availability services on ZooKeeper, which decides who leads and which writes count."""
+"""Implements the high availability services on ZooKeeper, which decides who leads and who may
+write."""
 
 from __future__ import annotations
 
@@ -33,15 +34,17 @@ STORES = "stores"
 
 
 class ZooKeeperHaServices(AbstractHaServices):
-    """The services of one process: its session, its elections and its stores.
+    """Provides one process with elections and stores on ZooKeeper.
 
     A store's writes are fenced by an election that this process has won: the Dispatcher's election
     for graphs, results and the leftovers of ended jobs, a JobMaster's election for its job's
-    checkpoints. Below the root lie ``leader/<component>`` and ``stores/…`` of exactly one cluster.
+    checkpoints. Below the root are ``leader/<component>`` and ``stores/…`` of exactly one cluster.
 
-    *client* is started, with the cluster's own root; *storage* holds contents and blobs. By
-    *processes*, the RPC service, contenders notice each other's death sooner than by the end of a
-    session; None: only by the end of a session.
+    Args:
+        client: started, with the cluster's own root.
+        storage: holds contents and blobs.
+        processes: the RPC service, which reports the death of other contenders before their
+            sessions end. None: only the end of a session shows that a contender is dead.
     """
 
     def __init__(
@@ -96,9 +99,9 @@ class ZooKeeperHaServices(AbstractHaServices):
             raise StoreError(f"cannot delete who led job {job_id}: {error!r}") from error
 
     async def close(self) -> None:
-        """End all elections, retrievals and the session.
+        """End all elections and retrievals, and the session.
 
-        Leaderships of this process are free at once.
+        Other contenders can take over the leaderships of this process at once.
         """
         if not self._closed:
             await super().close()
@@ -108,7 +111,8 @@ class ZooKeeperHaServices(AbstractHaServices):
     async def close_and_cleanup_all_data(self) -> None:
         """Leave the elections and delete all data: pointers first, then their targets.
 
-        Raises KazooException (ZooKeeper fails: nothing else is deleted) or OSError: call again.
+        Raises KazooException (ZooKeeper fails: nothing else is deleted) or OSError. After an error,
+        call this again.
         """
         await self._leave_elections()
         await self._delete(self._client.path())

@@ -1,4 +1,4 @@
-"""Repeats the work of a driver each time that something has changed, until it is closed."""
+"""Repeats the work of a driver whenever ZooKeeper's data may have changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _PAUSE = 0.1
 
 
 class Watching(ABC):
-    """Reads the znodes again whenever a watch or the connection reports a possible change.
+    """Calls :meth:`look` to read the znodes again whenever a watch or the connection reports a
+    change.
 
     A missed change is noticed with the next one, and no change is handled twice.
     """
@@ -31,14 +32,14 @@ class Watching(ABC):
         self._closed = False
 
     def start(self) -> None:
-        """Look for the first time, and after each change from now on."""
+        """Call :meth:`look` now, and after each change."""
         self.client.add_listener(self._connection_changed)
         self._changed.set()
         self._task = asyncio.ensure_future(self._run())
         self._task.add_done_callback(self._ended)
 
     async def close(self) -> None:
-        """Stop; return when no more work will be done. Idempotent."""
+        """Stop; on return, no more work will be done. Can be called again."""
         self._closed = True
         self.client.remove_listener(self._connection_changed)
         task, self._task = self._task, None
@@ -47,7 +48,8 @@ class Watching(ABC):
             await asyncio.wait([task])
 
     def wake(self, _event: object = None) -> None:
-        """Look again; callable from any thread. Fits as a watch of kazoo."""
+        """Request another :meth:`look`; callable from any thread. Can be passed to kazoo as a
+        watch."""
         self.client.to_loop(self._changed.set)
 
     @abstractmethod
