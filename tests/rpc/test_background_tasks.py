@@ -49,7 +49,7 @@ async def test_an_error_of_a_task_that_nobody_awaits_is_logged_with_name_and_tra
     await service.close()
 
 
-async def test_the_end_of_a_service_is_no_error_of_its_tasks(
+async def test_tasks_cancelled_by_the_close_of_their_service_are_not_logged_as_errors(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     service = LocalRpcService("host")
@@ -70,7 +70,7 @@ def test_an_error_of_a_task_that_nobody_awaits_ends_a_simulation() -> None:
         simulation.run(scenario())
 
 
-async def test_an_error_of_who_is_told_of_an_end_is_logged(
+async def test_error_of_a_watch_callback_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     network = LocalNetwork()
@@ -94,10 +94,10 @@ async def test_an_error_of_who_is_told_of_an_end_is_logged(
     await host.close()
 
 
-async def test_a_watch_that_cannot_go_on_says_so_rather_than_nothing(
+async def test_watch_that_fails_reports_its_own_error_as_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever waits for the end of a leader would wait for ever."""
+    """Otherwise a caller would wait for the end of a leader for ever."""
     service = LocalRpcService("host")
     endpoint = EchoEndpoint(service)
     endpoint.start()
@@ -123,7 +123,7 @@ async def test_a_connection_that_cannot_be_opened_is_its_callers_error_and_not_l
     await service.close()
 
 
-async def test_what_a_periodic_task_raises_is_logged_should_nobody_look_at_its_future(
+async def test_error_of_a_periodic_task_is_logged_when_nobody_reads_its_future(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     service = LocalRpcService("host")
@@ -136,7 +136,7 @@ async def test_what_a_periodic_task_raises_is_logged_should_nobody_look_at_its_f
 
 
 @on_services_with_threads
-async def test_a_service_has_one_executor_and_runs_there_what_blocks(services: Services) -> None:
+async def test_service_runs_blocking_work_in_its_single_executor(services: Services) -> None:
     service = services.host
     assert service.has_threads
     assert service.executor is service.executor
@@ -146,13 +146,13 @@ async def test_a_service_has_one_executor_and_runs_there_what_blocks(services: S
 
 
 @on_virtual_services
-async def test_where_time_is_virtual_there_are_no_threads(services: Services) -> None:
+async def test_service_on_virtual_time_has_no_threads(services: Services) -> None:
     assert not services.host.has_threads
     assert await services.host.run_blocking(threading.get_ident) == threading.get_ident()
 
 
 @on_virtual_services
-async def test_a_pause_is_as_long_as_was_asked_or_a_little_longer(services: Services) -> None:
+async def test_pause_lasts_the_given_time_or_slightly_longer(services: Services) -> None:
     clock = services.host.clock
     begin = clock.monotonic()
     await services.host.pause(10.0)
@@ -160,7 +160,9 @@ async def test_a_pause_is_as_long_as_was_asked_or_a_little_longer(services: Serv
 
 
 @on_virtual_services
-async def test_a_service_is_closed_only_when_its_tasks_are_over(services: Services) -> None:
+async def test_service_close_waits_until_cancelled_tasks_have_cleaned_up(
+    services: Services,
+) -> None:
     over: list[str] = []
 
     async def cleans_up() -> None:
@@ -179,7 +181,7 @@ async def test_a_service_is_closed_only_when_its_tasks_are_over(services: Servic
     assert over == ["clean"]
 
 
-async def test_a_task_that_is_done_is_not_kept_and_not_cancelled(
+async def test_finished_task_is_neither_kept_nor_cancelled(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     tasks = BackgroundTasks(asyncio.get_running_loop(), "host")

@@ -29,7 +29,7 @@ from tests.rpc.peers import Peer
 
 @pytest.mark.parametrize("endpoint_id", ["", "a/b", "/", "a*", "*"])
 @on_virtual_time
-async def test_an_id_that_no_address_can_hold_is_refused(endpoint_id: str) -> None:
+async def test_endpoint_id_that_cannot_be_part_of_an_address_is_refused(endpoint_id: str) -> None:
     service = LocalRpcService("host")
     with pytest.raises(ValueError, match="not an endpoint id"):
         EchoEndpoint(service, endpoint_id)
@@ -71,7 +71,7 @@ async def test_an_endpoint_whose_gateway_breaks_the_rules_is_refused_when_it_is_
 
 
 @on_virtual_time
-async def test_ids_made_from_a_prefix_are_counted_from_one_and_end_in_no_other_prefix() -> None:
+async def test_endpoint_ids_with_a_prefix_get_consecutive_numbers() -> None:
     service = LocalRpcService("host")
     made = [service.new_endpoint_id(prefix) for prefix in ("a", "b", "a")]
     assert made == ["a_1", "b_2", "a_3"]
@@ -90,7 +90,7 @@ async def test_endpoints_are_numbered_from_one_and_no_number_is_used_twice() -> 
 
 
 @on_virtual_time
-async def test_a_self_gateway_is_of_an_endpoint_that_lives_here_and_carries_its_token() -> None:
+async def test_self_gateway_belongs_to_a_living_endpoint_and_carries_its_token() -> None:
     service = LocalRpcService("host")
     leader = Leader(service, JobMasterId(b"n" * 16))
     leader.start()
@@ -111,7 +111,7 @@ async def test_a_self_gateway_is_of_an_endpoint_that_lives_here_and_carries_its_
 
 
 @on_virtual_time
-async def test_who_cannot_connect_is_told_the_address_and_why() -> None:
+async def test_failed_connect_names_the_address_and_the_reason() -> None:
     network = LocalNetwork()
     caller, host = LocalRpcService("caller", network), LocalRpcService("host", network)
     EchoEndpoint(host)
@@ -131,7 +131,7 @@ async def test_who_cannot_connect_is_told_the_address_and_why() -> None:
 
 
 @on_virtual_time
-async def test_who_connects_while_the_known_process_is_replaced_reaches_the_new_one() -> None:
+async def test_connect_reaches_the_new_process_when_the_known_one_was_replaced() -> None:
     network = LocalNetwork()
     caller, old = LocalRpcService("caller", network), LocalRpcService("host", network)
     EchoEndpoint(old).start()
@@ -160,7 +160,7 @@ class Dialling(LocalRpcService):
 
 
 @on_virtual_time
-async def test_who_connects_to_a_process_that_dies_at_that_moment_does_not_try_again() -> None:
+async def test_connect_to_a_process_that_dies_meanwhile_fails_after_one_attempt() -> None:
     network = LocalNetwork()
     caller, host = Dialling("caller", network), LocalRpcService("host", network)
     EchoEndpoint(host).start()
@@ -195,10 +195,10 @@ async def test_a_connection_tells_the_called_side_who_calls(
 @pytest.mark.parametrize(
     ("processors", "threads"), [(None, 5), (1, 5), (8, 12), (27, 31), (28, 32), (200, 32)]
 )
-async def test_blocking_work_has_a_few_threads_more_than_processors_and_at_most_32(
+async def test_executor_has_four_threads_more_than_processors_and_at_most_32(
     monkeypatch: pytest.MonkeyPatch, processors: int | None, threads: int
 ) -> None:
-    """As Python's own executor has them, which is the loop's."""
+    """As many as the default executor of Python has."""
     service = LocalRpcService("host")
     monkeypatch.setattr(os, "cpu_count", lambda: processors)
     executor = service.executor
@@ -231,12 +231,12 @@ async def test_blocking_work_runs_in_a_named_thread_and_does_not_delay_close() -
 
 
 @on_virtual_time
-async def test_a_service_has_no_figures_but_those_of_its_calls_until_somebody_adds_some() -> None:
+async def test_new_service_has_no_metric_samplers() -> None:
     assert LocalRpcService("host").samplers == []
 
 
 @on_virtual_time
-async def test_a_local_service_shares_its_process_and_has_no_threads_on_virtual_time() -> None:
+async def test_local_service_on_virtual_time_has_no_own_process_and_no_threads() -> None:
     service = LocalRpcService("host")
     assert not service.has_own_process
     assert not service.has_threads
@@ -249,7 +249,7 @@ async def test_a_local_service_shares_its_process_and_has_no_threads_on_virtual_
     ("initial_delay", "times"), [(None, [2, 4, 6]), (0.0, [0, 2, 4, 6]), (5.0, [5, 7])]
 )
 @on_virtual_time
-async def test_periodic_work_begins_after_the_first_interval_or_when_it_is_told(
+async def test_periodic_work_begins_after_one_interval_or_after_the_initial_delay(
     initial_delay: float | None, times: list[float]
 ) -> None:
     service = LocalRpcService("host")
@@ -323,7 +323,7 @@ async def test_closing_service_ends_everything_and_reports_the_first_error() -> 
 
 
 @on_virtual_time
-async def test_who_gives_up_waiting_for_the_close_does_not_stop_it() -> None:
+async def test_service_close_goes_on_when_its_caller_stops_waiting() -> None:
     service = LocalRpcService("host")
     endpoint = Stubborn(service)
     endpoint.start()
@@ -334,7 +334,7 @@ async def test_who_gives_up_waiting_for_the_close_does_not_stop_it() -> None:
 
 
 @on_virtual_time
-async def test_calls_on_their_way_expire_no_more_when_their_service_is_closed() -> None:
+async def test_deadlines_of_pending_calls_are_dropped_when_the_service_closes() -> None:
     service = LocalRpcService("caller")
     EchoEndpoint(service).start()
     await asyncio.sleep(0)
@@ -354,7 +354,7 @@ class Unending(LocalRpcService):
         raise RuntimeError(f"{self.process_name} cannot end")
 
 
-def test_a_process_that_was_asked_to_stop_and_fails_at_its_end_says_so() -> None:
+def test_error_of_a_process_that_was_asked_to_stop_is_raised() -> None:
     async def stop() -> None:
         network = LocalNetwork()
         Unending("host", network)
@@ -365,7 +365,7 @@ def test_a_process_that_was_asked_to_stop_and_fails_at_its_end_says_so() -> None
         run_on_virtual_time(stop())
 
 
-def test_name_that_the_package_does_not_have_is_missed_as_in_any_module() -> None:
-    """One of them is looked up when it is used, so that nobody else imports Ray."""
+def test_unknown_name_of_the_rpc_package_raises_attribute_error() -> None:
+    """The package has a ``__getattr__``, so that only users of the Ray service import Ray."""
     with pytest.raises(AttributeError, match=r"'flinkray\.rpc' has no attribute 'Nothing'"):
         rpc.Nothing  # noqa: B018

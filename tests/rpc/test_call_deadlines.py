@@ -135,7 +135,7 @@ async def test_a_handler_is_told_how_many_seconds_it_has_left() -> None:
 
 
 @on_virtual_time
-async def test_asks_within_a_handler_wait_for_what_is_left_and_no_longer() -> None:
+async def test_asks_of_a_handler_time_out_with_the_call_that_it_handles() -> None:
     _, endpoints, gateway = await chain(3)
     with asks_within(3), pytest.raises(RpcTimeoutError):
         await gateway.slow(11)
@@ -146,7 +146,7 @@ async def test_asks_within_a_handler_wait_for_what_is_left_and_no_longer() -> No
 
 
 @on_virtual_time
-async def test_a_handler_that_runs_to_completion_outlives_its_caller_and_so_do_its_asks() -> None:
+async def test_handler_marked_to_complete_outlives_its_caller_and_so_do_its_asks() -> None:
     _, (first, last), gateway = await chain(2)
     with asks_within(3), pytest.raises(RpcTimeoutError):
         await gateway.thorough(4)
@@ -158,7 +158,7 @@ async def test_a_handler_that_runs_to_completion_outlives_its_caller_and_so_do_i
 
 
 @on_virtual_time
-async def test_what_a_handler_leaves_behind_has_no_deadline() -> None:
+async def test_work_left_behind_by_a_handler_has_no_deadline() -> None:
     _, (first, last), gateway = await chain(2)
     with asks_within(3):
         await gateway.leave_work_behind(4)
@@ -195,7 +195,7 @@ class Entry:
 
 
 @on_virtual_time
-async def test_deadlines_expire_in_their_order_and_what_is_over_never() -> None:
+async def test_deadlines_expire_in_order_of_time_and_not_when_their_call_is_over() -> None:
     deadlines = Deadlines(asyncio.get_running_loop())
     expired: list[Entry] = []
     entries = [Entry(expired) for _ in range(5)]
@@ -210,7 +210,7 @@ async def test_deadlines_expire_in_their_order_and_what_is_over_never() -> None:
 
 
 @on_virtual_time
-async def test_what_is_over_does_not_pile_up() -> None:
+async def test_deadlines_of_finished_calls_do_not_accumulate() -> None:
     deadlines = Deadlines(asyncio.get_running_loop())
     expired: list[Entry] = []
     for _ in range(100_000):
@@ -222,7 +222,7 @@ async def test_what_is_over_does_not_pile_up() -> None:
 
 
 @on_virtual_time
-async def test_what_is_over_is_swept_out_when_as_many_were_added_as_were_left() -> None:
+async def test_finished_deadlines_are_removed_when_as_many_were_added_as_remained() -> None:
     deadlines = Deadlines(asyncio.get_running_loop())
     expired: list[Entry] = []
 
@@ -249,7 +249,7 @@ async def test_what_is_over_is_swept_out_when_as_many_were_added_as_were_left() 
 
 
 @on_virtual_time
-async def test_deadlines_expire_on_time_however_many_are_swept_out_from_between_them() -> None:
+async def test_deadlines_expire_on_time_although_others_are_removed() -> None:
     loop = asyncio.get_running_loop()
     deadlines = Deadlines(loop)
     random = Random(1)
@@ -305,7 +305,7 @@ class CountingLoop:
                 callback()
 
 
-def test_many_deadlines_have_one_timer_for_the_nearest_of_them() -> None:
+def test_many_deadlines_share_one_timer_for_the_nearest() -> None:
     loop: Any = CountingLoop()
     deadlines = Deadlines(loop)
     expired: list[Entry] = []
@@ -350,8 +350,8 @@ class Adding(Entry):
 
 
 @pytest.mark.parametrize("count", [1, 600])
-def test_what_is_added_while_others_expire_expires_too(count: int) -> None:
-    """Also when there are so many that they are swept meanwhile."""
+def test_deadline_added_while_others_expire_expires_too(count: int) -> None:
+    """Also with so many deadlines that finished ones are removed meanwhile."""
     loop: Any = CountingLoop()
     deadlines = Deadlines(loop)
     expired: list[Entry] = []
@@ -364,7 +364,7 @@ def test_what_is_added_while_others_expire_expires_too(count: int) -> None:
 
 
 @on_virtual_time
-async def test_an_answer_is_not_kept_until_its_deadline() -> None:
+async def test_answer_is_not_kept_in_memory_until_its_deadline() -> None:
     network = LocalNetwork()
     caller, host = LocalRpcService("caller", network), LocalRpcService("host", network)
     endpoint = EchoEndpoint(host)

@@ -119,7 +119,9 @@ async def introduced(system: System) -> tuple[CallingStream, Recorder, Answering
     seed=st.integers(0, 2**32),
     sizes=st.lists(st.sampled_from([1, 100, 70_000, 300_000]), min_size=1, max_size=60),
 )
-def test_frames_arrive_once_and_in_order_although_calls_do_not(seed: int, sizes: list[int]) -> None:
+def test_frames_arrive_once_and_in_order_although_calls_are_reordered(
+    seed: int, sizes: list[int]
+) -> None:
     async def run() -> None:
         system = System(seed)
         calling, near, answering, far = await introduced(system)
@@ -138,7 +140,7 @@ def test_frames_arrive_once_and_in_order_although_calls_do_not(seed: int, sizes:
     run_on_virtual_time(run())
 
 
-def test_one_ask_after_the_other_takes_one_call_each() -> None:
+def test_asks_in_sequence_take_one_call_each() -> None:
     async def run() -> None:
         system = System(1, doubled=0)
         calling, near, answering, far = await introduced(system)
@@ -155,7 +157,7 @@ def test_one_ask_after_the_other_takes_one_call_each() -> None:
     run_on_virtual_time(run())
 
 
-def test_the_called_side_speaks_without_being_asked() -> None:
+def test_called_side_can_send_frames_without_a_request() -> None:
     async def run() -> None:
         calling, near, answering, _ = await introduced(System(2))
         answering.send(b"an endpoint has ended")
@@ -169,7 +171,7 @@ def test_the_called_side_speaks_without_being_asked() -> None:
     run_on_virtual_time(run())
 
 
-def test_an_idle_connection_stays_and_costs_few_calls() -> None:
+def test_idle_connection_stays_open_with_one_call_per_round() -> None:
     async def run() -> None:
         system = System(3, doubled=0)
         calling, near, _, far = await introduced(system)
@@ -184,7 +186,7 @@ def test_an_idle_connection_stays_and_costs_few_calls() -> None:
     run_on_virtual_time(run())
 
 
-def test_a_calling_side_that_has_died_is_noticed_by_its_silence() -> None:
+def test_death_of_the_calling_side_is_noticed_by_its_silence() -> None:
     async def run() -> None:
         system = System(4)
         calling, _, _, far = await introduced(system)
@@ -254,7 +256,7 @@ def test_a_sender_that_outruns_its_peer_waits() -> None:
     "request_bytes",
     [b"", b"\xc1", msgpack.packb(7), msgpack.packb((b"1", "one", 1, False, ())), b"\x91" * 2000],
 )
-def test_what_is_no_request_is_refused(request_bytes: bytes) -> None:
+def test_bytes_that_are_no_request_are_refused(request_bytes: bytes) -> None:
     async def run() -> None:
         system = System(7)
         answer = msgpack.unpackb(await system.carrier.carry(request_bytes))
@@ -282,8 +284,8 @@ def test_requests_far_ahead_of_a_missing_one_end_the_connection() -> None:
     run_on_virtual_time(run())
 
 
-def test_requests_of_a_connection_of_the_past_are_told_so() -> None:
-    """A process that was restarted does not know its predecessor's connections."""
+def test_requests_on_a_connection_unknown_to_a_restarted_process_end_it() -> None:
+    """A process that was restarted does not know the connections of its predecessor."""
 
     async def run() -> None:
         system = System(8, doubled=0)
@@ -296,7 +298,7 @@ def test_requests_of_a_connection_of_the_past_are_told_so() -> None:
     run_on_virtual_time(run())
 
 
-def test_nobody_sends_much_before_the_secret_is_proved() -> None:
+def test_more_than_4096_bytes_before_the_handshake_are_refused() -> None:
     async def run() -> None:
         system = System(9)
         calling = system.connect()

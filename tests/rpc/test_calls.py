@@ -59,7 +59,7 @@ async def connected(services: Services) -> tuple[EchoEndpoint, EchoGateway]:
 
 
 @on_every_service
-async def test_an_answer_is_what_the_handler_returned(services: Services) -> None:
+async def test_answer_of_a_call_is_what_the_handler_returned(services: Services) -> None:
     _, echo = await connected(services)
     job = JobID(bytes(16))
     value = (None, True, 3, -1.5, "ü", b"\0", Point(1, 2.0), {"a": (job,)})
@@ -68,14 +68,14 @@ async def test_an_answer_is_what_the_handler_returned(services: Services) -> Non
 
 
 @on_every_service
-async def test_the_gateway_has_the_endpoints_address(services: Services) -> None:
+async def test_gateway_has_the_address_of_its_endpoint(services: Services) -> None:
     """RPC-08"""
     endpoint, echo = await connected(services)
     assert echo.address == endpoint.address == "host/echo"
 
 
 @on_every_service
-async def test_a_self_gateway_answers(services: Services) -> None:
+async def test_call_through_a_self_gateway_is_answered(services: Services) -> None:
     """RPC-01, RPC-04"""
     endpoint, _ = await connected(services)
     gateway = endpoint.get_self_gateway(EchoGateway)
@@ -92,7 +92,9 @@ async def test_a_self_gateway_of_a_foreign_type_is_refused(services: Services) -
 
 
 @on_every_service
-async def test_a_call_before_start_fails_at_once_and_works_after(services: Services) -> None:
+async def test_call_before_the_endpoint_starts_fails_and_a_call_after_it_works(
+    services: Services,
+) -> None:
     """RPC-06"""
     endpoint = EchoEndpoint(services.host)
     echo = await services.caller.connect(endpoint.address, EchoGateway)
@@ -104,7 +106,7 @@ async def test_a_call_before_start_fails_at_once_and_works_after(services: Servi
 
 @on_every_service
 @pytest.mark.parametrize("address", ["nobody/echo", "host/nothing", "no-address"])
-async def test_connecting_to_nothing_fails_at_once_and_names_the_address(
+async def test_connecting_to_an_unknown_address_fails_at_once_and_names_it(
     services: Services, address: str
 ) -> None:
     """RPC-07"""
@@ -115,7 +117,7 @@ async def test_connecting_to_nothing_fails_at_once_and_names_the_address(
 
 
 @on_every_service
-async def test_connecting_with_a_gateway_that_is_not_implemented_is_refused(
+async def test_connecting_with_a_gateway_that_the_endpoint_does_not_have_is_refused(
     services: Services,
 ) -> None:
     """RPC-33"""
@@ -138,7 +140,7 @@ async def test_a_handlers_error_arrives_with_type_message_and_traceback(
 
 
 @on_every_service
-async def test_an_error_of_the_tree_arrives_with_its_attributes(services: Services) -> None:
+async def test_registered_error_arrives_with_its_type_and_attributes(services: Services) -> None:
     _, echo = await connected(services)
     with pytest.raises(OrderError) as caught:
         await echo.fail("order")
@@ -147,14 +149,16 @@ async def test_an_error_of_the_tree_arrives_with_its_attributes(services: Servic
 
 
 @on_every_service
-async def test_an_error_of_unknown_type_arrives_under_its_name(services: Services) -> None:
+async def test_unregistered_error_arrives_as_remote_error_with_its_type_name(
+    services: Services,
+) -> None:
     _, echo = await connected(services)
     with pytest.raises(RemoteError, match="UnregisteredError: who am I"):
         await echo.fail("unregistered")
 
 
 @on_every_service
-async def test_an_argument_that_cannot_travel_is_refused_by_method_and_name(
+async def test_argument_that_cannot_be_sent_is_refused_with_method_and_name(
     services: Services,
 ) -> None:
     """RPC-31"""
@@ -165,7 +169,7 @@ async def test_an_argument_that_cannot_travel_is_refused_by_method_and_name(
 
 
 @on_every_service
-async def test_an_answer_that_the_caller_cannot_decode_fails_that_call_only(
+async def test_answer_that_cannot_be_decoded_fails_only_its_call(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RPC-11"""
@@ -177,7 +181,7 @@ async def test_an_answer_that_the_caller_cannot_decode_fails_that_call_only(
 
 
 @on_every_service
-async def test_a_result_that_cannot_travel_fails_that_call_only(services: Services) -> None:
+async def test_result_that_cannot_be_sent_fails_only_its_call(services: Services) -> None:
     """RPC-11"""
     _, echo = await connected(services)
     with pytest.raises(RpcSerializationError, match=r"EchoGateway\.unsendable: the result"):
@@ -186,7 +190,7 @@ async def test_a_result_that_cannot_travel_fails_that_call_only(services: Servic
 
 
 @on_every_service
-async def test_messages_above_the_frame_limit_are_refused_with_the_limit(
+async def test_message_above_the_frame_limit_is_refused_with_the_limit(
     services: Services,
 ) -> None:
     """RPC-32"""
@@ -199,7 +203,7 @@ async def test_messages_above_the_frame_limit_are_refused_with_the_limit(
 
 
 @on_every_service
-async def test_no_answer_in_time_names_gateway_method_and_call_site(services: Services) -> None:
+async def test_ask_timeout_names_gateway_method_and_call_site(services: Services) -> None:
     """RPC-24"""
     endpoint, echo = await connected(services)
     with pytest.raises(RpcTimeoutError, match=r"EchoGateway\.too_slow.*0\.05 s") as caught:
@@ -222,7 +226,7 @@ async def test_messages_of_one_sender_are_handled_in_the_order_sent(services: Se
 
 
 @on_every_service
-async def test_a_hanging_handler_holds_up_nobody(services: Services) -> None:
+async def test_hanging_handler_does_not_delay_other_calls(services: Services) -> None:
     endpoint, echo = await connected(services)
     hanging = asyncio.ensure_future(echo.hang())
     assert await echo.echo(1) == 1
@@ -263,7 +267,9 @@ async def test_calls_to_a_service_that_is_gone_fail_at_once(services: Services) 
 
 
 @on_every_service
-async def test_a_new_endpoint_at_the_address_is_not_the_old_proxys(services: Services) -> None:
+async def test_proxy_of_an_ended_endpoint_does_not_reach_a_new_endpoint_at_its_address(
+    services: Services,
+) -> None:
     """RPC-20"""
     old, echo = await connected(services)
     new: list[EchoEndpoint] = []
@@ -281,7 +287,7 @@ async def test_a_new_endpoint_at_the_address_is_not_the_old_proxys(services: Ser
 
 
 @on_every_service
-async def test_the_right_token_passes_and_any_other_is_refused_at_the_call(
+async def test_call_with_the_right_token_passes_and_any_other_token_is_refused(
     services: Services,
 ) -> None:
     """FEN-02, FEN-04, FEN-09"""
@@ -302,7 +308,7 @@ async def test_the_right_token_passes_and_any_other_is_refused_at_the_call(
 
 
 @on_every_service
-async def test_a_token_cannot_be_changed(services: Services) -> None:
+async def test_token_of_an_endpoint_cannot_be_changed(services: Services) -> None:
     """FEN-09"""
     leader = Leader(services.host, JobMasterId(b"o" * 16))
     with pytest.raises(AttributeError):
@@ -310,7 +316,9 @@ async def test_a_token_cannot_be_changed(services: Services) -> None:
 
 
 @on_every_service
-async def test_a_new_leader_session_has_nothing_of_the_old_one(services: Services) -> None:
+async def test_calls_with_the_old_token_do_not_reach_a_new_leader_session(
+    services: Services,
+) -> None:
     """FEN-03, FEN-09: the hand-over at one address of one process."""
     old, new = JobMasterId(b"o" * 16), JobMasterId(b"n" * 16)
     deeds: list[JobMasterId] = []
@@ -362,7 +370,7 @@ async def _outcome(future: asyncio.Future[Any]) -> object:
 
 
 @on_every_service
-async def test_a_wildcard_finds_the_endpoint_that_runs(services: Services) -> None:
+async def test_wildcard_address_finds_the_running_endpoint(services: Services) -> None:
     """RPC-21"""
     first, second = (
         EchoEndpoint(services.host, services.host.new_endpoint_id("echo")) for _ in range(2)
@@ -383,7 +391,7 @@ async def test_a_wildcard_finds_the_endpoint_that_runs(services: Services) -> No
 
 
 @on_every_service
-async def test_a_watch_tells_once_of_a_closed_endpoint(services: Services) -> None:
+async def test_watch_reports_the_end_of_a_closed_endpoint_once(services: Services) -> None:
     endpoint, _ = await connected(services)
     reasons: asyncio.Queue[str] = asyncio.Queue()
     watch = services.caller.watch(endpoint.address, reasons.put_nowait)
@@ -399,14 +407,14 @@ async def test_a_watch_tells_once_of_a_closed_endpoint(services: Services) -> No
 
 
 @on_every_service
-async def test_a_watch_of_nothing_tells_so(services: Services) -> None:
+async def test_watch_of_an_unknown_address_reports_the_end_at_once(services: Services) -> None:
     reasons: asyncio.Queue[str] = asyncio.Queue()
     services.caller.watch("nobody/nothing", reasons.put_nowait)
     assert "nobody" in await reasons.get()
 
 
 @on_every_service
-async def test_a_watch_of_an_endpoint_ends_with_it(services: Services) -> None:
+async def test_watch_created_by_an_endpoint_ends_with_that_endpoint(services: Services) -> None:
     target, _ = await connected(services)
     watcher = EchoEndpoint(services.caller, "watcher")
     watcher.start()
@@ -448,9 +456,9 @@ class Ruler(FencedRpcEndpoint[JobMasterId], RulerGateway):
 
 
 @on_every_service
-async def test_a_tell_without_the_endpoints_token_changes_nothing(services: Services) -> None:
-    """Nobody waits for its answer, and so nobody would be told of a refusal: it is fenced all the
-    same, before its handler runs."""
+async def test_tell_with_a_wrong_token_is_ignored(services: Services) -> None:
+    """A tell has no answer that could report the refusal, so the token is checked before the
+    handler runs."""
     token = JobMasterId.generate()
     ruler = Ruler(services.host, token)
     ruler.start()
@@ -524,7 +532,7 @@ class Sum(RpcEndpoint, SumGateway):
 
 
 @on_every_service
-async def test_arguments_may_be_named_or_left_out_as_in_any_call(services: Services) -> None:
+async def test_arguments_may_be_given_by_name_or_left_out(services: Services) -> None:
     endpoint = Sum(services.host, "sum")
     endpoint.start()
     gateway = await services.caller.connect(endpoint.address, SumGateway)
@@ -541,7 +549,7 @@ async def test_arguments_may_be_named_or_left_out_as_in_any_call(services: Servi
         await echo.echo(1, 2)  # type: ignore[call-arg]
 
 
-def test_a_gateway_that_was_not_connected_to_is_no_proxy() -> None:
+def test_binding_of_an_object_that_was_not_connected_is_refused() -> None:
     with pytest.raises(TypeError, match="it was not connected to"):
         binding_of(cast(RpcGateway, object()))
 
@@ -564,7 +572,7 @@ class ExactGateway(RoughGateway):
     async def ask(self, times: int = 1) -> int: ...
 
 
-def test_a_gateway_that_declares_a_method_again_decides_how_it_is_called() -> None:
+def test_gateway_that_redeclares_a_method_decides_its_timeout_and_name() -> None:
     methods = gateway_methods(ExactGateway)
     assert methods["ask"].full_name == "ExactGateway.ask"
     assert methods["ask"].timeout == (3.0,)
@@ -573,14 +581,14 @@ def test_a_gateway_that_declares_a_method_again_decides_how_it_is_called() -> No
 
 
 @pytest.mark.parametrize("address", ["", "/", "process", "process/", "/endpoint"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_text_that_is_no_endpoint_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="not an address"):
         split_address(address)
     assert split_address("process/endpoint") == ("process", "endpoint")
 
 
 @on_virtual_services
-async def test_a_wildcard_finds_the_newest_endpoint_of_that_name_that_runs(
+async def test_wildcard_address_finds_the_newest_running_endpoint_of_the_name(
     services: Services,
 ) -> None:
     for name in ("echo_1", "echo_2", "other"):
@@ -592,7 +600,7 @@ async def test_a_wildcard_finds_the_newest_endpoint_of_that_name_that_runs(
 
 
 @on_virtual_services
-async def test_an_error_that_is_none_fails_its_call_and_no_other(
+async def test_error_answer_without_an_exception_fails_only_its_call(
     services: Services,
 ) -> None:
     endpoint, echo = await connected(services)
@@ -610,7 +618,7 @@ async def test_an_error_that_is_none_fails_its_call_and_no_other(
 
 
 @on_virtual_services
-async def test_calls_that_are_over_do_not_count_against_the_limits_of_their_connection(
+async def test_finished_calls_do_not_count_against_the_limits_of_their_connection(
     services: Services,
 ) -> None:
     endpoint, echo = await connected(services)
@@ -632,7 +640,7 @@ async def test_calls_that_are_over_do_not_count_against_the_limits_of_their_conn
 
 
 @on_virtual_services
-async def test_arguments_that_a_method_does_not_take_are_refused_by_its_name(
+async def test_unknown_arguments_are_refused_with_the_name_of_the_method(
     services: Services,
 ) -> None:
     _, echo = await connected(services)

@@ -73,7 +73,7 @@ class Calling:
 
 
 @on_virtual_time
-async def test_nothing_overtakes_the_first_call_and_then_some_are_open_at_once() -> None:
+async def test_first_call_goes_alone_and_later_several_are_open_at_once() -> None:
     calling = Calling()
     calling.stream.send(b"one")
     calling.stream.send(b"two")
@@ -101,7 +101,7 @@ async def test_nothing_overtakes_the_first_call_and_then_some_are_open_at_once()
 
 
 @on_virtual_time
-async def test_one_call_is_always_open_for_what_the_other_side_has_to_say() -> None:
+async def test_one_call_is_always_open_for_frames_of_the_called_side() -> None:
     calling = Calling()
     await soon()
     assert calling.take() == []  # nobody has begun yet
@@ -117,7 +117,7 @@ async def test_one_call_is_always_open_for_what_the_other_side_has_to_say() -> N
 
 
 @on_virtual_time
-async def test_a_call_carries_as_many_frames_as_are_small_or_one_that_is_large() -> None:
+async def test_call_carries_many_small_frames_or_one_large_frame() -> None:
     calling = Calling()
     await calling.begun()
     half, large = bytes(WRITE_HIGH_WATER // 2), bytes(WRITE_HIGH_WATER + 1)
@@ -130,7 +130,7 @@ async def test_a_call_carries_as_many_frames_as_are_small_or_one_that_is_large()
 
 
 @on_virtual_time
-async def test_senders_wait_beyond_the_high_water_and_go_on_at_half_of_it() -> None:
+async def test_senders_wait_above_the_high_water_mark_until_half_of_it_is_sent() -> None:
     calling = Calling()
     await calling.begun()
     for _ in range(WINDOW - 1):  # until no further call may be open
@@ -174,7 +174,7 @@ async def test_answers_are_read_in_the_order_of_their_batches() -> None:
 
 
 @on_virtual_time
-async def test_an_end_is_told_after_the_frames_before_it_and_ends_all() -> None:
+async def test_end_is_reported_after_the_frames_before_it_and_later_frames_are_dropped() -> None:
     calling = Calling()
     receiver = await calling.begun()
     calling.stream.send(b"x")
@@ -191,7 +191,7 @@ async def test_an_end_is_told_after_the_frames_before_it_and_ends_all() -> None:
 
 
 @on_virtual_time
-async def test_who_is_not_known_any_more_says_no_good_bye() -> None:
+async def test_side_that_is_unknown_to_its_peer_sends_no_goodbye() -> None:
     calling = Calling()
     receiver = await calling.begun()
     await calling.answer(2, NOBODY, end="no such connection")
@@ -210,7 +210,7 @@ async def test_who_is_not_known_any_more_says_no_good_bye() -> None:
     ],
 )
 @on_virtual_time
-async def test_a_call_that_fails_is_the_end_and_no_further_call_is_made(
+async def test_failed_call_ends_the_connection_and_no_further_call_is_made(
     fails: Callable[[asyncio.Future[bytes]], object], told: str
 ) -> None:
     calling = Calling()
@@ -227,7 +227,7 @@ async def test_a_call_that_fails_is_the_end_and_no_further_call_is_made(
 
 
 @on_virtual_time
-async def test_closing_sends_what_is_left_and_says_good_bye_once() -> None:
+async def test_close_sends_the_remaining_frames_and_one_goodbye() -> None:
     calling = Calling()
     receiver = await calling.begun()
     calling.stream.send(b"last")
@@ -244,7 +244,7 @@ async def test_closing_sends_what_is_left_and_says_good_bye_once() -> None:
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
 @on_virtual_time
-async def test_a_good_bye_that_does_not_arrive_is_nobodys_error(is_cancelled: bool) -> None:
+async def test_goodbye_that_does_not_arrive_causes_no_error(is_cancelled: bool) -> None:
     calling = Calling()
     await calling.begun()
     calling.stream.close()
@@ -261,7 +261,7 @@ async def test_a_good_bye_that_does_not_arrive_is_nobodys_error(is_cancelled: bo
 
 @pytest.mark.parametrize("by_force", [True, False])
 @on_virtual_time
-async def test_who_gives_up_tells_the_other_side_and_drops_what_is_unsent(by_force: bool) -> None:
+async def test_abort_sends_a_goodbye_and_drops_unsent_frames(by_force: bool) -> None:
     calling = Calling()
     receiver = await calling.begun()
     calling.stream.send(b"dropped")
@@ -280,7 +280,7 @@ async def test_who_gives_up_tells_the_other_side_and_drops_what_is_unsent(by_for
 
 
 @on_virtual_time
-async def test_before_the_first_answer_there_is_nobody_to_say_good_bye_to() -> None:
+async def test_abort_before_the_first_answer_sends_no_goodbye() -> None:
     calling = Calling()
     calling.stream.send(b"hello")
     await soon()
@@ -292,7 +292,7 @@ async def test_before_the_first_answer_there_is_nobody_to_say_good_bye_to() -> N
 
 @pytest.mark.parametrize("size", [MAX_HANDSHAKE_FRAME, MAX_HANDSHAKE_FRAME + 1])
 @on_virtual_time
-async def test_a_frame_of_the_handshake_has_so_many_bytes_and_not_one_more(size: int) -> None:
+async def test_handshake_frame_larger_than_its_limit_is_refused(size: int) -> None:
     calling = Calling()
     receiving = asyncio.ensure_future(calling.stream.receive())
     calling.stream.send(b"hello")
@@ -308,7 +308,7 @@ async def test_a_frame_of_the_handshake_has_so_many_bytes_and_not_one_more(size:
 
 @pytest.mark.parametrize("frame", [bytes(LIMIT), bytes(LIMIT + 1), "text", None])
 @on_virtual_time
-async def test_a_frame_has_so_many_bytes_and_not_one_more(frame: Any) -> None:
+async def test_frame_larger_than_the_frame_limit_is_refused(frame: Any) -> None:
     calling = Calling()
     receiver = await calling.begun()
     await calling.answer(2, 1, frame, b"next")
@@ -319,7 +319,7 @@ async def test_a_frame_has_so_many_bytes_and_not_one_more(frame: Any) -> None:
 
 
 @on_virtual_time
-async def test_frames_of_the_handshake_are_read_in_order_and_the_rest_by_the_receiver() -> None:
+async def test_handshake_frames_are_read_in_order_and_the_rest_goes_to_the_receiver() -> None:
     calling = Calling()
     calling.stream.send(b"hello")
     await soon()
@@ -332,7 +332,7 @@ async def test_frames_of_the_handshake_are_read_in_order_and_the_rest_by_the_rec
 
 
 @on_virtual_time
-async def test_a_receiver_that_breaks_off_at_what_waited_for_it_is_told_of_no_end() -> None:
+async def test_receiver_that_breaks_off_while_it_is_attached_gets_no_further_frame() -> None:
     calling = Calling()
     calling.stream.send(b"hello")
     await soon()
@@ -343,7 +343,7 @@ async def test_a_receiver_that_breaks_off_at_what_waited_for_it_is_told_of_no_en
 
 
 @on_virtual_time
-async def test_a_receiver_that_pauses_gets_nothing_more_until_it_reads_on() -> None:
+async def test_paused_receiver_gets_no_frame_until_it_resumes() -> None:
     calling = Calling()
     receiver = await calling.begun(calling.stream.pause_reading)
     await calling.answer(2, 1, b"one", b"two", b"three")
@@ -359,7 +359,7 @@ async def test_a_receiver_that_pauses_gets_nothing_more_until_it_reads_on() -> N
 
 
 @on_virtual_time
-async def test_a_receiver_that_breaks_off_gets_nothing_more() -> None:
+async def test_receiver_that_breaks_off_gets_no_further_frame() -> None:
     calling = Calling()
     receiver = await calling.begun(lambda: calling.stream.break_off("enough"))
     await calling.answer(2, 1, b"one", b"two")
@@ -399,7 +399,7 @@ EMPTY: tuple[int, list[bytes], str | None] = (NO_BATCH, [], None)
 
 
 @on_virtual_time
-async def test_some_requests_stay_open_and_the_oldest_makes_room_for_one_more() -> None:
+async def test_oldest_open_request_is_answered_when_too_many_are_open() -> None:
     answering = Answering()
     for number in range(1, MAX_OPEN + 1):
         await answering.request(number)
@@ -411,7 +411,7 @@ async def test_some_requests_stay_open_and_the_oldest_makes_room_for_one_more() 
 
 
 @on_virtual_time
-async def test_stream_of_which_no_request_ever_comes_is_forgotten_after_the_silence() -> None:
+async def test_stream_without_any_request_is_forgotten_after_the_silence_limit() -> None:
     answering = Answering()
     await asyncio.sleep(SILENCE)
     assert answering.forgotten == []
@@ -421,7 +421,7 @@ async def test_stream_of_which_no_request_ever_comes_is_forgotten_after_the_sile
 
 
 @on_virtual_time
-async def test_who_has_paused_lets_all_requests_wait_and_answers_them_when_it_reads_on() -> None:
+async def test_paused_side_answers_waiting_requests_only_when_it_resumes() -> None:
     answering = Answering()
     answering.stream.pause_reading()
     for number in range(1, MAX_OPEN + 3):
@@ -436,7 +436,7 @@ async def test_who_has_paused_lets_all_requests_wait_and_answers_them_when_it_re
 
 
 @on_virtual_time
-async def test_what_is_said_goes_by_the_oldest_open_request_in_numbered_batches() -> None:
+async def test_frames_are_sent_with_the_oldest_open_request_in_numbered_batches() -> None:
     answering = Answering()
     answering.stream.send(b"early")
     await soon()
@@ -455,7 +455,7 @@ async def test_what_is_said_goes_by_the_oldest_open_request_in_numbered_batches(
 
 
 @on_virtual_time
-async def test_a_request_that_comes_again_is_answered_as_before_and_read_once() -> None:
+async def test_repeated_request_gets_the_same_answer_and_is_read_once() -> None:
     answering = Answering()
     await answering.request(1, b"one")
     first = answering.answers[1]
@@ -481,7 +481,7 @@ async def test_a_request_that_comes_again_is_answered_as_before_and_read_once() 
 
 
 @on_virtual_time
-async def test_an_early_request_that_was_answered_comes_again_before_its_turn() -> None:
+async def test_repeated_early_request_is_answered_and_read_once_in_its_turn() -> None:
     answering = Answering()
     for number in range(2, MAX_OPEN + 3):
         await answering.request(number, bytes([number]))
@@ -493,7 +493,7 @@ async def test_an_early_request_that_was_answered_comes_again_before_its_turn() 
 
 
 @on_virtual_time
-async def test_so_many_requests_may_overtake_one_and_not_one_more() -> None:
+async def test_request_that_overtakes_too_many_others_ends_the_connection() -> None:
     answering = Answering()
     await answering.request(1)
     await answering.request(MAX_AHEAD + 1)
@@ -507,7 +507,7 @@ async def test_so_many_requests_may_overtake_one_and_not_one_more() -> None:
 
 
 @on_virtual_time
-async def test_the_end_is_told_once_after_what_was_said_and_all_else_is_let_go() -> None:
+async def test_end_is_sent_once_after_the_last_frames_and_open_requests_are_answered() -> None:
     answering = Answering()
     for number in (1, 2, 3, 4):
         await answering.request(number)
@@ -526,7 +526,7 @@ async def test_the_end_is_told_once_after_what_was_said_and_all_else_is_let_go()
 
 
 @on_virtual_time
-async def test_who_ends_without_an_open_request_says_so_to_the_next_ones() -> None:
+async def test_end_without_an_open_request_is_sent_with_the_next_requests() -> None:
     answering = Answering()
     answering.stream.send(b"last words")
     answering.stream.close()
@@ -540,7 +540,7 @@ async def test_who_ends_without_an_open_request_says_so_to_the_next_ones() -> No
 
 
 @on_virtual_time
-async def test_the_last_request_ends_the_connection_after_its_frames() -> None:
+async def test_last_request_ends_the_connection_after_its_frames_are_read() -> None:
     answering = Answering()
     await answering.request(2, b"last words", is_last=True)
     assert answering.receiver.story == []
@@ -550,7 +550,7 @@ async def test_the_last_request_ends_the_connection_after_its_frames() -> None:
 
 
 @on_virtual_time
-async def test_nothing_after_a_frame_that_is_none_is_read() -> None:
+async def test_frames_after_a_frame_that_is_too_large_are_not_read() -> None:
     answering = Answering()
     await answering.request(2, b"next")
     await answering.request(1, bytes(LIMIT + 1))
@@ -558,7 +558,7 @@ async def test_nothing_after_a_frame_that_is_none_is_read() -> None:
 
 
 @on_virtual_time
-async def test_an_open_request_is_answered_each_round_and_silence_ends_the_connection() -> None:
+async def test_open_request_is_answered_each_round_and_silence_ends_the_connection() -> None:
     answering = Answering()
     await answering.request(1)
     await answering.request(2)
@@ -578,7 +578,7 @@ async def test_an_open_request_is_answered_each_round_and_silence_ends_the_conne
 
 
 @on_virtual_time
-async def test_silence_of_exactly_the_limit_is_none() -> None:
+async def test_silence_of_exactly_the_limit_does_not_end_the_connection() -> None:
     answering = Answering()
     answering.loop.call_at(
         answering.stream._next_round + ROUND - SILENCE,
@@ -591,7 +591,7 @@ async def test_silence_of_exactly_the_limit_is_none() -> None:
 
 
 @on_virtual_time
-async def test_what_was_said_on_a_call_that_was_given_up_is_said_when_it_comes_again() -> None:
+async def test_frames_for_a_cancelled_request_are_sent_when_the_request_comes_again() -> None:
     answering = Answering()
     await answering.request(1)
     answering.answers.pop(1).cancel()
@@ -602,7 +602,7 @@ async def test_what_was_said_on_a_call_that_was_given_up_is_said_when_it_comes_a
 
 
 @on_virtual_time
-async def test_each_request_is_a_sign_of_life() -> None:
+async def test_each_request_resets_the_silence_limit() -> None:
     answering = Answering()
     for number in range(1, 11):
         await answering.request(number)
@@ -614,7 +614,7 @@ async def test_each_request_is_a_sign_of_life() -> None:
 
 
 @on_virtual_time
-async def test_a_paused_side_counts_silence_from_when_it_reads_on() -> None:
+async def test_silence_of_a_paused_side_is_counted_from_its_resumption() -> None:
     answering = Answering()
     await answering.request(1)
     answering.stream.pause_reading()
@@ -628,7 +628,7 @@ async def test_a_paused_side_counts_silence_from_when_it_reads_on() -> None:
 
 
 @on_virtual_time
-async def test_a_connection_that_has_ended_is_forgotten_some_time_later() -> None:
+async def test_ended_connection_is_forgotten_after_the_silence_limit() -> None:
     streams: list[AnsweringStream] = []
     carrier = Carrier(streams.append, lambda: LIMIT)
     answer = asyncio.ensure_future(carrier.carry(msgpack.packb((b"id", 1, 1, False, ()))))
@@ -648,7 +648,7 @@ async def test_a_connection_that_has_ended_is_forgotten_some_time_later() -> Non
 
 @pytest.mark.parametrize(("number", "is_last"), [(2, False), (0, False), (1, True)])
 @on_virtual_time
-async def test_only_a_first_request_that_is_not_the_last_makes_a_connection(
+async def test_connection_begins_only_with_request_one_that_is_not_the_last(
     number: int, is_last: bool
 ) -> None:
     streams: list[AnsweringStream] = []
@@ -659,7 +659,7 @@ async def test_only_a_first_request_that_is_not_the_last_makes_a_connection(
 
 
 @on_virtual_time
-async def test_connections_are_told_apart_and_each_has_the_frame_limit_of_its_time() -> None:
+async def test_each_connection_has_its_own_stream_and_frame_limit() -> None:
     streams: list[AnsweringStream] = []
     limits = [10, 20]
     carrier = Carrier(streams.append, lambda: limits.pop(0))

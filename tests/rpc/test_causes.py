@@ -108,7 +108,7 @@ async def error_of(call: asyncio.Future[None]) -> BaseException:
 
 
 @on_every_service
-async def test_what_an_endpoint_failed_with_reaches_its_watchers_and_callers(
+async def test_error_that_ended_an_endpoint_reaches_its_watchers_and_callers(
     services: Services,
 ) -> None:
     endpoint, fragile = await connected(services)
@@ -132,8 +132,8 @@ async def test_what_an_endpoint_failed_with_reaches_its_watchers_and_callers(
 
 
 @on_every_service
-async def test_what_a_process_failed_with_reaches_its_watchers(services: Services) -> None:
-    """The process ends with its main endpoint, be it to be started again or not."""
+async def test_error_that_ended_a_process_reaches_its_watchers(services: Services) -> None:
+    """The process ends with its main endpoint, whether it is restarted or not."""
     for name, restarts in (("once", 0), ("again", 1)):
         address = await services.caller.spawn(echo_spec(name, max_restarts=restarts))
         echo = await services.caller.connect(address, EchoGateway)
@@ -147,7 +147,7 @@ async def test_what_a_process_failed_with_reaches_its_watchers(services: Service
 
 
 @on_every_service
-async def test_a_cause_of_any_length_and_alphabet_is_told_within_a_bound(
+async def test_cause_of_any_text_is_reported_within_a_size_limit(
     services: Services,
 ) -> None:
     for how, text in (
@@ -169,7 +169,7 @@ async def test_a_cause_of_any_length_and_alphabet_is_told_within_a_bound(
 
 
 @on_virtual_services
-async def test_a_cause_is_not_lost_with_the_connection_that_breaks_while_it_is_told(
+async def test_cause_of_an_end_is_reported_although_the_connection_breaks_meanwhile(
     services: Services,
 ) -> None:
     endpoint, fragile = await connected(services)
@@ -187,7 +187,7 @@ async def test_a_cause_is_not_lost_with_the_connection_that_breaks_while_it_is_t
 
 
 @on_virtual_services
-async def test_only_the_newest_causes_are_kept(services: Services) -> None:
+async def test_only_the_newest_causes_of_ends_are_kept(services: Services) -> None:
     assert isinstance(services.host, BaseRpcService)
     assert isinstance(services.caller, BaseRpcService)
     kept: list[FragileGateway] = []
@@ -205,7 +205,7 @@ async def test_only_the_newest_causes_are_kept(services: Services) -> None:
 
 
 @on_every_service
-async def test_a_handler_whose_inner_await_is_cancelled_is_not_taken_for_a_dead_endpoint(
+async def test_cancelled_await_in_a_handler_is_not_reported_as_end_of_the_endpoint(
     services: Services,
 ) -> None:
     endpoint, fragile = await connected(services)
@@ -224,7 +224,9 @@ async def test_a_handler_whose_inner_await_is_cancelled_is_not_taken_for_a_dead_
 
 
 @on_every_service
-async def test_a_handler_that_ends_with_its_endpoint_is_taken_for_one(services: Services) -> None:
+async def test_handler_cancelled_by_the_end_of_its_endpoint_reports_that_end(
+    services: Services,
+) -> None:
     endpoint, fragile = await connected(services)
     call = asyncio.ensure_future(fragile.wait())
     await endpoint.waiting.wait()
@@ -236,7 +238,7 @@ async def test_a_handler_that_ends_with_its_endpoint_is_taken_for_one(services: 
 
 @on_every_service
 @pytest.mark.parametrize("method", ["fail", "fail_later"])
-async def test_whatever_a_handler_raises_its_caller_gets_an_answer_that_names_it(
+async def test_any_exception_of_a_handler_reaches_its_caller_with_its_type_name(
     services: Services, method: str
 ) -> None:
     _, fragile = await connected(services)
@@ -262,7 +264,7 @@ async def test_whatever_a_handler_raises_its_caller_gets_an_answer_that_names_it
         await call("plain")
 
 
-def test_a_cancelled_handler_is_an_error_of_the_call_and_not_of_the_recipient() -> None:
+def test_handler_cancelled_error_is_retryable_and_no_unreachable_recipient() -> None:
     assert issubclass(HandlerCancelledError, RpcError)
     assert not issubclass(HandlerCancelledError, RecipientUnreachableError)
     assert HandlerCancelledError.retryable

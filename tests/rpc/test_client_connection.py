@@ -107,7 +107,7 @@ class Caller:
 
 
 @on_virtual_time
-async def test_requests_are_numbered_and_go_by_the_lane_of_their_endpoint() -> None:
+async def test_requests_are_numbered_and_use_the_lane_of_their_endpoint() -> None:
     caller = Caller(1, 2)
     connection = caller.connection
     assert connection.requests == 0
@@ -124,7 +124,7 @@ async def test_requests_are_numbered_and_go_by_the_lane_of_their_endpoint() -> N
 
 
 @on_virtual_time
-async def test_what_is_too_large_or_has_no_recipient_is_not_sent() -> None:
+async def test_request_that_is_too_large_or_has_no_recipient_is_not_sent() -> None:
     caller = Caller(1, max_frame_size=1000)
     with pytest.raises(FrameTooLargeError, match=r"^what: a message of .* limit of 1000 bytes"):
         caller.connection.tell("what", 1, "m", None, bytes(1000))
@@ -140,7 +140,7 @@ async def test_what_is_too_large_or_has_no_recipient_is_not_sent() -> None:
 
 
 @on_virtual_time
-async def test_requests_to_the_process_are_answered_to_who_made_them() -> None:
+async def test_control_requests_are_answered_to_their_callers() -> None:
     caller = Caller()
     connection = caller.connection
     resolving = asyncio.ensure_future(connection.resolve("echo", "Gateway", 10.0))
@@ -170,7 +170,7 @@ async def test_requests_to_the_process_are_answered_to_who_made_them() -> None:
 
 
 @on_virtual_time
-async def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
+async def test_cancelled_ping_leaves_nothing_pending() -> None:
     caller = Caller(1)
     pinging = asyncio.ensure_future(caller.connection.ping(10.0))
     await asyncio.sleep(0)
@@ -185,7 +185,7 @@ async def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
 
 
 @on_virtual_time
-async def test_a_connection_is_needed_while_somebody_waits_or_something_is_on_its_way() -> None:
+async def test_connection_is_needed_while_a_caller_waits_or_bytes_are_unsent() -> None:
     caller = Caller(1)
     connection = caller.connection
     assert not connection.is_needed
@@ -207,7 +207,7 @@ async def test_a_connection_is_needed_while_somebody_waits_or_something_is_on_it
 
 
 @on_virtual_time
-async def test_a_teller_waits_while_the_other_side_does_not_keep_up() -> None:
+async def test_drain_waits_for_a_congested_connection_and_fails_with_it() -> None:
     caller = Caller(1)
     await caller.connection.drain("what")
     assert not caller.connection.is_congested
@@ -226,7 +226,7 @@ async def test_a_teller_waits_while_the_other_side_does_not_keep_up() -> None:
 
 
 @on_virtual_time
-async def test_each_answer_is_for_the_request_of_its_number() -> None:
+async def test_answer_completes_the_request_with_its_number() -> None:
     caller = Caller(1)
     first, second, third = (caller.ask(1).future for _ in range(3))
     caller.answer(Kind.RESULT, 3, "third")
@@ -253,7 +253,7 @@ async def test_each_answer_is_for_the_request_of_its_number() -> None:
     ],
 )
 @on_virtual_time
-async def test_an_answer_that_makes_no_sense_fails_its_request(
+async def test_unreadable_answer_fails_its_request(
     kind: Kind, payload: bytes, told: str, refused: int
 ) -> None:
     caller = Caller(1)
@@ -276,7 +276,9 @@ async def test_an_answer_that_makes_no_sense_fails_its_request(
     ],
 )
 @on_virtual_time
-async def test_the_end_of_the_recipient_is_told_with_the_call(error: Exception, told: str) -> None:
+async def test_error_about_an_unreachable_recipient_names_the_call(
+    error: Exception, told: str
+) -> None:
     caller = Caller(1)
     future = caller.ask(1).future
     caller.answer(Kind.ERROR, 1, error)
@@ -286,7 +288,7 @@ async def test_the_end_of_the_recipient_is_told_with_the_call(error: Exception, 
 
 
 @on_virtual_time
-async def test_latencies_are_those_of_answers_and_failures_those_that_somebody_waits_for() -> None:
+async def test_only_answers_have_latencies_and_only_awaited_errors_are_failures() -> None:
     caller = Caller(1)
     await asyncio.sleep(100)
     given_up, answered, late = (caller.ask(1, timeout=5.0) for _ in range(3))
@@ -310,7 +312,7 @@ async def test_latencies_are_those_of_answers_and_failures_those_that_somebody_w
 
 
 @on_virtual_time
-async def test_a_frame_that_is_no_answer_is_counted_and_logged(
+async def test_frame_that_is_no_answer_is_counted_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caller = Caller(1)
@@ -325,7 +327,7 @@ async def test_a_frame_that_is_no_answer_is_counted_and_logged(
 
 
 @on_virtual_time
-async def test_an_error_is_not_kept_until_its_deadline() -> None:
+async def test_error_is_not_kept_in_memory_until_its_deadline() -> None:
     caller = Caller(1)
     for _ in range(5):
         future = caller.ask(1, timeout=1000.0).future
@@ -341,7 +343,7 @@ async def test_an_error_is_not_kept_until_its_deadline() -> None:
 
 
 @on_virtual_time
-async def test_the_end_of_an_endpoint_is_told_once_to_who_wants_to_know() -> None:
+async def test_end_of_an_endpoint_is_reported_once_to_each_waiting_caller() -> None:
     caller = Caller(1, 2)
     connection = caller.connection
     told: list[str] = []
@@ -368,7 +370,7 @@ async def test_the_end_of_an_endpoint_is_told_once_to_who_wants_to_know() -> Non
 
 
 @on_virtual_time
-async def test_an_end_that_comes_as_its_waiter_gives_up_harms_nobody() -> None:
+async def test_end_that_arrives_as_its_waiter_is_cancelled_reaches_the_others() -> None:
     caller = Caller(1)
     told: list[str] = []
     waiting = asyncio.ensure_future(caller.connection.until_end_of(1))
@@ -382,7 +384,7 @@ async def test_an_end_that_comes_as_its_waiter_gives_up_harms_nobody() -> None:
 
 
 @on_virtual_time
-async def test_a_notice_concerns_no_request_of_the_same_number() -> None:
+async def test_end_notice_does_not_answer_a_request_of_the_same_number() -> None:
     caller = Caller(1, 2)
     future = caller.ask(2).future
     caller.answer(Kind.TERMINATED, 1, None)
@@ -420,7 +422,7 @@ LONGEST_CAUSE = f"{ENDED}: {'x' * MAX_CAUSE_BYTES}"
     ],
 )
 @on_virtual_time
-async def test_the_reason_of_an_end_is_told_if_it_is_one_and_not_too_long(
+async def test_reason_of_an_end_is_reported_when_readable_and_shortened_when_long(
     payload: bytes, reason: str | None
 ) -> None:
     caller = Caller(1)
@@ -436,7 +438,7 @@ async def test_the_reason_of_an_end_is_told_if_it_is_one_and_not_too_long(
 
 
 @on_virtual_time
-async def test_endpoints_that_another_connection_had_resolved_are_asked_for_once() -> None:
+async def test_followed_endpoints_are_resolved_once_on_the_new_connection() -> None:
     caller = Caller(1)
     connection = caller.connection
     connection.follow([1, 2, 3])
@@ -461,7 +463,7 @@ async def test_endpoints_that_another_connection_had_resolved_are_asked_for_once
 
 
 @on_virtual_time
-async def test_a_lost_connection_fails_what_waits_and_tells_all_once() -> None:
+async def test_lost_connection_fails_pending_requests_and_reports_its_loss_once() -> None:
     caller = Caller(1, 2)
     connection = caller.connection
     futures = [caller.ask(1, timeout=10.0).future, caller.ask(2).future]
@@ -488,7 +490,9 @@ async def test_a_lost_connection_fails_what_waits_and_tells_all_once() -> None:
 
 @pytest.mark.parametrize("by_force", [True, False])
 @on_virtual_time
-async def test_who_gives_a_connection_up_ends_its_transport(by_force: bool) -> None:
+async def test_closing_a_connection_ends_its_transport_and_fails_its_requests(
+    by_force: bool,
+) -> None:
     caller = Caller(1)
     future = caller.ask(1).future
     if by_force:
@@ -503,7 +507,7 @@ async def test_who_gives_a_connection_up_ends_its_transport(by_force: bool) -> N
 
 
 @on_virtual_time
-async def test_what_was_never_sent_was_not_handled() -> None:
+async def test_request_of_an_unopened_connection_fails_and_is_never_sent() -> None:
     loop = asyncio.get_running_loop()
     opening = OpeningTransport(loop)
     connection = ClientConnection("host", "1", opening, PatientDeadlines(loop))
@@ -519,7 +523,7 @@ async def test_what_was_never_sent_was_not_handled() -> None:
 
 
 @on_virtual_time
-async def test_what_was_sent_while_a_connection_was_being_opened_goes_first() -> None:
+async def test_frames_sent_before_a_connection_opened_are_sent_first() -> None:
     loop = asyncio.get_running_loop()
     opening = OpeningTransport(loop)
     connection = ClientConnection("host", "1", opening, PatientDeadlines(loop))
@@ -559,7 +563,7 @@ def timeouts(caller: Caller) -> list[float | None]:
 
 
 @on_virtual_time
-async def test_an_ask_waits_as_long_as_the_nearest_rule_says() -> None:
+async def test_ask_timeout_comes_from_asks_within_the_method_or_the_handlers_time() -> None:
     caller = Caller(1)
     await asyncio.sleep(100)  # what is left is counted from now
     echo = proxy_of(caller)
@@ -590,7 +594,7 @@ async def test_an_ask_waits_as_long_as_the_nearest_rule_says() -> None:
 
 @pytest.mark.parametrize("left", [0.0, -1.0])
 @on_virtual_time
-async def test_an_ask_is_not_sent_when_the_time_of_the_handler_is_over(left: float) -> None:
+async def test_ask_within_a_handler_whose_time_is_over_is_not_sent(left: float) -> None:
     caller = Caller(1)
     echo = proxy_of(caller)
     now = asyncio.get_running_loop().time()
@@ -605,8 +609,8 @@ async def test_an_ask_is_not_sent_when_the_time_of_the_handler_is_over(left: flo
 
 
 @on_virtual_time
-async def test_methods_of_a_proxy_are_named_as_those_of_its_gateway() -> None:
-    """By these names people find calls among the tasks and in tracebacks."""
+async def test_proxy_methods_have_the_names_of_the_gateway_methods() -> None:
+    """Users find calls by these names among tasks and in tracebacks."""
 
     class ClerkGateway(RpcGateway):
         @abstractmethod
@@ -623,7 +627,7 @@ async def test_methods_of_a_proxy_are_named_as_those_of_its_gateway() -> None:
 
 
 @on_virtual_time
-async def test_arguments_are_sent_in_their_places_however_they_are_given() -> None:
+async def test_arguments_are_sent_by_position_however_they_are_given() -> None:
     caller = Caller(1)
     echo = proxy_of(caller)
 
@@ -657,7 +661,7 @@ async def test_arguments_are_sent_in_their_places_however_they_are_given() -> No
 
 
 @on_virtual_time
-async def test_an_argument_that_cannot_be_sent_is_named_and_counted_as_a_failure() -> None:
+async def test_argument_that_cannot_be_sent_is_named_and_counted_as_failure() -> None:
     caller = Caller(1)
     recorder = RpcRecorder()
     binding = Binding(caller.connection, 1, "host/echo", None, 10.0, lambda lost: lost, recorder)
@@ -676,7 +680,7 @@ async def test_an_argument_that_cannot_be_sent_is_named_and_counted_as_a_failure
 
 
 @on_virtual_time
-async def test_a_proxy_goes_on_with_the_next_connection_until_its_endpoint_has_ended() -> None:
+async def test_proxy_uses_the_successor_of_a_lost_connection_until_its_endpoint_ends() -> None:
     lost, next_one = Caller(1), Caller(1)
     asked_for: list[ClientConnection] = []
 
@@ -710,7 +714,7 @@ async def test_a_proxy_goes_on_with_the_next_connection_until_its_endpoint_has_e
 
 
 @on_virtual_time
-async def test_a_tell_that_waits_for_its_turn_fails_with_the_connection() -> None:
+async def test_tell_that_waits_on_a_congested_connection_fails_when_it_is_lost() -> None:
     caller = Caller(1)
     echo = proxy_of(caller)
     caller.line.may_send.clear()
@@ -724,7 +728,7 @@ async def test_a_tell_that_waits_for_its_turn_fails_with_the_connection() -> Non
 
 
 @on_virtual_time
-async def test_only_methods_that_were_called_are_counted() -> None:
+async def test_metrics_contain_only_methods_that_were_called() -> None:
     service = LocalRpcService("host")
     EchoEndpoint(service).start()
     echo = await service.connect("host/echo", EchoGateway)

@@ -12,7 +12,7 @@ from flinkray.testing.virtual_time import on_virtual_time
 
 
 @on_virtual_time
-async def test_clock_of_a_loop_goes_with_it_from_its_epoch_on() -> None:
+async def test_loop_clock_advances_with_its_loop_from_its_epoch() -> None:
     loop = asyncio.get_running_loop()
     clock, since_zero = LoopClock(loop, epoch=1000.0), LoopClock(loop)
     await asyncio.sleep(5.0)
@@ -23,7 +23,7 @@ async def test_clock_of_a_loop_goes_with_it_from_its_epoch_on() -> None:
     assert short_way() == 7.0
 
 
-def test_time_of_a_real_loop_is_the_machines() -> None:
+def test_time_of_a_real_loop_is_the_monotonic_time_of_the_machine() -> None:
     loop = asyncio.new_event_loop()
     try:
         assert time_of(loop) is time.monotonic
@@ -31,7 +31,7 @@ def test_time_of_a_real_loop_is_the_machines() -> None:
         loop.close()
 
 
-def test_clock_of_the_machine_tells_its_time() -> None:
+def test_system_clock_returns_the_time_of_the_machine() -> None:
     clock = SystemClock()
     assert clock.time() == pytest.approx(time.time(), abs=60.0)
     first = time.monotonic()

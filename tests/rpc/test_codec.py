@@ -108,27 +108,27 @@ values = st.recursive(
 
 
 @given(values)
-def test_what_may_travel_arrives_as_it_was(value: object) -> None:
+def test_value_of_a_permitted_type_is_decoded_unchanged(value: object) -> None:
     assert codec.decode(codec.encode(value)) == value
 
 
 @given(values)
-def test_types_arrive_too(value: object) -> None:
+def test_decoded_value_has_the_type_that_was_encoded(value: object) -> None:
     assert type(codec.decode(codec.encode(value))) is type(value)
 
 
-def test_messages_of_other_packages_arrive_as_they_were() -> None:
+def test_message_types_of_other_packages_are_decoded_unchanged() -> None:
     profile = ResourceProfile(1.5, 2**40, {"GPU": 0.5})
     nested = Nested(JobID(b"j" * 16), Colour.BLUE, (Nested(JobID(bytes(16)), Colour.RED),))
     assert codec.decode(codec.encode((profile, nested))) == (profile, nested)
 
 
-def test_fields_that_go_by_name_only_arrive_in_their_places() -> None:
+def test_keyword_only_fields_are_decoded_into_their_places() -> None:
     value = PartlyNamed(1, 3, named=2)
     assert codec.decode(codec.encode(value)) == value
 
 
-def test_lists_arrive_as_tuples() -> None:
+def test_lists_are_decoded_as_tuples() -> None:
     assert codec.decode(codec.encode([1, [2]])) == (1, (2,))
 
 
@@ -145,13 +145,13 @@ def test_lists_arrive_as_tuples() -> None:
         ("\ud800", "surrogates"),
     ],
 )
-def test_anything_else_is_refused_by_name(value: object, named: str) -> None:
+def test_value_of_a_type_that_cannot_be_sent_is_refused_by_name(value: object, named: str) -> None:
     with pytest.raises(RpcSerializationError, match=named):
         codec.encode(value)
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_at_all_do_more_than_raise(data: bytes) -> None:
+def test_decoding_any_bytes_gives_a_value_or_a_serialization_error(data: bytes) -> None:
     try:
         codec.decode(data)
     except RpcSerializationError:
@@ -191,7 +191,7 @@ def test_no_bytes_at_all_do_more_than_raise(data: bytes) -> None:
         msgpack.ExtType(3, b"ResourceID\0x"),
     ],
 )
-def test_wire_forms_that_make_no_sense_are_refused(wire: object) -> None:
+def test_meaningless_wire_forms_are_refused(wire: object) -> None:
     with pytest.raises(RpcSerializationError):
         codec.decode(msgpack.packb(wire))
 
@@ -208,14 +208,14 @@ def test_wire_forms_that_make_no_sense_are_refused(wire: object) -> None:
         ({0: 1, 1: 2}, "a map with keys that are not str"),
     ],
 )
-def test_a_wire_form_is_refused_with_the_reason(wire: object, reason: str) -> None:
+def test_refused_wire_form_is_reported_with_the_reason(wire: object, reason: str) -> None:
     with pytest.raises(RpcSerializationError) as refused:
         codec.decode(msgpack.packb(wire))
     assert str(refused.value).startswith("cannot decode a message: ")
     assert reason in str(refused.value)
 
 
-def test_dicts_of_any_length_arrive_unless_their_keys_are_no_text() -> None:
+def test_dicts_with_text_keys_of_any_length_are_decoded_unchanged() -> None:
     for value in ({}, {"a": 1}, {"a": 1, "b": (JobID(bytes(16)), {"c": Colour.RED})}):
         assert codec.decode(codec.encode(value)) == value
 
@@ -251,20 +251,20 @@ class Odd:
         object(),
     ],
 )
-def test_a_type_that_was_not_declared_is_refused_with_what_to_do(value: object) -> None:
+def test_unregistered_type_is_refused_with_a_hint_at_its_declaration(value: object) -> None:
     reason = rf"cannot send a {type(value).__name__} \(.* is not a registered message type; declare"
     for sent in (value, (1, value), {"x": value}, [value, 1]):
         with pytest.raises(RpcSerializationError, match=reason):
             codec.encode(sent)
 
 
-def test_a_type_that_was_declared_and_has_no_wire_form_is_refused() -> None:
+def test_registered_type_without_a_wire_form_is_refused() -> None:
     for sent in (Odd(), (1, Odd())):
         with pytest.raises(RpcSerializationError, match="cannot send a Odd \\(registered, but"):
             codec.encode(sent)
 
 
-def test_a_class_that_took_the_name_of_another_is_not_sent_for_it() -> None:
+def test_class_with_the_name_of_a_registered_class_is_refused() -> None:
     impostor: Any = dataclass(
         type("Nested", (), {"__module__": __name__, "__qualname__": "Nested"})
     )
@@ -280,8 +280,8 @@ class Access(Flag):
     WRITE = 2
 
 
-def test_what_has_no_wire_form_among_the_values_of_its_type_is_refused() -> None:
-    """What else was raised ended no call: a handler with such a result left its caller waiting."""
+def test_value_of_a_registered_type_that_has_no_wire_form_is_refused() -> None:
+    """Any other exception would leave the caller of a handler with such a result waiting."""
     assert codec.decode(codec.encode((Access.READ, Access.WRITE))) == (Access.READ, Access.WRITE)
     with pytest.raises(RpcSerializationError, match=r"cannot send <Access\..*no combinations"):
         codec.encode({"access": Access.READ | Access.WRITE})
@@ -292,7 +292,7 @@ def test_what_has_no_wire_form_among_the_values_of_its_type_is_refused() -> None
             codec.encode(value)
 
 
-def test_numbers_that_do_not_fit_are_refused_wherever_they_are() -> None:
+def test_integers_above_64_bits_are_refused_at_any_depth() -> None:
     for value in (2**64, -(2**63) - 1, (2**64,), {"a": [2**64]}):
         reason = f"cannot send a {type(value).__name__}: an int has more than 64 bits"
         with pytest.raises(RpcSerializationError, match=reason):
@@ -315,7 +315,7 @@ class Counted:
         object.__setattr__(self, "doubled", 2 * self.number)
 
 
-def test_a_field_that_the_type_makes_itself_is_not_sent() -> None:
+def test_field_that_the_type_computes_is_not_sent() -> None:
     assert codec.decode(codec.encode(Counted(3, "y"))) == Counted(3, "y")
     assert msgpack.unpackb(codec.encode(Counted(3)), strict_map_key=False) == {
         0: [f"{__name__}:Counted", 3, "x"]
@@ -330,7 +330,7 @@ def test_a_message_with_fewer_or_more_fields_than_its_type_has_here_is_refused()
             codec.decode(msgpack.packb({0: [name, *others]}))
 
 
-def test_no_exception_that_ends_a_process_can_be_sent_in() -> None:
+def test_received_system_exit_is_decoded_as_a_remote_error() -> None:
     error = codec.decode(msgpack.packb({1: ["builtins:SystemExit", [1], "nowhere"]}))
     assert isinstance(error, RemoteError)
 
@@ -356,7 +356,9 @@ def test_errors_arrive_with_their_arguments_and_traceback() -> None:
         (ValueError(object), "ValueError: <class 'object'>"),
     ],
 )
-def test_errors_that_cannot_travel_arrive_under_their_name(error: Exception, text: str) -> None:
+def test_error_that_cannot_be_sent_arrives_as_remote_error_with_its_type_name(
+    error: Exception, text: str
+) -> None:
     arrived = codec.decode(codec.encode_error(error))
     assert type(arrived) is RemoteError
     assert str(arrived) == text
@@ -388,7 +390,7 @@ class PickyError(FlinkRayError):
         (["JobID", [bytes(16)], "t"], RemoteError, f"JobID: {bytes(16)!r}"),
     ],
 )
-def test_an_error_arrives_as_what_it_is_or_under_its_name(
+def test_received_error_is_decoded_as_its_type_or_as_a_remote_error(
     wire: list[object], kind: type[Exception], text: str
 ) -> None:
     error = codec.decode(msgpack.packb({1: wire}))
@@ -401,12 +403,12 @@ def test_an_error_arrives_as_what_it_is_or_under_its_name(
 @pytest.mark.parametrize(
     ("said", "arrives"), [("plain", "plain"), ("käse", "käse"), ("half \ud800", "half \\ud800")]
 )
-def test_the_text_of_an_error_arrives_whatever_it_is_made_of(said: str, arrives: str) -> None:
+def test_text_of_an_error_arrives_although_it_has_lone_surrogates(said: str, arrives: str) -> None:
     error = codec.decode(codec.encode(ValueError(said, JobID(bytes(16)))))
     assert error.args == (arrives, JobID(bytes(16)))
 
 
-def test_an_error_of_the_base_class_arrives_as_such() -> None:
+def test_error_of_the_base_class_arrives_with_its_type() -> None:
     error = codec.decode(codec.encode(FlinkRayError("a", 1)))
     assert (type(error), error.args) == (FlinkRayError, ("a", 1))
 
@@ -426,7 +428,7 @@ def test_reraised_remote_error_tells_its_origin_and_the_reraise_place() -> None:
     assert codec.remote_traceback(ValueError("from here")) is None
 
 
-def test_an_error_is_told_in_short_with_what_is_known_of_where_it_arose() -> None:
+def test_shortened_error_keeps_its_type_and_a_part_of_text_and_traceback() -> None:
     def in_short(error: BaseException) -> RemoteError:
         short = codec.decode(codec.encode_error_in_short(error))
         assert isinstance(short, RemoteError)
@@ -453,14 +455,14 @@ class UnspeakableError(Exception):
         return super().__getattribute__(name)
 
 
-def test_an_error_that_cannot_be_looked_at_arrives_under_its_name() -> None:
+def test_error_whose_text_cannot_be_read_arrives_with_its_type_name() -> None:
     error = codec.decode(codec.encode_error(UnspeakableError("x")))
     assert isinstance(error, RemoteError)
     assert error.error_type == "UnspeakableError"
 
 
 @given(st.binary(max_size=100))
-def test_no_bytes_at_all_pass_for_an_envelope(data: bytes) -> None:
+def test_random_bytes_are_refused_as_an_envelope(data: bytes) -> None:
     with pytest.raises(RpcSerializationError):
         unpack(data)
 
@@ -469,7 +471,7 @@ REQUEST = (PROTOCOL_VERSION, Kind.ASK, 3, 4, "method", b"token", 1.5, {"id": "x"
 ANSWER = (PROTOCOL_VERSION, Kind.RESULT, 3, b"result")
 
 
-def test_envelopes_arrive_as_they_were() -> None:
+def test_envelopes_are_unpacked_unchanged() -> None:
     assert unpack(msgpack.packb(REQUEST)) == Envelope(
         Kind.ASK, 3, b"args", 4, "method", b"token", 1.5, {"id": "x"}
     )
@@ -479,7 +481,7 @@ def test_envelopes_arrive_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("parts", [REQUEST, ANSWER])
-def test_an_envelope_of_another_version_or_with_a_wrong_field_is_none(
+def test_envelope_with_another_version_or_a_wrong_field_is_refused(
     parts: tuple[object, ...],
 ) -> None:
     with pytest.raises(RpcSerializationError, match=f"version {PROTOCOL_VERSION}"):
@@ -547,9 +549,7 @@ def test_an_envelope_is_a_request_or_an_answer_by_its_kind(kind: int) -> None:
         (7, "a", False),
     ],
 )
-def test_a_field_of_a_request_that_may_be_left_out_is_right_or_refused(
-    field: int, value: object, is_right: bool
-) -> None:
+def test_optional_field_of_a_request_is_checked(field: int, value: object, is_right: bool) -> None:
     frame = msgpack.packb((*REQUEST[:field], value, *REQUEST[field + 1 :]))
     if is_right:
         assert unpack_request(frame)[field] == value
@@ -574,7 +574,9 @@ def test_a_field_of_a_request_that_may_be_left_out_is_right_or_refused(
         (b"\x91" * 5000, "not an envelope: "),
     ],
 )
-def test_what_is_no_envelope_is_told_apart_by_version_and_fields(frame: bytes, reason: str) -> None:
+def test_refused_envelope_is_reported_with_wrong_version_or_wrong_field(
+    frame: bytes, reason: str
+) -> None:
     for unpacks in (unpack_request, unpack_answer):
         with pytest.raises(RpcSerializationError) as refused:
             unpacks(frame)
@@ -594,7 +596,7 @@ BARELY_SMALL = LARGE_BYTES[:LARGE]
         (*range(20), LARGE_BYTES),
     ],
 )
-def test_large_bytes_are_sent_as_they_are_and_arrive_as_if_they_were_copied(value: object) -> None:
+def test_large_bytes_are_sent_without_a_copy_and_arrive_unchanged(value: object) -> None:
     encoded = codec.encode_in_parts(value)
     assert isinstance(encoded, list)
     assert b"".join(encoded) == codec.encode(value)
@@ -626,12 +628,12 @@ def test_large_bytes_are_sent_as_they_are_and_arrive_as_if_they_were_copied(valu
         (),
     ],
 )
-def test_whatever_else_is_encoded_at_once(value: object) -> None:
+def test_value_without_large_bytes_is_encoded_in_one_part(value: object) -> None:
     assert codec.encode_in_parts(value) == codec.encode(value)
 
 
 @pytest.mark.parametrize("value", [LARGE_BYTES, BARELY_SMALL, "x" * 5000, "x" * 100_000])
-def test_the_frame_limit_holds_to_the_byte(value: object) -> None:
+def test_frame_limit_is_exact_to_the_byte(value: object) -> None:
     parts = (PROTOCOL_VERSION, Kind.RESULT, 1, codec.encode_in_parts(value))
     frame = frame_of(parts, 1_000_000)
     size = len(frame if isinstance(frame, bytes) else b"".join(frame))
@@ -659,15 +661,15 @@ def test_large_frames_that_make_no_sense_are_refused(spoil: Callable[[bytes], by
         unpack(spoil(frame))
 
 
-def test_an_envelope_whose_head_is_large_arrives_too() -> None:
+def test_envelope_with_a_large_head_is_unpacked() -> None:
     parts = (PROTOCOL_VERSION, Kind.ASK, 1, 1, "m" * 100_000, None, None, None, LARGE_BYTES)
     assert unpack(msgpack.packb(parts)).payload == LARGE_BYTES
 
 
-def test_what_is_too_long_for_one_value_is_not_sent_in_parts(
+def test_bytes_too_long_for_one_value_are_not_sent_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The limit is 4 GiB; here it is less."""
+    """The real limit is 4 GiB; the test lowers the limit."""
     longest = LARGE + 100
     monkeypatch.setattr(codec, "LONGEST", longest)
     monkeypatch.setattr(envelope, "LONGEST", longest)
@@ -681,7 +683,7 @@ def test_what_is_too_long_for_one_value_is_not_sent_in_parts(
         frame_of((*answer, bytes(longest + 1)), 1_000_000)
 
 
-def test_large_and_too_long_bytes_of_one_tuple_arrive_together(
+def test_tuple_with_large_and_with_too_long_bytes_is_decoded_unchanged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(codec, "LONGEST", LARGE + 1)
@@ -693,7 +695,7 @@ def test_large_and_too_long_bytes_of_one_tuple_arrive_together(
     assert codec.decode(b"".join(encoded)) == value
 
 
-def test_a_large_payload_that_was_encoded_at_once_is_not_copied_into_its_frame() -> None:
+def test_large_encoded_payload_is_not_copied_into_its_frame() -> None:
     payload = codec.encode(["x" * LARGE])
     frame = frame_of((PROTOCOL_VERSION, Kind.RESULT, 1, payload), 1_000_000)
     assert isinstance(frame, list)
@@ -703,7 +705,9 @@ def test_a_large_payload_that_was_encoded_at_once_is_not_copied_into_its_frame()
 
 
 @pytest.mark.parametrize("parts", [REQUEST, ANSWER])
-def test_the_payload_is_a_view_of_frames_that_are_worth_it(parts: tuple[object, ...]) -> None:
+def test_payload_of_a_large_frame_is_a_view_and_that_of_a_small_one_a_copy(
+    parts: tuple[object, ...],
+) -> None:
     unpacks: Any = unpack_request if parts is REQUEST else unpack_answer
     head = len(msgpack.packb((*parts[:-1], bytes(300)))) - 300
     for size, kind in ((LARGE - head, bytes), (LARGE - head + 1, bytes), (LARGE, memoryview)):
@@ -713,10 +717,10 @@ def test_the_payload_is_a_view_of_frames_that_are_worth_it(parts: tuple[object, 
         assert (len(frame) > LARGE) == (size > LARGE - head)
 
 
-def test_a_packer_that_has_packed_something_large_is_not_kept(
+def test_packer_that_has_packed_large_data_is_not_reused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It would keep as much memory."""
+    """The packer would keep as much memory."""
     idle: list[msgpack.Packer] = []
     monkeypatch.setattr(packing, "_idle", idle)
     assert packing.pack((1, "a")) == msgpack.packb((1, "a"))
@@ -746,7 +750,7 @@ def test_a_packer_that_has_packed_something_large_is_not_kept(
         (b"\xc1" * 100, 3, None),
     ],
 )
-def test_all_but_the_last_value_is_unpacked_or_nothing_at_all(
+def test_unpacking_all_but_the_last_value_gives_all_of_them_or_none(
     data: bytes, count: int, parts: tuple[object, ...] | None
 ) -> None:
     unpacked = packing.unpack_but_last(data, count)
@@ -767,8 +771,8 @@ def test_all_but_the_last_value_is_unpacked_or_nothing_at_all(
         ),
     ],
 )
-def test_ids_of_attempts_and_partitions_take_few_bytes(composite: CompositeID) -> None:
-    """Ten thousands of them are in a message: two ids, two numbers, and the name of their type."""
+def test_ids_of_attempts_and_partitions_are_encoded_in_few_bytes(composite: CompositeID) -> None:
+    """Messages contain tens of thousands of these ids."""
     encoded = codec.encode(composite)
     assert codec.decode(encoded) == composite
     assert len(encoded) <= 40 + len(type_name(type(composite))) + 4

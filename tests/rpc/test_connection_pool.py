@@ -97,7 +97,7 @@ def call(connection: ClientConnection) -> None:
 
 
 @on_virtual_time
-async def test_all_who_connect_share_one_connection() -> None:
+async def test_concurrent_connects_to_a_process_share_one_connection() -> None:
     network = Network()
     pool = network.pool
     assert pool.get("host") is None
@@ -115,7 +115,7 @@ async def test_all_who_connect_share_one_connection() -> None:
 
 
 @on_virtual_time
-async def test_all_who_connect_are_told_why_it_failed_and_the_next_one_tries_again() -> None:
+async def test_failed_connect_is_reported_to_all_callers_and_the_next_call_tries_again() -> None:
     network = Network()
     network.error = "there is nobody"
     connecting = [asyncio.ensure_future(network.pool.connect("host")) for _ in range(2)]
@@ -129,7 +129,7 @@ async def test_all_who_connect_are_told_why_it_failed_and_the_next_one_tries_aga
 
 
 @on_virtual_time
-async def test_a_connection_that_is_lost_when_it_opens_is_not_kept_and_not_told_of() -> None:
+async def test_connection_lost_while_it_opens_is_not_kept_or_reported_as_opened() -> None:
     network = Network()
     network.lost_when_attached = "it was refused"
     connection = await network.pool.connect("host")
@@ -138,7 +138,7 @@ async def test_a_connection_that_is_lost_when_it_opens_is_not_kept_and_not_told_
 
 
 @on_virtual_time
-async def test_a_closed_pool_opens_nothing_and_leaves_what_there_is() -> None:
+async def test_closed_pool_opens_no_connection_and_keeps_the_existing_ones() -> None:
     network = Network()
     connection = await network.pool.connect("host")
     network.may_open.clear()
@@ -158,7 +158,7 @@ async def test_a_closed_pool_opens_nothing_and_leaves_what_there_is() -> None:
 
 
 @on_virtual_time
-async def test_who_waits_for_a_connection_that_was_given_up_is_told_so() -> None:
+async def test_connect_fails_when_its_attempt_is_cancelled() -> None:
     network = Network()
     network.may_open.clear()
     connecting = asyncio.ensure_future(network.pool.connect("other"))
@@ -172,7 +172,7 @@ async def test_who_waits_for_a_connection_that_was_given_up_is_told_so() -> None
 
 
 @on_virtual_time
-async def test_a_lost_connection_is_opened_again_once_for_all_who_need_it() -> None:
+async def test_lost_connection_is_reopened_once_for_all_its_callers() -> None:
     network = Network()
     lost = await network.pool.connect("host")
     lost.followed.update((3, 4))
@@ -199,7 +199,7 @@ async def test_a_lost_connection_is_opened_again_once_for_all_who_need_it() -> N
 
 
 @on_virtual_time
-async def test_a_process_that_is_not_reached_is_tried_again_after_pauses_that_double() -> None:
+async def test_unreachable_process_is_tried_again_after_doubling_pauses() -> None:
     network = Network()
     lost = await network.pool.connect("host")
     lost.break_off("the wire was cut")
@@ -236,7 +236,7 @@ async def test_a_process_that_is_not_reached_is_tried_again_after_pauses_that_do
 
 
 @on_virtual_time
-async def test_why_a_process_is_not_reached_takes_no_more_words_with_each_attempt() -> None:
+async def test_reason_of_an_unreachable_process_does_not_grow_with_each_attempt() -> None:
     network = Network()
     lost = await network.pool.connect("host")
     lost.break_off("the wire was cut")
@@ -256,7 +256,7 @@ async def test_why_a_process_is_not_reached_takes_no_more_words_with_each_attemp
 
 
 @on_virtual_time
-async def test_no_successor_is_opened_to_the_dead_or_to_another_process_of_the_name() -> None:
+async def test_lost_connection_to_a_dead_or_replaced_process_is_not_reopened() -> None:
     network = Network()
     lost = await network.pool.connect("host")
     lost.break_off("the wire was cut")
@@ -278,7 +278,7 @@ async def test_no_successor_is_opened_to_the_dead_or_to_another_process_of_the_n
 
 
 @on_virtual_time
-async def test_a_successor_that_was_faster_is_kept_and_the_other_transport_closed() -> None:
+async def test_connect_during_a_reopening_uses_its_connection_and_closes_its_own() -> None:
     network = Network()
     lost = await network.pool.connect("host")
     lost.break_off("the wire was cut")
@@ -296,7 +296,7 @@ async def test_a_successor_that_was_faster_is_kept_and_the_other_transport_close
 
 
 @on_virtual_time
-async def test_a_successor_that_is_lost_when_it_opens_is_not_told_of() -> None:
+async def test_reopened_connection_lost_while_it_opens_is_not_reported_as_opened() -> None:
     network = Network()
     lost = await network.pool.connect("host")
     lost.break_off("the wire was cut")
@@ -309,7 +309,7 @@ async def test_a_successor_that_is_lost_when_it_opens_is_not_told_of() -> None:
 
 
 @on_virtual_time
-async def test_unopened_successor_is_lost_for_the_reason_of_its_predecessor() -> None:
+async def test_successor_that_never_opens_is_lost_with_the_reason_of_the_first_loss() -> None:
     network = Network()
     lost = await network.pool.connect("host")
     lost.break_off("the wire was cut")
@@ -329,7 +329,7 @@ async def test_unopened_successor_is_lost_for_the_reason_of_its_predecessor() ->
 
 
 @on_virtual_time
-async def test_a_connection_is_closed_when_so_many_looks_in_a_row_found_it_idle() -> None:
+async def test_connection_is_closed_after_several_checks_in_a_row_find_it_idle() -> None:
     network = Network()
     pool = network.pool
     assert pool.idle_timeout is None
@@ -357,7 +357,7 @@ async def test_a_connection_is_closed_when_so_many_looks_in_a_row_found_it_idle(
 
 
 @on_virtual_time
-async def test_each_connection_is_idle_or_needed_by_itself() -> None:
+async def test_watched_connections_and_those_within_the_process_are_not_closed_as_idle() -> None:
     network = Network()
     network.pool.idle_timeout = float(IDLE_LOOKS)
     own, watched, idle = [await network.pool.connect(name) for name in ("own", "watched", "idle")]
@@ -374,7 +374,7 @@ async def test_each_connection_is_idle_or_needed_by_itself() -> None:
 
 
 @on_virtual_time
-async def test_a_new_idle_timeout_holds_from_when_it_is_set() -> None:
+async def test_new_idle_timeout_counts_from_the_moment_it_is_set() -> None:
     network = Network()
     connection = await network.pool.connect("host")
     network.pool.idle_timeout = float(IDLE_LOOKS)

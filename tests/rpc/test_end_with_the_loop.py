@@ -34,7 +34,7 @@ time.sleep(3600)
         "asyncio.get_running_loop().stop(); time.sleep = threading.Thread.join = None",
     ],
 )
-def test_a_process_ends_with_its_event_loop(harm: str) -> None:
+def test_process_exits_when_its_event_loop_ends(harm: str) -> None:
     process = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(harm=harm)],
         timeout=120,

@@ -86,7 +86,9 @@ async def test_calls_wait_for_on_start(services: Services) -> None:
 
 
 @on_every_service
-async def test_a_stopping_endpoint_still_answers_but_is_not_running(services: Services) -> None:
+async def test_stopping_endpoint_answers_calls_and_reports_that_it_is_not_running(
+    services: Services,
+) -> None:
     """RPC-05"""
     service = services.host
     endpoint = SlowEcho(service)
@@ -103,7 +105,7 @@ async def test_a_stopping_endpoint_still_answers_but_is_not_running(services: Se
 
 
 @on_every_service
-async def test_on_stops_error_is_what_termination_fails_with(services: Services) -> None:
+async def test_termination_fails_with_the_error_of_on_stop(services: Services) -> None:
     """RPC-12, RPC-13"""
     service = services.host
     endpoint = RecordingEndpoint(service)
@@ -115,7 +117,7 @@ async def test_on_stops_error_is_what_termination_fails_with(services: Services)
 
 
 @on_every_service
-async def test_on_starts_error_terminates_the_endpoint_with_it(services: Services) -> None:
+async def test_error_of_on_start_terminates_the_endpoint(services: Services) -> None:
     """RPC-18"""
     service = services.host
     endpoint = RecordingEndpoint(service)
@@ -129,7 +131,7 @@ async def test_on_starts_error_terminates_the_endpoint_with_it(services: Service
 
 
 @on_every_service
-async def test_a_call_that_waited_for_an_on_start_that_was_given_up_is_told_at_once(
+async def test_call_waiting_for_on_start_fails_at_once_when_the_endpoint_is_closed(
     services: Services,
 ) -> None:
     services.caller.ask_timeout = 10_000_000
@@ -157,7 +159,7 @@ class PatientEndpoint(RecordingEndpoint):
 
 
 @on_every_service
-async def test_on_start_is_given_up_and_over_before_on_stop_runs(services: Services) -> None:
+async def test_on_start_is_cancelled_and_over_before_on_stop_runs(services: Services) -> None:
     endpoint = PatientEndpoint(services.host)
     endpoint.may_stop.set()
     endpoint.start()
@@ -182,7 +184,9 @@ async def test_closing_twice_runs_on_stop_once(services: Services) -> None:
 
 
 @on_every_service
-async def test_an_endpoint_that_was_never_started_closes_without_hooks(services: Services) -> None:
+async def test_endpoint_that_was_never_started_closes_without_running_its_hooks(
+    services: Services,
+) -> None:
     service = services.host
     endpoint = RecordingEndpoint(service)
     await endpoint.close()
@@ -192,7 +196,7 @@ async def test_an_endpoint_that_was_never_started_closes_without_hooks(services:
 
 
 @on_every_service
-async def test_on_stop_may_wait_for_what_it_runs_on_the_main_thread(services: Services) -> None:
+async def test_on_stop_may_wait_for_a_function_on_the_main_thread(services: Services) -> None:
     """RPC-16"""
     service = services.host
     endpoint = RecordingEndpoint(service)
@@ -204,7 +208,7 @@ async def test_on_stop_may_wait_for_what_it_runs_on_the_main_thread(services: Se
 
 
 @on_every_service
-async def test_a_running_handler_ends_before_termination_and_a_later_call_never_runs(
+async def test_running_handler_finishes_before_termination_and_later_calls_never_run(
     services: Services,
 ) -> None:
     """RPC-17"""
@@ -230,7 +234,7 @@ async def test_a_running_handler_ends_before_termination_and_a_later_call_never_
 
 
 @on_virtual_services
-async def test_a_handler_that_never_ends_does_not_keep_an_endpoint_alive(
+async def test_endless_handler_is_cancelled_after_its_grace_when_the_endpoint_closes(
     services: Services,
 ) -> None:
     service = services.host
@@ -247,7 +251,7 @@ async def test_a_handler_that_never_ends_does_not_keep_an_endpoint_alive(
 
 
 @on_every_service
-async def test_closing_the_service_stops_all_its_endpoints_whatever_one_does(
+async def test_closing_a_service_stops_all_endpoints_although_one_of_them_fails(
     services: Services,
 ) -> None:
     """RPC-14, RPC-15"""
@@ -314,7 +318,7 @@ class FencedCounter(Counter, FencedRpcEndpoint[JobMasterId], FencedCountGateway)
 
 @pytest.mark.parametrize("token", [(), (JobMasterId(bytes(16)),)], ids=["unfenced", "fenced"])
 @on_every_service
-async def test_run_async_calls_and_handlers_never_overlap(
+async def test_run_async_functions_and_handlers_never_run_at_the_same_time(
     services: Services, token: tuple[JobMasterId, ...]
 ) -> None:
     """RPC-26"""
@@ -452,7 +456,9 @@ async def test_scheduled_work_that_was_cancelled_or_outlived_its_endpoint_does_n
 
 
 @on_every_service
-async def test_an_error_nobody_awaits_terminates_the_endpoint_with_it(services: Services) -> None:
+async def test_error_of_a_coroutine_without_a_waiting_caller_ends_the_endpoint(
+    services: Services,
+) -> None:
     service = services.host
 
     async def fail() -> None:
@@ -515,7 +521,7 @@ async def test_an_endpoint_has_terminated_only_when_its_background_tasks_are_ove
 
 
 @on_virtual_services
-async def test_watches_that_were_cancelled_or_told_leave_nothing_behind(
+async def test_cancelled_and_reported_watches_are_not_kept(
     services: Services,
 ) -> None:
     endpoint, watched = RecordingEndpoint(services.host), EchoEndpoint(services.caller)
@@ -536,7 +542,7 @@ async def test_watches_that_were_cancelled_or_told_leave_nothing_behind(
 
 @pytest.mark.parametrize("how", ["run_async", "timer"])
 @on_virtual_services
-async def test_an_error_of_a_plain_function_that_nobody_waits_for_ends_the_endpoint(
+async def test_error_of_a_function_run_without_a_waiting_caller_ends_the_endpoint(
     services: Services, how: str
 ) -> None:
     endpoint = RecordingEndpoint(services.host)
@@ -556,7 +562,7 @@ async def test_an_error_of_a_plain_function_that_nobody_waits_for_ends_the_endpo
 
 
 @on_virtual_time
-async def test_an_endpoint_whose_process_dies_ends_at_once_and_runs_nothing_more() -> None:
+async def test_endpoint_whose_process_dies_ends_at_once_without_on_stop() -> None:
     service = LocalRpcService()
     endpoint = RecordingEndpoint(service)
     endpoint.start()
@@ -574,7 +580,7 @@ async def test_an_endpoint_whose_process_dies_ends_at_once_and_runs_nothing_more
 
 @pytest.mark.parametrize("what", ["start", "close", "create_task", "call_async", "timer", "watch"])
 @on_services_with_threads
-async def test_what_belongs_on_the_main_thread_is_refused_on_another(
+async def test_main_thread_method_called_on_another_thread_is_refused(
     services: Services, what: str
 ) -> None:
     endpoint = RecordingEndpoint(services.host)

@@ -22,10 +22,10 @@ def kept(owner: object) -> int:
 
 
 @on_virtual_services
-async def test_a_connection_does_not_grow_with_the_endpoints_that_have_ended(
+async def test_connection_keeps_nothing_of_endpoints_that_have_ended(
     services: Services,
 ) -> None:
-    """Each of them called, watched and known to be gone; tells too are refused at once."""
+    """Each of the endpoints was called and watched, and its caller knows the end."""
 
     async def use_one() -> None:
         endpoint = EchoEndpoint(services.host)
@@ -52,7 +52,7 @@ async def test_a_connection_does_not_grow_with_the_endpoints_that_have_ended(
     assert (kept(connection), kept(peer)) == before
 
 
-async def test_notices_of_ends_of_endpoints_that_nobody_knows_leave_nothing_behind() -> None:
+async def test_end_notices_of_unknown_endpoints_are_not_kept() -> None:
     network = LocalNetwork()
     host, caller = LocalRpcService("host", network), LocalRpcService("caller", network)
     endpoint = EchoEndpoint(host)
@@ -70,10 +70,10 @@ async def test_notices_of_ends_of_endpoints_that_nobody_knows_leave_nothing_behi
     await host.close()
 
 
-async def test_an_end_that_is_told_together_with_the_number_of_the_endpoint_is_not_missed(
+async def test_end_notice_that_arrives_with_the_resolved_endpoint_is_not_missed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The notice comes in the turn of the loop in which the answer came."""
+    """The notice arrives in the same turn of the loop as the answer."""
     network = LocalNetwork()
     host, caller = LocalRpcService("host", network), LocalRpcService("caller", network)
     endpoint = EchoEndpoint(host)
@@ -97,7 +97,7 @@ async def test_an_end_that_is_told_together_with_the_number_of_the_endpoint_is_n
 
 
 @on_virtual_services
-async def test_an_endpoint_that_calls_itself_is_told_of_its_own_end(services: Services) -> None:
+async def test_watch_of_an_endpoint_in_its_own_process_reports_the_end(services: Services) -> None:
     endpoint = EchoEndpoint(services.host)
     endpoint.start()
     echo = endpoint.get_self_gateway(EchoGateway)

@@ -63,7 +63,7 @@ def running(service: RpcService) -> Scripted:
 
 
 @on_virtual_time
-async def test_endpoint_knows_its_place_its_service_and_its_clock() -> None:
+async def test_endpoint_has_its_address_service_clock_and_self_gateway() -> None:
     service = LocalRpcService("host")
     endpoint = EchoEndpoint(service, "one")
     assert (endpoint.address, endpoint.endpoint_id) == ("host/one", "one")
@@ -85,7 +85,7 @@ async def test_endpoint_knows_its_place_its_service_and_its_clock() -> None:
 
 
 @on_virtual_services
-async def test_second_start_is_an_error_and_changes_nothing(services: Services) -> None:
+async def test_second_start_raises_an_error_and_changes_nothing(services: Services) -> None:
     endpoint = running(services.host)
     with pytest.raises(RuntimeError, match="was started or closed before"):
         endpoint.start()
@@ -95,7 +95,7 @@ async def test_second_start_is_an_error_and_changes_nothing(services: Services) 
 
 
 @on_virtual_services
-async def test_calls_that_waited_for_an_on_start_that_failed_are_not_handled(
+async def test_calls_waiting_for_an_on_start_that_fails_are_not_handled(
     services: Services,
 ) -> None:
     """RPC-18"""
@@ -116,10 +116,10 @@ async def test_calls_that_waited_for_an_on_start_that_failed_are_not_handled(
 
 
 @on_virtual_services
-async def test_calls_that_waited_for_an_on_start_that_was_given_up_are_not_handled(
+async def test_calls_waiting_for_an_on_start_that_is_cancelled_are_not_handled(
     services: Services,
 ) -> None:
-    """RPC-18: and on_stop does not keep them waiting."""
+    """RPC-18: the calls fail before on_stop has finished."""
     endpoint = Scripted(services.host)
     endpoint.start()
     echo = await services.caller.connect(endpoint.address, EchoGateway)
@@ -137,10 +137,10 @@ async def test_calls_that_waited_for_an_on_start_that_was_given_up_are_not_handl
 
 
 @on_virtual_services
-async def test_on_start_that_insists_on_its_end_is_waited_for_and_calls_are_answered(
+async def test_on_start_that_ignores_its_cancellation_completes_and_calls_are_answered(
     services: Services,
 ) -> None:
-    """RPC-05: it stops all the same, and does not run in between."""
+    """RPC-05: the endpoint goes from starting to stopping and never reports that it runs."""
     endpoint = Scripted(services.host)
     endpoint.insists_on_starting = True
     endpoint.start()
@@ -159,7 +159,7 @@ async def test_on_start_that_insists_on_its_end_is_waited_for_and_calls_are_answ
 
 
 @on_virtual_services
-async def test_first_error_is_what_an_endpoint_ends_with(services: Services) -> None:
+async def test_endpoint_terminates_with_its_first_error(services: Services) -> None:
     """RPC-12"""
     endpoint = running(services.host)
     endpoint.stop_error = OSError("the last")
@@ -172,7 +172,9 @@ async def test_first_error_is_what_an_endpoint_ends_with(services: Services) -> 
 
 
 @on_virtual_services
-async def test_error_of_an_on_start_that_is_given_up_is_not_the_first(services: Services) -> None:
+async def test_error_of_a_cancelled_on_start_does_not_replace_the_first_error(
+    services: Services,
+) -> None:
     """RPC-12"""
 
     class FailsAsItIsGivenUp(Scripted):
@@ -210,10 +212,10 @@ class AwaitsWhatIsCancelled(Scripted):
 
 
 @on_virtual_services
-async def test_an_endpoint_whose_on_start_awaits_what_is_cancelled_has_failed(
+async def test_endpoint_fails_when_a_future_that_on_start_awaits_is_cancelled(
     services: Services,
 ) -> None:
-    """RPC-18: it was neither running nor terminated, and calls waited for it for ever."""
+    """RPC-18: otherwise the endpoint neither runs nor terminates, and calls wait for ever."""
     endpoint = AwaitsWhatIsCancelled(services.host, starts=False)
     endpoint.start()
     echo = await services.caller.connect(endpoint.address, EchoGateway)
@@ -228,10 +230,10 @@ async def test_an_endpoint_whose_on_start_awaits_what_is_cancelled_has_failed(
 
 
 @on_virtual_services
-async def test_an_endpoint_whose_on_stop_awaits_what_is_cancelled_ends_all_the_same(
+async def test_endpoint_terminates_when_a_future_that_on_stop_awaits_is_cancelled(
     services: Services,
 ) -> None:
-    """RPC-13: it stayed, and so did its service, for ever."""
+    """RPC-13: otherwise the endpoint and its service never end."""
     services.host_error = HandlerCancelledError
     endpoint = AwaitsWhatIsCancelled(services.host, starts=True)
     endpoint.start()
@@ -248,7 +250,7 @@ async def test_an_endpoint_whose_on_stop_awaits_what_is_cancelled_ends_all_the_s
 
 
 @on_virtual_services
-async def test_an_error_before_counts_more_than_a_cancelled_on_stop(services: Services) -> None:
+async def test_earlier_error_takes_precedence_over_a_cancelled_on_stop(services: Services) -> None:
     """RPC-12"""
     endpoint = AwaitsWhatIsCancelled(services.host, starts=True)
     endpoint.start()
@@ -260,7 +262,9 @@ async def test_an_error_before_counts_more_than_a_cancelled_on_stop(services: Se
 
 
 @on_virtual_services
-async def test_endpoint_that_fails_before_its_start_ends_without_hooks(services: Services) -> None:
+async def test_endpoint_that_fails_before_its_start_terminates_without_hooks(
+    services: Services,
+) -> None:
     endpoint = Scripted(services.host)
     endpoint.on_fatal_error(RuntimeError("too early"))
     with pytest.raises(RuntimeError, match="too early"):
@@ -269,8 +273,10 @@ async def test_endpoint_that_fails_before_its_start_ends_without_hooks(services:
 
 
 @on_virtual_services
-async def test_error_of_what_is_awaited_for_nobody_ends_the_endpoint(services: Services) -> None:
-    """Whatever a function returns that can be awaited, be it no coroutine."""
+async def test_error_of_an_awaitable_returned_to_run_async_ends_the_endpoint(
+    services: Services,
+) -> None:
+    """Any awaitable, not only a coroutine."""
     endpoint = running(services.host)
     await services.let_time_pass(1)
     result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -283,7 +289,7 @@ async def test_error_of_what_is_awaited_for_nobody_ends_the_endpoint(services: S
 
 
 @on_virtual_time
-async def test_error_of_a_task_that_is_cancelled_with_its_endpoint_is_logged_only(
+async def test_error_of_a_task_cancelled_with_its_endpoint_is_only_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     service = LocalRpcService()
@@ -301,8 +307,8 @@ async def test_error_of_a_task_that_is_cancelled_with_its_endpoint_is_logged_onl
     assert any("error while it ended" in record.getMessage() for record in caplog.records)
 
 
-def test_error_that_an_endpoint_has_ended_with_need_not_be_looked_at() -> None:
-    """It was logged; asyncio does not complain of an exception that nobody has retrieved."""
+def test_error_of_an_endpoint_need_not_be_retrieved_from_its_future() -> None:
+    """The error was logged; asyncio reports no exception that was never retrieved."""
     complaints: list[dict[str, Any]] = []
 
     async def main() -> None:
@@ -327,7 +333,7 @@ def test_error_that_an_endpoint_has_ended_with_need_not_be_looked_at() -> None:
 
 
 @on_virtual_services
-async def test_call_async_gives_a_result_whether_or_not_it_has_to_be_awaited(
+async def test_call_async_returns_results_of_plain_functions_and_of_coroutines(
     services: Services,
 ) -> None:
     endpoint = running(services.host)
@@ -342,7 +348,9 @@ async def test_call_async_gives_a_result_whether_or_not_it_has_to_be_awaited(
 
 
 @on_virtual_services
-async def test_error_of_a_call_that_was_given_up_concerns_nobody(services: Services) -> None:
+async def test_error_of_a_timed_out_call_async_does_not_end_the_endpoint(
+    services: Services,
+) -> None:
     """RPC-25"""
     endpoint = running(services.host)
 
@@ -357,7 +365,7 @@ async def test_error_of_a_call_that_was_given_up_concerns_nobody(services: Servi
 
 
 @on_virtual_services
-async def test_call_that_is_under_way_when_its_endpoint_ends_is_cancelled(
+async def test_running_call_async_is_cancelled_when_its_endpoint_ends(
     services: Services,
 ) -> None:
     endpoint = running(services.host)
@@ -369,7 +377,7 @@ async def test_call_that_is_under_way_when_its_endpoint_ends_is_cancelled(
 
 
 @on_services_with_threads
-async def test_error_of_a_function_is_what_a_thread_gets_also_if_it_is_about_time(
+async def test_timeout_error_raised_by_a_function_reaches_the_calling_thread(
     services: Services,
 ) -> None:
     endpoint = running(services.host)
@@ -387,7 +395,7 @@ async def test_error_of_a_function_is_what_a_thread_gets_also_if_it_is_about_tim
 
 @on_services_with_threads
 async def test_run_async_from_another_thread_wakes_the_main_thread(services: Services) -> None:
-    """RPC-26: asyncio's own checks say so, and not only luck."""
+    """RPC-26: asyncio in debug mode checks the calling thread."""
     endpoint, ran = running(services.host), asyncio.Event()
     asyncio.get_running_loop().set_debug(True)
     await asyncio.to_thread(endpoint.run_async, ran.set)
@@ -395,10 +403,10 @@ async def test_run_async_from_another_thread_wakes_the_main_thread(services: Ser
 
 
 @on_virtual_services
-async def test_nothing_is_kept_of_timers_and_tasks_that_are_over_or_will_not_run(
+async def test_timers_and_tasks_that_are_over_or_cannot_run_are_not_kept(
     services: Services,
 ) -> None:
-    """RPC-28: not for as long as the timer would have taken."""
+    """RPC-28: not until the timer would have fired."""
     endpoint = running(services.host)
 
     class Large:
@@ -431,10 +439,10 @@ async def test_nothing_is_kept_of_timers_and_tasks_that_are_over_or_will_not_run
 
 
 @on_virtual_services
-async def test_nothing_is_kept_of_a_call_that_was_done_long_before_its_time(
+async def test_finished_call_async_is_not_kept_until_its_timeout(
     services: Services,
 ) -> None:
-    """RPC-25: a client that asks often, with much time, would keep all answers."""
+    """RPC-25: a client with frequent calls and a long timeout would keep all answers."""
     endpoint = running(services.host)
 
     async def call() -> weakref.ref[asyncio.Future[int]]:
@@ -449,7 +457,7 @@ async def test_nothing_is_kept_of_a_call_that_was_done_long_before_its_time(
 
 
 @on_virtual_services
-async def test_watches_of_an_endpoint_end_with_it(services: Services) -> None:
+async def test_watches_created_by_an_endpoint_end_with_the_endpoint(services: Services) -> None:
     endpoint, watched = running(services.host), running(services.caller)
     told: list[str] = []
     watch = endpoint.watch(watched.address, told.append)
@@ -466,9 +474,7 @@ async def test_watches_of_an_endpoint_end_with_it(services: Services) -> None:
 
 
 @on_virtual_time
-async def test_calls_of_an_endpoint_whose_process_dies_are_abandoned_and_no_more_are_taken() -> (
-    None
-):
+async def test_waiting_and_new_calls_are_abandoned_when_the_process_dies() -> None:
     service = LocalRpcService()
     starting, idle, busy = (
         Scripted(service, "starting"),
@@ -494,7 +500,7 @@ async def test_calls_of_an_endpoint_whose_process_dies_are_abandoned_and_no_more
 
 
 @on_virtual_time
-async def test_endpoint_whose_process_has_died_is_not_stopped_once_more() -> None:
+async def test_endpoint_whose_process_has_died_is_not_stopped_a_second_time() -> None:
     service = LocalRpcService()
     endpoint, stopping = running(service), Scripted(service, "stopping")
     stopping.may_start.set()
@@ -514,8 +520,8 @@ async def test_endpoint_whose_process_has_died_is_not_stopped_once_more() -> Non
 
 
 @on_virtual_time
-async def test_end_that_somebody_has_given_up_waiting_for_comes_all_the_same() -> None:
-    """``wait_for`` cancels the future that it waits for."""
+async def test_endpoint_terminates_although_the_waiting_caller_has_given_up() -> None:
+    """``wait_for`` cancels the future that the caller waits for."""
     service = LocalRpcService()
     endpoint = Scripted(service)
     endpoint.may_start.set()
@@ -533,8 +539,8 @@ async def test_end_that_somebody_has_given_up_waiting_for_comes_all_the_same() -
 
 
 @on_virtual_time
-async def test_endpoint_whose_end_nobody_waits_for_any_more_dies_with_its_process() -> None:
-    """It stayed, as ``wait_for`` had cancelled the future that says whether it is over."""
+async def test_endpoint_with_an_abandoned_close_ends_when_its_process_dies() -> None:
+    """``wait_for`` has cancelled the future that tells whether the endpoint is over."""
     service = LocalRpcService()
     endpoint = Scripted(service)
     endpoint.may_start.set()
@@ -552,7 +558,7 @@ async def test_endpoint_whose_end_nobody_waits_for_any_more_dies_with_its_proces
 
 
 @on_virtual_time
-async def test_work_that_ends_its_own_process_is_not_cancelled_by_that() -> None:
+async def test_task_that_kills_its_own_process_is_not_cancelled() -> None:
     network = LocalNetwork()
     service = LocalRpcService("host", network)
     endpoint = running(service)
@@ -571,7 +577,7 @@ async def test_work_that_ends_its_own_process_is_not_cancelled_by_that() -> None
 
 
 @on_virtual_time
-async def test_handlers_that_go_on_are_cancelled_one_and_all_after_their_grace() -> None:
+async def test_all_handlers_are_cancelled_when_the_grace_of_the_endpoint_is_over() -> None:
     """RPC-17"""
 
     class Patient(Scripted):

@@ -109,7 +109,7 @@ async def quiet(progress: list[int]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_asks_beyond_what_the_called_side_holds_stay_with_their_callers_one_for_each(
+async def test_asks_beyond_the_buffers_wait_with_their_callers(
     pair: Pair,
 ) -> None:
     """An ask does not wait before it is sent: its caller waits for the answer."""
@@ -139,7 +139,7 @@ async def test_asks_beyond_what_the_called_side_holds_stay_with_their_callers_on
         assert own == sorted(own)
 
 
-async def test_a_fast_teller_of_a_slow_handler_waits_and_memory_stays_bounded(pair: Pair) -> None:
+async def test_teller_of_a_slow_handler_waits_and_memory_stays_bounded(pair: Pair) -> None:
     teller, other = await pair.connect()
     sent: list[int] = []
 
@@ -163,7 +163,7 @@ async def test_a_fast_teller_of_a_slow_handler_waits_and_memory_stays_bounded(pa
     assert pair.sink.most_held <= held_at_most
 
 
-async def test_so_many_small_calls_at_once_and_no_more(pair: Pair) -> None:
+async def test_only_a_bounded_number_of_small_calls_is_pending(pair: Pair) -> None:
     teller, other = await pair.connect()
     sent: list[int] = []
 
@@ -182,7 +182,7 @@ async def test_so_many_small_calls_at_once_and_no_more(pair: Pair) -> None:
     assert pair.sink.taken == list(range(5000))
 
 
-async def test_a_teller_that_waits_is_told_when_the_other_side_dies(pair: Pair) -> None:
+async def test_waiting_teller_fails_when_the_other_side_dies(pair: Pair) -> None:
     teller, _ = await pair.connect()
 
     async def tell() -> None:
@@ -216,7 +216,7 @@ class Unwilling:
         pass
 
 
-async def test_calls_that_came_with_the_handshake_stop_reading_like_any_others() -> None:
+async def test_calls_received_with_the_handshake_pause_reading_at_the_limit() -> None:
     loop = asyncio.get_running_loop()
     mine, theirs = socket.socketpair()
     transport, stream = await loop.create_connection(FrameStream, sock=theirs)
@@ -234,8 +234,8 @@ async def test_calls_that_came_with_the_handshake_stop_reading_like_any_others()
     await asyncio.sleep(0)
 
 
-async def test_stream_on_a_socket_of_this_machine_asks_for_no_signs_of_life() -> None:
-    """The options are TCP's: a socket of another kind refuses them."""
+async def test_stream_on_a_local_socket_sets_no_keepalive_options() -> None:
+    """Keepalive options belong to TCP; other sockets refuse them."""
     loop = asyncio.get_running_loop()
     problems: list[dict[str, object]] = []
     loop.set_exception_handler(lambda _, problem: problems.append(problem))
@@ -247,7 +247,7 @@ async def test_stream_on_a_socket_of_this_machine_asks_for_no_signs_of_life() ->
     assert problems == []
 
 
-async def test_senders_of_large_frames_wait_when_one_frame_limit_of_them_lies_unsent() -> None:
+async def test_senders_of_large_frames_wait_when_one_frame_limit_of_bytes_is_unsent() -> None:
     loop = asyncio.get_running_loop()
     mine, theirs = socket.socketpair()
     mine.setblocking(False)

@@ -72,7 +72,7 @@ lanes = st.none() | st.integers(0, 3)
 @given(
     st.lists(st.tuples(lanes, sizes, st.booleans()), max_size=25), st.integers(1, 3 * FRAGMENT_SIZE)
 )
-def test_frames_arrive_whole_and_those_of_one_lane_in_order(
+def test_frames_arrive_complete_and_in_order_within_each_lane(
     sent: list[tuple[int | None, int, bool]], portion: int
 ) -> None:
     splitter, joiner = FrameSplitter(), FragmentJoiner(LIMIT)
@@ -92,7 +92,7 @@ def test_frames_arrive_whole_and_those_of_one_lane_in_order(
             assert [frame for frame in arrived if frame in frames] == frames
 
 
-def test_a_small_frame_waits_for_one_fragment_at_most() -> None:
+def test_small_frame_waits_for_at_most_one_fragment() -> None:
     splitter, joiner = FrameSplitter(), FragmentJoiner(LIMIT)
     for lane in range(3):
         splitter.put(bytes(MEBIBYTE), lane)
@@ -113,7 +113,7 @@ def test_large_frames_share_the_stream_fairly() -> None:
     assert [frame[:1] for frame in frames] == [b"y"]
 
 
-def test_no_more_large_frames_than_agreed_are_under_way_and_small_ones_go_on() -> None:
+def test_number_of_unfinished_large_frames_is_limited_and_small_ones_pass() -> None:
     splitter, joiner = FrameSplitter(), FragmentJoiner(LIMIT)
     for lane in range(3 * MAX_LARGE_FRAMES):
         splitter.put(bytes(3 * FRAGMENT_SIZE), lane)
@@ -148,7 +148,9 @@ def fragment(number: int, total: int, size: int) -> bytes:
         ),
     ],
 )
-def test_fragments_that_cannot_be_are_refused(fragments: list[bytes], reason: str) -> None:
+def test_impossible_fragments_are_refused_with_the_reason(
+    fragments: list[bytes], reason: str
+) -> None:
     joiner = FragmentJoiner(LIMIT)
     for one in fragments[:-1]:
         assert add(joiner, one) is None
@@ -156,7 +158,7 @@ def test_fragments_that_cannot_be_are_refused(fragments: list[bytes], reason: st
         add(joiner, fragments[-1])
 
 
-async def test_a_large_argument_does_not_hold_up_a_call_of_another_endpoint() -> None:
+async def test_large_argument_does_not_delay_a_call_to_another_endpoint() -> None:
     relay = Relay(bytes_per_turn=16_384)
     async with joined(relay) as here:
         large, small = EchoEndpoint(here.host, "large"), EchoEndpoint(here.host, "small")
@@ -175,7 +177,7 @@ async def test_a_large_argument_does_not_hold_up_a_call_of_another_endpoint() ->
         assert here.host.refused_frames == here.connection.refused_frames == 0
 
 
-async def test_a_large_answer_does_not_hold_up_a_small_one() -> None:
+async def test_large_answer_does_not_delay_a_small_answer() -> None:
     relay = Relay(bytes_per_turn=16_384)
     async with joined(relay) as here:
         endpoint = EchoEndpoint(here.host)
@@ -224,7 +226,7 @@ def came(stream: FrameStream, data: bytes) -> None:
     cuts=st.lists(st.integers(1, 14) | st.integers(1, 3 * FRAGMENT_SIZE), min_size=1),
     pauses_after=st.sets(st.integers(1, 12), max_size=3),
 )
-def test_frames_arrive_whole_wherever_the_stream_is_cut_and_reading_pauses(
+def test_frames_arrive_complete_wherever_the_stream_is_cut_or_paused(
     sent: list[tuple[int | None, int]], cuts: list[int], pauses_after: set[int]
 ) -> None:
     splitter = FrameSplitter()
@@ -255,7 +257,7 @@ def test_frames_arrive_whole_wherever_the_stream_is_cut_and_reading_pauses(
     assert sorted(asyncio.run(feed())) == sorted(frames)
 
 
-async def test_a_lost_connection_keeps_no_part_of_a_large_frame() -> None:
+async def test_lost_connection_keeps_no_part_of_a_large_frame_in_memory() -> None:
     splitter = FrameSplitter()
     splitter.put(bytes(MEBIBYTE), None)
     incoming = FrameStream(LIMIT)
@@ -268,7 +270,7 @@ async def test_a_lost_connection_keeps_no_part_of_a_large_frame() -> None:
     assert partial() is None
 
 
-def test_memory_of_a_large_frame_is_used_again_until_it_is_given_back() -> None:
+def test_memory_of_a_large_frame_is_reused_until_give_back() -> None:
     joiner = FragmentJoiner(LIMIT)
 
     def receive(number: int, byte: bytes, size: int) -> memoryview:
@@ -292,7 +294,7 @@ def test_memory_of_a_large_frame_is_used_again_until_it_is_given_back() -> None:
 
 
 @on_virtual_time
-async def test_memory_of_large_frames_does_not_lie_ready_for_ever() -> None:
+async def test_spare_memory_for_large_frames_is_freed_after_a_while() -> None:
     splitter = FrameSplitter()
     splitter.put(bytes(MEBIBYTE), None)
     incoming = FrameStream(LIMIT)

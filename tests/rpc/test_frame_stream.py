@@ -123,7 +123,7 @@ def fragment(number: int, total: int, body: bytes, length: int | None = None) ->
 
 
 @on_virtual_time
-async def test_frames_of_one_turn_are_written_together_at_its_end() -> None:
+async def test_frames_sent_in_one_loop_turn_are_written_together_at_its_end() -> None:
     stream, socket = connected()
     assert not stream.has_unsent
     stream.send(b"one")
@@ -141,7 +141,7 @@ async def test_frames_of_one_turn_are_written_together_at_its_end() -> None:
 
 
 @on_virtual_time
-async def test_what_is_beyond_some_bytes_is_written_at_once() -> None:
+async def test_frames_are_written_at_once_above_a_number_of_bytes() -> None:
     stream, socket = connected()
     stream.send(bytes(EARLY))
     assert socket.take() == []
@@ -155,7 +155,7 @@ async def test_what_is_beyond_some_bytes_is_written_at_once() -> None:
 
 
 @on_virtual_time
-async def test_a_large_frame_is_written_turn_by_turn_so_that_others_get_in_between() -> None:
+async def test_large_frame_is_written_over_several_turns_so_that_others_pass() -> None:
     stream, socket = connected()
     stream.send(bytes(5 * FRAGMENT_SIZE), 1)
     head = LENGTH.size + FRAGMENT_HEAD.size
@@ -173,7 +173,7 @@ async def test_a_large_frame_is_written_turn_by_turn_so_that_others_get_in_betwe
 
 
 @on_virtual_time
-async def test_a_socket_that_takes_no_more_gets_no_more_until_it_does() -> None:
+async def test_full_socket_gets_no_bytes_until_it_can_take_them() -> None:
     stream, socket = connected()
     stream.send(bytes(5 * FRAGMENT_SIZE), 1)
     await asyncio.sleep(0)
@@ -195,7 +195,7 @@ async def test_a_socket_that_takes_no_more_gets_no_more_until_it_does() -> None:
 
 
 @on_virtual_time
-async def test_senders_of_small_frames_wait_beyond_the_high_water_and_go_on_at_half_of_it() -> None:
+async def test_senders_of_small_frames_wait_above_high_water_until_half_is_sent() -> None:
     stream, socket = connected(100 * LIMIT)
     stream.pause_writing()
     half = WRITE_HIGH_WATER // 2
@@ -217,7 +217,7 @@ async def test_senders_of_small_frames_wait_beyond_the_high_water_and_go_on_at_h
 
 
 @on_virtual_time
-async def test_exactly_half_of_the_high_water_lets_senders_of_small_frames_go_on() -> None:
+async def test_senders_of_small_frames_resume_at_exactly_half_of_the_high_water() -> None:
     stream, socket = connected(100 * LIMIT)
     stream.pause_writing()
     for _ in range(6):
@@ -231,9 +231,7 @@ async def test_exactly_half_of_the_high_water_lets_senders_of_small_frames_go_on
 
 
 @on_virtual_time
-async def test_senders_of_large_frames_wait_beyond_one_frame_limit_and_go_on_at_half_of_it() -> (
-    None
-):
+async def test_senders_of_large_frames_wait_above_one_frame_limit_until_half_is_sent() -> None:
     stream, socket = connected(LIMIT)
     stream.send(bytes(LIMIT // 2), 1)
     stream.send(bytes(LIMIT // 2), 2)
@@ -249,7 +247,7 @@ async def test_senders_of_large_frames_wait_beyond_one_frame_limit_and_go_on_at_
 
 
 @on_virtual_time
-async def test_closing_writes_all_that_is_left_first() -> None:
+async def test_close_writes_all_remaining_frames_first() -> None:
     stream, socket = connected()
     stream.send(bytes(5 * FRAGMENT_SIZE), 1)
     stream.send(b"last words", 2)
@@ -262,7 +260,7 @@ async def test_closing_writes_all_that_is_left_first() -> None:
 
 
 @on_virtual_time
-async def test_nothing_is_written_after_the_end() -> None:
+async def test_nothing_is_written_after_the_connection_is_lost() -> None:
     stream, socket, receiver = attached()
     stream.pause_writing()
     stream.send(bytes(WRITE_HIGH_WATER + 1), 1)
@@ -288,7 +286,7 @@ async def test_nothing_is_written_after_the_end() -> None:
 
 
 @on_virtual_time
-async def test_a_stream_that_was_never_connected_keeps_quiet() -> None:
+async def test_stream_that_was_never_connected_accepts_all_calls_silently() -> None:
     stream = FrameStream(LIMIT)
     assert not stream.has_unsent
     stream.pause_reading()
@@ -309,7 +307,7 @@ async def test_a_stream_that_was_never_connected_keeps_quiet() -> None:
     ],
 )
 @on_virtual_time
-async def test_a_receiver_is_told_once_why_its_connection_has_ended(
+async def test_receiver_gets_the_reason_of_the_lost_connection_once(
     error: Exception | None, told: str
 ) -> None:
     stream, _, receiver = attached()
@@ -323,7 +321,7 @@ async def test_a_receiver_is_told_once_why_its_connection_has_ended(
 
 
 @on_virtual_time
-async def test_the_first_reason_to_give_up_is_told_and_nobody_by_force() -> None:
+async def test_first_reason_of_an_abort_is_reported_and_break_off_reports_nothing() -> None:
     stream, socket, receiver = attached()
     stream.abort("the first")
     stream.abort("the second")
@@ -339,7 +337,7 @@ async def test_the_first_reason_to_give_up_is_told_and_nobody_by_force() -> None
 
 
 @on_virtual_time
-async def test_a_receiver_that_breaks_off_at_what_waited_for_it_is_told_of_no_end() -> None:
+async def test_receiver_that_breaks_off_while_it_is_attached_gets_no_further_frame() -> None:
     stream, _ = connected()
     came(stream, framed(b"one") + framed(b"two"))
     receiver = Recorder(lambda: stream.break_off("enough"))
@@ -349,7 +347,7 @@ async def test_a_receiver_that_breaks_off_at_what_waited_for_it_is_told_of_no_en
 
 
 @on_virtual_time
-async def test_frames_that_came_before_the_end_are_given_to_a_late_receiver() -> None:
+async def test_receiver_attached_after_the_end_gets_the_earlier_frames() -> None:
     stream, socket = connected()
     came(stream, framed(b"one") + framed(b"two"))
     stream.connection_lost(None)
@@ -363,7 +361,7 @@ async def test_frames_that_came_before_the_end_are_given_to_a_late_receiver() ->
 
 
 @on_virtual_time
-async def test_the_handshake_reads_frame_by_frame_however_the_bytes_come() -> None:
+async def test_handshake_reads_one_frame_at_a_time_however_bytes_arrive() -> None:
     stream, _ = connected()
     receiving = asyncio.ensure_future(stream.receive())
     data = framed(b"first") + framed(b"") + framed(b"third") + framed(b"rest")
@@ -380,7 +378,7 @@ async def test_the_handshake_reads_frame_by_frame_however_the_bytes_come() -> No
 
 
 @on_virtual_time
-async def test_a_frame_of_the_handshake_has_so_many_bytes_and_not_one_more() -> None:
+async def test_handshake_frame_larger_than_its_limit_is_refused() -> None:
     stream, socket = connected()
     came(stream, framed(bytes(MAX_HANDSHAKE_FRAME)))
     assert await stream.receive() == bytes(MAX_HANDSHAKE_FRAME)
@@ -391,7 +389,7 @@ async def test_a_frame_of_the_handshake_has_so_many_bytes_and_not_one_more() -> 
 
 
 @on_virtual_time
-async def test_what_is_beyond_a_handshake_stays_in_the_socket_until_it_is_asked_for() -> None:
+async def test_bytes_after_a_handshake_frame_stay_in_the_socket_until_requested() -> None:
     stream, socket = connected()
     assert len(stream.get_buffer(-1)) == MAX_HANDSHAKE_FRAME
     came(stream, framed(bytes(MAX_HANDSHAKE_FRAME - 4)))
@@ -409,7 +407,7 @@ async def test_what_is_beyond_a_handshake_stays_in_the_socket_until_it_is_asked_
 
 
 @on_virtual_time
-async def test_who_waits_for_the_handshake_is_told_of_the_end() -> None:
+async def test_handshake_fails_when_the_connection_ends() -> None:
     stream, _ = connected()
     receiving = asyncio.ensure_future(stream.receive())
     await asyncio.sleep(0)
@@ -420,7 +418,7 @@ async def test_who_waits_for_the_handshake_is_told_of_the_end() -> None:
 
 
 @on_virtual_time
-async def test_a_receiver_that_pauses_gets_nothing_more_until_it_reads_on() -> None:
+async def test_paused_receiver_gets_no_frame_until_it_resumes() -> None:
     stream, socket = connected()
     receiver = Recorder(stream.pause_reading)
     came(stream, framed(b"one") + framed(b"two"))
@@ -469,7 +467,7 @@ async def test_frames_and_fragments_arrive_in_pieces_of_any_size(size: int) -> N
 
 
 @on_virtual_time
-async def test_a_large_frame_that_is_whole_while_reading_is_paused_waits() -> None:
+async def test_large_frame_completed_while_reading_is_paused_waits() -> None:
     stream, _, receiver = attached()
     large = bytes(range(256)) * 300
     came(stream, fragment(7, len(large), large[:FRAGMENT_SIZE])[:-10])
@@ -503,7 +501,7 @@ def too_large(kind: str, size: int, limit: int) -> str:
     ],
 )
 @on_virtual_time
-async def test_what_cannot_be_a_frame_is_refused_and_nothing_after_it_is_read(
+async def test_impossible_frame_is_refused_and_nothing_after_it_is_read(
     limit: int, data: bytes, reason: str
 ) -> None:
     stream, socket, receiver = attached(limit)
@@ -518,7 +516,7 @@ async def test_what_cannot_be_a_frame_is_refused_and_nothing_after_it_is_read(
 
 
 @on_virtual_time
-async def test_a_fragment_is_refused_as_soon_as_its_head_is_there() -> None:
+async def test_fragment_that_is_too_large_is_refused_when_its_head_has_arrived() -> None:
     stream, socket, receiver = attached()
     head = fragment(1, LIMIT + 1, b"", FRAGMENT_HEAD.size + FRAGMENT_SIZE)
     came(stream, head[:-1])
@@ -530,14 +528,14 @@ async def test_a_fragment_is_refused_as_soon_as_its_head_is_there() -> None:
 
 @pytest.mark.parametrize("size", [1000, 999, 0])
 @on_virtual_time
-async def test_a_frame_up_to_the_limit_is_taken(size: int) -> None:
+async def test_frame_up_to_the_limit_is_accepted(size: int) -> None:
     stream, _, receiver = attached(1000)
     came(stream, framed(bytes(size)))
     assert receiver.story == [bytes(size)]
 
 
 @on_virtual_time
-async def test_a_large_frame_of_one_full_and_one_smallest_fragment_is_taken() -> None:
+async def test_large_frame_of_one_full_and_one_smallest_fragment_is_accepted() -> None:
     stream, _, receiver = attached(FRAGMENT_SIZE + 1)
     came(stream, fragment(1, FRAGMENT_SIZE + 1, bytes(FRAGMENT_SIZE)))
     assert receiver.story == []
@@ -546,7 +544,7 @@ async def test_a_large_frame_of_one_full_and_one_smallest_fragment_is_taken() ->
 
 
 @on_virtual_time
-async def test_memory_of_large_frames_is_given_back_once_a_while() -> None:
+async def test_spare_memory_for_large_frames_is_freed_periodically() -> None:
     stream, _, receiver = attached()
 
     def receive() -> None:
@@ -580,7 +578,7 @@ def lengths(splitter: FrameSplitter, size: int) -> list[int]:
     return found
 
 
-def test_small_frames_alone_are_taken_together_if_they_are_not_too_many() -> None:
+def test_small_frames_are_taken_together_up_to_a_number_of_bytes() -> None:
     splitter = FrameSplitter()
     assert not splitter
     for _ in range(3):
@@ -597,7 +595,7 @@ def test_small_frames_alone_are_taken_together_if_they_are_not_too_many() -> Non
     assert lengths(splitter, 60_000) == [40_000]
 
 
-def test_small_frames_take_turns_with_fragments_of_large_ones() -> None:
+def test_small_frames_alternate_with_fragments_of_large_frames() -> None:
     splitter = FrameSplitter()
     splitter.put(bytes(3 * FRAGMENT_SIZE + 5), 1)
     assert splitter.large_bytes == 3 * FRAGMENT_SIZE + 5
@@ -615,7 +613,7 @@ def test_small_frames_take_turns_with_fragments_of_large_ones() -> None:
     assert lengths(splitter, 10) == []
 
 
-def test_a_frame_of_the_size_of_a_fragment_is_small_and_one_byte_more_is_large() -> None:
+def test_frame_larger_than_one_fragment_counts_as_large() -> None:
     splitter = FrameSplitter()
     splitter.put(bytes(FRAGMENT_SIZE), 1)
     splitter.put_parts([bytes(FRAGMENT_SIZE - 1), b"x"], 1)
@@ -628,7 +626,7 @@ def test_a_frame_of_the_size_of_a_fragment_is_small_and_one_byte_more_is_large()
     )
 
 
-def test_what_is_behind_a_large_frame_waits_for_it_and_only_in_its_lane() -> None:
+def test_frame_behind_a_large_frame_waits_only_in_its_own_lane() -> None:
     splitter = FrameSplitter()
     splitter.put(bytes(2 * FRAGMENT_SIZE), 1)
     splitter.put(b"behind", 1)
@@ -662,7 +660,7 @@ def test_large_frames_without_a_lane_do_not_wait_for_each_other() -> None:
     assert len(numbers) == 2
 
 
-def test_numbers_of_large_frames_begin_again_after_the_largest() -> None:
+def test_numbers_of_large_frames_start_again_after_the_largest_number() -> None:
     splitter = FrameSplitter()
     splitter._numbers = 0xFFFF_FFFE
     for lane in range(3):
@@ -674,7 +672,7 @@ def test_numbers_of_large_frames_begin_again_after_the_largest() -> None:
     assert numbers == [0xFFFF_FFFF, 0, 1]
 
 
-def test_so_many_large_frames_are_under_way_and_the_next_begins_when_one_is_done() -> None:
+def test_next_large_frame_begins_when_one_of_the_permitted_number_is_done() -> None:
     splitter = FrameSplitter()
     for lane in range(MAX_LARGE_FRAMES + 2):
         splitter.put(bytes(2 * FRAGMENT_SIZE), lane)

@@ -167,7 +167,7 @@ requests = (
 
 
 @pytest.mark.parametrize("payload", [(1,), (1, 2, 3), {"value": 1}, None, 2])
-def test_arguments_that_are_not_those_of_the_method_are_refused(payload: object) -> None:
+def test_payload_that_does_not_match_the_parameters_is_refused(payload: object) -> None:
     async def attack() -> None:
         target = Target()
         sent = Wire()
@@ -187,7 +187,7 @@ def test_arguments_that_are_not_those_of_the_method_are_refused(payload: object)
 @example([call(kind=int(Kind.RESOLVE), target=0, method="leader", payload=codec.encode({}))])
 @example([call(token=b"\xc1")])
 @example([msgpack.packb([PROTOCOL_VERSION, *[[]] * 8]), b"\x91" * 5000, b"", b"\xc1"])
-def test_no_request_that_makes_no_sense_runs_a_handler_or_breaks_anything(
+def test_damaged_requests_run_no_handler_and_break_nothing(
     frames: list[bytes],
 ) -> None:
     assume(all(kind_of(frame) is not Kind.STOP for frame in frames))  # a peer may stop a process
@@ -237,7 +237,7 @@ def test_no_request_that_makes_no_sense_runs_a_handler_or_breaks_anything(
         )
     ]
 )
-def test_no_answer_that_makes_no_sense_breaks_the_caller(frames: list[bytes]) -> None:
+def test_damaged_answers_do_not_break_the_caller(frames: list[bytes]) -> None:
     async def attack() -> None:
         service = LocalRpcService("caller")
         sent = Wire()
@@ -315,7 +315,7 @@ def refusals(stream: bytes) -> int | None:
 @given(streams, st.integers(1, 400))
 @example(struct.pack(">I", FRAGMENT_SIZE + 1), 1)
 @example(struct.pack(">I", FRAGMENT_BIT | MAX_FRAME_SIZE), 1)
-def test_no_bytes_on_a_socket_run_a_handler_or_hold_up_another_connection(
+def test_random_bytes_on_a_socket_run_no_handler_and_delay_no_other_connection(
     stream: bytes, portion: int
 ) -> None:
     assume(not _stops(stream))
@@ -354,7 +354,7 @@ def _stops(stream: bytes) -> bool:
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=100) | anything.map(msgpack.packb), max_size=3))
 @example([msgpack.packb(("flinkray", PROTOCOL_VERSION, bytes(32), "me#1", "host", "1"))])
-def test_no_handshake_of_a_stranger_gets_through(frames: list[bytes]) -> None:
+def test_random_frames_do_not_pass_the_handshake(frames: list[bytes]) -> None:
     async def attack() -> None:
         loop = asyncio.get_running_loop()
         mine, theirs = socket.socketpair()

@@ -54,7 +54,7 @@ class UpperGateway(NotAGateway, LowerGateway):
     async def own(self) -> None: ...
 
 
-def test_methods_of_a_gateway_are_those_that_it_and_its_bases_declare() -> None:
+def test_gateway_has_the_methods_that_it_and_its_bases_declare() -> None:
     lower, upper = gateway_methods(LowerGateway), gateway_methods(UpperGateway)
     assert list(lower) == ["plain", "tell", "patient", "without_end", "whole"]
     assert list(upper) == [*lower, "own"]
@@ -64,7 +64,7 @@ def test_methods_of_a_gateway_are_those_that_it_and_its_bases_declare() -> None:
     assert upper["tell"].full_name == "LowerGateway.tell"
 
 
-def test_arguments_travel_by_their_order_without_self() -> None:
+def test_parameters_of_a_gateway_method_are_listed_in_order_without_self() -> None:
     plain = gateway_methods(LowerGateway)["plain"]
     assert plain.name == "plain"
     assert plain.parameters == ("first", "second", "third")
@@ -72,7 +72,7 @@ def test_arguments_travel_by_their_order_without_self() -> None:
     assert list(plain.signature.parameters) == ["self", "first", "second", "third"]
 
 
-def test_marks_of_a_method_hold_for_it_and_for_no_other() -> None:
+def test_decorators_of_a_gateway_method_apply_only_to_that_method() -> None:
     methods = gateway_methods(LowerGateway)
     assert [name for name, method in methods.items() if method.is_oneway] == ["tell"]
     assert [name for name, method in methods.items() if method.runs_to_completion] == ["whole"]
@@ -82,7 +82,7 @@ def test_marks_of_a_method_hold_for_it_and_for_no_other() -> None:
     }
 
 
-def test_marks_are_made_when_the_class_is_declared() -> None:
+def test_decorators_work_on_methods_of_a_class_made_at_run_time() -> None:
     async def told(self: RpcGateway) -> None: ...
 
     async def late(self: RpcGateway) -> None: ...
@@ -100,8 +100,8 @@ def test_marks_are_made_when_the_class_is_declared() -> None:
     assert methods["done"].runs_to_completion
 
 
-def test_gateway_itself_is_at_no_address_and_has_no_token() -> None:
-    """Proxies and endpoints have."""
+def test_gateway_without_a_connection_has_no_address_and_no_token() -> None:
+    """Only proxies and endpoints have an address and a token."""
     gateway = FencedRpcGateway()
     with pytest.raises(NotImplementedError):
         _ = gateway.address
@@ -139,7 +139,7 @@ class _ToldAndAnswered(RpcGateway):
         (_ToldAndAnswered, "_ToldAndAnswered.answer is one-way and cannot return a value"),
     ],
 )
-def test_method_that_cannot_be_called_from_outside_is_refused(
+def test_method_that_cannot_be_called_remotely_is_refused(
     gateway: type[RpcGateway], problem: str
 ) -> None:
     with pytest.raises(TypeError, match=problem):

@@ -29,7 +29,7 @@ class Memory:
         return self.now
 
 
-def test_a_process_has_grown_when_it_has_more_than_at_its_start_and_is_old_enough() -> None:
+def test_growth_is_reported_when_memory_and_age_exceed_their_limits() -> None:
     clock, memory = ManualClock(), Memory(500)
     watch = GrowthWatch(Renewal(growth=100, age=60.0), clock, memory)
     clock.advance(59.0)
@@ -44,7 +44,9 @@ def test_a_process_has_grown_when_it_has_more_than_at_its_start_and_is_old_enoug
 
 
 @pytest.mark.parametrize(("at_start", "later"), [(None, None), (None, 500), (1, None)])
-def test_nothing_grows_where_memory_is_not_known(at_start: int | None, later: int | None) -> None:
+def test_no_growth_is_reported_when_the_memory_is_unknown(
+    at_start: int | None, later: int | None
+) -> None:
     clock, memory = ManualClock(), Memory(at_start)
     watch = GrowthWatch(Renewal(growth=100, age=0.0), clock, memory)
     memory.now = later
@@ -52,7 +54,7 @@ def test_nothing_grows_where_memory_is_not_known(at_start: int | None, later: in
 
 
 @on_linux
-def test_memory_of_this_process_grows_by_what_it_keeps() -> None:
+def test_memory_of_this_process_includes_the_pages_that_it_maps() -> None:
     before = memory_of_its_own()
     assert before is not None
     # Mapped, not allocated: an allocator may give out what this process has freed before.
@@ -65,7 +67,7 @@ def test_memory_of_this_process_grows_by_what_it_keeps() -> None:
 
 @on_linux
 @pytest.mark.ray
-async def test_a_process_that_has_grown_is_replaced_by_a_fresh_one(ray_cluster: None) -> None:
+async def test_process_that_has_grown_too_much_is_replaced_by_a_new_one(ray_cluster: None) -> None:
     service = await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", "driver")
     renewal = Renewal(growth=200 * MIB, age=0.0, interval=0.1)
     address = await service.spawn(echo_spec("worker", max_restarts=-1, renewal=renewal))

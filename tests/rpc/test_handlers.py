@@ -73,7 +73,7 @@ async def started(service: LocalRpcService) -> tuple[Work, WorkGateway]:
 
 
 @on_virtual_time
-async def test_handlers_begin_in_order_and_one_that_waits_holds_up_none() -> None:
+async def test_handlers_begin_in_order_and_a_waiting_handler_delays_no_other() -> None:
     service = LocalRpcService()
     endpoint, gateway = await started(service)
     plan = {"a": None, "b": 2.0, "c": None, "d": 1.0, "e": None}
@@ -87,7 +87,7 @@ async def test_handlers_begin_in_order_and_one_that_waits_holds_up_none() -> Non
 
 
 @on_virtual_time
-async def test_each_handler_has_a_context_of_its_own_and_a_task_of_its_own_while_it_runs() -> None:
+async def test_each_handler_has_its_own_context_and_while_it_waits_its_own_task() -> None:
     service = LocalRpcService()
     endpoint, gateway = await started(service)
     names = {"a": None, "b": 1.0, "c": None, "d": 1.0}
@@ -101,7 +101,7 @@ async def test_each_handler_has_a_context_of_its_own_and_a_task_of_its_own_while
 
 
 @on_virtual_time
-async def test_cancelling_a_handlers_task_cancels_this_handler_only() -> None:
+async def test_cancelling_the_task_of_a_handler_cancels_only_that_handler() -> None:
     service = LocalRpcService()
     endpoint, gateway = await started(service)
     answers = [
@@ -118,7 +118,7 @@ async def test_cancelling_a_handlers_task_cancels_this_handler_only() -> None:
 
 
 @on_virtual_time
-async def test_a_handler_that_cancels_its_own_task_and_returns_harms_no_other() -> None:
+async def test_handler_that_cancels_its_own_task_and_returns_affects_no_other() -> None:
     service = LocalRpcService()
     _, gateway = await started(service)
     first, second, third = await asyncio.gather(
@@ -129,7 +129,7 @@ async def test_a_handler_that_cancels_its_own_task_and_returns_harms_no_other() 
 
 
 @on_virtual_time
-async def test_a_handler_that_awaits_something_cancelled_fails_alone() -> None:
+async def test_handler_that_awaits_a_cancelled_future_fails_without_effect_on_others() -> None:
     service = LocalRpcService()
     _, gateway = await started(service)
     first, cancelled, *others = await asyncio.gather(
@@ -145,7 +145,7 @@ async def test_a_handler_that_awaits_something_cancelled_fails_alone() -> None:
 
 
 @on_virtual_time
-async def test_timeouts_within_a_handler_are_its_own() -> None:
+async def test_timeout_within_a_handler_affects_only_that_handler() -> None:
     class Impatient(Work):
         async def work(self, name: str, seconds: float | None) -> str:
             try:
@@ -200,7 +200,7 @@ class ScriptedCall:
 
 
 @on_virtual_time
-async def test_calls_that_wait_when_their_queue_closes_are_abandoned_and_not_begun() -> None:
+async def test_calls_waiting_when_their_queue_closes_are_abandoned() -> None:
     queue = HandlerQueue(asyncio.get_running_loop())
     closing, waiting = ScriptedCall(queue.close), ScriptedCall(int)
     queue.post(closing)
@@ -217,7 +217,7 @@ async def test_calls_that_wait_when_their_queue_closes_are_abandoned_and_not_beg
 
 
 @on_virtual_time
-async def test_a_call_that_is_over_before_its_turn_is_not_begun() -> None:
+async def test_call_that_is_over_before_its_turn_is_not_begun() -> None:
     queue = HandlerQueue(asyncio.get_running_loop())
     over, next_one = ScriptedCall(int, is_over=True), ScriptedCall(int)
     queue.post(over)
@@ -229,7 +229,9 @@ async def test_a_call_that_is_over_before_its_turn_is_not_begun() -> None:
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
-def test_what_ends_a_process_is_the_callers_and_the_loops(end: type[BaseException]) -> None:
+def test_keyboard_interrupt_in_a_handler_reaches_its_caller_and_the_event_loop(
+    end: type[BaseException],
+) -> None:
     def ends() -> None:
         raise end
 
@@ -247,7 +249,7 @@ def test_what_ends_a_process_is_the_callers_and_the_loops(end: type[BaseExceptio
 
 
 @on_virtual_time
-async def test_handler_that_is_closed_as_with_its_loop_is_cancelled_for_who_waits() -> None:
+async def test_generator_exit_in_a_handler_cancels_its_call() -> None:
     def ends() -> None:
         raise GeneratorExit
 
@@ -289,7 +291,7 @@ class WaitingCall(ScriptedCall):
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
-def test_what_ends_a_process_is_the_callers_and_the_loops_also_after_a_wait(
+def test_keyboard_interrupt_in_a_waiting_handler_reaches_caller_and_event_loop(
     end: type[BaseException],
 ) -> None:
     call: WaitingCall | None = None
@@ -315,8 +317,8 @@ def test_what_ends_a_process_is_the_callers_and_the_loops_also_after_a_wait(
 
 
 @on_virtual_time
-async def test_error_of_a_handler_is_its_callers_and_nobody_elses() -> None:
-    """asyncio would complain of a task whose exception nobody has retrieved."""
+async def test_error_of_a_handler_reaches_only_its_caller() -> None:
+    """asyncio must not report a task whose exception was never retrieved."""
 
     def fails() -> None:
         raise OSError("disk full")
@@ -343,7 +345,7 @@ async def test_error_of_a_handler_is_its_callers_and_nobody_elses() -> None:
 
 @pytest.mark.parametrize("is_told", [False, True])
 @on_virtual_time
-async def test_cancelled_handler_cancels_its_task_unless_the_caller_is_told(
+async def test_cancelled_handler_cancels_its_task_unless_its_caller_is_answered(
     is_told: bool,
 ) -> None:
     queue = HandlerQueue(asyncio.get_running_loop())
@@ -358,7 +360,7 @@ async def test_cancelled_handler_cancels_its_task_unless_the_caller_is_told(
     assert task.cancelled() is not is_told
 
 
-def test_handler_whose_loop_is_gone_is_over() -> None:
+def test_handler_is_cancelled_when_its_closed_loop_is_collected() -> None:
     async def begin() -> list[str]:
         queue, call = HandlerQueue(loop), WaitingCall(int)
         queue.open()
@@ -376,7 +378,7 @@ def test_handler_whose_loop_is_gone_is_over() -> None:
 
 
 @on_virtual_time
-async def test_one_task_runs_all_handlers_that_do_not_wait_and_none_is_there_without_any() -> None:
+async def test_one_task_runs_all_handlers_that_do_not_wait_and_ends_with_the_last() -> None:
     queue = HandlerQueue(asyncio.get_running_loop())
     calls = [ScriptedCall(int) for _ in range(3)]
     queue.open()
@@ -394,7 +396,7 @@ async def test_one_task_runs_all_handlers_that_do_not_wait_and_none_is_there_wit
 
 
 @on_virtual_time
-async def test_calls_that_wait_for_a_queue_are_abandoned_once_at_its_end() -> None:
+async def test_calls_waiting_for_a_queue_to_open_are_abandoned_once_when_it_closes() -> None:
     queue = HandlerQueue(asyncio.get_running_loop())
     calls = [ScriptedCall(int) for _ in range(2)]
     for call in calls:

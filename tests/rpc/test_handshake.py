@@ -111,14 +111,14 @@ async def test_frames_of_all_sizes_arrive_whole_and_in_order(server: Server) -> 
     assert await recorder.lost.get()
 
 
-async def test_what_was_sent_before_closing_still_arrives(server: Server) -> None:
+async def test_frames_sent_before_close_still_arrive(server: Server) -> None:
     stream, _ = await introduced(server)
     stream.send(b"last words")
     stream.close()
     assert await server.recorder.frames.get() == b"last words"
 
 
-async def test_another_secret_is_found_out_on_the_clients_side_first(server: Server) -> None:
+async def test_client_notices_a_wrong_secret_before_the_server(server: Server) -> None:
     stream = await connect(server)
     with pytest.raises(HandshakeError, match="server does not know the cluster's secret"):
         await handshake.introduce(stream, b"x" * 32, "client#1", "server", "1")
@@ -154,7 +154,7 @@ class Tapped:
 
 
 @pytest.mark.parametrize("nonce", [b"", b"n" * 15, b"n" * 1000, "n" * 32, None])
-async def test_a_hello_whose_nonce_is_none_is_refused(server: Server, nonce: object) -> None:
+async def test_hello_without_a_valid_nonce_is_refused(server: Server, nonce: object) -> None:
     stream = await connect(server)
     hello = (handshake._MAGIC, PROTOCOL_VERSION, nonce, "client#1", "server", "1")
     stream.send(msgpack.packb(hello))
@@ -164,8 +164,8 @@ async def test_a_hello_whose_nonce_is_none_is_refused(server: Server, nonce: obj
     stream.close()
 
 
-async def test_a_recorded_proof_opens_no_other_connection(server: Server) -> None:
-    """Each challenge has a nonce of its own."""
+async def test_recorded_proof_is_refused_on_another_connection(server: Server) -> None:
+    """Each challenge has its own nonce."""
     tapped = Tapped(await connect(server))
     await handshake.introduce(tapped, SECRET, "client#1", "server", "1")
     assert await server.outcomes.get() == "client#1"
@@ -180,8 +180,8 @@ async def test_a_recorded_proof_opens_no_other_connection(server: Server) -> Non
     stream.close()
 
 
-async def test_a_recorded_challenge_makes_no_server(server: Server) -> None:
-    """Who listens in the place of a process cannot answer with what that process once said."""
+async def test_client_refuses_a_server_that_replays_a_recorded_challenge(server: Server) -> None:
+    """An impostor at the address of a process cannot use an earlier answer of that process."""
     recorded: list[bytes] = []
 
     class Impostor:
@@ -199,7 +199,7 @@ async def test_a_recorded_challenge_makes_no_server(server: Server) -> None:
     stream.close()
 
 
-async def test_another_protocol_version_is_refused_by_its_number(
+async def test_other_protocol_version_is_refused_with_its_number(
     server: Server,
 ) -> None:
     """RPC-33"""
@@ -212,7 +212,7 @@ async def test_another_protocol_version_is_refused_by_its_number(
 
 
 @pytest.mark.parametrize(("process", "incarnation"), [("other", "1"), ("server", "2")])
-async def test_whoever_looks_for_another_process_or_incarnation_is_told(
+async def test_client_that_expects_another_process_or_incarnation_is_told_the_real_one(
     server: Server, process: str, incarnation: str
 ) -> None:
     stream = await connect(server)
@@ -226,7 +226,9 @@ async def test_whoever_looks_for_another_process_or_incarnation_is_told(
     "data",
     [b"GET / HTTP/1.1\r\n\r\n", struct.pack(">I", 2**31), struct.pack(">I", 3) + b"\xc1\xc1\xc1"],
 )
-async def test_whoever_does_not_speak_the_protocol_is_cut_off(server: Server, data: bytes) -> None:
+async def test_connection_that_speaks_another_protocol_is_closed(
+    server: Server, data: bytes
+) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(data)
     outcome = await server.outcomes.get()
@@ -263,7 +265,7 @@ async def test_a_sender_that_outruns_its_peer_waits(server: Server) -> None:
     stream.close()
 
 
-async def test_what_a_stranger_sends_is_not_kept() -> None:
+async def test_unread_bytes_of_a_stranger_are_bounded() -> None:
     loop = asyncio.get_running_loop()
     mine, theirs = socket.socketpair()
     mine.setblocking(False)
@@ -280,7 +282,7 @@ async def test_what_a_stranger_sends_is_not_kept() -> None:
     await asyncio.sleep(0)
 
 
-async def test_the_servers_own_proof_is_none_of_the_client(server: Server) -> None:
+async def test_proof_of_the_server_sent_back_by_a_client_is_refused(server: Server) -> None:
     stream = await connect(server)
     stream.send(msgpack.packb(("flinkray", PROTOCOL_VERSION, bytes(32), "client#1", "server", "1")))
     _, _, reflected = msgpack.unpackb(await stream.receive())
@@ -291,8 +293,8 @@ async def test_the_servers_own_proof_is_none_of_the_client(server: Server) -> No
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems name the options otherwise")
-async def test_both_ends_notice_a_peer_whose_machine_is_gone(server: Server) -> None:
-    """No test can pull a plug here; what the system was told to do then."""
+async def test_both_ends_set_keepalive_options_that_detect_a_lost_machine(server: Server) -> None:
+    """No test can cut the power of a machine, so the socket options are checked."""
     stream, _ = await introduced(server)
     for end in (stream, server.streams[0]):
         assert end._transport is not None
@@ -361,7 +363,7 @@ def spoken(version: object) -> tuple[str, str, str]:
         ((*HELLO[:4], None, 1), ("refused", "process", "this is server, incarnation 1")),
     ],
 )
-async def test_a_hello_that_is_none_is_refused_with_the_reason(
+async def test_malformed_hello_is_refused_with_the_reason(
     hello: object, refusal: tuple[str, str, str]
 ) -> None:
     client = Scripted(lambda _: hello)
@@ -390,7 +392,7 @@ def right_proof(client: Scripted) -> bytes:
         lambda client: b"",
     ],
 )
-async def test_a_proof_that_is_none_is_refused(answer: Callable[[Any], object]) -> None:
+async def test_wrong_or_malformed_proof_is_refused(answer: Callable[[Any], object]) -> None:
     client = Scripted(lambda _: HELLO, answer)
     with pytest.raises(HandshakeError, match="the client does not know the cluster's secret"):
         await handshake.receive(client, SECRET, "server", "1")
@@ -398,7 +400,7 @@ async def test_a_proof_that_is_none_is_refused(answer: Callable[[Any], object]) 
     assert refusal == ("refused", "secret", "the client does not know the cluster's secret")
 
 
-async def test_the_right_proof_is_welcome() -> None:
+async def test_right_proof_is_answered_with_a_welcome() -> None:
     client = Scripted(lambda _: HELLO, lambda client: ("proof", right_proof(client)))
     assert await handshake.receive(client, SECRET, "server", "1") == "client#1"
     (word, nonce, _), welcome = client.sent
@@ -435,7 +437,7 @@ NO_PROTOCOL = "server does not speak the protocol: no "
         ([right_challenge, lambda _: ("refused", "secret", "why")], "server refused the connec"),
     ],
 )
-async def test_a_client_trusts_nobody_who_answers_otherwise(
+async def test_client_refuses_a_server_with_an_unexpected_answer(
     answers: list[Callable[[Any], object]], reason: str
 ) -> None:
     server = Scripted(*answers)
@@ -445,7 +447,7 @@ async def test_a_client_trusts_nobody_who_answers_otherwise(
     assert len(server.sent) == len(answers)
 
 
-async def test_a_client_is_told_when_another_process_is_there() -> None:
+async def test_client_learns_that_another_process_listens_at_the_address() -> None:
     server = Scripted(lambda _: ("refused", "process", "this is another"))
     with pytest.raises(RpcConnectionError) as away:
         await handshake.introduce(server, SECRET, "client#1", "server", "1")
@@ -453,7 +455,7 @@ async def test_a_client_is_told_when_another_process_is_there() -> None:
     assert str(away.value) == "server is not there any more: this is another"
 
 
-async def test_a_client_that_is_welcome_has_said_hello_and_proved_the_secret() -> None:
+async def test_accepted_client_has_sent_a_hello_and_a_valid_proof() -> None:
     server = Scripted(right_challenge, lambda _: ("welcome",))
     await handshake.introduce(server, SECRET, "client#1", "server", "1")
     hello, proof = server.sent

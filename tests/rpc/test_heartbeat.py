@@ -67,7 +67,7 @@ def failing(*outcomes: Exception | None) -> Callable[[str], Awaitable[None]]:
 
 
 @on_virtual_services
-async def test_each_heartbeat_begins_the_timeout_anew_and_silence_is_reported_once(
+async def test_heartbeat_restarts_the_timeout_and_silence_is_reported_once(
     services: Services,
 ) -> None:
     """HB-02, HB-03"""
@@ -87,7 +87,7 @@ async def test_each_heartbeat_begins_the_timeout_anew_and_silence_is_reported_on
 
 
 @on_virtual_services
-async def test_a_sender_and_a_receiver_keep_each_other_content_until_one_stops(
+async def test_sender_and_receiver_report_no_timeout_until_one_stops(
     services: Services,
 ) -> None:
     """HB-04"""
@@ -181,7 +181,7 @@ async def pair_of_beaters(services: Services, settings: HeartbeatSettings) -> tu
 
 
 @on_every_service
-async def test_two_endpoints_keep_each_other_content_until_one_falls_silent(
+async def test_two_endpoints_report_no_timeout_until_one_falls_silent(
     services: Services,
 ) -> None:
     """HB-04, HB-07"""
@@ -196,7 +196,7 @@ async def test_two_endpoints_keep_each_other_content_until_one_falls_silent(
 
 
 @on_every_service
-async def test_a_closed_endpoint_is_unreachable_at_the_fifth_message_that_finds_nobody(
+async def test_closed_endpoint_is_reported_unreachable_at_the_fifth_failed_message(
     services: Services,
 ) -> None:
     """HB-08"""
@@ -213,7 +213,7 @@ async def test_a_closed_endpoint_is_unreachable_at_the_fifth_message_that_finds_
 
 
 @on_virtual_services
-async def test_a_target_that_is_not_monitored_any_more_is_not_reported(services: Services) -> None:
+async def test_unmonitored_target_is_not_reported(services: Services) -> None:
     """HB-05"""
     heartbeats = RecordedManager(services.host, HeartbeatManager)
     heartbeats.manager.monitor_target(A, nowhere)
@@ -226,7 +226,7 @@ async def test_a_target_that_is_not_monitored_any_more_is_not_reported(services:
 
 
 @on_virtual_services
-async def test_the_time_of_the_last_heartbeat_is_known(services: Services) -> None:
+async def test_time_of_the_last_heartbeat_can_be_read(services: Services) -> None:
     """HB-06"""
     heartbeats = RecordedManager(services.host, HeartbeatManager)
     assert heartbeats.manager.last_heartbeat_from(A) == -1
@@ -238,7 +238,7 @@ async def test_the_time_of_the_last_heartbeat_is_known(services: Services) -> No
 
 
 @on_virtual_services
-async def test_each_target_gets_a_payload_of_its_own(services: Services) -> None:
+async def test_each_target_receives_its_own_payload(services: Services) -> None:
     """HB-07"""
     heartbeats = RecordedManager(services.host, HeartbeatSender)
     sent: dict[ResourceID, list[str]] = {A: [], B: []}
@@ -256,7 +256,9 @@ async def test_each_target_gets_a_payload_of_its_own(services: Services) -> None
 
 
 @on_virtual_services
-async def test_the_fifth_failure_in_a_row_means_unreachable_not_timeout(services: Services) -> None:
+async def test_fifth_failure_in_a_row_is_reported_as_unreachable_and_not_as_timeout(
+    services: Services,
+) -> None:
     """HB-08"""
     gone = RecipientUnreachableError("nobody there")
     heartbeats = RecordedManager(services.host, HeartbeatSender, HeartbeatSettings(1.0, 50.0, 5))
@@ -283,7 +285,7 @@ async def test_a_heartbeat_that_arrives_resets_the_failures(services: Services) 
 
 
 @on_virtual_services
-async def test_threshold_one_reports_at_the_first_failure_and_minus_one_never(
+async def test_failure_threshold_1_reports_the_first_failure_and_minus_1_reports_none(
     services: Services,
 ) -> None:
     """HB-08"""
@@ -300,7 +302,9 @@ async def test_threshold_one_reports_at_the_first_failure_and_minus_one_never(
 
 
 @on_virtual_services
-async def test_other_errors_of_a_send_leave_the_decision_to_the_timeout(services: Services) -> None:
+async def test_send_errors_other_than_unreachable_lead_only_to_a_timeout(
+    services: Services,
+) -> None:
     heartbeats = RecordedManager(services.host, HeartbeatSender, HeartbeatSettings(1.0, 50.0, 2))
     heartbeats.manager.monitor_target(A, failing(RpcTimeoutError("slow")))
     await asyncio.sleep(100)
@@ -309,7 +313,7 @@ async def test_other_errors_of_a_send_leave_the_decision_to_the_timeout(services
 
 
 @on_virtual_services
-async def test_a_target_that_is_monitored_again_has_the_whole_time_and_its_new_way(
+async def test_target_monitored_again_has_a_full_timeout_and_its_new_sender(
     services: Services,
 ) -> None:
     """HB-05"""
@@ -334,7 +338,7 @@ async def test_a_target_that_is_monitored_again_has_the_whole_time_and_its_new_w
 
 
 @on_virtual_services
-async def test_a_target_that_was_monitored_twice_is_let_go_at_once(services: Services) -> None:
+async def test_target_monitored_twice_is_released_by_one_unmonitor(services: Services) -> None:
     """HB-05"""
     heartbeats = RecordedManager(services.host, HeartbeatManager)
     heartbeats.manager.monitor_target(A, nowhere)
@@ -346,7 +350,7 @@ async def test_a_target_that_was_monitored_twice_is_let_go_at_once(services: Ser
 
 
 @on_virtual_services
-async def test_one_that_is_stopped_sends_and_reports_nothing_more(services: Services) -> None:
+async def test_stopped_manager_sends_and_reports_nothing(services: Services) -> None:
     heartbeats = RecordedManager(services.host, HeartbeatSender)
     sent: list[str] = []
 
@@ -370,7 +374,7 @@ async def test_one_that_is_stopped_sends_and_reports_nothing_more(services: Serv
 
 @pytest.mark.parametrize("kind", [HeartbeatManager, HeartbeatSender])
 @on_virtual_services
-async def test_one_that_is_stopped_does_not_wake_again(
+async def test_stopped_manager_leaves_no_timer(
     services: Services, kind: type[HeartbeatManager[str, str]]
 ) -> None:
     heartbeats = RecordedManager(services.host, kind)
@@ -382,8 +386,10 @@ async def test_one_that_is_stopped_does_not_wake_again(
 
 
 @on_virtual_services
-async def test_a_target_is_watched_though_the_others_have_gone_and_come(services: Services) -> None:
-    """Whoever looks for stalls goes with the last target, and comes with the next one."""
+async def test_target_times_out_although_other_targets_were_removed_and_added(
+    services: Services,
+) -> None:
+    """The detection of stalls ends with the last target and begins again with the next."""
     heartbeats = RecordedManager(services.host, HeartbeatManager)
     heartbeats.manager.monitor_target(A, nowhere)
     heartbeats.manager.monitor_target(B, nowhere)
@@ -396,7 +402,7 @@ async def test_a_target_is_watched_though_the_others_have_gone_and_come(services
 
 
 @on_virtual_services
-async def test_failures_of_sends_that_overlap_are_reported_once(services: Services) -> None:
+async def test_failures_of_overlapping_sends_are_reported_once(services: Services) -> None:
     """HB-08"""
     heartbeats = RecordedManager(services.host, HeartbeatManager, HeartbeatSettings(1.0, 50.0, 2))
     go = asyncio.Event()
@@ -415,7 +421,7 @@ async def test_failures_of_sends_that_overlap_are_reported_once(services: Servic
 
 
 @on_virtual_services
-async def test_failures_of_a_target_that_was_replaced_meanwhile_are_not_its_successors(
+async def test_failure_of_a_send_started_before_a_target_was_replaced_is_ignored(
     services: Services,
 ) -> None:
     """HB-08"""

@@ -182,7 +182,7 @@ def on_jumping_loop(body: Callable[[JumpingLoop, socket.socket, Listener], Any])
 
 @pytest.mark.parametrize("stall", [45.0, 50.01, 60.0, 10_000.0])
 @pytest.mark.parametrize("kind", [HeartbeatManager, HeartbeatSender])
-def test_heartbeats_that_lie_in_the_socket_after_a_stall_count(
+def test_heartbeats_in_the_socket_after_a_stall_are_counted(
     stall: float, kind: type[HeartbeatManager[None, None]]
 ) -> None:
     async def body(loop: JumpingLoop, peer: socket.socket, listener: Listener) -> None:
@@ -206,8 +206,8 @@ def test_heartbeats_that_lie_in_the_socket_after_a_stall_count(
 
 
 @on_ray
-async def test_a_process_that_was_stopped_and_goes_on_keeps_its_peers(services: Services) -> None:
-    """By SIGSTOP and SIGCONT; its peers, which were not stopped, lose it."""
+async def test_process_that_resumes_after_sigstop_keeps_its_peers(services: Services) -> None:
+    """The peers ran on and have lost the stopped process."""
     spec = EndpointSpec("Listener", "stopped", f"{__name__}:create_listener")
     address = await services.caller.spawn(spec)
     stopped = await services.caller.connect(address, ListenerGateway)
@@ -241,7 +241,9 @@ async def listener_in_a_process_of_its_own(simulation: Simulation) -> ListenerGa
 
 
 @simulate(seeds=20)
-async def test_a_stopped_process_in_simulation_keeps_its_peers(simulation: Simulation) -> None:
+async def test_simulated_process_that_resumes_after_a_stop_keeps_its_peers(
+    simulation: Simulation,
+) -> None:
     service = simulation.service("caller")
     spec = EndpointSpec("Listener", "stopped", f"{__name__}:create_listener")
     stopped = await service.connect(await service.spawn(spec), ListenerGateway)
@@ -260,10 +262,10 @@ async def test_a_stopped_process_in_simulation_keeps_its_peers(simulation: Simul
 
 
 @simulate(seeds=20)
-async def test_a_peer_that_died_while_a_process_stood_still_is_found_within_a_bound(
+async def test_peer_that_died_during_stalls_is_reported_within_a_bound(
     simulation: Simulation,
 ) -> None:
-    """Within the timeout of the process's own time, and a little more; stalls do not count."""
+    """The bound is the timeout, counted without the stalls, and a little more."""
     stopped = await listener_in_a_process_of_its_own(simulation)
     await stopped.beat(PEER)
     await stopped.pid()
@@ -285,10 +287,10 @@ async def test_a_peer_that_died_while_a_process_stood_still_is_found_within_a_bo
 
 
 @simulate(seeds=10)
-async def test_a_dead_peer_is_found_by_a_process_that_stands_still_most_of_the_time(
+async def test_dead_peer_is_reported_by_a_process_that_stalls_most_of_the_time(
     simulation: Simulation,
 ) -> None:
-    """A deadline that has passed is not put off with each stall."""
+    """An expired deadline is not postponed by each stall."""
     stopped = await listener_in_a_process_of_its_own(simulation)
     for _ in range(24 + RESPITES):
         simulation.hang("stopped")
@@ -299,10 +301,10 @@ async def test_a_dead_peer_is_found_by_a_process_that_stands_still_most_of_the_t
 
 
 @simulate(seeds=10)
-async def test_a_peer_that_stood_still_too_has_the_time_that_was_left_to_it(
+async def test_peer_that_stalled_too_has_the_rest_of_its_timeout(
     simulation: Simulation,
 ) -> None:
-    """The machine of both was suspended: nothing was sent meanwhile."""
+    """The machine of both processes was suspended, so nothing was sent meanwhile."""
     stopped = await listener_in_a_process_of_its_own(simulation)
     await asyncio.sleep(30)
     simulation.hang("stopped")
@@ -323,7 +325,7 @@ async def test_a_peer_that_stood_still_too_has_the_time_that_was_left_to_it(
     ],
 )
 @simulate(seeds=10)
-async def test_a_heartbeat_that_comes_in_a_stall_at_the_deadline_counts(
+async def test_heartbeat_that_arrives_during_a_stall_at_its_deadline_counts(
     simulation: Simulation, begin: float, stall: float
 ) -> None:
     stopped = await listener_in_a_process_of_its_own(simulation)
@@ -337,7 +339,7 @@ async def test_a_heartbeat_that_comes_in_a_stall_at_the_deadline_counts(
 
 
 @simulate(seeds=3)
-async def test_a_peer_that_was_heard_after_one_stall_is_spared_after_the_next(
+async def test_peer_that_sends_heartbeats_during_two_stalls_is_kept(
     simulation: Simulation,
 ) -> None:
     stopped = await listener_in_a_process_of_its_own(simulation)
@@ -356,10 +358,10 @@ async def test_a_peer_that_was_heard_after_one_stall_is_spared_after_the_next(
 
 
 @simulate(seeds=3)
-async def test_a_stall_counts_once_when_a_deadline_is_looked_at_before_it_is_noticed(
+async def test_stall_noticed_after_its_deadline_check_is_added_only_once(
     simulation: Simulation,
 ) -> None:
-    """It is added to deadlines, and not to those that were put off because of it."""
+    """The stall extends deadlines, except those that were postponed because of it."""
     stopped = await listener_in_a_process_of_its_own(simulation)
     await asyncio.sleep(1)
     await stopped.beat(PEER)

@@ -47,7 +47,7 @@ async def connected(services: Services) -> tuple[EchoEndpoint, EchoGateway]:
 
 
 @on_every_service
-async def test_a_connection_that_nobody_uses_is_closed_and_the_next_call_opens_another(
+async def test_idle_connection_is_closed_and_the_next_call_opens_another(
     services: Services,
 ) -> None:
     _, echo = await connected(services)
@@ -65,7 +65,7 @@ async def test_a_connection_that_nobody_uses_is_closed_and_the_next_call_opens_a
 
 
 @on_virtual_services
-async def test_it_is_closed_after_the_time_of_the_option_and_never_without(
+async def test_connection_is_closed_after_its_idle_timeout_and_never_without_one(
     services: Services,
 ) -> None:
     endpoint = EchoEndpoint(services.host)
@@ -91,7 +91,7 @@ async def test_it_is_closed_after_the_time_of_the_option_and_never_without(
 
 
 @on_virtual_services
-async def test_a_connection_by_which_something_is_watched_stays(services: Services) -> None:
+async def test_connection_with_a_watch_stays_open(services: Services) -> None:
     endpoint, echo = await connected(services)
     reasons: asyncio.Queue[str] = asyncio.Queue()
     watches = [
@@ -109,7 +109,7 @@ async def test_a_connection_by_which_something_is_watched_stays(services: Servic
 
 
 @on_virtual_services
-async def test_a_watch_that_begins_when_the_connection_was_closed_opens_another(
+async def test_watch_created_after_an_idle_close_opens_a_new_connection(
     services: Services,
 ) -> None:
     endpoint, echo = await connected(services)
@@ -123,7 +123,7 @@ async def test_a_watch_that_begins_when_the_connection_was_closed_opens_another(
 
 
 @on_virtual_services
-async def test_a_connection_on_which_an_answer_is_waited_for_stays(services: Services) -> None:
+async def test_connection_with_a_pending_answer_stays_open(services: Services) -> None:
     endpoint, echo = await connected(services)
     call = asyncio.ensure_future(echo.hang())
     await endpoint.hanging.wait()
@@ -134,7 +134,9 @@ async def test_a_connection_on_which_an_answer_is_waited_for_stays(services: Ser
 
 
 @on_every_service
-async def test_what_has_ended_meanwhile_is_found_by_the_next_call(services: Services) -> None:
+async def test_call_after_an_idle_close_reports_that_endpoint_or_process_has_ended(
+    services: Services,
+) -> None:
     endpoint, echo = await connected(services)
     address = await services.caller.spawn(echo_spec("worker"))
     worker = await services.caller.connect(address, EchoGateway)
@@ -159,10 +161,10 @@ async def test_what_has_ended_meanwhile_is_found_by_the_next_call(services: Serv
 @pytest.mark.parametrize("turns", range(12))
 @pytest.mark.parametrize("what", ["tell", "ask", "end"])
 @on_virtual_services
-async def test_what_crosses_the_close_is_neither_lost_nor_overtaken(
+async def test_calls_and_end_notices_during_an_idle_close_are_not_lost_or_reordered(
     services: Services, turns: int, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each turn of the loop from the ping that goes before the close, until after it."""
+    """At each turn of the loop between the ping before the close and the time after it."""
     endpoint, echo = await connected(services)
     loop = asyncio.get_running_loop()
     under_way: list[asyncio.Task[object]] = []
@@ -204,7 +206,7 @@ async def test_what_crosses_the_close_is_neither_lost_nor_overtaken(
 
 
 @simulate(seeds=60, faults=Faults(delay=0.2, until=1000))
-async def test_calls_with_pauses_of_all_lengths_are_made_once_and_in_order(
+async def test_calls_with_random_pauses_are_handled_once_and_in_order(
     simulation: Simulation,
 ) -> None:
     service = simulation.service("caller")
@@ -248,8 +250,8 @@ class Keep(RpcEndpoint, KeepGateway):
         self.kept += len(data)
 
 
-async def test_a_connection_is_not_idle_while_a_large_message_is_on_its_way() -> None:
-    """On a slow wire, on which the ping would overtake it."""
+async def test_connection_with_a_large_message_in_transit_is_not_closed() -> None:
+    """On a slow connection the ping would overtake the message."""
     async with joined(Relay(400)) as it:
         endpoint = Keep(it.host, "keep")
         endpoint.start()
@@ -282,7 +284,7 @@ def create_parked(service: RpcService, arguments: object) -> Parked:
 
 
 @on_ray
-async def test_actor_drops_death_notice_calls_of_closed_connections(
+async def test_actor_keeps_no_waiting_calls_of_closed_connections(
     services: Services,
 ) -> None:
     spec = EndpointSpec("Parked", "worker", f"{__name__}:create_parked")

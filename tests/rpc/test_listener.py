@@ -91,7 +91,7 @@ async def within(waiting: Awaitable[object]) -> object:
     return await asyncio.wait_for(waiting, GENEROUS)
 
 
-async def test_peers_come_by_tcp_until_the_listener_is_closed() -> None:
+async def test_peers_connect_by_tcp_until_the_listener_is_closed() -> None:
     async with hosting() as host:
         port = host.listener.listen_tcp("127.0.0.1")
         assert not host.listener.has_tls
@@ -106,7 +106,7 @@ async def test_peers_come_by_tcp_until_the_listener_is_closed() -> None:
         second.close()
 
 
-async def test_an_address_of_another_machine_means_all_of_this_ones() -> None:
+async def test_listener_with_an_address_of_another_machine_listens_on_all_interfaces() -> None:
     """As behind a router that translates addresses."""
     async with hosting() as host:
         port = host.listener.listen_tcp("192.0.2.1")
@@ -115,7 +115,7 @@ async def test_an_address_of_another_machine_means_all_of_this_ones() -> None:
         stream.close()
 
 
-async def test_an_address_of_version_six_is_listened_at() -> None:
+async def test_listener_with_an_ipv6_address_accepts_ipv6_connections() -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -128,7 +128,7 @@ async def test_an_address_of_version_six_is_listened_at() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="abstract sockets are Linux's")
-async def test_peers_on_the_same_machine_come_without_tls(tls: Tls) -> None:
+async def test_peers_on_the_same_machine_connect_without_tls(tls: Tls) -> None:
     loop = asyncio.get_running_loop()
     async with hosting(tls) as host:
         assert host.listener.has_tls
@@ -140,7 +140,7 @@ async def test_peers_on_the_same_machine_come_without_tls(tls: Tls) -> None:
         stream.close()
 
 
-async def test_where_there_are_no_abstract_sockets_nobody_listens_at_one(
+async def test_no_local_socket_is_opened_without_abstract_sockets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
@@ -148,7 +148,7 @@ async def test_where_there_are_no_abstract_sockets_nobody_listens_at_one(
         assert host.listener.listen_unix("flinkray-test") is None
 
 
-async def test_a_stranger_that_leaves_makes_room_for_the_next_one_at_once(
+async def test_stranger_that_disconnects_makes_room_for_the_next_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listener, "MAX_STRANGERS", 2)
@@ -169,7 +169,7 @@ async def test_a_stranger_that_leaves_makes_room_for_the_next_one_at_once(
             stream.close()
 
 
-async def test_the_oldest_stranger_makes_room_when_its_time_is_over(
+async def test_oldest_stranger_is_disconnected_for_a_new_one_after_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listener, "MAX_STRANGERS", 2)
@@ -201,7 +201,7 @@ async def test_the_oldest_stranger_makes_room_when_its_time_is_over(
         ),
     ],
 )
-async def test_a_peer_that_cannot_be_accepted_does_not_stop_the_next_one(
+async def test_failed_accept_does_not_stop_the_next_peer(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     error: OSError,
@@ -229,7 +229,7 @@ async def test_a_peer_that_cannot_be_accepted_does_not_stop_the_next_one(
         stream.close()
 
 
-async def test_a_peer_that_does_not_speak_tls_is_refused_and_others_come(tls: Tls) -> None:
+async def test_peer_without_tls_is_refused_and_others_still_connect(tls: Tls) -> None:
     loop = asyncio.get_running_loop()
     async with hosting(tls) as host:
         port = host.listener.listen_tcp("127.0.0.1")
@@ -246,7 +246,7 @@ async def test_a_peer_that_does_not_speak_tls_is_refused_and_others_come(tls: Tl
         stream.close()
 
 
-async def test_a_peer_that_says_nothing_where_tls_is_spoken_is_gone_after_a_while(
+async def test_silent_peer_on_a_tls_port_is_disconnected_after_the_timeout(
     monkeypatch: pytest.MonkeyPatch, tls: Tls
 ) -> None:
     monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 0.1)
@@ -259,7 +259,7 @@ async def test_a_peer_that_says_nothing_where_tls_is_spoken_is_gone_after_a_whil
         writer.close()
 
 
-def test_both_sides_of_tls_require_a_certificate_and_version_1_2(
+def test_tls_server_and_client_require_a_certificate_and_version_1_2(
     tls: Tls,
 ) -> None:
     for context in (tls.server, tls.client):

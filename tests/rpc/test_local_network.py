@@ -56,7 +56,7 @@ def slow_spec(**options: object) -> EndpointSpec:
 
 
 @on_virtual_time
-async def test_name_of_a_process_that_runs_is_refused_at_once() -> None:
+async def test_spawn_with_the_name_of_a_running_process_is_refused_at_once() -> None:
     network = LocalNetwork()
     service = LocalRpcService("caller", network)
     await service.spawn(echo_spec("worker"))
@@ -75,7 +75,7 @@ async def test_name_of_a_process_that_runs_is_refused_at_once() -> None:
 
 
 @on_virtual_time
-async def test_name_of_a_process_that_ends_is_waited_for() -> None:
+async def test_spawn_waits_for_the_name_of_a_process_that_is_ending() -> None:
     network = LocalNetwork()
     service = LocalRpcService("caller", network)
     spec = slow_spec()
@@ -101,7 +101,7 @@ async def create_late(service: RpcService, arguments: object) -> Slow:
 
 @pytest.mark.parametrize("problem", [None, OSError("no way to start")])
 @on_virtual_time
-async def test_name_of_a_process_whose_factory_still_works_is_waited_for(
+async def test_spawn_waits_for_the_name_of_a_process_whose_factory_still_runs(
     problem: Exception | None,
 ) -> None:
     network = LocalNetwork()
@@ -125,7 +125,7 @@ async def test_name_of_a_process_whose_factory_still_works_is_waited_for(
 
 
 @on_virtual_time
-async def test_name_of_a_process_that_is_to_come_back_is_waited_for_ten_seconds() -> None:
+async def test_spawn_waits_ten_seconds_for_the_name_of_a_restarting_process() -> None:
     network = LocalNetwork(restart_delay=30.0)
     service = LocalRpcService("caller", network)
     await service.spawn(echo_spec("worker", max_restarts=1))
@@ -140,7 +140,7 @@ async def test_name_of_a_process_that_is_to_come_back_is_waited_for_ten_seconds(
 
 
 @on_virtual_time
-async def test_name_of_a_process_that_dies_while_it_starts_is_free_again() -> None:
+async def test_name_of_a_process_that_dies_while_starting_can_be_used_again() -> None:
     network = LocalNetwork()
     service = LocalRpcService("caller", network)
     spawning = asyncio.ensure_future(service.spawn(slow_spec()))
@@ -153,7 +153,7 @@ async def test_name_of_a_process_that_dies_while_it_starts_is_free_again() -> No
 
 
 @on_virtual_time
-async def test_processes_are_named_in_order_and_no_incarnation_is_used_twice() -> None:
+async def test_process_names_are_sorted_and_each_incarnation_is_new() -> None:
     network = LocalNetwork()
     services = [LocalRpcService(name, network) for name in ("b", "a", "ab")]
     assert await services[0].process_names("") == ("a", "ab", "b")
@@ -165,7 +165,7 @@ async def test_processes_are_named_in_order_and_no_incarnation_is_used_twice() -
 
 
 @on_virtual_time
-async def test_spawn_fails_with_what_on_start_has_raised_or_with_its_being_given_up() -> None:
+async def test_spawn_fails_with_the_error_of_on_start_or_when_the_start_is_cancelled() -> None:
     network = LocalNetwork()
     service = LocalRpcService("caller", network)
     spec = slow_spec()
@@ -213,7 +213,7 @@ async def test_only_a_detached_process_outlives_its_parent_even_while_starting(
 
 @pytest.mark.parametrize("killed", [None, "cancelled", "fails"])
 @on_virtual_time
-async def test_process_that_cannot_start_leaves_nothing_though_nobody_waits_for_it(
+async def test_process_whose_start_fails_after_its_parent_died_leaves_nothing(
     killed: str | None,
 ) -> None:
     network = LocalNetwork()
@@ -239,7 +239,7 @@ async def test_process_that_cannot_start_leaves_nothing_though_nobody_waits_for_
 
 
 @on_virtual_time
-async def test_process_whose_spawn_is_given_up_is_ended_although_it_is_detached() -> None:
+async def test_process_is_ended_when_its_spawn_is_cancelled_although_detached() -> None:
     network = LocalNetwork()
     service = LocalRpcService("caller", network)
     spawning = asyncio.ensure_future(service.spawn(slow_spec(detached=True)))
@@ -253,7 +253,7 @@ async def test_process_whose_spawn_is_given_up_is_ended_although_it_is_detached(
 
 
 @on_virtual_time
-async def test_children_of_one_process_do_not_end_with_another() -> None:
+async def test_crash_of_a_process_ends_only_its_own_children() -> None:
     network = LocalNetwork()
     service = LocalRpcService("caller", network)
     for parent in ("one", "two"):
@@ -271,7 +271,7 @@ async def test_children_of_one_process_do_not_end_with_another() -> None:
 
 @pytest.mark.parametrize("restarts", [0, 1, 2, -1])
 @on_virtual_time
-async def test_process_whose_endpoint_fails_comes_back_as_often_as_after_a_crash(
+async def test_process_restarts_as_often_after_an_endpoint_error_as_after_a_crash(
     restarts: int,
 ) -> None:
     network = LocalNetwork(restart_delay=5.0)
@@ -291,7 +291,7 @@ async def test_process_whose_endpoint_fails_comes_back_as_often_as_after_a_crash
 
 @pytest.mark.parametrize("end", ["close", "stop"])
 @on_virtual_time
-async def test_process_that_is_closed_in_good_order_does_not_come_back(end: str) -> None:
+async def test_process_that_is_closed_or_stopped_normally_does_not_restart(end: str) -> None:
     network = LocalNetwork()
     service = LocalRpcService("caller", network)
     await service.spawn(echo_spec("worker", max_restarts=-1))
@@ -308,7 +308,7 @@ async def test_process_that_is_closed_in_good_order_does_not_come_back(end: str)
 
 
 @on_virtual_time
-async def test_process_that_has_come_back_outlives_the_late_end_of_the_one_before() -> None:
+async def test_restarted_process_is_not_affected_by_a_late_end_of_its_predecessor() -> None:
     network = LocalNetwork()
     service = LocalRpcService("caller", network)
     await service.spawn(echo_spec("worker", max_restarts=-1))
@@ -322,7 +322,7 @@ async def test_process_that_has_come_back_outlives_the_late_end_of_the_one_befor
 
 
 @on_virtual_time
-async def test_process_that_is_stopped_while_it_is_away_does_not_come_back() -> None:
+async def test_process_that_is_stopped_before_its_restart_does_not_restart() -> None:
     network = LocalNetwork(restart_delay=5.0)
     service = LocalRpcService("caller", network)
     await service.spawn(echo_spec("worker", max_restarts=-1))
@@ -334,7 +334,7 @@ async def test_process_that_is_stopped_while_it_is_away_does_not_come_back() -> 
 
 
 @on_virtual_time
-async def test_crashing_what_is_away_or_unknown_costs_no_restart() -> None:
+async def test_crash_of_an_absent_or_unknown_process_uses_up_no_restart() -> None:
     network = LocalNetwork(restart_delay=5.0)
     service = LocalRpcService("caller", network)
     await service.spawn(echo_spec("worker", max_restarts=1))
@@ -347,7 +347,7 @@ async def test_crashing_what_is_away_or_unknown_costs_no_restart() -> None:
 
 
 @on_virtual_time
-async def test_process_that_crashes_while_it_comes_back_comes_back_once() -> None:
+async def test_process_that_crashes_while_it_restarts_restarts_once() -> None:
     network = LocalNetwork(restart_delay=5.0)
     service = LocalRpcService("caller", network)
     spec = slow_spec(max_restarts=-1)
@@ -366,7 +366,9 @@ async def test_process_that_crashes_while_it_comes_back_comes_back_once() -> Non
 
 
 @on_virtual_time
-async def test_restarts_that_fail_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_restarts_use_up_the_permitted_restarts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     network = LocalNetwork(restart_delay=5.0)
     service = LocalRpcService("caller", network)
     spec = slow_spec(max_restarts=3)
@@ -385,7 +387,7 @@ async def test_restarts_that_fail_are_counted(caplog: pytest.LogCaptureFixture) 
 
 
 @on_virtual_time
-async def test_process_that_ends_with_an_error_is_gone_and_the_error_is_logged(
+async def test_process_that_ends_with_an_error_is_removed_and_the_error_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     network = LocalNetwork()
@@ -408,7 +410,7 @@ async def test_process_that_ends_with_an_error_is_gone_and_the_error_is_logged(
 
 
 @on_virtual_time
-async def test_network_is_closed_when_ends_that_are_under_way_are_over() -> None:
+async def test_network_close_ends_processes_that_are_already_ending() -> None:
     network = LocalNetwork()
     service = LocalRpcService("caller", network)
     await service.spawn(echo_spec("worker"))
@@ -432,7 +434,7 @@ async def test_network_is_closed_when_ends_that_are_under_way_are_over() -> None
 
 
 @on_virtual_time
-async def test_process_has_the_clock_and_the_chance_that_it_is_given_or_its_own() -> None:
+async def test_service_uses_the_given_clock_and_random_or_its_own() -> None:
     clock, chance = ManualClock(), Random(7)
     given = LocalRpcService("given", clock=clock, random=chance)
     assert given.clock is clock
@@ -446,7 +448,7 @@ async def test_process_has_the_clock_and_the_chance_that_it_is_given_or_its_own(
 
 
 @on_virtual_time
-async def test_child_has_the_clock_and_the_patience_of_its_parent() -> None:
+async def test_child_process_has_the_clock_and_the_ask_timeout_of_its_parent() -> None:
     clock = ManualClock()
     network = LocalNetwork()
     service = LocalRpcService("caller", network, clock=clock, ask_timeout=7.0)
@@ -465,7 +467,7 @@ async def test_child_has_the_clock_and_the_patience_of_its_parent() -> None:
 
 
 @on_virtual_time
-async def test_work_of_a_process_ends_with_its_death_and_it_reaches_nobody_any_more() -> None:
+async def test_work_of_a_process_ends_with_its_death_and_it_can_call_nobody() -> None:
     network = LocalNetwork()
     service, dying = LocalRpcService("caller", network), LocalRpcService("dying", network)
     echo = EchoEndpoint(service)
@@ -499,7 +501,7 @@ async def test_work_of_a_process_ends_with_its_death_and_it_reaches_nobody_any_m
     await network.close()
 
 
-def test_process_that_dies_does_not_wait_for_its_threads() -> None:
+def test_death_of_a_process_does_not_wait_for_its_threads() -> None:
     async def main() -> None:
         service = LocalRpcService()
         begun, may_end = threading.Event(), threading.Event()

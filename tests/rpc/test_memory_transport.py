@@ -23,7 +23,7 @@ def joined() -> tuple[MemoryTransport, Recorder, MemoryTransport, Recorder]:
 
 
 @on_virtual_time
-async def test_frames_and_the_end_that_came_before_the_receiver_are_given_to_it() -> None:
+async def test_late_receiver_gets_the_earlier_frames_and_the_end() -> None:
     near, far = MemoryTransport.pair(asyncio.get_running_loop())
     far.attach(Recorder())
     far.send(b"one")
@@ -38,7 +38,7 @@ async def test_frames_and_the_end_that_came_before_the_receiver_are_given_to_it(
 
 
 @on_virtual_time
-async def test_an_end_by_force_that_came_before_the_receiver_is_told_to_it() -> None:
+async def test_late_receiver_gets_the_reason_of_an_earlier_break_off() -> None:
     near, far = MemoryTransport.pair(asyncio.get_running_loop())
     far.attach(Recorder())
     far.break_off("the process died")
@@ -50,7 +50,7 @@ async def test_an_end_by_force_that_came_before_the_receiver_is_told_to_it() -> 
 
 
 @on_virtual_time
-async def test_a_frame_is_unsent_until_the_loops_next_turn() -> None:
+async def test_frame_counts_as_unsent_until_the_next_turn_of_the_loop() -> None:
     near, _, _, there = joined()
     assert not near.has_unsent
     near.send(b"one")
@@ -63,7 +63,7 @@ async def test_a_frame_is_unsent_until_the_loops_next_turn() -> None:
 
 
 @on_virtual_time
-async def test_what_is_sent_before_closing_arrives_and_both_sides_are_told() -> None:
+async def test_frame_sent_before_close_arrives_and_both_sides_learn_of_the_end() -> None:
     near, here, far, there = joined()
     near.send(b"last words")
     near.close()
@@ -83,7 +83,7 @@ async def test_what_is_sent_before_closing_arrives_and_both_sides_are_told() -> 
 
 
 @on_virtual_time
-async def test_frames_that_cross_the_end_of_a_connection_arrive() -> None:
+async def test_frames_in_transit_arrive_before_the_end_of_the_connection() -> None:
     near, here, far, there = joined()
     near.send(b"from here")
     far.send(b"from there")
@@ -94,7 +94,7 @@ async def test_frames_that_cross_the_end_of_a_connection_arrive() -> None:
 
 
 @on_virtual_time
-async def test_who_breaks_off_gets_nothing_more_and_sends_nothing_more() -> None:
+async def test_side_that_breaks_off_receives_and_sends_nothing_more() -> None:
     near, here, far, there = joined()
     near.send(b"on its way")
     far.send(b"on its way")
@@ -116,7 +116,7 @@ async def test_who_breaks_off_gets_nothing_more_and_sends_nothing_more() -> None
 
 
 @on_virtual_time
-async def test_a_receiver_that_pauses_gets_nothing_more_until_it_reads_on() -> None:
+async def test_paused_receiver_gets_no_frame_until_it_resumes() -> None:
     near, _, far, _ = joined()
     receiver = Recorder(far.pause_reading)
     far.attach(receiver)
@@ -139,7 +139,7 @@ async def test_a_receiver_that_pauses_gets_nothing_more_until_it_reads_on() -> N
 
 
 @on_virtual_time
-async def test_a_receiver_that_breaks_off_gets_nothing_more() -> None:
+async def test_receiver_that_breaks_off_gets_no_further_frame() -> None:
     near, here, far, _ = joined()
     receiver = Recorder(lambda: far.break_off("enough"))
     far.attach(receiver)
@@ -151,7 +151,7 @@ async def test_a_receiver_that_breaks_off_gets_nothing_more() -> None:
 
 
 @on_virtual_time
-async def test_senders_wait_beyond_the_high_water_and_go_on_at_half_of_it() -> None:
+async def test_senders_wait_above_the_high_water_mark_until_half_of_it_is_sent() -> None:
     near, _, far, _ = joined()
     receiver = Recorder(far.pause_reading)
     far.attach(receiver)
@@ -181,7 +181,7 @@ async def test_senders_wait_beyond_the_high_water_and_go_on_at_half_of_it() -> N
 
 
 @on_virtual_time
-async def test_exactly_half_of_the_high_water_lets_senders_go_on() -> None:
+async def test_senders_resume_at_exactly_half_of_the_high_water_mark() -> None:
     near, _, far, _ = joined()
     far.attach(Recorder(far.pause_reading))
     near.send(bytes(WRITE_HIGH_WATER // 2 + 1))
@@ -193,7 +193,7 @@ async def test_exactly_half_of_the_high_water_lets_senders_go_on() -> None:
 
 @pytest.mark.parametrize("end", ["close here", "close there", "break here", "break there"])
 @on_virtual_time
-async def test_a_sender_that_waits_goes_on_when_the_connection_ends(end: str) -> None:
+async def test_waiting_sender_resumes_when_the_connection_ends(end: str) -> None:
     near, _, far, _ = joined()
     far.pause_reading()
     near.send(bytes(WRITE_HIGH_WATER + 1))
@@ -210,7 +210,7 @@ async def test_a_sender_that_waits_goes_on_when_the_connection_ends(end: str) ->
 
 
 @on_virtual_time
-async def test_who_gives_up_waiting_does_not_stop_the_others() -> None:
+async def test_cancelled_sender_does_not_stop_other_waiting_senders() -> None:
     near, _, far, _ = joined()
     far.pause_reading()
     near.send(bytes(WRITE_HIGH_WATER + 1))
@@ -227,7 +227,7 @@ async def test_who_gives_up_waiting_does_not_stop_the_others() -> None:
 
 
 @on_virtual_time
-async def test_what_is_sent_while_a_connection_is_being_opened_is_kept_with_its_lanes() -> None:
+async def test_frames_sent_while_a_connection_opens_are_kept_with_their_lanes() -> None:
     opening = OpeningTransport(asyncio.get_running_loop())
     assert opening.has_unsent  # what is yet to be opened is in use
     assert opening.is_congested
@@ -245,7 +245,9 @@ async def test_what_is_sent_while_a_connection_is_being_opened_is_kept_with_its_
 
 @pytest.mark.parametrize("by_force", [True, False])
 @on_virtual_time
-async def test_who_waits_for_a_connection_that_is_given_up_goes_on(by_force: bool) -> None:
+async def test_sender_waiting_for_an_opening_connection_resumes_when_it_is_abandoned(
+    by_force: bool,
+) -> None:
     opening = OpeningTransport(asyncio.get_running_loop())
     opening.send(b"one", 1)
     waiting = asyncio.ensure_future(opening.drain())

@@ -65,7 +65,7 @@ def summary(metrics: MethodMetrics) -> tuple[int, int, int]:
 
 
 @on_virtual_time
-async def test_calls_are_counted_by_method_on_the_side_that_calls_and_the_one_that_is() -> None:
+async def test_calls_are_counted_by_method_on_the_calling_and_the_called_side() -> None:
     caller, host, _, gateway = await processes()
     assert caller.metrics.called == host.metrics.handled == {}
     for seconds in (0, 1, 1, 3):
@@ -85,7 +85,7 @@ async def test_calls_are_counted_by_method_on_the_side_that_calls_and_the_one_th
 
 
 @on_virtual_time
-async def test_failures_are_counted_where_they_are_noticed() -> None:
+async def test_failures_are_counted_on_the_side_that_notices_them() -> None:
     caller, host, _, gateway = await processes()
     with pytest.raises(ValueError, match="-1"):
         await gateway.wait(-1)
@@ -113,7 +113,7 @@ async def test_failures_are_counted_where_they_are_noticed() -> None:
 
 
 @on_virtual_time
-async def test_what_its_caller_gave_up_is_no_failure() -> None:
+async def test_call_cancelled_by_its_caller_is_no_failure() -> None:
     caller, _, _, gateway = await processes()
     waiting = asyncio.ensure_future(gateway.wait(1))
     await asyncio.sleep(0)
@@ -123,7 +123,7 @@ async def test_what_its_caller_gave_up_is_no_failure() -> None:
 
 
 @on_virtual_time
-async def test_refused_calls_are_failures_without_a_latency() -> None:
+async def test_refused_calls_count_as_failures_without_a_latency() -> None:
     network = LocalNetwork()
     caller, host = LocalRpcService("caller", network), LocalRpcService("host", network)
     leader = Leader(host, JobMasterId(b"n" * 16))
@@ -138,7 +138,7 @@ async def test_refused_calls_are_failures_without_a_latency() -> None:
 
 
 @on_virtual_time
-async def test_a_snapshot_stays_as_it_is_and_can_be_sent() -> None:
+async def test_metrics_snapshot_does_not_change_and_can_be_sent() -> None:
     caller, _, _, gateway = await processes()
     await gateway.wait(0)
     before = caller.metrics
@@ -147,7 +147,7 @@ async def test_a_snapshot_stays_as_it_is_and_can_be_sent() -> None:
     assert codec.decode(codec.encode(before)) == before
 
 
-def test_quantiles_are_upper_bounds_of_buckets() -> None:
+def test_latency_quantiles_are_upper_bounds_of_buckets() -> None:
     counts = [0] * BUCKETS
     assert LatencyHistogram(tuple(counts), 0.0).quantile(0.5) == 0.0
     counts[6], counts[10] = 90, 10

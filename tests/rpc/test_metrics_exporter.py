@@ -18,8 +18,8 @@ def of_task(number: int, value: float) -> MetricSample:
     return MetricSample("flinkray_taskmanager_job_task_numRecordsIn", "Records.", value, tags)
 
 
-def test_exporter_holds_no_more_after_many_tasks_than_after_one() -> None:
-    """It kept the total of every task that had ever run in its process."""
+def test_exporter_keeps_nothing_of_tasks_that_have_ended() -> None:
+    """The number of tasks of a process has no limit."""
     exporter = MetricsExporter("flinkray-default", "process")
     sizes = []
     for number in range(50):
@@ -38,7 +38,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, dict[str, st
     return told
 
 
-def test_series_of_a_task_that_has_ended_vanishes(
+def test_series_of_an_ended_task_is_exported_once_as_nan_and_then_dropped(
     told: list[tuple[str, float, dict[str, str]]],
 ) -> None:
     exporter = MetricsExporter("flinkray-default", "process")
@@ -55,10 +55,10 @@ def test_series_of_a_task_that_has_ended_vanishes(
     assert of_tasks["job 2"] == [2.0, 3.0]
 
 
-def test_every_series_names_its_cluster_and_its_process(
+def test_each_series_has_labels_for_its_cluster_and_process(
     told: list[tuple[str, float, dict[str, str]]],
 ) -> None:
-    """Two clusters on one Ray have processes of the same names."""
+    """Two clusters on one Ray have processes with equal names."""
     histogram = LatencyHistogram((0, 1, *[0] * (BUCKETS - 2)), 1e-6)
     calls = RpcMetrics({"EchoGateway.echo": MethodMetrics(1, 1, histogram)})
     exporter = MetricsExporter("flinkray-blue", "Dispatcher")
@@ -69,7 +69,7 @@ def test_every_series_names_its_cluster_and_its_process(
     }
 
 
-def test_latency_is_shown_until_there_are_other_calls(
+def test_latency_of_unchanged_calls_is_not_exported_again(
     told: list[tuple[str, float, dict[str, str]]],
 ) -> None:
     histogram = LatencyHistogram((0, 1, *[0] * (BUCKETS - 2)), 1e-6)
@@ -80,10 +80,10 @@ def test_latency_is_shown_until_there_are_other_calls(
     assert [value for name, value, _ in told if "latency" in name] == [2e-6, 2e-6]
 
 
-def test_names_in_any_script_are_written_out(
+def test_label_values_with_other_characters_than_ascii_are_escaped(
     told: list[tuple[str, float, dict[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray raises at labels that are not ASCII, and no figure of the process came any more."""
+    """Ray raises an error for other labels, and then exports nothing of the process."""
     exporter = MetricsExporter("flinkray-default", "process")
     tags = {"job": "Flüge \udc80", "vertex": "Map"}
     samples = [MetricSample("flinkray_depth_of_names", "Of a queue.", 7.0, tags)]

@@ -87,7 +87,7 @@ class Bench:
 
 
 @given(st.lists(st.floats(0.0, 200.0), min_size=1, max_size=20))
-def test_deadlines_pass_when_they_say_and_in_their_order(seconds: list[float]) -> None:
+def test_deadlines_expire_at_their_time_and_in_order(seconds: list[float]) -> None:
     bench = Bench()
     for one in seconds:
         bench.wait(f"{one}", one)
@@ -97,7 +97,7 @@ def test_deadlines_pass_when_they_say_and_in_their_order(seconds: list[float]) -
     assert len(bench.deadlines) == 0
 
 
-def test_a_deadline_that_is_taken_back_never_passes_and_one_timer_serves_all() -> None:
+def test_cancelled_deadline_never_expires_and_all_deadlines_share_one_timer() -> None:
     bench = Bench()
     first, _ = bench.wait("first", 10.0), bench.wait("second", 20.0)
     bench.loop.serve(9.0)
@@ -110,7 +110,7 @@ def test_a_deadline_that_is_taken_back_never_passes_and_one_timer_serves_all() -
     assert bench.expired == [("second", pytest.approx(20.0))]
 
 
-def test_a_deadline_of_an_hour_costs_some_dozens_of_looks() -> None:
+def test_deadline_of_an_hour_is_checked_fewer_than_50_times() -> None:
     bench = Bench()
     bench.wait("hour", 3600.0)
     looks = 0
@@ -122,7 +122,7 @@ def test_a_deadline_of_an_hour_costs_some_dozens_of_looks() -> None:
     assert looks < 50
 
 
-def test_a_nearer_deadline_is_looked_at_in_time() -> None:
+def test_nearer_deadline_added_later_expires_in_time() -> None:
     bench = Bench()
     bench.wait("far", 1000.0)
     bench.loop.serve(1.0)
@@ -133,7 +133,7 @@ def test_a_nearer_deadline_is_looked_at_in_time() -> None:
     assert bench.expired == [("nearest", pytest.approx(2.1)), ("near", pytest.approx(3.0))]
 
 
-def test_what_expires_may_wait_for_something_else() -> None:
+def test_expired_deadline_may_add_a_new_one() -> None:
     bench = Bench()
 
     def again() -> None:
@@ -147,11 +147,11 @@ def test_what_expires_may_wait_for_something_else() -> None:
 
 
 @given(st.floats(0.1, 1e7), st.floats(0.02, 1e6), st.floats(0.001, 100.0))
-def test_who_compares_deadlines_with_the_time_that_counts_finds_them_passed(
+def test_deadline_that_has_expired_lies_in_the_past_of_the_counted_time(
     begin: float, stall: float, seconds: float
 ) -> None:
-    """And no look follows another one without end: with a stall before it the sum of what was left
-    and the time was the time, or a deadline passed a microsecond early."""
+    """Otherwise a caller that compares the times would check again and again, or expire too
+    early."""
     bench = Bench()
     bench.loop.now = begin
     bench.wait("earlier", 0.5)
@@ -170,7 +170,7 @@ def test_who_compares_deadlines_with_the_time_that_counts_finds_them_passed(
     assert len(looks) < 4
 
 
-def test_what_waits_for_no_time_again_and_again_lets_others_have_their_turn() -> None:
+def test_deadline_of_zero_seconds_added_repeatedly_lets_others_run() -> None:
     bench = Bench()
     turns = 0
 
@@ -186,7 +186,7 @@ def test_what_waits_for_no_time_again_and_again_lets_others_have_their_turn() ->
     assert (when, turns) == (bench.begin, 3)
 
 
-def test_nothing_expires_when_they_are_closed() -> None:
+def test_closed_deadlines_never_expire() -> None:
     bench = Bench()
     bench.wait("one", 1.0)
     bench.deadlines.close()
@@ -203,7 +203,9 @@ def test_nothing_expires_when_they_are_closed() -> None:
 
 @pytest.mark.parametrize("stall", [2.0, 45.0, 60.0, 10_000.0])
 @pytest.mark.parametrize("before", [0.0, 20.0, 49.0, 49.9999])
-def test_a_stall_costs_a_deadline_a_quarter_of_what_was_left(stall: float, before: float) -> None:
+def test_stall_takes_at_most_a_quarter_of_the_remaining_time_of_a_deadline(
+    stall: float, before: float
+) -> None:
     bench = Bench()
     bench.wait("it", 50.0)
     bench.loop.serve(before)
@@ -216,7 +218,7 @@ def test_a_stall_costs_a_deadline_a_quarter_of_what_was_left(stall: float, befor
 
 
 @pytest.mark.parametrize("notice", ["the look", "the time", "another deadline"])
-def test_deadline_after_a_stall_waits_and_spares_a_peer_heard_meanwhile(
+def test_deadline_is_postponed_after_a_stall_so_that_heartbeats_can_cancel_it(
     notice: str,
 ) -> None:
     bench = Bench()
@@ -235,7 +237,7 @@ def test_deadline_after_a_stall_waits_and_spares_a_peer_heard_meanwhile(
     assert bench.names() == ["silent"]
 
 
-def test_the_respite_is_as_long_as_the_stall_if_that_was_short() -> None:
+def test_deadline_is_postponed_after_a_short_stall_by_its_length() -> None:
     bench = Bench()
     bench.wait("it", 10.0)
     bench.loop.serve(9.9)
@@ -246,7 +248,7 @@ def test_the_respite_is_as_long_as_the_stall_if_that_was_short() -> None:
     assert bench.names() == ["it"]
 
 
-def test_being_late_by_a_few_milliseconds_is_no_stall() -> None:
+def test_delay_of_a_few_milliseconds_counts_as_no_stall() -> None:
     bench = Bench()
     bench.wait("it", 0.2)
     bench.loop.stand_still(0.2 + 0.9 * PUNCTUAL)
@@ -254,8 +256,8 @@ def test_being_late_by_a_few_milliseconds_is_no_stall() -> None:
     assert bench.names() == ["it"]
 
 
-def test_what_is_waited_for_after_a_stall_has_all_its_time_and_no_more() -> None:
-    """Be the stall noticed or not: it counted twice, or was added to what begins after it."""
+def test_deadline_added_after_a_stall_expires_after_exactly_its_time() -> None:
+    """Whether the stall has been noticed or not."""
     bench = Bench()
     bench.wait("old", 10.0)
     bench.loop.serve(1.0)
@@ -268,7 +270,7 @@ def test_what_is_waited_for_after_a_stall_has_all_its_time_and_no_more() -> None
     assert bench.expired[1:] == [("new", pytest.approx(121.0))]
 
 
-def test_who_is_dead_is_found_by_a_process_that_stands_still_again_and_again() -> None:
+def test_deadline_expires_in_a_process_that_stalls_repeatedly() -> None:
     bench = Bench()
     bench.wait("dead", 10.0)
     bench.loop.serve(9.9)
@@ -282,8 +284,8 @@ def test_who_is_dead_is_found_by_a_process_that_stands_still_again_and_again() -
     assert bench.names() == ["dead"]
 
 
-def test_a_busy_process_spares_what_it_has_not_given_up_before_anew() -> None:
-    """That respites are over is forgotten when nothing is due any more."""
+def test_cancelled_deadlines_renew_the_number_of_permitted_postponements() -> None:
+    """The count of postponements is reset when no deadline is due."""
     bench = Bench()
     for number in range(3):
         name = f"it {number}"
@@ -301,7 +303,7 @@ def test_a_busy_process_spares_what_it_has_not_given_up_before_anew() -> None:
     st.floats(0.5, 100.0),
     st.lists(st.tuples(st.floats(0.0, 20.0), st.floats(0.02, 200.0)), max_size=12),
 )
-def test_a_deadline_passes_neither_before_its_time_nor_never(
+def test_deadline_expires_once_and_not_early_whatever_stalls_happen(
     seconds: float, story: list[tuple[float, float]]
 ) -> None:
     bench = Bench()
@@ -325,7 +327,7 @@ class Later(RpcEndpoint):
 
 
 @on_virtual_time
-async def test_an_endpoint_is_called_at_its_deadline_but_not_when_it_has_ended() -> None:
+async def test_scheduled_deadline_calls_its_endpoint_unless_the_endpoint_has_ended() -> None:
     service = LocalRpcService("host")
     endpoint = Later(service)
     endpoint.start()
@@ -347,7 +349,7 @@ async def test_an_endpoint_is_called_at_its_deadline_but_not_when_it_has_ended()
 
 
 @on_virtual_time
-async def test_within_gives_the_result_or_up() -> None:
+async def test_within_returns_the_result_or_cancels_and_raises_a_timeout() -> None:
     deadlines = LocalRpcService("host").deadlines
     cancelled = asyncio.Event()
 
@@ -390,7 +392,7 @@ def answer(sequence: int, value: object) -> bytes:
 
 
 @pytest.mark.parametrize("stall", [11.0, 60.0, 10_000.0])
-def test_an_answer_that_lies_in_the_socket_wins_over_its_timeout(stall: float) -> None:
+def test_answer_in_the_socket_after_a_stall_wins_over_its_timeout(stall: float) -> None:
     loop = JumpingLoop()
 
     async def run() -> None:

@@ -13,7 +13,7 @@ from tests.rpc.on_services import Services, on_every_service, on_virtual_service
 
 
 @on_every_service
-async def test_a_periodic_task_runs_again_and_again_and_never_completes(services: Services) -> None:
+async def test_periodic_task_runs_repeatedly_and_never_completes(services: Services) -> None:
     """RPC-29"""
     clock, runs = services.host.clock, asyncio.Queue[float]()
     begin = clock.monotonic()
@@ -28,7 +28,7 @@ async def test_a_periodic_task_runs_again_and_again_and_never_completes(services
 
 
 @on_every_service
-async def test_the_next_run_begins_an_interval_after_the_end_of_the_last(
+async def test_next_run_begins_one_interval_after_the_end_of_the_last(
     services: Services,
 ) -> None:
     """RPC-29"""
@@ -46,7 +46,9 @@ async def test_the_next_run_begins_an_interval_after_the_end_of_the_last(
 
 
 @on_every_service
-async def test_a_task_that_is_cancelled_in_its_first_run_has_no_second(services: Services) -> None:
+async def test_periodic_task_cancelled_in_its_first_run_has_no_second_run(
+    services: Services,
+) -> None:
     """RPC-29"""
     begun, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -70,7 +72,7 @@ async def test_a_task_that_is_cancelled_in_its_first_run_has_no_second(services:
 
 
 @on_virtual_services
-async def test_the_first_run_may_come_sooner_or_later_than_an_interval(services: Services) -> None:
+async def test_initial_delay_sets_the_time_of_the_first_run(services: Services) -> None:
     """RPC-29"""
     clock = services.host.clock
     runs: list[float] = []
@@ -86,7 +88,7 @@ async def test_the_first_run_may_come_sooner_or_later_than_an_interval(services:
 
 
 @on_virtual_services
-async def test_a_task_that_is_cancelled_between_two_runs_does_not_run_again(
+async def test_periodic_task_cancelled_between_two_runs_does_not_run_again(
     services: Services,
 ) -> None:
     """RPC-29"""
@@ -100,7 +102,7 @@ async def test_a_task_that_is_cancelled_between_two_runs_does_not_run_again(
 
 
 @on_every_service
-async def test_what_a_periodic_task_raises_ends_it(services: Services) -> None:
+async def test_error_of_a_periodic_task_ends_the_task(services: Services) -> None:
     def run() -> None:
         raise OSError("disk full")
 
@@ -121,13 +123,13 @@ async def test_periodic_tasks_end_with_their_service(services: Services) -> None
 
 
 @on_every_service
-async def test_an_interval_of_nothing_is_refused(services: Services) -> None:
+async def test_periodic_interval_of_zero_is_refused(services: Services) -> None:
     with pytest.raises(ConfigurationError, match="interval of a periodic task"):
         services.host.schedule_periodically(lambda: None, 0.0)
 
 
 @on_virtual_time
-async def test_an_error_of_a_run_that_was_cancelled_meanwhile_is_nobodys(
+async def test_error_of_a_periodic_run_after_its_cancellation_is_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     service = LocalRpcService()
@@ -148,10 +150,10 @@ async def test_an_error_of_a_run_that_was_cancelled_meanwhile_is_nobodys(
 
 
 @on_virtual_services
-async def test_a_run_after_one_that_had_to_wait_can_be_cancelled_like_the_first(
+async def test_periodic_task_can_be_cancelled_after_a_run_that_waited(
     services: Services,
 ) -> None:
-    """RPC-29: its task does not sleep on until the next run."""
+    """RPC-29: the task must not sleep until its next run."""
     runs: list[None] = []
 
     async def run() -> None:
@@ -167,7 +169,7 @@ async def test_a_run_after_one_that_had_to_wait_can_be_cancelled_like_the_first(
 
 
 @on_virtual_services
-async def test_a_task_that_is_cancelled_before_its_first_run_has_none(services: Services) -> None:
+async def test_periodic_task_cancelled_before_its_first_run_never_runs(services: Services) -> None:
     """RPC-29"""
     runs: list[None] = []
     task = services.host.schedule_periodically(lambda: runs.append(None), 1.0)

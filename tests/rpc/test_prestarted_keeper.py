@@ -80,7 +80,7 @@ class Book(RayDirectory):
 
 
 @on_virtual_time
-async def test_prestarted_processes_are_kept_ready_again_after_rays_head_was_away() -> None:
+async def test_keeper_starts_processes_again_after_an_outage_of_rays_head() -> None:
     service = LocalRpcService()
     book = Book()
 
@@ -144,7 +144,7 @@ async def cancelled(spawning: asyncio.Future[str | None]) -> None:
 
 
 @on_virtual_time
-async def test_a_spawn_that_is_cancelled_while_a_process_takes_over_ends_it() -> None:
+async def test_spawn_cancelled_during_the_takeover_ends_the_prestarted_process() -> None:
     cluster = Cluster()
     spawning = asyncio.ensure_future(cluster.taker().spawn(echo_spec("worker")))
     await cluster.prestarted.role
@@ -154,7 +154,7 @@ async def test_a_spawn_that_is_cancelled_while_a_process_takes_over_ends_it() ->
 
 
 @on_virtual_time
-async def test_a_spawn_that_is_cancelled_while_it_takes_one_out_of_the_book_ends_it() -> None:
+async def test_spawn_cancelled_while_it_claims_a_prestarted_process_ends_it() -> None:
     cluster = Cluster()
     cluster.may_answer.clear()
     spawning = asyncio.ensure_future(cluster.taker()._take("Prestarted-1"))
@@ -170,7 +170,7 @@ async def test_a_spawn_that_is_cancelled_while_it_takes_one_out_of_the_book_ends
 
 
 @on_virtual_time
-async def test_a_spawn_that_is_cancelled_leaves_alone_what_somebody_else_has_taken() -> None:
+async def test_cancelled_spawn_does_not_end_a_process_claimed_by_another_spawn() -> None:
     cluster = Cluster()
     assert cluster.book.remove_prestarted("Prestarted-1")
     cluster.may_answer.clear()
@@ -186,7 +186,7 @@ async def test_a_spawn_that_is_cancelled_leaves_alone_what_somebody_else_has_tak
 
 
 @on_virtual_time
-async def test_of_two_who_want_the_same_process_one_gets_it_and_the_other_none() -> None:
+async def test_only_one_of_two_spawns_gets_the_same_prestarted_process() -> None:
     cluster = Cluster()
     first = asyncio.ensure_future(cluster.taker().spawn(echo_spec("one")))
     second = asyncio.ensure_future(cluster.taker().spawn(echo_spec("two")))
@@ -202,8 +202,8 @@ async def test_of_two_who_want_the_same_process_one_gets_it_and_the_other_none()
 
 
 @on_virtual_time
-async def test_what_has_become_another_process_is_not_killed_as_a_missing_one() -> None:
-    """It was in the book when the keeper looked there, and gone when it was asked."""
+async def test_process_that_took_over_a_role_is_not_killed_as_a_missing_prestarted_one() -> None:
+    """The process was in the directory at the first look and had its role when it was asked."""
     cluster = Cluster()
     created: list[str] = []
 
@@ -224,7 +224,7 @@ async def test_what_has_become_another_process_is_not_killed_as_a_missing_one() 
 
 
 @on_virtual_time
-async def test_a_prestarted_process_that_is_in_the_book_and_dead_is_ended() -> None:
+async def test_dead_prestarted_process_is_removed_from_the_directory() -> None:
     cluster = Cluster()
     await cluster.host.close()
     keeper = PrestartedKeeper(cluster.driver, cluster.book, cluster.run, cluster.kill, cluster.kill)
@@ -235,7 +235,7 @@ async def test_a_prestarted_process_that_is_in_the_book_and_dead_is_ended() -> N
 
 
 @on_virtual_time
-async def test_one_that_is_being_created_is_waited_for() -> None:
+async def test_spawn_waits_for_a_prestarted_process_that_is_being_created() -> None:
     cluster = Cluster()
     cluster.book.ready.clear()
     cluster.book.begun.append("Prestarted-1")
@@ -252,8 +252,8 @@ async def test_one_that_is_being_created_is_waited_for() -> None:
 
 
 @on_virtual_time
-async def test_no_more_wait_than_are_being_created() -> None:
-    """Many jobs that begin at once would otherwise get their processes one after the other."""
+async def test_only_as_many_spawns_wait_as_prestarted_processes_are_being_created() -> None:
+    """Many jobs that begin at once must not get their processes one after the other."""
     cluster = Cluster()
     cluster.book.ready.clear()
     cluster.book.begun += ["Prestarted-1", "Prestarted-2"]
@@ -271,7 +271,7 @@ async def test_no_more_wait_than_are_being_created() -> None:
 
 
 @on_virtual_time
-async def test_one_that_takes_long_to_be_created_is_not_waited_for_for_ever() -> None:
+async def test_spawn_waits_at_most_a_minute_for_a_prestarted_process() -> None:
     cluster = Cluster()
     cluster.book.ready.clear()
     cluster.book.begun.append("Prestarted-1")
@@ -282,7 +282,7 @@ async def test_one_that_takes_long_to_be_created_is_not_waited_for_for_ever() ->
 
 
 @on_virtual_time
-async def test_one_that_somebody_waits_for_and_one_that_was_taken_are_replaced() -> None:
+async def test_claimed_and_taken_prestarted_processes_are_replaced() -> None:
     cluster = Cluster()
     created: list[str] = []
 
@@ -311,8 +311,8 @@ async def test_one_that_somebody_waits_for_and_one_that_was_taken_are_replaced()
 
 @pytest.mark.parametrize("has_role", [False, True])
 @on_virtual_time
-async def test_one_that_was_taken_and_gets_no_role_is_ended(has_role: bool) -> None:
-    """Whoever has taken it out of the book has died; or its role is being started."""
+async def test_taken_prestarted_process_without_a_role_is_ended(has_role: bool) -> None:
+    """The spawning process has died. A process whose role is being started stays."""
     cluster = Cluster()
     cluster.book.there.append("Prestarted-1")
     assert cluster.book.remove_prestarted("Prestarted-1")
@@ -333,10 +333,10 @@ async def test_one_that_was_taken_and_gets_no_role_is_ended(has_role: bool) -> N
 
 @pytest.mark.parametrize("has_role", [False, True])
 @on_virtual_time
-async def test_one_that_was_taken_and_does_not_answer_is_ended_unless_it_has_a_role(
+async def test_silent_taken_process_is_ended_unless_it_has_a_role(
     has_role: bool,
 ) -> None:
-    """It could not sign off under its old name."""
+    """A process that has taken over a role could not remove its old name."""
     cluster = Cluster()
     cluster.book.remove_prestarted("Prestarted-1")
     cluster.book.there.append("Prestarted-1")
@@ -354,8 +354,8 @@ async def test_one_that_was_taken_and_does_not_answer_is_ended_unless_it_has_a_r
 
 
 @on_virtual_time
-async def test_those_that_are_too_many_for_long_are_ended() -> None:
-    """They were begun in the place of claimed ones whose claimers have died."""
+async def test_surplus_prestarted_processes_are_ended_after_a_while() -> None:
+    """They replaced claimed processes whose claimers have died."""
     cluster = Cluster()
     hosts = [cluster.host]
     for name in ("Prestarted-2", "Prestarted-3"):

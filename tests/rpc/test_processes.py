@@ -44,7 +44,7 @@ async def until_there(service: RpcService, address: str) -> EchoGateway:
 
 
 @on_every_service
-async def test_processes_are_found_by_the_beginning_of_their_names(services: Services) -> None:
+async def test_processes_are_found_by_the_prefix_of_their_names(services: Services) -> None:
     for name in ("worker-1", "worker-2", "other"):
         await services.caller.spawn(echo_spec(name))
     assert await services.host.process_names("worker-") == ("worker-1", "worker-2")
@@ -54,7 +54,7 @@ async def test_processes_are_found_by_the_beginning_of_their_names(services: Ser
 
 
 @on_every_service
-async def test_an_incarnation_is_dead_when_it_was_killed_or_another_one_has_come(
+async def test_incarnation_is_dead_when_it_was_killed_or_replaced(
     services: Services,
 ) -> None:
     for name, restarts in (("killed", 0), ("restarted", -1)):
@@ -102,7 +102,9 @@ async def test_a_spawned_process_answers_and_is_gone_when_its_endpoint_closes(
 
 
 @on_every_service
-async def test_a_killed_process_fails_pending_calls_and_is_reported(services: Services) -> None:
+async def test_killed_process_fails_pending_calls_and_is_reported_as_ended(
+    services: Services,
+) -> None:
     """RPC-23: not by timeout."""
     services.caller.ask_timeout = 10_000_000
     address = await services.caller.spawn(echo_spec("worker"))
@@ -126,7 +128,7 @@ async def test_a_killed_process_fails_pending_calls_and_is_reported(services: Se
 
 
 @on_every_service
-async def test_a_watch_of_a_process_needs_no_endpoint_there_and_tells_of_the_end(
+async def test_watch_of_a_process_works_without_an_endpoint_and_reports_the_end(
     services: Services,
 ) -> None:
     reasons: asyncio.Queue[str] = asyncio.Queue()
@@ -147,7 +149,7 @@ async def test_a_watch_of_a_process_needs_no_endpoint_there_and_tells_of_the_end
 
 
 @on_every_service
-async def test_a_process_that_restarts_is_reported_dead_and_comes_back_as_another(
+async def test_restarting_process_is_reported_dead_and_has_a_new_incarnation(
     services: Services,
 ) -> None:
     address = await services.caller.spawn(echo_spec("worker", max_restarts=-1, detached=True))
@@ -191,7 +193,9 @@ async def test_children_die_with_their_process_unless_detached(services: Service
 
 
 @on_every_service
-async def test_what_cannot_start_fails_its_spawn_with_the_cause(services: Services) -> None:
+async def test_spawn_of_a_process_that_cannot_start_fails_with_the_cause(
+    services: Services,
+) -> None:
     with pytest.raises(OrderError, match="the factory fails"):
         await services.caller.spawn(
             EndpointSpec("Echo", "failing", "tests.rpc.endpoints:create_nothing")
@@ -205,7 +209,7 @@ async def test_what_cannot_start_fails_its_spawn_with_the_cause(services: Servic
 
 
 @on_every_service
-async def test_arguments_that_cannot_travel_fail_the_spawn_at_the_spawner(
+async def test_spawn_with_arguments_that_cannot_be_sent_fails_at_the_caller(
     services: Services,
 ) -> None:
     with pytest.raises(RpcSerializationError, match="object"):
@@ -220,7 +224,7 @@ def test_a_process_name_with_a_slash_is_refused() -> None:
 
 @pytest.mark.parametrize("restarts", [1, 2])
 @on_virtual_services
-async def test_a_process_comes_back_as_often_as_its_spec_says(
+async def test_process_restarts_as_often_as_its_spec_says(
     services: Services, restarts: int
 ) -> None:
     address = await services.caller.spawn(echo_spec("worker", max_restarts=restarts))
@@ -235,7 +239,7 @@ async def test_a_process_comes_back_as_often_as_its_spec_says(
 
 
 @on_virtual_time
-async def test_a_process_that_is_killed_before_it_is_restarted_does_not_come_back() -> None:
+async def test_process_killed_before_its_restart_does_not_restart() -> None:
     network = LocalNetwork(restart_delay=5.0)
     service = LocalRpcService("caller", network)
     await service.spawn(echo_spec("worker", max_restarts=-1))
@@ -248,7 +252,7 @@ async def test_a_process_that_is_killed_before_it_is_restarted_does_not_come_bac
 
 @pytest.mark.parametrize("end", ["crash", "kill", "close"])
 @on_virtual_time
-async def test_children_die_once_however_their_process_ends(end: str) -> None:
+async def test_children_end_once_however_their_parent_ends(end: str) -> None:
     network = LocalNetwork()
     service = LocalRpcService("caller", network)
     spec = EndpointSpec("Spawner", "parent", "tests.rpc.endpoints:create_spawner")
@@ -272,7 +276,7 @@ def create_number(service: RpcService, arguments: object) -> int:
 
 
 @on_virtual_services
-async def test_a_factory_that_makes_no_endpoint_fails_the_spawn_and_frees_the_name(
+async def test_factory_that_returns_no_endpoint_fails_the_spawn_and_frees_the_name(
     services: Services,
 ) -> None:
     spec = EndpointSpec("Number", "worker", f"{__name__}:create_number")
@@ -297,7 +301,7 @@ def create_bad_luck(service: RpcService, arguments: object) -> BadLuck:
 
 
 @on_virtual_time
-async def test_a_process_that_fails_to_restart_is_restarted_again_after_the_delay() -> None:
+async def test_failed_restart_is_repeated_after_the_delay() -> None:
     network = LocalNetwork(restart_delay=5.0)
     service = LocalRpcService("caller", network)
     BadLuck.starts = 0
@@ -314,7 +318,7 @@ async def test_a_process_that_fails_to_restart_is_restarted_again_after_the_dela
 
 
 @on_virtual_time
-async def test_a_network_that_is_closed_has_ended_all_its_processes() -> None:
+async def test_closing_the_network_ends_all_its_processes() -> None:
     network = LocalNetwork()
     service = LocalRpcService("caller", network)
     address = await service.spawn(echo_spec("worker", detached=True))

@@ -49,7 +49,7 @@ class Head(RayHead):
 
 
 @on_virtual_time
-async def test_the_name_of_a_dead_child_is_freed_when_rays_head_is_back() -> None:
+async def test_name_of_a_dead_child_is_freed_after_an_outage_of_rays_head() -> None:
     head = Head(ray.exceptions.RpcError("away"), ray.exceptions.RpcError("still away"))
     actors = RayActors("test", head)
     actors._adopt("worker", dead_child())
@@ -61,8 +61,8 @@ async def test_the_name_of_a_dead_child_is_freed_when_rays_head_is_back() -> Non
 
 
 @on_virtual_time
-async def test_the_name_of_a_child_that_was_killed_for_lack_of_memory_is_freed() -> None:
-    """Ray never says of it that it has died."""
+async def test_name_of_a_child_killed_for_lack_of_memory_is_freed() -> None:
+    """Ray never reports the death of such an actor."""
     head = Head()
     actors = RayActors("test", head)
     actors._adopt("worker", child(ray.exceptions.OutOfMemoryError("killed")))
@@ -73,7 +73,7 @@ async def test_the_name_of_a_child_that_was_killed_for_lack_of_memory_is_freed()
 
 
 @on_virtual_time
-async def test_a_child_that_ray_restarts_after_it_ran_out_of_memory_is_left_alone() -> None:
+async def test_child_that_ray_restarts_after_lack_of_memory_is_not_killed() -> None:
     head = Head()
     actors = RayActors("test", head)
     out_of_memory = ray.exceptions.OutOfMemoryError("killed")
@@ -88,7 +88,7 @@ async def test_a_child_that_ray_restarts_after_it_ran_out_of_memory_is_left_alon
     tending.cancel()
 
 
-async def test_an_error_that_nobody_expects_is_logged_with_the_childs_name(
+async def test_unexpected_error_while_tending_a_child_is_logged_with_its_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     actors = RayActors("test", Head(KeyError("mystery")))
@@ -103,8 +103,8 @@ async def test_an_error_that_nobody_expects_is_logged_with_the_childs_name(
 
 
 @on_virtual_time
-async def test_a_call_that_waits_for_the_end_of_a_process_does_not_stay_for_ever() -> None:
-    """Of callers that have died, nothing is to stay: neither their calls nor their connections."""
+async def test_call_that_waits_for_the_end_of_a_process_returns_after_a_time_limit() -> None:
+    """Calls and connections of callers that have died must not stay for ever."""
     process = RayProcess.__new__(RayProcess)
     process._leaving = asyncio.Event()
     began = asyncio.get_running_loop().time()

@@ -21,10 +21,10 @@ from tests.rpc.endpoints import EchoGateway, echo_spec
 
 
 @pytest.mark.ray
-async def test_a_kill_is_repeated_until_the_head_has_answered(
+async def test_kill_is_repeated_until_rays_head_answers(
     ray_cluster: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its caller, a Dispatcher for example, does not fail because the head restarts."""
+    """A Dispatcher, for example, must not fail because the head restarts."""
     service = await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", "driver")
     address = await service.spawn(echo_spec("worker", detached=True))
     ask = service.head.ask
@@ -48,10 +48,10 @@ async def test_a_kill_is_repeated_until_the_head_has_answered(
 
 
 @pytest.mark.ray
-async def test_who_cannot_be_looked_up_yet_is_neither_dead_nor_missing(
+async def test_process_is_not_reported_dead_while_rays_head_cannot_be_asked(
     ray_cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A watch reports no end because the question where to find the process has failed."""
+    """A failed look-up of the address of a process does not end its watch."""
     namespace = f"rpc-{uuid.uuid4().hex}"
     service = await RayRpcService.open(namespace, "driver")
     address = await service.spawn(echo_spec("worker"))
@@ -77,8 +77,8 @@ async def test_who_cannot_be_looked_up_yet_is_neither_dead_nor_missing(
     await service.close()
 
 
-async def test_a_head_that_is_closed_is_asked_nothing() -> None:
-    """A program that had not closed its client ended with a traceback of a background task."""
+async def test_closed_ray_head_client_asks_nothing() -> None:
+    """A program that does not close its client must not end with the traceback of a task."""
     head = RayHead("ending")
     await head.close(1.0)
     head.soon(print)
@@ -102,7 +102,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @on_virtual_time
-async def test_that_the_head_is_away_is_told_now_and_then_and_that_it_is_back(
+async def test_outage_of_rays_head_is_logged_repeatedly_and_its_end_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     away = Unanswered()
@@ -130,8 +130,8 @@ async def test_that_the_head_is_away_is_told_now_and_then_and_that_it_is_back(
 
 
 @on_virtual_time
-async def test_a_question_that_nobody_waits_for_any_more_still_says_that_the_head_is_away() -> None:
-    """Its thread waits on."""
+async def test_cancelled_question_still_reports_an_outage_of_rays_head() -> None:
+    """The thread of the question still waits."""
     away = Unanswered()
     head = RayHead("test", away, lambda: True)
     question = asyncio.ensure_future(head.ask(max, 1, 2))
@@ -146,10 +146,10 @@ async def test_a_question_that_nobody_waits_for_any_more_still_says_that_the_hea
 
 
 @on_virtual_time
-async def test_a_head_that_answers_with_errors_only_is_away(
+async def test_ray_head_that_answers_only_with_errors_counts_as_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Ray fails calls that were under way, and asking again is asking the same head."""
+    """Ray fails the pending calls, and each new question fails as well."""
     failing = Unanswered()
     head = RayHead("test", failing, lambda: True)
     answer = asyncio.ensure_future(head.ask_patiently(max, 1, 2))
@@ -165,7 +165,7 @@ async def test_a_head_that_answers_with_errors_only_is_away(
 
 
 @on_virtual_time
-async def test_who_has_left_ray_is_not_asked_to_be_patient() -> None:
+async def test_question_is_not_repeated_when_this_process_has_left_ray() -> None:
     left = Unanswered()
     head = RayHead("test", left, lambda: False)
     answer = asyncio.ensure_future(head.ask_patiently(max, 1, 2))
@@ -177,10 +177,10 @@ async def test_who_has_left_ray_is_not_asked_to_be_patient() -> None:
 
 
 @on_virtual_time
-async def test_a_head_is_not_away_for_ever_because_somebody_gave_up_asking_it(
+async def test_outage_ends_although_a_cancelled_question_was_never_answered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It was told to be away, again and again, while it answered all others."""
+    """Otherwise the outage would be logged for ever."""
     head = RayHead("test", failing := Unanswered(), lambda: True)
     impatient = asyncio.ensure_future(head.ask_patiently(max, 1, 2))
     patient = asyncio.ensure_future(head.ask_patiently(max, 3, 4))

@@ -17,8 +17,8 @@ MONITOR = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms
 @pytest.mark.own_ray
 @pytest.mark.kill
 @pytest.mark.slow
-def test_the_name_of_a_process_that_the_memory_monitor_has_killed_is_free() -> None:
-    """Ray answers calls to it with OutOfMemoryError for ever, never that it has died."""
+def test_name_of_a_process_killed_by_the_memory_monitor_can_be_used_again() -> None:
+    """Ray answers calls to the process with OutOfMemoryError and never reports its death."""
     done = subprocess.run(
         [sys.executable, PROGRAM],
         cwd=PROGRAM.parents[2],

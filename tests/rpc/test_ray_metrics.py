@@ -52,7 +52,7 @@ async def until(
         await asyncio.sleep(0.2)  # Ray collects them every few seconds
 
 
-async def test_both_sides_are_counted_by_method(ray_cluster: None) -> None:
+async def test_calls_are_exported_by_method_on_both_sides(ray_cluster: None) -> None:
     name = f"driver-{uuid.uuid4().hex}"
     service = await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", name)
     service.metrics_export_interval = 0.1
@@ -75,7 +75,7 @@ async def test_both_sides_are_counted_by_method(ray_cluster: None) -> None:
     await service.close()
 
 
-async def test_without_an_interval_nothing_is_exported(
+async def test_no_metrics_are_exported_without_an_export_interval(
     ray_cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exported = asyncio.Event()
@@ -97,7 +97,7 @@ def gauge_of(process: str) -> float | None:
     return None if found is None else float(found[1])
 
 
-async def test_a_gauge_of_what_is_gone_is_not_shown_any_more(ray_cluster: None) -> None:
+async def test_gauge_without_samples_is_not_shown_any_more(ray_cluster: None) -> None:
     name = f"driver-{uuid.uuid4().hex}"
     service = await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", name)
     service.metrics_export_interval = 0.1
@@ -126,8 +126,10 @@ print("opened")
 """
 
 
-def test_a_program_that_ends_without_closing_its_service_ends_silently(ray_cluster: None) -> None:
-    """Its exports go on when the interpreter takes no calls for threads any more."""
+def test_program_that_does_not_close_its_service_ends_without_error_output(
+    ray_cluster: None,
+) -> None:
+    """The exports continue when the interpreter does not start threads any more."""
     ended = subprocess.run(
         [sys.executable, "-c", UNCLEAN, ray.get_runtime_context().gcs_address],
         capture_output=True,
@@ -141,7 +143,7 @@ def test_a_program_that_ends_without_closing_its_service_ends_silently(ray_clust
     assert "cannot schedule" not in ended.stderr
 
 
-def test_latencies_are_those_since_the_last_export() -> None:
+def test_exported_latencies_are_those_since_the_last_export() -> None:
     before = LatencyHistogram((1, 0, 2, *[0] * (BUCKETS - 3)), 4.0)
     now = LatencyHistogram((1, 5, 3, *[0] * (BUCKETS - 3)), 5.5)
     assert since(now, before) == LatencyHistogram((0, 5, 1, *[0] * (BUCKETS - 3)), 1.5)

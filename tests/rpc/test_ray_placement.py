@@ -15,21 +15,21 @@ def options_of(placement: Placement, avoided_node: str | None = None) -> dict[st
     return {key: options.get(key) for key in ("label_selector", "fallback_strategy")}
 
 
-def test_a_preferred_node_is_asked_for_and_any_other_is_good_enough() -> None:
+def test_preferred_node_is_selected_with_any_other_node_as_fallback() -> None:
     assert options_of(Placement(node_id="a1"), avoided_node="a1") == {
         "label_selector": {ON_NODE: "a1"},
         "fallback_strategy": [{"label_selector": {ON_NODE: "!a1"}}],
     }
 
 
-def test_an_avoided_node_is_taken_only_when_there_is_no_other() -> None:
+def test_avoided_node_is_selected_only_as_fallback() -> None:
     assert options_of(Placement(), avoided_node="b2") == {
         "label_selector": {ON_NODE: "!b2"},
         "fallback_strategy": [{"label_selector": {ON_NODE: "b2"}}],
     }
 
 
-def test_what_is_in_a_worker_group_or_may_be_anywhere_has_no_selector() -> None:
+def test_process_in_a_worker_group_or_without_a_wish_has_no_node_selector() -> None:
     nowhere = {"label_selector": None, "fallback_strategy": None}
     assert options_of(Placement()) == nowhere
     assert options_of(Placement(worker_group=WorkerGroupId("00" * 18)), "b2") == nowhere

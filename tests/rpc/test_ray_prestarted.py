@@ -59,7 +59,7 @@ def role(name: str, **options: object) -> EndpointSpec:
     return echo_spec(name, may_take_over=True, **options)
 
 
-async def test_a_prestarted_process_becomes_whom_is_spawned_and_another_takes_its_place(
+async def test_prestarted_process_takes_over_a_spawned_role_and_is_replaced(
     service: RayRpcService,
 ) -> None:
     name = await prestarted(service)
@@ -78,7 +78,7 @@ async def test_a_prestarted_process_becomes_whom_is_spawned_and_another_takes_it
     await service.kill("worker")
 
 
-async def test_while_it_waits_for_its_role_it_imports_what_some_roles_need(
+async def test_prestarted_process_imports_modules_ahead_of_its_role(
     service: RayRpcService,
 ) -> None:
     name = await prestarted(service)
@@ -92,7 +92,7 @@ async def test_while_it_waits_for_its_role_it_imports_what_some_roles_need(
     assert await (await service.connect(address, EchoGateway)).echo(1) == 1
 
 
-async def test_one_that_is_stopped_is_passed_over_and_ended(service: RayRpcService) -> None:
+async def test_suspended_prestarted_process_is_skipped_and_ended(service: RayRpcService) -> None:
     name = await prestarted(service)
     stopped = (await record_of(service, name)).pid
     os.kill(stopped, signal.SIGSTOP)
@@ -107,8 +107,10 @@ async def test_one_that_is_stopped_is_passed_over_and_ended(service: RayRpcServi
         await service.kill("worker")
 
 
-async def test_one_that_was_taken_and_left_is_ended_and_replaced(service: RayRpcService) -> None:
-    """Whoever has taken it has died before it had a role."""
+async def test_prestarted_process_taken_and_given_no_role_is_ended_and_replaced(
+    service: RayRpcService,
+) -> None:
+    """The spawning process has died before it gave a role."""
     name = await prestarted(service)
     left = (await record_of(service, name)).pid
     directory = RayDirectory(service.namespace)
@@ -118,7 +120,9 @@ async def test_one_that_was_taken_and_left_is_ended_and_replaced(service: RayRpc
     assert await prestarted(service) != name
 
 
-async def test_its_death_is_reported_and_its_name_is_free_then(service: RayRpcService) -> None:
+async def test_death_of_a_process_that_took_over_is_reported_and_frees_its_name(
+    service: RayRpcService,
+) -> None:
     await prestarted(service)
     address = await service.spawn(role("worker", detached=True))
     gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -132,7 +136,9 @@ async def test_its_death_is_reported_and_its_name_is_free_then(service: RayRpcSe
     assert await service.spawn(role("worker")) == address
 
 
-async def test_what_is_not_detached_ends_with_who_spawned_it(service: RayRpcService) -> None:
+async def test_process_that_took_over_and_is_not_detached_ends_with_its_owner(
+    service: RayRpcService,
+) -> None:
     await prestarted(service)
     owner = await RayRpcService.open(service.namespace, "owner")
     address = await owner.spawn(role("worker"))
@@ -149,8 +155,10 @@ async def test_what_is_not_detached_ends_with_who_spawned_it(service: RayRpcServ
     await asyncio.wait_for(gone, 10)
 
 
-async def test_a_child_that_has_ended_by_itself_is_forgotten(service: RayRpcService) -> None:
-    """A JobMaster lives for long, and a Dispatcher for ever."""
+async def test_child_that_took_over_and_has_ended_is_forgotten_by_its_parent(
+    service: RayRpcService,
+) -> None:
+    """JobMasters and Dispatchers live for long."""
     await prestarted(service)
     address = await service.spawn(role("worker"))
     assert service._taken_children == {"worker"}
@@ -172,7 +180,7 @@ async def test_without_a_prestarted_process_an_actor_of_that_name_is_created(
     assert (await record_of(service, "worker")).actor_name == "worker"
 
 
-async def test_of_prestarted_processes_that_were_ended_nothing_stays(
+async def test_ended_prestarted_processes_leave_no_names(
     service: RayRpcService,
 ) -> None:
     name = await prestarted(service)
@@ -182,10 +190,10 @@ async def test_of_prestarted_processes_that_were_ended_nothing_stays(
     assert await service.run_blocking(directory.names, "Prestarted") == []
 
 
-async def test_a_role_whose_code_is_not_there_is_the_spawners_error_and_costs_one_process(
+async def test_role_whose_code_is_missing_fails_its_spawn_and_ends_one_process(
     service: RayRpcService,
 ) -> None:
-    """It ended one prestarted process after the other, and was told of by an actor in the end."""
+    """The spawn must not end one prestarted process after the other and start an actor at last."""
     name = await prestarted(service)
     spec = EndpointSpec("Nothing", "nothing", "tests.rpc.no_such:create", may_take_over=True)
     began = asyncio.get_running_loop().time()
@@ -200,7 +208,7 @@ async def test_a_role_whose_code_is_not_there_is_the_spawners_error_and_costs_on
     await eventually(lambda: service.run_blocking(has_ended), 300, "its end")
 
 
-async def test_an_error_at_the_start_of_the_role_is_the_spawners(service: RayRpcService) -> None:
+async def test_error_at_the_start_of_a_role_is_raised_by_its_spawn(service: RayRpcService) -> None:
     await prestarted(service)
     spec = EndpointSpec(
         "Nothing", "nothing", "tests.rpc.endpoints:create_nothing", may_take_over=True
@@ -209,7 +217,7 @@ async def test_an_error_at_the_start_of_the_role_is_the_spawners(service: RayRpc
         await service.spawn(spec)
 
 
-def test_each_that_is_being_created_is_claimed_by_one(ray_cluster: None) -> None:
+def test_each_prestarted_process_in_creation_is_claimed_once(ray_cluster: None) -> None:
     directory = RayDirectory(f"rpc-{uuid.uuid4().hex}")
     for name in ("Prestarted-1", "Prestarted-2"):
         directory.prestarted_begun(name)
@@ -220,7 +228,7 @@ def test_each_that_is_being_created_is_claimed_by_one(ray_cluster: None) -> None
     assert directory.claimed_prestarted() == []
 
 
-def test_a_claim_to_one_that_has_just_become_ready_leaves_nothing(ray_cluster: None) -> None:
+def test_claim_of_a_process_that_became_ready_meanwhile_leaves_no_claim(ray_cluster: None) -> None:
     class Overtaken(RayDirectory):
         def starting_prestarted(self) -> list[str]:
             names = super().starting_prestarted()

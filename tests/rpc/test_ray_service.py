@@ -40,7 +40,7 @@ async def service(ray_cluster: None) -> AsyncIterator[RayRpcService]:
     await service.close()
 
 
-async def test_a_process_is_a_named_actor_of_its_kind(service: RayRpcService) -> None:
+async def test_process_is_a_ray_actor_with_its_name_and_class(service: RayRpcService) -> None:
     await service.spawn(EndpointSpec("JobMaster", "JobMaster-1", "tests.rpc.endpoints:create_echo"))
     handle = ray.get_actor("JobMaster-1", service.namespace)
     (info,) = (a for a in ray_actors().values() if a["ActorID"] == handle._actor_id.hex())
@@ -48,7 +48,7 @@ async def test_a_process_is_a_named_actor_of_its_kind(service: RayRpcService) ->
     assert info["Name"] == "JobMaster-1"
 
 
-async def test_a_process_goes_to_the_bundle_it_was_given(service: RayRpcService) -> None:
+async def test_process_runs_in_the_given_bundle_of_its_worker_group(service: RayRpcService) -> None:
     group = placement_group([{"CPU": 0.5}] * 2)
     assert group.wait(300)
     address = await service.spawn(
@@ -68,7 +68,9 @@ async def test_a_process_goes_to_the_bundle_it_was_given(service: RayRpcService)
     await asyncio.wait_for(gone, 10)
 
 
-async def test_a_broken_connection_to_a_living_process_is_no_death(service: RayRpcService) -> None:
+async def test_broken_connection_to_a_living_process_is_not_reported_as_its_end(
+    service: RayRpcService,
+) -> None:
     host = await RayRpcService.open(service.namespace, "host")
     endpoint = EchoEndpoint(host)
     endpoint.start()
@@ -86,7 +88,7 @@ async def test_a_broken_connection_to_a_living_process_is_no_death(service: RayR
     await host.close()
 
 
-async def test_the_guard_reports_what_ray_knows_before_the_socket_does(
+async def test_death_that_ray_reports_ends_the_connection_of_the_process(
     service: RayRpcService,
 ) -> None:
     address = await service.spawn(echo_spec("worker"))
@@ -126,7 +128,7 @@ async def connected_to(record: ProcessRecord) -> FrameStream:
     return stream
 
 
-async def test_an_entry_of_another_version_is_refused_by_name_and_replaced_by_its_process(
+async def test_directory_entry_of_another_version_is_refused_and_can_be_replaced(
     service: RayRpcService, caplog: pytest.LogCaptureFixture
 ) -> None:
     host = await RayRpcService.open(service.namespace, "host")
@@ -155,7 +157,9 @@ async def test_an_entry_of_another_version_is_refused_by_name_and_replaced_by_it
     await again.close()
 
 
-async def test_an_entry_that_outlived_its_process_does_no_harm(service: RayRpcService) -> None:
+async def test_outdated_directory_entry_fails_the_connect_and_affects_nothing_else(
+    service: RayRpcService,
+) -> None:
     """RPC-07: another process listens at the port, or the same one in another incarnation."""
     host = await RayRpcService.open(service.namespace, "host")
     EchoEndpoint(host).start()
@@ -172,7 +176,7 @@ async def test_an_entry_that_outlived_its_process_does_no_harm(service: RayRpcSe
     await host.close()
 
 
-async def test_another_version_and_a_replayed_proof_are_refused_and_counted(
+async def test_other_protocol_version_and_replayed_proof_are_refused_and_counted(
     service: RayRpcService,
 ) -> None:
     """RPC-33"""
@@ -210,7 +214,7 @@ async def test_another_version_and_a_replayed_proof_are_refused_and_counted(
     replay.close()
 
 
-def test_without_ray_the_service_says_what_to_call() -> None:
+def test_service_without_ray_fails_and_names_ray_init() -> None:
     program = (
         "import asyncio; from flinkray.rpc import RayRpcService; "
         "asyncio.run(RayRpcService.open('nowhere'))"
@@ -236,7 +240,7 @@ async def test_a_service_that_cannot_be_opened_leaves_nothing_behind(
     assert len(psutil.Process().net_connections("all")) <= before
 
 
-async def test_a_stranger_that_says_nothing_is_sent_away(
+async def test_silent_stranger_is_disconnected_and_counted(
     service: RayRpcService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_service, "HANDSHAKE_TIMEOUT", 0.05)
@@ -249,10 +253,10 @@ async def test_a_stranger_that_says_nothing_is_sent_away(
     await writer.wait_closed()
 
 
-async def test_a_process_that_ray_reports_dead_is_not_reached_again_though_it_answers(
+async def test_process_reported_dead_by_ray_is_not_called_again_although_it_answers(
     service: RayRpcService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one on a node that Ray has given up: its successor starts elsewhere."""
+    """As on a node that Ray has given up: the successor starts elsewhere."""
     reported = asyncio.Event()
 
     async def death_of(*_: object) -> str:
@@ -272,10 +276,10 @@ async def test_a_process_that_ray_reports_dead_is_not_reached_again_though_it_an
             await call
 
 
-async def test_the_watch_of_a_process_ends_without_an_error_when_the_interpreter_ends(
+async def test_watch_of_a_process_ends_without_error_when_the_interpreter_ends(
     service: RayRpcService,
 ) -> None:
-    """At the interpreter's end the threads that ask Ray stop before the event loop does."""
+    """The threads that ask Ray stop before the event loop."""
     address = await service.spawn(echo_spec("worker"))
     client = await RayRpcService.open(service.namespace, "client")
     echo = await client.connect(address, EchoGateway)
@@ -287,10 +291,10 @@ async def test_the_watch_of_a_process_ends_without_an_error_when_the_interpreter
     await client.close()
 
 
-async def test_nobody_finds_the_children_of_a_service_that_has_closed(
+async def test_children_of_a_closed_service_are_removed_from_the_directory(
     service: RayRpcService,
 ) -> None:
-    """They are killed: what says where they listen would stay in Ray's head for ever."""
+    """Otherwise the addresses of the killed children would stay in Ray's head for ever."""
     owner = await RayRpcService.open(service.namespace, "owner")
     await owner.spawn(echo_spec("child"))
     assert await service.process_names("child") == ("child",)
@@ -298,10 +302,10 @@ async def test_nobody_finds_the_children_of_a_service_that_has_closed(
     assert await service.process_names("") == ("driver",)
 
 
-async def test_a_process_is_found_by_its_name_until_all_that_it_has_to_do_is_done(
+async def test_process_is_found_by_name_until_its_shutdown_is_complete(
     service: RayRpcService, tmp_path: Path
 ) -> None:
-    """Else nobody could kill one that hangs while it ends."""
+    """Otherwise nobody could kill a process that hangs while it ends."""
     note = tmp_path / "ending"
     spec = EndpointSpec("Slow", "slow", "tests.rpc.endpoints:create_slow_to_end", str(note))
     echo = await service.connect(await service.spawn(spec), EchoGateway)

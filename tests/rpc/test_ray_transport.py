@@ -50,8 +50,10 @@ def is_carried(service: RayRpcService, process_name: str) -> bool:
     return where.is_carried
 
 
-async def test_calls_have_the_same_contract(service: RayRpcService, carried: RayRpcService) -> None:
-    """RPC-08, RPC-09, RPC-24, RPC-32: as on a connection."""
+async def test_calls_through_ray_behave_as_calls_on_a_direct_connection(
+    service: RayRpcService, carried: RayRpcService
+) -> None:
+    """RPC-08, RPC-09, RPC-24, RPC-32"""
     address = await service.spawn(echo_spec("worker"))
     echo = await carried.connect(address, EchoGateway)
     assert is_carried(carried, "worker")
@@ -68,7 +70,7 @@ async def test_calls_have_the_same_contract(service: RayRpcService, carried: Ray
         await carried.connect("worker/nobody", EchoGateway)
 
 
-async def test_messages_of_one_sender_are_handled_in_order_and_each_once(
+async def test_messages_through_ray_are_handled_in_order_and_once(
     service: RayRpcService, carried: RayRpcService
 ) -> None:
     echo = await carried.connect(await service.spawn(echo_spec("worker")), EchoGateway)
@@ -79,7 +81,7 @@ async def test_messages_of_one_sender_are_handled_in_order_and_each_once(
     assert await echo.notes() == tuple(range(2000))
 
 
-async def test_a_slow_handler_holds_up_no_other_call(
+async def test_slow_handler_does_not_delay_other_calls_through_ray(
     service: RayRpcService, carried: RayRpcService
 ) -> None:
     echo = await carried.connect(await service.spawn(echo_spec("worker")), EchoGateway)
@@ -93,7 +95,7 @@ async def test_a_slow_handler_holds_up_no_other_call(
             await call
 
 
-async def test_the_end_of_an_endpoint_is_reported(
+async def test_end_of_an_endpoint_is_reported_through_ray(
     service: RayRpcService, carried: RayRpcService
 ) -> None:
     echo = await carried.connect(await service.spawn(echo_spec("worker")), EchoGateway)
@@ -106,7 +108,7 @@ async def test_the_end_of_an_endpoint_is_reported(
 
 
 @pytest.mark.parametrize("max_restarts", [0, -1])
-async def test_the_death_of_the_process_fails_pending_calls_and_is_reported(
+async def test_death_of_a_process_fails_pending_calls_through_ray_and_is_reported(
     service: RayRpcService, carried: RayRpcService, max_restarts: int
 ) -> None:
     """RPC-23: not by timeout."""
@@ -125,7 +127,7 @@ async def test_the_death_of_the_process_fails_pending_calls_and_is_reported(
     await service.kill("worker")
 
 
-async def test_a_broken_connection_is_opened_again(
+async def test_broken_connection_through_ray_is_opened_again(
     service: RayRpcService, carried: RayRpcService
 ) -> None:
     echo = await carried.connect(await service.spawn(echo_spec("worker")), EchoGateway)
@@ -138,7 +140,7 @@ async def test_a_broken_connection_is_opened_again(
     assert is_carried(carried, "worker")
 
 
-async def test_who_does_not_know_the_secret_is_refused(service: RayRpcService) -> None:
+async def test_client_through_ray_with_a_wrong_secret_is_refused(service: RayRpcService) -> None:
     address = await service.spawn(echo_spec("worker"))
     stranger = RayRpcService(
         service.namespace, "stranger", bytes(32), ask_timeout=10, transport="ray"
@@ -148,7 +150,9 @@ async def test_who_does_not_know_the_secret_is_refused(service: RayRpcService) -
     await stranger.close()
 
 
-async def test_a_process_can_be_stopped(service: RayRpcService, carried: RayRpcService) -> None:
+async def test_process_can_be_stopped_through_ray(
+    service: RayRpcService, carried: RayRpcService
+) -> None:
     address = await service.spawn(echo_spec("worker"))
     await carried.connect(address, EchoGateway)
     await carried.stop("worker")
@@ -156,7 +160,7 @@ async def test_a_process_can_be_stopped(service: RayRpcService, carried: RayRpcS
         await service.connect(address, EchoGateway)
 
 
-async def test_a_driver_can_be_reached_only_directly(
+async def test_driver_cannot_be_reached_through_ray(
     service: RayRpcService, carried: RayRpcService
 ) -> None:
     endpoint = EchoEndpoint(service)
@@ -181,7 +185,7 @@ async def hide(service: RayRpcService, process_name: str) -> ProcessRecord:
     return hidden
 
 
-async def test_ray_is_used_by_itself_where_a_living_process_cannot_be_reached(
+async def test_living_process_that_cannot_be_reached_directly_is_called_through_ray(
     service: RayRpcService, caplog: pytest.LogCaptureFixture
 ) -> None:
     address, other = await asyncio.gather(
@@ -206,7 +210,7 @@ async def test_ray_is_used_by_itself_where_a_living_process_cannot_be_reached(
     await asyncio.gather(client.close(), direct.close())
 
 
-async def test_what_is_dead_is_not_reached_through_ray_either(service: RayRpcService) -> None:
+async def test_dead_process_cannot_be_reached_through_ray(service: RayRpcService) -> None:
     """RPC-07"""
     address = await service.spawn(echo_spec("worker"))
     record = await hide(service, "worker")

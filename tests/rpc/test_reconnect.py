@@ -50,7 +50,7 @@ async def connected(services: Services) -> tuple[EchoEndpoint, EchoGateway]:
 
 
 @on_every_service
-async def test_pending_calls_of_a_broken_connection_fail_at_once_and_say_so(
+async def test_pending_calls_fail_at_once_when_their_connection_breaks(
     services: Services,
 ) -> None:
     """RPC-23: not by timeout."""
@@ -66,7 +66,7 @@ async def test_pending_calls_of_a_broken_connection_fail_at_once_and_say_so(
 
 
 @on_every_service
-async def test_the_next_call_on_the_same_proxy_opens_a_new_connection(
+async def test_next_call_after_a_break_opens_a_new_connection(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, echo = await connected(services)
@@ -78,7 +78,7 @@ async def test_the_next_call_on_the_same_proxy_opens_a_new_connection(
 
 
 @on_every_service
-async def test_calls_after_a_break_are_handled_in_order_and_none_twice(
+async def test_calls_after_a_break_are_handled_once_and_in_order(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endpoint, echo = await connected(services)
@@ -96,7 +96,7 @@ async def test_calls_after_a_break_are_handled_in_order_and_none_twice(
 
 
 @on_every_service
-async def test_an_endpoint_that_ended_while_the_connection_was_broken_stays_ended(
+async def test_endpoint_that_ended_during_a_break_is_reported_as_ended(
     services: Services,
 ) -> None:
     """RPC-23: a successor at the same address is another endpoint."""
@@ -117,7 +117,7 @@ async def test_an_endpoint_that_ended_while_the_connection_was_broken_stays_ende
 
 
 @on_every_service
-async def test_a_watch_outlives_the_connection_and_reports_the_end(services: Services) -> None:
+async def test_watch_survives_broken_connections_and_reports_the_end(services: Services) -> None:
     endpoint, echo = await connected(services)
     reasons: asyncio.Queue[str] = asyncio.Queue()
     services.caller.watch(echo, reasons.put_nowait)
@@ -145,7 +145,7 @@ async def killed(services: Services) -> EchoGateway:
 
 
 @on_every_service
-async def test_calls_to_a_dead_incarnation_fail_at_once_without_a_dialling_storm(
+async def test_calls_to_a_dead_process_fail_at_once_with_few_connection_attempts(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RPC-23"""
@@ -168,15 +168,15 @@ async def test_calls_to_a_dead_incarnation_fail_at_once_without_a_dialling_storm
 
 
 @on_every_service
-async def test_a_tell_after_a_break_fails_when_the_process_has_died(services: Services) -> None:
-    """RPC-23: a heartbeat that is sent to nobody is noticed."""
+async def test_tell_after_a_break_fails_when_the_process_has_died(services: Services) -> None:
+    """RPC-23: so a heartbeat to a dead process is noticed."""
     echo = await killed(services)
     with pytest.raises(RecipientUnreachableError, match=r"EchoGateway\.note"):
         await echo.note(1)
 
 
 @on_every_service
-async def test_an_ask_times_out_while_its_connection_is_being_opened_again(
+async def test_ask_times_out_while_its_connection_is_reopened(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RPC-24"""
@@ -200,7 +200,7 @@ async def test_an_ask_times_out_while_its_connection_is_being_opened_again(
 
 
 @on_every_service
-async def test_a_closed_service_opens_no_connection_again(services: Services) -> None:
+async def test_closed_service_opens_no_new_connection(services: Services) -> None:
     endpoint, echo = await connected(services)
     assert await echo.echo(1) == 1
     await services.caller.close()
@@ -215,7 +215,7 @@ async def test_a_closed_service_opens_no_connection_again(services: Services) ->
 
 
 @on_every_service
-async def test_all_who_connect_at_the_same_time_share_one_connection(
+async def test_concurrent_connects_share_one_connection(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endpoint = EchoEndpoint(services.host)
@@ -230,8 +230,10 @@ async def test_all_who_connect_at_the_same_time_share_one_connection(
 
 
 @on_every_service
-async def test_a_proxy_of_a_dead_process_does_not_reach_its_namesake(services: Services) -> None:
-    """RPC-23: nor an endpoint that happens to have the same number there."""
+async def test_proxy_of_a_dead_process_does_not_reach_a_new_process_of_the_name(
+    services: Services,
+) -> None:
+    """RPC-23: not even an endpoint with the same number."""
     old = await killed(services)
     address = await services.caller.spawn(echo_spec("worker"))
     new = await services.caller.connect(address, EchoGateway)
@@ -244,7 +246,7 @@ async def test_a_proxy_of_a_dead_process_does_not_reach_its_namesake(services: S
 
 
 @on_virtual_services
-async def test_pauses_between_attempts_to_reach_a_dead_process_double_up_to_two_seconds(
+async def test_pauses_between_attempts_to_reach_a_dead_process_double_up_to_2_seconds(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     echo = await killed(services)
@@ -264,10 +266,10 @@ async def test_pauses_between_attempts_to_reach_a_dead_process_double_up_to_two_
 
 
 @on_every_service
-async def test_a_process_that_is_reported_dead_is_not_reached_again_though_it_answers(
+async def test_process_reported_dead_is_not_called_again_although_it_answers(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RPC-23: as one on a node that was given up, whose successor starts elsewhere."""
+    """RPC-23: as on a node that was given up, whose successor starts elsewhere."""
     endpoint, echo = await connected(services)
     reasons: asyncio.Queue[str] = asyncio.Queue()
     services.caller.watch(echo, reasons.put_nowait)
@@ -285,10 +287,10 @@ async def test_a_process_that_is_reported_dead_is_not_reached_again_though_it_an
 
 
 @on_every_service
-async def test_who_connects_while_the_service_closes_is_told_so_and_not_cancelled(
+async def test_connect_during_a_service_close_fails_and_is_not_cancelled(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cancellation that nobody asked for ends whole programs."""
+    """An unexpected cancellation ends whole programs."""
     assert isinstance(services.caller, BaseRpcService)
     begun = asyncio.Event()
 
@@ -306,7 +308,7 @@ async def test_who_connects_while_the_service_closes_is_told_so_and_not_cancelle
 
 
 @on_every_service
-async def test_one_who_gives_up_connecting_does_not_stop_the_others(
+async def test_cancelled_connect_does_not_stop_other_connects(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endpoint = EchoEndpoint(services.host)

@@ -14,7 +14,9 @@ from flinkray.testing.virtual_time import on_virtual_time
 logger = logging.getLogger(__name__)
 
 
-def test_a_flood_of_refusals_is_a_few_lines_and_a_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_many_refusals_are_logged_as_a_few_lines_and_a_count(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = ManualClock()
     log = RefusalLog(logger, clock.monotonic)
     for _ in range(3):
@@ -29,7 +31,7 @@ def test_a_flood_of_refusals_is_a_few_lines_and_a_count(caplog: pytest.LogCaptur
     assert len(caplog.messages) == 3 * (MAX_LINES + 1) + 1
 
 
-def test_what_is_left_is_told_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_count_of_unlogged_refusals_is_logged_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     log = RefusalLog(logger, ManualClock().monotonic)
     for _ in range(MAX_LINES + 2):
         log.refused("refused a peer", "x")
@@ -37,13 +39,13 @@ def test_what_is_left_is_told_at_the_end(caplog: pytest.LogCaptureFixture) -> No
     assert caplog.messages[-1] == "2 more refusals are not told one by one"
 
 
-def test_a_reason_made_of_what_a_stranger_sent_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+def test_long_reason_of_a_refusal_is_cut_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     RefusalLog(logger, ManualClock().monotonic).refused("refused a peer", "x" * 100_000)
     (line,) = caplog.messages
     assert line == f"refused a peer: {'x' * 300} …"
 
 
-def test_a_reason_that_is_just_short_enough_is_told_whole(caplog: pytest.LogCaptureFixture) -> None:
+def test_reason_of_300_characters_is_logged_whole(caplog: pytest.LogCaptureFixture) -> None:
     RefusalLog(logger, ManualClock().monotonic).refused("refused a peer", "x" * 300)
     assert caplog.messages == [f"refused a peer: {'x' * 300}"]
 

@@ -147,7 +147,7 @@ def settings_for(services: Services) -> RegistrationSettings:
 
 
 @on_every_service
-async def test_an_acceptance_carries_gateway_and_answer(services: Services) -> None:
+async def test_accepted_registration_has_the_gateway_and_the_answer(services: Services) -> None:
     """REG-01"""
     _, client = started(services)
     registration = client.registration()
@@ -162,7 +162,9 @@ async def test_an_acceptance_carries_gateway_and_answer(services: Services) -> N
 
 
 @on_every_service
-async def test_a_connect_that_raises_when_called_fails_the_registration(services: Services) -> None:
+async def test_error_raised_by_the_connect_function_fails_the_registration(
+    services: Services,
+) -> None:
     """REG-02"""
     registrar, client = started(services)
 
@@ -177,7 +179,7 @@ async def test_a_connect_that_raises_when_called_fails_the_registration(services
 
 
 @on_every_service
-async def test_silence_is_answered_by_retries_at_once_with_doubled_timeouts(
+async def test_registration_without_an_answer_is_repeated_with_doubled_timeouts(
     services: Services,
 ) -> None:
     """REG-04"""
@@ -189,7 +191,7 @@ async def test_silence_is_answered_by_retries_at_once_with_doubled_timeouts(
 
 
 @on_every_service
-async def test_a_failure_pauses_the_refused_delay_and_begins_anew(services: Services) -> None:
+async def test_refused_registration_is_repeated_after_the_refused_delay(services: Services) -> None:
     """REG-05"""
     settings = settings_for(services)
     initial, refused = settings.initial_timeout, settings.refused_delay
@@ -198,7 +200,9 @@ async def test_a_failure_pauses_the_refused_delay_and_begins_anew(services: Serv
 
 
 @on_every_service
-async def test_any_other_error_pauses_the_error_delay(services: Services) -> None:
+async def test_registration_after_another_error_is_repeated_after_the_error_delay(
+    services: Services,
+) -> None:
     """REG-06"""
     settings = settings_for(services)
     initial = settings.initial_timeout
@@ -207,7 +211,7 @@ async def test_any_other_error_pauses_the_error_delay(services: Services) -> Non
 
 
 @on_virtual_services
-async def test_a_thousand_that_are_refused_at_one_time_come_again_at_different_times(
+async def test_clients_refused_at_the_same_time_retry_at_different_times(
     services: Services,
 ) -> None:
     """After an error, a refusal and a silence."""
@@ -232,7 +236,7 @@ async def test_a_thousand_that_are_refused_at_one_time_come_again_at_different_t
 
 
 @on_every_service
-async def test_a_leader_that_is_not_there_yet_is_tried_again(services: Services) -> None:
+async def test_registration_is_repeated_until_the_leader_is_there(services: Services) -> None:
     """REG-06"""
     client = Client(services.caller, "client")
     client.start()
@@ -245,7 +249,9 @@ async def test_a_leader_that_is_not_there_yet_is_tried_again(services: Services)
 
 
 @on_every_service
-async def test_a_rejection_is_final_and_no_error(services: Services) -> None:
+async def test_rejected_registration_is_not_repeated_and_raises_no_error(
+    services: Services,
+) -> None:
     """REG-07"""
     registrar, client = started(services, rejection)
     registration = client.registration()
@@ -256,7 +262,7 @@ async def test_a_rejection_is_final_and_no_error(services: Services) -> None:
 
 
 @on_every_service
-async def test_after_cancel_there_is_no_further_attempt(services: Services) -> None:
+async def test_cancelled_registration_makes_no_further_attempt(services: Services) -> None:
     """REG-08"""
     registrar, client = started(services, silence)
     registration = client.registration()
@@ -283,10 +289,10 @@ async def test_a_registration_that_is_cancelled_before_it_starts_makes_no_attemp
 
 
 @on_virtual_services
-async def test_an_attempt_after_silence_uses_the_connection_that_is_there(
+async def test_attempt_after_silence_uses_the_existing_connection(
     services: Services,
 ) -> None:
-    """REG-04, REG-06: only after an error there is a new one."""
+    """REG-04, REG-06: a new connection is opened only after an error."""
     registrar, client = started(services, silence, silence, failure, error)
     connected_at: list[int] = []
 
@@ -302,7 +308,7 @@ async def test_an_attempt_after_silence_uses_the_connection_that_is_there(
 
 @pytest.mark.parametrize("turns", range(8))
 @on_every_service
-async def test_a_cancel_that_comes_with_an_answer_is_not_forgotten(
+async def test_cancel_during_the_arrival_of_an_error_stops_the_registration(
     services: Services, turns: int
 ) -> None:
     """REG-08, at each turn of the loop between the arrival of an error and the next attempt."""
@@ -335,7 +341,7 @@ async def test_a_cancel_that_comes_with_an_answer_is_not_forgotten(
 
 
 @on_every_service
-async def test_a_registration_ends_with_its_endpoint(services: Services) -> None:
+async def test_registration_is_cancelled_when_its_endpoint_ends(services: Services) -> None:
     registrar, client = started(services, silence)
     registration = client.registration()
     registration.start()
@@ -380,7 +386,7 @@ def connection_of(
 
 
 @on_every_service
-async def test_a_connection_that_is_registered_has_its_gateway(services: Services) -> None:
+async def test_registered_connection_has_its_gateway(services: Services) -> None:
     """REG-10"""
     _, client = started(services)
     events = asyncio.Queue[object]()
@@ -397,7 +403,7 @@ async def test_a_connection_that_is_registered_has_its_gateway(services: Service
 
 
 @on_every_service
-async def test_a_registration_that_fails_is_reported_and_leaves_no_gateway(
+async def test_failed_registration_is_reported_and_leaves_no_gateway(
     services: Services,
 ) -> None:
     """REG-11"""
@@ -418,7 +424,7 @@ async def test_a_registration_that_fails_is_reported_and_leaves_no_gateway(
 
 
 @on_every_service
-async def test_a_rejected_connection_tells_only_the_rejection(services: Services) -> None:
+async def test_rejected_connection_reports_only_the_rejection(services: Services) -> None:
     """REG-12"""
     _, client = started(services, rejection)
     events = asyncio.Queue[object]()
@@ -431,7 +437,7 @@ async def test_a_rejected_connection_tells_only_the_rejection(services: Services
 
 
 @on_every_service
-async def test_reconnecting_delivers_the_second_success(services: Services) -> None:
+async def test_reconnect_reports_the_answer_of_the_second_registration(services: Services) -> None:
     """REG-14"""
     _, client = started(services)
     events = asyncio.Queue[object]()
@@ -446,8 +452,8 @@ async def test_reconnecting_delivers_the_second_success(services: Services) -> N
 
 
 @on_every_service
-async def test_a_slow_answer_to_an_older_registration_changes_nothing(services: Services) -> None:
-    """RM-02, as the one who registers sees it."""
+async def test_late_answer_to_an_older_registration_is_ignored(services: Services) -> None:
+    """RM-02 on the side of the client."""
     gate = asyncio.Event()
 
     async def slow() -> Welcome:
@@ -468,7 +474,7 @@ async def test_a_slow_answer_to_an_older_registration_changes_nothing(services: 
 
 @pytest.mark.parametrize("turns", range(8))
 @on_every_service
-async def test_an_answer_that_is_overtaken_on_its_way_to_the_callbacks_changes_nothing(
+async def test_answer_overtaken_by_a_reconnect_before_its_callback_is_ignored(
     services: Services, turns: int
 ) -> None:
     """RM-02, at each turn of the loop between the arrival of the answer and the callback."""
@@ -503,7 +509,7 @@ async def test_an_answer_that_is_overtaken_on_its_way_to_the_callbacks_changes_n
 
 
 @on_every_service
-async def test_a_closed_connection_calls_nobody_back(services: Services) -> None:
+async def test_closed_connection_calls_no_callback(services: Services) -> None:
     _, client = started(services)
     events = asyncio.Queue[object]()
     connection = connection_of(client, events)
@@ -520,7 +526,7 @@ async def test_a_closed_connection_calls_nobody_back(services: Services) -> None
 
 @pytest.mark.parametrize("turns", range(12))
 @on_virtual_services
-async def test_a_connection_that_is_closed_when_an_answer_arrives_calls_nobody_back(
+async def test_connection_closed_as_an_answer_arrives_calls_no_callback(
     services: Services, turns: int
 ) -> None:
     """At each turn of the loop between the arrival of the answer and the callback."""
@@ -553,7 +559,7 @@ async def test_a_connection_that_is_closed_when_an_answer_arrives_calls_nobody_b
 
 
 @on_virtual_services
-async def test_a_registration_that_fails_ends_the_endpoint_where_nobody_is_to_be_told(
+async def test_failed_registration_without_a_callback_ends_the_endpoint(
     services: Services,
 ) -> None:
     _, client = started(services)
@@ -569,7 +575,7 @@ async def test_a_registration_that_fails_ends_the_endpoint_where_nobody_is_to_be
 
 
 @on_every_service
-async def test_what_was_started_is_not_started_again(services: Services) -> None:
+async def test_second_start_of_a_connection_or_registration_is_refused(services: Services) -> None:
     _, client = started(services)
     connection = connection_of(client, asyncio.Queue[object]())
     assert not connection.is_closed
@@ -584,7 +590,7 @@ async def test_what_was_started_is_not_started_again(services: Services) -> None
 
 
 @on_virtual_services
-async def test_a_connection_that_is_closed_while_it_registers_makes_no_further_attempt(
+async def test_connection_closed_while_it_registers_makes_no_further_attempt(
     services: Services,
 ) -> None:
     registrar, client = started(services, *[failure] * 10)
@@ -597,7 +603,7 @@ async def test_a_connection_that_is_closed_while_it_registers_makes_no_further_a
 
 
 @on_virtual_services
-async def test_registering_anew_ends_the_attempts_that_are_under_way(services: Services) -> None:
+async def test_reconnect_stops_the_attempts_of_the_earlier_registration(services: Services) -> None:
     registrar, client = started(services, failure)
     events = asyncio.Queue[object]()
     connection = connection_of(client, events)
@@ -612,7 +618,7 @@ async def test_registering_anew_ends_the_attempts_that_are_under_way(services: S
 
 
 @on_virtual_services
-async def test_a_registered_connection_that_is_closed_lets_its_gateway_go(
+async def test_closed_connection_has_no_gateway(
     services: Services,
 ) -> None:
     _, client = started(services)
@@ -626,7 +632,7 @@ async def test_a_registered_connection_that_is_closed_lets_its_gateway_go(
 
 
 @on_virtual_services
-async def test_callbacks_may_wait(services: Services) -> None:
+async def test_callback_of_a_registration_may_be_a_coroutine(services: Services) -> None:
     _, client = started(services)
     heard: list[Welcome] = []
 

@@ -38,7 +38,9 @@ def note(kind: Kind, sequence: int, target: int) -> bytes:
 
 @pytest.mark.parametrize("kind", [Kind.ASK, Kind.TELL])
 @on_virtual_time
-async def test_a_frame_that_comes_again_or_too_late_is_refused_per_endpoint(kind: Kind) -> None:
+async def test_repeated_or_late_frame_is_refused_by_its_number_for_each_endpoint(
+    kind: Kind,
+) -> None:
     service = LocalRpcService("host")
     first, second = EchoEndpoint(service, "first"), EchoEndpoint(service, "second")
     first.start()

@@ -209,7 +209,7 @@ async def test_reading_pauses_at_first_byte_beyond_limit_and_resumes_at_half() -
 
 
 @on_virtual_time
-async def test_each_connection_has_limits_of_its_own() -> None:
+async def test_each_connection_has_its_own_limit_of_pending_calls() -> None:
     service, _, peer = hosting(max_pending_calls=1)
     other = Peer(service, "other#1")
     for number in range(2):
@@ -223,7 +223,7 @@ async def test_each_connection_has_limits_of_its_own() -> None:
 
 
 @on_virtual_time
-async def test_asks_are_answered_by_their_numbers_and_tells_never() -> None:
+async def test_asks_are_answered_with_their_numbers_and_tells_are_not_answered() -> None:
     _, holder, peer = hosting()
     peer.ask(1, "hold", 1, b"", sequence=3)
     peer.tell(1, "hold_told", 2, b"", sequence=4)
@@ -236,10 +236,10 @@ async def test_asks_are_answered_by_their_numbers_and_tells_never() -> None:
 
 
 @on_virtual_time
-async def test_a_tell_that_fails_is_told_to_the_log_of_the_called_side_alone(
+async def test_failed_tell_is_only_logged_on_the_called_side(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is a warning, unless the endpoint has merely come to its end."""
+    """As a warning, unless the endpoint has ended normally."""
     caplog.set_level(logging.DEBUG, logger="flinkray.rpc.serving.dispatch")
     _, holder, peer = hosting()
     await asyncio.sleep(0)
@@ -263,7 +263,7 @@ async def test_a_tell_that_fails_is_told_to_the_log_of_the_called_side_alone(
 
 
 @on_virtual_time
-async def test_an_ask_that_fails_is_told_to_its_caller_alone(
+async def test_failed_ask_is_reported_only_to_its_caller(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="flinkray.rpc.serving.dispatch")
@@ -289,7 +289,7 @@ async def test_an_ask_that_fails_is_told_to_its_caller_alone(
 
 
 @on_virtual_time
-async def test_a_result_that_cannot_be_sent_is_a_failure_that_says_so() -> None:
+async def test_result_that_cannot_be_sent_is_reported_and_counted_as_failure() -> None:
     service = LocalRpcService("host", max_frame_size=20_000)
     endpoint = EchoEndpoint(service)
     endpoint.start()
@@ -315,7 +315,7 @@ async def test_a_result_that_cannot_be_sent_is_a_failure_that_says_so() -> None:
 
 
 @on_virtual_time
-async def test_an_error_too_large_for_a_frame_is_told_in_short() -> None:
+async def test_error_too_large_for_a_frame_is_shortened() -> None:
     smallest = 65_536  # of rpc.frame-size
     _, _, peer = hosting(max_frame_size=smallest)
     peer.ask(1, "fail_at_length", smallest)
@@ -327,7 +327,7 @@ async def test_an_error_too_large_for_a_frame_is_told_in_short() -> None:
 
 
 @on_virtual_time
-async def test_what_is_refused_counts_as_a_failed_call_of_a_method_that_there_is() -> None:
+async def test_refused_call_counts_as_a_failure_only_of_an_existing_method() -> None:
     service, holder, peer = hosting()
     peer.ask(1, "hold", 1)
     peer.ask(1, "no_such_method")
@@ -340,7 +340,7 @@ async def test_what_is_refused_counts_as_a_failed_call_of_a_method_that_there_is
 
 
 @on_virtual_time
-async def test_latencies_of_handlers_are_what_passed_between_arrival_and_end() -> None:
+async def test_handler_latency_lasts_from_the_arrival_of_the_call_to_its_end() -> None:
     service, holder, peer = hosting()
     await asyncio.sleep(100)
     for number in range(3):
@@ -357,7 +357,7 @@ async def test_latencies_of_handlers_are_what_passed_between_arrival_and_end() -
 
 
 @on_virtual_time
-async def test_a_token_is_compared_with_that_of_the_endpoint_and_named_when_it_differs() -> None:
+async def test_wrong_token_is_refused_with_both_tokens_named() -> None:
     service = LocalRpcService("host")
     right, wrong = JobMasterId(b"n" * 16), JobMasterId(b"o" * 16)
     leader = Leader(service, right)
@@ -399,7 +399,7 @@ async def test_arguments_that_cannot_be_decoded_are_refused_with_the_reason() ->
 
 
 @on_virtual_time
-async def test_an_endpoint_is_found_by_name_by_prefix_and_by_number(
+async def test_endpoint_is_resolved_by_name_prefix_or_number(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="flinkray.rpc.serving.dispatch")
@@ -425,7 +425,9 @@ async def test_an_endpoint_is_found_by_name_by_prefix_and_by_number(
 
 @pytest.mark.parametrize("gateway", ["tests.rpc.endpoints:OtherGateway", 7, {}, ("a",), True])
 @on_virtual_time
-async def test_an_endpoint_is_not_found_as_what_it_is_not(gateway: object) -> None:
+async def test_endpoint_that_does_not_implement_the_gateway_is_not_resolved(
+    gateway: object,
+) -> None:
     service = LocalRpcService("host")
     EchoEndpoint(service)
     peer = Peer(service)
@@ -437,7 +439,7 @@ async def test_an_endpoint_is_not_found_as_what_it_is_not(gateway: object) -> No
 
 
 @on_virtual_time
-async def test_what_is_not_there_is_told_with_what_is_known_of_its_end() -> None:
+async def test_unknown_endpoint_is_refused_with_the_reason_of_its_end() -> None:
     service = LocalRpcService("host")
     closed, failed = EchoEndpoint(service, "closed"), EchoEndpoint(service, "failed")
     closed.start()
@@ -461,7 +463,7 @@ async def test_what_is_not_there_is_told_with_what_is_known_of_its_end() -> None
 
 
 @on_virtual_time
-async def test_a_ping_tells_whether_an_endpoint_lives_here() -> None:
+async def test_ping_is_answered_with_whether_the_process_has_endpoints() -> None:
     service = LocalRpcService("host")
     peer = Peer(service)
     peer.send(Kind.PING)
@@ -473,7 +475,7 @@ async def test_a_ping_tells_whether_an_endpoint_lives_here() -> None:
 
 
 @on_virtual_time
-async def test_a_request_to_stop_is_answered_when_the_endpoints_have_ended() -> None:
+async def test_stop_request_is_answered_when_all_endpoints_have_ended() -> None:
     service, holder, peer = hosting()
     peer.resolve("holder")
     peer.ask(1, "hold", 5, b"")
@@ -496,7 +498,7 @@ async def test_a_request_to_stop_is_answered_when_the_endpoints_have_ended() -> 
 
 
 @on_virtual_time
-async def test_the_end_of_an_endpoint_is_told_once_to_those_who_asked_for_it() -> None:
+async def test_end_of_an_endpoint_is_reported_once_to_peers_that_resolved_it() -> None:
     service = LocalRpcService("host")
     endpoints = [EchoEndpoint(service, f"echo_{number}") for number in (1, 2)]
     asked, calls, stranger = Peer(service), Peer(service, "calls#1"), Peer(service, "stranger#1")
@@ -518,7 +520,7 @@ async def test_the_end_of_an_endpoint_is_told_once_to_those_who_asked_for_it() -
 
 
 @on_virtual_time
-async def test_a_peer_that_stays_keeps_nothing_of_endpoints_that_have_ended() -> None:
+async def test_connection_of_a_peer_keeps_nothing_of_ended_endpoints() -> None:
     service = LocalRpcService("host")
     peer = Peer(service)
     gone = []
@@ -540,7 +542,7 @@ async def test_a_peer_that_stays_keeps_nothing_of_endpoints_that_have_ended() ->
 
 
 @on_virtual_time
-async def test_a_peer_that_is_gone_is_forgotten() -> None:
+async def test_nothing_is_sent_to_a_lost_peer() -> None:
     service, holder, peer = hosting()
     peer.resolve("holder")
     peer.take()
@@ -555,7 +557,7 @@ async def test_a_peer_that_is_gone_is_forgotten() -> None:
 
 
 @on_virtual_time
-async def test_what_a_handler_lets_go_is_not_kept_while_it_waits() -> None:
+async def test_argument_that_a_handler_has_dropped_is_not_kept_while_it_waits() -> None:
     _, holder, peer = hosting()
     peer.ask(1, "unwrap", Parcel("a message"), timeout=1000.0)
     await asyncio.sleep(1)
@@ -567,7 +569,7 @@ async def test_what_a_handler_lets_go_is_not_kept_while_it_waits() -> None:
 
 
 @on_virtual_time
-async def test_work_that_a_handler_leaves_behind_has_no_deadline_when_it_has_failed() -> None:
+async def test_work_left_behind_by_a_failed_handler_has_no_deadline() -> None:
     _, holder, peer = hosting()
     peer.ask(1, "fail_and_leave_work", timeout=10.0)
     await asyncio.sleep(2)
@@ -575,8 +577,8 @@ async def test_work_that_a_handler_leaves_behind_has_no_deadline_when_it_has_fai
 
 
 @on_virtual_time
-async def test_a_call_that_was_held_and_answered_in_time_is_answered_once() -> None:
-    """Its deadline, which was noted when it was held, means nothing any more."""
+async def test_call_held_before_the_start_and_answered_in_time_is_answered_once() -> None:
+    """The deadline noted while the call was held must not answer a second time."""
     service = LocalRpcService("host")
     holder = Holder(service)
     holder.may_start.clear()
@@ -597,7 +599,7 @@ async def test_a_call_that_was_held_and_answered_in_time_is_answered_once() -> N
 
 
 @on_virtual_time
-async def test_a_handler_that_was_held_is_cancelled_once_and_may_clean_up() -> None:
+async def test_handler_of_a_held_call_is_cancelled_once_at_its_deadline() -> None:
     service = LocalRpcService("host")
     holder = Holder(service)
     holder.may_start.clear()
@@ -619,7 +621,7 @@ async def test_a_handler_that_was_held_is_cancelled_once_and_may_clean_up() -> N
 
 
 @on_virtual_time
-async def test_the_task_of_a_handler_is_cancelled_unless_its_time_was_over() -> None:
+async def test_handler_task_is_cancelled_unless_its_deadline_was_over() -> None:
     _, holder, peer = hosting()
     peer.ask(1, "hold", 1, b"", timeout=10.0)
     peer.ask(1, "hold", 2, b"", timeout=100.0)

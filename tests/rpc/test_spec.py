@@ -14,29 +14,29 @@ from flinkray.rpc.spec import load_factory, split_address
 FACTORY = "tests.rpc.endpoints:create_echo"
 
 
-def test_address_is_a_process_and_an_endpoint() -> None:
+def test_address_is_split_at_its_last_slash() -> None:
     assert split_address("host/echo") == ("host", "echo")
     assert split_address("a/b/c") == ("a/b", "c")
 
 
 @pytest.mark.parametrize("address", ["", "echo", "/echo", "host/", "/"])
-def test_what_is_not_an_address_is_refused(address: str) -> None:
+def test_text_that_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"not an address: {address!r}")):
         split_address(address)
 
 
 @pytest.mark.parametrize("name", ["", "a/b"])
-def test_process_needs_a_name_that_an_address_can_have(name: str) -> None:
+def test_process_name_that_cannot_be_in_an_address_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="not a process name"):
         EndpointSpec("Echo", name, FACTORY)
 
 
-def test_process_needs_a_kind_that_a_class_can_have() -> None:
+def test_process_kind_that_is_no_class_name_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"not a class name: 'an echo'.*worker"):
         EndpointSpec("an echo", "worker", FACTORY)
 
 
-def test_prestarted_process_cannot_take_placement_restarts_or_environment() -> None:
+def test_spec_for_a_prestarted_process_refuses_placement_restarts_environment() -> None:
     EndpointSpec("Echo", "worker", FACTORY, may_take_over=True, detached=True)
     EndpointSpec("Echo", "worker", FACTORY, None, Placement(1), True, -1, False, {"A": "1"})
     for wanted in (
@@ -60,7 +60,7 @@ def test_prestarted_process_cannot_take_placement_restarts_or_environment() -> N
 GROUP = WorkerGroupId("g")
 
 
-def test_factory_is_found_by_its_module_and_name() -> None:
+def test_factory_is_loaded_by_its_module_and_name() -> None:
     from tests.rpc import endpoints
 
     assert load_factory(FACTORY) is endpoints.create_echo
@@ -76,13 +76,13 @@ def test_factory_is_found_by_its_module_and_name() -> None:
         ("tests.rpc.endpoints:__name__", "is not a function"),
     ],
 )
-def test_path_of_no_factory_is_refused(path: str, problem: str) -> None:
+def test_factory_path_that_cannot_be_loaded_is_refused(path: str, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(repr(path))) as caught:
         load_factory(path)
     assert problem in str(caught.value)
 
 
-def test_process_that_is_renewed_has_to_be_started_again_and_grows_first() -> None:
+def test_renewal_without_restarts_or_growth_is_refused() -> None:
     EndpointSpec("Echo", "worker", FACTORY, max_restarts=-1, renewal=Renewal(1))
     with pytest.raises(ConfigurationError, match="worker would not be started again when it has"):
         EndpointSpec("Echo", "worker", FACTORY, renewal=Renewal(1))

@@ -16,13 +16,13 @@ ModuleNotFoundError: No module named 'flinkray'
 """
 
 
-def test_that_flinkray_is_missing_where_ray_runs_is_said_and_not_shown_as_a_stack() -> None:
+def test_missing_flinkray_on_a_ray_node_is_reported_in_one_line() -> None:
     told = died_at_its_start("Dispatcher", STACK)
     assert told.startswith("Dispatcher cannot be started: Ray's Python workers cannot import fl")
     assert "\n" not in told
 
 
-def test_other_reasons_are_told_in_rays_words() -> None:
+def test_other_start_failures_are_reported_in_the_words_of_ray() -> None:
     why = STACK.replace("flinkray'", "flinkrays'")
     assert (
         died_at_its_start("Dispatcher", why) == f"the process Dispatcher died at its start: {why}"
@@ -43,7 +43,7 @@ def test_other_reasons_are_told_in_rays_words() -> None:
 def test_whatever_the_start_of_a_process_has_raised_is_told(
     error: Exception, told: Exception
 ) -> None:
-    """What could not be sent ended the process, before it could be asked."""
+    """An error that cannot be sent must not end the process before its caller reads it."""
     try:
         raise error
     except type(error) as raised:

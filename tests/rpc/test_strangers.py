@@ -90,7 +90,7 @@ async def half_open(port: int, count: int) -> list[socket.socket]:
     return strangers
 
 
-async def test_half_open_connections_are_bounded_and_hold_up_nobody_for_long(
+async def test_half_open_connections_are_bounded_and_do_not_block_a_peer_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listener, "PATIENCE", 0.05)
@@ -109,7 +109,7 @@ async def test_half_open_connections_are_bounded_and_hold_up_nobody_for_long(
         stream.close()
 
 
-async def test_strangers_that_say_nothing_are_gone_after_the_time_of_a_handshake(
+async def test_silent_strangers_are_disconnected_after_the_handshake_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 0.1)

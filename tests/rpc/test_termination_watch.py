@@ -22,7 +22,7 @@ def connection() -> ClientConnection:
     return made
 
 
-def test_a_watch_tells_once_and_lets_go_before_it_tells() -> None:
+def test_watch_reports_once_and_releases_its_resources_before_it_reports() -> None:
     story: list[str] = []
     watch = TerminationWatch("host/echo", story.append)
     watch.on_end(lambda: story.append("released"))
@@ -38,7 +38,7 @@ def test_a_watch_tells_once_and_lets_go_before_it_tells() -> None:
     assert story == ["released", "why", "released at once"]
 
 
-def test_a_watch_that_was_cancelled_tells_nothing() -> None:
+def test_cancelled_watch_reports_nothing() -> None:
     story: list[str] = []
     watch = TerminationWatch("host/echo", story.append)
     watch.on_end(lambda: story.append("released"))
@@ -75,7 +75,7 @@ class Watched:
 
 
 @on_virtual_time
-async def test_a_watch_goes_from_connection_to_connection_until_the_endpoint_ends() -> None:
+async def test_watch_moves_to_the_next_connection_until_the_endpoint_ends() -> None:
     second = connection()
     watched = Watched(second)
     task = watched.keep()
@@ -92,7 +92,7 @@ async def test_a_watch_goes_from_connection_to_connection_until_the_endpoint_end
 
 
 @on_virtual_time
-async def test_a_watch_tells_when_there_is_no_other_connection() -> None:
+async def test_watch_reports_the_end_when_no_other_connection_can_be_opened() -> None:
     watched = Watched()
     watched.keep()
     await asyncio.sleep(1)
@@ -102,7 +102,7 @@ async def test_a_watch_tells_when_there_is_no_other_connection() -> None:
 
 
 @on_virtual_time
-async def test_a_watch_of_what_ended_with_its_connection_looks_for_no_other_one() -> None:
+async def test_watch_of_an_endpoint_ended_with_its_connection_opens_no_other() -> None:
     watched = Watched(connection())
     watched.keep()
     await asyncio.sleep(1)
@@ -114,7 +114,7 @@ async def test_a_watch_of_what_ended_with_its_connection_looks_for_no_other_one(
 
 
 @on_virtual_time
-async def test_a_watch_of_what_cannot_be_reached_tells_so() -> None:
+async def test_watch_of_an_unreachable_endpoint_reports_the_reason() -> None:
     watched = Watched()
 
     async def nowhere() -> tuple[ClientConnection, int]:
@@ -127,7 +127,7 @@ async def test_a_watch_of_what_cannot_be_reached_tells_so() -> None:
 
 
 @on_virtual_time
-async def test_a_watch_that_cannot_be_kept_tells_that_too() -> None:
+async def test_watch_that_fails_with_a_bug_reports_the_exception() -> None:
     watched = Watched()
 
     async def broken() -> tuple[ClientConnection, int]:
@@ -141,7 +141,7 @@ async def test_a_watch_that_cannot_be_kept_tells_that_too() -> None:
 
 
 @on_virtual_time
-async def test_cancelling_a_watch_ends_the_task_that_keeps_it() -> None:
+async def test_cancelling_a_watch_cancels_its_task() -> None:
     watched = Watched()
     task = watched.keep()
     await asyncio.sleep(1)
@@ -166,7 +166,7 @@ def histogram(*seconds: float) -> LatencyHistogram:
     return recorder.snapshot().latency
 
 
-def test_bounds_of_buckets_double_from_a_microsecond() -> None:
+def test_bucket_bounds_of_latencies_double_from_one_microsecond() -> None:
     bounds = LatencyHistogram.upper_bounds()
     assert len(bounds) == BUCKETS
     assert bounds[:4] == (1e-6, 2e-6, 4e-6, 8e-6)
@@ -176,7 +176,7 @@ def test_bounds_of_buckets_double_from_a_microsecond() -> None:
 @pytest.mark.parametrize(
     ("portion", "quantile"), [(0.0, 2e-6), (0.25, 2e-6), (0.26, 8e-6), (0.75, 8e-6), (0.76, 64e-6)]
 )
-def test_a_quantile_is_the_bound_of_the_bucket_where_so_many_are_reached(
+def test_latency_quantile_is_the_bound_of_the_bucket_that_contains_it(
     portion: float, quantile: float
 ) -> None:
     latencies = histogram(1e-6, 5e-6, 5e-6, 40e-6)
@@ -185,7 +185,7 @@ def test_a_quantile_is_the_bound_of_the_bucket_where_so_many_are_reached(
     assert histogram().quantile(portion) == 0.0
 
 
-def test_a_recorder_begins_with_nothing_and_is_one_for_each_method_and_side() -> None:
+def test_recorder_has_one_empty_counter_for_each_method_and_side() -> None:
     recorder = RpcRecorder()
     called, handled = recorder.called("G.m"), recorder.handled("G.m")
     assert called is recorder.called("G.m")

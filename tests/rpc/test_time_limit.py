@@ -13,8 +13,8 @@ from flinkray.testing.virtual_time import on_virtual_time
 
 
 @on_virtual_time
-async def test_a_cancellation_in_the_turn_of_the_result_is_not_forgotten() -> None:
-    """As ``asyncio.wait_for`` does before Python 3.12 (python/cpython#86296)."""
+async def test_cancellation_in_the_same_turn_as_the_result_takes_effect() -> None:
+    """``asyncio.wait_for`` loses it before Python 3.12 (python/cpython#86296)."""
     result: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     waiting = asyncio.ensure_future(within(10, result))
     await asyncio.sleep(1)
@@ -25,7 +25,7 @@ async def test_a_cancellation_in_the_turn_of_the_result_is_not_forgotten() -> No
 
 
 @on_virtual_time
-async def test_a_result_that_comes_in_time_is_returned_and_an_error_raised() -> None:
+async def test_within_returns_a_timely_result_and_raises_a_timely_error() -> None:
     assert await within(1, asyncio.sleep(0.5, 7)) == 7
     assert await within(None, asyncio.sleep(1000, 8)) == 8
 
@@ -44,7 +44,7 @@ async def test_a_result_that_comes_in_time_is_returned_and_an_error_raised() -> 
     ],
 )
 @on_virtual_time
-async def test_what_is_given_up_is_cancelled(
+async def test_work_is_cancelled_when_its_time_limit_passes_or_its_caller_is_cancelled(
     limit: float | None, error: type[BaseException]
 ) -> None:
     ended = asyncio.Event()
@@ -64,7 +64,7 @@ async def test_what_is_given_up_is_cancelled(
         await waiting
 
 
-def test_an_error_that_comes_after_the_time_is_nobodys() -> None:
+def test_error_raised_after_the_time_limit_is_not_reported_as_unretrieved() -> None:
     """asyncio would complain of an exception that nobody has retrieved."""
     complaints: list[dict[str, Any]] = []
 
@@ -89,7 +89,7 @@ def test_an_error_that_comes_after_the_time_is_nobodys() -> None:
 
 
 @on_virtual_time
-async def test_a_future_that_takes_too_long_is_a_timeout_as_a_coroutine_is() -> None:
+async def test_future_that_exceeds_the_time_limit_is_cancelled_and_raises_a_timeout() -> None:
     result: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     with pytest.raises(asyncio.TimeoutError):
         await within(1.0, result)

@@ -32,14 +32,14 @@ def tls_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return ray_tls_environment(tmp_path_factory.mktemp("tls"), "127.0.0.1", address)
 
 
-def test_without_rays_switch_there_is_no_tls(tls_environment: dict[str, str]) -> None:
+def test_tls_is_off_unless_ray_use_tls_is_set(tls_environment: dict[str, str]) -> None:
     assert tls_of({}) is None
     assert tls_of(tls_environment | {"RAY_USE_TLS": "0"}) is None
     assert tls_of(tls_environment | {"RAY_USE_TLS": "true"}) is not None
 
 
 @pytest.mark.parametrize("variable", [CERTIFICATE, KEY, AUTHORITY])
-def test_a_missing_variable_or_file_is_named(
+def test_missing_or_unreadable_tls_file_is_named(
     tls_environment: dict[str, str], variable: str, tmp_path: Path
 ) -> None:
     unset = {name: value for name, value in tls_environment.items() if name != variable}
@@ -103,14 +103,14 @@ def foreign_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
     return ray_tls_environment(tmp_path_factory.mktemp("foreign"), "127.0.0.1")
 
 
-async def test_two_sides_with_certificates_of_one_authority_talk(ours: Tls) -> None:
+async def test_client_and_host_with_certificates_of_one_authority_can_talk(ours: Tls) -> None:
     assert await _answer_of_host(ours, ours) == b"hello, welcome"
 
 
 async def test_client_rejects_a_host_certificate_of_another_authority(
     ours: Tls, tls_environment: dict[str, str], foreign_environment: dict[str, str]
 ) -> None:
-    """The host would take the client."""
+    """The host would accept the client."""
     false_host = tls_of(foreign_environment | {AUTHORITY: tls_environment[AUTHORITY]})
     assert false_host is not None
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -120,17 +120,17 @@ async def test_client_rejects_a_host_certificate_of_another_authority(
 async def test_host_rejects_a_client_certificate_of_another_authority(
     ours: Tls, tls_environment: dict[str, str], foreign_environment: dict[str, str]
 ) -> None:
-    """The client would take the host."""
+    """The client would accept the host."""
     false_client = tls_of(foreign_environment | {AUTHORITY: tls_environment[AUTHORITY]})
     assert false_client is not None
     with pytest.raises((OSError, RpcConnectionError)):
         await _answer_of_host(ours, false_client)
 
 
-async def test_a_host_does_not_talk_to_a_client_without_a_certificate(
+async def test_host_rejects_a_client_without_a_certificate(
     ours: Tls, tls_environment: dict[str, str]
 ) -> None:
-    """The client would take the host."""
+    """The client would accept the host."""
     bare = ssl.create_default_context(cafile=tls_environment[AUTHORITY])
     bare.check_hostname = False
     with pytest.raises((OSError, RpcConnectionError)):
@@ -169,7 +169,7 @@ async def change_record(host: RayRpcService, /, **changes: object) -> ProcessRec
 
 
 @pytest.mark.ray
-async def test_calls_by_tcp_are_encrypted(
+async def test_calls_over_tcp_are_encrypted_with_tls(
     host: RayRpcService, tls_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = bytearray()
@@ -199,7 +199,7 @@ async def test_calls_by_tcp_are_encrypted(
 
 
 @pytest.mark.ray
-async def test_a_client_without_tls_is_told_what_to_set(host: RayRpcService) -> None:
+async def test_client_without_tls_learns_which_variable_to_set(host: RayRpcService) -> None:
     client = await RayRpcService.open(host.namespace, "client")
     with pytest.raises(HandshakeError, match=r"host at .* listens with TLS.*RAY_USE_TLS"):
         await client.connect("host/echo", EchoGateway)
@@ -207,7 +207,7 @@ async def test_a_client_without_tls_is_told_what_to_set(host: RayRpcService) -> 
 
 
 @pytest.mark.ray
-async def test_a_plain_client_is_refused_and_counted(
+async def test_client_that_speaks_no_tls_is_refused_and_counted(
     host: RayRpcService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused: asyncio.Queue[str] = asyncio.Queue()
@@ -228,7 +228,7 @@ async def test_a_plain_client_is_refused_and_counted(
 
 
 @pytest.mark.ray
-async def test_a_certificate_of_another_authority_is_refused(
+async def test_client_refuses_a_cluster_certificate_of_another_authority(
     host: RayRpcService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     foreign = ray_tls_environment(tmp_path / "foreign", "127.0.0.1")
@@ -239,13 +239,13 @@ async def test_a_certificate_of_another_authority_is_refused(
 
 
 @pytest.mark.ray
-async def test_a_client_whose_certificate_another_authority_has_signed_is_refused(
+async def test_client_certificate_of_another_authority_is_refused_by_the_host(
     host: RayRpcService,
     tls_environment: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It trusts the cluster, but the cluster does not trust it."""
+    """The client trusts the cluster, but the cluster does not trust the client."""
     foreign = ray_tls_environment(tmp_path / "foreign", "127.0.0.1")
     environment = foreign | {AUTHORITY: tls_environment[AUTHORITY]}
     client = await opened(host.namespace, "client", environment, monkeypatch)
@@ -256,7 +256,7 @@ async def test_a_client_whose_certificate_another_authority_has_signed_is_refuse
 
 
 @pytest.mark.ray
-def test_a_ray_cluster_with_tls_has_it_on_our_connections_too(
+def test_connections_use_tls_in_a_ray_cluster_with_tls(
     tls_environment: dict[str, str],
 ) -> None:
     done = subprocess.run(  # a Ray of its own: TLS is for a whole process

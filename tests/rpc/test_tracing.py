@@ -96,7 +96,7 @@ async def chain(tracer: trace.Tracer, length: int) -> tuple[list[Traced], Traced
     return endpoints, gateway
 
 
-async def test_a_handler_runs_in_the_span_of_its_caller(tracer: trace.Tracer) -> None:
+async def test_handler_runs_in_the_trace_span_of_its_caller(tracer: trace.Tracer) -> None:
     _, gateway = await chain(tracer, 1)
     with tracer.start_as_current_span("caller") as span:
         assert await gateway.where(0) == (name_of(span),)
@@ -105,7 +105,7 @@ async def test_a_handler_runs_in_the_span_of_its_caller(tracer: trace.Tracer) ->
     assert await gateway.where(0) == (NOTHING,)
 
 
-async def test_spans_of_handlers_are_the_parents_of_what_they_call(tracer: trace.Tracer) -> None:
+async def test_calls_of_a_handler_are_children_of_its_span(tracer: trace.Tracer) -> None:
     _, gateway = await chain(tracer, 3)
     with tracer.start_as_current_span("caller") as span:
         first, between, second, between_again, third = await gateway.where(2)
@@ -115,7 +115,9 @@ async def test_spans_of_handlers_are_the_parents_of_what_they_call(tracer: trace
     assert len({place.split("-")[0] for place in (first, second, third)}) == 1
 
 
-async def test_tells_carry_it_and_handlers_of_others_do_not_see_it(tracer: trace.Tracer) -> None:
+async def test_tell_carries_the_span_and_a_call_without_a_span_sees_none(
+    tracer: trace.Tracer,
+) -> None:
     (endpoint,), gateway = await chain(tracer, 1)
     with tracer.start_as_current_span("caller") as span:
         await gateway.note()
@@ -126,7 +128,7 @@ async def test_tells_carry_it_and_handlers_of_others_do_not_see_it(tracer: trace
     assert await endpoint.notes.get() == NOTHING
 
 
-async def test_without_a_span_nothing_is_carried(tracer: trace.Tracer) -> None:
+async def test_call_without_a_span_carries_no_trace_context(tracer: trace.Tracer) -> None:
     _, gateway = await chain(tracer, 1)
     assert await gateway.carried() is None
     token = context.attach(context.set_value("something", "else"))
@@ -155,14 +157,14 @@ print("passed on")
 """
 
 
-def test_without_opentelemetry_it_is_passed_on_as_it_came() -> None:
+def test_trace_context_is_passed_on_without_opentelemetry() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_OPENTELEMETRY], capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "passed on\n", done.stderr
 
 
-def test_trace_that_no_propagator_knows_is_carried_on_as_it_came() -> None:
+def test_trace_context_of_an_unknown_format_is_passed_on_unchanged() -> None:
     def carried() -> dict[str, str] | None:
         enter_trace({"tenant": "blue"})
         assert not context.get_current()
