@@ -42,7 +42,8 @@ class Channel(Protocol):
         """Send a barrier before all elements that wait in the channel."""
 
     def has_room(self) -> bool:
-        """Whether the channel has room for another element. False: the receiver is too slow."""
+        """Return whether the channel has room for another element.
+        False: the receiver is too slow."""
 
     @property
     def is_processed(self) -> bool:
@@ -171,7 +172,7 @@ class RecordWriter:
         self._to_all(END_OF_DATA)
 
     def is_processed(self) -> bool:
-        """Whether all receivers have processed all data."""
+        """Return whether all receivers have processed all data."""
         return all(channel.is_processed for channel in self.channels)
 
     def end_of_input(self) -> None:
@@ -214,7 +215,7 @@ class RecordWriter:
 
 
 def _one_block_each(blocks: list[Block]) -> Iterable[Block]:
-    """Combine blocks in the order in which they came.
+    """Combine adjacent blocks into as few blocks as possible, in their order.
 
     Blocks with timestamps and blocks without stay apart; a union may bring both.
     """
@@ -287,18 +288,18 @@ class InputGate:
         self._blocked = [False] * len(self.channels)
 
     def poll_overtaking(self) -> tuple[int, Barrier] | None:
-        """(channel, barrier) of a barrier that has overtaken elements. Always None.
+        """Return (channel, barrier) of a barrier that has overtaken elements; here always None.
 
         In memory such a barrier is polled as the next element of its channel.
         """
         return None
 
     def in_flight(self, channel: int) -> Sequence[InFlight]:
-        """The elements of a channel that the barrier polled last has overtaken."""
+        """Return the elements of a channel that the barrier polled last has overtaken."""
         return self.channels[channel].overtaken
 
     def is_ending(self) -> bool:
-        """Whether the last waiting element of each open channel is the end of its input."""
+        """Return whether the last waiting element of each open channel is the end of its input."""
         return all(
             not is_open or (channel.elements and isinstance(channel.elements[-1], EndOfInput))
             for channel, is_open in zip(self.channels, self._open, strict=True)

@@ -18,11 +18,11 @@ _PICKLERS = (cloud_pickle.__name__, "cloudpickle", "pickle")
 
 
 Reading = tuple[Any, Any]
-"""(block, iterator by which its values are read)"""
+"""(block, iterator over the block's values, which shows the last record that was read)."""
 
 
 def reading_at(block: Any, place: int) -> Reading:
-    """A :data:`Reading` that has come to the record at *place*."""
+    """Return a :data:`Reading` of *block* up to and including the record at index *place*."""
     records = iter(list(block.values))
     for _ in range(place + 1):
         next(records)
@@ -51,7 +51,7 @@ class FileNotReadyError(StreamError):
 
 
 def no_timestamps(who_needs_them: str) -> StreamError:
-    """The error for records without timestamps; *who_needs_them* completes "which ..."."""
+    """Return the error for records without timestamps; *who_needs_them* completes "which ..."."""
     return StreamError(
         f"the records have no timestamps, which {who_needs_them}: call "
         "assign_timestamps_and_watermarks before, and let map_batches functions keep the column "
@@ -101,7 +101,8 @@ class OperatorError(FlinkRayError):
 
 
 def text_of(record: object) -> str:
-    """A record as text for error messages. A failing ``__repr__`` hides no original error."""
+    """Return a record as text for error messages.
+    A failing ``__repr__`` hides no original error."""
     try:
         return sendable(str.__str__(repr(record))[:300])
     except BaseException as error:  # noqa: BLE001 - whatever the record's class raised
@@ -157,7 +158,8 @@ class UnreadableRecordsError(FlinkRayError):
 def unpicklable(
     values: Sequence[Any], error: Exception, origin: object = None, operator: str = "", of: str = ""
 ) -> UnpicklableRecordsError:
-    """The error for values that cannot be pickled together. It names the first bad value.
+    """Return the error for values that cannot be pickled together.
+    It names the first bad value.
 
     Args:
         of: the operator's subtask.
@@ -184,7 +186,7 @@ class _Scene:
         self.record = self.origin = self.occasion = ""
 
     def enter(self, frame: FrameType) -> None:
-        """Take note of the next frame of flinkray, nearer to the failure."""
+        """Note operator and record of the next frame of flinkray, nearer to the failure."""
         owner = _owner(frame)
         context: Any = getattr(owner, "context", None)
         name = getattr(context, "name", None)
@@ -212,23 +214,25 @@ class _Scene:
 
 
 def _owner(frame: FrameType) -> Any:
-    """The object whose method runs in the frame: the first argument. None without arguments."""
+    """Return the object whose method runs in the frame: the first argument.
+    None without arguments."""
     code = frame.f_code
     return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
 
 
 def _is_exhausted(records: Any) -> bool:
-    """Whether a list iterator is exhausted. An exhausted iterator has lost its list."""
+    """Return whether a list iterator is exhausted. An exhausted iterator has lost its list."""
     rebuilt = records.__reduce__()
     return len(rebuilt) > 1 and not rebuilt[1][0] and records.__length_hint__() == 0
 
 
 def operator_error(error: BaseException, task_name: str) -> OperatorError:
-    """The error with operator and record, found from the traceback: no record needs extra work.
+    """Return an error that names the operator and the record, as found from the traceback.
 
-    The frames show the methods of operators that run. An object with a ``reading`` keeps the block
-    and the iterator over its values; the iterator's place tells the record. ``describe_occasion``
-    of an operator tells about timers and windows.
+    The traceback is used so that processing a record needs no extra work. The frames show the
+    methods of operators that run. An object with a ``reading`` keeps the block and the iterator
+    over its values; the iterator's position tells the record. ``describe_occasion`` of an operator
+    tells about timers and windows.
     """
     scene = _Scene(task_name)
     step = error.__traceback__
@@ -245,7 +249,7 @@ def operator_error(error: BaseException, task_name: str) -> OperatorError:
 
 
 def _not_sent(error: UnpicklableRecordsError, scene: _Scene) -> OperatorError:
-    """The error for a record that cannot be pickled.
+    """Return the error for a record that cannot be pickled.
 
     Batches are sent together and later, so the frames belong to other records.
     """
@@ -269,7 +273,7 @@ def _is_ours(step: TracebackType, modules: tuple[str, ...] = _OURS) -> bool:
 
 
 def user_frames(error: BaseException, leading: tuple[str, ...] = _LEADING) -> TracebackType | None:
-    """The part of the traceback from the first frame of the user, without flinkray's frames before.
+    """Return the part of the traceback from the first frame of the user's code on.
 
     If no frame is the user's: None for an error of flinkray, whose text says what to change. For
     other errors the whole traceback.

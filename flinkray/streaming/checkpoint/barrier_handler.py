@@ -39,7 +39,7 @@ class CheckpointableTask(Protocol):
     """The methods of the task that handlers use."""
 
     def perform_checkpoint(self, barrier: Barrier) -> None:
-        """Send the barrier on and take the snapshot, at once."""
+        """Send the barrier downstream and take the task's snapshot, at once."""
 
     def abort_checkpoint(self, checkpoint_id: int, reason: str) -> None:
         """Take no part in the checkpoint, and tell downstream tasks."""
@@ -66,18 +66,20 @@ class BarrierHandler(ABC):
 
     @abstractmethod
     def barrier(self, channel: int, barrier: Barrier) -> None:
-        """The task has read a barrier in this channel."""
+        """Called when the task has read a barrier in this channel."""
 
     @abstractmethod
     def cancelled(self, channel: int, checkpoint_id: int) -> None:
-        """The task has read a cancellation: an upstream task takes no part in the checkpoint."""
+        """Called when the task has read a cancellation in this channel.
+        An upstream task takes no part in the checkpoint."""
 
     @abstractmethod
     def aborted(self, checkpoint_id: int) -> None:
-        """The coordinator has aborted the checkpoint."""
+        """Called when the coordinator has aborted the checkpoint."""
 
     def ended(self, channel: int) -> None:
-        """The channel has ended. This counts as the barriers of all checkpoints (ST-04)."""
+        """Called when the channel has ended.
+        The end counts as the barrier of every later checkpoint (ST-04)."""
         self._open.discard(channel)
         self._on_ended(channel)
 
@@ -97,10 +99,10 @@ class InFlightRecorder(Protocol):
         """Record the unread elements of this channel, which a barrier has overtaken."""
 
     def completed(self, checkpoint_id: int) -> None:
-        """All channels have delivered the barrier: nothing more belongs to the checkpoint."""
+        """Called when all channels have delivered the barrier: the data in flight is complete."""
 
     def dropped(self, checkpoint_id: int) -> None:
-        """The checkpoint was aborted."""
+        """Called when the checkpoint was aborted: its data in flight is not needed."""
 
 
 class ExactlyOnceHandler(BarrierHandler):
@@ -128,7 +130,7 @@ class ExactlyOnceHandler(BarrierHandler):
         self._first_came_at = 0.0
         """Arrival of the first barrier of the latest checkpoint, by *clock* (monotonic seconds)."""
         self._latest = 0
-        """Id of the latest known checkpoint. Older ones are over."""
+        """Id of the latest known checkpoint. Barriers of earlier checkpoints are ignored."""
         self._pending: Barrier | None = None
         self._came: set[int] = set()
         """Channels that have delivered the pending barrier."""

@@ -32,35 +32,38 @@ class CheckpointResponder(Protocol):
     def overtaken_results(
         self, checkpoint_id: int, result: int, subpartition: int, elements: Sequence[InFlight]
     ) -> None:
-        """These elements of a result were not sent yet and belong to the checkpoint.
+        """Store elements of a result that were not sent yet and belong to the checkpoint.
         Called once per subpartition, before :meth:`captured` if the barrier is unaligned. *result*:
-        place of the result among the results of the task's chain."""
+        index of the result among the results of the task's chain."""
 
     def base_of(self, operator_id: str, barrier: Barrier) -> int | None:
-        """Return the checkpoint since which changes of the operator's keyed state are captured.
+        """Return the id of the checkpoint since which changes of the operator's keyed state are
+        captured.
         None: the whole state is captured. Called right before the capture."""
 
     def captured(self, barrier: Barrier, states: Mapping[str, OperatorStateCapture]) -> None:
-        """The snapshot was taken. Write *states* (by operator id) and acknowledge the snapshot."""
+        """Write *states* (by operator id) and acknowledge the checkpoint.
+        Called when the snapshot was taken."""
 
     def declined(self, checkpoint_id: int, reason: str) -> None:
-        """The task takes no part in the checkpoint, or stops taking part.
+        """Decline the checkpoint: the task takes no part in it, or stops taking part.
         *reason*: one of the reasons in :mod:`flinkray.streaming.checkpoint.barrier_handler`."""
 
     def in_flight(self, checkpoint_id: int, channel: int, elements: Sequence[InFlight]) -> None:
-        """These elements of an input channel belong to the checkpoint, after earlier ones."""
+        """Store elements of an input channel that belong to the checkpoint, after earlier ones."""
 
     def in_flight_completed(self, checkpoint_id: int) -> None:
-        """No more data is in flight for the checkpoint."""
+        """Called when no more data is in flight, so that the checkpoint can be acknowledged."""
 
     def aborted(self, checkpoint_id: int) -> None:
-        """The coordinator has aborted the checkpoint, perhaps before the task has reached it.
-        Captured state is to be released, whether or not it was written. The checkpoint is to be
-        declined if nothing was answered yet. Called again if the barrier or trigger comes
+        """Called when the coordinator has aborted the checkpoint, even if the task has not reached
+        it.
+        Release captured state, whether or not it was written. Decline the checkpoint if it was
+        neither acknowledged nor declined. Called again if the barrier or trigger comes
         afterwards."""
 
     def awaits_checkpoint(self, after: int) -> None:
-        """The task's input has ended. The task waits for a checkpoint later than *after*."""
+        """Called when the task's input has ended: the task waits for a checkpoint after *after*."""
         return
 
 
@@ -103,10 +106,10 @@ class CheckpointInput(Protocol):
 
 
 class CheckpointOutput(Protocol):
-    """An output of the task, to which barriers are sent."""
+    """An output of the task to which checkpoint barriers are sent."""
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None:
-        """Send the barrier on. *settled* gets the elements that it has overtaken."""
+        """Send the barrier on. *settled* gets the elements that the barrier has overtaken."""
 
     def cancelled_barrier(self, checkpoint_id: int) -> None:
         """Tell downstream tasks that this task takes no part in the checkpoint."""
@@ -131,7 +134,7 @@ class _InFlight:
         return not self._awaited
 
     def overtaken(self, result: int, overtaken: Mapping[int, Sequence[InFlight]]) -> None:
-        """Report the elements overtaken in a result. Thread-safe."""
+        """Report the elements that the barrier has overtaken in a result. Thread-safe."""
         with self._lock:
             if not self._is_dropped:
                 for subpartition, elements in overtaken.items():
@@ -198,7 +201,7 @@ class SubtaskCheckpoints:
         return True
 
     def perform_checkpoint(self, barrier: Barrier) -> None:
-        """Send the barrier on and take the snapshot.
+        """Send the barrier downstream and take the snapshot of the task.
         The snapshot covers the results before the barrier. Operators are first notified of the
         latest completed checkpoint, because its own notification may be lost or late."""
         self.notify_complete(barrier.latest_completed)
@@ -259,7 +262,8 @@ class SubtaskCheckpoints:
             in_flight.drop()
 
     def notify_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete in all tasks. Operators get only increasing ids (ST-12)."""
+        """Notify the operators that the checkpoint is complete in all tasks.
+        An id that is not greater than the last notified id is ignored (ST-12)."""
         if checkpoint_id <= self._completed:
             return
         self._completed = checkpoint_id

@@ -43,7 +43,7 @@ class AggregateTables(NamedTuple):
         return self.numbers.keys
 
     def rows(self, key: str, field: str) -> dict[Any, Row]:
-        """Key -> the row that was put out for it last.
+        """Return, by key, the row that was put out last for the key.
 
         Args:
             key: name of the key column.
@@ -61,7 +61,7 @@ class AggregateTables(NamedTuple):
         return result
 
     def slots_of(self, batch: pa.RecordBatch) -> Slots:
-        """The slots of the keys of first rows."""
+        """Return the slots of the keys in *batch*, a batch of first rows."""
         keys_of = self.first_rows.keys_of
         assert keys_of is not None
         return self.numbers.known_slots_of_column(keys_of(batch))
@@ -100,7 +100,8 @@ class AggregateState:
     def restored(
         cls, how: str, field: str, key: str, tables: AggregateTables
     ) -> AggregateState | None:
-        """The state in the tables. None if the columns of the first rows do not fit together."""
+        """Return the aggregate whose state is in *tables*.
+        None if the columns of the first rows do not fit together."""
         schemas = [rows.batch.schema for rows in tables.first_rows]
         schema: pa.Schema | None = schemas[0]
         for other in schemas[1:]:
@@ -168,7 +169,8 @@ class AggregateState:
         return fitting
 
     def _keeps_keys(self, kind: pa.DataType) -> bool:
-        """Whether *kind* holds all earlier keys exactly: a float cannot hold every integer."""
+        """Return whether *kind* holds all earlier keys exactly.
+        A float cannot hold every integer."""
         was = self.schema.field(self._key).type
         if not (pa.types.is_integer(was) and pa.types.is_floating(kind)):
             return True
@@ -179,7 +181,7 @@ class AggregateState:
         return True
 
     def __len__(self) -> int:
-        """The number of keys."""
+        """Return the number of keys."""
         return len(self._numbers)
 
     def aggregate(self, batch: pa.RecordBatch, keys: pa.Array) -> pa.RecordBatch:
@@ -206,7 +208,7 @@ class AggregateState:
             extremes_by_group(slots, values, state, self._ufunc)
 
     def result(self) -> pa.RecordBatch:
-        """The current row of every key, in the order in which the keys came."""
+        """Return the current row of every key, in the order in which the keys came."""
         keys = pa.array(self._tables.keys, self.result_schema.field(self._key).type)
         numbers = self._numbers.values(NUMBER).copy()  # a copy: the state goes on changing
         columns = {self._key: keys, self._field: pa.array(numbers)}
@@ -216,7 +218,7 @@ class AggregateState:
         return _batch_of(columns, self.result_schema)
 
     def as_results(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that the records would give if each were the only record of its key."""
+        """Return the row that each record would give if it were the only record of its key."""
         value_type = self.result_schema.field(self._field).type
         columns = {name: batch.column(name) for name in batch.schema.names}
         columns[self._field] = columns[self._field].cast(value_type, safe=False)  # as sums wrap

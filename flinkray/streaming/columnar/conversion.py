@@ -32,11 +32,12 @@ SCALAR_COLUMN = "value"
 def block_to_batch(
     block: Block, type_info: TypeInformation | None = None, key: str | None = None
 ) -> pa.RecordBatch:
-    """The values as a record batch, of the types of *type_info*, or of types found from the values.
+    """Return the values as a record batch.
 
-    Rows and dictionaries have a column for each name, tuples have f0, f1, …, and other values have
-    one column, ``value``. A name that a dictionary lacks is null in its row. The column *key* is
-    not rounded to a ``FLOAT``, because rounded keys would be in other key groups.
+    Types are those of *type_info*, or are found from the values. Rows and dictionaries have a
+    column for each name, tuples have f0, f1, …, and other values have one column, ``value``. A name
+    that a dictionary lacks is null in its row. The column *key* is not rounded to a ``FLOAT``,
+    because rounded keys would be in other key groups.
 
     Raises StreamError: no column holds the values exactly, or they differ in type or fields.
     """
@@ -64,7 +65,7 @@ def block_to_batch(
 def block_to_columns(
     block: Block, type_info: TypeInformation | None = None, key: str | None = None
 ) -> Columns:
-    """The values as columns, with the timestamps and the origin of the block."""
+    """Return the values as columns, with the timestamps and the origin of the block."""
     wanted = None if type_info is None else type_info.to_arrow()
     if wanted is None:
         scalar = not isinstance(block.values[0], Row | dict | tuple)
@@ -77,14 +78,15 @@ def block_to_columns(
 
 
 def schema_of(kind: pa.DataType) -> pa.Schema:
-    """The schema of records of type *kind*: a column for each field, or one column."""
+    """Return the schema of records of type *kind*: a column for each field, or one column."""
     if pa.types.is_struct(kind):
         return pa.schema([kind.field(place) for place in range(kind.num_fields)])
     return pa.schema([(SCALAR_COLUMN, kind)])
 
 
 def batch_of_type(batch: pa.RecordBatch, type_info: TypeInformation) -> pa.RecordBatch:
-    """The batch with the columns of a declared type. Unchanged if Arrow has no such type.
+    """Return the batch with the columns of a declared type.
+    Unchanged if Arrow has no such type.
 
     Columns of a row type are matched by place and get its field names.
 
@@ -123,7 +125,8 @@ Values = Sequence[Any]
 
 
 def _refuse_changes(values: Values) -> None:
-    """Raises StreamError if a row stands for an update or a deletion: columns cannot say so."""
+    """Raise StreamError if a row stands for an update or a deletion.
+    Columns cannot hold the kind of a row."""
     for value in values:
         if isinstance(value, Row) and value.get_row_kind() is not RowKind.INSERT:
             kind = value.get_row_kind()
@@ -135,7 +138,7 @@ def _refuse_changes(values: Values) -> None:
 
 
 def _columns(values: Values) -> tuple[list[str], list[list[Any]]]:
-    """Names and columns of records without a declared type.
+    """Return (names, columns) of records without a declared type.
 
     Raises:
         ValueError: the records differ in their fields, or have none.
@@ -172,7 +175,7 @@ def _names_of(value: Row | tuple[Any, ...]) -> list[str] | None:
 
 
 def _by_name(values: Values, names: list[str], named: bool = True) -> list[list[Any]]:
-    """The values of each column. *named*: fields are matched by name, not by position.
+    """Return the values of each column. *named*: fields are matched by name, not by position.
 
     Raises ValueError if a record has other fields.
     """
@@ -183,7 +186,8 @@ def _by_name(values: Values, names: list[str], named: bool = True) -> list[list[
 
 
 def _alike(values: Values, names: list[str], named: bool) -> Values | None:
-    """The fields of each record, if all records are tuples or rows with their fields in order.
+    """Return the fields of each record, if all records are tuples or rows with their fields in
+    order.
     None: the records differ, and :func:`_in_order` has to read each record."""
     types = set(map(type, values))
     rows = values
@@ -244,7 +248,8 @@ def _as_arrow_takes(kind: TypeInformation, values: Values) -> list[Any]:
 
 
 def _converter(kind: TypeInformation) -> Callable[[Any], Any] | None:
-    """The function that converts values of the type for Arrow. None: they stay as they are."""
+    """Return the function that converts values of the type for Arrow.
+    None: they stay as they are."""
     if isinstance(kind, RowTypeInfo | TupleTypeInfo):
         return lambda value: tuple(column[0] for column in _declared_columns([value], kind))
     if isinstance(kind, ListTypeInfo):
@@ -302,7 +307,7 @@ HALF_A_PAIR = (
 
 
 def _have_nanoseconds(kind: pa.DataType, values: Values) -> bool:
-    """Whether pandas values have nanoseconds, beyond the microseconds that Arrow gives them."""
+    """Return whether pandas values have nanoseconds, which Arrow would drop."""
     name = "nanosecond" if pa.types.is_timestamp(kind) else "nanoseconds"
     if not (pa.types.is_timestamp(kind) or pa.types.is_duration(kind)):
         return False

@@ -32,7 +32,7 @@ class Groups(NamedTuple):
     """A batch sorted by group. Records of a group keep their order."""
 
     order: npt.NDArray[np.intp]
-    """The old place of each sorted record."""
+    """Index before sorting, of each sorted record."""
     starts: npt.NDArray[np.intp]
     counts: npt.NDArray[np.intp]
     slots: Slots
@@ -40,7 +40,7 @@ class Groups(NamedTuple):
 
 
 def start_of(how: str, kind: np.dtype[Any]) -> Any:
-    """The sum, minimum or maximum of no values: the start of an aggregation."""
+    """Return the sum, minimum or maximum of no values: the start of an aggregation."""
     if how not in ("min", "max"):
         return 0
     if kind.kind == "f":
@@ -49,7 +49,7 @@ def start_of(how: str, kind: np.dtype[Any]) -> Any:
 
 
 def ufunc_of(how: str, kind: np.dtype[Any]) -> np.ufunc:
-    """The function that combines two sums, minima or maxima.
+    """Return the function that combines two sums, minima or maxima, depending on *how*.
 
     NaN is greater than every number, as in Flink (Java's ``Double.compareTo``).
     """
@@ -61,7 +61,7 @@ def ufunc_of(how: str, kind: np.dtype[Any]) -> np.ufunc:
 
 
 def group(slots: Slots) -> Groups:
-    """Sort records by group, in linear time."""
+    """Return the records sorted by group, in linear time. *slots*: the group of each record."""
     order = stable_order(slots)
     ordered = slots.take(order)  # the same as slots[order], in half the time
     ends = np.flatnonzero(ordered[1:] != ordered[:-1])
@@ -73,7 +73,7 @@ def group(slots: Slots) -> Groups:
 
 
 def stable_order(slots: Slots) -> npt.NDArray[np.intp]:
-    """The stable order of slots, as indices.
+    """Return the indices that sort *slots*; equal slots keep their order.
 
     Arrow counts if the numbers are small and many, in half of NumPy's time. NumPy sorts 16-bit
     integers by radix; wider ones take two passes.
@@ -91,7 +91,8 @@ def stable_order(slots: Slots) -> npt.NDArray[np.intp]:
 
 
 def sums_by_group(slots: npt.NDArray[Any], values: Values, number: int) -> Values:
-    """The sum of each of *number* groups. Sums of integers are exact (modulo 2**64)."""
+    """Return the sum of each of *number* groups. *slots*: the group of each value.
+    Sums of integers are exact (modulo 2**64)."""
     if values.dtype.kind == "f":
         return np.bincount(slots, values, number)
     if len(values) == 0:
@@ -113,14 +114,15 @@ def sums_by_group(slots: npt.NDArray[Any], values: Values, number: int) -> Value
 def extremes_by_group(
     slots: npt.NDArray[Any], values: Values, into: Values, ufunc: np.ufunc
 ) -> None:
-    """Update ``into[slot]`` with the minimum or maximum of each group."""
+    """Update ``into[slot]`` with the minimum or maximum of the values of each group."""
     groups = group(slots.astype(np.int32, copy=False))
     reduced = ufunc.reduceat(values.take(groups.order), groups.starts)
     into[groups.slots] = ufunc(into[groups.slots], reduced)
 
 
 def running_sums(slots: Slots, values: Values, state: Values) -> Values:
-    """For each record: the sum of its group so far. *state* has the sum by group; is updated."""
+    """Return, for each record, the sum of its group so far.
+    *state*: the sum of each group before these records; is updated."""
     groups = group(slots)
     ordered = values.take(groups.order)
     if ordered.dtype.kind == "f":
@@ -137,7 +139,8 @@ def running_sums(slots: Slots, values: Values, state: Values) -> Values:
 
 
 def running_extremes(slots: Slots, values: Values, state: Values, ufunc: np.ufunc) -> Values:
-    """For each record: the extreme of its group so far. *state* has it by group; is updated."""
+    """Return, for each record, the minimum or maximum of its group so far.
+    *state*: the minimum or maximum of each group before these records; is updated."""
     groups = group(slots)
     running = _accumulate(ufunc, groups, values.take(groups.order), state)
     state[groups.slots] = running[groups.starts + groups.counts - 1]

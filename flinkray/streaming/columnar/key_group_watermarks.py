@@ -56,13 +56,15 @@ class KeyGroupWatermarks:
     def are_before(
         self, time: int | npt.NDArray[np.int64], keys: Sequence[Any]
     ) -> npt.NDArray[np.bool_]:
-        """For each key: whether its watermark is before *time* (one for all keys, or an array)."""
+        """Return, for each key, whether the watermark of the key's group is before *time*.
+        *time*: a single time for all keys, or an array with a time for each key."""
         of_keys = self._watermarks[self._assign.of_all(keys) - self._groups.first]
         before: npt.NDArray[np.bool_] = of_keys < time
         return before
 
     def stored(self) -> list[Stored]:
-        """The watermarks to store. Neighbouring key groups with equal watermarks share an entry."""
+        """Return the watermarks to store.
+        Neighbouring key groups with equal watermarks share an entry."""
         places = range(self._groups.first, self._groups.last + 1)
         found = []
         by_watermark = zip(self._watermarks.tolist(), places, strict=True)

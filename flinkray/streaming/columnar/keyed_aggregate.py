@@ -3,7 +3,7 @@
 Results are those of the record-at-a-time reduce: for every record, the first row of its key with
 the current aggregate. State is a number per key in an array. If the type of a column becomes wider,
 all later rows have the wider type. When a stream also brings rows, or the state of subtasks that
-have stored rows is restored, the operator goes on with rows.
+have stored rows is restored, the operator continues with rows.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class MapBatchesOperator(FunctionOperator):
 
 
 def with_timestamps(columns: Columns) -> pa.RecordBatch:
-    """The batch with its timestamps in the column ``$timestamp``, as functions get it."""
+    """Return the batch with its timestamps in the column ``$timestamp``, as functions get it."""
     batch = columns.batch
     if columns.timestamps is None:
         return batch
@@ -69,7 +69,7 @@ def without_timestamps(batch: pa.RecordBatch, origin: Origin | None) -> Columns:
 
 
 def batches_of(result: Any) -> Iterable[pa.RecordBatch]:
-    """The record batches in the result of a function."""
+    """Return the record batches in the result of a function."""
     if result is None:
         return ()
     if isinstance(result, pa.RecordBatch):

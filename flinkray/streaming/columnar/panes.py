@@ -118,7 +118,7 @@ class PaneTimes(NamedTuple):
         return pane * self.pane_size + self.offset
 
     def panes_of(self, times: Times) -> Times:
-        """The number of each time's pane."""
+        """Return the number of the pane that contains each time."""
         panes: Times = (times - self.offset) // self.pane_size
         return panes
 
@@ -168,7 +168,7 @@ class Panes:
                 self._unwrap_all(measure)
 
     def has_upper(self, measure: Measure) -> bool:
-        """Whether the measure is a sum whose upper halves are kept."""
+        """Return whether the measure is a sum whose upper halves are kept."""
         return measure.how == "sum" and measure.upper in self.kinds
 
     # --- adding records ---------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Panes:
                 add(pane, slice(begin, end))
 
     def _numbers(self, batch: pa.RecordBatch) -> tuple[Values | None, dict[Measure, Values]]:
-        """(number of records that each row stands for, numbers to add by measure)
+        """Return (number of records that each row stands for, numbers to add by measure).
 
         The first is None if each row is one record.
         """
@@ -243,7 +243,7 @@ class Panes:
         return batch.column(1).to_numpy(), numbers
 
     def _is_double(self, measure: Measure) -> bool:
-        """Whether the measure is a sum of doubles, which does not wrap."""
+        """Return whether the measure is a sum of doubles, which does not wrap."""
         return measure.how == "sum" and self.kinds.get(measure) == np.float64
 
     def _wider_key_type(self, kind: pa.DataType) -> pa.DataType:
@@ -312,7 +312,7 @@ class Panes:
     # --- reading ----------------------------------------------------------------------------------
 
     def key_array(self, present: Any) -> pa.Array:
-        """The keys at these slots, as an Arrow array."""
+        """Return the keys at these slots, as an Arrow array."""
         keys = self.table.keys
         mine = [keys[slot] for slot in present.tolist()]
         try:
@@ -324,7 +324,8 @@ class Panes:
             ) from error
 
     def part(self, numbers: Sequence[int]) -> Columns:
-        """These panes as rows that another task adds up: one row for each key and pane."""
+        """Return the panes with these numbers as rows that another task adds up.
+        There is one row for each key and pane."""
         slots, times, counts = [], [], []
         values: dict[Measure, list[Values]] = {measure: [] for measure in self._measures}
         for number in numbers:
@@ -354,7 +355,7 @@ class Panes:
 
 
 def upper_halves(values: Values) -> Values:
-    """Each 64-bit number divided by 2**32 and rounded.
+    """Return each 64-bit number divided by 2**32 and rounded.
     The sum of up to 2**31 halves shows how often the sum of the numbers has wrapped."""
     halves: Values = values >> values.dtype.type(32)
     if values.dtype == np.uint64:
@@ -364,7 +365,7 @@ def upper_halves(values: Values) -> Values:
 
 
 def unwrapped(sums: Values, uppers: Values) -> Values:
-    """The doubles that sums modulo 2**64 would be if they had not wrapped.
+    """Return the doubles that sums modulo 2**64 would be if they had not wrapped.
 
     Args:
         uppers: the sums of the :func:`upper_halves` of the summed numbers.
@@ -376,12 +377,12 @@ def unwrapped(sums: Values, uppers: Values) -> Values:
 
 
 def is_part(batch: pa.RecordBatch) -> bool:
-    """Whether the rows are parts of panes, not records."""
+    """Return whether the rows are parts of panes, not records."""
     return bool(batch.num_columns > 1 and batch.schema.names[1] == COUNT_OF_PART)
 
 
 def records_in(batch: pa.RecordBatch) -> int:
-    """The number of records in the batch, or that its parts were made from."""
+    """Return the number of records in the batch, or from which its parts of panes were made."""
     if not is_part(batch):
         return batch.num_rows  # type: ignore[no-any-return]
     return int(batch.column(1).to_numpy().sum())

@@ -38,7 +38,7 @@ class SerializeBatchesOperator(StreamOperator):
 
 
 def serialized(batch: pa.RecordBatch) -> bytes:
-    """The batch with its schema as bytes."""
+    """Return the batch with its schema as bytes."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -46,6 +46,6 @@ def serialized(batch: pa.RecordBatch) -> bytes:
 
 
 def deserialized(data: bytes) -> pa.RecordBatch:
-    """The batch that :func:`serialized` has turned into bytes."""
+    """Return the batch that :func:`serialized` has turned into bytes."""
     with pa.ipc.open_stream(data) as reader:
         return reader.read_next_batch()

@@ -10,7 +10,7 @@ Data = TypeVar("Data", pa.RecordBatch, pa.Table)
 
 
 def without_views(data: Data) -> Data:
-    """The rows with columns of large texts and large bytes instead of views."""
+    """Return the rows with columns of large texts and large bytes instead of views."""
     for place, kind in enumerate(data.schema.types):
         if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
             plain = pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary()

@@ -168,7 +168,7 @@ class WindowAggregateOperator(StreamOperator):
         self.output.emit_columns(Columns(batch, timestamps))
 
     def _not_ended(self, slots: Any, last: int) -> Any:
-        """The *slots* whose keys have a watermark before *last*, the last time of a window.
+        """Return the *slots* whose keys have a watermark before *last*, the last time of a window.
         The other keys had the results of this window before the last restore."""
         if self._ended.latest < last:
             return slots
@@ -205,7 +205,8 @@ class WindowAggregateOperator(StreamOperator):
         return combined
 
     def _last_pane_before(self, watermark: int) -> int:
-        """The number of the last pane whose windows have all ended; panes up to it are removed."""
+        """Return the number of the last pane whose windows have all ended.
+        Panes up to this one are removed."""
         if watermark == MAX_TIMESTAMP:
             return MAX_TIMESTAMP
         size, slide, offset = self._times

@@ -132,7 +132,7 @@ class WindowBatchesOperator(_BufferedWindows, FunctionOperator):
 
 
 def _by_window(table: pa.Table, starts: Times) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(window start, rows) of each window, in order of time. Rows keep their order."""
+    """Yield (window start, rows) of each window, in order of time. Rows keep their order."""
     if int(starts.min()) != int(starts.max()):
         order = np.argsort(starts, kind="stable")
         table, starts = table.take(pa.array(order)), starts[order]
@@ -175,7 +175,7 @@ class WindowJoinOperator(TwoInputs, _BufferedWindows):
         return (_ColumnsPort(self, 0), _ColumnsPort(self, 1))
 
     def put_columns(self, place: int, columns: Columns) -> None:
-        """Keep rows of one of the inputs."""
+        """Keep rows of one of the inputs until their window ends."""
         names = columns.batch.schema.names
         key = self._keys[place].field
         if key not in names:
@@ -249,7 +249,7 @@ def _keyed(keys: pa.ChunkedArray, windows: Times, side: str) -> pa.Table:
 
 
 def _key_numbers(*of_both: pa.ChunkedArray) -> list[pa.ChunkedArray]:
-    """Equal numbers for equal keys that Arrow tells apart, such as 1 and 1.0, 0.0 and -0.0."""
+    """Return equal numbers for keys that are equal in Python, not in Arrow, such as 1 and 1.0."""
     numbers = KeyNumbers()
     of_each = []
     for column in of_both:

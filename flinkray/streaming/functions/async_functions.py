@@ -30,9 +30,10 @@ class AsyncTimeoutError(UnavailableError, TimeoutError):
 
 
 class AsyncFunction(Function, ABC, Generic[IN, OUT]):
-    """Any number of results for each value, from a coroutine. Many coroutines run at the same time.
+    """Base of asynchronous functions: a coroutine returns any number of results for each value.
 
-    A coroutine must not block; run blocking calls with ``asyncio.to_thread``.
+    Many coroutines run at the same time. A coroutine must not block; run blocking calls with
+    ``asyncio.to_thread``.
     """
 
     def open(self, runtime_context: RuntimeContext) -> Awaitable[None] | None:  # type: ignore[override]
@@ -61,11 +62,11 @@ class AsyncRetryPredicate(ABC, Generic[OUT]):
 
     @abstractmethod
     def result_predicate(self) -> Callable[[list[OUT]], bool] | None:
-        """The function that says whether to retry after a result; None: never."""
+        """Return the function that says whether to retry after a result; None: never."""
 
     @abstractmethod
     def exception_predicate(self) -> ExceptionPredicate | None:
-        """The function that says whether to retry after an exception; None: never."""
+        """Return the function that says whether to retry after an exception; None: never."""
 
 
 class AsyncRetryStrategy(ABC, Generic[OUT]):
@@ -73,19 +74,19 @@ class AsyncRetryStrategy(ABC, Generic[OUT]):
 
     @abstractmethod
     def can_retry(self, current_attempts: int) -> bool:
-        """Whether another attempt may follow after *current_attempts* attempts."""
+        """Return whether another attempt may follow after *current_attempts* attempts."""
 
     @abstractmethod
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """Milliseconds to wait after *current_attempts* attempts."""
+        """Return the time to wait after *current_attempts* attempts, in milliseconds."""
 
     @abstractmethod
     def get_retry_predicate(self) -> AsyncRetryPredicate[OUT]:
-        """The predicates that say which outcomes are retried."""
+        """Return the predicates that say which outcomes are retried."""
 
     @staticmethod
     def no_restart() -> AsyncRetryStrategy[Any]:
-        """The strategy without retries."""
+        """Return the strategy without retries."""
         return NO_RETRY_STRATEGY
 
     @staticmethod
@@ -95,7 +96,7 @@ class AsyncRetryStrategy(ABC, Generic[OUT]):
         result_predicate: ResultPredicate | None,
         exception_predicate: ExceptionPredicate | None,
     ) -> FixedDelayRetryStrategy[Any]:
-        """Up to *max_attempts* retries, each after the same time in milliseconds."""
+        """Return a strategy with up to *max_attempts* retries and equal delays (milliseconds)."""
         return FixedDelayRetryStrategy(
             max_attempts, backoff_time_millis, result_predicate, exception_predicate
         )
@@ -109,7 +110,7 @@ class AsyncRetryStrategy(ABC, Generic[OUT]):
         result_predicate: ResultPredicate | None,
         exception_predicate: ExceptionPredicate | None,
     ) -> ExponentialBackoffDelayRetryStrategy[Any]:
-        """Up to *max_attempts* retries, each after a longer time, in milliseconds."""
+        """Return a strategy with up to *max_attempts* retries and growing delays (milliseconds)."""
         return ExponentialBackoffDelayRetryStrategy(
             max_attempts,
             initial_delay,

@@ -20,7 +20,7 @@ class BatchContext(ABC):
     """Context of the batch that a :class:`KeyedBatchFunction` processes."""
 
     slots: Slots
-    """For each row, the place of its key in array state."""
+    """For each row, the index (slot) of its key in array state."""
 
     @property
     @abstractmethod
@@ -29,11 +29,11 @@ class BatchContext(ABC):
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """The watermark in milliseconds; the least time before the first watermark."""
+        """Return the watermark in milliseconds; the least time before the first watermark."""
 
 
 class KeyedBatchFunction(Function, ABC):
-    """Gets whole Arrow batches, and for each row the place of its key in arrays of state.
+    """Gets whole Arrow batches, and for each row the index (slot) of its key in arrays of state.
 
     State comes from ``runtime_context.get_array_state`` and is read and written as NumPy arrays: no
     Python object is made for a record or a key.

@@ -42,7 +42,8 @@ def _called(function: Any, method: str) -> Iterator[Any]:
 
 
 def _declared_methods(kind: type) -> Iterator[Any]:
-    """The methods of *kind* that a class of flinkray declares. Other methods are never called."""
+    """Yield the methods of *kind* that a class of flinkray declares.
+    Other methods are never called."""
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] == "flinkray":
             for name in vars(base):

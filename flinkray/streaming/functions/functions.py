@@ -89,7 +89,7 @@ class ReduceFunction(Function, ABC, Generic[IN]):
 
     @abstractmethod
     def reduce(self, value1: IN, value2: IN) -> IN:
-        """Combine the value reduced so far and the next value."""
+        """Return the combination of the value reduced so far and the next value."""
 
 
 class AggregateFunction(Function, ABC, Generic[IN, ACC, OUT]):
@@ -140,7 +140,7 @@ class SinkFunction(Function, ABC, Generic[IN]):
 
     @abstractmethod
     def invoke(self, value: IN) -> None:
-        """Take one value out of the job."""
+        """Take one value out of the job, for example write it to a database."""
 
 
 class TimeDomain(Enum):
@@ -155,11 +155,11 @@ class TimerService(ABC):
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """The time of the clock, in milliseconds since the epoch."""
+        """Return the time of the clock, in milliseconds since the epoch."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """The current watermark; the least possible time before the first watermark."""
+        """Return the current watermark; the least possible time before the first watermark."""
 
     @abstractmethod
     def register_event_time_timer(self, timestamp: int) -> None:
@@ -183,11 +183,11 @@ class ProcessContext(ABC):
 
     @abstractmethod
     def timestamp(self) -> int | None:
-        """The record's timestamp; None if the record has none."""
+        """Return the record's timestamp; None if the record has none."""
 
     @abstractmethod
     def timer_service(self) -> TimerService:
-        """The timer service. Timers can be registered only on keyed streams."""
+        """Return the timer service. Timers can be registered only on keyed streams."""
 
 
 class KeyedProcessContext(ProcessContext):
@@ -195,7 +195,7 @@ class KeyedProcessContext(ProcessContext):
 
     @abstractmethod
     def get_current_key(self) -> Any:
-        """The key of the record or timer."""
+        """Return the key of the record or timer."""
 
 
 class TimerContext(KeyedProcessContext):
@@ -203,7 +203,7 @@ class TimerContext(KeyedProcessContext):
 
     @abstractmethod
     def time_domain(self) -> TimeDomain:
-        """Whether the timer is a timer of event time or of processing time."""
+        """Return whether the timer is a timer of event time or of processing time."""
 
 
 class ProcessFunction(Function, ABC, Generic[IN, OUT]):
@@ -269,15 +269,15 @@ class BaseBroadcastContext(ABC):
 
     @abstractmethod
     def timestamp(self) -> int | None:
-        """The record's timestamp; None if the record has none."""
+        """Return the record's timestamp; None if the record has none."""
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """The time of the clock, in milliseconds since the epoch."""
+        """Return the time of the clock, in milliseconds since the epoch."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """The current watermark; the least possible time before the first watermark."""
+        """Return the current watermark; the least possible time before the first watermark."""
 
 
 class BroadcastContext(BaseBroadcastContext):
@@ -287,7 +287,7 @@ class BroadcastContext(BaseBroadcastContext):
     def get_broadcast_state(
         self, state_descriptor: MapStateDescriptor[Any, Any]
     ) -> BroadcastState[Any, Any]:
-        """The broadcast state of a descriptor, to read and change.
+        """Return the broadcast state of a descriptor, to read and change.
 
         It is equal in all subtasks only if every subtask changes it in the same way.
         """
@@ -300,7 +300,7 @@ class ReadOnlyBroadcastContext(BaseBroadcastContext):
     def get_broadcast_state(
         self, state_descriptor: MapStateDescriptor[Any, Any]
     ) -> ReadOnlyBroadcastState[Any, Any]:
-        """The broadcast state of a descriptor, to read."""
+        """Return the broadcast state of a descriptor, to read."""
 
 
 class KeyedReadOnlyBroadcastContext(ReadOnlyBroadcastContext):
@@ -308,11 +308,11 @@ class KeyedReadOnlyBroadcastContext(ReadOnlyBroadcastContext):
 
     @abstractmethod
     def timer_service(self) -> TimerService:
-        """The timer service, for timers of the current key."""
+        """Return the timer service, for timers of the current key."""
 
     @abstractmethod
     def get_current_key(self) -> Any:
-        """The key of the record or timer."""
+        """Return the key of the record or timer."""
 
 
 class BroadcastTimerContext(KeyedReadOnlyBroadcastContext):
@@ -320,7 +320,7 @@ class BroadcastTimerContext(KeyedReadOnlyBroadcastContext):
 
     @abstractmethod
     def time_domain(self) -> TimeDomain:
-        """Whether the timer is a timer of event time or of processing time."""
+        """Return whether the timer is a timer of event time or of processing time."""
 
 
 class BaseBroadcastProcessFunction(Function):

@@ -32,12 +32,12 @@ class Counter(Metric):
         self._count -= n
 
     def get_count(self) -> int:
-        """The count."""
+        """Return the current count."""
         return self._count
 
 
 class Meter(Metric):
-    """Counts events, and their rate per second over the last *time_span* seconds.
+    """Counts events and their rate per second over the last *time_span_in_seconds* seconds.
 
     The rate is computed between two readings that are at least five seconds apart, as in Flink's
     MeterView.
@@ -52,7 +52,7 @@ class Meter(Metric):
         self._count += value
 
     def get_count(self) -> int:
-        """The number of events so far."""
+        """Return the number of events so far."""
         return self._count
 
 
@@ -80,7 +80,7 @@ class Gauge(Metric):
         self._read = read
 
     def get_value(self) -> int:
-        """The number that the function returns now."""
+        """Return the number that the function returns now."""
         return self._read()
 
 
@@ -97,7 +97,8 @@ class MetricGroup:
         self._metrics: dict[str, Any] = {}
 
     def add_group(self, name: str, extra: str | None = None) -> MetricGroup:
-        """A group inside this group. With *extra*, *name* is a key and *extra* its value."""
+        """Return a group inside this group.
+        With *extra*, *name* is a key and *extra* its value."""
         path = (name,) if extra is None else (name, extra)
         for part in path:
             _check(part)
@@ -133,7 +134,8 @@ class MetricGroup:
         return made
 
     def all(self) -> dict[str, Any]:
-        """Every metric in this group and the groups inside, by full name; from any thread."""
+        """Return every metric in this group and the groups inside, by full name.
+        Thread-safe."""
         metrics, groups = tuple(self._metrics.items()), tuple(self._groups.values())
         found = {".".join((*self._path, name)): metric for name, metric in metrics}
         for group in groups:

@@ -36,7 +36,8 @@ class DistributedCache:
         self._paths = paths
 
     def get_file(self, name: str) -> str:
-        """The path of a file or directory. Do not change it: other functions read it, too.
+        """Return the path of a file or directory.
+        Do not change it: other functions read it, too.
 
         Raises:
             CachedFileError: no file was registered under that name.
@@ -60,23 +61,23 @@ class KeyedStateStore(ABC):
 
     @abstractmethod
     def get_state(self, state_descriptor: Any) -> Any:
-        """Value state: a single value."""
+        """Return value state: a single value for each key, or for each key and window."""
 
     @abstractmethod
     def get_list_state(self, state_descriptor: Any) -> Any:
-        """List state."""
+        """Return list state: a list for each key, or for each key and window."""
 
     @abstractmethod
     def get_map_state(self, state_descriptor: Any) -> Any:
-        """Map state: a dictionary."""
+        """Return map state: a dictionary for each key, or for each key and window."""
 
     @abstractmethod
     def get_reducing_state(self, state_descriptor: Any) -> Any:
-        """Reducing state: all added values, reduced to one."""
+        """Return reducing state: all added values, reduced to one value."""
 
     @abstractmethod
     def get_aggregating_state(self, state_descriptor: Any) -> Any:
-        """Aggregating state: the aggregate of all added values."""
+        """Return aggregating state: the aggregate of all added values."""
 
 
 class RuntimeContext(KeyedStateStore):
@@ -110,49 +111,51 @@ class RuntimeContext(KeyedStateStore):
         self._is_restored = is_restored
 
     def get_task_name(self) -> str:
-        """The operator's name."""
+        """Return the operator's name."""
         return self._task_name
 
     def get_task_name_with_subtasks(self) -> str:
-        """``Map (1/4)#0``: name, number of the subtask from 1, parallelism, attempt."""
+        """Return a text such as ``Map (1/4)#0``.
+        It has the operator's name, the number of the subtask from 1, the parallelism and the
+        attempt."""
         return (
             f"{self._task_name} ({self._subtask_index + 1}/{self._parallelism})"
             f"#{self._attempt_number}"
         )
 
     def get_number_of_parallel_subtasks(self) -> int:
-        """The parallelism of the function's operator."""
+        """Return the parallelism of the function's operator."""
         return self._parallelism
 
     def get_max_number_of_parallel_subtasks(self) -> int:
-        """The operator's maximum parallelism, which is the number of key groups."""
+        """Return the operator's maximum parallelism, which is the number of key groups."""
         return self._max_parallelism
 
     def get_index_of_this_subtask(self) -> int:
-        """The index of this subtask, from 0."""
+        """Return the index of this subtask, from 0."""
         return self._subtask_index
 
     def get_attempt_number(self) -> int:
-        """The attempt of this subtask, from 0."""
+        """Return the number of this subtask's attempt, from 0."""
         return self._attempt_number
 
     def is_restored(self) -> bool:
-        """Whether the task was restored from a checkpoint or savepoint.
+        """Return whether the task was restored from a checkpoint or savepoint.
 
         The checkpoint need not hold state of this function.
         """
         return self._is_restored
 
     def get_job_parameter(self, key: str, default_value: str) -> str:
-        """A global parameter of the job; *default_value* if the job does not have it."""
+        """Return a global parameter of the job; *default_value* if the job does not have it."""
         return self._job_parameters.get(key, default_value)
 
     def get_distributed_cache(self) -> DistributedCache:
-        """The files that the program has registered with ``register_cached_file``."""
+        """Return the files that the program has registered with ``register_cached_file``."""
         return self._cache
 
     def get_metrics_group(self) -> MetricGroup:
-        """The group in which the function registers metrics."""
+        """Return the group in which the function registers metrics."""
         return self._metrics
 
     def get_metric_group(self) -> MetricGroup:
@@ -160,33 +163,33 @@ class RuntimeContext(KeyedStateStore):
         return self._metrics
 
     def get_state(self, state_descriptor: ValueStateDescriptor[Any]) -> ValueState[Any]:
-        """State with one value for each key."""
+        """Return state with one value for each key."""
         return self._state(state_descriptor, ValueStateDescriptor)  # type: ignore[no-any-return]
 
     def get_list_state(self, state_descriptor: ListStateDescriptor[Any]) -> ListState[Any]:
-        """State with a list for each key."""
+        """Return state with a list for each key."""
         return self._state(state_descriptor, ListStateDescriptor)  # type: ignore[no-any-return]
 
     def get_map_state(self, state_descriptor: MapStateDescriptor[Any, Any]) -> MapState[Any, Any]:
-        """State with a dictionary for each key."""
+        """Return state with a dictionary for each key."""
         return self._state(state_descriptor, MapStateDescriptor)  # type: ignore[no-any-return]
 
     def get_reducing_state(
         self, state_descriptor: ReducingStateDescriptor[Any]
     ) -> ReducingState[Any]:
-        """State with all added values of each key, reduced to one."""
+        """Return state with all added values of each key, reduced to one."""
         return self._state(state_descriptor, ReducingStateDescriptor)  # type: ignore[no-any-return]
 
     def get_aggregating_state(
         self, state_descriptor: AggregatingStateDescriptor[Any]
     ) -> AggregatingState[Any, Any]:
-        """State with the aggregate of all added values of each key."""
+        """Return state with the aggregate of all added values of each key."""
         return self._state(  # type: ignore[no-any-return]
             state_descriptor, AggregatingStateDescriptor
         )
 
     def get_array_state(self, state_descriptor: ArrayStateDescriptor) -> ArrayState:
-        """State with a number for each key, in an array. Only for a KeyedBatchFunction.
+        """Return state with a number for each key, in an array. Only for a KeyedBatchFunction.
 
         Raises:
             StateError: the function is of another kind, or the name is used for another type.
@@ -213,7 +216,8 @@ def typed_state(
     kind: type[StateDescriptor],
     context: Any,
 ) -> Any:
-    """The state of a descriptor. Raises StateError if the descriptor is not of class *kind*."""
+    """Return the state of a descriptor.
+    Raises StateError if the descriptor is not of class *kind*."""
     if not isinstance(descriptor, kind):
         raise StateError(f"a {kind.__name__} is needed here, got {descriptor!r}")
     return backend.state(descriptor, context)

@@ -79,7 +79,8 @@ def _text(names: tuple[str, ...]) -> str:
 
 
 def _calls(function: Any, method: str, values: int) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """(callable, argument names) of everything that operators call. A name is empty if unknown."""
+    """Yield (callable, argument names) of everything that operators call.
+    A name is empty if unknown."""
     declared = dict(_declared(type(function)))
     for name, names in declared.items():
         yield getattr(function, name), names
@@ -96,7 +97,7 @@ def _calls(function: Any, method: str, values: int) -> Iterator[tuple[Any, tuple
 
 
 def _declared(kind: type) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(name, argument names) of methods that classes of flinkray declare and *kind* overrides."""
+    """Yield (name, argument names) of methods of flinkray's classes that *kind* overrides."""
     for base in reversed(kind.__mro__):
         if base.__module__.partition(".")[0] != "flinkray":
             continue

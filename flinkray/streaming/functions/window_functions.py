@@ -36,23 +36,23 @@ class WindowContext(ABC, Generic[W]):
 
     @abstractmethod
     def window(self) -> W:
-        """The window that is evaluated or cleared."""
+        """Return the window that is evaluated or cleared."""
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """The time of the clock, in milliseconds since the epoch."""
+        """Return the time of the clock, in milliseconds since the epoch."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """The current watermark; the least possible time before the first watermark."""
+        """Return the current watermark; the least possible time before the first watermark."""
 
     @abstractmethod
     def window_state(self) -> KeyedStateStore:
-        """State of this key and window. Clear it in ``clear``."""
+        """Return state of this key and window. Clear it in ``clear``."""
 
     @abstractmethod
     def global_state(self) -> KeyedStateStore:
-        """State of this key, which all its windows share."""
+        """Return state of this key, which all its windows share."""
 
 
 class ProcessWindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):

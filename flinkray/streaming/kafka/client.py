@@ -77,7 +77,8 @@ LASTING = VANISHED | frozenset(
 
 
 def is_lasting(error: KafkaException | KafkaError) -> bool:
-    """Return whether a restart of the job does not help."""
+    """Return whether the error persists until somebody changes something.
+    A restart of the job does not help."""
     told = error.args[0] if isinstance(error, KafkaException) else error
     return isinstance(told, KafkaError) and told.code() in LASTING
 

@@ -12,7 +12,7 @@ MOST_RUNS = 16
 
 @dataclass(frozen=True)
 class CommittedRun:
-    """Numbers of a writer's committed committables: all up to a number, and some beyond it."""
+    """Numbers of a writer's committed committables: all up to *up_to*, and those in *beyond*."""
 
     up_to: int = 0
     beyond: frozenset[int] = frozenset()
@@ -21,7 +21,7 @@ class CommittedRun:
         return sequence <= self.up_to or sequence in self.beyond
 
     def plus(self, sequence: int) -> CommittedRun:
-        """Return the run with this number added."""
+        """Return the run with the committable *sequence* added."""
         beyond, up_to = {*self.beyond, sequence}, self.up_to
         while up_to + 1 in beyond:
             up_to += 1
@@ -37,11 +37,11 @@ class CommitHistory:
     runs: dict[str, CommittedRun] = field(default_factory=dict)
 
     def has(self, run: str, sequence: int) -> bool:
-        """Return whether this committable was committed."""
+        """Return whether the committable *sequence* of the writer *run* was committed."""
         return sequence in self.runs.get(run, CommittedRun())
 
     def plus(self, run: str, sequence: int) -> CommitHistory:
-        """Return the history with this committable added."""
+        """Return the history with the committable *sequence* of the writer *run* added."""
         others = {name: of for name, of in self.runs.items() if name != run}
         for name in list(others)[: max(0, len(others) + 1 - MOST_RUNS)]:
             del others[name]

@@ -52,7 +52,7 @@ _PASSES = FETCHES_ON | frozenset(
         KafkaError.UNSTABLE_OFFSET_COMMIT,
     }
 )
-"""Errors that a new session may overcome."""
+"""Errors after which a commit may succeed in a new session."""
 
 
 CHUNK_BYTES = 1 << 18
@@ -67,7 +67,7 @@ class KafkaCommittable:
 
     transactional_id: str
     run: str
-    """Id of the writer that has prepared it."""
+    """Id of the writer that has prepared the committable."""
     sequence: int
     """Number of committables of that writer so far, including this one."""
     marker_topic: str

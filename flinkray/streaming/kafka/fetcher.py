@@ -309,7 +309,7 @@ def _partition_of(message: Message) -> KafkaTopicPartition:
 
 
 def offset_of(message: Message) -> int:
-    """Offset of a consumed message."""
+    """Return the offset of a consumed message."""
     offset = message.offset()
     assert offset is not None
     return offset

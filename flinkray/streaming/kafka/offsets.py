@@ -29,15 +29,14 @@ class PartitionOffsets(Protocol):
     def of_time(
         self, of: list[KafkaTopicPartition], timestamp: int
     ) -> dict[KafkaTopicPartition, int]:
-        """Offset of the first record of each partition at or after *timestamp*.
+        """Return the offset of the first record of each partition at or after *timestamp*.
 
         Partitions without such a record are left out.
         """
         ...
 
     def committed(self, of: list[KafkaTopicPartition]) -> dict[KafkaTopicPartition, int]:
-        """Offset that the group has committed for each partition.
-
+        """Return the offset that the group has committed, for each partition.
         Partitions without a committed offset are left out."""
         ...
 
@@ -49,9 +48,9 @@ class KafkaOffsetsInitializer(ABC):
     """
 
     reset: KafkaOffsetResetStrategy = KafkaOffsetResetStrategy.EARLIEST
-    """Position at which a reader goes on if Kafka has no record at its offset.
+    """Position at which a reader continues if Kafka has no record at its offset.
 
-    Default: the first record there is, so that no further record is skipped after others have
+    Default: the first record that exists, so that no further record is skipped after others have
     expired.
     """
     needs_group = False

@@ -27,7 +27,7 @@ Deserialize = Callable[[Message], Any]
 
 
 class _Reading(NamedTuple):
-    """Fetched records of which those before *position* have been emitted."""
+    """Fetched records, of which the records before *position* have been emitted."""
 
     fetched: Fetched
     position: int
@@ -141,9 +141,9 @@ class KafkaReader(SourceReader[KafkaPartitionSplit]):
 
     @staticmethod
     def _check_goes_on(split: KafkaPartitionSplit, offset: int) -> None:
-        """Check the *offset* at which the fetcher continues the split.
+        """Check that the reader may continue the split at *offset*.
 
-        It may be after the split's offset, because records may have expired. It may be before
+        *offset* may be after the split's offset, because records may have expired. It may be before
         the split's offset if nothing was read and the program chose the split's offset.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Check records before a checkpoint contains them: refuse records that no producer accepts."""
+"""Checks records before a checkpoint contains them: refuses records that no producer accepts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def max_bytes_of(properties: Mapping[str, Any]) -> int:
 
 
 def why_refused(record: Any, max_bytes: int) -> str:
-    """Return why no producer accepts the record. Empty: it is acceptable."""
+    """Return the reason for which no producer accepts the record.
+    Empty: the record is acceptable."""
     if not isinstance(record, KafkaProducerRecord):
         return f"it has to be a KafkaProducerRecord, and is {_shown(record)}"
     return next(_faults(record, max_bytes), "")

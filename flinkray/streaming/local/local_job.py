@@ -250,7 +250,7 @@ class LocalJob:
         return True
 
     def _is_dividing(self, source: LocalSource) -> bool:
-        """Whether a pending checkpoint has the enumerator's state, but not yet that of all readers.
+        """Return whether a pending checkpoint has the enumerator's state, but not all readers'.
 
         Then no reader may get a split, which would be in both states.
         """
@@ -275,7 +275,7 @@ class LocalJob:
                 raise failure
 
     def run_until_idle(self) -> None:
-        """Step until nothing more can happen without time passing or an event from outside."""
+        """Do steps until nothing more can happen without time passing or an event from outside."""
         while not self._cancelled and self.step():
             pass
         if self.finished:
@@ -375,7 +375,7 @@ class LocalJob:
         pending.begin(int(self.clock.time() * 1000), self.tasks, enumerators)
 
     def pending_checkpoint(self, checkpoint_id: int) -> PendingLocalCheckpoint | None:
-        """The pending checkpoint of that id; None if it was declined or is complete."""
+        """Return the pending checkpoint of that id; None if it was declined or is complete."""
         return self._checkpoints.get(checkpoint_id)
 
     def acknowledge_checkpoint(
@@ -483,7 +483,7 @@ def assigned_states(
     subtask: int,
     parallelism: int,
 ) -> list[OperatorState]:
-    """The states from which a subtask is restored.
+    """Return the states from which a subtask is restored.
 
     Keyed state comes from all earlier subtasks, and the subtask takes its key groups. List state
     comes from the earlier subtasks that are assigned to it, union state from all, broadcast state
@@ -509,7 +509,7 @@ def assigned_states(
 
 
 def _holder(operators: Mapping[int, OperatorSnapshot], name: str, subtask: int) -> int:
-    """The earlier subtask whose copy of a broadcast state a subtask gets."""
+    """Return the earlier subtask whose copy of the broadcast state *name* a subtask gets."""
     holders = [number for number, operator in operators.items() if name in operator.states]
     return subtask if subtask in holders else holders[subtask % len(holders)]
 

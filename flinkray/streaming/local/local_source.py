@@ -89,7 +89,7 @@ class LocalSource:
         return head
 
     def wake_up_times(self) -> Iterator[float | None]:
-        """The times at which readers and enumerator have work, in seconds; None: unknown time."""
+        """Yield the times in seconds at which readers and enumerator have work; None: unknown."""
         waiting = [task for task in self.tasks if not task.has_ended]
         for task in waiting:
             assert isinstance(task.head, SourceOperator)

@@ -86,7 +86,7 @@ class PendingLocalCheckpoint:
         self._in_flight.setdefault(channel, []).extend(elements)
 
     def has_ended(self, task: StreamTask, others: Sequence[StreamTask]) -> None:
-        """The task has ended, possibly before it reached the barrier."""
+        """Note that the task has ended, possibly before it reached the barrier."""
         self._awaited.discard(task)
         self._trigger([other for other in others if other in self._awaited])
 

@@ -40,10 +40,11 @@ class Buffer:
         self.size = size
         """Size in bytes, including :data:`OVERHEAD`. An estimate until the buffer is encoded."""
         self.is_event = len(elements) == 1 and isinstance(elements[0], EVENTS)
-        """The buffer holds an event, not data: it is sent at once and no checkpoint stores it."""
+        """Whether the buffer holds an event, not data.
+        An event is sent at once and no checkpoint stores it."""
         self.is_urgent = False
-        """The buffer's barrier has overtaken other buffers.
-        The consumer takes it before the buffers that it has not taken yet."""
+        """Whether the buffer's barrier has overtaken other buffers.
+        The consumer takes this buffer before the buffers that it has not taken yet."""
         self.waiting: WaitingBarrier | None = None
         """The barrier in this buffer, if it may overtake other buffers after a time-out."""
         self.descriptions: Sequence[Description] = ()

@@ -78,7 +78,7 @@ class ReceivingChannel(Protocol):
 
 
 class Producers(Protocol):
-    """The partitions of this process."""
+    """Serves requests for the partitions of this process."""
 
     def requested(
         self,
@@ -89,10 +89,10 @@ class Producers(Protocol):
         credit: int,
         consumer: str,
     ) -> None:
-        """The consumer at the other side asks for a subpartition."""
+        """Serve a request of the consumer at the other side for a subpartition."""
 
     def withdrawn(self, connection: Connection, channel: int) -> None:
-        """The consumer at the other side cancels a request that was not served yet."""
+        """Cancel a request of the consumer at the other side that was not served yet."""
 
 
 class Connection:

@@ -334,7 +334,7 @@ class NetworkEnvironment:
         return self._transport.strangers
 
     def output_metrics(self) -> ChannelMetrics:
-        """Return the sum over all current partitions."""
+        """Return the metrics of all current partitions, added up."""
         total = ChannelMetrics()
         for partition in self._registry.all():
             total += partition.metrics()

@@ -150,7 +150,8 @@ class RemoteInputChannel:
             self._timers.call_at(self._timers.clock.monotonic() + pause, self._send_request)
 
     def accepted(self, producer: str) -> None:
-        """The producer serves the channel. *producer* is its name, for errors."""
+        """Note that the producer serves the channel.
+        *producer*: the producer's name, for errors."""
         self._is_served = True
         self._producer = producer
 

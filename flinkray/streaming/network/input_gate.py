@@ -32,8 +32,9 @@ class InputChannel(Protocol):
         They stay queued."""
 
     def was_given(self, barrier: QueuedBarrier, before: QueuedBarrier | None) -> None:
-        """The task has taken *barrier* early. It stays in the queue and marks its place.
-        *before*: the barrier that was taken so before. Its place is not needed any more."""
+        """Note that the task has taken *barrier* early.
+        The barrier stays queued and marks its position. *before*: the barrier that was taken early
+        before. Its position is not needed any more."""
 
     def restore(self, elements: Sequence[Element]) -> None:
         """Put these elements before all elements that arrive."""
@@ -200,7 +201,7 @@ class NetworkInputGate(InputGate):
         self._notify()
 
     def barrier_came(self, number: int, queued: QueuedBarrier) -> None:
-        """A barrier was queued in the channel.
+        """Handle a barrier that was queued in the channel.
         It overtakes the buffers before it: at once, or when it has waited in the queue for too long
         (ST-08)."""
         self.has_data(number)
@@ -230,7 +231,7 @@ class NetworkInputGate(InputGate):
             self._on_available()
 
     def metrics(self) -> ChannelMetrics:
-        """Return the sum over all channels."""
+        """Return the metrics of all channels, added up."""
         total = ChannelMetrics()
         for channel in self._inputs:
             total += channel.metrics()

@@ -10,8 +10,8 @@ from flinkray.streaming.records.in_flight import InFlight, Settled
 
 class QueuedBarrier:
     """A barrier in the queue of a channel.
-    Its place divides the elements that it overtakes from those sent later. The task gets the
-    barrier once: early from the gate, or when the task reaches its place. Only the task's thread
+    Its position divides the elements that it overtakes from those sent later. The task gets the
+    barrier once: early from the gate, or when the task reaches its position. Only the task's thread
     calls the methods."""
 
     __slots__ = ("_is_given", "barrier", "is_reached", "was_urgent")
@@ -19,20 +19,21 @@ class QueuedBarrier:
     def __init__(self, barrier: Barrier, was_urgent: bool = False) -> None:
         self.barrier = barrier
         self.was_urgent = was_urgent
-        """The barrier has already overtaken buffers at its sender."""
+        """Whether the barrier has already overtaken buffers at its sender."""
         self.is_reached = False
-        """All elements that were sent before the barrier were taken."""
+        """Whether all elements that were sent before the barrier were taken."""
         self._is_given = False
 
     def give(self) -> Barrier | None:
-        """Return the barrier, to be given to the task. None if the task already has it."""
+        """Return the barrier and mark it as given to the task. None if the task already has it."""
         if self._is_given:
             return None
         self._is_given = True
         return self.barrier
 
     def reach(self) -> Barrier | None:
-        """Mark the barrier's place as reached. Return the barrier, or None as in :meth:`give`."""
+        """Mark the barrier's position as reached.
+        Return the barrier, or None as in :meth:`give`."""
         self.is_reached = True
         return self.give()
 

@@ -66,7 +66,7 @@ class ResultPartition:
         self.lock = threading.Lock()
         self.record_size = 64.0
         """Estimated bytes of a record that has no Arrow type and is sent to another process.
-        Adapts to the size of encoded records."""
+        The estimate is adapted to the size of encoded records."""
         self.queued = 0
         """Bytes of finished buffers that wait, in all subpartitions."""
         self.full = 0
@@ -226,7 +226,7 @@ class ResultPartition:
             callback()
 
     def metrics(self) -> ChannelMetrics:
-        """Return the sum over all subpartitions, and the time for which the writer was blocked."""
+        """Return the metrics of all subpartitions, added up, and the time the writer waited."""
         total = ChannelMetrics()
         for subpartition in self.subpartitions:
             total += subpartition.metrics()
@@ -363,9 +363,9 @@ class Subpartition:
         self.partition = partition
         self.index = index
         self.is_processed = False
-        """The consumer has processed all data."""
+        """Whether the consumer has processed all data."""
         self.is_consumed = False
-        """The consumer has read everything to the end."""
+        """Whether the consumer has read everything to the end."""
         self.view: SubpartitionView | None = None
         self.known_schemas: set[int] = set()
         self.queued = 0
@@ -420,7 +420,7 @@ class Subpartition:
             notify()
 
     def put_first(self, barrier: Barrier) -> list[InFlight]:
-        """Let a barrier overtake everything that was not sent yet (unaligned checkpoints, ST-06).
+        """Send a barrier before everything that was not sent yet (unaligned checkpoints, ST-06).
         Return the overtaken elements. They belong to the checkpoint, and are sent after the
         barrier.
 
@@ -449,9 +449,9 @@ class Subpartition:
             notify()
 
     def hand_over(self) -> None:
-        """Let a local consumer finish without the producer, after the end of the input was put in.
-        If the consumer has processed all data, only events are left, and the producer need not
-        wait."""
+        """Detach a local consumer that has processed all data, after the end of the input was put
+        in.
+        Only events are left for this consumer, so the producer need not wait for it."""
         view = self.view
         if not self.is_processed or view is None or view.is_remote:
             return
@@ -679,15 +679,15 @@ class Subpartition:
     # --- the view's; without the lock ---------------------------------------------------------
 
     def processed(self) -> None:
-        """The consumer has processed all data."""
+        """Note that the consumer has processed all data."""
         self.is_processed = True
         self.partition.subpartition_processed()
 
     def consumed(self, view: SubpartitionView) -> None:
-        """The consumer has read everything."""
+        """Note that the consumer has read everything."""
         self.is_consumed = True
         self.partition.subpartition_consumed()
 
     def lost(self, view: SubpartitionView, failure: Exception) -> None:
-        """The consumer was lost before it had read everything."""
+        """Fail the partition: the consumer was lost before it had read everything."""
         self.partition.consumer_lost(failure)

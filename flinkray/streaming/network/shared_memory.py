@@ -151,7 +151,8 @@ class OwnedRegions:
         self._offer((segment.number, os.getpid(), segment.file, capacity, count, segment.token))
 
     def answered(self, number: int, is_mapped: bool) -> None:
-        """The other side has mapped a segment, or cannot map it (it runs in another container)."""
+        """Handle the answer to an offer: whether the other side could map the segment.
+        A process in another container cannot."""
         with self._lock:
             segment = self._segments.get(number)
             if segment is None:

@@ -158,7 +158,7 @@ class _Stranger:
         self._course = course
 
     def go_on(self) -> _Introduced | None:
-        """Go on with the handshake. Return the peer when it is complete, None if data is missing.
+        """Continue the handshake. Return the peer when it is complete, None if data is missing.
 
         Raises:
             OSError, RpcConnectionError: the peer is refused or has closed the connection.

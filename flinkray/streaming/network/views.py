@@ -53,9 +53,10 @@ class RemoteView:
         self._consumer = consumer
         self._sequence = 0
         self._is_waiting = False
-        """The view is queued for its turn at the connection."""
+        """Whether the view is queued for its turn at the connection."""
         self._is_event_next = False
-        """The next buffer is an event. Events are sent before the data of other channels."""
+        """Whether the next buffer is an event.
+        Events are sent before the data of other channels."""
 
     def becomes_ready(self) -> bool:
         if self._is_waiting or not self._can_send():
@@ -134,18 +135,19 @@ class RemoteView:
         self._sender.send(head(FAILED, (self._channel, reason)))
 
     def processed(self) -> None:
-        """The consumer has processed all data."""
+        """Note that the consumer has processed all data."""
         self._subpartition.processed()
 
     def released(self, reason: str | None) -> None:
-        """The consumer wants no more data. *reason* None: it has received everything."""
+        """End the view: the consumer wants no more data.
+        *reason* None: it has received everything."""
         if reason is None:
             self._subpartition.consumed(self)
         else:
             self.lost(reason)
 
     def lost(self, reason: str) -> None:
-        """The consumer was lost."""
+        """Fail the partition: the consumer was lost."""
         producer = self._subpartition.partition.producer
         self._subpartition.lost(self, ConsumerLostError(producer, self._consumer, reason))
 
@@ -189,7 +191,7 @@ class LocalView:
         return partial(self._on_urgent, queued)
 
     def forget(self, barrier: QueuedBarrier) -> None:
-        """Forget the place of a barrier, because the task already has a later one."""
+        """Forget the position of a barrier, because the task already has a later barrier."""
         with self._lock:
             if not barrier.is_reached:
                 self._barriers.remove(barrier)
@@ -217,13 +219,13 @@ class LocalView:
         return elements, buffer.data_size
 
     def processed(self) -> None:
-        """The consumer has processed all data."""
+        """Note that the consumer has processed all data."""
         self._subpartition.processed()
 
     def fail(self, reason: str) -> None:
         self._on_failure(reason)
 
     def release(self, reason: str) -> None:
-        """The consumer wants no more data, although it has not read everything."""
+        """Fail the partition: the consumer wants no more data before it has read everything."""
         producer = self._subpartition.partition.producer
         self._subpartition.lost(self, ConsumerLostError(producer, self._consumer, reason))

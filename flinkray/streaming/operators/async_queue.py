@@ -18,7 +18,8 @@ Mark = Watermark | WatermarkStatus
 
 
 class AsyncCall:
-    """A record for the asynchronous function. The event loop's thread settles it once."""
+    """A call of the asynchronous function for one record.
+    The event loop's thread settles the call once, with results or with a failure."""
 
     __slots__ = (
         "failure", "is_complete", "is_settled", "origin", "results", "segment", "task", "timer",
@@ -51,7 +52,7 @@ class AsyncQueue(ABC):
 
     @abstractmethod
     def add(self, call: AsyncCall) -> None:
-        """Append a record."""
+        """Append the call for a record."""
 
     @abstractmethod
     def mark(self, mark: Mark) -> None:
@@ -59,7 +60,7 @@ class AsyncQueue(ABC):
 
     @abstractmethod
     def complete(self, call: AsyncCall) -> None:
-        """Note that a record has its results, so that :meth:`take` may return it."""
+        """Note that a call has its results, so that :meth:`take` may return the call."""
 
     @abstractmethod
     def take(self) -> AsyncCall | Mark | None:
@@ -67,7 +68,7 @@ class AsyncQueue(ABC):
 
     @abstractmethod
     def calls(self) -> Iterator[AsyncCall]:
-        """All records in the queue, in an order in which a restore may process them again."""
+        """Yield the calls in the queue, in an order in which a restore may repeat them."""
 
 
 class OrderedQueue(AsyncQueue):

@@ -77,7 +77,7 @@ class BroadcastFirstOperator(StreamOperator):
         self._second.process_block(block)
 
     def end_broadcast(self) -> None:
-        """The second input has ended: pass on the records that were held back."""
+        """Note that the second input has ended: pass on the records that were held back."""
         self._is_waiting = False
         self._second.process_watermark(MAX_TIMESTAMP)
         for batch in self.kept.take():

@@ -37,7 +37,7 @@ class LookUpRoom(Protocol):
         """Ask the sources to send no more records. Raises OSError if the request cannot be sent."""
 
     def free(self) -> None:
-        """Let the sources go on: the table has ended, and no record waits from now on.
+        """Ask the sources to send records again: the table has ended, and no record waits.
 
         Raises:
             OSError: the request cannot be sent.
@@ -126,7 +126,7 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
             rows.put(key, row)
 
     def fired_until(self, timestamp: int) -> None:
-        """The table has ended: no record waits any more, and held watermarks are put out."""
+        """Note that the table has ended: put out held watermarks; no record waits any more."""
         self._is_read = True
         self.room.free()
         if self._watermark is not None:
@@ -216,5 +216,5 @@ class _Table(InputPort):
 
 
 def _is_unknown(key: Any) -> bool:
-    """Whether a key is null or has a null part. As in SQL, null equals nothing."""
+    """Return whether a key is null or has a null part. As in SQL, null equals nothing."""
     return key is None or (isinstance(key, tuple) and any(part is None for part in key))

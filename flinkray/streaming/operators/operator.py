@@ -176,7 +176,7 @@ class OperatorState:
 
 
 class OperatorStateCapture:
-    """An :class:`OperatorState` that is not written yet. The task goes on while it is written."""
+    """An :class:`OperatorState` that is not written yet. The task continues while it is written."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class OperatorStateCapture:
         return OperatorState(keyed, self._written(), self._files)
 
     def stream(self) -> OperatorState:
-        """Like :meth:`write`, but serialise the keyed state only when its bodies are read."""
+        """Return the state; keyed state is serialised only when its bodies are read."""
         keyed = None if self._keyed is None else self._keyed.stream()
         return OperatorState(keyed, self._written(), self._files)
 
@@ -253,7 +253,7 @@ class StreamOperator:
                 self.keyed_state.publish = partial(context.publish, self.keyed_state)
 
     def key_hash(self) -> KeyHash:
-        """The hash function from which the key groups of the operator's keys are computed."""
+        """Return the hash function from which the key groups of keys are computed."""
         return stable_hash
 
     @property
@@ -262,9 +262,9 @@ class StreamOperator:
         return ()
 
     def all_selectors(self) -> Iterable[Any]:
-        """The operator's selectors and the functions that decide where results go, each once.
+        """Return the operator's selectors and the functions that decide where results go.
 
-        They are opened before the operator and closed after it.
+        Each is returned once. They are opened before the operator and closed after it.
         """
         return {id(it): it for it in (*self.selectors, *self.context.selectors)}.values()
 
@@ -273,7 +273,7 @@ class StreamOperator:
         selector.open(self.runtime_context(has_state=False))
 
     def runtime_context(self, *, has_state: bool = True) -> RuntimeContext:
-        """The runtime context that the user's function gets in ``open``."""
+        """Return the runtime context that the user's function gets in ``open``."""
         context = self.context
         return RuntimeContext(
             task_name=context.name,
@@ -290,7 +290,7 @@ class StreamOperator:
         )
 
     def inputs(self) -> Sequence[Receiver]:
-        """The receivers of the operator's inputs, first to last."""
+        """Return the receivers of the operator's inputs, first to last."""
         return (self,)
 
     def open(self) -> None:
@@ -303,7 +303,8 @@ class StreamOperator:
         """Release resources; also called after a failure."""
 
     def read(self, block: Block) -> Iterator[Any]:
-        """An iterator over a block's values. Error messages show the last value that was read."""
+        """Return an iterator over a block's values.
+        Error messages show the last value that was read."""
         values = block.values
         # An iterator over a range does not show whether it is exhausted.
         records = iter(list(values) if isinstance(values, range) else values)
@@ -345,11 +346,11 @@ class StreamOperator:
         """
 
     def files(self) -> tuple[StateFile, ...]:
-        """The files that the operator state refers to, and that are captured with it."""
+        """Return the files that the operator state refers to, and that are captured with it."""
         return ()
 
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
-        """The state at this moment, to be written later. Called between two batches.
+        """Capture the state at this moment, to be written later. Called between two batches.
 
         *since*: an earlier checkpoint; of keyed state, only later changes are captured. None: all.
         """
@@ -371,7 +372,7 @@ class StreamOperator:
         self.operator_state.restore(s.operator for s in states if s.operator is not None)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete in all tasks. Ids come in increasing order."""
+        """Called when the checkpoint is complete in all tasks. Ids come in increasing order."""
 
     @property
     def awaits_checkpoint(self) -> bool:
@@ -390,11 +391,11 @@ class StreamOperator:
         return False
 
     def describe_record(self, block: Block, place: int) -> str:
-        """The text for the record at *place* of a block, for error messages."""
+        """Return the text for the record at *place* of a block, for error messages."""
         return text_of(block.values[place])
 
     def describe_occasion(self) -> str:
-        """What the operator was doing when it processed no record (timer, window), for errors."""
+        """Return a text for errors on the timer or window that is processed without a record."""
         return ""
 
 
@@ -419,7 +420,7 @@ class FunctionOperator(StreamOperator):
                 close()
 
     def method(self, name: str) -> Callable[..., Any]:
-        """The function's method of that name, or the function itself if it has no such method."""
+        """Return the function's method of that name, or the function itself if it has none."""
         bound = getattr(self.function, name, None)
         return bound if bound is not None else self.function  # type: ignore[no-any-return]
 

@@ -86,7 +86,7 @@ class SortedInputsOperator(StreamOperator):
             self.sorter.add(place, block, keys.of_block(block))
 
     def end(self) -> None:
-        """One of the inputs has ended. After the last one, all records are processed."""
+        """Note that one of the inputs has ended. After the last one, process all records."""
         self._open_inputs -= 1
         if self._open_inputs == 0:
             self._left = self._portion.begin()
@@ -149,7 +149,7 @@ class _SortingPort:
 
 
 def _blocks(key: Any, entries: Iterator[Entry]) -> Iterator[tuple[int, Block]]:
-    """The records of a key in blocks, each with the number of its input."""
+    """Yield the records of a key in blocks, each with the number of its input."""
     for (place, stamped), same in groupby(entries, key=itemgetter(2, 5)):
         while chunk := list(islice(same, BLOCK_RECORDS)):
             values = [entry[4] for entry in chunk]

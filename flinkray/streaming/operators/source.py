@@ -133,7 +133,7 @@ class SourceOperator(StreamOperator):
         self._note_splits()
 
     def no_more_splits(self) -> None:
-        """Take the message of the enumerator that it has no more splits."""
+        """Note that the enumerator has no more splits, and tell the reader."""
         self._has_all_splits = True
         self._note_splits()
         self.reader.notify_no_more_splits()

@@ -321,7 +321,7 @@ _PARTS_OF_A_MILLISECOND = {"us": 1_000, "ns": 1_000_000}
 
 
 def column_as_timestamps(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
-    """A column of milliseconds or Arrow timestamps as int64 milliseconds.
+    """Return a column of milliseconds or Arrow timestamps as int64 milliseconds.
 
     Raises:
         StreamError: there is no such column, or it holds no times.

@@ -78,7 +78,7 @@ def _pickle(planned: PlannedOperator) -> bytes:
 
 
 def unpicklable_operator(name: str, error: Exception) -> StreamError:
-    """The error for an operator that cannot be sent to its tasks."""
+    """Return the error for an operator that cannot be sent to its tasks."""
     return StreamError(
         f"the function of {name!r} cannot be sent to its tasks: {summary_of(error)}; make what it "
         "refers to in open(), or give it only what can be pickled"
@@ -206,7 +206,7 @@ class ChainBuilder:
 def prepared_partitioner(
     result: PlannedResult, channels: int, seed: int, producer: int
 ) -> StreamPartitioner:
-    """A copy of a result's partitioner, set up for one subtask."""
+    """Return a copy of a result's partitioner, set up for one subtask."""
     partitioner = result.partitioner
     if partitioner.functions:
         partitioner = pickle.loads(cloud_pickle.dumps(partitioner))
@@ -218,7 +218,7 @@ def prepared_partitioner(
 
 
 def channel_targets(edge: StreamEdge, producer: int) -> Sequence[int]:
-    """The consumer's subtasks to which a producer's subtask writes (SPEC appendix B).
+    """Return the consumer's subtasks to which a producer's subtask writes (SPEC appendix B).
 
     These are all subtasks, or a few if the partitioner is pointwise.
     """
@@ -233,7 +233,7 @@ def channel_targets(edge: StreamEdge, producer: int) -> Sequence[int]:
 
 
 def pointwise_producers(sources: int, targets: int, consumer: int) -> range:
-    """The producers that a consumer's subtask reads from."""
+    """Return the producers that a consumer's subtask reads from."""
     if sources >= targets:
         return range(consumer * sources // targets, (consumer + 1) * sources // targets)
     only = consumer * sources // targets

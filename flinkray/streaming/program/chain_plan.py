@@ -82,12 +82,13 @@ class ChainPlan:
 
 
 def edges_of(graph: StreamGraph) -> list[StreamEdge]:
-    """All edges of the graph. The number of an edge is its place in this list."""
+    """Return all edges of the graph. The number of an edge is its place in this list."""
     return [edge for node in graph.nodes for edge in node.outputs]
 
 
 def plan_chain(graph: StreamGraph, chain: Chain) -> ChainPlan:
-    """The plan of one of the graph's chains. Results are in the order of :func:`ways_out`."""
+    """Return the plan of one of the graph's chains.
+    Results are in the order of :func:`ways_out`."""
     numbers = {id(edge): number for number, edge in enumerate(edges_of(graph))}
     operator_ids = graph.operator_ids()
     places = {node.id: place for place, node in enumerate(chain.nodes)}
@@ -132,6 +133,6 @@ def plan_chain(graph: StreamGraph, chain: Chain) -> ChainPlan:
 
 
 def ways_out(graph: StreamGraph, chain: Chain) -> Iterator[StreamEdge]:
-    """The edges that leave the chain."""
+    """Return the edges that leave the chain."""
     nodes: Sequence[StreamNode] = chain.nodes
     return (edge for node in nodes for edge in node.outputs if not graph.is_chained(edge))

@@ -28,13 +28,13 @@ _present = ExecutionTarget()
 
 
 def execution_target() -> ExecutionTarget:
-    """The current target."""
+    """Return the current target."""
     return _present
 
 
 @contextmanager
 def running_at(target: ExecutionTarget) -> Iterator[None]:
-    """While the context is active, programs run at *target*."""
+    """Run the programs of this process at *target* while the context is active."""
     global _present
     before, _present = _present, target
     try:

@@ -23,7 +23,7 @@ def _digest(what: str, inputs: Iterable[str]) -> str:
 
 
 def operator_id_of(uid: str) -> str:
-    """The operator id for a uid: 32 hexadecimal digits under which state is kept."""
+    """Return the operator id for a uid: 32 hexadecimal digits under which state is kept."""
     return hashlib.blake2b(b"uid:" + uid.encode(), digest_size=16).hexdigest()
 
 
@@ -94,7 +94,7 @@ class StreamGraph:
         edge.target.inputs.append(edge)
 
     def upstream_of(self, node: StreamNode) -> list[StreamNode]:
-        """All nodes whose records reach *node*, the nearest first."""
+        """Return all nodes whose records reach *node*, the nearest first."""
         found: dict[int, StreamNode] = {}
         waiting = [node]
         while waiting:
@@ -105,7 +105,8 @@ class StreamGraph:
         return list(found.values())
 
     def chains(self) -> list[Chain]:
-        """The chains of operators that run together, upstream first. Each becomes a job vertex."""
+        """Return the chains of operators that run together, upstream first.
+        Each becomes a job vertex."""
         heads = [node for node in self.nodes if not self._chained_input(node)]
         chains = [Chain(head, list(self._members(head))) for head in heads]
         hashes = self._hashes()
@@ -123,7 +124,7 @@ class StreamGraph:
         return any(self.is_chained(edge) for edge in node.inputs)
 
     def is_chained(self, edge: StreamEdge) -> bool:
-        """Whether the edge is inside a chain.
+        """Return whether the edge is inside a chain.
 
         Flink's rules: one input, forward, same parallelism and slot-sharing group, and neither side
         forbids chaining.
@@ -140,7 +141,7 @@ class StreamGraph:
         )
 
     def _hashes(self) -> dict[int, str]:
-        """An id for each node, from its uid or its place in the graph.
+        """Return an id for each node, from its uid or its place in the graph.
 
         The id does not change when the same program is built again.
         """
@@ -164,7 +165,7 @@ class StreamGraph:
         return hashes
 
     def operator_ids(self) -> dict[int, str]:
-        """The 32 hexadecimal digits under which a node's state is kept, by node id.
+        """Return the 32 hexadecimal digits under which a node's state is kept, by node id.
 
         Raises ValueError if two nodes have the same uid.
         """
@@ -180,7 +181,7 @@ class StreamGraph:
         return hashes
 
     def execution_plan(self) -> str:
-        """The plan as JSON, in the form of Flink's ``getExecutionPlan``."""
+        """Return the plan as JSON, in the form of Flink's ``getExecutionPlan``."""
         nodes = []
         for node in self.nodes:
             entry: dict[str, Any] = {
@@ -235,5 +236,5 @@ def _chain_name(node: StreamNode, members: set[int]) -> str:
 
 
 def max_parallelism_of(parallelism: int, wanted: int | None) -> int:
-    """The number of key groups of a node: *wanted*, or the default for the parallelism if None."""
+    """Return the number of key groups of a node: *wanted*, or the default if *wanted* is None."""
     return default_max_parallelism(parallelism) if wanted is None else wanted

@@ -134,7 +134,7 @@ class GraphSettings:
 
 
 def build_graph(transformations: Iterable[Transformation], settings: GraphSettings) -> StreamGraph:
-    """The graph of all *transformations* and of the transformations that they read from.
+    """Return the graph of all *transformations* and of the transformations that they read from.
 
     Raises StreamError if parallelisms, partitionings or groups do not fit, or a uid is missing.
     """

@@ -26,10 +26,10 @@ class SchemaSource(Protocol):
 
 
 class EncodedElements:
-    """The encoded elements of one buffer of a channel. Never changed.
+    """The encoded elements of one buffer, which a barrier has overtaken. Never changed.
 
-    The elements may use schemas that were sent with an earlier buffer. *source* knows all schemas
-    that are not in another overtaken buffer.
+    The elements may need schemas that were sent with an earlier buffer. If no overtaken buffer has
+    such a schema, the checkpoint gets it from *source*, so that the elements can be decoded.
     """
 
     __slots__ = ("descriptions", "parts", "source")
@@ -48,8 +48,11 @@ InFlight = Element | EncodedElements
 
 Settled = Callable[[Mapping[int, Sequence[InFlight]]], None]
 """Called once, when it is known which elements a barrier has overtaken in the channels of a result.
-The argument has the elements by channel, for channels where there were any. Usually called at once.
-For a barrier that overtakes only after a time-out it is called later, perhaps by another thread."""
+
+The argument has the elements by channel, for channels with overtaken elements. Usually called at
+once. For a barrier that overtakes only after a time-out it is called later, perhaps by another
+thread.
+"""
 
 
 def given_again(elements: Sequence[Element]) -> list[Element]:

@@ -21,7 +21,7 @@ _ENDED = "the key selector has raised StopIteration"
 
 
 class Keys:
-    """How a stream is keyed.
+    """Computes the key of each record of a stream.
 
     Args:
         selector: a function of a value, a KeySelector, or the name of a field.

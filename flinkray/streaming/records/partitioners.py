@@ -64,7 +64,7 @@ class StreamPartitioner(ABC):
 
     @abstractmethod
     def split_columns(self, columns: Columns) -> Iterable[tuple[int, Columns]]:
-        """Split columns into channel and batch, for each channel that gets records."""
+        """Yield (channel, columns) for each channel that gets records."""
 
 
 class _WholeBatch(StreamPartitioner):

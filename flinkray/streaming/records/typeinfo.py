@@ -40,7 +40,8 @@ class TypeInformation:
         return None
 
     def to_arrow(self) -> pa.DataType | None:
-        """Return the Arrow type of a column of such values. None if Arrow has no such type."""
+        """Return the Arrow type of a column of values of this type.
+        None if Arrow has no such type."""
         return self._arrow
 
     def with_arrow(self, arrow: pa.DataType) -> TypeInformation:
@@ -105,62 +106,62 @@ class BasicTypeInfo(TypeInformation):
 
     @staticmethod
     def STRING_TYPE_INFO() -> TypeInformation:  # noqa: N802 - PyFlink's names
-        """``Types.STRING()``."""
+        """Return ``Types.STRING()``."""
         return Types.STRING()
 
     @staticmethod
     def BOOLEAN_TYPE_INFO() -> TypeInformation:  # noqa: N802
-        """``Types.BOOLEAN()``."""
+        """Return ``Types.BOOLEAN()``."""
         return Types.BOOLEAN()
 
     @staticmethod
     def BYTE_TYPE_INFO() -> TypeInformation:  # noqa: N802
-        """``Types.BYTE()``."""
+        """Return ``Types.BYTE()``."""
         return Types.BYTE()
 
     @staticmethod
     def SHORT_TYPE_INFO() -> TypeInformation:  # noqa: N802
-        """``Types.SHORT()``."""
+        """Return ``Types.SHORT()``."""
         return Types.SHORT()
 
     @staticmethod
     def INT_TYPE_INFO() -> TypeInformation:  # noqa: N802
-        """``Types.INT()``."""
+        """Return ``Types.INT()``."""
         return Types.INT()
 
     @staticmethod
     def LONG_TYPE_INFO() -> TypeInformation:  # noqa: N802
-        """``Types.LONG()``."""
+        """Return ``Types.LONG()``."""
         return Types.LONG()
 
     @staticmethod
     def FLOAT_TYPE_INFO() -> TypeInformation:  # noqa: N802
-        """``Types.FLOAT()``."""
+        """Return ``Types.FLOAT()``."""
         return Types.FLOAT()
 
     @staticmethod
     def DOUBLE_TYPE_INFO() -> TypeInformation:  # noqa: N802
-        """``Types.DOUBLE()``."""
+        """Return ``Types.DOUBLE()``."""
         return Types.DOUBLE()
 
     @staticmethod
     def CHAR_TYPE_INFO() -> TypeInformation:  # noqa: N802
-        """``Types.CHAR()``."""
+        """Return ``Types.CHAR()``."""
         return Types.CHAR()
 
     @staticmethod
     def BIG_INT_TYPE_INFO() -> TypeInformation:  # noqa: N802
-        """``Types.BIG_INT()``."""
+        """Return ``Types.BIG_INT()``."""
         return Types.BIG_INT()
 
     @staticmethod
     def BIG_DEC_TYPE_INFO() -> TypeInformation:  # noqa: N802
-        """``Types.BIG_DEC()``."""
+        """Return ``Types.BIG_DEC()``."""
         return Types.BIG_DEC()
 
     @staticmethod
     def INSTANT_TYPE_INFO() -> TypeInformation:  # noqa: N802
-        """``Types.INSTANT()``."""
+        """Return ``Types.INSTANT()``."""
         return Types.INSTANT()
 
 
@@ -428,124 +429,124 @@ class Types:
 
     @staticmethod
     def STRING() -> TypeInformation:  # noqa: N802 - PyFlink's names
-        """``str``."""
+        """Return the type of ``str`` values."""
         return BasicTypeInfo("String", pa.string())
 
     @staticmethod
     def BOOLEAN() -> TypeInformation:  # noqa: N802
-        """``bool``."""
+        """Return the type of ``bool`` values."""
         return BasicTypeInfo("Boolean", pa.bool_())
 
     @staticmethod
     def BYTE() -> TypeInformation:  # noqa: N802
-        """``int`` of 8 bits."""
+        """Return the type of ``int`` values of 8 bits."""
         return BasicTypeInfo("Byte", pa.int8())
 
     @staticmethod
     def SHORT() -> TypeInformation:  # noqa: N802
-        """``int`` of 16 bits."""
+        """Return the type of ``int`` values of 16 bits."""
         return BasicTypeInfo("Short", pa.int16())
 
     @staticmethod
     def INT() -> TypeInformation:  # noqa: N802
-        """``int`` of 32 bits."""
+        """Return the type of ``int`` values of 32 bits."""
         return BasicTypeInfo("Integer", pa.int32())
 
     @staticmethod
     def LONG() -> TypeInformation:  # noqa: N802
-        """``int`` of 64 bits."""
+        """Return the type of ``int`` values of 64 bits."""
         return BasicTypeInfo("Long", pa.int64())
 
     @staticmethod
     def FLOAT() -> TypeInformation:  # noqa: N802
-        """``float`` of 32 bits."""
+        """Return the type of ``float`` values that are rounded to 32 bits."""
         return BasicTypeInfo("Float", pa.float32())
 
     @staticmethod
     def DOUBLE() -> TypeInformation:  # noqa: N802
-        """``float``."""
+        """Return the type of ``float`` values."""
         return BasicTypeInfo("Double", pa.float64())
 
     @staticmethod
     def CHAR() -> TypeInformation:  # noqa: N802
-        """``str`` of one character."""
+        """Return the type of ``str`` values of one character."""
         return BasicTypeInfo("Character", pa.string())
 
     @staticmethod
     def BIG_INT() -> TypeInformation:  # noqa: N802
-        """``int`` without limit."""
+        """Return the type of ``int`` values without limit."""
         return BasicTypeInfo("BigInteger", pa.decimal256(76, 0))
 
     @staticmethod
     def BIG_DEC() -> TypeInformation:  # noqa: N802
-        """``decimal.Decimal``."""
+        """Return the type of ``decimal.Decimal`` values."""
         return BasicTypeInfo("BigDecimal", pa.decimal128(38, 18))
 
     @staticmethod
     def INSTANT() -> TypeInformation:  # noqa: N802
-        """An ``Instant``, or ``datetime.datetime`` for columns."""
+        """Return the type of ``Instant`` values; columns have ``datetime.datetime`` values."""
         return BasicTypeInfo("Instant", pa.timestamp("us", "UTC"))
 
     @staticmethod
     def SQL_DATE() -> TypeInformation:  # noqa: N802
-        """``datetime.date``."""
+        """Return the type of ``datetime.date`` values."""
         return BasicTypeInfo("java.sql.Date", pa.date32())
 
     @staticmethod
     def SQL_TIME() -> TypeInformation:  # noqa: N802
-        """``datetime.time``."""
+        """Return the type of ``datetime.time`` values."""
         return BasicTypeInfo("java.sql.Time", pa.time64("us"))
 
     @staticmethod
     def SQL_TIMESTAMP() -> TypeInformation:  # noqa: N802
-        """``datetime.datetime``."""
+        """Return the type of ``datetime.datetime`` values."""
         return BasicTypeInfo("java.sql.Timestamp", pa.timestamp("us"))
 
     @staticmethod
     def PICKLED_BYTE_ARRAY() -> TypeInformation:  # noqa: N802
-        """Any value. Used if no type is declared."""
+        """Return the type of any value. This type is used if no type is declared."""
         return PickledBytesTypeInfo()
 
     @staticmethod
     def ROW(field_types: Sequence[TypeInformation]) -> RowTypeInfo:  # noqa: N802
-        """Rows with fields f0, f1, …"""
+        """Return the type of rows with the fields f0, f1, …"""
         return RowTypeInfo(field_types)
 
     @staticmethod
     def ROW_NAMED(  # noqa: N802
         field_names: Sequence[str], field_types: Sequence[TypeInformation]
     ) -> RowTypeInfo:
-        """Rows with field names."""
+        """Return the type of rows with these field names."""
         return RowTypeInfo(field_types, field_names)
 
     @staticmethod
     def TUPLE(field_types: Sequence[TypeInformation]) -> TupleTypeInfo:  # noqa: N802
-        """Tuples."""
+        """Return the type of tuples."""
         return TupleTypeInfo(field_types)
 
     @staticmethod
     def PRIMITIVE_ARRAY(element_type: TypeInformation) -> PrimitiveArrayTypeInfo:  # noqa: N802
-        """Lists of numbers."""
+        """Return the type of lists of numbers."""
         return PrimitiveArrayTypeInfo(element_type)
 
     @staticmethod
     def BASIC_ARRAY(element_type: TypeInformation) -> BasicArrayTypeInfo:  # noqa: N802
-        """Lists of basic values."""
+        """Return the type of lists of basic values."""
         return BasicArrayTypeInfo(element_type)
 
     @staticmethod
     def OBJECT_ARRAY(element_type: TypeInformation) -> ObjectArrayTypeInfo:  # noqa: N802
-        """Lists whose elements have this type, which may be any type."""
+        """Return the type of lists whose elements have this type, which may be any type."""
         return ObjectArrayTypeInfo(element_type)
 
     @staticmethod
     def LIST(element_type_info: TypeInformation) -> ListTypeInfo:  # noqa: N802
-        """Lists."""
+        """Return the type of lists."""
         return ListTypeInfo(element_type_info)
 
     @staticmethod
     def MAP(  # noqa: N802
         key_type_info: TypeInformation, value_type_info: TypeInformation
     ) -> MapTypeInfo:
-        """Dictionaries."""
+        """Return the type of dictionaries."""
         return MapTypeInfo(key_type_info, value_type_info)

@@ -26,7 +26,7 @@ class ResultsReceiver(Protocol):
         """Restore the captured results of an earlier attempt. Called before all other methods."""
 
     def completed(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete: results put before its capture are not put again."""
+        """Called when a checkpoint is complete: results before its capture are not put again."""
 
 
 _PIECES: ListStateDescriptor[tuple[int, bytes]] = ListStateDescriptor("collected-results")

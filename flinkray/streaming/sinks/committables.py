@@ -70,7 +70,7 @@ class CommittableCollector:
         self._pending.append(_Pending(message.checkpoint_id, message.subtask, request))
 
     def capture(self, checkpoint_id: int) -> list[CommittableMessage]:
-        """Return the committables for a checkpoint: all that are not known to be committed."""
+        """Return the committables that a checkpoint stores: all not known to be committed."""
         for pending in self._pending:
             if pending.checkpoint_id is None:
                 pending.checkpoint_id = checkpoint_id

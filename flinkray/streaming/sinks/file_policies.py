@@ -96,7 +96,7 @@ class BucketContext:
         return self._watermark
 
     def timestamp(self) -> int | None:
-        """Event time of the record. None: it has none."""
+        """Return the event time of the record. None: the record has no event time."""
         return self._timestamp
 
 

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 _IN_PROGRESS = ".inprogress"
 _PENDING = ".pending"
-"""Ends of names of files.
+"""With ``_IN_PROGRESS``: ends of the names of hidden files.
 No checkpoint or savepoint refers to a file in progress. One may refer to a pending file."""
 
 
@@ -50,7 +50,7 @@ class _Names(NamedTuple):
 
 
 class _Attempt(NamedTuple):
-    """Writer of a file; part of the file's name while the file is in progress."""
+    """The attempt that writes a file; part of the file's name while the file is in progress."""
 
     job_id: str
     operator_id: str

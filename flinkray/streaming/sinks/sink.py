@@ -141,9 +141,10 @@ class CommitOutcome(Enum):
 
 
 class CommitRequest(Generic[CommitT]):
-    """A committable to commit. The committer calls a method of it if the commit does not succeed.
+    """A committable to commit.
 
-    A request without a report counts as committed.
+    If the commit does not succeed, the committer reports this with one of the methods below. A
+    request without a report counts as committed.
     """
 
     __slots__ = ("_number_of_retries", "checkpoint_id", "committable", "outcome", "reason")
@@ -166,28 +167,30 @@ class CommitRequest(Generic[CommitT]):
         return self._number_of_retries
 
     def retry_later(self, reason: BaseException) -> None:
-        """The commit failed and may succeed later.
+        """Report that the commit failed and may succeed later.
         The job continues. After :data:`~flinkray.streaming.sinks.committer_operator.MOST_RETRIES`
         failed retries the task fails."""
         self.outcome, self.reason = CommitOutcome.RETRY, reason
 
     def update_and_retry_later(self, committable: CommitT, reason: BaseException) -> None:
-        """Retry later with another committable, because a part of the commit was done."""
+        """Report that a part of the commit was done, and retry the rest later.
+        *committable*: the rest, which replaces the committable."""
         self.committable = committable
         self.retry_later(reason)
 
     def signal_already_committed(self) -> None:
-        """An earlier attempt has already committed the committable. The job continues."""
+        """Report that an earlier attempt has already committed the committable.
+        The job continues."""
         self.outcome = CommitOutcome.ALREADY_COMMITTED
 
     def signal_failed_with_known_reason(self, reason: BaseException) -> None:
-        """The commit can never succeed, for example because it has expired.
+        """Report that the commit can never succeed, for example because it has expired.
         The job continues without it. The loss is logged and counted (``failedCommittables``)."""
         self.outcome, self.reason = CommitOutcome.LOST, reason
 
     def signal_failed_with_unknown_reason(self, reason: BaseException) -> None:
-        """The commit failed, and a retry is useless until somebody fixes the cause: the task fails.
-        The committable stays in the checkpoint from which the job restarts."""
+        """Report that the commit failed and that a retry is useless until somebody fixes the cause.
+        The task fails. The committable stays in the checkpoint from which the job restarts."""
         self.outcome, self.reason = CommitOutcome.FAILED, reason
 
     def begin_attempt(self) -> None:
@@ -225,8 +228,8 @@ class CommitterWithFiles(Committer[CommitT]):
 
     @abstractmethod
     def not_done(self) -> list[Committed]:
-        """Return what was committed but not yet consumed at its destination.
-        A savepoint keeps it together with pending committables."""
+        """Return the committables whose data was not yet consumed at its destination.
+        A savepoint keeps them together with pending committables."""
 
     @abstractmethod
     def files_of(self, committables: Sequence[CommitT]) -> Iterator[StateFile]:

@@ -488,7 +488,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
     # --- time ---------------------------------------------------------------------------------
 
     def next_discovery_time(self) -> float | None:
-        """When :meth:`discover` is due, in seconds of the clock. None: never."""
+        """Return when :meth:`discover` is due, in seconds of the clock. None: never."""
         return None if self._enumerator is None else self._enumerator.next_discovery_time()
 
     def discover(self) -> None:
@@ -521,7 +521,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
         return state
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete: a failed job restarts from it or from a later one."""
+        """Note that the checkpoint is complete.
+        A failed job restarts from this checkpoint or from a later one."""
         if checkpoint_id <= self._restored_from:
             return
         with self._lock:
@@ -534,7 +535,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
             self._enumerator.notify_checkpoint_complete(checkpoint_id)
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """The checkpoint was aborted, perhaps before its cut. No job restarts from it."""
+        """Note that the checkpoint was aborted, perhaps before its cut. No job restarts from it."""
         with self._lock:
             self._cuts = [cut for cut in self._cuts if cut != checkpoint_id]
             self._changes += 1

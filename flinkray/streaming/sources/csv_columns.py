@@ -1,4 +1,4 @@
-"""Find the types of the columns of CSV files from the texts of their fields.
+"""Finds the types of the columns of CSV files from the texts of their fields.
 
 Each field has a *class*: integer, number, truth value, date, time, text. A column gets the type
 that holds all of its classes, so the order of fields and their division into blocks and files do

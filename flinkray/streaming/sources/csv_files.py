@@ -1,4 +1,4 @@
-"""Read CSV files as batches of columns, with the schema of their source."""
+"""Reads CSV files as batches of columns, with the schema of their source."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ from flinkray.streaming.sources.file_input import (
 csv.field_size_limit(sys.maxsize)  # Python's default limit would refuse fields of more than 128 kB
 
 _BLOCK = 1 << 20
-"""Bytes, Arrow's default. Offsets of splits count batches of this size."""
+"""Bytes of a block, Arrow's default. Offsets of splits count batches of this size."""
 
 _LARGEST_BLOCK = 64 << 20
-"""Bytes. Several blocks are in memory at once, and an unclosed quote would take the whole file."""
+"""Bytes. Largest block that is tried if a row does not fit into a smaller one.
+Several blocks are in memory at once, and an unclosed quote would take the whole file."""
 
 _PARSE = pa_csv.ParseOptions(newlines_in_values=True)
 

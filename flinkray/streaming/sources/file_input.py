@@ -1,4 +1,4 @@
-"""Open files for sources: decompressed (by the end of their name) and decoded.
+"""Opens files for sources: decompressed (by the end of their name) and decoded.
 Errors name the file, the line and the column."""
 
 from __future__ import annotations

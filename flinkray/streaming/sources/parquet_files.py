@@ -1,4 +1,4 @@
-"""Read Parquet files as batches of columns, with the schema of their source."""
+"""Reads Parquet files as batches of columns, with the schema of their source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flinkray.streaming.records.widening import wider_type
 from flinkray.streaming.sources.file_input import Reading, is_packed, shown, unpacked
 
 _BATCH_ROWS = 1 << 16
-"""Offsets of splits count batches of this size."""
+"""Rows of a batch. Offsets of splits count batches of this size."""
 
 
 def _opened(source: Any, int96_unit: str = "us") -> pq.ParquetFile:

@@ -109,7 +109,8 @@ class SourceReader(ABC, Generic[SplitT]):
 
     @abstractmethod
     def notify_no_more_splits(self) -> None:
-        """No split follows: after the last record, :meth:`poll` returns END_OF_INPUT."""
+        """Called when no split follows.
+        After the last record, :meth:`poll` has to return END_OF_INPUT."""
 
     @abstractmethod
     def poll(self, max_records: int) -> Polled:
@@ -126,7 +127,7 @@ class SourceReader(ABC, Generic[SplitT]):
         """Return the splits with the positions from which to continue."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete: data before it is never read again."""
+        """Called when the checkpoint is complete: data before it is never read again."""
 
     def close(self) -> None:
         """Release resources."""
@@ -195,7 +196,8 @@ class SplitEnumerator(ABC, Generic[SplitT]):
 
     @abstractmethod
     def handle_split_request(self, subtask: int) -> None:
-        """A reader requests a split: assign one, signal that there are no more, or do so later."""
+        """Handle a reader's request for a split.
+        Assign a split, signal that there are no more, or do either later."""
 
     @abstractmethod
     def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
@@ -225,7 +227,7 @@ class SplitEnumerator(ABC, Generic[SplitT]):
         """Continue from a snapshot. Called before :meth:`start`."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete: earlier ones are never restored."""
+        """Called when the checkpoint is complete: earlier checkpoints are never restored."""
 
     def close(self) -> None:
         """Release resources."""

@@ -1,4 +1,4 @@
-"""The progress of a source: its coordinator's whole state, for another one to continue from."""
+"""The progress of a source: its coordinator's whole state, from which another one continues."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SubtaskReset:
 
     subtask: int
     attempt: int
-    """Attempt of the subtask that goes on from the checkpoint."""
+    """Attempt of the subtask that continues from the checkpoint."""
     checkpoint_id: int
 
 

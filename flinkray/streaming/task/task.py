@@ -51,7 +51,8 @@ class StreamTaskOutput(Protocol):
     """An output of the task, which sends results to other tasks."""
 
     def has_room(self) -> bool:
-        """Whether the output has room for more results. False: the readers are too slow."""
+        """Return whether the output has room for more results.
+        False: the readers are too slow."""
 
     def flush_when_idle(self) -> None:
         """Send results that wait for others. Called when no result follows at the moment."""
@@ -64,7 +65,8 @@ class StreamTaskOutput(Protocol):
         """Announce the end of data: only barriers follow."""
 
     def is_processed(self) -> bool:
-        """Whether the readers have processed all data. Called after :meth:`end_of_data`."""
+        """Return whether the readers have processed all data.
+        Called after :meth:`end_of_data`."""
 
     def end_of_input(self) -> None:
         """Announce the end of input: nothing follows."""
@@ -220,7 +222,7 @@ class StreamTask:
         return False
 
     def has_room(self) -> bool:
-        """Whether all readers of the task's results keep up."""
+        """Return whether all readers of the task's results keep up."""
         return all(writer.has_room() for writer in self._writers)
 
     def _default_action(self) -> bool:
@@ -243,7 +245,8 @@ class StreamTask:
         return True
 
     def _read_sign(self) -> bool:
-        """Process a barrier or the end of a channel after all data. Returns False without any."""
+        """Process a barrier or the end of a channel that comes after all data.
+        Returns False if there is none."""
         polled = self.gate.poll()
         if polled is None:
             return False
@@ -439,12 +442,12 @@ class StreamTask:
         self.time_service.schedule(timestamp, lambda _: self.turn.then(action), also_after_end=True)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete in all tasks. Called through the mailbox."""
+        """Notify the operators that the checkpoint is complete in all tasks. Called by mail."""
         self.checkpoints.notify_complete(checkpoint_id)
         self._is_stopped |= self._is_stopping_with(checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int, latest_completed: int) -> None:
-        """The checkpoint was aborted. Called through the mailbox.
+        """Handle the abort of a checkpoint. Called by mail.
 
         Raises UnavailableError if the job stops with this savepoint: the task has dropped input
         after the savepoint, so the job has to restart.
@@ -476,7 +479,7 @@ _LARGEST: int = 31 << 20
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep what it frees, up to about 60 MiB at the end of its heap.
+    """Make this process keep memory that it frees, up to about 60 MiB at the end of its heap.
 
     A large piece of memory is allocated and freed, so that glibc adapts to such pieces
     (``M_TRIM_THRESHOLD`` and ``M_MMAP_THRESHOLD`` in mallopt(3)). The memory is never touched, so

@@ -82,11 +82,13 @@ class TaskLoop:
         self._task.turn.paused += self._clock.monotonic() - begun
 
     def elapsed(self) -> float:
-        """Seconds from the begin of the task to its end or to now; from any thread."""
+        """Return the seconds from the task's begin to its end, or to now if it runs.
+        From any thread."""
         return self._now() - self._begun
 
     def waited(self) -> float:
-        """Seconds for which the task had no work or no room for results; from any thread.
+        """Return the seconds for which the task had no work or no room for results.
+        From any thread.
 
         At the end of the task this includes the time until its results were read.
         """
@@ -147,7 +149,8 @@ class TaskLoop:
         self._waited += self._stopwatch() - begun
 
     def _longest_wait(self) -> float:
-        """Most seconds to wait for a signal: until the next timer or poll is due; -1: no limit."""
+        """Return the most seconds to wait for a signal: until the next timer or poll is due.
+        -1: without limit."""
         if self._task.is_stopping:
             return -1
         now = self._clock.time()

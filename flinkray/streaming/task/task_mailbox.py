@@ -69,7 +69,7 @@ class TaskMailbox:
         return bool(self._mail)
 
     def try_take(self) -> Mail | None:
-        """The next mail, or None."""
+        """Remove and return the next mail. None if there is no mail; does not wait."""
         if not self._mail and self._state is not _State.CLOSED:  # the common case needs no lock
             return None
         with self._changed:

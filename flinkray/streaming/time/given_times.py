@@ -14,7 +14,7 @@ _EXPECTED = "a time is a whole number (int) of milliseconds since 1970"
 
 
 def timer_time(time: Any) -> int:
-    """The time of a timer as a Python int.
+    """Return the time of a timer as a Python int.
 
     It may be later than all timestamps, as a last watermark plus a delay is. Such a timer never
     fires.
@@ -38,7 +38,8 @@ _AWARE_EPOCH = _EPOCH.replace(tzinfo=timezone.utc)
 
 
 def time_of_field(value: Any, name: str) -> int:
-    """The time in a field of a record, in milliseconds. As in Arrow, a time without zone is in UTC.
+    """Return the time in a field of a record, in milliseconds.
+    As in Arrow, a time without zone is in UTC.
 
     Raises:
         StreamError: the field holds no time.
@@ -52,7 +53,7 @@ def time_of_field(value: Any, name: str) -> int:
 
 
 def first_wrong(timestamps: Sequence[Any]) -> int | None:
-    """The place of the first timestamp that is no 64-bit whole number; None if there is none."""
+    """Return the index of the first timestamp that is no 64-bit whole number; None: all are."""
     try:
         array("q", timestamps)
     except (TypeError, OverflowError):
@@ -63,7 +64,7 @@ def first_wrong(timestamps: Sequence[Any]) -> int | None:
 
 
 def wrong_timestamp(timestamp: Any) -> StreamError:
-    """The error for a timestamp of a timestamp assigner that is no 64-bit whole number."""
+    """Return the error for a timestamp of a timestamp assigner that is no 64-bit whole number."""
     return StreamError(
         f"the timestamp assigner returned {text_of(timestamp)}: {_EXPECTED}, of 64 bits"
     )

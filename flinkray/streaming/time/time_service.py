@@ -61,13 +61,13 @@ class ProcessingTimeService:
         return scheduled
 
     def next_deadline(self) -> int | None:
-        """When the next callback is due; None if there is no callback."""
+        """Return when the next callback is due; None if there is no callback."""
         while self._heap and self._heap[0][2].cancelled:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def number_of_timers(self) -> int:
-        """The number of callbacks that have not run."""
+        """Return the number of callbacks that have not run."""
         return sum(not entry[2].cancelled for entry in self._heap)
 
     def fire_due(self) -> bool:
@@ -88,13 +88,13 @@ class ProcessingTimeService:
         return fired > 0
 
     def input_ended(self) -> None:
-        """The input has ended: cancel all callbacks that are not for after the end."""
+        """Note that the input has ended: cancel all callbacks that must not run after the end."""
         self._input_has_ended = True
         for _, _, scheduled in self._heap:
             if not scheduled.also_after_end:
                 scheduled.cancel()
 
     def quiesce(self) -> None:
-        """The task ends: drop all callbacks, and accept no more."""
+        """Note that the task ends: drop all callbacks, and accept no more."""
         self._quiesced = True
         self._heap.clear()

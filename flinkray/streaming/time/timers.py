@@ -136,11 +136,11 @@ class InternalTimerService:
         return left > 0
 
     def number_of_event_time_timers(self, namespace: Any = ...) -> int:
-        """The number of event-time timers; ``...`` counts timers of all namespaces."""
+        """Return the number of event-time timers; ``...`` counts timers of all namespaces."""
         return _count(self._event, namespace)
 
     def number_of_processing_time_timers(self, namespace: Any = ...) -> int:
-        """The number of processing-time timers; ``...`` counts timers of all namespaces."""
+        """Return the number of processing-time timers; ``...`` counts timers of all namespaces."""
         return _count(self._processing, namespace)
 
     def resume(self) -> None:

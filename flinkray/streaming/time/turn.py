@@ -82,7 +82,7 @@ class Portion:
         return self.size
 
     def _is_flat(self, done: int, taken: float) -> bool:
-        """Whether the last two portions differ much in size, and little in time."""
+        """Return whether the last two portions differ much in size, and little in time."""
         (few, quick), (many, slow) = sorted(((done, taken), (self._done, self._taken)))
         return few > 0 and many >= 3 * few and slow < 2 * quick
 
@@ -129,9 +129,8 @@ class Turn:
         self.wake()
 
     def leave(self, work: Callable[[], None]) -> None:
-        """Add *work* as the first unfinished work. It runs after mail and timers, when results have
-        room. For the first operator of a task, and for mail.
-        """
+        """Add *work* as the first unfinished work, which runs after mail and timers.
+        It runs when results have room. For the first operator of a task, and for mail."""
         self._unfinished.appendleft(work)
 
     def then(self, work: Callable[[], None]) -> None:

@@ -111,7 +111,7 @@ class TaskAlignment:
         self._members: list[AlignedMember] = []
 
     def join(self, alignment: Alignment) -> AlignedMember:
-        """Add an aligned stream."""
+        """Add an aligned stream to this task, and return its member of the group."""
         name = f"{self._task}#{len(self._members)}"
         member = AlignedMember(alignment, name, self._report)
         self._members.append(member)

@@ -153,7 +153,8 @@ class WatermarkStrategy:
         return WatermarkStrategy(make_generator)
 
     def with_timestamp_assigner(self, timestamp_assigner: Any) -> WatermarkStrategy:
-        """Get timestamps from a :class:`TimestampAssigner` or a function of value and timestamp."""
+        """Return a strategy that reads timestamps with a :class:`TimestampAssigner` or a function.
+        A function gets the value and the timestamp that the record has."""
         if not callable(getattr(timestamp_assigner, "extract_timestamp", timestamp_assigner)):
             raise TypeError(
                 "a TimestampAssigner, or a function of value and timestamp, is needed, got "
@@ -163,11 +164,13 @@ class WatermarkStrategy:
         return replace(self, timestamp_assigner=timestamp_assigner, timestamp_column=None)
 
     def with_timestamp_column(self, name: str) -> WatermarkStrategy:
-        """Get timestamps from a column (Arrow timestamps, milliseconds). Batches stay columnar."""
+        """Return a strategy that reads timestamps from a column. Batches stay columnar.
+        The column has Arrow timestamps, or milliseconds as integers."""
         return replace(self, timestamp_column=name, timestamp_assigner=None)
 
     def with_idleness(self, idle_timeout: Duration | Time | timedelta | int) -> WatermarkStrategy:
-        """A stream without records for *idle_timeout* is idle: operators do not wait for it."""
+        """Return a strategy in which a stream without records for *idle_timeout* is idle.
+        Operators do not wait for the watermark of an idle stream."""
         timeout = milliseconds(idle_timeout)
         if timeout <= 0:
             raise ValueError(f"an idle time-out must be positive, got {timeout} ms")
@@ -179,9 +182,10 @@ class WatermarkStrategy:
         max_allowed_watermark_drift: Duration | Time | timedelta | int,
         update_interval: Duration | Time | timedelta | int | None = None,
     ) -> WatermarkStrategy:
-        """Sources of the group pause when they are ahead of the slowest by more than the drift.
+        """Return a strategy with which sources pause when they are too far ahead of their group.
 
-        For ``from_source``, or directly behind a source. Watermarks are compared every
+        A source pauses when it is ahead of the slowest source by more than the drift. For
+        ``from_source``, or directly behind a source. Watermarks are compared every
         *update_interval* (default: a second), so a source may be ahead by the records that it reads
         in that time.
         """
@@ -190,7 +194,7 @@ class WatermarkStrategy:
         return replace(self, alignment=Alignment(watermark_group, drift, interval))
 
     def without_waiting_for_splits(self) -> WatermarkStrategy:
-        """Watermarks follow the records that were read, even before all splits are handed out.
+        """Return a strategy whose watermarks follow the records read, not waiting for all splits.
 
         This matters for a bounded source of several splits (files, for example). By default it has
         no watermarks before the last split is handed out, and state grows until then. Without
@@ -209,7 +213,7 @@ class WatermarkStrategy:
         return self._make_generator()
 
     def create_assigner(self) -> Callable[[Any, int], int] | None:
-        """The function that reads timestamps; None: records keep the timestamps that they have."""
+        """Return the function that reads timestamps; None: records keep their timestamps."""
         assigner = self.timestamp_assigner
         if assigner is not None:
             assigner = copy.copy(assigner) if hasattr(assigner, "extract_timestamp") else assigner

@@ -40,7 +40,7 @@ class WindowAssignerContext(ABC):
 
     @abstractmethod
     def get_runtime_context(self) -> Any:
-        """The runtime context, with the state of the record's key."""
+        """Return the runtime context, with the state of the record's key."""
 
 
 class _Contexts:
@@ -56,14 +56,14 @@ class WindowAssigner(_Contexts, ABC):
     def assign_windows(
         self, element: Any, timestamp: int, context: WindowAssignerContext
     ) -> Collection[Any]:
-        """The windows of a record. With an empty collection the record is left out."""
+        """Return the windows to which a record belongs. Without windows, the record is left out."""
 
     @abstractmethod
     def get_default_trigger(self, env: Any = None) -> Trigger: ...
 
     @abstractmethod
     def is_event_time(self) -> bool:
-        """Whether windows end by watermarks, and not by processing time."""
+        """Return whether windows end by watermarks, and not by processing time."""
 
 
 class MergingWindowAssigner(WindowAssigner):
@@ -99,7 +99,7 @@ class _TimeWindows(WindowAssigner):
         self.offset = offset
 
     def windows_of(self, timestamp: int) -> list[TimeWindow]:
-        """The windows that contain *timestamp*, the latest first."""
+        """Return the windows that contain *timestamp*, the latest first."""
         size, slide = self.size, self.slide
         last = timestamp - (timestamp - self.offset) % slide
         return [TimeWindow(start, start + size) for start in range(last, timestamp - size, -slide)]
@@ -136,7 +136,7 @@ class TumblingEventTimeWindows(_TimeWindows):
 
     @staticmethod
     def of(size: Span, offset: Span | None = None) -> TumblingEventTimeWindows:
-        """Windows of *size*, aligned to the epoch plus *offset*."""
+        """Return an assigner of windows of *size*, aligned to the epoch plus *offset*."""
         return TumblingEventTimeWindows(
             milliseconds(size), milliseconds(size), 0 if offset is None else milliseconds(offset)
         )
@@ -149,7 +149,7 @@ class TumblingProcessingTimeWindows(_TimeWindows):
 
     @staticmethod
     def of(size: Span, offset: Span | None = None) -> TumblingProcessingTimeWindows:
-        """Windows of *size*, aligned to the epoch plus *offset*."""
+        """Return an assigner of windows of *size*, aligned to the epoch plus *offset*."""
         return TumblingProcessingTimeWindows(
             milliseconds(size), milliseconds(size), 0 if offset is None else milliseconds(offset)
         )
@@ -162,7 +162,8 @@ class SlidingEventTimeWindows(_TimeWindows):
 
     @staticmethod
     def of(size: Span, slide: Span, offset: Span | None = None) -> SlidingEventTimeWindows:
-        """Windows of *size*, a new window every *slide*, aligned to the epoch plus *offset*."""
+        """Return an assigner of windows of *size*, a new window every *slide*.
+        Windows are aligned to the epoch plus *offset*."""
         return SlidingEventTimeWindows(
             milliseconds(size), milliseconds(slide), 0 if offset is None else milliseconds(offset)
         )
@@ -175,7 +176,8 @@ class SlidingProcessingTimeWindows(_TimeWindows):
 
     @staticmethod
     def of(size: Span, slide: Span, offset: Span | None = None) -> SlidingProcessingTimeWindows:
-        """Windows of *size*, a new window every *slide*, aligned to the epoch plus *offset*."""
+        """Return an assigner of windows of *size*, a new window every *slide*.
+        Windows are aligned to the epoch plus *offset*."""
         return SlidingProcessingTimeWindows(
             milliseconds(size), milliseconds(slide), 0 if offset is None else milliseconds(offset)
         )
@@ -186,7 +188,7 @@ class SessionWindowTimeGapExtractor(ABC):
 
     @abstractmethod
     def extract(self, element: Any) -> int:
-        """The gap in milliseconds; it must be greater than zero."""
+        """Return the gap after the record, in milliseconds; it must be greater than zero."""
 
 
 class _SessionWindows(MergingWindowAssigner):
@@ -199,12 +201,13 @@ class _SessionWindows(MergingWindowAssigner):
 
     @classmethod
     def with_gap(cls: type[_Self], size: Span) -> _Self:
-        """Sessions that end after the gap *size*."""
+        """Return an assigner of sessions that end after the gap *size*."""
         return cls(milliseconds(size))  # type: ignore[call-arg]
 
     @classmethod
     def with_dynamic_gap(cls: type[_Self], extractor: Any) -> _Self:
-        """Sessions with a gap by record, from a SessionWindowTimeGapExtractor or a function."""
+        """Return an assigner of sessions whose gap depends on the record.
+        *extractor*: a SessionWindowTimeGapExtractor or a function."""
         extract = getattr(extractor, "extract", extractor)
         if not callable(extract):
             raise TypeError(f"a SessionWindowTimeGapExtractor is needed, got {extractor!r}")
@@ -284,7 +287,7 @@ class CountSlidingWindowAssigner(WindowAssigner):
 
     @staticmethod
     def of(window_size: int, window_slide: int) -> CountSlidingWindowAssigner:
-        """Windows of *window_size* records, a new window every *window_slide* records."""
+        """Return an assigner of windows of *window_size* records, one every *window_slide*."""
         return CountSlidingWindowAssigner(window_size, window_slide)
 
     def assign_windows(

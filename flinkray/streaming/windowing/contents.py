@@ -21,11 +21,17 @@ NAME = "window-contents"
 
 
 Add = Callable[[Any, Any, "int | None"], bool]
-"""(place, value, timestamp) -> whether the place was empty. Adds a record at a place."""
+"""Type of functions that add a record to the contents of a place.
+
+(place, value, timestamp) -> whether the place was empty.
+"""
 
 
 Fold = Callable[[Any, Any], Any]
-"""(value, contents so far) -> new contents. It may change the contents."""
+"""Type of functions that add a value to contents.
+
+(value, contents so far) -> new contents. The function may change the contents so far.
+"""
 
 
 class WindowContents(ABC):
@@ -35,37 +41,38 @@ class WindowContents(ABC):
 
     @abstractmethod
     def table(self, state: KeyedStateBackend) -> Any:
-        """The table in *state* that holds the contents by key and window."""
+        """Return the table in *state* that holds the contents by key and window."""
 
     @abstractmethod
     def adder(self, table: Any) -> Add:
-        """The function that adds a record to the table. Valid until the next snapshot."""
+        """Return the function that adds a record to the table. Valid until the next snapshot."""
 
     # For whole blocks: the records of a block at a place are combined first, then stored.
 
     @abstractmethod
     def first(self, value: Any) -> Any:
-        """The contents of an empty place after its first value."""
+        """Return what :meth:`store` gets for an empty place and its first value."""
 
     @abstractmethod
     def go_on(self, table: Any, place: Any, value: Any) -> Any:
-        """The contents of a place after one more value; MISSING if the place is empty."""
+        """Return what :meth:`store` gets for a place that has contents and one more value.
+        MISSING if the place is empty."""
 
     @abstractmethod
     def folder(self) -> Fold:
-        """The function that adds one more value of the block to the contents."""
+        """Return the function that adds one more value of a block to a :meth:`first` result."""
 
     @abstractmethod
     def store(self, table: Any, window: Any, entries: Mapping[Any, Any]) -> None:
-        """Store the combined contents of *window*, by key."""
+        """Store the combined values of a block in *window*, by key; lists are appended."""
 
     @abstractmethod
     def read(self, table: Any, place: Any) -> Sequence[Any]:
-        """Copies of the elements for the window function; empty if the place is empty."""
+        """Return copies of a place's elements for the window function; empty if there are none."""
 
     @abstractmethod
     def take(self, table: Any, place: Any) -> Sequence[Any]:
-        """The elements for the window function, for the last time: the contents are removed."""
+        """Remove a place's contents and return its elements for the window function."""
 
 
 class ListContents(WindowContents):
@@ -214,7 +221,7 @@ class WindowEvaluation(ABC):
 
     @abstractmethod
     def results(self, key: Any, context: Any, elements: Sequence[Any]) -> Iterable[Any] | None:
-        """The results of a window; *context* is the context of process window functions."""
+        """Return the results of a window; *context* is the context of process window functions."""
 
     def clear(self, context: Any) -> None:
         """Called when the window is removed: clear the state that the function keeps for it."""

@@ -35,7 +35,7 @@ class MergingWindowSet:
         self._key = key
 
     def state_window(self, window: Any) -> Any:
-        """The state window of *window*; None if *window* is not in flight."""
+        """Return the state window of *window*; None if *window* is not in flight."""
         return self._table.get(self._key, window)
 
     def retire(self, window: Any) -> None:

@@ -252,18 +252,19 @@ class WindowOperator(WithTimers):
     # --- time ---------------------------------------------------------------------------------
 
     def is_late(self, window: Any) -> bool:
-        """Whether the window was cleaned up already."""
+        """Return whether the window was cleaned up already."""
         return self._event_time and self.cleanup_time(window) <= self.timers.current_watermark
 
     def would_be_late(self, timestamp: int | None) -> bool:
-        """Whether a window that ended with a record without windows would have been cleaned up."""
+        """Return whether a window that ended with a record without windows would be cleaned up."""
         if timestamp is None or not self._event_time:
             return False
         return timestamp + self.spec.allowed_lateness <= self.timers.current_watermark
 
     def cleanup_time(self, window: Any) -> int:
-        """Time in milliseconds at which the window is removed: its last one plus allowed lateness.
-        Windows of processing time have no allowed lateness."""
+        """Return the time in milliseconds at which the window is removed.
+        This is its last millisecond plus the allowed lateness. Windows of processing time have no
+        allowed lateness."""
         end: int = window.max_timestamp()
         if not self._event_time:
             return end

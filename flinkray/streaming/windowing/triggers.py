@@ -55,7 +55,7 @@ class TriggerContext(ABC):
 
     @abstractmethod
     def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
-        """State of this key and window."""
+        """Return state of this key and window."""
 
 
 class OnMergeContext(TriggerContext):
@@ -91,7 +91,7 @@ class Trigger(_Contexts, ABC):
         """Called when an event-time timer of this trigger fires."""
 
     def can_merge(self) -> bool:
-        """Whether the trigger can be used with windows that merge."""
+        """Return whether the trigger can be used with windows that merge."""
         return False
 
     @abstractmethod

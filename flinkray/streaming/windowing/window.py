@@ -17,7 +17,7 @@ class Window(Protocol):
     """
 
     def max_timestamp(self) -> int:
-        """The latest timestamp in the window, which is also the timestamp of its results."""
+        """Return the latest timestamp in the window, which is also the timestamp of its results."""
 
 
 W = TypeVar("W")
@@ -37,20 +37,20 @@ class TimeWindow(NamedTuple):
     end: int
 
     def max_timestamp(self) -> int:
-        """The last millisecond before the end."""
+        """Return the last millisecond before the end."""
         return self.end - 1
 
     def intersects(self, other: TimeWindow) -> bool:
-        """Whether the two windows overlap or touch."""
+        """Return whether the two windows overlap or touch."""
         return self.start <= other.end and self.end >= other.start
 
     def cover(self, other: TimeWindow) -> TimeWindow:
-        """The smallest window that contains both windows."""
+        """Return the smallest window that contains both windows."""
         return TimeWindow(min(self.start, other.start), max(self.end, other.end))
 
     @staticmethod
     def get_window_start_with_offset(timestamp: int, offset: int, window_size: int) -> int:
-        """The start of the window of size *window_size* that contains *timestamp*."""
+        """Return the start of the window of size *window_size* that contains *timestamp*."""
         return timestamp - (timestamp - offset) % window_size
 
     @staticmethod
@@ -73,7 +73,7 @@ class CountWindow(NamedTuple):
     id: int
 
     def max_timestamp(self) -> int:
-        """The greatest timestamp: the window never ends."""
+        """Return the greatest timestamp: the window never ends."""
         return MAX_TIMESTAMP
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ class GlobalWindow(NamedTuple):
         return GLOBAL_WINDOW
 
     def max_timestamp(self) -> int:
-        """The greatest timestamp: the window never ends."""
+        """Return the greatest timestamp: the window never ends."""
         return MAX_TIMESTAMP
 
     def __str__(self) -> str:
@@ -107,7 +107,8 @@ GLOBAL_WINDOW = GlobalWindow()
 
 
 def merged_groups(windows: Iterable[TimeWindow]) -> list[tuple[TimeWindow, list[TimeWindow]]]:
-    """(merged window, windows) for each group that overlaps or touches, single windows too."""
+    """Return (merged window, windows) for each group of windows that overlap or touch.
+    A single window is a group, too."""
     groups: list[tuple[TimeWindow, list[TimeWindow]]] = []
     for window in sorted(windows):
         if groups and groups[-1][0].intersects(window):
