@@ -113,7 +113,7 @@ async def test_watch_that_fails_reports_its_own_error_as_the_end(
     await service.close()
 
 
-async def test_a_connection_that_cannot_be_opened_is_its_callers_error_and_not_logged(
+async def test_failed_connect_raises_an_error_and_is_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     service = LocalRpcService("host")

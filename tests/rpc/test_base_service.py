@@ -37,7 +37,7 @@ async def test_endpoint_id_that_cannot_be_part_of_an_address_is_refused(endpoint
 
 
 @on_virtual_time
-async def test_an_id_is_free_again_when_its_endpoint_has_ended() -> None:
+async def test_endpoint_id_can_be_used_again_after_its_endpoint_has_ended() -> None:
     service = LocalRpcService("host")
     first = EchoEndpoint(service)
     with pytest.raises(ValueError, match="there is an endpoint at host/echo already"):
@@ -63,7 +63,7 @@ class NotAsync(RpcEndpoint, NotAsyncGateway):
 
 
 @on_virtual_time
-async def test_an_endpoint_whose_gateway_breaks_the_rules_is_refused_when_it_is_made() -> None:
+async def test_endpoint_with_an_invalid_gateway_class_is_refused_when_it_is_created() -> None:
     service = LocalRpcService("host")
     with pytest.raises(TypeError, match=r"NotAsyncGateway\.look is not declared with async def"):
         NotAsync(service, "look")
@@ -174,7 +174,7 @@ async def test_connect_to_a_process_that_dies_meanwhile_fails_after_one_attempt(
 
 
 @on_virtual_time
-async def test_a_connection_tells_the_called_side_who_calls(
+async def test_called_side_knows_the_identity_of_the_calling_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     network = LocalNetwork()
@@ -280,7 +280,7 @@ class Stubborn(EchoEndpoint):
 
 
 @on_virtual_time
-async def test_closing_service_ends_everything_and_reports_the_first_error() -> None:
+async def test_closing_a_service_ends_endpoints_tasks_and_peers_and_raises_first_error() -> None:
     network = LocalNetwork()
     service, caller = LocalRpcService("host", network), LocalRpcService("caller", network)
     endpoints = [Stubborn(service, f"echo_{number}") for number in range(3)]

@@ -168,7 +168,7 @@ async def test_work_left_behind_by_a_handler_has_no_deadline() -> None:
 
 
 @on_virtual_time
-async def test_a_call_that_waited_for_on_start_for_too_long_is_never_begun() -> None:
+async def test_call_that_waits_too_long_for_on_start_is_not_handled() -> None:
     network = LocalNetwork()
     caller, host = LocalRpcService("caller", network), LocalRpcService("host", network)
     endpoint = Slow(host)

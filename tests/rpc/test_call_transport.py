@@ -216,7 +216,7 @@ def test_stalled_process_does_not_count_its_stall_as_peer_silence() -> None:
     run_on_virtual_time(run())
 
 
-def test_a_call_that_fails_ends_the_connection_at_once() -> None:
+def test_failed_call_ends_the_connection_at_once() -> None:
     async def run() -> None:
         system = System(5, doubled=0)
         calling, near, _, _ = await introduced(system)
@@ -229,7 +229,7 @@ def test_a_call_that_fails_ends_the_connection_at_once() -> None:
     run_on_virtual_time(run())
 
 
-def test_a_sender_that_outruns_its_peer_waits() -> None:
+def test_sender_waits_while_its_peer_does_not_read() -> None:
     async def run() -> None:
         system = System(6)
         calling, near, answering, far = await introduced(system)

@@ -84,7 +84,9 @@ async def test_call_through_a_self_gateway_is_answered(services: Services) -> No
 
 
 @on_every_service
-async def test_a_self_gateway_of_a_foreign_type_is_refused(services: Services) -> None:
+async def test_self_gateway_of_a_class_that_is_not_implemented_is_refused(
+    services: Services,
+) -> None:
     """RPC-02"""
     endpoint, _ = await connected(services)
     with pytest.raises(TypeError, match="EchoEndpoint does not implement OtherGateway"):
@@ -510,7 +512,7 @@ class AnsweringOneway(RpcGateway):
         (AnsweringOneway, r"AnsweringOneway\.ask is one-way and cannot return a value"),
     ],
 )
-def test_a_gateway_whose_methods_cannot_be_called_is_refused(
+def test_gateway_class_with_methods_that_cannot_be_called_is_refused(
     gateway: type[RpcGateway], problem: str
 ) -> None:
     with pytest.raises(TypeError, match=problem):

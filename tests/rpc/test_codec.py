@@ -322,7 +322,7 @@ def test_field_that_the_type_computes_is_not_sent() -> None:
     }
 
 
-def test_a_message_with_fewer_or_more_fields_than_its_type_has_here_is_refused() -> None:
+def test_message_with_another_number_of_fields_than_its_type_is_refused() -> None:
     data = codec.encode(Nested(JobID(bytes(16)), Colour.BLUE, (), {"a": 1}))
     name, *values = msgpack.unpackb(data, strict_map_key=False)[0]
     for others in (values[:1], values[:3], [*values, None]):
@@ -654,7 +654,7 @@ def test_frame_limit_is_exact_to_the_byte(value: object) -> None:
         lambda frame: b"\xc1" + frame,
     ],
 )
-def test_large_frames_that_make_no_sense_are_refused(spoil: Callable[[bytes], bytes]) -> None:
+def test_damaged_large_frames_are_refused(spoil: Callable[[bytes], bytes]) -> None:
     frame = msgpack.packb((PROTOCOL_VERSION, Kind.RESULT, 1, LARGE_BYTES))
     assert unpack(frame).payload == LARGE_BYTES
     with pytest.raises(RpcSerializationError):

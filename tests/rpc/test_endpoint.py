@@ -69,7 +69,7 @@ class SlowEcho(EchoEndpoint):
 
 
 @on_every_service
-async def test_calls_wait_for_on_start(services: Services) -> None:
+async def test_calls_wait_until_on_start_has_finished(services: Services) -> None:
     service = services.host
     endpoint = SlowEcho(service)
     endpoint.start()

@@ -126,7 +126,7 @@ async def test_client_notices_a_wrong_secret_before_the_server(server: Server) -
     assert isinstance(await server.outcomes.get(), RpcConnectionError)
 
 
-async def test_a_client_that_cannot_prove_the_secret_is_refused(server: Server) -> None:
+async def test_client_that_cannot_prove_the_secret_is_refused(server: Server) -> None:
     stream = await connect(server)
     stream.send(msgpack.packb(("flinkray", PROTOCOL_VERSION, bytes(32), "client#1", "server", "1")))
     assert msgpack.unpackb(await stream.receive())[0] == "challenge"
@@ -250,7 +250,7 @@ async def test_a_frame_above_the_limit_ends_the_connection(server: Server) -> No
     assert server.recorder.frames.empty()
 
 
-async def test_a_sender_that_outruns_its_peer_waits(server: Server) -> None:
+async def test_sender_waits_until_its_peer_has_read_enough(server: Server) -> None:
     stream, _ = await introduced(server)
     sent = 0
     while not stream.is_congested:

@@ -442,7 +442,7 @@ async def test_failure_of_a_send_started_before_a_target_was_replaced_is_ignored
     assert heartbeats.manager.monitored_targets() == (A,)
 
 
-def test_bad_settings_are_refused() -> None:
+def test_invalid_heartbeat_intervals_and_thresholds_are_refused() -> None:
     assert HeartbeatSettings() == HeartbeatSettings(10.0, 50.0, 2)
     for interval in (0.0, -1.0, 50.0, 51.0):
         with pytest.raises(ConfigurationError, match="interval"):

@@ -169,7 +169,7 @@ async def test_child_that_took_over_and_has_ended_is_forgotten_by_its_parent(
     assert service._taken_children == set()
 
 
-async def test_without_a_prestarted_process_an_actor_of_that_name_is_created(
+async def test_spawn_without_a_prestarted_process_creates_an_actor(
     service: RayRpcService,
 ) -> None:
     await prestarted(service)

@@ -103,7 +103,7 @@ async def test_death_that_ray_reports_ends_the_connection_of_the_process(
         await service.connect(address, EchoGateway)
 
 
-async def test_a_process_with_another_secret_is_refused(service: RayRpcService) -> None:
+async def test_client_process_with_a_wrong_secret_is_refused(service: RayRpcService) -> None:
     host = await RayRpcService.open(service.namespace, "host")
     endpoint = EchoEndpoint(host)
     endpoint.start()
@@ -226,7 +226,7 @@ def test_service_without_ray_fails_and_names_ray_init() -> None:
     assert "RuntimeError: Ray is not initialised in this process: call ray.init" in done.stderr
 
 
-async def test_a_service_that_cannot_be_opened_leaves_nothing_behind(
+async def test_service_that_fails_to_open_leaves_no_task_and_no_connection(
     ray_cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: RayDirectory, process_name: str, record: ProcessRecord) -> None:

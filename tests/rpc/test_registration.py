@@ -356,7 +356,7 @@ async def test_registration_is_cancelled_when_its_endpoint_ends(services: Servic
     ("name", "value"),
     [("initial_timeout", 0), ("max_timeout", 0), ("error_delay", -1), ("refused_delay", -0.1)],
 )
-def test_bad_settings_are_refused_by_name(name: str, value: float) -> None:
+def test_invalid_registration_settings_are_refused_by_name(name: str, value: float) -> None:
     """REG-09"""
     with pytest.raises(ConfigurationError, match=name):
         RegistrationSettings(**{name: value})

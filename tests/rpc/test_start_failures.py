@@ -40,7 +40,7 @@ def test_other_start_failures_are_reported_in_the_words_of_ray() -> None:
         ),
     ],
 )
-def test_whatever_the_start_of_a_process_has_raised_is_told(
+def test_whatever_the_start_of_a_process_raises_is_reported_to_its_caller(
     error: Exception, told: Exception
 ) -> None:
     """An error that cannot be sent must not end the process before its caller reads it."""
