@@ -238,7 +238,7 @@ def test_program_started_with_execute_async_finishes_and_gives_its_result(env: A
     assert client.get_job_status().result() is JobStatus.FINISHED
 
 
-def test_program_that_is_cancelled_ends(env: Any) -> None:
+def test_endless_program_is_cancelled_by_its_job_client(env: Any) -> None:
     source = connectors.DataGeneratorSource(lambda n: n, 10**9)
     env.from_source(source).sink_to(connectors.DiscardingSink())
     client = env.execute_async("endless")

@@ -131,10 +131,10 @@ class Shuffled(AsyncFunction[Any, Any]):
 
 @PLACES
 @pytest.mark.parametrize("is_chained", [True, False])
-def test_unordered_results_do_not_come_across_watermarks(
+def test_unordered_results_do_not_overtake_watermarks(
     is_chained: bool, env_of: EnvironmentOf, cluster: ThreadedCluster
 ) -> None:
-    """With one after each record, they are in order."""
+    """With a watermark after each record the results are in order."""
     env = env_of(cluster).set_parallelism(1)
     events = [("a", number) for number in range(100)]
     strategy = WatermarkStrategy.for_generator(PerElementWatermarks)
@@ -148,10 +148,10 @@ def test_unordered_results_do_not_come_across_watermarks(
 
 
 @PLACES
-def test_records_of_a_keyed_stream_are_rows_of_key_and_value(
+def test_async_function_on_a_keyed_stream_gets_rows_of_key_and_value(
     env_of: EnvironmentOf, cluster: ThreadedCluster
 ) -> None:
-    """As in PyFlink; those of one key come to one subtask."""
+    """As in PyFlink. All rows of a key are in one subtask."""
     env = env_of(cluster)
     keyed = env.from_collection(range(10)).key_by(lambda value: value % 3)
     rows = AsyncDataStream.unordered_wait(keyed, Whole(), WAIT)
@@ -244,8 +244,8 @@ def keep(value: Any) -> None:
     EVENTS.taken.append(value)
 
 
-def test_waiting_takes_no_time_of_the_processor() -> None:
-    """Periodic watermarks and records of the source are due meanwhile, and wait."""
+def test_task_that_waits_for_an_async_result_uses_little_processor_time() -> None:
+    """Periodic watermarks and records of the source are due while the task waits."""
 
     class ForAWhile(AsyncFunction[Any, Any]):
         async def async_invoke(self, value: Any) -> Any:
@@ -274,7 +274,7 @@ def test_waiting_takes_no_time_of_the_processor() -> None:
 def test_results_are_sent_while_no_further_records_arrive(
     env_of: EnvironmentOf, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """The next record comes when the result of the one before is out."""
+    """The source gives the next record when the earlier result has been received."""
     env = env_of(cluster).set_parallelism(1)
     gate = tmp_path / "gate"
 
@@ -315,10 +315,11 @@ class Endless(AsyncFunction[Any, Any]):
 
 @PLACES
 @pytest.mark.parametrize("capacity", [1, 100])
-def test_coroutines_that_never_end_are_cancelled(
+def test_endless_coroutines_are_cancelled_with_their_program(
     capacity: int, env_of: EnvironmentOf, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """Also where the task waits for them in the middle of a batch, or at the end of its input."""
+    """Also where the task waits for a result in the middle of a batch or at the end of its
+    input."""
     env = env_of(cluster).set_parallelism(1)
     numbers = env.from_collection(range(10))
     stream = AsyncDataStream.unordered_wait(numbers, Endless(tmp_path), Time.days(1), capacity)
@@ -416,7 +417,7 @@ def test_records_waiting_for_results_give_them_once_after_a_restore(parallelism:
     assert sorted(before + EVENTS.taken) == [*range(50)]
 
 
-def test_checkpoint_that_begins_while_tasks_wait_for_their_last_results_is_complete() -> None:
+def test_checkpoint_completes_while_tasks_wait_for_their_last_async_results() -> None:
     job = LocalJob(waiting_program(2).get_stream_graph())
     waiting = [task for task in job.tasks if len(task.gate.channels) == 1]
     while not all(task.gate.data_has_ended for task in waiting):

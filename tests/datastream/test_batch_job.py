@@ -175,7 +175,7 @@ def test_program_may_be_two_stages_of_a_job_one_after_the_other(
     assert run(cluster, job, twice, tmp_path / "out") == [{"n": n + 2} for n in NUMBERS]
 
 
-def test_lost_files_are_produced_again(
+def test_lost_files_of_a_stage_are_produced_again(
     cluster: ThreadedCluster, storage: Path, tmp_path: Path
 ) -> None:
     """FO-04."""
@@ -213,7 +213,9 @@ def test_lost_files_are_produced_again(
     assert [e.attempt_number for e in producer.executions] == [1]
 
 
-def test_failing_program_leaves_no_rows(cluster: ThreadedCluster, storage: Path) -> None:
+def test_failing_stream_stage_gives_no_rows_to_the_next_stage(
+    cluster: ThreadedCluster, storage: Path
+) -> None:
     def fails(env: StreamExecutionEnvironment, numbers: DataStream) -> DataStream:
         return numbers.map(lambda row: {"n": 1 // (999 - row["n"])})
 
@@ -278,7 +280,7 @@ def test_function_that_cannot_be_a_stream_stage_is_refused_with_the_reason(
         job.stream(program, inputs=[job.python(numbers)])
 
 
-def test_result_of_a_program_that_nobody_reads_is_refused() -> None:
+def test_stream_stage_whose_result_nobody_reads_is_refused() -> None:
     job = flinkray.BatchJob("refused")
     job.stream(keeps, inputs=[job.python(numbers)])
     with pytest.raises(ConfigurationError, match="nobody reads the result of 'keeps'"):

@@ -181,11 +181,11 @@ def test_data_in_flight_is_processed_again_after_a_task_process_dies(
 
 
 @pytest.mark.parametrize("mode", ["unaligned", "aligned with time-out"])
-def test_checkpoints_complete_behind_sources_that_have_ended(
+def test_checkpoints_complete_after_the_sources_have_ended(
     mode: str, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """E2E-04: the sources give all at once, and what they gave is in flight.  No task declines, and
-    what fails goes on from there."""
+    """E2E-04: all records are in flight. No task declines a checkpoint, and failed tasks resume
+    from it."""
     checkpoints = tmp_path / "checkpoints"
     env = on(cluster, checkpoints, 2, mode)
     program = tallies(env, 2_000, None, tmp_path / "witness", pause=0.004).execute_and_collect()

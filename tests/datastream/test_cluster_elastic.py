@@ -49,7 +49,7 @@ def test_running_job_is_resized_and_counts_each_number_once(
     assert program.job.details().restarts == 0, "no change is a failure"
 
 
-def test_job_grows_only_to_the_max_parallelism_of_its_first_savepoint(
+def test_job_grows_only_to_the_max_parallelism_of_the_savepoint_it_began_with(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """DI-20: with more subtasks the job, or its next JobMaster, would fail for good."""

@@ -77,7 +77,7 @@ EXPECTED = {(r, sum(v for v in range(1, 1001) if v % 3 == r)) for r in range(3)}
 def test_program_starts_from_the_beginning_when_its_processes_die(
     kind: str, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """FO-01: every record is there once.  Two sources are stuck, each in a process of its own."""
+    """FO-01: each record is there once. Two sources are stuck, each in its own process."""
     markers = tmp_path / "first", tmp_path / "last"
     results = totals(on(cluster), StuckAt(1, markers[0]), StuckAt(1000, markers[1]))
     wait_until(lambda: all(marker.exists() for marker in markers), 150, "two tasks to be stuck")
@@ -105,7 +105,7 @@ def test_streaming_tasks_on_both_sides_of_a_channel_restart_together(
 
 
 def test_socket_source_connects_again_after_a_failure(cluster: ThreadedCluster) -> None:
-    """The split is with the reader when the checkpoint is taken, so the checkpoint has it."""
+    """The reader has the split when the checkpoint is taken, so the split is in the checkpoint."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(30)
         env = on(cluster)
@@ -177,7 +177,7 @@ def test_checkpoint_interval_of_a_program_is_part_of_its_job(cluster: ThreadedCl
 def test_a_program_that_is_stuck_in_user_code_can_be_cancelled(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """Its process ends with the job, and need not be killed: that would be done after 180 s."""
+    """The task process ends with the job and need not be killed, which would happen after 180 s."""
     marker = tmp_path / "stuck"
     env = on(cluster)
     env.from_sequence(1, 1000).rebalance().map(StuckAt(500, marker)).sink_to(DiscardingSink())
@@ -346,7 +346,7 @@ def test_file_that_is_complete_after_some_restarts_is_read(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """More of them than the attempts that end a job with other errors."""
+    """After more restarts than any other error is allowed."""
     folder = tmp_path / "folder"
     before(folder)
     env = for_ever(cluster)

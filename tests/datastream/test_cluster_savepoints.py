@@ -99,9 +99,8 @@ def stop(
 def test_results_are_collected_once_across_a_job_and_its_savepoint_restore(
     cluster: ThreadedCluster, tmp_path: Path, is_stopped: bool
 ) -> None:
-    """E2E-01: the first client has read some of them, some wait for it in the savepoint.  The
-    second job fails before it has a checkpoint of its own, and then after that.  Results came
-    twice; where the first client had read any, the second one waited for ever."""
+    """E2E-01: the first client has read some results, and others wait in the savepoint. The
+    second job fails before and after its first own checkpoint."""
     first, savepoints = Portions(cluster.client, tmp_path / "first"), tmp_path / "savepoints"
     shown = []
     for portion in (0, 1):  # with the second one it says that it has read the first

@@ -116,7 +116,8 @@ def test_job_master_death_during_a_checkpoint_does_not_block_the_job(
 def test_tasks_run_on_when_their_job_master_dies_with_its_slot_pool(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """The source coordinator has the takeover notes too, and passes them on twice."""
+    """The source coordinator has the takeover notes too, and stores the notes of the next
+    JobMaster."""
     program = HalfWay(cluster.client, tmp_path / "program")
     program.take_checkpoints()
     for _ in range(2):

@@ -111,7 +111,7 @@ def test_program_restarts_after_a_failure_and_commits_each_record_once(tmp_path:
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_program_goes_on_from_its_savepoint_with_another_parallelism(
+def test_program_resumes_from_a_savepoint_with_another_parallelism(
     parallelism: int, tmp_path: Path
 ) -> None:
     goes_on, seen = tmp_path / "goes-on", tmp_path / "seen"
@@ -131,7 +131,7 @@ def test_program_goes_on_from_its_savepoint_with_another_parallelism(
     assert set(program(env).execute_and_collect()) == expected(COUNT)
 
 
-def test_failed_program_goes_on_from_the_checkpoint_that_it_retains(tmp_path: Path) -> None:
+def test_program_resumes_from_the_retained_checkpoint_of_a_failed_program(tmp_path: Path) -> None:
     fails, checkpoints = tmp_path / "fails", str(tmp_path / "checkpoints")
     settings = {
         "execution.checkpointing.interval": "20 ms",
@@ -177,7 +177,7 @@ def test_tasks_use_the_objects_and_modules_of_their_process_without_copies() -> 
     assert len(chain_code._here) == before
 
 
-def test_callbacks_of_several_subtasks_come_one_at_a_time() -> None:
+def test_callback_sink_calls_its_function_from_one_subtask_at_a_time() -> None:
     busy, taken = threading.Lock(), []
 
     def take(n: int) -> None:
@@ -245,7 +245,7 @@ def test_failing_program_with_only_a_restart_strategy_starts_from_the_beginning(
     assert list(numbers.execute_and_collect()) == list(range(COUNT))
 
 
-def test_results_that_are_closed_early_end_the_program(tmp_path: Path) -> None:
+def test_program_ends_when_its_results_are_closed_early(tmp_path: Path) -> None:
     goes_on = tmp_path / "goes-on"
     env = environment().enable_checkpointing(20)
     with numbers_until(env, goes_on).execute_and_collect() as results:

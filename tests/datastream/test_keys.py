@@ -223,7 +223,7 @@ def test_stream_that_is_keyed_twice_uses_only_the_second_keys() -> None:
     assert sums_of_key == {0: 1, 1: 1}
 
 
-def test_keys_of_a_declared_type_are_values_of_it() -> None:
+def test_keys_are_converted_to_their_declared_type() -> None:
     class KeysSeen(KeyedProcessFunction[Any, Any, Any]):
         def process_element(self, value: Any, ctx: Any) -> Any:
             yield repr(ctx.get_current_key())

@@ -104,7 +104,7 @@ class Owned(MapFunction[Any, Any]):
         assert threading.get_ident() == self.owner
 
 
-def test_a_function_is_opened_used_and_closed_in_one_thread() -> None:
+def test_function_is_opened_called_and_closed_in_one_thread() -> None:
     env = environment()
     env.from_collection([1]).map(Owned()).sink_to(CallbackSink(lambda value: None))
     env.execute_async().get_job_execution_result().result(300)
@@ -198,7 +198,7 @@ functions.begun.wait(300)
 
 
 def test_a_program_that_still_runs_is_cancelled_when_the_process_ends(tmp_path: Path) -> None:
-    """Else the interpreter ends its thread in the middle of a greenlet, and crashes."""
+    """Otherwise the interpreter ends the thread in the middle of a greenlet, and crashes."""
     (tmp_path / "functions.py").write_text(FUNCTIONS)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
@@ -235,7 +235,7 @@ def test_results_taken_from_a_second_thread_within_a_record_are_refused() -> Non
     assert "take all of its results in one thread" in str(error)
 
 
-def test_a_program_in_the_middle_of_a_record_is_closed_from_any_thread() -> None:
+def test_results_can_be_closed_from_another_thread_in_the_middle_of_a_record() -> None:
     results = environment().from_collection([1]).flat_map(Numbers()).execute_and_collect()
     assert next(results) == 0
     assert in_another_thread(results.close) is None

@@ -293,7 +293,7 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_gives_the_same_results_on_a_cluster(
+def test_program_gives_the_same_results_on_a_cluster_as_in_one_process(
     program: Callable[[StreamExecutionEnvironment], DataStream], cluster: ThreadedCluster
 ) -> None:
     here, there = (program(env).execute_and_collect() for env in (local(), on(cluster)))
@@ -636,7 +636,7 @@ def test_closing_the_results_early_ends_the_job(cluster: ThreadedCluster) -> Non
     assert not [job for job in overview if not job.status.is_terminal]
 
 
-def test_a_job_client_tells_the_status_and_cancels(cluster: ThreadedCluster) -> None:
+def test_job_client_returns_the_status_and_cancels_the_job(cluster: ThreadedCluster) -> None:
     env = on(cluster)
     env.from_sequence(1, 10**12).map(lambda v: v).sink_to(DiscardingSink())
     client = env.execute_async("endless")

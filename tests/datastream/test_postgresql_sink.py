@@ -570,21 +570,21 @@ def test_row_that_does_not_fit_the_table_fails_when_it_is_written(
     assert rows_of(server) == []
 
 
-def test_a_name_that_postgresql_would_cut_is_refused() -> None:
+def test_table_name_that_makes_a_staging_name_too_long_is_refused() -> None:
     long = "n" * 50
     with pytest.raises(SinkError, match=f"{long}_flinkray_jobs .* give a shorter staging_table"):
         PostgreSqlSink("host=db", long, ["n"])
     PostgreSqlSink("host=db", f"{long}.{long}", ["n"], staging_table=f"{long}.staged")
 
 
-def test_a_table_that_is_missing_is_named(server: PostgresServer) -> None:
+def test_missing_table_is_reported_by_name(server: PostgresServer) -> None:
     with pytest.raises(SinkError, match="table absent is not there in database 'postgres'"):
         SinkHarness(PostgreSqlSink(server.conninfo, "absent", ["n"]))
     with pytest.raises(SinkError, match="columns, and those of the key among them"):
         PostgreSqlSink(server.conninfo, "numbers", ["n"], key=["m"])
 
 
-def test_a_column_that_is_missing_is_named(server: PostgresServer, table: str) -> None:
+def test_missing_column_is_reported_by_name(server: PostgresServer, table: str) -> None:
     with pytest.raises(SinkError, match="table numbers has no column 'm'"):
         SinkHarness(PostgreSqlSink(server.conninfo, "numbers", ["n", "m"]))
 
@@ -609,9 +609,7 @@ def test_rows_refused_by_the_table_fail_the_job_and_stay_staged(
     assert rows_of(server) == [(-1, "a")]
 
 
-def test_commits_wait_for_a_server_that_is_away_or_a_lock(
-    server: PostgresServer, table: str
-) -> None:
+def test_commit_is_repeated_when_the_server_is_back(server: PostgresServer, table: str) -> None:
     h = SinkHarness(sink_of(server))
     h.process((1, "a"))
     h.checkpoint()

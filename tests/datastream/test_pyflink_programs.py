@@ -188,7 +188,7 @@ class Sum(AggregateFunction[Any, Any, Any]):
         return acc_a + acc_b
 
 
-def test_process_function_with_timers_and_all_kinds_of_state(capsys: Any) -> None:
+def test_keyed_process_function_uses_timers_and_all_kinds_of_state(capsys: Any) -> None:
     """PF-16, PF-22"""
     env = StreamExecutionEnvironment.get_execution_environment()
     env.get_config().set_auto_watermark_interval(2000)
@@ -356,7 +356,7 @@ def test_execution_plan_of_a_program_shows_its_operators_and_partitioning() -> N
     assert [node["parallelism"] for node in nodes.values()] == [2, 3, 2, 2]
 
 
-def test_results_are_collected_with_the_iterator_and_printed_by_subtask(capsys: Any) -> None:
+def test_collect_returns_rows_and_print_shows_rows_with_their_subtask(capsys: Any) -> None:
     """PF-18"""
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(2)

@@ -70,7 +70,7 @@ class Custom:
         self.value = value
 
 
-def test_custom_classes_travel_through_untyped_streams(env: Any) -> None:
+def test_objects_of_custom_classes_pass_through_untyped_streams(env: Any) -> None:
     """PF-19"""
     stream = env.from_collection([Custom(1), Custom(2)]).map(lambda c: Custom(c.value * 10))
     assert results(stream.rebalance().map(lambda c: c.value)) == [10, 20]

@@ -254,7 +254,7 @@ def test_query_that_cannot_be_answered_fails_with_the_reason(
         client.get_kv_state(running.id, "totals", 1)
 
 
-def test_queries_are_made_on_an_event_loop_too(
+def test_queries_can_be_awaited_on_an_event_loop(
     cluster: ThreadedCluster, client: QueryableStateClient
 ) -> None:
     env = on(cluster)
