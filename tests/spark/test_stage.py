@@ -179,7 +179,7 @@ def test_function_that_stops_its_spark_session_finishes_and_leaves_nothing(
     assert stage.files_left() == []
 
 
-def test_a_killed_executor_comes_back_in_its_bundle_and_the_result_is_right(
+def test_killed_executor_restarts_in_its_bundle_and_the_result_is_right(
     launcher: Launcher, worker_group: Groups
 ) -> None:
     stage = launcher.start(worker_group(2), slow_squares)
