@@ -112,7 +112,7 @@ def running_with(slots: int) -> ElasticCheckpoints:
     return job
 
 
-def test_job_that_grows_goes_on_from_the_latest_checkpoint() -> None:
+def test_job_that_grows_restores_the_latest_checkpoint() -> None:
     job = running_with(2)
     job.now += 100.0
     job.has(4)
@@ -133,7 +133,7 @@ def test_job_that_grows_goes_on_from_the_latest_checkpoint() -> None:
     assert sorted(who.split("#")[0] for _, who in orders) == ["a1", "a2"]
 
 
-def test_job_that_shrinks_after_a_loss_goes_on_from_the_latest_checkpoint() -> None:
+def test_job_that_shrinks_after_a_loss_restores_the_latest_checkpoint() -> None:
     job = running_with(4)
     job.has(3)
     job.timer(job.restarted())
@@ -185,7 +185,7 @@ def test_slots_coming_while_a_stop_savepoint_is_written_cause_no_restart(
     stops(job)
 
 
-def test_slots_coming_while_tasks_finish_for_a_stop_cause_no_restart() -> None:
+def test_slots_that_come_while_tasks_finish_after_a_stop_savepoint_cause_no_restart() -> None:
     job = running_with(2)
     job.now += 100.0
     job.trigger(synchronous_savepoint(is_drain=False))
@@ -197,7 +197,7 @@ def test_slots_coming_while_tasks_finish_for_a_stop_cause_no_restart() -> None:
     stops(job)
 
 
-def test_timer_that_fires_during_a_stop_does_not_restart_the_job() -> None:
+def test_scaling_timer_that_fires_during_a_stop_with_savepoint_restarts_no_tasks() -> None:
     job = running_with(2)
     waits = job.has(4)
     job.trigger(synchronous_savepoint(is_drain=False))
@@ -208,7 +208,9 @@ def test_timer_that_fires_during_a_stop_does_not_restart_the_job() -> None:
 
 
 @pytest.mark.parametrize("is_complete", [False, True])
-def test_job_that_is_resized_during_a_stop_stops(is_complete: bool) -> None:
+def test_job_that_gets_new_bounds_during_a_stop_with_savepoint_still_stops(
+    is_complete: bool,
+) -> None:
     job = running_with(4)
     job.trigger(synchronous_savepoint(is_drain=False))
     if is_complete:
@@ -224,10 +226,10 @@ def test_job_that_is_resized_during_a_stop_stops(is_complete: bool) -> None:
 
 
 @pytest.mark.parametrize("is_resized", [False, True])
-def test_job_after_an_abandoned_stop_gets_new_slots_and_bounds(
+def test_job_whose_stop_savepoint_got_no_id_is_scaled_to_the_new_slots_and_bounds(
     is_resized: bool,
 ) -> None:
-    """There was no id for the savepoint: nothing has failed."""
+    """The tasks were never triggered, so no failure is counted."""
     job = running_with(4 if is_resized else 2)
     job.now += 100.0
     (wanted,) = only(job.request(synchronous_savepoint(is_drain=False)), PrepareCheckpoint)
@@ -243,7 +245,7 @@ def test_job_after_an_abandoned_stop_gets_new_slots_and_bounds(
 
 
 def test_job_grows_by_new_slots_after_its_stop_savepoint_is_declined() -> None:
-    """Once, by the restart that the failure leads to."""
+    """The job is restarted once, by the failure."""
     job = running_with(2)
     job.now += 100.0
     job.trigger(synchronous_savepoint(is_drain=False))
@@ -254,8 +256,8 @@ def test_job_grows_by_new_slots_after_its_stop_savepoint_is_declined() -> None:
     assert {task.restored.checkpoint_id for task in job.tasks.values() if task.restored} == {1}
 
 
-def test_job_that_fails_during_a_stop_goes_on_with_the_slots_that_came_meanwhile() -> None:
-    """Once, by the restart that the failure leads to."""
+def test_failure_during_a_stop_restarts_the_job_once_with_all_slots_it_has_by_then() -> None:
+    """The job is restarted once, by the failure."""
     job = running_with(2)
     job.now += 100.0
     job.trigger(synchronous_savepoint(is_drain=False))
@@ -320,7 +322,7 @@ def test_job_is_scaled_once_the_users_snapshot_is_complete(
         (expires, "CHECKPOINT_EXPIRED"),
     ],
 )
-def test_job_is_scaled_when_the_savepoint_of_a_user_has_failed(
+def test_job_is_scaled_once_the_users_savepoint_has_failed(
     ends: Callable[[ElasticCheckpoints], Actions], reason: str
 ) -> None:
     job = running_with(2)
@@ -333,7 +335,7 @@ def test_job_is_scaled_when_the_savepoint_of_a_user_has_failed(
     assert job.tasks_of(job.stopped()) == "a1#2 a2#2 b1#2 b2#2 b3#2 b4#2"
 
 
-def test_failure_while_scaling_waits_for_a_savepoint_scales_by_restart() -> None:
+def test_task_failure_while_scaling_waits_for_a_savepoint_restarts_the_job_scaled() -> None:
     job = running_with(2)
     job.now += 100.0
     job.trigger(savepoint())
@@ -345,7 +347,7 @@ def test_failure_while_scaling_waits_for_a_savepoint_scales_by_restart() -> None
     assert [e.text for e in job.scheduler.exceptions()] == ["it broke"]
 
 
-def test_suspended_job_that_has_waited_for_a_savepoint_is_not_scaled_any_more() -> None:
+def test_job_suspended_while_scaling_waits_for_a_savepoint_is_not_scaled() -> None:
     job = running_with(2)
     job.now += 100.0
     job.trigger(savepoint())
@@ -364,9 +366,9 @@ def test_periodic_checkpoint_does_not_hold_up_the_scaling_of_a_job() -> None:
     assert job.status is JobStatus.RESTARTING
 
 
-def test_scaling_does_not_wait_for_savepoints_requested_meanwhile() -> None:
-    """It would for ever, if they never cease.  That one has not begun really: whoever has asked for
-    it may ask again."""
+def test_scaling_does_not_wait_for_savepoints_requested_after_the_new_slots_came() -> None:
+    """Otherwise scaling might wait for ever. The later savepoint fails before it begins and may be
+    requested again."""
     job = running_with(2)
     job.now += 100.0
     job.trigger(savepoint())
@@ -379,7 +381,7 @@ def test_scaling_does_not_wait_for_savepoints_requested_meanwhile() -> None:
     assert only(job.log, SnapshotFinished)[-1].checkpoint_id is None
 
 
-def test_scaling_waits_for_savepoints_again_after_its_reason_vanished() -> None:
+def test_scaling_waits_for_a_new_savepoint_if_its_slots_were_lost_and_came_again() -> None:
     job = running_with(2)
     job.now += 100.0
     job.trigger(savepoint())
@@ -395,8 +397,8 @@ def test_scaling_waits_for_savepoints_again_after_its_reason_vanished() -> None:
     assert job.status is JobStatus.RESTARTING
 
 
-def test_savepoint_that_is_asked_for_while_the_job_is_scaled_has_not_begun() -> None:
-    """Whoever has asked for it may ask again, and is answered when the job runs."""
+def test_savepoint_requested_while_the_job_is_being_scaled_fails_before_it_begins() -> None:
+    """The user may request the savepoint again once the job runs."""
     job = running_with(2)
     job.now += 100.0
     job.has(4)
@@ -411,8 +413,9 @@ def test_savepoint_that_is_asked_for_while_the_job_is_scaled_has_not_begun() -> 
     assert answers(job)[1:] == [(3, None)]
 
 
-def test_next_job_master_does_not_wait_for_savepoint_of_the_last() -> None:
-    """It gives that up, and waits for the one that it is asked for in its place."""
+def test_scaling_after_a_take_over_does_not_wait_for_a_savepoint_begun_before_it() -> None:
+    """The next JobMaster aborts that savepoint, and waits for the savepoint requested in its
+    place."""
     job = TakenOverCheckpointedJob(graph(), kind=ElasticJobScheduler)
     job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
     b = job.graph.vertices[1].vertex_id
@@ -479,9 +482,9 @@ def test_take_over_during_scaling_does_not_count_as_failure(are_over: bool) -> N
     goes_on(job)
 
 
-def test_job_that_was_about_to_be_deployed_with_another_parallelism_has_not_failed() -> None:
-    """Its sources had not gone back to the checkpoint yet, as its tasks would expect.  The next
-    JobMaster cannot know that no task had begun, and counts a restart, which no limit refuses."""
+def test_take_over_before_a_scaled_job_is_deployed_restarts_it_without_a_failure() -> None:
+    """The sources were not restored yet. The next JobMaster cannot know that no task had begun,
+    and counts a restart, which no limit refuses."""
     job = shrinking()
     job.confirm_cancellations()
     job.carried_out = 1
@@ -491,8 +494,8 @@ def test_job_that_was_about_to_be_deployed_with_another_parallelism_has_not_fail
     goes_on(job, restarts=1)
 
 
-def test_job_with_too_few_slots_asks_for_more_under_its_next_job_master() -> None:
-    """What it has is part of what it requires: it would never grow."""
+def test_job_with_too_few_slots_still_requires_all_slots_after_a_take_over() -> None:
+    """The slots that the job has are part of what it requires: otherwise it would never grow."""
     job = TakenOverCheckpointedJob(graph(), kind=ElasticJobScheduler)
     job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
     job.tell("start")
@@ -509,7 +512,7 @@ def test_job_with_too_few_slots_asks_for_more_under_its_next_job_master() -> Non
 
 
 def test_taken_over_waiting_job_requests_only_the_available_slots() -> None:
-    """Its JobMaster has noted nothing but where the coordinator of its sources is."""
+    """Its JobMaster has noted nothing except the place of the source coordinator."""
     job = TakenOverCheckpointedJob(graph(), kind=ElasticJobScheduler)
     job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
     job.tell("start")
@@ -522,8 +525,9 @@ def test_taken_over_waiting_job_requests_only_the_available_slots() -> None:
     assert not job.wanted, "it waits for more for a while"
 
 
-def test_restart_that_is_in_the_notes_is_not_counted_again() -> None:
-    """A JobMaster without notes has counted it, and died before the job had its slots again."""
+def test_restart_already_counted_in_the_notes_is_not_counted_again_by_a_take_over() -> None:
+    """A JobMaster without notes has counted the restart, and died before the job had its slots
+    again."""
     job = TakenOverCheckpointedJob(graph(), kind=ElasticJobScheduler)
     job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
     job.next_job_master()
@@ -535,7 +539,7 @@ def test_restart_that_is_in_the_notes_is_not_counted_again() -> None:
     assert job.scheduler.restarts == 1
 
 
-def test_job_that_another_job_master_has_left_begins_with_its_checkpoint() -> None:
+def test_job_recovered_from_another_job_master_starts_from_its_checkpoint() -> None:
     before = running_with(4)
     left = before.scheduler._checkpoints._coordinator.retained  # type: ignore[attr-defined]
     job = ElasticCheckpoints(graph=graph())
@@ -574,8 +578,8 @@ def parallelism_of_b(job: ElasticCheckpoints) -> int:
     return sum(job.name(attempt_id)[0] == "b" for attempt_id in job.tasks)
 
 
-def test_max_parallelism_of_a_job_is_that_of_its_restored_state() -> None:
-    """DI-20: so that what is too much is refused before it is stored."""
+def test_max_parallelism_of_a_job_becomes_that_of_its_restored_state() -> None:
+    """DI-20: bounds above it are refused before they are stored."""
     a, b = (vertex.vertex_id for vertex in graph().vertices)
     job = ElasticCheckpoints(graph=graph())
     assert job.scheduler.max_parallelism == {a: 128, b: 128}
@@ -587,10 +591,11 @@ def test_max_parallelism_of_a_job_is_that_of_its_restored_state() -> None:
 
 
 @pytest.mark.parametrize("lower", [1, 10])
-def test_job_grows_to_the_key_groups_of_its_state_whatever_bounds_were_accepted(
+def test_job_with_bounds_above_the_key_groups_of_its_state_grows_to_the_key_groups(
     lower: int,
 ) -> None:
-    """DI-20: nobody knew its state by then.  Its next JobMaster begins with the same."""
+    """DI-20: the bounds were accepted before the state was known. The next JobMaster limits the
+    job in the same way."""
     job = begun(8, 4, graph())
     bounds = bounds_of_b(job, lower, 20)
     job.now += 100.0
@@ -610,7 +615,7 @@ def test_job_grows_to_the_key_groups_of_its_state_whatever_bounds_were_accepted(
     assert job.scheduler.details().warnings == (warning,)
 
 
-def test_job_grows_up_to_the_key_groups_of_its_state() -> None:
+def test_job_grows_beyond_its_default_key_groups_if_its_state_has_more() -> None:
     """DI-20."""
     job = begun(1024, 4, graph())
     bounds = (bounds_of_b(job, 1, 200),)
@@ -625,11 +630,11 @@ def test_job_grows_up_to_the_key_groups_of_its_state() -> None:
 
 
 @pytest.mark.parametrize("is_set", [False, True])
-def test_set_max_parallelism_must_match_state_but_a_derived_one_follows(
+def test_max_parallelism_must_equal_that_of_the_state_only_if_the_program_sets_it(
     is_set: bool,
 ) -> None:
-    """DI-20: a derived one becomes that of the state, also after a change by which the parallelism
-    would give another one."""
+    """DI-20: a derived max parallelism becomes that of the state, also if the parallelism was
+    changed."""
     vertices = [
         replace(vertex, max_parallelism=128) if is_set else vertex for vertex in graph().vertices
     ]
@@ -665,8 +670,8 @@ def given_checkpoint(job_id: JobID, *, in_flight: bool) -> CompletedCheckpoint:
     return CompletedCheckpoint(metadata, savepoint(), "/sp/_metadata")
 
 
-def test_elastic_job_with_checkpoints_of_its_own_needs_no_data_in_flight() -> None:
-    """It goes on from those, whatever it was started from at first."""
+def test_elastic_job_with_own_checkpoints_ignores_data_in_flight_of_its_start() -> None:
+    """The job is restored from its own checkpoints, whatever snapshot it was first started from."""
     left = running_with(4).scheduler._checkpoints._coordinator.retained  # type: ignore[attr-defined]
     job = ElasticCheckpoints(graph=graph())
     job.scheduler.checkpoints_recovered(left)
@@ -677,7 +682,7 @@ def test_elastic_job_with_checkpoints_of_its_own_needs_no_data_in_flight() -> No
     assert job.key_groups().keys() == {"b1", "b2", "b3", "b4"}
 
 
-def test_job_with_a_fixed_parallelism_is_started_from_another_jobs_data_in_flight() -> None:
+def test_job_with_fixed_parallelism_may_start_from_a_checkpoint_with_data_in_flight() -> None:
     job = CheckpointedJob(
         checkpointed_graph(stream_vertex("a", 2), stream_vertex("b", 4, max_parallelism=128))
     )
@@ -689,7 +694,9 @@ def test_job_with_a_fixed_parallelism_is_started_from_another_jobs_data_in_fligh
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
-def test_elastic_job_is_not_started_from_another_jobs_data_in_flight(in_flight: bool) -> None:
+def test_elastic_job_refuses_to_start_from_a_checkpoint_with_data_in_flight(
+    in_flight: bool,
+) -> None:
     job = ElasticCheckpoints(graph=graph())
     given = given_checkpoint(JobID.generate(), in_flight=in_flight)
     job.tell("start_from_savepoint", given)

@@ -107,14 +107,14 @@ def declared(actions: list[JobSchedulerAction]) -> int:
 
 
 def test_slots_available_before_the_start_are_used_at_once() -> None:
-    """Another JobMaster has left them, and this one has read checkpoints meanwhile."""
+    """An earlier JobMaster has left the slots, and this one has read checkpoints meanwhile."""
     elastic = ElasticUnderTest()
     assert only(elastic.has(4), DeployTasks) == []
     actions = elastic.tell("start") + elastic.answer()
     assert elastic.tasks_of(actions) == "a1#1 a2#1 b1#1 b2#1 b3#1 b4#1"
 
 
-def test_mode_of_the_job_decides_which_scheduler_runs_it() -> None:
+def test_scheduler_mode_of_the_job_decides_which_scheduler_class_runs_the_job() -> None:
     for mode, kind in (
         (SchedulerMode.DEFAULT, JobScheduler),
         (SchedulerMode.ADAPTIVE, ElasticJobScheduler),
@@ -140,7 +140,7 @@ def test_job_declares_its_wanted_slots_and_runs_with_all_of_them() -> None:
     one(elastic.finish("a1 a2 b1 b2 b3 b4"), JobEnded)
 
 
-def test_each_change_of_the_parallelism_is_a_graph_with_an_id_of_its_own() -> None:
+def test_each_change_of_the_parallelism_makes_an_execution_graph_with_a_new_id() -> None:
     elastic = running(4)
     before = elastic.attempt("a1").graph_id
     elastic.fail("b1")
@@ -148,7 +148,7 @@ def test_each_change_of_the_parallelism_is_a_graph_with_an_id_of_its_own() -> No
     assert elastic.attempt("a1").graph_id != before
 
 
-def test_job_runs_with_less_when_no_more_comes() -> None:
+def test_job_runs_with_fewer_slots_than_wanted_when_no_more_come() -> None:
     elastic = ElasticUnderTest()
     elastic.tell("start")
     actions = elastic.timer(elastic.has(3))
@@ -158,7 +158,7 @@ def test_job_runs_with_less_when_no_more_comes() -> None:
     assert {v.max_parallelism for v in elastic.scheduler.details().vertices} == {128}
 
 
-def test_job_fails_without_its_minimum_of_slots() -> None:
+def test_job_fails_if_its_minimum_of_slots_does_not_come() -> None:
     elastic = ElasticUnderTest()
     started = elastic.tell("start")
     elastic.has(1)
@@ -166,7 +166,7 @@ def test_job_fails_without_its_minimum_of_slots() -> None:
     assert (ended.result.failure or "").startswith("NoResourceAvailableError: the 1 slots that")
 
 
-def test_job_is_stopped_and_goes_on_larger_when_more_has_come() -> None:
+def test_job_is_stopped_and_restarted_larger_when_more_slots_have_come() -> None:
     elastic = running(2)
     elastic.now += 100.0
     actions = elastic.has(4)
@@ -178,7 +178,7 @@ def test_job_is_stopped_and_goes_on_larger_when_more_has_come() -> None:
     assert (details.status, details.restarts, details.exceptions) == (JobStatus.RUNNING, 0, ())
 
 
-def test_slot_requests_of_the_next_parallelism_have_new_ids() -> None:
+def test_slot_requests_after_a_change_of_the_parallelism_have_new_ids() -> None:
     elastic = running(4)
     elastic.has(3)
     elastic.timer(elastic.restarted())
@@ -187,7 +187,7 @@ def test_slot_requests_of_the_next_parallelism_have_new_ids() -> None:
     assert len(set(asked)) == len(asked)
 
 
-def test_job_goes_on_smaller_after_a_loss() -> None:
+def test_job_that_loses_a_slot_restarts_with_a_lower_parallelism() -> None:
     elastic = running(4)
     actions = elastic.has(3)
     assert elastic.status is JobStatus.RESTARTING
@@ -220,7 +220,7 @@ def test_reports_of_an_earlier_parallelism_change_nothing() -> None:
     assert elastic.status is JobStatus.RUNNING
 
 
-def test_cancel_ends_the_job_whatever_it_does() -> None:
+def test_cancel_ends_a_job_that_waits_for_slots_and_a_job_that_is_being_scaled() -> None:
     """EX-03, EX-10."""
     waiting = ElasticUnderTest()
     waiting.tell("start")
@@ -248,9 +248,9 @@ def parallelism(elastic: ElasticUnderTest) -> list[int]:
     return [vertex.parallelism for vertex in elastic.scheduler.details().vertices]
 
 
-def test_next_parallelism_fits_bounds_and_slots_when_all_tasks_stopped() -> None:
-    """DI-20.  It was executed as decided before the slots were lost and the bounds changed, and ran
-    on with more than it might."""
+def test_next_parallelism_is_decided_from_bounds_and_slots_once_all_tasks_stopped() -> None:
+    """DI-20. Otherwise the job would run with more subtasks than the bounds changed meanwhile
+    allow."""
     elastic = ElasticUnderTest()
     elastic.tell("start")
     elastic.has(4)
@@ -265,7 +265,7 @@ def test_next_parallelism_fits_bounds_and_slots_when_all_tasks_stopped() -> None
 
 
 def test_job_above_its_bounds_shrinks_once_other_vertices_have_enough() -> None:
-    """DI-20.  It went on with too much for ever."""
+    """DI-20. Otherwise the job would stay above its bounds for ever."""
     elastic = ElasticUnderTest()
     elastic.tell("start")
     elastic.has(4)
@@ -283,13 +283,13 @@ def bounds(elastic: ElasticUnderTest, lower: int, upper: int) -> tuple[Paralleli
     return (ParallelismBounds(elastic.graph.vertices[1].vertex_id, lower, upper),)
 
 
-def test_the_same_bounds_again_change_nothing() -> None:
+def test_setting_the_same_bounds_again_changes_nothing() -> None:
     elastic = running(4)
     assert elastic.tell("resize", bounds(elastic, 1, 3)) != []
     assert elastic.tell("resize", bounds(elastic, 1, 3)) == []
 
 
-def test_job_that_ends_is_not_resized_and_counts_no_slots() -> None:
+def test_cancelled_job_ignores_new_bounds_and_changed_slots() -> None:
     elastic = running(4)
     elastic.tell("cancel")
     assert elastic.tell("resize", bounds(elastic, 1, 3)) == []
@@ -305,7 +305,7 @@ def test_bounds_changed_before_the_start_are_declared_at_the_start() -> None:
     assert declared(elastic.tell("start")) == 3
 
 
-def test_bounds_changed_while_running_are_declared_as_total() -> None:
+def test_bounds_changed_while_running_change_the_declared_total_of_slots() -> None:
     elastic = running(4)
     assert declared(elastic.tell("resize", bounds(elastic, 1, 6))) == 6
 
@@ -322,8 +322,7 @@ def test_waiting_job_shows_the_reported_shortages() -> None:
     assert elastic.scheduler.details().pending_reason == expected
 
 
-def test_job_that_starts_smaller_still_knows_the_shortage() -> None:
-    """Until its requests are answered."""
+def test_job_started_with_fewer_slots_shows_the_shortage_until_requests_are_answered() -> None:
     elastic = ElasticUnderTest()
     elastic.tell("start")
     actions = elastic.has(2)

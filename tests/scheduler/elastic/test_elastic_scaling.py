@@ -71,13 +71,13 @@ AT_FIRST = (ParallelismBounds(A, 1, 3), ParallelismBounds(B, 2, 8))
 # --- bounds ---------------------------------------------------------------------------------------
 
 
-def test_elastic_job_has_the_bounds_of_its_vertices_other_jobs_have_none() -> None:
+def test_only_an_elastic_job_has_parallelism_bounds() -> None:
     vertices = elastic("a", 1, 3), elastic("b", 2, 8)
     assert parallelism_bounds(adaptive(*vertices)) == AT_FIRST
     assert parallelism_bounds(graph(*vertices)) == ()
 
 
-def test_other_bounds_leave_other_vertices_and_the_number_of_key_groups_alone() -> None:
+def test_new_bounds_of_a_vertex_change_neither_other_vertices_nor_its_key_groups() -> None:
     """DI-20: state stays where it is."""
     job_graph = adaptive(elastic("a", 1, 3), elastic("b", 2, 1000))
     changed = with_bounds(job_graph, (ParallelismBounds(B, 3, 30),))
@@ -89,21 +89,21 @@ def test_other_bounds_leave_other_vertices_and_the_number_of_key_groups_alone() 
 
 
 @pytest.mark.parametrize("upper", [8, 100])
-def test_other_bounds_set_no_number_of_key_groups(upper: int) -> None:
-    """DI-20: that of the state which the job began with is not refused by its next JobMaster."""
+def test_new_bounds_leave_an_unset_max_parallelism_unset(upper: int) -> None:
+    """DI-20: otherwise the next JobMaster would refuse the state that the job started with."""
     changed = with_bounds(adaptive(elastic("a", 1, 3)), (ParallelismBounds(A, 1, upper),))
     assert changed.vertices[0].max_parallelism is None
     assert changed.vertices[0].key_groups == 128
 
 
-def test_other_bounds_leave_a_number_of_key_groups_that_is_set() -> None:
+def test_new_bounds_leave_a_configured_max_parallelism_as_it_is() -> None:
     own = replace(elastic("a", 1, 3), max_parallelism=6)
     changed = with_bounds(adaptive(own), (ParallelismBounds(A, 1, 6),))
     assert changed.vertices == (replace(own, parallelism=6),)
 
 
 def test_parallelism_of_a_non_parallel_vertex_is_refused_with_the_reason() -> None:
-    """DI-20: it would not have them with more key groups either."""
+    """DI-20: more key groups would not help such a vertex."""
     alone = replace(elastic("a", 1, 1), non_parallel=True)
     with pytest.raises(JobStateError, match="one subtask"):
         with_bounds(adaptive(alone), (ParallelismBounds(A, 1, 200),))
@@ -113,7 +113,7 @@ def test_parallelism_of_a_non_parallel_vertex_is_refused_with_the_reason() -> No
 def test_bounds_beyond_the_key_groups_are_refused_with_the_maximum(
     own: int | None,
 ) -> None:
-    """DI-20: as the graph says, and as the state has it that the job was restored from."""
+    """DI-20: the key groups of the graph, or of the state that the job was restored from."""
     job_graph = adaptive(replace(elastic("a", 1, 3), max_parallelism=own), elastic("b", 1, 2))
     known = {} if own else {A: 6}
     most = own or 6
@@ -123,7 +123,7 @@ def test_bounds_beyond_the_key_groups_are_refused_with_the_maximum(
     with_bounds(job_graph, (ParallelismBounds(A, 2, most), ParallelismBounds(B, 1, 128)), known)
 
 
-def test_state_with_more_key_groups_than_the_graph_says_allows_more_from_then_on() -> None:
+def test_bounds_may_exceed_the_graphs_key_groups_if_the_restored_state_has_more() -> None:
     """DI-20."""
     changed = with_bounds(
         adaptive(elastic("a", 1, 3)), (ParallelismBounds(A, 1, 200),), {A: 1024, B: 7}
@@ -154,7 +154,7 @@ def test_default_bounds_leave_out_non_parallel_vertices() -> None:
         ((ParallelismBounds(A, 4, 3),), "min parallelism 4"),
     ],
 )
-def test_bounds_that_are_not_possible_are_refused(
+def test_empty_unknown_excessive_or_reversed_bounds_are_refused(
     bounds: tuple[ParallelismBounds, ...], problem: str
 ) -> None:
     """DI-20."""
@@ -171,7 +171,7 @@ def test_bounds_of_a_job_with_a_fixed_parallelism_are_refused() -> None:
 # --- how much -------------------------------------------------------------------------------------
 
 
-def test_no_more_is_made_of_bounds_than_the_key_groups_allow() -> None:
+def test_bounds_are_limited_to_the_key_groups_of_each_vertex() -> None:
     job_graph = adaptive(elastic("a", 5, 9), elastic("b", 2, 8), elastic("c", 1, 2))
     limited = within(job_graph, {A: 4, B: 3, vertex_id("c"): 2})
     bounds = [(one.lower, one.upper) for one in parallelism_bounds(limited)]
@@ -179,7 +179,7 @@ def test_no_more_is_made_of_bounds_than_the_key_groups_allow() -> None:
     assert within(job_graph, {}) == job_graph
 
 
-def test_vertices_of_a_co_location_group_are_alike_within_the_key_groups_of_each() -> None:
+def test_vertices_of_a_co_location_group_are_all_limited_to_the_fewest_key_groups() -> None:
     together = [replace(elastic(name, 1, 8), co_location_group="one") for name in "ab"]
     limited = within(adaptive(*together, elastic("c", 1, 8)), {B: 3})
     assert [vertex.parallelism for vertex in limited.vertices] == [3, 3, 8]
@@ -195,7 +195,7 @@ def test_vertices_of_a_co_location_group_are_alike_within_the_key_groups_of_each
         (50, {"a": 3, "b": 8}),
     ],
 )
-def test_vertices_that_share_slots_have_a_subtask_in_each_within_their_bounds(
+def test_vertices_of_a_slot_sharing_group_fill_every_slot_up_to_their_upper_bounds(
     number: int, expected: dict[str, int] | None
 ) -> None:
     job_graph = graph(elastic("a", 1, 3), elastic("b", 2, 8))
@@ -203,7 +203,7 @@ def test_vertices_that_share_slots_have_a_subtask_in_each_within_their_bounds(
     assert desired_slots(job_graph) == (ResourceRequirement(SMALL, 8),)
 
 
-def test_groups_get_their_minimum_and_then_grow_alike() -> None:
+def test_slot_sharing_groups_get_their_minimum_first_and_then_equal_shares() -> None:
     job_graph = graph(elastic("a", 1, 2, "x"), elastic("b", 1, 8, "y"))
     assert chosen(job_graph, (SMALL, 1)) is None
     assert chosen(job_graph, (SMALL, 2)) == {"a": 1, "b": 1}
@@ -212,14 +212,14 @@ def test_groups_get_their_minimum_and_then_grow_alike() -> None:
     assert chosen(job_graph, (SMALL, 99)) == {"a": 2, "b": 8}
 
 
-def test_a_group_is_as_wide_as_its_widest_vertex() -> None:
+def test_slot_sharing_group_needs_as_many_slots_as_its_widest_vertex_has_subtasks() -> None:
     job_graph = graph(elastic("b", 4, 8), elastic("a", 1, 3))
     assert desired_slots(job_graph) == (ResourceRequirement(SMALL, 8),)
     assert chosen(job_graph, (SMALL, 3)) is None
     assert chosen(job_graph, (SMALL, 4)) == {"b": 4, "a": 3}
 
 
-def test_large_slots_are_kept_for_groups_that_need_them() -> None:
+def test_large_slots_are_kept_for_slot_sharing_groups_that_need_them() -> None:
     job_graph = graph(elastic("a", 1, 9, "x"), elastic("b", 1, 9, "y", LARGE))
     for slots in ([(LARGE, 2), (SMALL, 3)], [(SMALL, 3), (LARGE, 2)]):
         assert chosen(job_graph, *slots) == {"a": 3, "b": 2}
@@ -231,10 +231,10 @@ WIDE, DEEP = ResourceProfile(2.0, GIB), ResourceProfile(1.0, 4 * GIB)
 
 
 @pytest.mark.parametrize("second", [WIDE, DEEP])
-def test_universal_slot_is_kept_for_the_profile_no_other_slot_holds(
+def test_slot_that_fits_both_profiles_goes_to_the_profile_no_other_slot_fits(
     second: ResourceProfile,
 ) -> None:
-    """Whichever of them came first."""
+    """Whatever the order of the slots."""
     job_graph = graph(elastic("a", 1, 1, "x", WIDE), elastic("b", 1, 1, "y", DEEP))
     slots = (ResourceProfile(2.0, 4 * GIB), 1), (second, 1)
     assert chosen(job_graph, *slots) == {"a": 1, "b": 1}
@@ -252,7 +252,7 @@ def test_small_slots_are_of_no_use_to_large_profiles() -> None:
     bounds=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 6)), min_size=1, max_size=4),
     slots=st.integers(0, 40),
 )
-def test_more_slots_never_mean_less_and_no_bound_is_broken(
+def test_one_more_slot_never_lowers_a_parallelism_and_bounds_are_always_kept(
     bounds: list[tuple[int, int]], slots: int
 ) -> None:
     job_graph = graph(
@@ -271,8 +271,8 @@ def test_more_slots_never_mean_less_and_no_bound_is_broken(
     assert all(larger[name] >= number for name, number in found.items())
 
 
-def test_largest_slots_are_looked_for_first_whatever_the_order_of_the_vertices() -> None:
-    """What any slot would do for does not take the only one that is large enough."""
+def test_largest_profile_is_assigned_a_slot_first_whatever_the_order_of_the_vertices() -> None:
+    """A small profile must not take the only slot that is large enough for a large one."""
     small, large = elastic("a", 1, 1), elastic("b", 1, 1, "other", ResourceProfile(4.0, GIB))
     supply = (ResourceProfile(4.0, GIB), 1), (ResourceProfile(1.0, 2 * GIB), 1)
     assert chosen(graph(small, large), *supply) == {"a": 1, "b": 1}
@@ -303,7 +303,7 @@ def test_job_starts_at_once_with_all_wanted_slots() -> None:
     assert scaled.executed(scaled.slots(4, 1.0)) == 4
 
 
-def test_job_starts_with_less_when_nothing_has_changed_for_a_while() -> None:
+def test_job_starts_with_fewer_slots_once_the_slots_have_been_stable_for_a_while() -> None:
     scaled = Scaled()
     scaled.scaling.start(0.0)
     first = one(scaled.slots(2, 1.0), WaitFor)
@@ -313,7 +313,7 @@ def test_job_starts_with_less_when_nothing_has_changed_for_a_while() -> None:
     assert scaled.executed(scaled.scaling.timer(second.generation, 15.0)) == 3
 
 
-def test_job_waits_as_long_as_its_settings_say() -> None:
+def test_job_waits_for_slots_as_long_as_its_settings_say() -> None:
     scaling = ElasticScaling(graph(elastic("a", 2, 4)), ScalingSettings(7.0, 3.0, 2.0))
     assert scaling.start(100.0) == [WaitFor(7.0, 1)]
     assert scaling.slots_changed([SMALL] * 2, 101.0) == [WaitFor(3.0, 2)]
@@ -326,8 +326,8 @@ def test_job_with_fewer_slots_waits_for_stable_slots_from_its_start() -> None:
     assert scaled.scaling.start(100.0) == [WaitFor(10.0, 1)]
 
 
-def test_timer_that_is_early_is_waited_for_again() -> None:
-    """Its delay and the clock are rounded."""
+def test_scaling_timer_that_fires_early_is_set_again_for_the_rest() -> None:
+    """The delay and the clock are rounded."""
     scaled = Scaled()
     timer = one(scaled.scaling.start(0.0), WaitFor)
     again = one(scaled.scaling.timer(timer.generation, 299.5), WaitFor)
@@ -335,7 +335,7 @@ def test_timer_that_is_early_is_waited_for_again() -> None:
     one(scaled.scaling.timer(again.generation, 300.0), GiveUp)
 
 
-def test_job_gives_up_without_its_minimum_of_slots() -> None:
+def test_job_gives_up_if_its_minimum_of_slots_does_not_come_in_time() -> None:
     scaled = Scaled()
     timer = one(scaled.scaling.start(0.0), WaitFor)
     assert scaled.slots(1, 1.0) == []
@@ -343,7 +343,7 @@ def test_job_gives_up_without_its_minimum_of_slots() -> None:
     assert scaled.slots(4, 301.0) == []
 
 
-def test_slots_that_change_all_the_time_do_not_keep_a_job_from_starting() -> None:
+def test_job_whose_slots_never_become_stable_starts_after_the_longest_wait() -> None:
     scaled = Scaled()
     scaled.scaling.start(0.0)
     now = 0.0
@@ -384,7 +384,7 @@ def test_job_grows_by_stable_slots_only_after_the_cooldown() -> None:
     assert scaled.executed(scaled.scaling.timer(timer.generation, 40.0)) == 3
 
 
-def test_a_job_that_was_taken_over_is_not_restarted_too_soon() -> None:
+def test_job_is_not_scaled_within_the_cooldown_after_a_take_over() -> None:
     scaled = Scaled()
     scaled.slots(2, 100.0)
     assert scaled.scaling.take_over({vertex_id("a"): 2}, 100.0) == []
@@ -393,7 +393,7 @@ def test_a_job_that_was_taken_over_is_not_restarted_too_soon() -> None:
     assert scaled.executed(scaled.scaling.timer(timer.generation, 130.0)) == 4
 
 
-def test_lost_slots_that_are_not_used_change_nothing() -> None:
+def test_loss_of_unused_slots_changes_nothing() -> None:
     scaled = executing(2)
     scaled.slots(3, 12.0)
     assert scaled.slots(2, 13.0) == []
@@ -417,7 +417,7 @@ def test_job_below_its_minimum_waits_the_full_time_from_the_loss() -> None:
     one(scaled.scaling.timer(timer.generation, 551.0), GiveUp)
 
 
-def test_vertex_does_not_grow_when_another_would_shrink() -> None:
+def test_slots_that_would_grow_one_vertex_and_shrink_another_change_nothing() -> None:
     a, b = elastic("a", 1, 4, "x"), elastic("b", 1, 4, "y", LARGE)
     scaling = ElasticScaling(graph(a, b), SETTINGS)
     scaling.start(0.0)
@@ -457,8 +457,8 @@ def test_next_parallelism_does_not_exceed_the_key_groups_of_the_state() -> None:
     assert one(scaling.nothing_runs(200.0), Execute).parallelism == {vertex_id("a"): 6}
 
 
-def test_bounds_that_come_before_the_start_cost_no_timer() -> None:
-    """DI-20: a JobMaster that registers early hears of them; its job never began to run."""
+def test_bounds_changed_before_the_start_of_a_job_start_no_timer() -> None:
+    """DI-20: a JobMaster that registers early hears of the bounds before its job runs."""
     scaled = Scaled()
     assert scaled.scaling.resize(graph(elastic("a", 2, 4)), 0.0) == []
     assert one(scaled.scaling.start(0.0), WaitFor).delay == 300.0
@@ -472,15 +472,15 @@ def test_job_below_a_raised_minimum_keeps_running() -> None:
     assert scaled.executed(scaled.slots(4, 100.0)) == 4
 
 
-def test_ended_job_decides_nothing() -> None:
+def test_ended_job_makes_no_more_scaling_decisions() -> None:
     scaled = executing(2)
     scaled.scaling.end(11.0)
     assert scaled.slots(4, 100.0) == scaled.scaling.nothing_runs(101.0) == []
     assert "execute with 2 subtasks" in scaled.scaling.story()
 
 
-def test_snapshots_started_before_a_renewed_scaling_reason_are_awaited() -> None:
-    """What was waited for before counts no more: the slots have to be stable first."""
+def test_scaling_decided_anew_waits_for_all_snapshots_running_at_that_time() -> None:
+    """The snapshots awaited before are no longer decisive: the slots have to be stable first."""
     snapshots = {1}
     scaling = ElasticScaling(
         graph(elastic("a", 2, 4)), SETTINGS, snapshots=lambda: frozenset(snapshots)
