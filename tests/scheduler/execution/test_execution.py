@@ -33,7 +33,7 @@ def execution_in(state: ExecutionState) -> Execution:
     return execution
 
 
-def test_states_keep_the_time_when_they_were_entered() -> None:
+def test_execution_remembers_when_it_entered_each_state() -> None:
     """EX-01."""
     execution = execution_in(ExecutionState.RUNNING)
     execution.finish(4.0)
@@ -46,7 +46,7 @@ def test_states_keep_the_time_when_they_were_entered() -> None:
     }
 
 
-def test_deploying_twice_is_an_error_that_tells_the_story() -> None:
+def test_deploying_an_execution_twice_raises_an_error_with_its_past_transitions() -> None:
     """EX-01."""
     execution = execution_in(ExecutionState.DEPLOYING)
     with pytest.raises(IllegalTransitionError) as caught:
@@ -57,7 +57,7 @@ def test_deploying_twice_is_an_error_that_tells_the_story() -> None:
 
 
 @pytest.mark.parametrize("state", [ExecutionState.CREATED, ExecutionState.SCHEDULED])
-def test_cancel_before_deployment_is_done_at_once(state: ExecutionState) -> None:
+def test_cancel_before_the_deployment_ends_the_execution_at_once(state: ExecutionState) -> None:
     """EX-03."""
     execution = execution_in(state)
     assert not execution.begin_cancel(5.0)
@@ -91,7 +91,7 @@ def test_deploying_a_canceled_execution_is_an_error() -> None:
         execution.deploy(allocated_slot(1), 6.0)
 
 
-def test_failure_is_kept_and_later_ones_change_nothing() -> None:
+def test_first_failure_of_an_execution_is_kept_and_later_failures_change_nothing() -> None:
     """EX-02."""
     execution = execution_in(ExecutionState.DEPLOYING)
     assert execution.end(FAILURE, 6.0)
@@ -113,7 +113,7 @@ def test_new_attempt_requires_the_end_of_the_current_attempt() -> None:
     assert attempt.state is ExecutionState.CREATED
 
 
-def test_only_current_attempts_are_found() -> None:
+def test_execution_graph_finds_only_current_attempts() -> None:
     """EX-11."""
     graph = ExecutionGraph(spark_job(), GRAPH, 0.0)
     subtask = graph.vertices[0].subtasks[1]
@@ -126,7 +126,7 @@ def test_only_current_attempts_are_found() -> None:
     assert graph.find(beyond) is None
 
 
-def test_job_status_refuses_a_way_back_and_tells_its_story() -> None:
+def test_leaving_a_final_job_status_raises_an_error_with_the_past_transitions() -> None:
     status = JobStatusMachine("job j", 0.0)
     status.enter(JobStatus.CREATED, 1.0)
     status.enter(JobStatus.RUNNING, 2.0)

@@ -42,7 +42,7 @@ def test_vertex_whose_producer_is_not_attached_is_refused() -> None:
 
 
 def test_refused_vertex_leaves_no_edge_to_attached_vertices() -> None:
-    """EG-01: of two inputs the producer of the second is missing."""
+    """EG-01: the producer of the second of two inputs is missing."""
     graph = execution_graph(a=1, z=1, edges=["a -> z"])
     b = python_vertex(
         "b", inputs=(JobEdge(data_set_id(1), ALL_TO_ALL), JobEdge(data_set_id(9), ALL_TO_ALL))
@@ -56,7 +56,7 @@ def test_refused_vertex_leaves_no_edge_to_attached_vertices() -> None:
     assert result.edges == [edge]
 
 
-def test_vertex_is_attached_once() -> None:
+def test_attaching_a_vertex_twice_is_refused() -> None:
     """EG-01."""
     graph = execution_graph(a=1)
     with pytest.raises(JobSubmissionError, match="vertex 'a' is attached already"):
@@ -82,7 +82,7 @@ def test_max_parallelism_is_derived_from_the_parallelism(parallelism: int, expec
     assert default_max_parallelism(parallelism) == expected
 
 
-def test_configured_max_parallelism_wins() -> None:
+def test_configured_max_parallelism_is_used_in_place_of_the_derived_one() -> None:
     """EG-03."""
     vertices = (python_vertex("a", 4, max_parallelism=7), python_vertex("b", 4))
     graph = execution_graph(vertices=vertices)
@@ -96,7 +96,7 @@ def test_derived_max_parallelism_ignores_the_current_elastic_parallelism() -> No
     assert {s.current.attempt_number for s in graph.subtasks} == {5}
 
 
-def test_all_to_all_edge_is_one_group_whatever_its_size() -> None:
+def test_all_to_all_edge_has_one_group_of_all_producers_and_consumers() -> None:
     """EG-04."""
     graph = execution_graph(a=300, b=200, edges=["a -> b"])
     (group,) = graph.edges[0].groups
@@ -105,7 +105,7 @@ def test_all_to_all_edge_is_one_group_whatever_its_size() -> None:
     assert graph.edges[0].subpartition_of(17) == 17
 
 
-def test_pointwise_edge_has_a_group_for_each_of_the_narrower_side() -> None:
+def test_pointwise_edge_has_a_group_for_each_subtask_of_the_narrower_vertex() -> None:
     """EG-08."""
     edge = execution_graph(a=2, b=3, edges=["a --> b"]).edges[0]
     assert [(g.partitions, g.consumers) for g in edge.groups] == [
@@ -116,7 +116,7 @@ def test_pointwise_edge_has_a_group_for_each_of_the_narrower_side() -> None:
     assert [edge.group_of_partition(i).index for i in range(2)] == [0, 1]
 
 
-def test_result_is_read_by_several_vertices() -> None:
+def test_each_result_of_a_vertex_finishes_the_group_of_its_own_edge() -> None:
     graph = execution_graph(a=2, b=2, c=1, edges=["a => b", "a => c"])
     first, second = graph.vertices[0].results
     assert first.finish(0) == []
@@ -125,7 +125,7 @@ def test_result_is_read_by_several_vertices() -> None:
     assert second.finish(0) == []
 
 
-def test_group_is_finished_until_one_of_its_partitions_is_reset() -> None:
+def test_partition_group_is_finished_until_one_of_its_partitions_is_reset() -> None:
     graph = execution_graph(a=2, b=2, edges=["a => b"])
     result, (group,) = graph.vertices[0].results[0], graph.edges[0].groups
     result.finish(0)
@@ -138,7 +138,7 @@ def test_group_is_finished_until_one_of_its_partitions_is_reset() -> None:
     assert group.unfinished == 2
 
 
-def test_partition_that_was_never_finished_cannot_be_lost() -> None:
+def test_only_a_finished_partition_can_be_lost() -> None:
     result = execution_graph(a=1, b=1, edges=["a => b"]).vertices[0].results[0]
     assert not result.lose(0)
     assert result.is_available(0)
@@ -156,7 +156,7 @@ def test_each_spark_stage_has_an_edge_from_the_previous_one() -> None:
     assert [e.result.data_set_id for e in graph.edges] == [None, None]
 
 
-def test_prior_attempts_are_kept_up_to_a_bound() -> None:
+def test_number_of_kept_prior_attempts_is_bounded() -> None:
     subtask = execution_graph(a=1).subtasks[0]
     for now in range(30):
         subtask.current.begin_cancel(now)
@@ -165,7 +165,7 @@ def test_prior_attempts_are_kept_up_to_a_bound() -> None:
     assert [e.attempt_number for e in subtask.prior] == list(range(30 - PRIOR_ATTEMPTS_KEPT, 30))
 
 
-def test_vertex_counts_its_ended_subtasks() -> None:
+def test_execution_vertex_is_terminal_exactly_while_all_its_subtasks_have_ended() -> None:
     """EG-11."""
     graph = execution_graph(a=2)
     vertex = graph.vertices[0]
@@ -181,7 +181,7 @@ def test_vertex_counts_its_ended_subtasks() -> None:
 
 
 def test_attempt_of_another_graph_of_the_job_is_not_found() -> None:
-    """EX-11: two JobMasters of a job number its vertices, subtasks and attempts alike."""
+    """EX-11: two JobMasters of a job number its vertices, subtasks and attempts in the same way."""
     graph = ExecutionGraph(job(a=1), GRAPH, 0.0)
     of_another = ExecutionGraph(job(a=1), OTHER_GRAPH, 0.0).subtasks[0].current.attempt_id
     assert graph.find(of_another) is None

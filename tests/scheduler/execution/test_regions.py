@@ -50,7 +50,7 @@ def regions_of(**arguments: Any) -> list[str]:
         ({"a": 4, "b": 2, "edges": ["a --> b"]}, ["a1 a2 b1", "a3 a4 b2"]),
     ],
 )
-def test_pipelined_edges_join_and_blocking_ones_cut(
+def test_pipelined_edges_join_regions_and_blocking_edges_separate_regions(
     arguments: dict[str, Any], expected: list[str]
 ) -> None:
     """FO-01."""
@@ -71,7 +71,7 @@ def test_regions_that_wait_for_each_other_are_merged() -> None:
     assert regions_of(a=2, b=2, edges=["a --> b", "a => b"]) == ["a1 a2 b1 b2"]
 
 
-def test_partition_that_is_read_inside_its_region_and_outside_is_an_input_outside() -> None:
+def test_partition_read_by_two_regions_is_an_input_only_of_the_one_not_producing_it() -> None:
     """FO-01."""
     graph = execution_graph(a=2, b=3, c=2, edges=["a ==> b", "a --> c", "b --> c"])
     regions = PipelinedRegions(graph)
@@ -82,7 +82,7 @@ def test_partition_that_is_read_inside_its_region_and_outside_is_an_input_outsid
     assert (second.inputs, second.outputs, second.reads) == ([of_a1], [], [of_a1, of_a2])
 
 
-def test_region_waiting_for_part_of_its_own_results_joins_the_rest() -> None:
+def test_region_that_reads_a_group_it_produces_in_part_joins_the_other_producers() -> None:
     """FO-02."""
     # b2 reads a2 and a3; with a3 it is joined by pipelines, with a2 it is not
     assert regions_of(a=3, b=2, c=3, edges=["a ==> b", "a --> c", "b --> c"]) == [
@@ -97,7 +97,7 @@ def test_spark_stage_is_a_region_and_the_next_stage_comes_after_it() -> None:
     assert regions[0].outputs == regions[1].inputs == graph.edges[0].groups
 
 
-def test_deep_graph_needs_no_recursion() -> None:
+def test_regions_of_a_graph_400_vertices_deep_are_found() -> None:
     names_ = [f"v{i}" for i in range(400)]
     edges = [f"{a} => {b}" for a, b in pairwise(names_)]
     found = regions_of(**dict.fromkeys(names_, 3), edges=edges)
@@ -163,7 +163,7 @@ def test_failure_restarts_everything_in_its_region() -> None:
     assert failing.restarted("a1", "a2") == "a1 a2 b1 b2 c1 c2"
 
 
-def test_partition_that_cannot_be_read_restarts_its_producer_and_all_its_consumers() -> None:
+def test_unreadable_partition_restarts_its_producer_and_all_its_consumers() -> None:
     """FO-04."""
     failing = Failing(a=3, b=3, edges=["a => b"]).finish("a1", "a2", "a3").lose("a1")
     assert failing.restarted("b1") == "a1 b1 b2 b3"
@@ -184,7 +184,7 @@ def test_partition_that_cannot_be_read_restarts_its_producer_and_all_its_consume
         ((), "a1", "a1 c1"),
     ],
 )
-def test_lost_inputs_restart_their_producers_too(
+def test_failed_region_with_lost_inputs_restarts_their_producers_too(
     lost: tuple[str, ...], failed: str, expected: str
 ) -> None:
     """FO-05."""
@@ -199,13 +199,13 @@ def test_lost_inputs_are_followed_upstream_as_far_as_needed() -> None:
     assert failing.lose("a1").restarted("c1") == "a1 b1 c1"
 
 
-def test_unfinished_producers_are_not_pulled_in() -> None:
+def test_failure_does_not_restart_producers_that_have_not_finished() -> None:
     """FO-05."""
     failing = Failing(a=1, b=1, c=1, edges=["a => c", "b => c"]).finish("a1").lose("b1")
     assert failing.restarted("a1") == "a1 c1"
 
 
-def test_created_vertices_are_not_restarted() -> None:
+def test_failure_does_not_restart_vertices_that_never_started() -> None:
     """FO-06."""
     failing = Failing(a=1, b=2, edges=["a => b"])
     subtask = failing.graph.subtasks[1]
@@ -214,7 +214,7 @@ def test_created_vertices_are_not_restarted() -> None:
     assert failing.restarted("a1") == "a1 b2"
 
 
-def test_restart_all_returns_every_vertex() -> None:
+def test_restart_all_strategy_restarts_every_vertex() -> None:
     """FO-07."""
     failing = Failing(RestartAllFailoverStrategy, a=2, b=1)
     assert failing.restarted("a1") == "a1 a2 b1"
@@ -244,7 +244,7 @@ def pairs_of(graph: ExecutionGraph, pipelined: bool) -> dict[int, set[int]]:
 
 
 @given(random_jobs())
-def test_regions_of_any_graph_are_closed_ordered_and_as_small_as_can_be(
+def test_regions_of_random_graphs_are_closed_ordered_and_as_small_as_possible(
     arguments: dict[str, Any],
 ) -> None:
     """FO-01, FO-02."""
@@ -299,7 +299,7 @@ def _reach(arcs: dict[int, set[int]], start: int) -> set[int]:
 
 
 @given(random_jobs(), st.data())
-def test_restarted_tasks_of_any_graph_follow_the_rules(
+def test_restarted_tasks_of_random_graphs_are_those_of_a_naive_evaluator(
     arguments: dict[str, Any], data: st.DataObject
 ) -> None:
     """FO-03, FO-04, FO-05."""

@@ -8,20 +8,20 @@ from flinkray.scheduler.execution.repeated_errors import RepeatedErrors, Repetit
 ERROR = ProgramError("KeyError at a.py:1: 'x'")
 
 
-def test_limit_is_reached_by_so_many_attempts() -> None:
+def test_repetition_limit_is_reached_when_as_many_attempts_fail_with_the_same_error() -> None:
     errors = RepeatedErrors(RepetitionLimits(3))
     found = [errors.notify_failure(ERROR, "map", now - 1.0, 0, now) for now in (10.0, 20.0, 30.0)]
     assert found == [False, False, True]
 
 
-def test_subtasks_of_one_attempt_count_once() -> None:
+def test_same_error_of_several_subtasks_of_an_attempt_counts_once() -> None:
     errors = RepeatedErrors(RepetitionLimits(2))
     found = [errors.notify_failure(ERROR, "map", 1.0, 0, now) for now in (10.0, 10.5, 11.0)]
     assert found == [False, False, False]
     assert errors.notify_failure(ERROR, "map", 12.0, 0, 13.0)
 
 
-def test_other_errors_and_other_vertices_are_counted_apart() -> None:
+def test_repeated_errors_are_counted_for_each_error_and_vertex_separately() -> None:
     errors = RepeatedErrors(RepetitionLimits(2))
     other = ProgramError("KeyError at a.py:2: 'x'")
     assert not errors.notify_failure(ERROR, "map", None, 0, 1.0)
@@ -30,33 +30,33 @@ def test_other_errors_and_other_vertices_are_counted_apart() -> None:
     assert errors.notify_failure(ERROR, "map", None, 0, 4.0)
 
 
-def test_completed_checkpoint_ends_the_row() -> None:
+def test_completed_checkpoint_resets_the_count_of_a_repeated_error() -> None:
     errors = RepeatedErrors(RepetitionLimits(2))
     found = [errors.notify_failure(ERROR, "map", None, number, 1.0 + number) for number in range(5)]
     assert not any(found)
 
 
-def test_same_record_again_is_no_progress_whatever_checkpoints_say() -> None:
+def test_error_on_the_same_record_counts_despite_a_completed_checkpoint() -> None:
     errors = RepeatedErrors(RepetitionLimits(2))
     on_record = ProgramError(ERROR.kind, "{'a': 1} from lines.txt, line 3")
     assert not errors.notify_failure(on_record, "map", None, 0, 1.0)
     assert errors.notify_failure(on_record, "map", None, 1, 2.0)
 
 
-def test_repeated_errors_without_limit_never_reach_it() -> None:
+def test_repeated_errors_without_a_limit_never_end_the_job() -> None:
     errors = RepeatedErrors(RepetitionLimits(0))
     assert not any(errors.notify_failure(ERROR, "map", None, 0, float(n)) for n in range(99))
 
 
-def test_errors_that_come_in_turn_are_counted_each() -> None:
-    """Which of two comes first may be chance, and the job cannot work with either."""
+def test_alternating_errors_are_each_counted_to_the_limit() -> None:
+    """Which of the two errors comes first may be chance, and the job fails with either."""
     errors = RepeatedErrors(RepetitionLimits(3))
     other = ProgramError("KeyError at a.py:2: 'x'")
     told = [errors.notify_failure(e, "map", None, 0, 1.0) for e in (ERROR, other) * 3]
     assert told == [False] * 4 + [True] * 2
 
 
-def test_error_that_may_pass_ends_the_job_after_attempts_and_time() -> None:
+def test_error_that_may_pass_reaches_the_limit_only_after_enough_attempts_and_time() -> None:
     errors = RepeatedErrors(RepetitionLimits(3, patience_with_files=30.0))
     missing = ProgramError("FileNotFoundError at a.py:1: 'x'", may_pass=True)
     times = (1.0, 2.0, 3.0, 30.9, 31.0)
@@ -69,13 +69,13 @@ def test_error_that_may_pass_ends_the_job_after_attempts_and_time() -> None:
     assert errors.notify_failure(missing, "map", None, 1, 129.0)
 
 
-def test_two_errors_far_apart_are_too_few_attempts() -> None:
+def test_long_time_does_not_make_up_for_too_few_attempts_with_a_file_error() -> None:
     errors = RepeatedErrors(RepetitionLimits(3, patience_with_files=30.0))
     missing = ProgramError("FileNotFoundError at a.py:1: 'x'", may_pass=True)
     assert not any(errors.notify_failure(missing, "map", None, 0, now) for now in (1.0, 99.0))
 
 
-def test_errors_that_are_not_counted_on_are_forgotten() -> None:
+def test_repeated_errors_forgets_the_oldest_errors_and_those_before_a_checkpoint() -> None:
     errors = RepeatedErrors(RepetitionLimits(3))
     for number in range(1000):
         errors.notify_failure(ProgramError(f"KeyError: {number}"), "map", None, 0, float(number))

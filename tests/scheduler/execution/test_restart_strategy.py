@@ -54,7 +54,7 @@ def test_no_restart_never_restarts() -> None:
     assert not strategy.can_restart()
 
 
-def test_fixed_delay_allows_its_attempts_and_asking_changes_nothing() -> None:
+def test_fixed_delay_allows_as_many_restarts_as_configured_however_often_asked() -> None:
     """FO-08."""
     strategy = new_restart_strategy(FixedDelayRestart(3, 2.5))
     answers = []
@@ -76,7 +76,7 @@ def test_failure_rate_allows_so_many_failures_in_an_interval() -> None:
     assert answers == [True, True, True, False]
 
 
-def test_failure_rate_is_never_exhausted_by_failures_that_are_far_apart() -> None:
+def test_failure_rate_is_never_exhausted_by_failures_far_apart() -> None:
     """FO-09."""
     strategy = new_restart_strategy(FailureRateRestart(1, interval=10.0))
     for number in range(20):
@@ -84,7 +84,7 @@ def test_failure_rate_is_never_exhausted_by_failures_that_are_far_apart() -> Non
         assert strategy.can_restart()
 
 
-def test_exponential_delay_before_a_failure_is_an_error() -> None:
+def test_asking_for_an_exponential_delay_before_any_failure_raises_an_error() -> None:
     """FO-10."""
     with pytest.raises(IllegalTransitionError):
         new_restart_strategy(exponential()).backoff_time(0.0)
@@ -112,7 +112,7 @@ def test_exponential_delay_is_reset_after_threshold_and_backoff_and_not_before(
     assert clock.fail(quiet_ms) == delay
 
 
-def test_failures_until_the_restart_are_one_attempt() -> None:
+def test_failures_during_the_exponential_delay_count_as_one_attempt() -> None:
     """FO-10."""
     strategy = new_restart_strategy(exponential(initial_backoff=4, attempts=1))
     assert strategy.notify_failure(1.0)
@@ -137,7 +137,7 @@ def test_exponential_jitter_stays_in_its_range_and_below_the_maximum() -> None:
     assert seen == [{2}, {3, 4, 5}, {6, 7}, {7}]
 
 
-def test_exponential_delay_ends_after_its_attempts() -> None:
+def test_exponential_delay_allows_no_restart_beyond_its_attempts() -> None:
     """FO-13."""
     strategy = new_restart_strategy(exponential(attempts=13))
     clock = Clock(strategy)
@@ -148,7 +148,7 @@ def test_exponential_delay_ends_after_its_attempts() -> None:
     assert not strategy.can_restart()
 
 
-def test_exponential_delay_survives_any_number_of_failures() -> None:
+def test_exponential_delay_stays_at_its_maximum_after_2000_failures() -> None:
     strategy = new_restart_strategy(exponential(jitter_factor=1.0), lambda: 0.999)
     clock = Clock(strategy)
     for _ in range(2000):
@@ -168,6 +168,6 @@ def test_exponential_delay_survives_any_number_of_failures() -> None:
         lambda: ExponentialDelayRestart(attempts=-1),
     ],
 )
-def test_settings_without_sense_are_refused(make: Callable[[], object]) -> None:
+def test_invalid_restart_strategy_settings_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=r"must|please"):
         make()
