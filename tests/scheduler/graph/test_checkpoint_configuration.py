@@ -21,8 +21,7 @@ def of(**options: str) -> CheckpointConfiguration:
     return checkpoints_of(Configuration(values))
 
 
-def test_without_options_all_is_as_without_a_configuration() -> None:
-    """What the reference page says of defaults is true."""
+def test_checkpoint_configuration_without_options_equals_the_documented_defaults() -> None:
     defaults = {
         key: option.type.format(option.default)
         for key, option in JOB_OPTIONS.items()
@@ -58,21 +57,21 @@ def test_without_options_all_is_as_without_a_configuration() -> None:
         ),
     ],
 )
-def test_each_option_reaches_its_field(
+def test_each_checkpoint_option_sets_its_field(
     options: dict[str, str], expected: CheckpointConfiguration
 ) -> None:
     assert of(**options) == expected
 
 
-def test_unset_option_keeps_the_previous_value() -> None:
+def test_unset_checkpoint_option_keeps_the_previous_value() -> None:
     before = CheckpointConfiguration(interval=1.0, max_retained=7)
     changed = checkpoints_of(Configuration({f"{PREFIX}timeout": "5 s"}), before)
     assert changed == CheckpointConfiguration(interval=1.0, timeout=5.0, max_retained=7)
     assert checkpoints_of(Configuration({f"{PREFIX}interval": "0"}), before).interval is None
 
 
-def test_unaligned_means_nothing_at_least_once() -> None:
-    """As Flink; also if the one is the cluster's setting and the other the job's."""
+def test_unaligned_checkpoints_are_ignored_in_at_least_once_mode() -> None:
+    """As in Flink. Also if the cluster sets one option and the job the other."""
     assert not of(mode="AT_LEAST_ONCE", unaligned__enabled="true").is_unaligned
     unaligned = CheckpointConfiguration(is_unaligned=True)
     at_least_once = Configuration({f"{PREFIX}mode": "AT_LEAST_ONCE"})

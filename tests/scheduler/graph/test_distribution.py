@@ -40,7 +40,9 @@ def read_by(
         (14, 16, None),
     ],
 )
-def test_pointwise_tables(producers: int, consumers: int, table: str | None) -> None:
+def test_pointwise_consumers_read_the_partitions_of_flinks_tables(
+    producers: int, consumers: int, table: str | None
+) -> None:
     """EG-05."""
     expected = (
         [[0], [0], [1], [2], [3], [4], [5], [6], [7], [7], [8], [9], [10], [11], [12], [13]]
@@ -51,7 +53,7 @@ def test_pointwise_tables(producers: int, consumers: int, table: str | None) -> 
 
 
 @pytest.mark.parametrize("factor", [1, 2, 3, 7])
-def test_pointwise_of_regular_ratios(factor: int) -> None:
+def test_pointwise_edge_with_an_integral_ratio_divides_partitions_evenly(factor: int) -> None:
     """EG-06."""
     narrow = 5
     wide = narrow * factor
@@ -61,14 +63,14 @@ def test_pointwise_of_regular_ratios(factor: int) -> None:
     assert read_by(narrow, wide) == [[i // factor] for i in range(wide)]
 
 
-def test_all_to_all_reads_the_consumers_part_of_every_partition() -> None:
+def test_all_to_all_consumer_reads_its_subpartition_of_every_partition() -> None:
     """EG-04."""
     assert read_by(3, 2, ALL_TO_ALL) == [[0, 1, 2], [0, 1, 2]]
     assert [distribution.subpartition_of(ALL_TO_ALL, 3, 2, i) for i in range(2)] == [0, 1]
     assert distribution.number_of_subpartitions(ALL_TO_ALL, 3, 2, 2) == 2
 
 
-def test_partition_has_as_many_parts_as_pointwise_consumers() -> None:
+def test_partition_has_as_many_subpartitions_as_it_has_pointwise_consumers() -> None:
     """EG-08."""
     assert [distribution.number_of_subpartitions(POINTWISE, 2, 3, p) for p in range(2)] == [2, 1]
     pairs = [
@@ -78,14 +80,14 @@ def test_partition_has_as_many_parts_as_pointwise_consumers() -> None:
     assert {distribution.subpartition_of(POINTWISE, 5, 3, i) for i in range(3)} == {0}
 
 
-def test_rescaling_gives_each_its_own_neighbours() -> None:
+def test_pointwise_edge_from_2_to_4_or_4_to_2_connects_neighbouring_subtasks() -> None:
     """EG-10."""
     assert read_by(2, 4) == [[0], [0], [1], [1]]
     assert read_by(4, 2) == [[0, 1], [2, 3]]
 
 
 @given(producers=SIZES, consumers=SIZES, pattern=st.sampled_from(DistributionPattern))
-def test_groups_divide_partitions_and_consumers_and_agree_with_each_other(
+def test_every_partition_and_every_consumer_is_in_exactly_one_group(
     producers: int, consumers: int, pattern: DistributionPattern
 ) -> None:
     sizes = (pattern, producers, consumers)

@@ -68,7 +68,7 @@ def test_parallelism_below_one_is_refused(parallelism: int) -> None:
     assert text == f"vertex 'stage' has parallelism {parallelism}: it must be at least 1"
 
 
-def test_only_a_spark_stage_that_is_a_guest_needs_no_cpu() -> None:
+def test_slot_without_cpu_is_accepted_only_for_a_spark_stage_in_a_shared_session() -> None:
     """Its executors are those of the session."""
     guest = Invokable(SPARK, b"", {SPARK_SESSION: "shared"})
     stage = replace(spark_vertex(profile=ResourceProfile(0, 1)), invokable=guest)
@@ -82,17 +82,17 @@ def test_slot_without_cpu_is_refused() -> None:
     assert text == "vertex 'stage' asks for 0 CPU per slot: it must be more than 0"
 
 
-def test_two_vertices_of_one_id_are_refused() -> None:
+def test_two_vertices_with_the_same_id_are_refused() -> None:
     text = refusal(spark_job(spark_vertex(1, name="one"), spark_vertex(1, name="two")))
     assert "'one' and 'two' have the same id" in text
 
 
-def test_spark_stages_of_different_profiles_that_share_slots_are_refused() -> None:
+def test_spark_stages_that_share_slots_and_have_different_profiles_are_refused() -> None:
     text = refusal(spark_job(spark_vertex(1), spark_vertex(2, profile=LARGE)))
     assert "give them the same slot profile or different slot-sharing groups" in text
 
 
-def test_spark_stages_of_different_size_and_other_vertices_are_one_job() -> None:
+def test_job_of_spark_stages_of_different_size_and_other_vertices_is_accepted() -> None:
     other = replace(python_vertex("a", 2), slot_profile=LARGE, slot_sharing_group="a")
     validate(spark_job(spark_vertex(1), spark_vertex(2, parallelism=3), other))
 
@@ -101,7 +101,7 @@ def test_spark_stages_of_different_size_and_other_vertices_are_one_job() -> None
     "result_type",
     [ResultPartitionType.PIPELINED_BOUNDED, ResultPartitionType.BLOCKING_PERSISTENT],
 )
-def test_spark_stage_whose_result_cannot_be_files_of_the_job_is_refused(
+def test_spark_stage_whose_file_result_is_not_of_type_blocking_is_refused(
     result_type: ResultPartitionType,
 ) -> None:
     result = IntermediateDataSet(data_set_id(1), result_type, ResultMedium.FILES)
@@ -109,7 +109,7 @@ def test_spark_stage_whose_result_cannot_be_files_of_the_job_is_refused(
     assert f"'stage' has a result of type {result_type.value} that is files" in text
 
 
-def test_spark_stage_whose_result_is_not_files_is_refused() -> None:
+def test_spark_stage_whose_result_is_not_in_files_is_refused() -> None:
     result = IntermediateDataSet(data_set_id(1), ResultPartitionType.BLOCKING)
     text = refusal(spark_job(replace(spark_vertex(), results=(result,))))
     assert "the Spark stage 'stage' has a result of medium CHANNELS" in text
@@ -135,7 +135,8 @@ def test_spark_stage_with_a_non_file_input_is_refused() -> None:
 
 @pytest.mark.parametrize("stage", ["a", "b"])
 def test_pointwise_edge_of_a_spark_stage_is_refused(stage: str) -> None:
-    """Its subtasks write and read as one: readers of some of them would read the rows of all."""
+    """The subtasks of a stage write and read together: a reader of some of them would read the
+    rows of all."""
     graph = job(a=2, b=2, edges=["a ~~> b"])
     vertices = tuple(
         replace(v, invokable=Invokable(SPARK, b"")) if v.name == stage else v
@@ -155,7 +156,7 @@ def test_unproduced_data_set_does_not_hide_other_errors_of_a_vertex() -> None:
     )
 
 
-def test_chain_of_stream_operators_reads_files_by_its_source_alone() -> None:
+def test_chain_of_stream_operators_that_reads_files_beside_another_input_is_refused() -> None:
     graph = job(a=1, b=1, c=1, edges=["a => c", "b => c"], job_type=JobType.BATCH)
     a, b, c = graph.vertices
     files = tuple(replace(result, medium=ResultMedium.FILES) for result in a.results)
@@ -213,7 +214,9 @@ def test_unknown_kind_of_vertex_is_refused() -> None:
         ),
     ],
 )
-def test_graph_that_cannot_run_is_refused_with_the_way_out(graph: JobGraph, problem: str) -> None:
+def test_invalid_graph_is_refused_with_an_error_that_says_how_to_correct_it(
+    graph: JobGraph, problem: str
+) -> None:
     """EG-01, EG-02."""
     assert problem in refusal(graph)
 
@@ -315,14 +318,14 @@ def test_graph_just_within_a_limit_is_accepted(graph: JobGraph) -> None:
     validate(graph)
 
 
-def test_max_parallelism_has_room_for_half_as_many_subtasks_again() -> None:
-    """As Flink has it: state is found again under another parallelism."""
+def test_default_max_parallelism_leaves_room_for_1_5_times_the_parallelism() -> None:
+    """As in Flink: state is found again after the parallelism changes."""
     chosen = [default_max_parallelism(p) for p in (1, 85, 86, 171, 172, 21845, 21846, 32768)]
     assert chosen == [128, 128, 256, 256, 512, 32768, 32768, 32768]
 
 
 def test_graph_of_an_earlier_version_has_channel_results_and_no_options() -> None:
-    """A Dispatcher that starts after an update recovers the jobs of the one before."""
+    """After an update a Dispatcher recovers the jobs of the version before."""
     data_set, graph = schema_of(IntermediateDataSet), schema_of(JobGraph)
     assert data_set is not None
     assert graph is not None
@@ -336,8 +339,8 @@ def test_graph_of_an_earlier_version_has_channel_results_and_no_options() -> Non
     assert JobGraph(**graph.migrations[2](second)) == JobGraph(JOB, "a job", vertices)
 
 
-def test_graph_that_an_earlier_version_stored_takes_no_checkpoints() -> None:
-    """It names no operators, which state would be known by."""
+def test_job_of_a_graph_stored_by_an_earlier_version_takes_no_checkpoints() -> None:
+    """The graph does not name its operators, so state could not be assigned."""
     graph, vertex = schema_of(JobGraph), schema_of(JobVertex)
     assert graph is not None
     assert vertex is not None
@@ -367,14 +370,14 @@ def test_graph_that_an_earlier_version_stored_takes_no_checkpoints() -> None:
         (AttachedClient, {"name": "c", "heartbeat_timeout": float("nan"), "reason": "r"}),
     ],
 )
-def test_numbers_that_make_no_sense_are_refused(
+def test_restart_strategy_and_client_numbers_out_of_range_are_refused(
     kind: Callable[..., object], arguments: dict[str, object]
 ) -> None:
     with pytest.raises(ValueError, match=r"must|please"):
         kind(**arguments)
 
 
-def test_numbers_at_the_edge_of_sense_are_taken() -> None:
+def test_restart_strategy_and_client_numbers_at_the_limits_are_accepted() -> None:
     FixedDelayRestart(0, 0.0)
     FailureRateRestart(1, 0.1, 0.0)
     for jitter_factor in (0.0, 1.0):
@@ -392,17 +395,17 @@ def test_job_lists_blobs_of_its_code_and_files_once_each() -> None:
     assert replace(job(vertices=vertices), files=files).blobs == (first, second)
 
 
-def test_job_is_coordinated_if_any_of_its_vertices_is() -> None:
+def test_job_with_a_spark_stage_has_coordinated_vertices_and_one_without_has_none() -> None:
     assert spark_job(spark_vertex(1), python_vertex("a")).has_coordinated_vertices
     assert not job(a=1).has_coordinated_vertices
 
 
-def test_graph_travels_whole() -> None:
+def test_job_graph_is_equal_after_encoding_and_decoding() -> None:
     graph = job(a=2, b=3, edges=["a ==> b"])
     assert codec.decode(codec.encode(graph)) == graph
 
 
-def test_plan_has_the_shape_of_flinks() -> None:
+def test_json_plan_has_the_fields_of_flinks_plan() -> None:
     graph = job(a=2, b=3, edges=["a ==> b"])
     plan = json.loads(json_plan(graph))
     assert (plan["jid"], plan["name"], plan["type"]) == (JOB.hex(), "a job", "BATCH")
@@ -434,7 +437,7 @@ def test_plan_has_the_shape_of_flinks() -> None:
     ]
 
 
-def test_plan_names_the_way_in_which_a_stream_is_shipped() -> None:
+def test_json_plan_names_the_ship_strategy_of_a_stream_edge() -> None:
     graph = job(a=1, b=1, edges=["a -> b"])
     edge = replace(graph.vertices[1].inputs[0], ship_strategy="HASH")
     reader = replace(graph.vertices[1], inputs=(edge,))

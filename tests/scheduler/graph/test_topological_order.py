@@ -24,7 +24,7 @@ def refusal(graph: JobGraph) -> str:
     return caught.value.text
 
 
-def test_vertices_that_read_nothing_of_each_other_keep_their_order() -> None:
+def test_unconnected_vertices_keep_their_order() -> None:
     assert names(job(c=1, a=1, b=1)) == ["c", "a", "b"]
 
 
@@ -42,7 +42,7 @@ def test_vertex_with_two_inputs_from_one_producer_is_ordered_once() -> None:
     assert names(replace(graph, vertices=(replace(b, inputs=b.inputs[:1] * 2), a))) == ["a", "b"]
 
 
-def test_circle_is_refused_by_the_names_in_it_and_behind_it() -> None:
+def test_circular_graph_is_refused_naming_the_vertices_in_and_behind_the_circle() -> None:
     """EG-01."""
     text = refusal(
         job(a=1, b=1, c=1, d=1, e=1, edges=["a -> b", "b -> c", "c -> b", "c -> d", "a -> e"])
@@ -51,7 +51,7 @@ def test_circle_is_refused_by_the_names_in_it_and_behind_it() -> None:
     assert "'a' read each other's" in refusal(job(a=1, edges=["a -> a"]))
 
 
-def test_data_set_that_no_vertex_produces_is_refused() -> None:
+def test_reading_a_data_set_that_no_vertex_produces_is_refused() -> None:
     """EG-02."""
     reader = python_vertex("a", inputs=(JobEdge(data_set_id(9), ALL_TO_ALL),))
     assert refusal(job(vertices=(reader,))).startswith(
