@@ -55,7 +55,7 @@ def test_smallest_fitting_slots_fulfil_a_requirement(
 
 
 @pytest.mark.parametrize(("name", "size"), [("", 1), ("group", 0), ("", 0)])
-def test_a_worker_group_needs_a_name_and_a_bundle(name: str, size: int) -> None:
+def test_worker_group_without_a_name_or_a_bundle_is_refused(name: str, size: int) -> None:
     with pytest.raises(ValueError, match="needs a name and at least one bundle"):
         SameWorkerGroup(name, size)
     assert SameWorkerGroup("group", 1).size == 1
@@ -76,7 +76,7 @@ def test_partitions_at_a_location_are_those_of_its_producers() -> None:
     assert locations.partition_id(12) == partition(12, 5)
 
 
-def test_shortened_report_keeps_its_beginning_and_a_missing_partition() -> None:
+def test_shortened_task_report_keeps_the_start_of_its_text_and_one_missing_partition() -> None:
     missing = tuple(partition(number) for number in range(3))
     long = TaskExecutionState(
         JOB,
@@ -95,14 +95,14 @@ def test_shortened_report_keeps_its_beginning_and_a_missing_partition() -> None:
     assert finished.shortened() == finished
 
 
-def test_all_the_time_of_a_task_is_busy_held_up_or_idle() -> None:
+def test_elapsed_time_of_a_task_is_the_sum_of_its_busy_back_pressured_and_idle_time() -> None:
     assert IOMetrics(None, None, None, None, 5, 20, 100).elapsed_ms == 125
 
 
 # --- failures -------------------------------------------------------------------------------------
 
 
-def test_a_failure_that_would_happen_again_is_known_from_its_causes() -> None:
+def test_failure_is_unrecoverable_if_one_of_its_causes_suppresses_restarts() -> None:
     """FO-15."""
     again = Failure("no such module", suppress_restarts=True)
     once = Failure("a node died")
@@ -112,7 +112,7 @@ def test_a_failure_that_would_happen_again_is_known_from_its_causes() -> None:
     assert not Failure("a task failed", cause=once).is_unrecoverable
 
 
-def test_a_story_keeps_its_newest_lines_and_says_how_many_it_dropped() -> None:
+def test_story_keeps_its_newest_lines_and_says_how_many_lines_it_dropped() -> None:
     story = Story("the job", limit=2)
     assert str(story) == "  (nothing has happened yet)"
     for number in range(4):
