@@ -50,7 +50,7 @@ executions = st.builds(
 
 
 @given(st.lists(executions, max_size=8))
-def test_execution_table_keeps_all_executions(rows: list[ExecutionInfo]) -> None:
+def test_execution_table_returns_all_executions_after_encoding(rows: list[ExecutionInfo]) -> None:
     many = ExecutionTable.of(rows)
     there = codec.decode(codec.encode(many))
     assert there == many
@@ -60,7 +60,7 @@ def test_execution_table_keeps_all_executions(rows: list[ExecutionInfo]) -> None
     assert list(there[1:]) == rows[1:]
 
 
-def test_metrics_of_the_first_version_are_known_by_their_places() -> None:
+def test_io_metrics_stored_by_the_first_version_are_migrated_by_position() -> None:
     schema = schema_of(ExecutionTable)
     assert schema is not None
     before = {"size": 1, "io_metrics": (b"1", b"2", b"3", b"4", b"5", b"6", b"7")}
@@ -95,7 +95,7 @@ def execution(index: int, random: Random) -> ExecutionInfo:
     )  # fmt: skip
 
 
-def test_every_watermark_comes_back_from_a_table() -> None:
+def test_execution_table_keeps_every_watermark_value() -> None:
     watermarks = (None, -(2**63) + 1, -2, -1, 0, 1, 2**63 - 1)
     every = tuple(
         ExecutionInfo(
@@ -165,7 +165,7 @@ async def test_details_of_100_000_tasks_fit_into_one_message_each_way() -> None:
     await host.close()
 
 
-def test_only_executions_of_a_large_vertex_are_packed() -> None:
+def test_executions_are_packed_into_a_table_only_for_a_vertex_of_high_parallelism() -> None:
     for parallelism, kind in ((FEW, tuple), (FEW + 1, ExecutionTable)):
         tasks = TasksUnderTest(job(a=parallelism)).run()
         (vertex,) = tasks.scheduler.details().vertices
@@ -194,7 +194,7 @@ def test_overview_of_10_000_tasks_is_as_small_as_of_10_tasks() -> None:
     assert sizes[1] <= sizes[0] + 2, "bytes of the number itself"
 
 
-def test_only_a_bounded_number_of_earlier_attempts_is_shown(
+def test_number_of_earlier_attempts_in_the_job_details_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(job_archive, "PRIORS_SHOWN", 5)

@@ -31,7 +31,7 @@ def metrics_of(vertex: VertexInfo) -> list[IOMetrics | None]:
     return [execution.io_metrics for execution in vertex.executions]
 
 
-def test_total_of_io_metrics_leaves_unknown_figures_unknown() -> None:
+def test_total_of_io_metrics_has_no_figure_that_no_task_has_measured() -> None:
     writes = IOMetrics(None, 7, None, 70, 1, 2, 3)
     assert total([READ, MORE]) == IOMetrics(42, None, 2688, None, 30, 0, 170)
     assert total([READ, writes]) == IOMetrics(10, 7, 640, 70, 6, 2, 98)
@@ -57,7 +57,7 @@ def test_ended_tasks_keep_the_metrics_of_their_last_report() -> None:
     assert (vertex.io_metrics, vertex.measured) == (total([READ, MORE]), 2)
 
 
-def test_a_restarted_task_begins_anew_and_the_failed_attempt_keeps_its_own() -> None:
+def test_restarted_task_has_no_metrics_yet_and_the_failed_attempt_keeps_its_metrics() -> None:
     graph = replace(streams(job(a=1)), restart_strategy=FixedDelayRestart(9, 1.0))
     tasks = TasksUnderTest(graph).run()
     tasks.fail("a1", io_metrics=READ)
@@ -79,7 +79,7 @@ def test_running_tasks_show_fetched_metrics_and_ended_tasks_their_last() -> None
     assert metrics_of(vertex) == [MORE, READ]
 
 
-def test_only_task_executors_on_which_stream_tasks_run_are_asked() -> None:
+def test_metrics_are_fetched_only_from_task_executors_with_running_stream_tasks() -> None:
     assert TasksUnderTest(job(a=2)).run().scheduler.places_of_streams() == ()
 
     tasks = TasksUnderTest(streams(job(a=2)))
@@ -90,7 +90,7 @@ def test_only_task_executors_on_which_stream_tasks_run_are_asked() -> None:
     assert tasks.scheduler.places_of_streams() == (tasks.where[tasks.attempt("a2")],)
 
 
-def test_metrics_total_is_kept_without_executions() -> None:
+def test_vertex_without_listed_executions_keeps_its_metrics_total() -> None:
     tasks = TasksUnderTest(streams(job(a=1))).run()
     tasks.report("a1", ExecutionState.FINISHED, io_metrics=READ)
     (vertex,) = tasks.scheduler.details().without_executions().vertices

@@ -32,13 +32,15 @@ FINISHED = JobResult(JOB, "a job", JobStatus.FINISHED, 1.0)
         ({"net_runtime": -0.1}, "must not be negative"),
     ],
 )
-def test_a_result_that_cannot_be_is_refused(changed: dict[str, Any], problem: str) -> None:
+def test_job_result_that_is_unfinished_failed_without_cause_or_negative_is_refused(
+    changed: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(ValueError, match=problem):
         replace(FINISHED, **changed)
     assert replace(FINISHED, net_runtime=0.0).net_runtime == 0.0
 
 
-def test_a_result_tells_the_time_from_the_beginning_to_the_end_and_none_below_zero() -> None:
+def test_net_runtime_of_a_job_result_is_end_minus_start_and_never_negative() -> None:
     record = JobRecord(job(a=1), 0.0, 5.0)
     for status in (JobStatus.CREATED, JobStatus.CANCELLING, JobStatus.CANCELED):
         record.enter(status, 5.0)
@@ -46,7 +48,7 @@ def test_a_result_tells_the_time_from_the_beginning_to_the_end_and_none_below_ze
     assert record.job_result(4.0).net_runtime == 0.0
 
 
-def test_a_result_that_is_shortened_has_the_beginnings_of_its_texts() -> None:
+def test_shortened_job_result_keeps_the_first_part_of_its_texts() -> None:
     assert FINISHED.shortened() == FINISHED
     full = JobResult(
         JOB, "name " * 1000, JobStatus.FAILED, 1.0, LONG, LONG, "/result", 7, LONG, "cause " * 1000
@@ -71,7 +73,7 @@ def details_of_a_job() -> JobDetails:
     return replace(details, exceptions=(entry,), name="name " * 1000, pending_reason=LONG)
 
 
-def test_details_are_reduced_by_executions_then_texts_then_the_rest() -> None:
+def test_job_details_lose_executions_first_then_long_texts_then_everything_else() -> None:
     details = details_of_a_job()
     bare, brief, least = details.reductions()
     assert bare == details.without_executions()
