@@ -66,7 +66,7 @@ def deployed() -> ExecutionSlotAllocator:
     return slots
 
 
-def test_one_message_requests_the_slots_of_all_subtasks() -> None:
+def test_one_message_requests_the_slots_of_all_subtasks_of_a_job() -> None:
     """SP-20: one request for each slot, not for each subtask."""
     requests = one(allocator().allocate(ALL), SlotRequests)
     assert [r.vertices for r in requests.requests] == [
@@ -78,7 +78,7 @@ def test_one_message_requests_the_slots_of_all_subtasks() -> None:
     assert not requests.is_batch
 
 
-def test_slot_is_shared_by_waiting_and_later_subtasks() -> None:
+def test_slot_is_shared_by_subtasks_that_waited_for_it_and_later_subtasks() -> None:
     """SP-20."""
     slots = allocator()
     requests = one(slots.allocate([subtask(1, 0)]), SlotRequests)
@@ -118,7 +118,7 @@ def test_failed_request_fails_all_waiting_subtasks() -> None:
 
 
 def test_lost_slot_fails_all_subtasks_that_share_it() -> None:
-    """SP-20: the root takes its children along, and the pool is not given back what it lost."""
+    """SP-20: the lost slot is not returned to the pool."""
     slots = deployed()
     actions = slots.slot_events([SlotsLost((allocation(1),), "its node died")])
     assert actions == [
@@ -130,8 +130,8 @@ def test_lost_slot_fails_all_subtasks_that_share_it() -> None:
     assert slots.logical_slot(subtask(1, 1)) is not None
 
 
-def test_share_of_a_lost_slot_is_released_for_good() -> None:
-    """SP-19, SP-20: nobody gives it back once more, and no attempt gets into it."""
+def test_logical_slot_of_a_lost_slot_accepts_no_attempt_and_is_not_returned() -> None:
+    """SP-19, SP-20"""
     slots = deployed()
     lost, kept = slots.logical_slot(subtask(1, 0)), slots.logical_slot(subtask(1, 1))
     assert lost is not None
@@ -154,7 +154,7 @@ def test_slot_returns_to_the_pool_with_the_last_subtask() -> None:
     ]
 
 
-def test_loss_of_a_slot_that_was_returned_takes_nothing_from_its_successor() -> None:
+def test_loss_of_a_returned_slot_does_not_affect_the_slot_that_replaced_it() -> None:
     """SP-02, SP-20."""
     slots = deployed()
     slots.payload_ended([attempt(1, 0), attempt(2, 0)])
@@ -167,7 +167,7 @@ def test_loss_of_a_slot_that_was_returned_takes_nothing_from_its_successor() -> 
     assert shares.slot.slot.allocation_id == allocation(3)
 
 
-def test_released_share_is_back_when_its_attempt_has_ended() -> None:
+def test_released_logical_slots_are_returned_once_their_attempts_have_ended() -> None:
     """SP-19."""
     slots = deployed()
     both = [subtask(1, 0), subtask(2, 0)]
@@ -180,7 +180,7 @@ def test_released_share_is_back_when_its_attempt_has_ended() -> None:
     assert ended == [ReturnSlots((allocation(1),), "cancelled")]
 
 
-def test_end_of_an_earlier_attempt_keeps_the_slot_of_the_present_one() -> None:
+def test_end_of_an_earlier_attempt_does_not_free_the_slot_of_the_current_attempt() -> None:
     slots = deployed()
     slots.payload_ended([attempt(1, 0)])
     (again,) = slots.allocate([subtask(1, 0)])
@@ -190,8 +190,8 @@ def test_end_of_an_earlier_attempt_keeps_the_slot_of_the_present_one() -> None:
     assert slots.logical_slot(subtask(1, 0)) is again.slot
 
 
-def test_next_request_prefers_the_slot_that_the_group_had() -> None:
-    """So that after a failure state is found beside the slot."""
+def test_slot_request_after_a_failure_prefers_the_previous_slot_of_the_group() -> None:
+    """The state is on the node of the previous slot."""
     slots = deployed()
     slots.payload_ended([ExecutionAttemptID(GRAPH, v, 0) for v in ALL])
     requests = one(slots.allocate(ALL), SlotRequests)
@@ -220,7 +220,7 @@ def test_request_is_cancelled_with_its_last_waiting_subtask() -> None:
     assert slots.cancel([subtask(2, 0)], "again") == []
 
 
-def test_slot_that_crosses_the_cancellation_of_its_request_is_returned() -> None:
+def test_slot_that_arrives_after_its_request_was_cancelled_is_returned() -> None:
     slots = allocator()
     requests = one(slots.allocate(ALL), SlotRequests)
     slots.cancel(ALL, "not needed")

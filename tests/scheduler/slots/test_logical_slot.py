@@ -17,21 +17,21 @@ def slot_with_payload() -> LogicalSlot:
     return slot
 
 
-def test_second_payload_is_refused() -> None:
+def test_second_payload_of_a_logical_slot_is_refused() -> None:
     """SP-19."""
     slot = slot_with_payload()
     assert not slot.try_assign_payload(SECOND)
     assert slot.payload == FIRST
 
 
-def test_no_payload_after_the_release() -> None:
+def test_released_logical_slot_refuses_a_payload() -> None:
     """SP-19."""
     slot = LogicalSlot(SUBTASK, allocated_slot(1))
     slot.release("taken away")
     assert not slot.try_assign_payload(FIRST)
 
 
-def test_slot_released_by_its_owner_fails_the_payload_without_return() -> None:
+def test_logical_slot_released_by_its_owner_fails_its_payload_and_is_not_returned() -> None:
     """SP-19."""
     slot = slot_with_payload()
     assert slot.release("its TaskExecutor died") == [FailPayload(FIRST, "its TaskExecutor died")]
@@ -39,7 +39,7 @@ def test_slot_released_by_its_owner_fails_the_payload_without_return() -> None:
     assert not slot.wants_to_return
 
 
-def test_slot_is_released_after_payload_end_and_return_to_its_owner() -> None:
+def test_logical_slot_is_released_once_its_payload_has_ended_and_it_was_returned() -> None:
     """SP-19."""
     slot = slot_with_payload()
     assert slot.release_slot("cancelled") == [FailPayload(FIRST, "cancelled")]
@@ -65,7 +65,7 @@ def test_ten_releases_fail_the_payload_once_and_return_the_slot_once() -> None:
     assert not slot.wants_to_return
 
 
-def test_slot_whose_payload_has_ended_is_given_back_at_once() -> None:
+def test_logical_slot_whose_payload_has_ended_is_returned_at_once_when_released() -> None:
     """SP-19."""
     slot = slot_with_payload()
     slot.payload_ended()
@@ -81,14 +81,14 @@ def test_next_attempt_replaces_only_its_predecessor_in_the_slot() -> None:
     assert slot.release("its TaskExecutor died") == [FailPayload(SECOND, "its TaskExecutor died")]
 
 
-def test_no_attempt_goes_on_in_a_slot_that_is_taken_away() -> None:
+def test_payload_of_a_released_logical_slot_cannot_be_replaced_by_the_next_attempt() -> None:
     slot = slot_with_payload()
     slot.release("taken away")
     assert not slot.replace_payload(FIRST, SECOND)
     assert slot.payload == FIRST
 
 
-def test_payload_that_took_over_is_not_ended_with_its_predecessor() -> None:
+def test_logical_slot_is_not_returned_before_the_attempt_that_took_over_has_ended() -> None:
     slot = slot_with_payload()
     slot.payload_ended()
     assert slot.replace_payload(FIRST, SECOND)

@@ -127,7 +127,7 @@ TestPendingRequests = PendingRequestsMachine.TestCase
 TestPendingRequests.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
-def test_the_oldest_of_a_profile_is_served_whatever_its_kind_and_time_out() -> None:
+def test_oldest_request_of_a_profile_is_served_first_whatever_its_kind_and_timeout() -> None:
     requests = PendingRequests()
     kinds = [(False, 5.0), (True, 5.0), (False, 3.0)]
     for number, (is_batch, timeout) in enumerate([*kinds, *kinds]):
@@ -141,7 +141,7 @@ def test_the_oldest_of_a_profile_is_served_whatever_its_kind_and_time_out() -> N
     assert requests.whom_to_serve(slot_on("te-0", 1), SMALL) is None
 
 
-def test_slot_serves_oldest_matched_request_or_else_the_largest_that_fits() -> None:
+def test_slot_serves_the_oldest_request_of_its_matched_profile_or_else_a_fitting_one() -> None:
     requests = PendingRequests()
     for number, profile in enumerate((SMALL, MEDIUM, LARGE, SMALL, MEDIUM, LARGE)):
         request = SlotRequest(id_of(SlotRequestId, number))

@@ -174,7 +174,7 @@ TestPooledSlots = PooledSlotsMachine.TestCase
 TestPooledSlots.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
-def test_the_least_busy_is_still_found_after_slots_were_taken_and_freed_many_times() -> None:
+def test_least_busy_task_executor_is_found_after_slots_were_reserved_and_freed_often() -> None:
     pool = PooledSlots()
     slots = [
         PooledSlot(slot_on(f"te-{number % 3}", number, number), SMALL, 0.0) for number in range(12)
@@ -194,7 +194,7 @@ def test_the_least_busy_is_still_found_after_slots_were_taken_and_freed_many_tim
                 pool.free(pooled, float(turn))
 
 
-def test_the_least_busy_is_found_though_its_slots_of_another_profile_came_and_went() -> None:
+def test_free_slot_is_found_after_a_slot_of_another_profile_beside_it_was_reserved() -> None:
     pool = PooledSlots()
     free = PooledSlot(slot_on("te-0", 1, 1, SMALL), SMALL, 0.0)
     other = PooledSlot(slot_on("te-0", 2, 2, LARGE), LARGE, 0.0)
@@ -204,7 +204,7 @@ def test_the_least_busy_is_found_though_its_slots_of_another_profile_came_and_we
     assert pool.best_free(SMALL, (), True) is free
 
 
-def test_removed_slot_is_not_found_but_its_replacement_is() -> None:
+def test_slot_removed_from_its_index_is_not_found_and_its_replacement_is() -> None:
     pool = PooledSlots()
     first, stays, second = (
         PooledSlot(slot_on("te-0", number, index), SMALL, 0.0)

@@ -42,7 +42,7 @@ def test_slots_are_found_by_task_executor_oldest_first() -> None:
     assert slots.all() == (slot_on("te-0", 1), slot_on("te-1", 2), slot_on("te-0", 3))
 
 
-def test_removing_slots_ignores_unknown_ones() -> None:
+def test_removing_slots_from_the_ledger_ignores_unknown_slots() -> None:
     slots = held()
     slots.remove((allocation(9), allocation(1), allocation(2)))
     assert slots.on(TE0) == (allocation(3),)
@@ -53,7 +53,7 @@ def test_removing_slots_ignores_unknown_ones() -> None:
     assert slots.on(TE1) == (allocation(4),)
 
 
-def test_lost_task_executor_takes_its_slots_along() -> None:
+def test_lost_task_executor_removes_its_slots_from_the_ledger() -> None:
     slots = held()
     slots.remove_all_on(TE0)
     slots.remove_all_on(TE0)
@@ -61,8 +61,8 @@ def test_lost_task_executor_takes_its_slots_along() -> None:
     assert slots.on(TE0) == ()
 
 
-def test_each_end_of_a_slot_use_lowers_the_requirement_once() -> None:
-    """The next pool would declare more, or less, than the job requires."""
+def test_requirement_is_lowered_once_for_each_slot_returned_lost_failed_or_cancelled() -> None:
+    """Otherwise the next pool would declare more or fewer slots than the job requires."""
     slots = held()
     slots.set_requirements(requirements((SMALL, 1)))
     slots.requested(
@@ -96,7 +96,7 @@ def test_returned_large_slot_lowers_the_small_requirement_it_served() -> None:
     assert slots.requirements() == requirements((LARGE, 1))
 
 
-def test_request_that_got_a_slot_which_was_lost_meanwhile_is_required_no_more() -> None:
+def test_request_answered_with_a_slot_that_is_unknown_by_now_is_no_longer_required() -> None:
     slots = SlotLedger()
     slots.set_requirements(requirements((SMALL, 1)))
     slots.requested(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 1)),)))
@@ -105,7 +105,7 @@ def test_request_that_got_a_slot_which_was_lost_meanwhile_is_required_no_more() 
     assert slots.requirements() == requirements((SMALL, 1))
 
 
-def test_constraint_of_a_slot_that_was_not_taken_is_forgotten() -> None:
+def test_ledger_forgets_the_constraint_of_an_offered_slot_that_was_not_accepted() -> None:
     slots = held()
     own = SameWorkerGroup("default", 2)
     offers = tuple(SlotOffer(allocation(n), 0, SMALL, own) for n in (1, 9))
@@ -115,8 +115,8 @@ def test_constraint_of_a_slot_that_was_not_taken_is_forgotten() -> None:
     assert [restored.constraint for restored in slots.restored()] == [own, None, None, None]
 
 
-def test_bundles_of_a_worker_group_do_not_count_for_slots_of_any_worker() -> None:
-    """The next pool declares the group for its requests; it would declare other slots, too."""
+def test_requests_for_bundles_do_not_change_the_requirements_for_other_slots() -> None:
+    """The next pool declares the worker group itself, because of its requests."""
     own = SameWorkerGroup("default", 2)
     slots = SlotLedger()
     set_once = replace(
@@ -150,7 +150,7 @@ def test_bundles_of_a_worker_group_do_not_count_for_slots_of_any_worker() -> Non
     assert [restored.constraint for restored in slots.restored()] == [None]
 
 
-def test_open_requests_are_repeated_as_they_were_made() -> None:
+def test_pending_requests_in_the_ledger_keep_their_profile_kind_and_timeout() -> None:
     slots = SlotLedger()
     assert slots.requirements() is None
     first = SlotRequests(
@@ -166,8 +166,8 @@ def test_open_requests_are_repeated_as_they_were_made() -> None:
     assert slots.requirements() is None
 
 
-def test_totals_set_below_used_or_pending_slots_never_get_negative() -> None:
-    """SP-21: as the pool's own."""
+def test_requirements_set_below_the_used_or_pending_slots_never_become_negative() -> None:
+    """SP-21: as in the pool."""
     slots = SlotLedger()
     slots.requested(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 1)),)))
     slots.set_requirements(requirements())
@@ -186,8 +186,9 @@ def test_totals_set_below_used_or_pending_slots_never_get_negative() -> None:
     assert slots.requirements() == requirements((SMALL, 3))
 
 
-def test_slot_crossing_its_requests_cancellation_counts_until_returned() -> None:
-    """As in the pool, for which the request had been answered; the next one required too little."""
+def test_slot_that_comes_after_its_request_was_cancelled_counts_until_returned() -> None:
+    """As in the pool, where the request was answered before the cancellation. Otherwise the next
+    pool requires too little."""
     slots = SlotLedger()
     slots.set_requirements(requirements((LARGE, 1)))
     slots.add(slot_on("te-0", 1, profile=LARGE))
@@ -202,7 +203,7 @@ def test_slot_crossing_its_requests_cancellation_counts_until_returned() -> None
     assert [restored.request_id for restored in slots.restored()] == [None]
 
 
-def test_bundle_crossing_its_requests_cancellation_counts_for_its_group() -> None:
+def test_bundle_that_comes_after_its_request_was_cancelled_counts_for_its_group() -> None:
     own = SameWorkerGroup("default", 1)
     slots = SlotLedger()
     slots.set_requirements(requirements((SMALL, 1)))

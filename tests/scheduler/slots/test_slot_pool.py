@@ -56,7 +56,7 @@ def test_offer_of_an_unregistered_task_executor_is_refused() -> None:
     assert accepted(pool_that_requires(1), offer(1), of="stranger") == []
 
 
-def test_same_offer_again_is_accepted_again_and_changes_nothing() -> None:
+def test_repeated_slot_offer_is_accepted_again_and_changes_nothing() -> None:
     """SP-03."""
     pool = pool_that_requires(1)
     assert accepted(pool, offer(1)) == [1]
@@ -65,7 +65,7 @@ def test_same_offer_again_is_accepted_again_and_changes_nothing() -> None:
     assert actions == []
 
 
-def test_known_allocation_from_another_index_or_task_executor_is_refused() -> None:
+def test_known_allocation_offered_from_another_slot_or_task_executor_is_refused() -> None:
     """SP-03."""
     pool = pool_that_requires(3)
     pool.register_task_executor(location("other", bundle=1), 0.0)
@@ -74,7 +74,7 @@ def test_known_allocation_from_another_index_or_task_executor_is_refused() -> No
     assert accepted(pool, offer(1, index=0), of="other") == []
 
 
-def test_offers_beyond_the_requirements_are_refused() -> None:
+def test_slot_offers_beyond_the_requirements_are_refused() -> None:
     """SP-21."""
     pool = pool_that_requires(2)
     assert accepted(pool, offer(1, 0), offer(2, 1), offer(3, 2)) == [1, 2]
@@ -88,7 +88,7 @@ def test_slot_too_small_for_the_missing_profile_is_refused() -> None:
     assert accepted(pool, offer(2, profile=LARGE)) == [2]
 
 
-def test_small_slot_is_refused_when_large_ones_fulfil_everything() -> None:
+def test_small_slot_is_refused_when_large_slots_fulfil_all_requirements() -> None:
     pool = DeclarativeSlotPool(JOB, "JobMaster/jobmaster")
     pool.register_task_executor(location("te"), 0.0)
     pool.set_requirements(requirements((SMALL, 1), (LARGE, 1)), 0.0)
@@ -96,7 +96,7 @@ def test_small_slot_is_refused_when_large_ones_fulfil_everything() -> None:
     assert accepted(pool, offer(3, 2, SMALL)) == []
 
 
-def test_new_requirements_replace_the_old_and_the_total_is_declared() -> None:
+def test_new_requirements_replace_the_old_ones_and_are_declared() -> None:
     """SP-21."""
     pool = pool_that_requires(1)
     wanted = requirements((SMALL, 5))
@@ -104,8 +104,8 @@ def test_new_requirements_replace_the_old_and_the_total_is_declared() -> None:
     assert pool.requirements == wanted
 
 
-def test_the_same_requirements_are_declared_again_under_the_address_that_holds_now() -> None:
-    """SP-21: a ResourceManager may have missed what was declared before."""
+def test_requirements_set_again_are_declared_again_with_the_current_address() -> None:
+    """SP-21: the ResourceManager may have missed the earlier declaration."""
     pool = pool_that_requires(1)
     wanted = requirements((SMALL, 1))
     assert pool.set_requirements(wanted, 1.0) == [DeclareRequirements(wanted)]
@@ -113,7 +113,7 @@ def test_the_same_requirements_are_declared_again_under_the_address_that_holds_n
     assert pool.set_requirements(moved, 2.0) == [DeclareRequirements(moved)]
 
 
-def test_offer_after_a_repeated_one_is_accepted() -> None:
+def test_new_slot_offered_together_with_a_repeated_offer_is_accepted() -> None:
     """SP-03."""
     pool = pool_that_requires(2)
     assert accepted(pool, offer(1, 0)) == [1]
@@ -127,7 +127,7 @@ def test_shared_slot_is_refused_when_a_worker_group_is_required() -> None:
     assert accepted(pool, offer(1)) == []
 
 
-def test_closed_pool_takes_nothing_more() -> None:
+def test_closed_pool_refuses_slots_and_requirements() -> None:
     """SP-06."""
     pool = pool_that_requires(1)
     assert accepted(pool, offer(1)) == [1]
@@ -140,7 +140,7 @@ def test_closed_pool_takes_nothing_more() -> None:
         pool.set_requirements(requirements((SMALL, 1)), 2.0)
 
 
-def test_requirements_of_another_job_are_an_error() -> None:
+def test_setting_requirements_of_another_job_raises_an_error() -> None:
     with pytest.raises(ValueError, match=str(OTHER_JOB)):
         pool_that_requires(1).set_requirements(requirements(job_id=OTHER_JOB), 0.0)
 
@@ -154,7 +154,7 @@ def test_every_gained_or_lost_slot_is_reported() -> None:
     assert change == SlotsChanged((), (allocation(1),))
 
 
-def test_released_task_executor_takes_its_slots_along_and_is_not_called() -> None:
+def test_released_task_executor_loses_all_its_slots_and_is_not_called() -> None:
     """SP-04."""
     pool = pool_that_requires(2)
     pool.register_task_executor(location("other", bundle=1), 0.0)
@@ -190,14 +190,14 @@ def test_failed_allocation_is_freed_and_task_executor_reported_when_empty() -> N
     assert one(actions, TaskExecutorWithoutSlots).resource_id == TE
 
 
-def test_released_slots_may_be_replaced_by_other_offers() -> None:
+def test_released_slot_may_be_replaced_by_a_newly_offered_slot() -> None:
     pool = pool_that_requires(1)
     accepted(pool, offer(1))
     pool.release_slots((allocation(1), allocation(9)), "of an old group", 2.0)
     assert accepted(pool, offer(2, 1)) == [2]
 
 
-def test_slot_beyond_the_requirements_goes_after_the_idle_timeout() -> None:
+def test_slot_beyond_the_requirements_is_freed_after_the_idle_timeout() -> None:
     """SP-07."""
     pool = pool_that_requires(2)
     accepted(pool, offer(1, 0), offer(2, 1))
@@ -246,7 +246,7 @@ def test_new_allocation_of_a_slot_replaces_the_older_one() -> None:
     assert [s.allocation_id for s in pool.slots] == [allocation(2)]
 
 
-def test_closing_frees_every_slot_and_gives_up_the_requirements() -> None:
+def test_closing_the_pool_frees_every_slot_and_withdraws_the_requirements() -> None:
     """SP-06."""
     pool = pool_that_requires(2)
     accepted(pool, offer(1, 0), offer(2, 1))
@@ -259,13 +259,14 @@ def test_closing_frees_every_slot_and_gives_up_the_requirements() -> None:
         pool.set_requirements(requirements((SMALL, 1)), 3.0)
 
 
-def test_closing_pool_withdraws_declared_requirements_only() -> None:
-    """SP-06: also when it required nothing any more, for what was declared may not have come."""
+def test_closing_a_pool_that_never_declared_requirements_declares_nothing() -> None:
+    """SP-06: a pool that declared requirements withdraws them even if they are empty by now,
+    because the last declaration may be lost."""
     assert DeclarativeSlotPool(JOB, "JobMaster/jobmaster").close("over") == []
     assert pool_that_requires(0).close("over") == [DeclareRequirements(requirements())]
 
 
-def test_slot_removed_before_its_use_is_not_reserved_and_serves_nobody() -> None:
+def test_slot_removed_before_its_use_is_not_reserved_and_serves_no_request() -> None:
     slots = UnconstrainedSlots(late_slots_for=50.0, spread_out=False)
     slots.request(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 1)),)), 300.0, 0.0)
     slots.add(slot_on("te", 7), SMALL, 1.0)

@@ -136,7 +136,7 @@ def test_offered_slot_goes_to_the_oldest_request() -> None:
     assert pool.pool.number_pending == 0
 
 
-def test_new_slots_do_not_change_the_total() -> None:
+def test_new_slots_do_not_change_the_declared_total() -> None:
     """SP-28."""
     pool = Pool()
     pool.request(wanted(1, 2))
@@ -164,7 +164,7 @@ def test_request_is_served_at_once_from_a_free_slot() -> None:
     assert pool.free() == []
 
 
-def test_slot_that_is_returned_twice_is_returned_once() -> None:
+def test_returning_a_slot_twice_has_the_effect_of_returning_it_once() -> None:
     pool = Pool()
     pool.request(wanted(1, 2))
     pool.offer(offer(7, 0), offer(8, 1))
@@ -173,7 +173,7 @@ def test_slot_that_is_returned_twice_is_returned_once() -> None:
     assert pool.pool.number_required(SMALL) == 1
 
 
-def test_same_request_twice_is_an_error() -> None:
+def test_making_the_same_slot_request_twice_raises_an_error() -> None:
     pool = Pool()
     pool.request(wanted(1))
     with pytest.raises(ValueError, match="pending already"):
@@ -181,7 +181,7 @@ def test_same_request_twice_is_an_error() -> None:
     assert pool.pool.number_pending == 1
 
 
-def test_smallest_slot_that_holds_the_profile_is_given() -> None:
+def test_request_gets_the_smallest_free_slot_that_fits_its_profile() -> None:
     pool = Pool()
     pool.pool.set_requirements(requirements((SMALL, 1), (LARGE, 1)), 0.0)
     pool.offer(offer(1, 0, LARGE), offer(2, 1, SMALL))
@@ -192,8 +192,8 @@ def test_smallest_slot_that_holds_the_profile_is_given() -> None:
 # --- which slot to whom ---------------------------------------------------------------------------
 
 
-def test_former_slot_goes_to_its_previous_user_in_any_request_order() -> None:
-    """Local recovery: state lies beside the slot."""
+def test_former_slot_goes_to_its_previous_user_whatever_the_order_of_requests() -> None:
+    """Local recovery: the state is on the node of the slot."""
     pool = Pool()
     pool.request(wanted(1, 2, 3))
     pool.offer(offer(7, 0), offer(8, 1), offer(9, 2))
@@ -208,7 +208,7 @@ def test_reoffered_former_slot_goes_to_the_request_that_prefers_it() -> None:
     assert served(pool.offer(offer(7))) == {2: 7}
 
 
-def test_slot_beside_the_inputs_is_preferred() -> None:
+def test_slot_on_the_task_executor_of_the_inputs_is_preferred() -> None:
     pool = Pool()
     pool.request(wanted(1, 2))
     pool.offer(offer(7), of="te")
@@ -230,7 +230,7 @@ def test_spread_out_requests_take_the_least_utilised_task_executor() -> None:
 
 
 def test_least_utilised_task_executor_is_found_after_any_number_of_changes() -> None:
-    """SM-13, SP-11: what the pool notes of each change does not grow with them."""
+    """SM-13, SP-11: the memory of the pool does not grow with the number of changes."""
     pool = filled(spread_out=True)
     assert served(pool.request(wanted(11, 12))) == {11: 1, 12: 5}
     for number in range(200):
@@ -251,7 +251,7 @@ def filled(*, spread_out: bool) -> Pool:
     return pool
 
 
-def test_free_slots_tell_how_busy_their_task_executor_is() -> None:
+def test_free_slots_report_the_utilization_of_their_task_executor() -> None:
     """SP-11."""
     pool = Pool()
     pool.request(wanted(*range(1, 9)))
@@ -281,8 +281,8 @@ def test_report_for_a_task_executor_lists_its_used_and_its_free_slots() -> None:
 # --- ends without a slot --------------------------------------------------------------------------
 
 
-def test_slot_of_a_cancelled_request_serves_another_and_the_total_is_lower() -> None:
-    """SP-05: one request less is declared, so that no second slot comes."""
+def test_slot_for_a_cancelled_request_serves_another_request_and_lowers_the_total() -> None:
+    """SP-05: one slot less is declared, so that no second slot comes."""
     pool = Pool()
     pool.request(wanted(1, 2))
     cancelled = pool.pool.cancel_requests(CancelSlotRequests((request_id(1),), "not needed"), 1.0)
@@ -292,7 +292,7 @@ def test_slot_of_a_cancelled_request_serves_another_and_the_total_is_lower() -> 
     assert pool.pool.cancel_requests(again, 2.0) == []
 
 
-def test_request_without_a_slot_times_out_and_leaves_nothing() -> None:
+def test_request_that_times_out_without_a_slot_is_no_longer_declared() -> None:
     """SP-14, SP-28: the total is lower by one."""
     pool = Pool()
     pool.request(wanted(1))
@@ -308,7 +308,7 @@ def test_request_without_a_slot_times_out_and_leaves_nothing() -> None:
     assert pool.pool.next_deadline() == 400.0
 
 
-def test_requests_may_have_a_timeout_of_their_own() -> None:
+def test_slot_request_with_its_own_timeout_fails_at_that_time() -> None:
     """SP-14."""
     pool = Pool()
     pool.request(wanted(1))
@@ -318,7 +318,8 @@ def test_requests_may_have_a_timeout_of_their_own() -> None:
 
 
 def test_slot_that_comes_after_its_request_timed_out_is_kept_for_a_while() -> None:
-    """SP-18: the next attempt finds it; nobody does, it is given back like any idle slot."""
+    """SP-18: the next attempt uses the slot. If no request comes, the slot is given back like any
+    idle slot."""
     pool = Pool()
     pool.request(wanted(1, timeout=5.0))
     pool.pool.time_passed(5.0)
@@ -341,8 +342,8 @@ def test_slot_that_comes_long_after_its_request_timed_out_is_refused() -> None:
         assert answer.accepted == accepted
 
 
-def test_as_many_late_slots_are_kept_as_requests_have_timed_out_each_for_its_own() -> None:
-    """SP-18: the time counts from the last of them."""
+def test_late_slots_are_kept_for_as_many_requests_of_the_profile_as_have_timed_out() -> None:
+    """SP-18: the time counts from the last request that timed out."""
     pool = Pool()
     pool.request(wanted(1, timeout=5.0))
     pool.request(wanted(2, timeout=10.0))
@@ -356,8 +357,8 @@ def test_as_many_late_slots_are_kept_as_requests_have_timed_out_each_for_its_own
     assert answer.accepted == (), "that of the large request came too late"
 
 
-def test_not_enough_resources_fail_streaming_requests_of_the_profile() -> None:
-    """SP-13, SP-28: and are no longer declared."""
+def test_unfulfillable_shortage_fails_the_streaming_requests_of_its_profile() -> None:
+    """SP-13, SP-28: the requests are no longer declared."""
     pool = Pool()
     pool.request(wanted(1, 2))
     pool.request(wanted(3, profile=LARGE))
@@ -369,7 +370,7 @@ def test_not_enough_resources_fail_streaming_requests_of_the_profile() -> None:
     assert declared(actions) == {LARGE: 1}
 
 
-def test_shortage_that_may_end_fails_nothing() -> None:
+def test_shortage_that_may_end_fails_no_requests() -> None:
     pool = Pool()
     pool.request(wanted(1))
     assert pool.pool.not_enough_resources(shortage(), 1.0) == []
@@ -388,8 +389,7 @@ def test_closing_the_pool_fails_pending_requests() -> None:
     assert pool.pool.next_deadline() is None
 
 
-def test_story_lists_requests_and_offers() -> None:
-    """People read it when an event makes no sense."""
+def test_story_of_the_pool_lists_requests_and_offers() -> None:
     pool = Pool()
     pool.request(wanted(1))
     pool.request(wanted(2, 3, batch=True))
@@ -444,7 +444,7 @@ def test_batch_request_waits_while_another_fitting_slot_remains() -> None:
     assert pool.pool.next_deadline() == 12.0
 
 
-def test_batch_request_for_which_no_slot_was_ever_large_enough_times_out() -> None:
+def test_batch_request_times_out_if_no_slot_was_ever_large_enough() -> None:
     """SP-15."""
     pool = Pool()
     pool.request(wanted(1))
@@ -453,7 +453,7 @@ def test_batch_request_for_which_no_slot_was_ever_large_enough_times_out() -> No
     assert one(pool.pool.time_passed(6.0), SlotRequestFailed).request_id == request_id(2)
 
 
-def test_slot_that_comes_ends_the_countdown_of_batch_requests_that_get_none() -> None:
+def test_timeout_of_a_waiting_batch_request_is_lifted_when_a_fitting_slot_comes() -> None:
     """SP-15."""
     pool = Pool()
     pool.request(wanted(1, 2, batch=True, timeout=5.0))
@@ -470,7 +470,7 @@ def test_batch_request_fails_by_a_shortage_only_if_unfulfillable() -> None:
     assert one(actions, SlotRequestFailed).failure is SlotRequestFailure.UNFULFILLABLE
 
 
-def test_batch_request_outlives_the_failure_of_an_allocation() -> None:
+def test_batch_request_keeps_waiting_when_an_allocation_fails() -> None:
     """SP-16."""
     pool = Pool()
     pool.request(wanted(1, 2, batch=True))
@@ -484,7 +484,8 @@ def test_batch_request_outlives_the_failure_of_an_allocation() -> None:
 
 
 def test_slots_of_a_lost_task_executor_are_lost_and_serve_no_request() -> None:
-    """SP-04, SP-28: each lost slot lowers the total by one; who needs another asks again."""
+    """SP-04, SP-28: each lost slot lowers the total by one. A subtask that needs another slot
+    requests it again."""
     pool = Pool()
     pool.request(wanted(1, 2, 3))
     pool.offer(offer(7, 0), offer(8, 1))
@@ -495,8 +496,8 @@ def test_slots_of_a_lost_task_executor_are_lost_and_serve_no_request() -> None:
     assert pool.pool.number_pending == 1
 
 
-def test_failed_allocation_is_lost_with_the_cause() -> None:
-    """SP-12, SP-28: with the given cause."""
+def test_failed_allocation_is_reported_as_a_lost_slot_with_its_cause() -> None:
+    """SP-12, SP-28"""
     pool = Pool()
     pool.request(wanted(1, 2))
     pool.offer(offer(7, 0), offer(8, 1))
@@ -505,7 +506,7 @@ def test_failed_allocation_is_lost_with_the_cause() -> None:
     assert declared(actions) == {SMALL: 1}
 
 
-def test_only_released_reserved_slots_lower_the_requirement() -> None:
+def test_release_of_a_slot_lowers_the_requirement_only_if_the_slot_was_in_use() -> None:
     """SP-25."""
     pool = Pool()
     pool.pool.set_requirements(requirements((SMALL, 1)), 0.0)
@@ -518,7 +519,7 @@ def test_only_released_reserved_slots_lower_the_requirement() -> None:
     assert pool.pool.number_required(SMALL) == 1
 
 
-def test_idle_slots_are_given_back_in_excess_of_the_total_only() -> None:
+def test_only_idle_slots_in_excess_of_the_total_are_given_back() -> None:
     """SP-07, SP-23."""
     pool = Pool()
     pool.pool.set_requirements(requirements((SMALL, 1)), 0.0)
@@ -533,7 +534,7 @@ def test_idle_slots_are_given_back_in_excess_of_the_total_only() -> None:
     assert pool.pool.next_deadline() is None
 
 
-def test_younger_idle_slot_is_kept() -> None:
+def test_idle_slot_that_has_been_idle_longest_is_given_back_first() -> None:
     """SP-07."""
     pool = Pool()
     pool.request(wanted(1, 2))
@@ -545,7 +546,7 @@ def test_younger_idle_slot_is_kept() -> None:
 
 
 def test_idle_slot_being_freed_serves_no_request() -> None:
-    """SP-08: it is forgotten when its release begins, however that ends."""
+    """SP-08: the slot is forgotten when its release begins, however the release ends."""
     pool = Pool()
     pool.request(wanted(1))
     pool.offer(offer(7))
@@ -566,9 +567,8 @@ def test_slots_offered_while_the_job_restarts_wait_for_its_requests() -> None:
 # --- several profiles -----------------------------------------------------------------------------
 
 
-def test_slot_serving_a_smaller_request_raises_its_declared_requirement() -> None:
-    """SP-24: two large ones are required now, for the ResourceManager sees one in the job's
-    hands."""
+def test_large_slot_that_serves_a_small_request_raises_the_large_requirement() -> None:
+    """SP-24: two large slots are declared, because the ResourceManager counts one as given."""
     pool = Pool()
     pool.pool.set_requirements(requirements((LARGE, 1)), 0.0)
     pool.offer(offer(7, 0, LARGE))
@@ -581,7 +581,7 @@ def test_slot_serving_a_smaller_request_raises_its_declared_requirement() -> Non
     assert pool.pool.number_fulfilled(LARGE) == 1
 
 
-def test_freed_slot_stays_matched_to_its_profile() -> None:
+def test_freed_large_slot_still_fulfils_the_small_requirement_it_served() -> None:
     """SP-24."""
     pool = Pool()
     pool.pool.set_requirements(requirements((LARGE, 1), (SMALL, 1)), 0.0)
@@ -591,7 +591,7 @@ def test_freed_slot_stays_matched_to_its_profile() -> None:
     assert (pool.pool.number_fulfilled(LARGE), pool.pool.number_fulfilled(SMALL)) == (0, 1)
 
 
-def test_freed_slot_fulfils_a_missing_profile_where_needed() -> None:
+def test_freed_large_slot_fulfils_the_large_requirement_if_no_small_one_is_left() -> None:
     pool = Pool()
     pool.pool.set_requirements(requirements((LARGE, 1)), 0.0)
     pool.offer(offer(7, 0, LARGE))

@@ -108,7 +108,7 @@ def served(actions: Iterable[object]) -> dict[int, int]:
     }
 
 
-def test_requests_are_served_together_each_with_its_bundle() -> None:
+def test_requests_of_a_worker_group_are_all_served_once_the_group_is_complete() -> None:
     pool = Pool()
     assert pool.request(wanted(1, 0)) == {}
     assert pool.declared == REQUIRED
@@ -117,7 +117,7 @@ def test_requests_are_served_together_each_with_its_bundle() -> None:
     assert pool.declared == REQUIRED
 
 
-def test_the_whole_group_is_declared_for_one_bundle() -> None:
+def test_request_for_one_bundle_declares_the_whole_worker_group() -> None:
     pool = Pool()
     pool.request(wanted(1))
     assert pool.declared == REQUIRED
@@ -149,7 +149,7 @@ def test_shared_requests_and_worker_groups_do_not_take_each_others_slots() -> No
     assert pool.comes(1, 9) == {1: 7, 2: 9}
 
 
-def test_slots_that_were_returned_serve_the_next_stage_at_once() -> None:
+def test_returned_worker_group_slots_serve_the_next_stage_at_once() -> None:
     pool = Pool()
     pool.request(wanted(0, 1))
     pool.comes(0, 7)
@@ -160,7 +160,7 @@ def test_slots_that_were_returned_serve_the_next_stage_at_once() -> None:
     assert pool.declared == REQUIRED
 
 
-def test_unwanted_group_slots_are_freed_after_the_idle_timeout() -> None:
+def test_unused_worker_group_slots_are_freed_after_the_idle_timeout() -> None:
     """SP-07."""
     pool = Pool()
     pool.request(wanted(0, 1))
@@ -182,8 +182,8 @@ def no_room(constraint: SameWorkerGroup | None = None) -> ResourceShortage:
 
 
 @pytest.mark.parametrize("missing", ["room", "slots that may be started"])
-def test_unwanted_slots_are_freed_when_the_cluster_has_no_room(missing: str) -> None:
-    """Else a job whose stages take turns on a full cluster would wait for the idle timeout."""
+def test_unused_slots_are_freed_when_the_cluster_has_no_room(missing: str) -> None:
+    """Otherwise a job whose stages take turns on a full cluster would wait for the idle timeout."""
     pool = Pool()
     pool.request(wanted(0, 1))
     pool.comes(0, 7)
@@ -199,7 +199,7 @@ def test_unwanted_slots_are_freed_when_the_cluster_has_no_room(missing: str) -> 
     assert freed[0].reason == "not required, and the cluster has no room for slots that are"
 
 
-def test_unwanted_slots_stay_when_other_slots_are_only_slow() -> None:
+def test_unused_slots_are_kept_while_the_missing_slots_are_only_slow_to_start() -> None:
     pool = Pool()
     pool.request(wanted(0, 1))
     pool.comes(0, 7)
@@ -210,7 +210,7 @@ def test_unwanted_slots_stay_when_other_slots_are_only_slow() -> None:
     assert only(pool.pool.not_enough_resources((starting,), 13.0), FreeSlot) == []
 
 
-def test_slots_are_freed_at_once_when_unwanted_and_cluster_has_no_room() -> None:
+def test_slots_returned_while_the_cluster_has_no_room_are_freed_at_once() -> None:
     pool = Pool()
     pool.request(wanted(0, 1))
     pool.comes(0, 7)
@@ -222,7 +222,7 @@ def test_slots_are_freed_at_once_when_unwanted_and_cluster_has_no_room() -> None
     assert len(only(pool.pool.time_passed(10.0), FreeSlot)) == 2
 
 
-def test_wanted_slots_stay_although_the_cluster_has_no_room() -> None:
+def test_slots_that_the_job_requires_are_kept_although_the_cluster_has_no_room() -> None:
     pool = Pool()
     pool.request(wanted(0, 1))
     pool.comes(0, 7)
@@ -235,7 +235,9 @@ def test_wanted_slots_stay_although_the_cluster_has_no_room() -> None:
 
 
 @pytest.mark.parametrize("event", ["there is room", "another ResourceManager"])
-def test_slots_are_kept_again_when_the_shortage_is_over(event: str) -> None:
+def test_slots_returned_after_the_shortage_has_ended_are_kept_for_the_idle_timeout(
+    event: str,
+) -> None:
     pool = Pool()
     pool.request(wanted(0, 1))
     pool.comes(0, 7)
@@ -271,7 +273,7 @@ def test_bundle_whose_task_executor_died_is_served_from_the_same_group() -> None
     assert pool.comes(0, 9, now=3.0) == {3: 9}
 
 
-def test_older_slot_in_a_bundle_is_lost_when_another_task_executor_offers_its_own() -> None:
+def test_slot_of_a_bundle_is_lost_when_a_new_task_executor_offers_that_bundle() -> None:
     pool = Pool()
     pool.request(wanted(0, 1))
     pool.comes(0, 7)
@@ -285,9 +287,9 @@ def test_older_slot_in_a_bundle_is_lost_when_another_task_executor_offers_its_ow
     assert pool.request(wanted(0, first=3), now=2.0) == {3: 9}
 
 
-def test_slot_with_new_id_is_refused_if_only_its_previous_holder_wants_it() -> None:
-    """It was accepted and lost sight of, and the job waited for it for ever; found by seed 93 of
-    the random deaths."""
+def test_slot_offered_under_a_new_id_loses_the_old_slot_and_is_itself_refused() -> None:
+    """Otherwise the job waits for ever for a slot that the pool accepted and forgot (seed 93 of
+    the random deaths)."""
     pool, alone = Pool(), SameWorkerGroup(OWN_GROUP, 1)
     pool.request(wanted(0, constraint=alone))
     assert pool.comes(0, 7) == {1: 7}
@@ -313,8 +315,8 @@ def test_timed_out_requests_name_the_missing_slots() -> None:
     assert not pool.declared
 
 
-def test_a_shortage_fails_the_requests_of_its_own_constraint_only() -> None:
-    """SP-16: also what could never be provided for another worker group changes nothing here."""
+def test_shortage_fails_only_the_requests_of_its_own_worker_group() -> None:
+    """SP-16"""
     pool = Pool()
     pool.request(wanted(0, 1))
     pool.request(wanted(0, first=10, constraint=SameWorkerGroup("other", 1)))
@@ -326,8 +328,8 @@ def test_a_shortage_fails_the_requests_of_its_own_constraint_only() -> None:
     assert pool.pool.number_pending == 2
 
 
-def test_job_that_restarts_keeps_its_worker_group_required() -> None:
-    """SP-26: a TaskExecutor is started in the bundle that lost one while the job still waits."""
+def test_restarting_job_keeps_its_worker_group_required() -> None:
+    """SP-26: a TaskExecutor is started in a bundle that lost its slot while the job still waits."""
     pool = Pool()
     pool.request(wanted(0, 1))
     pool.comes(0, 7)
@@ -342,8 +344,8 @@ def test_job_that_restarts_keeps_its_worker_group_required() -> None:
     assert pool.request(wanted(0, 1, first=3), now=3.0) == {3: 9, 4: 8}
 
 
-def test_group_required_without_requests_is_freed_when_unrequired() -> None:
-    """SP-07, SP-21: an elastic job is told of its slots, and makes no requests."""
+def test_worker_group_required_without_requests_is_freed_once_no_longer_required() -> None:
+    """SP-07, SP-21: an elastic job hears of its slots, and makes no requests."""
     pool = Pool()
     pool.noted(pool.pool.set_requirements(requirements((SMALL, SIZE), dedicated=True), 0.0))
     assert pool.declared == REQUIRED
@@ -357,7 +359,7 @@ def test_group_required_without_requests_is_freed_when_unrequired() -> None:
     assert [f.allocation_id for f in freed] == [allocation(1), allocation(2)]
 
 
-def test_closing_fails_requests_for_bundles_and_frees_held_bundles() -> None:
+def test_closing_the_pool_fails_requests_for_bundles_and_frees_the_bundles_it_has() -> None:
     """SP-06."""
     pool = Pool()
     assert pool.request(wanted(0, 1)) == {}
@@ -372,7 +374,7 @@ def test_closing_fails_requests_for_bundles_and_frees_held_bundles() -> None:
     assert pool.pool.number_pending == 0
 
 
-def test_slot_of_an_unwanted_group_is_refused() -> None:
+def test_slot_of_a_worker_group_that_is_not_required_is_refused() -> None:
     pool = Pool()
     pool.request(wanted(0, 1))
     cancelled = CancelSlotRequests((id_of(SlotRequestId, 1), id_of(SlotRequestId, 2)), "over")
@@ -382,7 +384,7 @@ def test_slot_of_an_unwanted_group_is_refused() -> None:
     assert not accepted
 
 
-def test_bundle_that_the_group_does_not_have_or_has_given_is_refused_by_name() -> None:
+def test_request_for_a_bundle_that_is_missing_or_taken_raises_an_error_naming_it() -> None:
     pool = Pool()
     with pytest.raises(ValueError, match="no bundle 2"):
         pool.pool.request_slots(wanted(2), 0.0)
@@ -391,7 +393,7 @@ def test_bundle_that_the_group_does_not_have_or_has_given_is_refused_by_name() -
         pool.pool.request_slots(wanted(0, first=2), 0.0)
 
 
-def test_request_of_another_group_size_requires_another_group() -> None:
+def test_request_for_another_size_of_a_worker_group_declares_a_group_of_that_size() -> None:
     pool = Pool()
     pool.request(wanted(0, 1))
     pool.comes(0, 7)

@@ -20,7 +20,7 @@ FRAME_SIZE = 10 * 2**20
 
 
 @pytest.mark.parametrize(("requests", "sharing"), [(20_000, 1), (5_000, 8), (300, 1_000)])
-def test_every_request_travels_once_in_order_and_no_message_exceeds_a_frame(
+def test_slot_requests_are_sent_once_in_order_in_messages_within_the_frame_size(
     requests: int, sharing: int
 ) -> None:
     vertices = tuple(ExecutionVertexID(id_of(JobVertexID, n), n) for n in range(sharing))
@@ -47,5 +47,5 @@ def test_all_ids_of_a_request_count_for_its_message_size() -> None:
     assert len(list(in_messages(SlotRequests(SMALL, (requests[0], without))))) == 1
 
 
-def test_no_request_needs_no_message() -> None:
+def test_empty_slot_requests_need_no_message() -> None:
     assert list(in_messages(SlotRequests(SMALL, ()))) == []

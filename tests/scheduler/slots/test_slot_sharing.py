@@ -44,7 +44,7 @@ def test_vertices_of_different_sharing_groups_never_share() -> None:
     assert shares(vertex(1, 1), vertex(2, 1, group="other")) == [[(1, 0)], [(2, 0)]]
 
 
-def test_subtask_goes_where_its_producer_is() -> None:
+def test_subtask_shares_the_slot_of_its_first_producer() -> None:
     """Of four producers read in pairs, the consumers sit beside the first of each pair."""
 
     def first_of_pair(subtask: ExecutionVertexID) -> list[ExecutionVertexID]:
@@ -83,7 +83,7 @@ def test_co_location_across_sharing_groups_or_parallelisms_is_refused() -> None:
         shares(vertex(1, 2, located_with="x"), vertex(2, 2, located_with="x", group="other"))
 
 
-def test_two_profiles_in_a_sharing_group_are_refused() -> None:
+def test_two_profiles_in_a_slot_sharing_group_are_refused() -> None:
     large = SharingVertex(id_of(JobVertexID, 2), 1, "default", LARGE)
     with pytest.raises(ValueError, match="its slots need one profile"):
         slot_sharing_groups([vertex(1, 1), large])
@@ -93,7 +93,7 @@ def test_two_profiles_in_a_sharing_group_are_refused() -> None:
     st.lists(st.tuples(st.integers(1, 6), st.sampled_from("ab"), st.booleans()), max_size=6),
     st.randoms(use_true_random=False),
 )
-def test_each_subtask_has_a_slot_and_no_slot_has_two_of_a_vertex(
+def test_each_subtask_gets_one_slot_and_no_slot_has_two_subtasks_of_a_vertex(
     shapes: list[tuple[int, str, bool]], random: object
 ) -> None:
     """SP-20, EG-09: as many slots as the widest vertex of each group has subtasks."""

@@ -66,8 +66,7 @@ def in_group(number: int) -> SlotOffer:
     return replace(offer(number), constraint=OWN)
 
 
-def test_only_expected_slots_are_accepted_before_they_are_required() -> None:
-    """They were refused, and freed."""
+def test_before_any_requirement_only_expected_slots_are_accepted() -> None:
     pool = new_pool()
     pool.expect_slots((allocation(1), allocation(2)), 0.0)
     assert accepted(pool, offer(1, 0), offer(3, 2)) == [1]
@@ -97,8 +96,8 @@ def test_expected_slot_offered_too_late_is_refused() -> None:
     assert accepted(pool, offer(1), now=60.0) == []
 
 
-def test_pool_hands_over_its_slots_and_the_expected_ones() -> None:
-    """Also the second JobMaster may die before the slots are there."""
+def test_pool_hands_over_its_slots_and_the_slots_it_still_expects() -> None:
+    """The second JobMaster may also die before the slots have come."""
     first = new_pool()
     first.set_requirements(requirements((SMALL, 1)), 0.0)
     accepted(first, offer(1))
@@ -119,7 +118,7 @@ def test_worker_group_not_required_yet_is_kept_for_later_requests() -> None:
     assert event.slot.allocation_id == allocation(2)
 
 
-def test_bundle_that_another_slot_fills_by_now_is_not_taken() -> None:
+def test_expected_slot_is_refused_if_another_slot_has_its_bundle_by_now() -> None:
     pool = new_pool()
     pool.register_task_executor(location("late", 0), 0.0)
     pool.expect_slots((allocation(1), allocation(2)), 0.0)
@@ -129,7 +128,7 @@ def test_bundle_that_another_slot_fills_by_now_is_not_taken() -> None:
 
 
 def test_expected_large_slot_fulfils_a_smaller_missing_requirement() -> None:
-    """It would be given back as idle, while another slot is declared and started."""
+    """Otherwise it would be given back as idle, while another slot is declared and started."""
     pool = new_pool()
     pool.expect_slots((allocation(1),), 0.0)
     pool.set_requirements(requirements((SMALL, 1)), 0.0)
@@ -138,7 +137,7 @@ def test_expected_large_slot_fulfils_a_smaller_missing_requirement() -> None:
     assert pool.next_deadline() is None
 
 
-def test_bundle_that_is_expected_and_asked_for_by_now_is_served_once() -> None:
+def test_expected_bundle_that_is_also_requested_by_now_is_added_and_served_once() -> None:
     pool = new_pool()
     one_bundle = SameWorkerGroup(OWN_GROUP, 1)
     pool.expect_slots((allocation(1),), 0.0)
@@ -159,8 +158,8 @@ def test_expected_bundle_too_small_for_the_required_group_is_refused() -> None:
     assert pool.slots == ()
 
 
-def test_slots_that_are_held_already_are_not_expected() -> None:
-    """SP-21: an older allocation's place in the requirements is not another slot's."""
+def test_slots_that_the_pool_has_already_are_not_expected() -> None:
+    """SP-21: after the slot fails, the same allocation is refused when offered again."""
     pool = new_pool()
     pool.set_requirements(requirements((SMALL, 1)), 0.0)
     accepted(pool, offer(1))
@@ -202,8 +201,8 @@ def restored(
     )
 
 
-def test_slots_of_a_dead_pool_are_held_whether_or_not_their_task_executors_are_known() -> None:
-    """Those that came by an offer in between are held once."""
+def test_slots_restored_from_a_dead_pool_are_added_once_even_if_offered_before() -> None:
+    """Whether or not their TaskExecutors are registered."""
     pool = DeclarativeSlotPool(JOB, "JobMaster/jobmaster", idle_timeout=50.0)
     pool.restore((restored(1, index=0),), 0.0)
     assert accepted(pool, offer(1, 0)) == [1]
@@ -214,7 +213,7 @@ def test_slots_of_a_dead_pool_are_held_whether_or_not_their_task_executors_are_k
 
 
 def test_restored_slots_count_for_their_requests_and_are_declared() -> None:
-    """SP-24: a large slot serves a small request; what is free stands beyond the requirements."""
+    """SP-24: a large slot serves a small request; free slots are in excess of the requirements."""
     pool = new_pool()
     slots = (
         restored(1, index=0, profile=LARGE, request=1, requested=SMALL),
@@ -230,11 +229,11 @@ def test_restored_slots_count_for_their_requests_and_are_declared() -> None:
 
 
 def test_pool_restored_without_slots_declares_empty_requirements() -> None:
-    """The ResourceManager knows the requirements of the pool that has died."""
+    """The ResourceManager still knows the requirements of the dead pool."""
     assert new_pool().restore((), 1.0) == [DeclareRequirements(requirements())]
 
 
-def test_restored_bundles_belong_to_their_worker_group() -> None:
+def test_restored_bundles_declare_and_serve_their_worker_group() -> None:
     pool = new_pool()
     slots = [
         RestoredSlot(

@@ -111,7 +111,7 @@ def test_shortage_fails_the_requests_of_its_group_if_no_slot_will_come(
     assert slots.number_pending == (2 if failure is None else 0)
 
 
-def test_each_request_has_a_deadline_and_the_earliest_counts() -> None:
+def test_earliest_deadline_of_the_requests_is_the_next_deadline() -> None:
     """SP-14."""
     slots = WorkerGroupSlots(NAME)
     assert slots.next_deadline() == inf
@@ -126,7 +126,7 @@ def test_each_request_has_a_deadline_and_the_earliest_counts() -> None:
     assert slots.next_deadline() == 9.0
 
 
-def test_timed_out_requests_name_the_slots_that_came_of_the_last_group() -> None:
+def test_timed_out_requests_name_the_number_of_slots_that_the_newest_group_has() -> None:
     """SP-14."""
     slots = WorkerGroupSlots(NAME)
     ask(slots, 0, 1, 2, size=3)
@@ -156,14 +156,14 @@ def test_slots_are_idle_from_when_the_last_request_is_cancelled() -> None:
     assert slots.is_over
 
 
-def test_unwanted_slot_is_idle_as_soon_as_it_comes() -> None:
+def test_slot_of_a_group_that_is_not_required_is_idle_from_its_arrival() -> None:
     slots = WorkerGroupSlots(NAME)
     slots.add(allocated_slot(0, 0), SMALL, 6.0)
     assert slots.idle_deadline(5.0) == 11.0
 
 
-def test_only_a_required_group_is_kept() -> None:
-    """SP-26: by the pool that has died, if need be."""
+def test_group_of_a_restarting_job_is_kept_only_if_it_was_required() -> None:
+    """SP-26: or if the dead pool required the group."""
     slots = WorkerGroupSlots(NAME)
     slots.keep(True, (), 0.0)
     assert not slots.is_required
@@ -176,7 +176,7 @@ def test_only_a_required_group_is_kept() -> None:
     assert slots.idle_deadline(5.0) == 7.0
 
 
-def test_bundles_beyond_the_group_or_too_small_are_not_accepted() -> None:
+def test_bundles_beyond_the_group_size_or_too_small_are_not_accepted() -> None:
     slots = WorkerGroupSlots(NAME)
     ask(slots, 0)
     here = allocated_slot(5, 0).location
@@ -186,7 +186,7 @@ def test_bundles_beyond_the_group_or_too_small_are_not_accepted() -> None:
     assert slots.match(AllocatedSlot(allocation(5), 0, LARGE, here), 0.0) == SMALL
 
 
-def test_requests_stay_in_the_used_group_despite_a_newer_complete_one() -> None:
+def test_requests_are_served_from_the_group_in_use_despite_a_newer_complete_group() -> None:
     slots = WorkerGroupSlots(NAME)
     ask(slots, 0)
     come(slots, 0, 1, group="old")
@@ -196,7 +196,7 @@ def test_requests_stay_in_the_used_group_despite_a_newer_complete_one() -> None:
     assert slots.useless() == (allocation(10), allocation(11))
 
 
-def test_newest_complete_group_serves_and_free_slots_of_others_are_useless() -> None:
+def test_newest_complete_group_serves_and_free_slots_of_other_groups_are_useless() -> None:
     slots = WorkerGroupSlots(NAME)
     come(slots, 0, 1, group="old")
     come(slots, 0, 1, group="new", first=10)
@@ -208,7 +208,7 @@ def test_newest_complete_group_serves_and_free_slots_of_others_are_useless() -> 
     assert not slots.is_reserved(allocation(99))
 
 
-def test_second_request_for_a_bundle_is_an_error() -> None:
+def test_second_request_for_a_bundle_raises_an_error() -> None:
     slots = WorkerGroupSlots(NAME)
     ask(slots, 0)
     with pytest.raises(ValueError, match="bundle 0 of worker group 'own' is taken"):
@@ -223,7 +223,7 @@ def test_second_request_for_a_bundle_is_an_error() -> None:
     assert ask(slots, 0) == {0: 0}
 
 
-def test_slot_that_is_given_back_twice_is_free_once() -> None:
+def test_giving_back_a_slot_twice_frees_it_once() -> None:
     slots = WorkerGroupSlots(NAME)
     ask(slots, 0, 1)
     come(slots, 0, 1)
@@ -249,7 +249,7 @@ def test_reserved_slot_that_is_lost_is_not_in_use_any_more() -> None:
     assert not slots.holds(allocation(0))
 
 
-def test_slot_in_the_bundle_of_another_is_found_as_replaced_by() -> None:
+def test_new_slot_in_an_occupied_bundle_replaces_the_slot_of_that_bundle() -> None:
     slots = WorkerGroupSlots(NAME)
     ask(slots, 0)
     come(slots, 0)
@@ -275,8 +275,9 @@ def test_slots_are_idle_from_when_the_last_request_has_failed() -> None:
 
 
 @pytest.mark.parametrize("requested", [None, SMALL])
-def test_restored_slot_sets_the_required_group(requested: ResourceProfile | None) -> None:
-    """What was requested, or else what there is."""
+def test_restored_slot_requires_its_group_with_the_requested_profile_or_its_own(
+    requested: ResourceProfile | None,
+) -> None:
     slots = WorkerGroupSlots(NAME)
     large = AllocatedSlot(allocation(7), 0, LARGE, allocated_slot(7, 0).location)
     slots.restore(RestoredSlot(large, TWO.constraint, id_of(SlotRequestId, 0), requested), 1.0)
@@ -287,7 +288,7 @@ def test_restored_slot_sets_the_required_group(requested: ResourceProfile | None
 
 
 @pytest.mark.parametrize("is_free_first", [True, False])
-def test_restored_request_counts_more_than_a_free_slot(
+def test_required_group_is_that_of_a_restored_request_and_not_of_a_free_slot(
     is_free_first: bool,
 ) -> None:
     slots = WorkerGroupSlots(NAME)
@@ -299,7 +300,7 @@ def test_restored_request_counts_more_than_a_free_slot(
     assert slots.requirements(1.0) == (TWO,)
 
 
-def test_free_slot_too_small_for_a_request_is_not_given() -> None:
+def test_free_slot_too_small_for_a_request_does_not_serve_the_request() -> None:
     slots = WorkerGroupSlots(NAME)
     ask(slots, 0)
     come(slots, 0, 1)
@@ -317,7 +318,7 @@ def test_older_group_serves_when_slots_of_the_newer_are_too_small() -> None:
     assert ask(slots, 0, 1, profile=LARGE) == {0: 0, 1: 1}
 
 
-def test_slot_that_is_in_use_is_not_useless_though_its_bundle_is_required_no_more() -> None:
+def test_slot_in_use_is_not_useless_although_its_bundle_is_no_longer_required() -> None:
     slots = WorkerGroupSlots(NAME)
     ask(slots, 1)
     come(slots, 0, 1)
@@ -326,7 +327,7 @@ def test_slot_that_is_in_use_is_not_useless_though_its_bundle_is_required_no_mor
     assert slots.useless() == ()
 
 
-def test_worker_group_that_has_lost_all_its_slots_is_not_the_newest_any_more() -> None:
+def test_worker_group_that_has_lost_all_its_slots_no_longer_counts_as_the_newest() -> None:
     slots = WorkerGroupSlots(NAME)
     slots.declare((TWO,), 0.0)
     come(slots, 0, 1, group="old")
@@ -336,7 +337,7 @@ def test_worker_group_that_has_lost_all_its_slots_is_not_the_newest_any_more() -
     assert slots.useless() == ()
 
 
-def test_free_slot_beyond_the_requirement_is_useless() -> None:
+def test_free_slot_beyond_the_required_group_size_is_useless() -> None:
     slots = WorkerGroupSlots(NAME)
     assert slots.useless() == ()
     slots.declare((TWO,), 0.0)
