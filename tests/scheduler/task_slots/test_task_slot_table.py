@@ -47,7 +47,9 @@ def table() -> TaskSlotTable:
     return TaskSlotTable(ResourceID("te"), ResourceProfile(2.0, 2 * GIB), 2, slot_timeout=10.0)
 
 
-def test_slot_is_allocated_and_the_same_request_again_is_fine(table: TaskSlotTable) -> None:
+def test_repeating_the_allocation_of_a_slot_succeeds_and_changes_nothing(
+    table: TaskSlotTable,
+) -> None:
     """TM-19."""
     assert table.allocate_slot(0, JOB, A, SMALL, 0.0) == slot_id("te", 0)
     assert table.allocate_slot(0, JOB, A, SMALL, 1.0) == slot_id("te", 0)
@@ -65,7 +67,7 @@ def test_slot_is_allocated_and_the_same_request_again_is_fine(table: TaskSlotTab
         (-1, JOB, B, LARGE, "is more than the 1 CPU, 1g memory there is"),
     ],
 )
-def test_impossible_allocation_is_refused_and_says_why(
+def test_impossible_slot_allocation_is_refused_with_the_reason(
     table: TaskSlotTable,
     index: int,
     job_id: JobID,
@@ -108,7 +110,7 @@ def test_static_slot_is_refused_for_a_profile_above_its_share(
         table.allocate_slot(0, JOB, A, ResourceProfile(2.0, 2 * GIB), 0.0)
 
 
-def test_dynamic_slots_use_resources_too_small_for_a_static_slot(
+def test_four_dynamic_slots_of_half_size_fit_where_two_static_slots_would(
     table: TaskSlotTable,
 ) -> None:
     """TM-22."""
@@ -117,7 +119,7 @@ def test_dynamic_slots_use_resources_too_small_for_a_static_slot(
     assert given == [slot_id("te", index) for index in range(2, 6)]
 
 
-def test_slot_is_free_once_its_tasks_ended_and_it_is_clean(
+def test_slot_is_free_once_its_tasks_have_ended_and_it_was_cleaned(
     table: TaskSlotTable,
 ) -> None:
     """TM-19, TM-21."""
@@ -139,13 +141,13 @@ def test_slot_is_free_once_its_tasks_ended_and_it_is_clean(
     table.allocate_slot(0, OTHER_JOB, B, SMALL, 0.0)
 
 
-def test_slot_in_use_cannot_be_taken_for_clean(table: TaskSlotTable) -> None:
+def test_marking_a_slot_in_use_as_cleaned_raises_an_error(table: TaskSlotTable) -> None:
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     with pytest.raises(IllegalTransitionError, match="slot 0 allocated to job"):
         table.slot_cleaned(A)
 
 
-def test_slot_that_no_job_uses_times_out(table: TaskSlotTable) -> None:
+def test_allocated_slot_that_no_job_activates_times_out(table: TaskSlotTable) -> None:
     """TM-21."""
     table.allocate_slot(0, JOB, A, SMALL, 5.0)
     assert table.next_deadline() == 15.0
@@ -175,7 +177,8 @@ def held(table: TaskSlotTable) -> None:
 
 
 def test_task_in_a_held_slot_continues_and_is_adopted_with_the_slot(table: TaskSlotTable) -> None:
-    """TM-15.  Meanwhile the slot takes no other task, and is neither offered nor anybody else's."""
+    """TM-15. Until it is adopted, the slot takes no other task, is not offered, and cannot be
+    allocated to another job."""
     held(table)
     assert table.offer_slots(JOB) is None
     assert not table.mark_slot_active(A)
@@ -191,7 +194,7 @@ def test_task_in_a_held_slot_continues_and_is_adopted_with_the_slot(table: TaskS
 
 
 def test_held_slot_stays_held_after_its_tasks_ended(table: TaskSlotTable) -> None:
-    """Its JobMaster is to hear of their ends before it says what becomes of the slot."""
+    """The next JobMaster hears of the end of the tasks before it decides about the slot."""
     held(table)
     assert table.remove_task(attempt(0)) == []
     assert table.holds_slots_of(JOB)
@@ -202,7 +205,7 @@ def test_held_slot_stays_held_after_its_tasks_ended(table: TaskSlotTable) -> Non
 def test_unadopted_held_slot_is_freed_after_the_timeout(
     table: TaskSlotTable,
 ) -> None:
-    """The next JobMaster has all of it, and so has the one after that."""
+    """The timeout starts anew for each further JobMaster."""
     held(table)
     assert table.hold_slots_of_job(JOB, "it died, too", 110.0) == []
     table.job_master_registered(JOB, 120.0)
@@ -213,8 +216,8 @@ def test_unadopted_held_slot_is_freed_after_the_timeout(
     assert table.slot_cleaned(A) == slot_id("te")
 
 
-def test_adoption_changes_nothing_of_slots_that_are_in_use(table: TaskSlotTable) -> None:
-    """It may come twice, and after the slots that were gained since."""
+def test_second_adoption_does_not_change_slots_that_are_in_use(table: TaskSlotTable) -> None:
+    """Adoption may come twice, and after new slots were gained."""
     held(table)
     table.adopt_slots(JOB, (A,), 101.0)
     table.allocate_slot(1, JOB, B, SMALL, 102.0)
@@ -224,8 +227,8 @@ def test_adoption_changes_nothing_of_slots_that_are_in_use(table: TaskSlotTable)
     assert table.next_deadline() is None
 
 
-def test_answer_of_a_lost_job_master_to_an_offer_does_not_count(table: TaskSlotTable) -> None:
-    """A slot that was kept for it would be in use for ever, with nobody to use it."""
+def test_answer_of_a_lost_job_master_to_an_offer_is_ignored(table: TaskSlotTable) -> None:
+    """Otherwise the slot would stay in use for ever without a job that uses it."""
     vacated(table)
     table.remove_task(attempt(0))
     table.slot_cleaned(A)
@@ -245,7 +248,7 @@ def vacated(table: TaskSlotTable) -> None:
 def test_unadopted_slot_is_kept_once_its_tasks_ended_and_it_is_clean(
     table: TaskSlotTable,
 ) -> None:
-    """TM-15.  Nobody is offered it before that."""
+    """TM-15. The slot is not offered before that."""
     vacated(table)
     assert table.hold_slots_of_job(JOB, "it is dead, too", 101.0) == []
     assert table.adopt_slots(JOB, (A,), 101.0) == []
@@ -281,7 +284,7 @@ def test_unadopted_slot_without_tasks_is_cleaned_and_kept(
 def test_kept_slot_takes_tasks_once_it_is_offered_to_a_job_master(
     table: TaskSlotTable,
 ) -> None:
-    """TM-11: they may come before its answer."""
+    """TM-11: tasks may come before the JobMaster's answer."""
     vacated(table)
     table.remove_task(attempt(0))
     table.slot_cleaned(A)
@@ -293,7 +296,7 @@ def test_kept_slot_takes_tasks_once_it_is_offered_to_a_job_master(
     assert table.offer_answered(offering, (), 102.0) == [], "it is in use by then"
 
 
-def test_slot_that_only_the_lost_job_master_knew_is_freed(table: TaskSlotTable) -> None:
+def test_slot_not_yet_active_is_freed_when_its_job_master_is_lost(table: TaskSlotTable) -> None:
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     table.allocate_slot(1, OTHER_JOB, B, SMALL, 0.0)
     table.mark_slot_active(B)
@@ -302,7 +305,9 @@ def test_slot_that_only_the_lost_job_master_knew_is_freed(table: TaskSlotTable) 
     assert table.slot_cleaned(A) == slot_id("te", 0)
 
 
-def test_kept_slot_that_no_job_master_takes_times_out(table: TaskSlotTable) -> None:
+def test_kept_slot_that_no_job_master_accepts_is_freed_after_the_timeout(
+    table: TaskSlotTable,
+) -> None:
     vacated(table)
     table.remove_task(attempt(0))
     table.slot_cleaned(A)
@@ -313,7 +318,7 @@ def test_kept_slot_that_no_job_master_takes_times_out(table: TaskSlotTable) -> N
     assert table.slot_cleaned(A) == slot_id("te")
 
 
-def test_slot_that_is_vacated_too_slowly_times_out_without_ending_its_tasks_twice(
+def test_slot_whose_tasks_end_too_slowly_times_out_without_ending_them_twice(
     table: TaskSlotTable,
 ) -> None:
     vacated(table)
@@ -341,8 +346,10 @@ def test_kept_slot_that_the_next_job_master_does_not_want_is_freed(table: TaskSl
     assert one(table.offer_answered(offering, (), 101.0), CleanSlot).allocation_id == A
 
 
-def test_kept_slot_is_not_freed_by_its_past_owners(table: TaskSlotTable) -> None:
-    """A JobMaster that wakes up says goodbye; the ResourceManager gives up what is not used."""
+def test_kept_slot_is_not_freed_by_its_past_job_master_or_the_resource_manager(
+    table: TaskSlotTable,
+) -> None:
+    """A past JobMaster that wakes up disconnects; the ResourceManager frees inactive slots."""
     vacated(table)
     assert table.free_slots_of_job(JOB, "goodbye") == []
     table.remove_task(attempt(0))
@@ -354,7 +361,7 @@ def test_kept_slot_is_not_freed_by_its_past_owners(table: TaskSlotTable) -> None
     assert table.is_kept(A)
 
 
-def test_offer_covers_the_slots_of_its_job_that_are_not_active(table: TaskSlotTable) -> None:
+def test_slot_offer_lists_the_slots_of_its_job_that_are_not_active(table: TaskSlotTable) -> None:
     """TM-09."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     table.allocate_slot(1, JOB, B, SMALL, 0.0)
@@ -365,7 +372,7 @@ def test_offer_covers_the_slots_of_its_job_that_are_not_active(table: TaskSlotTa
     assert table.offer_slots(OTHER_JOB) is None
 
 
-def test_accepted_slot_is_active_and_the_other_is_freed(table: TaskSlotTable) -> None:
+def test_accepted_slot_becomes_active_and_the_refused_slot_is_freed(table: TaskSlotTable) -> None:
     """TM-10."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     table.allocate_slot(1, JOB, B, SMALL, 0.0)
@@ -378,7 +385,9 @@ def test_accepted_slot_is_active_and_the_other_is_freed(table: TaskSlotTable) ->
         table.add_task(attempt(0), JOB, B)
 
 
-def test_task_that_came_before_the_answer_keeps_its_slot(table: TaskSlotTable) -> None:
+def test_refused_slot_is_not_freed_if_a_task_has_come_before_the_answer(
+    table: TaskSlotTable,
+) -> None:
     """TM-11."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     table.allocate_slot(1, JOB, B, SMALL, 0.0)
@@ -390,7 +399,7 @@ def test_task_that_came_before_the_answer_keeps_its_slot(table: TaskSlotTable) -
     assert table.tasks_of(A) == (attempt(0),)
 
 
-def test_answer_to_an_outdated_offer_is_ignored(table: TaskSlotTable) -> None:
+def test_answer_to_an_outdated_slot_offer_is_ignored(table: TaskSlotTable) -> None:
     """TM-12."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     old, new = table.offer_slots(JOB), table.offer_slots(JOB)
@@ -402,7 +411,9 @@ def test_answer_to_an_outdated_offer_is_ignored(table: TaskSlotTable) -> None:
     assert one(table.offer_answered(new, (), 2.0), CleanSlot).allocation_id == A
 
 
-def test_offers_of_one_job_do_not_outdate_those_of_another(table: TaskSlotTable) -> None:
+def test_slot_offer_to_one_job_does_not_outdate_the_offer_to_another_job(
+    table: TaskSlotTable,
+) -> None:
     """TM-12."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     table.allocate_slot(1, OTHER_JOB, B, SMALL, 0.0)
@@ -414,7 +425,7 @@ def test_offers_of_one_job_do_not_outdate_those_of_another(table: TaskSlotTable)
     assert table.offer_slots(JOB) is None
 
 
-def test_task_needs_a_slot_and_runs_once(table: TaskSlotTable) -> None:
+def test_task_without_a_slot_or_added_twice_is_refused(table: TaskSlotTable) -> None:
     """TM-10."""
     with pytest.raises(SlotAllocationError, match="is not there"):
         table.add_task(attempt(0), JOB, A)
@@ -427,7 +438,7 @@ def test_task_needs_a_slot_and_runs_once(table: TaskSlotTable) -> None:
 
 
 def test_task_does_not_run_in_the_slot_of_another_job(table: TaskSlotTable) -> None:
-    """It ran there, and ended when the other job gave its slot back."""
+    """Otherwise it would end when the other job gives its slot back."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     with pytest.raises(SlotAllocationError, match=rf"is that of job {JOB}"):
         table.add_task(attempt(0), OTHER_JOB, A)
@@ -443,7 +454,9 @@ def test_slot_of_another_job_counts_as_missing_for_the_job_master(table: TaskSlo
     assert table.compare_with_job_master(JOB, (A,)) == SlotDifference((A,), ())
 
 
-def test_views_of_table_and_job_master_are_compared(table: TaskSlotTable) -> None:
+def test_comparison_with_the_job_master_finds_slots_that_only_one_of_both_knows(
+    table: TaskSlotTable,
+) -> None:
     """TM-16."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     table.allocate_slot(1, JOB, B, SMALL, 0.0)
@@ -453,7 +466,9 @@ def test_views_of_table_and_job_master_are_compared(table: TaskSlotTable) -> Non
     assert table.compare_with_job_master(JOB, (A, B)) == SlotDifference((), ())
 
 
-def test_slot_that_is_still_being_offered_is_no_difference(table: TaskSlotTable) -> None:
+def test_slot_still_being_offered_is_no_difference_to_the_view_of_the_job_master(
+    table: TaskSlotTable,
+) -> None:
     """TM-16, JM-08."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     assert table.compare_with_job_master(JOB, ()) == SlotDifference((), ())
@@ -469,7 +484,7 @@ def test_freeing_slots_of_a_job_spares_other_jobs(table: TaskSlotTable) -> None:
     assert table.jobs() == (OTHER_JOB,)
 
 
-def test_closed_table_is_empty_when_all_tasks_have_ended_and_takes_no_more(
+def test_closed_slot_table_allocates_no_slots_and_is_empty_once_all_tasks_have_ended(
     table: TaskSlotTable,
 ) -> None:
     """TM-18, TM-21."""
@@ -492,7 +507,7 @@ def test_thirds_of_a_worker_can_all_be_allocated() -> None:
     assert len(table.allocations_of(JOB)) == 3
 
 
-def test_slot_that_is_being_freed_is_neither_held_nor_given_again(
+def test_slot_being_freed_is_neither_held_for_the_next_job_master_nor_given_again(
     table: TaskSlotTable,
 ) -> None:
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
@@ -523,7 +538,9 @@ def test_only_unused_slots_of_a_job_are_freed(
     assert not table.is_being_freed(A)
 
 
-def test_accepted_slot_is_active_although_another_offered_one_is_gone(table: TaskSlotTable) -> None:
+def test_accepted_slot_becomes_active_although_another_offered_slot_is_gone(
+    table: TaskSlotTable,
+) -> None:
     """TM-12."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     table.allocate_slot(1, JOB, B, SMALL, 0.0)
@@ -550,7 +567,7 @@ def test_older_offer_is_outdated_although_one_of_its_slots_was_freed(table: Task
     assert table.offer_slots(JOB) is None
 
 
-def test_table_knows_the_job_and_tasks_of_each_slot(table: TaskSlotTable) -> None:
+def test_slot_table_returns_the_job_and_tasks_of_each_slot(table: TaskSlotTable) -> None:
     table.allocate_slot(1, JOB, A, SMALL, 0.0)
     table.allocate_slot(0, JOB, B, SMALL, 4.0)
     table.add_task(attempt(0), JOB, A)
@@ -561,7 +578,7 @@ def test_table_knows_the_job_and_tasks_of_each_slot(table: TaskSlotTable) -> Non
     assert table.allocations_of(OTHER_JOB) == ()
 
 
-def test_the_first_slot_to_time_out_is_waited_for(table: TaskSlotTable) -> None:
+def test_next_deadline_of_the_slot_table_is_the_earliest_slot_timeout(table: TaskSlotTable) -> None:
     assert table.next_deadline() is None
     table.allocate_slot(0, JOB, A, SMALL, 4.0)
     table.allocate_slot(1, OTHER_JOB, B, SMALL, 1.0)
