@@ -42,7 +42,7 @@ class DispatcherGateway(FencedRpcGateway):
     @abstractmethod
     @runs_to_completion
     async def submit_job(self, job_graph: JobGraph) -> None:
-        """Accept a job. Returns when it is stored, so that it will run whichever process dies next.
+        """Accept a job. Returns when the job is stored: it will run whichever process dies next.
 
         Raises DuplicateJobSubmissionError or JobSubmissionError if the job is not accepted.
         """
@@ -50,7 +50,7 @@ class DispatcherGateway(FencedRpcGateway):
     @abstractmethod
     @runs_to_completion
     async def ensure_spark_session(self, job_graph: JobGraph) -> JobID:
-        """Return the id of the job that is the Spark session of that name.
+        """Return the id of the job that is the Spark session named in *job_graph*.
         Starts the session if there is none.
 
         Args:
@@ -103,7 +103,7 @@ class DispatcherGateway(FencedRpcGateway):
     @abstractmethod
     async def heartbeat_from_client(self, job_ids: tuple[JobID, ...]) -> None:
         """Tell the Dispatcher that the client of these attached jobs lives.
-        Unknown jobs, and jobs that go on without a client, are ignored.
+        Unknown jobs, and jobs that do not end with their client, are ignored.
         """
 
     @abstractmethod
@@ -128,8 +128,8 @@ class DispatcherGateway(FencedRpcGateway):
     @ask_timeout(None)
     async def take_snapshot(self, job_id: JobID, request: SnapshotRequest) -> SnapshotTaken:
         """Take a savepoint or a checkpoint, once for each trigger id.
-        Returns when it is complete. If the snapshot is to end the job, returns when the job is
-        stored as finished. JobMasters and Dispatchers may die meanwhile.
+        Returns when the snapshot is complete. If the snapshot is to stop the job, returns when the
+        job is stored as finished. JobMasters and Dispatchers may die meanwhile.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -150,7 +150,7 @@ class DispatcherGateway(FencedRpcGateway):
 
     @abstractmethod
     async def request_savepoint_directories(self) -> tuple[str, ...]:
-        """Return the directories in which savepoints may lie.
+        """Return the directories in which savepoints may be.
         These are the cluster's storage directory, and the directories for checkpoints and
         savepoints that the cluster and its jobs that have not ended are configured with.
         """

@@ -51,7 +51,7 @@ from flinkray.spark.gateway import CoordinatorListenerGateway
 
 
 class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvStateLocationOracle):
-    """Runs one job. Fenced by JobMasterId."""
+    """The JobMaster, which runs one job. Fenced by JobMasterId."""
 
     # called by TaskExecutors
 
@@ -73,7 +73,9 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     async def fail_slot(
         self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
     ) -> None:
-        """Report that one slot is lost, although the TaskExecutor lives."""
+        """Report that a TaskExecutor has lost one slot of the job.
+        The TaskExecutor itself lives.
+        """
 
     @abstractmethod
     @runs_to_completion
@@ -105,7 +107,7 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     async def update_global_aggregate(
         self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
     ) -> bytes:
-        """Add a pickled value to the aggregate of that name, and return the pickled result.
+        """Add a pickled value to the aggregate *name*, and return the aggregate's pickled result.
 
         *function* is the pickled factory of the AggregateFunction. *number* counts the task's
         updates: a repeated update is made once. Raises AttemptDisposedError if the attempt is not
@@ -166,7 +168,7 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
         lost: tuple[AllocationID, ...],
         events: tuple[SlotEvent, ...],
     ) -> None:
-        """Receive gained and lost slots, and then the events of requests and slots.
+        """Receive gained and lost slots, and then other events of slots and slot requests.
         For the events see :mod:`flinkray.scheduler.slots.slot_requests`.
 
         Messages of the JobMaster's *pool_number*-th pool are numbered from 1 by *news_number*, so
@@ -186,21 +188,21 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
 
     @abstractmethod
     async def request_job_overview(self) -> NumberedOverview:
-        """Return the job's status and the numbers of its tasks.
-        The size does not depend on the numbers. When the overview becomes outdated, the JobMaster
-        tells the Dispatcher.
+        """Return the job's status, and the number of its tasks in each state.
+        The size of the answer does not depend on the number of tasks. When the overview becomes
+        outdated, the JobMaster tells the Dispatcher.
         """
 
     @abstractmethod
     async def request_job_progress(self) -> JobProgress:
-        """Return the job's status, the numbers of its tasks, and the progress of each vertex."""
+        """Return the job's status, the number of tasks per state, and each vertex's progress."""
 
     @abstractmethod
     async def request_job_exceptions(self) -> tuple[ExceptionEntry, ...]: ...
 
     @abstractmethod
     async def request_job_details(self) -> JobDetails:
-        """Return all details. Asks TaskExecutors what their stream tasks have read and written."""
+        """Return all details of the job. Asks TaskExecutors for the I/O metrics of stream tasks."""
 
     @abstractmethod
     @ask_timeout(None)
@@ -208,8 +210,8 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
         self, dispatcher_id: DispatcherId, request: SnapshotRequest
     ) -> SnapshotTaken:
         """Take a savepoint or a checkpoint, once for each trigger id.
-        Returns when it is complete. If the snapshot is to end the job, returns when the Dispatcher
-        has stored that the job has finished.
+        Returns when the snapshot is complete. If the snapshot is to stop the job, returns when the
+        Dispatcher has stored that the job has finished.
 
         Raises:
             CheckpointError: the snapshot is not taken.
@@ -222,11 +224,12 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     async def keep_part(
         self, owner: JobMasterId, coordinator: CoordinatorID, part: KeptPart
     ) -> None:
-        """Keep a part of the source coordinator's state. Returns when the part is safe.
+        """Keep a part of the source coordinator's state.
+        Returns when the next JobMaster would find it.
 
         Called by the coordinator that the JobMaster *owner* has started. May be repeated. Raises
         CoordinatorReplacedError if another attempt has replaced the coordinator, or if it is not
-        known yet whether the coordinator goes on.
+        known yet whether the coordinator continues.
         """
 
     @abstractmethod

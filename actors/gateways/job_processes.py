@@ -14,7 +14,7 @@ def job_master_process(job_id: JobID) -> str:
 
 
 def job_process(kind: str, job_id: JobID, job_master_id: JobMasterId) -> str:
-    """Return the name of the process of that kind that a JobMaster starts.
+    """Return the name of the process of kind *kind* that a JobMaster starts.
 
     The name contains the JobMasterId. Starting a process first ends the process of the same name.
     So a replaced JobMaster that wakes up late can end and replace only its own processes.
@@ -28,7 +28,7 @@ def slot_pool_process(job_id: JobID, job_master_id: JobMasterId) -> str:
 
 
 def processes_of_job(kind: str, job_id: JobID) -> str:
-    """Return the name prefix of the processes of that kind, of all JobMasters of the job."""
+    """Return the name prefix of a job's processes of kind *kind*, started by any JobMaster."""
     return f"{kind}-{job_id}-"
 
 

@@ -22,7 +22,9 @@ from flinkray.scheduler.shared.slots import SameWorkerGroup, WorkerLocation
 
 
 def job_master_resource_id(process_name: str, job_master_id: JobMasterId) -> ResourceID:
-    """Return a JobMaster's name in heartbeats. The JobMasters of a job share a process name."""
+    """Return the name by which heartbeats identify a JobMaster.
+    It differs between the JobMasters of a job, although they have the same process name.
+    """
     return ResourceID(f"{process_name}@{job_master_id}")
 
 
@@ -76,7 +78,7 @@ class TaskExecutorToJobMasterRegistrationSuccess:
 
 @message
 class WantedSlot:
-    """A slot that a TaskExecutor shall give to a job."""
+    """A slot that the ResourceManager orders a TaskExecutor to give to a job."""
 
     slot_index: int
     """Index of the slot. -1 means a dynamic slot with exactly the given profile."""
@@ -100,7 +102,7 @@ class SlotAnswer:
 
 @message
 class AllocatedSlotReport:
-    """The slots on one TaskExecutor that a JobMaster counts as its own."""
+    """A JobMaster's heartbeat to a TaskExecutor: the slots there that the JobMaster knows."""
 
     job_id: JobID
     allocations: tuple[AllocationID, ...]
@@ -115,21 +117,21 @@ class TaskExecutorHeartbeat:
 
 @message
 class RefusedTask:
-    """A task that a TaskExecutor was ordered to run but will not run."""
+    """A task that a TaskExecutor will not run, although the JobMaster has deployed it there."""
 
     attempt_id: ExecutionAttemptID
     cause: str
     lost_slot: AllocationID | None = None
-    """The slot of the task, if the job does not have this slot, or no longer has it."""
+    """The slot of the task, if the job does not have the slot (any more). Otherwise None."""
 
 
 @message
 class ClusterArguments:
-    """Arguments of the factories of Dispatcher and ResourceManager."""
+    """Arguments with which the processes of Dispatcher and ResourceManager are started."""
 
     cluster_id: str
     configuration: dict[str, str]
-    """Values for :class:`flinkray.core.config.Configuration`."""
+    """Configuration of the cluster: values for :class:`flinkray.core.config.Configuration`."""
     storage_dir: str
     """This cluster's own directory (path or URI), with ``storage.dir`` and its defaults resolved.
     It contains ``job-graphs``, ``job-results``, ``blobs`` and, for the data of returned DataFrames,
@@ -165,7 +167,7 @@ class SlotPoolArguments:
 @stored("StoredJob", version=2, migrations={1: with_defaults})
 @message
 class StoredJob:
-    """An accepted job. The Dispatcher keeps it in the JobGraphStore until the job has ended."""
+    """Record of an accepted job in the JobGraphStore. Kept until the job has ended."""
 
     graph: JobGraph
     start_time: float
@@ -185,7 +187,7 @@ class StoredJob:
 @stored("ArchivedJob", version=2, migrations={1: with_defaults})
 @message
 class ArchivedJob:
-    """An ended job, as the Dispatcher keeps it in the JobResultStore."""
+    """Record of an ended job in the JobResultStore."""
 
     result: JobResult
     details: JobDetails

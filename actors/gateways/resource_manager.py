@@ -80,7 +80,8 @@ class ResourceManagerGateway(FencedRpcGateway):
         self, job_id: JobID, job_master_id: JobMasterId, reason: str
     ) -> None:
         """Disconnect a JobMaster that goes away.
-        The job's requirements are kept for a while, because the job may get another JobMaster.
+        The job's requirements are cleared. Its workers stay for a while, because the job may get
+        another JobMaster.
         """
 
     @abstractmethod
@@ -109,7 +110,9 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     @abstractmethod
     async def block_nodes(self, nodes: tuple[BlockedNode, ...]) -> None:
-        """Assign nothing more on these nodes for a while. Jobs keep their slots there."""
+        """Assign no more slots on these nodes for a while.
+        Jobs keep the slots that they have there.
+        """
 
     @abstractmethod
     async def unblock_node(self, node_id: str) -> None:

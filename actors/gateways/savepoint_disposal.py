@@ -10,11 +10,12 @@ from flinkray.core.errors import RecipientUnreachableError, RpcTimeoutError
 
 
 def disposal(location: str) -> Callable[[DispatcherGateway], Awaitable[None]]:
-    """Return a call that deletes a savepoint and may be repeated at one Dispatcher after the other.
+    """Return a call that deletes a savepoint.
+    The call may be made to one Dispatcher after the other.
 
     If an earlier call was not answered, a missing savepoint means that the call has succeeded. The
     call raises CheckpointStorageError if there is no such savepoint or it cannot be deleted, and
-    JobStateError if a running job needs it.
+    JobStateError if a running job needs the savepoint.
     """
     unanswered = False
 

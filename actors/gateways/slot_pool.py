@@ -44,9 +44,9 @@ class HandedOver:
     """TaskExecutors that have offered slots to the pool."""
     notes: JobNotes | None = None
     finished: int = 0
-    """Number of finished tasks, all of the notes' execution graph."""
+    """Number of finished tasks that can be requested. All belong to the notes' execution graph."""
     parts: int = 0
-    """Number of kept parts of the source coordinator's state."""
+    """Number of kept parts of the source coordinator's state that can be requested."""
 
 
 class SlotPoolGateway(FencedRpcGateway):
@@ -54,13 +54,15 @@ class SlotPoolGateway(FencedRpcGateway):
 
     @abstractmethod
     async def request_heartbeat(self) -> int:
-        """Return the number of ``slots_changed`` messages that were sent to the JobMaster."""
+        """Answer at once.
+        Returns how many ``slots_changed`` messages were sent to the JobMaster.
+        """
 
     @abstractmethod
     async def connect_to_resource_manager(
         self, address: str, resource_manager_id: ResourceManagerId
     ) -> None:
-        """Declare the requirements at this ResourceManager now and whenever they change."""
+        """Declare the job's requirements at this ResourceManager, now and whenever they change."""
 
     @abstractmethod
     async def disconnect_resource_manager(self) -> None: ...
@@ -130,8 +132,8 @@ class SlotPoolGateway(FencedRpcGateway):
     @abstractmethod
     @runs_to_completion
     async def expect_slots(self, allocations: tuple[AllocationID, ...]) -> None:
-        """Expect the slots that the pools of past JobMasters have handed over.
-        They are accepted when offered.
+        """Accept the slots with these ids when they are offered.
+        They are the slots that the pools of past JobMasters have handed over.
         """
 
     @abstractmethod
@@ -142,7 +144,9 @@ class SlotPoolGateway(FencedRpcGateway):
     @abstractmethod
     @runs_to_completion
     async def note_finished(self, finished: tuple[FinishedTask, ...]) -> None:
-        """Keep finished tasks for the next JobMaster, while the notes are of the same graph."""
+        """Keep finished tasks for the next JobMaster.
+        They are dropped with the notes' execution graph.
+        """
 
     @abstractmethod
     @runs_to_completion
@@ -154,7 +158,7 @@ class SlotPoolGateway(FencedRpcGateway):
     @abstractmethod
     @ask_timeout(5.0)
     async def hand_over(self, successor: JobMasterId) -> HandedOver:
-        """Return what the next JobMaster's pool shall expect, and the last notes.
+        """Return the slots that the next JobMaster's pool must expect, and the last notes.
         Called by the job's next JobMaster. A repeated call gets the same answer.
 
         Raises:

@@ -10,11 +10,11 @@ from flinkray.core.message import message, register
 
 @register
 class SnapshotType(Enum):
-    """The kind of snapshot, and how the job goes on afterwards."""
+    """Kind of a snapshot, which says whether the job continues afterwards."""
 
     CHECKPOINT = "checkpoint"
     SAVEPOINT = "savepoint"
-    """The job goes on after the savepoint."""
+    """The job continues after the savepoint."""
     SUSPEND_WITH_SAVEPOINT = "stop with savepoint"
     """The job is FINISHED after the savepoint. Window contents and timers are in the savepoint."""
     TERMINATE_WITH_SAVEPOINT = "drain with savepoint"
@@ -27,9 +27,9 @@ class SnapshotType(Enum):
 
 @message
 class SnapshotRequest:
-    """Request of one client for a snapshot.
-    A repeated request counts as the same one. This holds whichever Dispatcher and JobMaster receive
-    it.
+    """A client's request for a snapshot.
+    The trigger id identifies the request: a repeated request has the same id, whichever Dispatcher
+    and JobMaster receive it.
     """
 
     trigger_id: TriggerID
@@ -42,7 +42,7 @@ class SnapshotRequest:
 
 @message
 class SnapshotTaken:
-    """The snapshot is complete. If the job was to be stopped, the job is FINISHED."""
+    """A complete snapshot. If it was to stop the job, the job is FINISHED."""
 
     path: str
     """Directory of the snapshot."""

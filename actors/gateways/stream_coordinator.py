@@ -47,7 +47,7 @@ def stream_coordinator_address(job_id: JobID, job_master_id: JobMasterId) -> str
 
 @message
 class CoordinatorSnapshot:
-    """State of the coordinator of one operator."""
+    """State of the enumerator of one source operator, in a checkpoint."""
 
     operator_id: str
     state: StateLocation | None
@@ -55,7 +55,7 @@ class CoordinatorSnapshot:
 
 @message
 class RestoredCoordinators:
-    """The state with which the coordinators of a job's sources begin."""
+    """State to which all enumerators of a job's sources are restored."""
 
     restores: int
     """How often the coordinators have been restored, including this time."""
@@ -77,31 +77,30 @@ class VertexCode:
 
 @message
 class CollectorPlace:
-    """The place of a job's results.
-    They are read with
-    :meth:`~flinkray.actors.gateways.task_process.TaskProcessGateway.read_partition`.
+    """Address and partition from which the client reads the collected results of a job.
+    Read with :meth:`~flinkray.actors.gateways.task_process.TaskProcessGateway.read_partition`.
     """
 
     address: str
     partition: JobPartition
     restored: int | None = None
-    """Number of pieces from earlier attempts that count: this attempt continues after them.
-    None: the job takes no checkpoints, and all results come again.
+    """Number of pieces of earlier attempts that stay valid. This attempt continues after them.
+    None: the job takes no checkpoints, and an attempt sends all results again.
     """
     first: int = 0
-    """Number of the first piece that this attempt holds. Earlier pieces have been read."""
+    """Number of the first piece that this attempt holds. The client has read all earlier pieces."""
 
 
 @message
 class KeptPart:
-    """A part of a coordinator's knowledge, kept by other processes in case the coordinator dies.
-    The part is the progress of one source, or the place of the results.
+    """A part of a source coordinator's state. Other processes keep it in case the coordinator dies.
+    The part is the progress of one source, or the address where the job's results are collected.
     """
 
     vertex_id: JobVertexID | None
-    """Vertex of the source. None: the part is the place of the results."""
+    """Vertex of the source. None: the part is the address where results are collected."""
     restores: int
-    """How often the coordinators had been restored."""
+    """How often the sources had been restored when the part was made."""
     version: int
     """Grows with every change, and from one coordinator process to the next."""
     progress: SourceProgress | None = None
@@ -113,18 +112,20 @@ class KeptPart:
 
     @property
     def age(self) -> tuple[int, int]:
-        """Orders parts: of two parts of a source, the one with the higher age is later."""
+        """Key by which parts of one source are ordered: a later part has a greater age."""
         return self.restores, self.version
 
 
 @message
 class KeptPiece:
-    """A piece of a JobMaster's copy, which a TaskExecutor keeps for the job's next JobMaster."""
+    """One message of the copy that a JobMaster keeps at a TaskExecutor for its successor."""
 
     part: KeptPart | None = None
     finished: tuple[FinishedTask, ...] = ()
     notes: JobNotes | None = None
-    """Notes, in the last piece of a copy only. A copy without its notes is worthless."""
+    """The JobMaster's notes.
+    Only in the last piece of a copy: without its notes a copy is not used.
+    """
 
 
 @message
@@ -143,14 +144,14 @@ class StreamCoordinatorArguments:
     """Address of the JobMaster."""
     vertices: tuple[VertexCode, ...]
     files: tuple[JobFile, ...] = ()
-    """Files from which the code imports."""
+    """Files that travel with the job. The code imports from them."""
     restored: RestoredCoordinators | None = None
     takeover_timeout: float = 60.0
     """Seconds to wait for the next JobMaster."""
     storage_dir: str = ""
     """Storage directory of the cluster."""
     restores: int = 0
-    """How often coordinators had been restored before this coordinator began."""
+    """How often sources had been restored before this coordinator began."""
     kept: tuple[KeptPart, ...] = ()
     """Parts kept from the earlier coordinator, which has died.
     This coordinator continues from them.
@@ -165,15 +166,15 @@ class StreamCoordinatorArguments:
 
 @message
 class AdoptedCoordinator:
-    """What a JobMaster learns about a coordinator that it takes over."""
+    """State of a coordinator, returned to the JobMaster that takes it over."""
 
     coordinator: CoordinatorID
     restores: int
-    """How often the coordinator has been restored."""
+    """How often the job's sources have been restored."""
     has_readers: bool
     """Whether any task has requested splits since the last restore."""
     notes: JobNotes | None = None
-    """Notes that the coordinator's last JobMaster has left."""
+    """Notes that the last JobMaster has left at the coordinator. None if there are none."""
 
 
 @message
@@ -192,19 +193,19 @@ class ReaderProgress:
     blob_server: str | None
     """Address of the server for code that did not travel with the job."""
     restores: int = 0
-    """How often the job's coordinators had been restored at the task's deployment."""
+    """How often the job's sources had been restored when the task was deployed."""
     restored_from: int = 0
-    """The checkpoint from which the task continues. 0: the task began without state."""
+    """The checkpoint from which the task was restored. 0: the task began without state."""
     checkpoint_id: int = 0
     """The latest checkpoint for which the task has taken its snapshot."""
 
 
 @message
 class Holders:
-    """Consumers of a source's records that may be behind."""
+    """Consumers of a source's records. While one is behind, the source is not read."""
 
     stages: tuple[JobVertexID, ...] = ()
-    """Spark vertices, which take epochs."""
+    """Spark vertices that take epochs of the records."""
     look_ups: tuple[str, ...] = ()
     """Ids of operators in which records wait for a table."""
 
@@ -224,17 +225,19 @@ class PrintedText:
 
 @message
 class PrintedPart:
-    """A part of a job's printed lines, as its client reads them."""
+    """Texts that tasks have printed, as one read of the client returns them."""
 
     coordinator: str
-    """Process and attempt of the coordinator that has kept these lines."""
+    """Id of the coordinator that has kept these texts.
+    Positions of another coordinator do not count.
+    """
     texts: tuple[bytes, ...]
     position: int
-    """Position after these texts, to continue reading from."""
+    """Position from which the next read continues."""
     left_out: int
     """Total number of lines before these that were dropped unread."""
     is_end: bool
-    """Whether nothing follows these texts."""
+    """Whether no more texts will follow."""
 
 
 class StreamCoordinatorGateway(RpcGateway):
@@ -250,7 +253,7 @@ class StreamCoordinatorGateway(RpcGateway):
     @abstractmethod
     @ask_timeout(None)
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
-        """Return the events that follow those the reader has received.
+        """Return the events that follow those that the reader has received.
         Waits for at least one event. Returns no events if the reader has called again with newer
         progress. May be repeated.
 
@@ -262,9 +265,9 @@ class StreamCoordinatorGateway(RpcGateway):
     async def exchange_until_cut(
         self, reader: ReaderProgress, checkpoint_id: int
     ) -> tuple[bytes, ...]:
-        """Return the remaining events that belong before a checkpoint.
-        The reader takes its snapshot after these events. Returns no events if the checkpoint is
-        complete or aborted.
+        """Return the remaining events that the reader must receive before a checkpoint.
+        The reader takes its snapshot after these events.
+        Returns no events if the checkpoint is complete or aborted.
 
         Raises:
             CoordinatorReplacedError: the coordinator has another owner.
@@ -272,7 +275,7 @@ class StreamCoordinatorGateway(RpcGateway):
 
     @abstractmethod
     async def results_are_at(self, job_master_id: JobMasterId, place: CollectorPlace) -> None:
-        """Report where the task runs that collects the job's results.
+        """Report the address of the task that collects the job's results.
         May be repeated. Late calls of earlier attempts of the task change nothing.
 
         Raises:
@@ -294,7 +297,8 @@ class StreamCoordinatorGateway(RpcGateway):
     async def await_hold(
         self, job_master_id: JobMasterId, holders: Holders, known: bool | None
     ) -> bool:
-        """Return whether a holder is behind, so that the source must not be read.
+        """Return whether any of *holders* is behind.
+        If so, the calling task must not read its source.
 
         Waits until the answer differs from *known*, the answer that the task knows.
         """
@@ -376,8 +380,8 @@ class StreamCoordinatorGateway(RpcGateway):
         """Take back the splits that earlier attempts of the subtasks received after a checkpoint.
 
         Checkpoint 0 takes back all of their splits. May be repeated. *subtasks*: operator id ->
-        pairs of subtask index and number of the attempt that goes on. Raises OperatorError if an
-        enumerator failed.
+        pairs of subtask index and number of the new attempt. Raises OperatorError if an enumerator
+        failed.
         """
 
     @abstractmethod
@@ -404,13 +408,15 @@ class StreamCoordinatorGateway(RpcGateway):
     @abstractmethod
     @ask_timeout(None)
     async def find_results(self, known: CollectorPlace | None) -> CollectorPlace:
-        """Return the place of the results. Waits until the place differs from *known*."""
+        """Return the address where the job's results are collected.
+        Waits until it differs from *known*.
+        """
 
     @abstractmethod
     @ask_timeout(None)
     async def read_printed(self, known: str | None, position: int) -> PrintedPart:
-        """Return printed lines from a position on.
+        """Return printed texts from *position* on.
         Waits some seconds for at least one text. A request for a position confirms that everything
-        before it was read. *known* is the coordinator that gave the position. The texts of another
-        coordinator are read from their beginning.
+        before the position was read. *known* is the coordinator that gave the position. The texts
+        of another coordinator are read from their beginning.
         """

@@ -6,13 +6,13 @@ from flinkray.core.errors import FlinkRayError
 
 
 class TaskError(FlinkRayError):
-    """A task cannot be run, or has failed."""
+    """Raised when a task cannot be run or cancelled, or has failed."""
 
     retryable = True
 
 
 class JobMasterAwayError(TaskError):
     """Raised when a task's request to its JobMaster cannot be answered now.
-    The JobMaster is lost, or has not decided yet what it takes over. The task repeats the request,
-    and ends if no JobMaster comes.
+    The JobMaster is lost, or has not decided yet which tasks continue. The task repeats the
+    request, and ends if no JobMaster comes.
     """

@@ -34,7 +34,7 @@ from flinkray.scheduler.shared.tasks import TaskDeployments
 
 
 class TaskExecutorGateway(TaskProcessListenerGateway):
-    """Has slots and runs tasks in them.
+    """A TaskExecutor, which has slots and runs tasks in them.
     The TaskExecutor is not fenced, because it is not a leader. The ResourceManagerId or JobMasterId
     in a call names its sender, and calls of a past leader are refused.
     """
@@ -71,11 +71,11 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     async def free_inactive_slots(
         self, job_id: JobID, resource_manager_id: ResourceManagerId, reason: str
     ) -> None:
-        """Free the slots that were given to a job and that the job does not use."""
+        """Free the job's slots here that were given to the job but that the job does not use."""
 
     @abstractmethod
     async def can_be_released(self, resource_manager_id: ResourceManagerId) -> bool:
-        """Return whether no slot is allocated and no partition is kept."""
+        """Return whether the TaskExecutor can be ended: it has no allocated slot and no result."""
 
     @abstractmethod
     @oneway
@@ -84,7 +84,9 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         data_sets: tuple[IntermediateDataSetID, ...],
         leader_id: JobMasterId | ResourceManagerId,
     ) -> None:
-        """Release data sets that outlive their job. A JobMaster names only those of its own job."""
+        """Release data sets that outlive their job.
+        A JobMaster may name only data sets of its own job.
+        """
 
     @abstractmethod
     async def take_over_job(
@@ -112,8 +114,8 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
     ) -> None:
         """Begin to cancel tasks.
-        Tasks that do not run here are ignored. The report of their end is under way, or a heartbeat
-        will show that they are missing.
+        Tasks that do not run here are ignored. Either the report of their end is under way, or a
+        heartbeat will show that they are missing.
         """
 
     @abstractmethod
@@ -125,10 +127,11 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         order: CheckpointOrder,
         attempts: tuple[ExecutionAttemptID, ...],
     ) -> None:
-        """Tell tasks to begin a checkpoint, or that a checkpoint has ended.
+        """Pass on the order that begins, completes or aborts a checkpoint to tasks.
 
-        Their answers are reported. For tasks that do not run here, a TriggerCheckpoint is declined
-        and other orders are ignored. Raises TaskError if that JobMaster does not lead the job here.
+        The tasks' answers are reported later. For tasks that do not run here, a TriggerCheckpoint
+        is declined and other orders are ignored. Raises TaskError if that JobMaster does not lead
+        the job here.
         """
 
     @abstractmethod
@@ -136,8 +139,9 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     async def request_io_metrics(
         self, job_id: JobID, job_master_id: JobMasterId
     ) -> tuple[TaskIOMetrics, ...]:
-        """Return what the job's stream tasks here have read and written.
-        Raises TaskError. Tasks whose process does not answer in time are left out.
+        """Return the I/O metrics of the job's stream tasks here.
+        Tasks whose process does not answer in time are left out. Raises TaskError if that JobMaster
+        does not lead the job here.
         """
 
     @abstractmethod
@@ -152,8 +156,8 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     async def promote_partitions(
         self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
     ) -> None:
-        """Hand results of a finished job over to the cluster.
-        Raises TaskError. From now on they are reported in heartbeats to the ResourceManager.
+        """Let results of a finished job outlive the job. They belong to the cluster from now on.
+        Heartbeats report them to the ResourceManager. Raises TaskError.
         """
 
     @abstractmethod
@@ -177,12 +181,12 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         graph_id: ExecutionGraphID,
         allocations: tuple[AllocationID, ...],
     ) -> None:
-        """Take over slots that were in use when the JobMaster before was lost. Idempotent.
+        """Let a new JobMaster take over slots that were in use when the last JobMaster was lost.
 
-        Called by the new JobMaster once it has decided on this TaskExecutor's report. The slots in
-        *allocations*, with their tasks of that execution graph, belong to the new JobMaster then.
-        Other tasks of the job are ended, and results of other graphs are released. The job's other
-        slots are offered to the JobMaster once nothing runs in them.
+        Idempotent. Called by the new JobMaster once it has decided on this TaskExecutor's report.
+        The slots in *allocations*, with their tasks of that execution graph, belong to the new
+        JobMaster then. Other tasks of the job are ended, and results of other graphs are released.
+        The job's other slots are offered to the JobMaster once nothing runs in them.
         """
 
     @abstractmethod
@@ -190,11 +194,11 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     async def keep(
         self, job_id: JobID, job_master_id: JobMasterId, copy: int, piece: KeptPiece
     ) -> bool:
-        """Keep a piece for the job's next JobMaster, for as long as the job has slots here.
+        """Keep a piece of a JobMaster's copy for the next JobMaster, while the job has slots here.
 
         *copy* is the number of the copy to which the piece belongs. A copy is complete once its
         notes have arrived, and then replaces the earlier copy. Later pieces change the copy.
-        Returns False if the piece is not kept: no slots here, or there is a later copy.
+        Returns False if the piece is not kept: the job has no slots here, or there is a later copy.
 
         Raises FencingTokenError if another JobMaster leads the job.
         """
@@ -208,7 +212,8 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     async def hand_over(
         self, job_id: JobID, job_master_id: JobMasterId, number: int
     ) -> KeptPiece | None:
-        """Return piece *number* of the job's complete copy, from 0. None: it has no more pieces.
+        """Return piece *number* of the job's complete copy, counted from 0.
+        None after the last piece.
 
         The copy's notes are not among the pieces: the TaskExecutor's report contains them.
 
@@ -240,7 +245,9 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         resource_manager_id: ResourceManagerId,
         reason: str,
     ) -> None:
-        """Report that a JobMaster is gone. Called by the ResourceManager."""
+        """Report that a JobMaster is lost. Called by the ResourceManager.
+        The job's slots are held.
+        """
 
     @abstractmethod
     @runs_to_completion

@@ -18,7 +18,7 @@ class NodeAddress:
 
 @message
 class TaskExecutorArguments:
-    """Arguments from the ResourceManager's driver.
+    """Arguments with which the ResourceManager's driver starts a TaskExecutor process.
     They stay the same when the process is restarted.
     """
 

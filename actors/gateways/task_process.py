@@ -34,14 +34,16 @@ IO_METRICS_WAIT = 1.0
 
 
 class ResultPartitionNotFoundError(FlinkRayError):
-    """A result partition is not at its place: not there yet, lost or released."""
+    """Raised when a result partition is not where it is read: not there yet, lost or released."""
 
     retryable = True
 
     def __init__(
         self, partition: ResultPartitionID, where: str, others: tuple[ResultPartitionID, ...] = ()
     ) -> None:
-        """*others*: partitions of the same data set that are missing there, too."""
+        """Create the error for *partition*, which is missing at *where*.
+        *others*: partitions of the same data set that are missing there, too.
+        """
         super().__init__(partition, where, others)
         self.partition = partition
         self.where = where
@@ -75,13 +77,17 @@ class TaskProcessHost:
 
     pid: int
     started: int
-    """Start time in clock ticks since the machine's start, because process ids are reused."""
+    """Start time in clock ticks since the machine's start.
+    Distinguishes processes with a reused id.
+    """
     namespace: int
     """The pid namespace in which the process id is valid."""
 
     @property
     def mark(self) -> str:
-        """Mark of the process: ``PROCESS_MARK`` in the environment of its child processes."""
+        """Text that identifies the process:
+        ``PROCESS_MARK`` in the environment of its child processes.
+        """
         return f"{self.namespace}-{self.pid}-{self.started}"
 
 
@@ -90,7 +96,9 @@ PROCESS_MARK = "FLINKRAY_TASK_PROCESS"
 
 @message
 class JobPartition:
-    """A partition with its job. Data set ids come from the job's graph, which may be run twice."""
+    """Id of a result partition together with its job's id.
+    Data set ids come from the job's graph, which may be run twice.
+    """
 
     job_id: JobID
     partition: ResultPartitionID
@@ -101,37 +109,37 @@ class JobPartition:
 
 @message
 class PartitionData:
-    """A piece of a subpartition, beginning at the requested position."""
+    """Buffers of a subpartition, from the requested position on."""
 
     buffers: tuple[bytes, ...]
     is_end: bool
-    """Whether nothing follows these buffers."""
+    """Whether the subpartition ends with these buffers."""
     committed: int = 0
-    """Number of buffers that will not come again, whatever fails. Used for collected results."""
+    """Number of buffers that will not be sent again, whatever fails. Used for collected results."""
 
 
 @message
 class PartitionPlaces:
-    """The partitions of a data set that a TaskExecutor has, by the address of the task process."""
+    """The partitions of a data set in a TaskExecutor's processes, for ``read_partition``."""
 
     addresses: tuple[str, ...]
     """Addresses of task processes."""
     partitions: tuple[tuple[ResultPartitionID, ...], ...]
-    """The partitions at each address."""
+    """For each of *addresses* the partitions there."""
 
 
 @message
 class ChannelPlaces:
-    """The partitions of a data set that a TaskExecutor has, by the address of their channels."""
+    """The partitions of a data set in a TaskExecutor's processes, for reading by channels."""
 
     addresses: tuple[DataAddress, ...]
     partitions: tuple[tuple[ResultPartitionID, ...], ...]
-    """The partitions at each address."""
+    """For each of *addresses* the partitions there."""
 
 
 class TaskProcessGateway(RpcGateway):
-    """Runs the tasks of one job in some slots of one TaskExecutor.
-    Only this TaskExecutor calls it, except for reads.
+    """A task process, which runs the tasks of one job in some slots of one TaskExecutor.
+    Only this TaskExecutor calls the process, except for reads.
     """
 
     @abstractmethod
@@ -140,7 +148,7 @@ class TaskProcessGateway(RpcGateway):
 
     @abstractmethod
     async def request_heartbeat(self) -> None:
-        """Answer at once, as long as the process answers at all."""
+        """Answer at once. The answer shows that the process lives and is not stuck."""
 
     @abstractmethod
     @ask_timeout(None)
@@ -148,9 +156,10 @@ class TaskProcessGateway(RpcGateway):
     async def run_tasks(
         self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
     ) -> None:
-        """Start tasks on behalf of that JobMaster. Reports each task's states to the TaskExecutor.
+        """Start tasks on behalf of a JobMaster.
+        Each task's states are reported to the TaskExecutor.
 
-        The message contains the parts that this process was not sent before.
+        The message contains only the shared parts that this process was not sent before.
         """
 
     @abstractmethod
@@ -186,16 +195,18 @@ class TaskProcessGateway(RpcGateway):
     @abstractmethod
     @oneway
     async def release_partitions(self, partitions: tuple[JobPartition, ...]) -> None:
-        """Release partitions that are not needed any more."""
+        """Drop results that are not needed any more."""
 
     @abstractmethod
     @oneway
     async def forget_job(self, job_id: JobID) -> None:
-        """Drop the deployment parts of the job: no deployments of this JobMaster follow."""
+        """Drop the shared parts of the job's deployments.
+        This JobMaster deploys nothing more here.
+        """
 
     @abstractmethod
     async def data_address(self) -> DataAddress:
-        """Return the address at which the channels of this process are reached.
+        """Return the address at which other processes reach the channels of this process.
 
         Raises:
             TaskError: the process has no sockets.
@@ -211,7 +222,7 @@ class TaskProcessGateway(RpcGateway):
         """Return the buffers from number *position* on: at least one, about *max_bytes* at most.
 
         Returns no buffers if none arrives within READ_WAIT. A request for a position confirms that
-        everything before it was read. Raises ResultPartitionNotFoundError.
+        everything before the position was read. Raises ResultPartitionNotFoundError.
         """
 
 

@@ -14,7 +14,7 @@ from flinkray.scheduler.checkpoints.messages import (
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 
 TaskReport = TaskExecutionState | AcknowledgeCheckpoint | DeclineCheckpoint | AwaitCheckpoint
-"""Reports of tasks, which travel in one stream because their order matters.
+"""Reports of tasks. All kinds are sent in one stream, because their order matters.
 A task that acknowledges a checkpoint and then finishes has taken part in the checkpoint.
 """
 
@@ -40,7 +40,7 @@ def not_ready(
     *,
     may_write: bool = False,
 ) -> DeclineCheckpoint:
-    """Return the answer to a checkpoint order that has reached no task which could take part.
+    """Return the decline of a checkpoint in the name of a task that the order did not reach.
     *may_write*: the order may have reached the task after all, which may then still write state.
     """
     reason = CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY

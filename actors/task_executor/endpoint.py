@@ -85,7 +85,7 @@ CLOSE_TIMEOUT = 10.0
 async def create_task_executor(
     rpc_service: RpcService, arguments: TaskExecutorArguments
 ) -> TaskExecutor:
-    """Factory of the TaskExecutor's process."""
+    """Create the endpoint of the TaskExecutor's process."""
     services = ClusterServices.create(rpc_service, arguments.cluster)
     host = TaskExecutorHost.find(arguments.node)
     runners = task_runners(rpc_service, host, arguments.bundle_index, services.configuration)
@@ -93,7 +93,7 @@ async def create_task_executor(
 
 
 class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
-    """Endpoint of the TaskExecutor. Its TaskSlotTable makes the decisions about slots."""
+    """Endpoint of the TaskExecutor. Carries out the decisions of its TaskSlotTable about slots."""
 
     def __init__(
         self,
@@ -333,8 +333,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     async def _leave_unless_used(self, job_id: JobID) -> None:
         """Forget a job that has neither a slot nor a result here any more (TM-14).
-        Results without a slot belong to the present JobMaster and go with it, because no later
-        JobMaster would learn of them.
+        Results without a slot belong to the present JobMaster. They are dropped with it, because no
+        later JobMaster would learn of them.
         """
         has_results = self._python.results.has_results_of(job_id)
         is_led = self._job_leaders.job_master(job_id) is not None
@@ -394,9 +394,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     async def _check_is_no_predecessor(
         self, job_id: JobID, job_master_id: JobMasterId, method: str
     ) -> None:
-        """Raise FencingTokenError if a JobMaster precedes the one that leads the job here.
-        News of a JobMaster comes from the ResourceManager and may be late: the next JobMaster may
-        have taken over directly meanwhile.
+        """Raise FencingTokenError if *job_master_id* came before the job's present JobMaster.
+        The ResourceManager reports a new JobMaster, and may be late: the next JobMaster may have
+        taken over directly meanwhile.
         """
         while self._job_leaders.is_succeeded_by(job_id, job_master_id):
             followed = self._job_leaders.job_master(job_id)
@@ -478,7 +478,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self.create_task(self._leave_unless_used(job_id), f"leave job {job_id}")
 
     def slots_reported(self, report: AllocatedSlotReport) -> None:
-        """Compare the slots with the JobMaster's list: both sides must have the same (TM-16)."""
+        """Compare the slots here with a JobMaster's list. Slots that one side lacks end (TM-16)."""
         difference = self._comparison.compare(report)
         master = self._job_leaders.job_master(report.job_id)
         for allocation_id in difference.unknown_here:
@@ -500,8 +500,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self._hold_slots_of_job(job_id, f"job {job_id} has a new JobMaster")
 
     def _hold_slots_of_job(self, job_id: JobID, reason: str) -> None:
-        """Hold the job's slots without a JobMaster.
-        Tasks go on until the next JobMaster says what it adopts, or until the timeout.
+        """Hold the job's slots, and the tasks in them, until the next JobMaster comes.
+        Tasks run until the next JobMaster says which of them it adopts, or until the timeout.
         """
         now = self.counted_time()
         self._carry_out(self._table.hold_slots_of_job(job_id, reason, now))
@@ -575,8 +575,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         return await self._master_of_job(job_id).request_partition_state(partition)
 
     def _master_of_job(self, job_id: JobID) -> JobMasterGateway:
-        """Return the JobMaster of a job.
-        Raises JobMasterAwayError if no JobMaster is registered here that knows the job's tasks.
+        """Return the gateway of the JobMaster that knows the job's tasks here.
+        Raises JobMasterAwayError if no JobMaster is registered, or if it has not taken over the
+        tasks yet.
         """
         master = self._job_leaders.job_master(job_id)
         if master is None or self._table.holds_slots_of(job_id):

@@ -1,4 +1,4 @@
-"""The process, node and directories of a TaskExecutor."""
+"""Finds the node and the directories of a TaskExecutor's process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flinkray.actors.gateways.task_executor_arguments import NodeAddress
 
 @dataclass(frozen=True, slots=True)
 class TaskExecutorHost:
-    """The process of a TaskExecutor, its node and directories."""
+    """Node and directories of a TaskExecutor's process."""
 
     node: NodeAddress
     pid: int
@@ -27,7 +27,7 @@ class TaskExecutorHost:
     @classmethod
     def find(cls, node: NodeAddress | None) -> TaskExecutorHost:
         """Return the host of this process.
-        *node* None: the process is a Ray actor, and Ray gives the node.
+        *node* None: the process is a Ray actor, and asks Ray for its node.
         """
         if node is not None:
             return cls(node, os.getpid(), None)

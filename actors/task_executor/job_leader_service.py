@@ -42,11 +42,11 @@ class _Following:
     """The leader of a job and the connection to it, kept while the job has slots here."""
 
     named: JobMasterId
-    """The JobMaster that was named in the request for slots."""
+    """The JobMaster that the last request for slots has named."""
     leader: _LeaderConnection
     has_said_goodbye: bool = False
     """Whether the JobMaster has forgotten this TaskExecutor.
-    From this TaskExecutor it then accepts only reports that tasks have ended.
+    The JobMaster then accepts only reports that tasks have ended from it.
     """
 
     @property
@@ -69,10 +69,12 @@ _Job = Job[_Following, _Registered]
 
 
 class JobLeaderListener(Protocol):
-    """Receives events about JobMasters, on the TaskExecutor's main thread."""
+    """Callbacks of a JobLeaderService. They run on the TaskExecutor's main thread."""
 
     def report_for(self, job_id: JobID, leader: FencingToken) -> TaskExecutorReport:
-        """Return the report of the job's slots, tasks and notes here, which is sent at once."""
+        """Return the report of the job's slots, tasks and notes here.
+        It is sent to *leader* at once.
+        """
 
     def report_nothing(self, job_id: JobID) -> TaskExecutorReport:
         """End the tasks in the slots that are held for the job, and return an empty report.
@@ -83,13 +85,13 @@ class JobLeaderListener(Protocol):
         """The TaskExecutor is registered at the job's JobMaster."""
 
     def job_master_gone(self, job_id: JobID, reason: str) -> None:
-        """The JobMaster is lost, or does not know this TaskExecutor (TM-17)."""
+        """The JobMaster is lost, or does not accept this TaskExecutor (TM-17)."""
 
     def slots_reported(self, report: AllocatedSlotReport) -> None:
-        """A JobMaster's heartbeat has arrived with the slots that it knows."""
+        """A JobMaster's heartbeat has arrived, with the slots that the JobMaster knows."""
 
     def heartbeat_payload(self, job_id: JobID) -> TaskExecutorHeartbeat:
-        """Return the payload of the answer to a heartbeat."""
+        """Return what the TaskExecutor answers to a heartbeat of the job's JobMaster."""
 
 
 class JobLeaderService:
@@ -164,8 +166,8 @@ class JobLeaderService:
         )
 
     def _register(self, job: _Job, master: JobMasterGateway) -> Awaitable[_Answer]:
-        """Register at the JobMaster.
-        If the JobMaster has disconnected this TaskExecutor before, this no longer counts.
+        """Register at the JobMaster, with a report of everything that is here of the job.
+        From now on :meth:`said_goodbye` calls before this registration have no effect.
         """
         job.services.has_said_goodbye = False
         assert master.fencing_token is not None
@@ -186,10 +188,10 @@ class JobLeaderService:
         return await master.register_task_executor(job_id, self._listener.report_nothing(job_id))
 
     def said_goodbye(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
-        """Note that the JobMaster has forgotten this TaskExecutor, and return True.
-        This holds even if the JobMaster still answers an earlier registration. The next slot
-        request of this JobMaster leads to a new registration. Returns False if this JobMaster is
-        not followed.
+        """Note that the JobMaster has forgotten this TaskExecutor.
+        False if another JobMaster leads.
+        A registration that the JobMaster answers later does not change this. The next slot request
+        of this JobMaster leads to a new registration.
         """
         job = self._jobs.get(job_id)
         if job is None or job.services.job_master_id != job_master_id:
@@ -198,7 +200,9 @@ class JobLeaderService:
         return True
 
     async def remove_job(self, job_id: JobID) -> None:
-        """Disconnect from the JobMaster of a job with nothing here (TM-14). Idempotent."""
+        """Disconnect from a job's JobMaster, because nothing of the job is here (TM-14).
+        Idempotent.
+        """
         job = self._jobs.get(job_id)
         if job is not None:
             leader = job.services.leader
@@ -222,8 +226,9 @@ class JobLeaderService:
         return job is not None and job.services.job_master_id == job_master_id
 
     def is_succeeded_by(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
-        """Return whether a JobMaster named by another process succeeds the job's present JobMaster.
-        False if the present JobMaster was elected: then the next election decides.
+        """Return whether *job_master_id*, named by another process, is the job's new JobMaster.
+        False if it is the same JobMaster, or if the present JobMaster was elected: then the next
+        election decides.
         """
         job = self._jobs.get(job_id)
         is_elected = job is not None and job.services.leader.last_leader_id is not None
@@ -232,7 +237,7 @@ class JobLeaderService:
         return not self.is_led_by(job_id, job_master_id)
 
     def refuse_others(self, job_id: JobID, job_master_id: JobMasterId, method: str) -> None:
-        """Raise FencingTokenError unless *job_master_id* is the followed JobMaster."""
+        """Raise FencingTokenError unless *job_master_id* leads the job, as far as is known here."""
         job = self._jobs.get(job_id)
         leader = None if job is None else job.services.job_master_id
         if leader != job_master_id:
@@ -268,7 +273,7 @@ class JobLeaderService:
         self._lost(job, f"it rejected the registration: {rejection.reason}")
 
     def _deaf(self, resource_id: ResourceID, reason: str) -> None:
-        """Send a silent JobMaster a disconnection, and register at it again (TM-05)."""
+        """Disconnect from a JobMaster that sends no heartbeats, and register again (TM-05)."""
         job = self._job_at(resource_id)
         if job is not None:
             goodbye = job.connection.master.disconnect_task_executor(

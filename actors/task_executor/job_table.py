@@ -1,4 +1,4 @@
-"""The jobs of a TaskExecutor, and whether each is connected to its JobMaster."""
+"""The jobs of a TaskExecutor, each with its services and its connection to the JobMaster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ C = TypeVar("C")
 
 
 class Job(Generic[S, C]):
-    """A job that has, or is about to have, slots here: its services, and sometimes a connection."""
+    """Entry of a job in a JobTable: services, and a connection while a JobMaster is registered."""
 
     def __init__(self, job_id: JobID, services: S, close_services: Callable[[S], None]) -> None:
         self.job_id = job_id
@@ -24,7 +24,7 @@ class Job(Generic[S, C]):
 
     @property
     def services(self) -> S:
-        """The services of the job, which exist as long as the job is here.
+        """The services of the job. They exist until :meth:`close`.
 
         Raises:
             IllegalTransitionError: the job is closed. All other methods raise it then, too.
@@ -87,7 +87,9 @@ class JobTable(Generic[S, C]):
     """The jobs of a TaskExecutor, one entry per job."""
 
     def __init__(self, close_services: Callable[[S], None]) -> None:
-        """*close_services* is called once for each entry, at its end."""
+        """Create an empty table.
+        *close_services* is called once for each entry, when it is closed.
+        """
         self._close_services = close_services
         self._jobs: dict[JobID, Job[S, C]] = {}
 

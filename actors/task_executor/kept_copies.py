@@ -1,6 +1,7 @@
 """Copies of JobMasters' notes, kept at a TaskExecutor for the next JobMasters of the jobs.
 
-A TaskExecutor dies together with its tasks. So wherever tasks survive, a copy survives too.
+A TaskExecutor dies together with its tasks. So wherever tasks survive, their job's copy survives
+too.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class _Copy:
 
 
 class KeptCopies:
-    """One complete copy for each job, and possibly a later copy that is not complete yet.
-    Pieces arrive one by one, and the JobMaster may die in between.
+    """For each job one complete copy, and possibly a later copy that is not complete yet.
+    Pieces arrive one by one. If the JobMaster dies in between, the complete copy is used.
     """
 
     def __init__(self) -> None:
@@ -38,7 +39,7 @@ class KeptCopies:
     def keep(
         self, job_id: JobID, job_master_id: JobMasterId, number: int, piece: KeptPiece
     ) -> bool:
-        """Add *piece* to copy *number* of that JobMaster. The notes complete the copy.
+        """Add *piece* to copy *number* of a JobMaster. The notes complete the copy.
 
         Returns:
             False if the same JobMaster has begun a later copy: *piece* is dropped.
@@ -58,16 +59,18 @@ class KeptCopies:
         return True
 
     def notes(self, job_id: JobID) -> JobNotes | None:
-        """The notes of the job's complete copy; None: there is no complete copy."""
+        """Return the notes of the job's complete copy. None if there is no complete copy."""
         complete = self._complete.get(job_id)
         return None if complete is None else complete.kept.notes
 
     def piece(self, job_id: JobID, number: int) -> KeptPiece | None:
-        """A piece of the job's complete copy, as :meth:`KeptNotes.piece` numbers them."""
+        """Return piece *number* of the job's complete copy, as :meth:`KeptNotes.piece` counts them.
+        None if there is no such piece or no complete copy.
+        """
         complete = self._complete.get(job_id)
         return None if complete is None else complete.kept.piece(number)
 
     def forget(self, job_id: JobID) -> None:
-        """Drop the copies of a job without slots here, or with a later copy elsewhere."""
+        """Drop the copies of a job. It has no slots here, or a later copy is kept elsewhere."""
         self._complete.pop(job_id, None)
         self._begun.pop(job_id, None)

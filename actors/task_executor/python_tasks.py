@@ -36,7 +36,7 @@ class _Task:
     job_id: JobID
     attempt_id: ExecutionAttemptID
     name: str
-    """Name of the vertex with the number of the subtask."""
+    """Name of the vertex with the number of the subtask, for log lines and errors."""
     place: TaskProcessPlace
     produced: tuple[ProducedPartition, ...]
     cancellation_timeout: float
@@ -46,8 +46,8 @@ class _Task:
 class PythonTasks(TasksOfKind):
     """Runs Python tasks in task processes.
 
-    Knows which task runs in which process, and where the results are. It unpickles nothing and
-    never waits for a task.
+    Knows which task runs in which process, and in which process each result is. It unpickles
+    nothing and never waits for a task.
     """
 
     def __init__(

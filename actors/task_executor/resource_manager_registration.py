@@ -29,7 +29,9 @@ log = logging.getLogger(__name__)
 
 
 class ResourceManagerRegistration:
-    """The registration. Lives on the TaskExecutor's main thread; so do the callbacks."""
+    """Registration of a TaskExecutor at the leading ResourceManager, kept up with heartbeats.
+    Lives on the TaskExecutor's main thread; so do the callbacks.
+    """
 
     def __init__(
         self,
@@ -40,7 +42,9 @@ class ResourceManagerRegistration:
         slots: Callable[[], SlotReport],
         partitions: Callable[[], tuple[ClusterPartitionReport, ...]],
     ) -> None:
-        """*slots* and *partitions* return what heartbeats report."""
+        """Create the registration; :meth:`start` begins it.
+        *slots* and *partitions* return the contents of heartbeats.
+        """
         configuration = services.configuration
         self._task_executor = task_executor
         self._services = services
@@ -99,7 +103,7 @@ class ResourceManagerRegistration:
         self._heartbeats.stop()
 
     def check(self, resource_manager_id: ResourceManagerId) -> None:
-        """Refuse slot requests of a ResourceManager without registration here (TM-08).
+        """Refuse slot requests of a ResourceManager without a registration of this process (TM-08).
 
         Raises:
             SlotAllocationError: this TaskExecutor is not registered there.
@@ -112,13 +116,13 @@ class ResourceManagerRegistration:
             )
 
     def is_led_by(self, resource_manager_id: ResourceManagerId) -> bool:
-        """Return whether this ResourceManager is followed.
-        True even if the registration is still under way.
+        """Return whether the leading ResourceManager has this id.
+        True even if the registration at it is still under way.
         """
         return self._leader.leader_id == resource_manager_id
 
     def refuse_others(self, resource_manager_id: ResourceManagerId, method: str) -> None:
-        """Raise FencingTokenError unless this ResourceManager is followed."""
+        """Raise FencingTokenError unless *resource_manager_id* is the leader's id."""
         leader = self._leader.leader_id
         if leader != resource_manager_id:
             address = self._task_executor.address
@@ -141,7 +145,7 @@ class ResourceManagerRegistration:
             self._heartbeats.request_heartbeat(resource_manager, None)
 
     def disconnected(self, resource_manager_id: ResourceManagerId, reason: str) -> None:
-        """Register again, because the ResourceManager has forgotten this TaskExecutor."""
+        """Register at the ResourceManager again, which has forgotten this TaskExecutor."""
         if self.is_led_by(resource_manager_id):
             self._leader.reconnect(reason)
 
@@ -174,10 +178,11 @@ class ResourceManagerRegistration:
         self._timeout.start()
 
     def _deaf(self, reason: str) -> None:
-        """Register again at a silent ResourceManager (TM-04), without disconnecting first.
+        """Register again at a ResourceManager that does not answer heartbeats (TM-04).
 
-        The ResourceManager may only have been paused. A disconnection would make it count slots as
-        lost that the new registration is about to report.
+        The TaskExecutor does not disconnect first, because the ResourceManager may only have been
+        paused. A disconnection would make it count slots as lost that the new registration is about
+        to report.
         """
         self._leader.reconnect(reason)
 
@@ -187,15 +192,15 @@ class ResourceManagerRegistration:
 
 
 class RegistrationTimeoutError(FlinkRayError):
-    """The TaskExecutor found no ResourceManager for too long, and ended itself."""
+    """Raised when the TaskExecutor found no ResourceManager for too long. It ends then."""
 
 
 class RegistrationTimeout:
-    """Runs while an endpoint is not registered. When the timeout is over, the endpoint fails."""
+    """Makes an endpoint fail if it is not registered for too long."""
 
     def __init__(self, endpoint: RpcEndpoint, timeout: float, obstacle: Callable[[], str]) -> None:
-        """*timeout* is in seconds.
-        *obstacle* returns, for people, why the endpoint is not registered.
+        """Create a timeout that does not run yet. *timeout* is in seconds.
+        *obstacle* returns a text for people: why the endpoint is not registered.
         """
         self._endpoint = endpoint
         self._timeout = timeout
@@ -203,7 +208,7 @@ class RegistrationTimeout:
         self._timer: TimerHandle | None = None
 
     def start(self) -> None:
-        """Start the timeout, or start it anew."""
+        """Start the timeout, or begin it anew if it runs."""
         self.stop()
         self._timer = self._endpoint.schedule_deadline(self._timeout, self._over)
 

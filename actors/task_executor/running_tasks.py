@@ -44,7 +44,9 @@ class RunningTasks(TasksOfKind):
         runners: Mapping[str, TaskRunner],
         on_reports: Callable[[list[TaskReport]], None],
     ) -> None:
-        """*on_reports* receives a task's final state, and a decline for each checkpoint order."""
+        """Create an empty collection.
+        *on_reports* receives a task's final state, and a decline for each checkpoint order.
+        """
         self._endpoint = endpoint
         self._runners = runners
         self._on_reports = on_reports
@@ -107,7 +109,7 @@ class RunningTasks(TasksOfKind):
             await self._runners[kind].clean_up(job_id)
 
     def led_anew(self, job_id: JobID) -> None:
-        """Do nothing: deployments of these tasks share no parts."""
+        """Do nothing: these tasks have no shared parts that a new JobMaster would number anew."""
 
     def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
         """Do nothing: these tasks leave something only in their slots, which are cleaned up."""

@@ -1,4 +1,4 @@
-"""Compares a TaskExecutor's slots with a JobMaster's list in heartbeats (TM-16)."""
+"""Compares a TaskExecutor's slots with the list in a JobMaster's heartbeat (TM-16)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from flinkray.scheduler.task_slots.task_slot_table import SlotDifference, TaskSl
 
 
 class SlotComparison:
-    """Finds slots that only one side has.
-    A slot that only the TaskExecutor has is freed when two reports in a row lack it, because the
+    """Finds slots that only the TaskExecutor or only the JobMaster knows.
+    A slot that only the TaskExecutor has is freed when two lists in a row lack it, because the
     JobMaster's list may be late for a slot that it has just accepted.
     """
 
@@ -19,7 +19,9 @@ class SlotComparison:
         """Active slots that the JobMaster's last heartbeat did not list."""
 
     def compare(self, report: AllocatedSlotReport) -> SlotDifference:
-        """Return the slots to report to the JobMaster as failed, and the slots to free here."""
+        """Return the slots that only the JobMaster has, and those that only the TaskExecutor has.
+        The caller reports the former to the JobMaster as failed, and frees the latter.
+        """
         difference = self._table.compare_with_job_master(report.job_id, report.allocations)
         missed = frozenset(difference.unknown_there)
         twice = missed & self._missed.get(report.job_id, frozenset())

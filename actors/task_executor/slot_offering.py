@@ -36,7 +36,7 @@ class SlotOffering:
         self._offering: set[JobID] = set()
 
     def offer(self, job_id: JobID) -> None:
-        """Offer the job's unused slots here, if its JobMaster is known."""
+        """Begin to offer the job's unused slots, if the job's JobMaster is registered here."""
         if job_id not in self._offering and self._job_leaders.job_master(job_id) is not None:
             self._offering.add(job_id)
             self._endpoint.create_task(self._keep_offering(job_id), f"offer slots to job {job_id}")

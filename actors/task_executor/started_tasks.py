@@ -25,7 +25,9 @@ from flinkray.scheduler.shared.tasks import (
 
 @dataclass(slots=True)
 class StartedTask:
-    """An attempt with the shared parts in the versions that came with its deployment."""
+    """An attempt that was started, with its deployment and the shared parts that came with it.
+    Later deployments may bring newer versions of the parts.
+    """
 
     attempt_id: ExecutionAttemptID
     deployment: TaskDeployment
@@ -34,11 +36,13 @@ class StartedTask:
     state: ExecutionState = ExecutionState.DEPLOYING
     """The last reported state."""
     awaits: AwaitCheckpoint | None = None
-    """The task's report that it awaits a checkpoint at the end of its input, or None."""
+    """The task's report that it awaits a checkpoint at the end of its input.
+    None if it does not.
+    """
     acknowledged: int = 0
     """The latest checkpoint for which the task has written its state. 0 if there is none."""
     stops_with: int | None = None
-    """The checkpoint with which the task was told to stop. None if there is none."""
+    """The checkpoint after which the task was ordered to stop. None if it was not."""
     kv_states: dict[KvStateID, KvStateRegistration] = field(default_factory=dict)
     """The queryable states of the task."""
 
@@ -53,7 +57,9 @@ class StartedTask:
         return self.vertex.content
 
     def accepted(self, slot_index: int) -> AcceptedTask:
-        """Return the task to run, and drop the restored state here. Its checkpoint id is kept."""
+        """Return the task to run, and free the memory of its restored state.
+        Of the restored state only the checkpoint id is kept here.
+        """
         accepted = AcceptedTask(self.attempt_id, self.deployment, self.information, slot_index)
         restored = self.deployment.restored
         if restored is not None:
@@ -77,7 +83,7 @@ class EndedTask:
 def reported_graphs(
     running: Iterable[StartedTask], ended: Iterable[EndedTask]
 ) -> tuple[ReportedGraph, ...]:
-    """Return the tasks, grouped by execution graph, for a report.
+    """Return the tasks with their parts, grouped by execution graph, for a report to a JobMaster.
     Parts get new keys, because a key of the deployments may stand for several versions.
     """
     graphs: dict[ExecutionGraphID, _Graph] = {}

@@ -47,7 +47,10 @@ class TaskExecution:
         job_leaders: JobLeaderService,
         carry_out: Callable[[list[SlotTableAction]], None],
     ) -> None:
-        """*kinds* maps each kind of task to its runner. *parts* receives the deployments' parts."""
+        """Create the object.
+        *kinds* maps each kind of task to its runner. *parts* stores the shared parts of
+        deployments.
+        """
         self._tasks = tasks
         self._kinds = kinds
         self._all = tuple(dict.fromkeys(kinds.values()))
@@ -91,7 +94,7 @@ class TaskExecution:
         return tuple(refused)
 
     def _resolve(self, graph_id: ExecutionGraphID, task: TaskDeployment) -> StartedTask:
-        """Return the task with its parts. Raises TaskError if a part is not here."""
+        """Return the task with its shared parts. Raises TaskError if a part is not here."""
         vertex = self._parts.vertex(graph_id, task)
         return StartedTask(
             attempt_of(graph_id, vertex, task),
@@ -103,7 +106,9 @@ class TaskExecution:
     def cancel_all(
         self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
     ) -> None:
-        """Cancel the tasks that run here (EX-04)."""
+        """Cancel those of *attempts* that run here (EX-04).
+        Raises TaskError for a past JobMaster.
+        """
         for attempt_id in attempts:
             task = self._tasks.get(attempt_id)
             if task is not None:
@@ -144,7 +149,7 @@ class TaskExecution:
     async def io_metrics(
         self, job_id: JobID, job_master_id: JobMasterId
     ) -> tuple[TaskIOMetrics, ...]:
-        """Return what the job's tasks here have read and written.
+        """Return the I/O metrics of the job's tasks here.
 
         Raises:
             TaskError: this JobMaster does not lead the job here.
@@ -182,18 +187,22 @@ class TaskExecution:
         return by_kind
 
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
-        """End what the tasks of a slot have left behind."""
+        """End processes and drop code that ended tasks of a slot have left.
+        Called before it is free.
+        """
         for of_kind in self._all:
             await of_kind.clean_up(allocation_id, job_id)
 
     def led_anew(self, job_id: JobID) -> None:
-        """Prepare for the deployments of another JobMaster of the job."""
+        """Forget the shared parts of a job whose next JobMaster is about to deploy tasks."""
         self._parts.forget(job_id)
         for of_kind in self._all:
             of_kind.led_anew(job_id)
 
     def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
-        """Continue the job with this execution graph, and end everything of other graphs."""
+        """Note that the job continues with this execution graph.
+        End everything of its other graphs.
+        """
         running = self._tasks.running(job_id)
         self.end(attempt_id for attempt_id in running if attempt_id.graph_id != graph_id)
         self._tasks.forget_other_graphs(job_id, graph_id)
@@ -201,7 +210,7 @@ class TaskExecution:
             of_kind.goes_on(job_id, graph_id)
 
     def forget_job(self, job_id: JobID) -> None:
-        """Forget a job that has nothing here any more, or whose slots are being freed."""
+        """Drop everything of a job without slots or results here, or with slots being freed."""
         self._tasks.forget_job(job_id)
         self._parts.forget(job_id)
         for of_kind in self._all:

@@ -1,4 +1,4 @@
-"""Finds task processes that live but do nothing."""
+"""Finds task processes that live but neither answer nor compute."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from flinkray.rpc import HeartbeatSender, HeartbeatSettings, RpcEndpoint
 log = logging.getLogger(__name__)
 
 _IDLE = 0.05
-"""Share of a core.
-A silent process that uses less does not compute. Ray's threads in any process use less than half of
-this, and go on when Python stands still.
+"""Share of a core below which a silent process does not compute.
+Ray's threads in any process use less than half of this, even when Python stands still.
 """
 
 
@@ -30,18 +29,19 @@ class _Monitored:
     heard_at: float
     """When the process was last heard, in the loop's time."""
     used: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=2))
-    """For the last two heartbeat requests: the time, and the processor seconds used so far (None:
-    not known).
+    """For the last two heartbeat requests:
+    (time, processor seconds used so far or None if unknown).
     """
 
 
 class TaskProcessHeartbeats:
-    """Monitors task processes. Lives on the main thread of its TaskExecutor.
+    """Sends heartbeats to task processes, and finds those that must be killed.
 
-    A user's C function that holds the interpreter's lock keeps its process from answering, although
-    nothing is wrong. A process that was stopped, or whose threads are deadlocked, does not answer
-    either, and would keep its job waiting for ever. They differ in the processor time that they
-    use: a silent process that uses processor time is given more time.
+    Lives on the main thread of its TaskExecutor. A user's C function that holds the interpreter's
+    lock keeps its process from answering, although nothing is wrong. A process that was stopped, or
+    whose threads are deadlocked, does not answer either, and would keep its job waiting for ever.
+    They differ in the processor time that they use: a silent process that uses processor time is
+    given more time.
     """
 
     def __init__(self, endpoint: RpcEndpoint, settings: HeartbeatSettings) -> None:

@@ -32,7 +32,7 @@ REFILL_PAUSE = 1.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StartedProcess:
-    """A task process that has no job yet."""
+    """A task process that has started and serves no job yet."""
 
     name: str
     gateway: TaskProcessGateway
@@ -41,7 +41,7 @@ class StartedProcess:
 
 
 class ProcessRequest:
-    """A waiting request for a process."""
+    """A request for a process that has not been answered yet."""
 
     def __init__(
         self, on_started: Callable[[StartedProcess], None], on_failed: Callable[[str], None]
@@ -59,7 +59,7 @@ def _is_stopped(host: TaskProcessHost | None) -> bool:
 
 
 class TaskProcessPool:
-    """Keeps processes waiting. Lives on the main thread of its TaskExecutor.
+    """Starts task processes ahead and gives them to jobs. Lives on its TaskExecutor's main thread.
 
     Each process is given away once: it serves one job and ends with this job.
     """
@@ -71,7 +71,9 @@ class TaskProcessPool:
         start_process: Callable[[str], Awaitable[StartedProcess]],
         end_process: Callable[[StartedProcess], object],
     ) -> None:
-        """*start_process* starts the process with the given name. It may raise anything."""
+        """Create an empty pool.
+        *start_process* gets the name of the process, and may raise anything.
+        """
         self._endpoint = endpoint
         self._resource_id = resource_id
         self._start_process = start_process
@@ -82,16 +84,18 @@ class TaskProcessPool:
         self._starting = 0
         self._started = 0
         self._is_pausing = False
-        """Whether the pool pauses after a failed start."""
+        """Whether no process is started at present, because a start has just failed."""
         self._refill: TimerHandle | None = None
 
     def keep(self, number: int) -> None:
-        """Set the number of processes that shall wait. Surplus waiting processes stay."""
+        """Set how many processes must wait for jobs. Waiting processes beyond that number stay."""
         self._wanted = number
         self._fill()
 
     def end_pause(self) -> None:
-        """Start missing processes at once: a job has ended, and the next one may follow soon."""
+        """Start missing processes at once, without the pause after a process was taken.
+        Call this when a job has ended, because the next job may follow soon.
+        """
         if self._refill is not None:
             self._refill.cancel()
             self._refill_now()
@@ -99,10 +103,10 @@ class TaskProcessPool:
     def request(
         self, on_started: Callable[[StartedProcess], None], on_failed: Callable[[str], None]
     ) -> ProcessRequest | None:
-        """Call *on_started* with a process: at once if one waits, otherwise when one has started.
+        """Call *on_started* with a process for a job: now if one waits, else once one has started.
         In the second case returns the request, which can be withdrawn until then. The first failed
-        start fails the request. Stopped processes (SIGSTOP) are ended, because a job would wait for
-        their answer.
+        start fails the request. Waiting processes that were stopped (SIGSTOP) are ended, because a
+        job would wait for their answer.
         """
         while self._ready:
             process = next(iter(self._ready))

@@ -62,8 +62,8 @@ Call = Callable[[TaskProcessGateway], Coroutine[Any, Any, None]]
 
 
 class TaskProcessPlace:
-    """The process in which a job's tasks of certain slots run.
-    The process serves this job alone, and may still be starting.
+    """The process in which a job's tasks of certain slots run, started or still being started.
+    The process serves this job alone.
     """
 
     def __init__(self, number: int, job_id: JobID) -> None:
@@ -74,12 +74,14 @@ class TaskProcessPlace:
         self.request: ProcessRequest | None = None
         """The pool request for the process. None once the process has started."""
         self.is_over = False
-        """Whether the process has died or was ended. Another place takes over then."""
+        """Whether the process has died or was ended. Later tasks get another TaskProcessPlace."""
         self.data_address: DataAddress | None = None
-        """Address of the process's channels. None until it is requested."""
+        """Address of the process's channels.
+        None before :meth:`TaskProcesses.data_address_of` is called.
+        """
         self.sent_parts = SentParts()
         self.waiting: list[Call] = []
-        """Calls for the process that is being started."""
+        """Calls that are made once the process has started."""
         self.watch: TerminationWatch | None = None
         self.end_watch: ProcessWatch | None = None
 
@@ -98,7 +100,7 @@ class TaskProcessPlace:
 
 
 class TaskProcesses:
-    """The task processes. Lives on the main thread of its TaskExecutor.
+    """Starts, calls and ends the task processes of a TaskExecutor. Lives on its main thread.
 
     The index of a slot determines the process for its tasks, so that a restarted task runs in the
     same process. The process ends with the job, so that later jobs are not affected by changes that
@@ -119,10 +121,10 @@ class TaskProcesses:
         """Create the pool without processes.
 
         Args:
-            waiting: number of processes that wait for a job while others run, limited by the
-                number that the slots need.
-            on_died: called once for each place whose process died, was killed or could not be
-                started. Waiting calls for it are dropped.
+            waiting: number of processes that wait for a job while others run, limited by the number
+                that the slots need.
+            on_died: called once for each TaskProcessPlace whose process died, was killed or could
+                not be started. Its waiting calls are dropped.
         """
         self._endpoint = endpoint
         self._placement = Placement(
@@ -163,7 +165,7 @@ class TaskProcesses:
                 log.info("ended %d processes that lost task processes had started", count)
 
     def place_of(self, slot_index: int, job_id: JobID) -> TaskProcessPlace:
-        """Return the place for the job's tasks in that slot. A new place gets a process."""
+        """Return the process for the job's tasks in that slot. If there is none, a start begins."""
         key = slot_index // self._slots_per_process, job_id
         place = self._places.get(key)
         if place is None:
@@ -177,7 +179,7 @@ class TaskProcesses:
         self._pool.keep(max(self._ahead - in_use, min(self._ahead, self._waiting)))
 
     def tell(self, place: TaskProcessPlace, call: Call) -> None:
-        """Send to the place's process, or wait until it has started.
+        """Make *call* to the process in the background, once the process has started.
         Messages arrive in the order of calls. An error is logged; the watch reports a death.
         """
         if place.gateway is None:
@@ -193,7 +195,9 @@ class TaskProcesses:
         blob_server: str | None,
         on_failed: Callable[[str], None],
     ) -> None:
-        """Send tasks, together with the parts that the process does not have yet."""
+        """Send tasks, together with the shared parts that the process does not have yet.
+        *on_failed* is called with the cause if the process refuses the message.
+        """
         job_id = deployments.job_id
         new = place.sent_parts.take_new(job_id, deployments.graph_id, deployments.parts)
         message = replace(deployments, parts=new)
@@ -278,22 +282,22 @@ class TaskProcesses:
             return ()
 
     def led_anew(self, job_id: JobID) -> None:
-        """Forget which parts of the job were sent, for the deployments of another JobMaster.
-        The keys of the last JobMaster's parts had another meaning.
+        """Forget which shared parts of the job were sent, because another JobMaster leads the job.
+        A key of its parts does not mean the same part as for the last JobMaster.
         """
         for place in self._places.values():
             if place.job_id == job_id:
                 place.sent_parts.forget(job_id)
 
     def forget_job(self, job_id: JobID) -> None:
-        """Make the job's processes drop the parts that they have received."""
+        """Tell the job's processes to drop the shared parts that they have received."""
         for place in self._places.values():
             if place.job_id == job_id:
                 place.sent_parts.forget(job_id)
                 self.tell(place, lambda process: process.forget_job(job_id))
 
     def kill(self, place: TaskProcessPlace, cause: str) -> None:
-        """Kill the place's process. Its tasks have failed."""
+        """Kill a process, and report its death with *cause*. Its tasks fail."""
         self._died(place, cause)
 
     def end(self, place: TaskProcessPlace) -> asyncio.Task[None] | None:

@@ -21,7 +21,7 @@ from flinkray.streaming.network import DataAddress
 
 
 class TaskResults:
-    """The results of tasks.
+    """Knows which task process has which results of a TaskExecutor's tasks.
     Pipelined results exist while their task runs. Blocking results exist from the end of their task
     until they are released. The data is in the task processes. Nothing waits for its deletion
     (TM-28).
@@ -30,14 +30,16 @@ class TaskResults:
     def __init__(
         self, processes: TaskProcesses, on_no_results: Callable[[TaskProcessPlace], None]
     ) -> None:
-        """*on_no_results* is called when the last result at a place is not needed any more."""
+        """Create an empty collection.
+        *on_no_results* is called when the last result in a process is not needed any more.
+        """
         self._processes = processes
         self._on_no_results = on_no_results
         self._kept = TaskExecutorPartitions()
         self._places: dict[JobPartition, TaskProcessPlace] = {}
 
     def begun(self, produced: Iterable[ProducedPartition], place: TaskProcessPlace) -> None:
-        """Note the results that a new task is going to produce at a place.
+        """Note that the task process *place* is going to produce these results.
         Older results of the same partitions are deleted. They exist if a past JobMaster of the job
         died after it had handed them over to the cluster.
         """
@@ -58,13 +60,13 @@ class TaskResults:
                 self._kept.produced(partition_id.job_id, partition_id.partition, one.total)
 
     def process_died(self, place: TaskProcessPlace) -> None:
-        """Forget all results at a place whose process died."""
+        """Forget all results in a process that has died."""
         for lost in [p for p, where in self._places.items() if where is place]:
             del self._places[lost]
             self._kept.lost(lost.job_id, lost.partition)
 
     def find(self, job_id: JobID, data_set_id: IntermediateDataSetID) -> PartitionPlaces:
-        """Return the partitions of a data set that are here or will be soon."""
+        """Return the finished and unfinished partitions of a data set here, by process address."""
         found: dict[str, list[ResultPartitionID]] = {}
         for one, place in self._places.items():
             is_wanted = one.job_id == job_id and one.partition.data_set_id == data_set_id
@@ -75,7 +77,7 @@ class TaskResults:
     async def find_channels(
         self, job_id: JobID, data_set_id: IntermediateDataSetID
     ) -> ChannelPlaces:
-        """Return the partitions of a data set that are here, by the address of their channels."""
+        """Return the finished and unfinished partitions of a data set here, by channel address."""
         by_place: dict[TaskProcessPlace, list[ResultPartitionID]] = {}
         for one, place in self._places.items():
             if one.job_id == job_id and one.partition.data_set_id == data_set_id:
@@ -90,7 +92,7 @@ class TaskResults:
         return ChannelPlaces(tuple(addresses), tuple(partitions))
 
     def are_at(self, place: TaskProcessPlace) -> bool:
-        """Return whether a result is kept or being produced at the place."""
+        """Return whether the process keeps or produces a result."""
         return place in self._places.values()
 
     def has_results_of(self, job_id: JobID) -> bool:
@@ -103,7 +105,7 @@ class TaskResults:
         return self._kept.is_empty
 
     def report(self) -> tuple[ClusterPartitionReport, ...]:
-        """Return the results that are kept for the cluster."""
+        """Return the results that outlive their jobs, for the heartbeat to the ResourceManager."""
         return self._kept.report()
 
     def release(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
@@ -129,7 +131,7 @@ class TaskResults:
         self.release(job_id, [one for one in of_job if one.graph_id != graph_id])
 
     def job_gone(self, job_id: JobID) -> None:
-        """Release the results of a job without a JobMaster, except those of the cluster (TM-28).
+        """Release the results of a job, except those that outlive the job (TM-28).
         Results that are still being produced are released, too.
         """
         self._kept.job_gone(job_id)

@@ -36,19 +36,19 @@ _CONNECT_INTERVAL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class RunnerTask:
-    """A task that a TaskRunner runs, in a slot."""
+    """Description of a task for a TaskRunner."""
 
     job_id: JobID
     attempt_id: ExecutionAttemptID
     kind: str
-    """``Invokable.kind``."""
+    """Kind of the task: its ``Invokable.kind``."""
     allocation_id: AllocationID
     coordinator_attempt: int
     """Attempt of the vertex's operator coordinator (its Spark driver) to which the task belongs.
     Processes of earlier attempts on the node are ended before the task runs.
     """
     configuration: Mapping[str, str] = field(default_factory=dict)
-    """``Invokable.configuration``."""
+    """Configuration of the task: its ``Invokable.configuration``."""
 
 
 class TaskRunner(ABC):
@@ -56,11 +56,13 @@ class TaskRunner(ABC):
 
     @abstractmethod
     async def run(self, task: RunnerTask) -> None:
-        """Run a task: return means FINISHED, a TaskError FAILED, a cancellation CANCELED."""
+        """Run a task until its end.
+        A return means FINISHED, a TaskError FAILED, a cancellation CANCELED.
+        """
 
     @abstractmethod
     async def clean_up(self, job_id: JobID) -> None:
-        """End what the job's tasks may have left on the node.
+        """End processes that the job's tasks may have left on the node.
         Called when a slot in which such a task ran is being freed, before the slot is given away
         again.
         """
@@ -88,7 +90,7 @@ class SparkExecutorTasks(TaskRunner):
         self._bundle_index = bundle_index
         self._spark_host = spark_host
         self._attempts: dict[JobID, set[str]] = {}
-        """Attempts that have had an executor here since the job's slots were last freed."""
+        """Job id -> attempts with an executor here since the job's slots were last freed."""
 
     async def run(self, task: RunnerTask) -> None:
         # other components start the process of its function

@@ -53,7 +53,7 @@ _REPORT_RETRY_DELAY = 0.1
 
 @dataclass(slots=True)
 class TaskEntry:
-    """A running task."""
+    """A task that runs here: its job, the component that runs it, and its deployment."""
 
     job_id: JobID
     runs_in: TasksOfKind
@@ -62,27 +62,27 @@ class TaskEntry:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """Reports for the JobMaster of a job, and knowledge for the next JobMaster."""
+    """Reports of a job's tasks: for its JobMaster now, and for the next JobMaster."""
 
     graph_id: ExecutionGraphID | None = None
     """Execution graph of the attempt that was started last."""
     ended: dict[ExecutionVertexID, EndedTask] = field(default_factory=dict)
-    """For each subtask of that graph: its latest attempt here, if it has ended."""
+    """Ended tasks of that graph, by subtask. Only the latest attempt here counts."""
     leader: FencingToken | None = None
-    """The JobMaster for which the last report was made."""
+    """The JobMaster that the last full report (:meth:`TaskTable.report_for`) was made for."""
     sender: BatchedSender[TaskReport] | None = None
-    """Sender to the leader. Its messages wait until the leader has answered the report."""
+    """Sends reports to *leader*. Its messages wait until *leader* has answered the full report."""
     untold: dict[ExecutionAttemptID, None] = field(default_factory=dict)
-    """Ended attempts that the leader has not heard of yet."""
+    """Ended attempts whose end *leader* has not received yet."""
     connected: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when there is a JobMaster to send to, or when there never will be one."""
+    """Set when waiting reports can be sent, or are dropped because there is another leader."""
 
 
 class TaskTable:
     """All running tasks of a TaskExecutor, whatever runs them. Lives on its main thread.
 
-    The slot table knows each task, and the JobMaster is told of each task. Reports that a lost
-    JobMaster did not receive are part of the report for the next JobMaster. Events after this
+    Each task is also in the slot table, and is reported to the JobMaster. Reports that a lost
+    JobMaster did not receive are part of the full report for the next JobMaster. Events after this
     report are sent to the next JobMaster, in order.
     """
 
@@ -125,7 +125,7 @@ class TaskTable:
         return [attempt for attempt, task in self._tasks.items() if task.job_id == job_id]
 
     def of_job(self, job_id: JobID) -> tuple[ExecutionAttemptID, ...]:
-        """Return the job's running attempts, and the ended attempts that are not reported yet.
+        """Return the attempts for a heartbeat: running ones, and ended ones not reported yet.
         A JobMaster that misses an ended attempt here would conclude that its end is never reported.
         Attempts that the JobMaster has not adopted are not included.
         """
@@ -138,7 +138,7 @@ class TaskTable:
     # --- notes about tasks ----------------------------------------------------------------------
 
     def ordered(self, order: CheckpointOrder, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """Note with which checkpoint the tasks stop, if the order begins or aborts it."""
+        """Note that tasks will stop with the ordered checkpoint, or not because it is aborted."""
         for attempt_id in attempts:
             task = self._tasks.get(attempt_id)
             if task is None:
@@ -171,12 +171,12 @@ class TaskTable:
     def report_for(
         self, job_id: JobID, leader: FencingToken
     ) -> tuple[tuple[ReportedGraph, ...], tuple[KvStateRegistration, ...]]:
-        """Return the report for the JobMaster at which the TaskExecutor registers.
+        """Return the full report for the JobMaster at which the TaskExecutor registers.
         Events after this report are sent to the JobMaster once it has answered.
 
-        A JobMaster that was registered before still receives what it has not heard yet. For a new
-        JobMaster, the tasks' answers to checkpoints of the earlier JobMaster are dropped. That a
-        task awaits a checkpoint is part of the report.
+        A JobMaster that was registered before also receives the reports that were not sent yet. For
+        a new JobMaster, the tasks' answers to checkpoints of the earlier JobMaster are dropped.
+        That a task awaits a checkpoint is part of the report.
         """
         job = self._jobs.setdefault(job_id, _Job())
         started = [task.started for task in self._tasks.values() if task.job_id == job_id]
@@ -190,7 +190,7 @@ class TaskTable:
     # --- reports to JobMasters ------------------------------------------------------------------
 
     def reported(self, reports: Sequence[TaskReport]) -> None:
-        """Report to the JobMasters, in this order, and remove ended tasks from the slot table."""
+        """Send reports to the JobMasters, in order, and remove ended tasks from the slot table."""
         by_job: dict[JobID, list[TaskReport]] = {}
         actions: list[SlotTableAction] = []
         for report in reports:
@@ -247,19 +247,19 @@ class TaskTable:
             job.sender.when_sent(partial(_told, untold, ended))
 
     def connected(self, job_id: JobID) -> None:
-        """Begin to send: the job's JobMaster has answered the report."""
+        """Begin to send waiting reports: the job's JobMaster has answered the full report."""
         job = self._jobs.get(job_id)
         if job is not None:
             job.connected.set()
 
     def forget_job(self, job_id: JobID) -> None:
-        """Forget the job. Its remaining reports are dropped."""
+        """Forget the job. Its unsent reports are dropped."""
         job = self._jobs.pop(job_id, None)
         if job is not None:
             self._end_sender(job)
 
     def forget_other_graphs(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
-        """Forget the ends of tasks of the job's other execution graphs."""
+        """Forget the ended tasks of the job's other execution graphs."""
         job = self._jobs.get(job_id)
         if job is not None and job.graph_id != graph_id:
             job.ended.clear()
@@ -272,9 +272,8 @@ class TaskTable:
         job.connected = asyncio.Event()
 
     async def _report(self, job: _Job, reports: tuple[TaskReport, ...]) -> None:
-        """Send reports to the JobMaster of the last report, once it has answered that report.
-        Reports for an earlier JobMaster are dropped: the new JobMaster has received them in its own
-        report.
+        """Send reports to the job's JobMaster, once it has answered the full report.
+        Returns without sending if another JobMaster leads meanwhile: its full report contains them.
 
         Raises:
             FrameTooLargeError: the reports do not fit into one message.

@@ -50,29 +50,33 @@ class TasksOfKind(ABC):
 
     @abstractmethod
     def fail(self, attempt_id: ExecutionAttemptID, cause: str) -> None:
-        """End a task as failed."""
+        """End a task as failed, with *cause* as the reason."""
 
     @abstractmethod
     def order_checkpoint(
         self, order: CheckpointOrder, attempts: Sequence[ExecutionAttemptID]
     ) -> None:
-        """Pass on a checkpoint order. Each task told to begin a checkpoint answers or has ended."""
+        """Pass a checkpoint order to tasks.
+        Each task told to begin a checkpoint answers or has ended.
+        """
 
     @abstractmethod
     async def io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
-        """Return what the job's tasks have read and written, as far as it is known."""
+        """Return the I/O metrics of the job's tasks, as far as they are known."""
 
     @abstractmethod
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
-        """End what the tasks of the slot have left behind. No task runs in the slot any more."""
+        """End everything that the slot's tasks have left behind.
+        No task runs in the slot any more.
+        """
 
     @abstractmethod
     def led_anew(self, job_id: JobID) -> None:
-        """Prepare for another JobMaster of the job, which numbers shared parts anew."""
+        """Forget the shared parts of a job: its next JobMaster gives other keys to parts."""
 
     @abstractmethod
     def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
-        """Drop what other execution graphs of the job have left here.
+        """Drop everything of the job's execution graphs other than *graph_id*.
         Their running tasks are cancelled by :meth:`cancel`.
         """
 
