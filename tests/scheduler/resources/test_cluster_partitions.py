@@ -42,7 +42,7 @@ def test_heartbeat_without_a_partition_releases_its_data_set_everywhere() -> Non
     ]
 
 
-def test_lost_task_executor_releases_its_data_sets_at_other_ones() -> None:
+def test_loss_of_a_task_executor_releases_its_data_sets_on_the_other_task_executors() -> None:
     """RM-11."""
     partitions = tracker()
     assert partitions.task_executor_lost(A) == [ReleaseDataSets(B, (DATA,))]
@@ -50,7 +50,7 @@ def test_lost_task_executor_releases_its_data_sets_at_other_ones() -> None:
     assert partitions.task_executor_lost(C) == []
 
 
-def test_data_set_is_forgotten_when_all_have_released_it() -> None:
+def test_data_set_is_forgotten_once_all_task_executors_have_released_it() -> None:
     """RM-11."""
     partitions = tracker()
     assert partitions.data_sets() == (ClusterDataSet(DATA, 3, 3), ClusterDataSet(OTHER_DATA, 1, 2))
@@ -67,7 +67,8 @@ def test_heartbeat_with_more_partitions_releases_nothing() -> None:
 
 
 def test_data_set_is_complete_once_all_its_partitions_are_reported() -> None:
-    """RM-11: two TaskExecutors may have the same one (ResourceManagerPartitionTrackerImplTest)."""
+    """RM-11: two TaskExecutors may have the same partition
+    (ResourceManagerPartitionTrackerImplTest)."""
     partitions = ClusterPartitionTracker()
     steps = [(A, has(DATA, 0, 1), 2), (B, has(DATA, 1), 2), (C, has(DATA, 2), 3)]
     for host, report, found in steps:
@@ -77,8 +78,8 @@ def test_data_set_is_complete_once_all_its_partitions_are_reported() -> None:
         assert data_set.is_complete == (found == 3)
 
 
-def test_parts_of_runs_with_different_parallelisms_make_no_data_set() -> None:
-    """RM-11: together they might look complete."""
+def test_partitions_of_runs_with_different_parallelisms_form_no_complete_data_set() -> None:
+    """RM-11"""
     partitions = tracker()
     assert partitions.report(C, [has(DATA, 0, total=1), has(OTHER_DATA, 0)]) == [
         ReleaseDataSets(A, (DATA,)),
@@ -87,7 +88,7 @@ def test_parts_of_runs_with_different_parallelisms_make_no_data_set() -> None:
     ]
 
 
-def test_partitions_of_runs_with_different_parallelism_are_told_apart() -> None:
+def test_partitions_of_runs_with_different_parallelism_are_reported_separately() -> None:
     """TM-28, RM-11."""
     executor, partitions = TaskExecutorPartitions(), ClusterPartitionTracker()
     for number, total in ((0, 1), (2, 3), (1, 3)):
@@ -104,7 +105,7 @@ def partition(number: int, data_set: IntermediateDataSetID = DATA) -> ResultPart
 
 
 def test_promoted_partitions_are_reported_and_outlive_their_job() -> None:
-    """TM-28: the others go with it and are never reported."""
+    """TM-28: the other partitions are deleted with the job and never reported."""
     partitions = TaskExecutorPartitions()
     for number in range(3):
         partitions.produced(JOB, partition(number), 3)
@@ -137,7 +138,7 @@ def promoted(*numbers: int) -> TaskExecutorPartitions:
     return partitions
 
 
-def test_only_promoted_partitions_are_the_clusters() -> None:
+def test_only_promoted_partitions_count_as_cluster_partitions() -> None:
     partitions = promoted(0)
     partitions.produced(JOB, partition(1), 3)
     assert partitions.is_promoted(partition(0))
@@ -145,8 +146,8 @@ def test_only_promoted_partitions_are_the_clusters() -> None:
     assert not partitions.is_promoted(partition(0, OTHER_DATA))
 
 
-def test_reproduced_partitions_replace_only_those_of_equal_number() -> None:
-    """The job's JobMaster died after it had promoted them."""
+def test_partitions_produced_again_replace_only_partitions_with_the_same_number() -> None:
+    """The JobMaster died after it had promoted the earlier partitions."""
     partitions = promoted(0, 1)
     anew = [ResultPartitionID(OTHER_GRAPH, DATA, number, 0) for number in (1, 2)]
     assert partitions.superseded_by(anew) == (partition(1),)
@@ -168,8 +169,8 @@ def test_partition_with_lost_data_is_forgotten() -> None:
     assert partitions.is_empty
 
 
-def test_data_set_that_is_broken_in_two_ways_is_released_once() -> None:
-    """RM-11: a partition of it is gone, and its parts are of different runs."""
+def test_data_set_with_a_lost_partition_and_partitions_of_two_runs_is_released_once() -> None:
+    """RM-11"""
     partitions = tracker()
     assert partitions.report(A, [has(DATA, 0, total=1)]) == [
         ReleaseDataSets(B, (DATA,)),

@@ -58,7 +58,7 @@ def shortage(
     return found
 
 
-def test_job_that_misses_nothing_has_no_shortage(manager: SlotManager) -> None:
+def test_job_without_missing_slots_has_no_shortage(manager: SlotManager) -> None:
     assert manager.shortages(JOB, 0.0, cluster(NODE)) == ()
     manager.set_requirements(requirements(dedicated=True), 0.0)
     assert manager.shortages(JOB, 0.0, cluster(NODE)) == ()
@@ -80,7 +80,7 @@ def test_shortage_names_missing_and_available_resources_and_rays_reason(
     assert found.largest_node == NODE
 
 
-def test_shortage_of_slots_of_any_size_names_no_size(manager: SlotManager) -> None:
+def test_shortage_of_slots_of_unspecified_size_names_no_size(manager: SlotManager) -> None:
     manager.set_requirements(requirements((ResourceProfile(0.0), 2)), 0.0)
     reason = shortage(manager, cluster(NODE)).reason
     assert reason.startswith("2 of 2 slots are missing.")
@@ -116,7 +116,9 @@ def test_group_that_fits_the_total_but_not_the_nodes_is_unfulfillable(
     assert "can never hold more than 2 of them" in found.reason
 
 
-def test_nothing_is_unfulfillable_where_nodes_may_be_added(manager: SlotManager) -> None:
+def test_no_requirement_is_unfulfillable_if_the_autoscaler_may_add_nodes(
+    manager: SlotManager,
+) -> None:
     """SM-14."""
     manager.set_requirements(requirements((LARGE, 1), dedicated=True), 0.0)
     found = shortage(manager, cluster(NODE, autoscaling=True))
@@ -124,7 +126,7 @@ def test_nothing_is_unfulfillable_where_nodes_may_be_added(manager: SlotManager)
     assert "The autoscaler may add nodes." in found.reason
 
 
-def test_cluster_without_nodes_makes_a_job_wait(manager: SlotManager) -> None:
+def test_job_waits_for_slots_in_a_cluster_without_nodes(manager: SlotManager) -> None:
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     found = shortage(manager, cluster())
     assert not found.unfulfillable
@@ -159,7 +161,9 @@ def test_shortage_counts_failed_attempts_until_the_job_ends(manager: SlotManager
     assert "failed" not in shortage(manager, cluster(NODE), 105.0).reason
 
 
-def test_shortage_names_some_of_many_starting_groups(manager: SlotManager) -> None:
+def test_shortage_names_the_first_of_many_starting_groups_and_counts_the_others(
+    manager: SlotManager,
+) -> None:
     manager.set_requirements(requirements((SMALL, 10)), 0.0)
     for number in range(1, 6):
         manager.worker_group_started(number, group(f"g{number}"), 1.0)
@@ -170,7 +174,9 @@ def test_shortage_names_some_of_many_starting_groups(manager: SlotManager) -> No
     assert "2 other TaskExecutors are starting." in reason
 
 
-def test_shortage_names_some_of_many_group_requests(manager: SlotManager) -> None:
+def test_shortage_names_the_first_of_many_group_requests_and_counts_the_others(
+    manager: SlotManager,
+) -> None:
     manager.set_requirements(requirements((SMALL, 10)), 0.0)
     reason = shortage(manager, cluster(NODE)).reason
     assert reason.count("A placement group of 1 bundle is asked for") == 3
@@ -188,7 +194,7 @@ def test_shared_slots_smaller_than_the_profile_are_unfulfillable(manager: SlotMa
 def test_large_slots_are_fulfillable_while_a_large_worker_exists(
     manager: SlotManager,
 ) -> None:
-    """SM-14: one that an earlier ResourceManager has started."""
+    """SM-14: the worker was started by an earlier ResourceManager."""
     manager.recover_worker_group(group("g0"), (LARGE,), 1, None, (0,), 0.0)
     busy = report("te0", (OTHER_JOB, allocation(1)), profile=LARGE)
     manager.register_task_executor(location("te0", 0, "g0"), LARGE, busy, 0.0)
@@ -206,13 +212,13 @@ def test_shared_worker_larger_than_every_node_is_unfulfillable(manager: SlotMana
     assert "No node can ever hold a worker of 2 CPU, 8g memory" in found.reason
 
 
-def test_slots_are_counted_per_node_and_binary_fractions_do_not_matter() -> None:
+def test_slots_that_fit_are_counted_per_node_without_rounding_errors() -> None:
     tenth = ResourceProfile(0.1)
     assert slots_that_fit(tenth, (ResourceProfile(0.3), ResourceProfile(0.05))) == 3
     assert slots_that_fit(ResourceProfile(1.0, 0, {"GPU": 1.0}), (NODE,)) == 0
 
 
-def test_while_ray_is_away_its_absence_is_the_reason_and_old_answers_prove_nothing(
+def test_shortage_during_an_outage_of_ray_names_the_outage_and_is_not_unfulfillable(
     manager: SlotManager,
 ) -> None:
     manager.set_requirements(requirements((LARGE, 1)), 0.0)

@@ -88,9 +88,10 @@ class Cluster:
 
 
 @pytest.mark.parametrize("dedicated", [False, True])
-def test_slot_manager_holds_no_more_after_many_jobs_than_after_few(dedicated: bool) -> None:
-    """It kept an entry for each group that was released, for each job, and, in the heaps of its
-    index, for each slot that was given."""
+def test_memory_of_the_slot_manager_does_not_grow_with_the_number_of_past_jobs(
+    dedicated: bool,
+) -> None:
+    """Neither with released groups and jobs nor with slots that were given."""
     cluster = Cluster()
     sizes = []
     for number in range(1, 601):
@@ -102,8 +103,8 @@ def test_slot_manager_holds_no_more_after_many_jobs_than_after_few(dedicated: bo
     assert many < few + 200, "the stories of workers and heaps of the index have their limits"
 
 
-def test_slot_manager_holds_no_more_after_a_long_job_on_one_worker() -> None:
-    """The heap of workers whose slots are all in use grew with each slot that was given."""
+def test_memory_of_the_slot_manager_does_not_grow_during_a_long_job_on_one_worker() -> None:
+    """Nor does the heap of workers whose slots are all in use."""
     cluster = Cluster()
     for number in range(1, 2001):
         cluster.runs_a_job(number, dedicated=False)
@@ -111,7 +112,7 @@ def test_slot_manager_holds_no_more_after_a_long_job_on_one_worker() -> None:
     assert held_entries(cluster.manager) < 1500
 
 
-def test_task_executor_that_registers_from_a_released_group_is_stopped_for_a_while() -> None:
+def test_task_executor_that_registers_soon_after_its_group_was_released_is_stopped() -> None:
     manager: SlotManager = new_slot_manager()
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     manager.worker_group_started(1, group(), 1.0)

@@ -75,7 +75,7 @@ def job_with_group(manager: SlotManager, slots: int = 2) -> list[AllocationID]:
     return allocations
 
 
-def test_job_gets_exactly_one_group_with_a_bundle_for_each_slot(manager: SlotManager) -> None:
+def test_job_gets_one_worker_group_with_a_bundle_for_each_slot(manager: SlotManager) -> None:
     """SM-02."""
     wanted = requirements((SMALL, 3), dedicated=True)
     assert manager.set_requirements(wanted, 0.0) == [StartWorkerGroup(1, (SMALL,) * 3, 1, OWNER)]
@@ -83,7 +83,7 @@ def test_job_gets_exactly_one_group_with_a_bundle_for_each_slot(manager: SlotMan
     assert manager.check(100.0) == []
 
 
-def test_started_group_gets_a_task_executor_in_each_bundle(manager: SlotManager) -> None:
+def test_started_worker_group_gets_a_task_executor_in_each_bundle(manager: SlotManager) -> None:
     manager.set_requirements(requirements((SMALL, 2), dedicated=True), 0.0)
     actions = manager.worker_group_started(1, group(), 1.0)
     assert actions == [StartTaskExecutor(group(), i, SMALL, 1, 0.0) for i in (0, 1)]
@@ -98,14 +98,16 @@ def test_registered_task_executor_is_asked_for_its_slot(manager: SlotManager) ->
     assert asked.job_master_address == "JobMaster/jobmaster"
 
 
-def test_slots_of_a_group_go_to_its_job_only(manager: SlotManager) -> None:
+def test_slots_of_a_worker_group_go_only_to_the_job_of_the_group(manager: SlotManager) -> None:
     manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 0.0)
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     manager.worker_group_started(2, group(), 1.0)
     assert [a.job_id for a in only(register(manager, 0), RequestSlot)] == [JOB]
 
 
-def test_free_slots_of_shared_workers_are_not_given_for_a_group(manager: SlotManager) -> None:
+def test_free_slots_of_shared_workers_do_not_serve_the_request_for_a_worker_group(
+    manager: SlotManager,
+) -> None:
     manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 0.0)
     manager.worker_group_started(1, group("shared"), 1.0)
     where, shared = location("te", 0, "shared"), ResourceProfile(2.0, 4 * 2**30)
@@ -114,8 +116,10 @@ def test_free_slots_of_shared_workers_are_not_given_for_a_group(manager: SlotMan
     assert actions == [StartWorkerGroup(2, (SMALL,), 1, OWNER)]
 
 
-def test_free_slots_of_a_group_are_asked_for_by_bundle(manager: SlotManager) -> None:
-    """Whoever registered first."""
+def test_free_slots_of_a_worker_group_are_requested_in_the_order_of_its_bundles(
+    manager: SlotManager,
+) -> None:
+    """Whatever the order in which the TaskExecutors registered."""
     manager.recover_worker_group(group(), (SMALL, SMALL), 1, OWNER, (0, 1), 0.0)
     for bundle in (1, 0):
         register(manager, bundle, now=1.0)
@@ -123,14 +127,16 @@ def test_free_slots_of_a_group_are_asked_for_by_bundle(manager: SlotManager) -> 
     assert [a.slot_id for a in only(actions, RequestSlot)] == [slot_id("te0"), slot_id("te1")]
 
 
-def test_request_for_a_group_that_is_not_required_any_more_is_cancelled(
+def test_request_for_a_worker_group_that_is_no_longer_required_is_cancelled(
     manager: SlotManager,
 ) -> None:
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     assert manager.set_requirements(requirements(), 1.0) == [CancelWorkerGroupRequest(1)]
 
 
-def test_answer_after_the_request_was_cancelled_releases_the_group(manager: SlotManager) -> None:
+def test_worker_group_that_starts_after_its_request_was_cancelled_is_released(
+    manager: SlotManager,
+) -> None:
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     assert manager.clear_requirements(JOB, True, 1.0) == [CancelWorkerGroupRequest(1)]
     released = one(manager.worker_group_started(1, group(), 2.0), ReleaseWorkerGroup)
@@ -203,7 +209,7 @@ def test_task_executor_that_does_not_register_in_time_is_started_again(
     assert one(manager.check(61.0), StartTaskExecutor).bundle_index == 0
 
 
-def test_failed_start_is_tried_again(manager: SlotManager) -> None:
+def test_failed_start_of_a_task_executor_is_retried(manager: SlotManager) -> None:
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     manager.worker_group_started(1, group(), 1.0)
     first = manager.task_executor_start_failed(group(), 0, "no such module", 2.0)
@@ -211,17 +217,17 @@ def test_failed_start_is_tried_again(manager: SlotManager) -> None:
     assert [one(a, StartTaskExecutor).delay for a in (first, second)] == [0.0, 1.0]
 
 
-def test_failed_group_is_requested_again_after_a_while(manager: SlotManager) -> None:
+def test_failed_worker_group_is_requested_again_after_a_while(manager: SlotManager) -> None:
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     assert manager.worker_group_failed(1, "Ray is away", 1.0) == []
     assert manager.next_check_time() == 2.0
     assert manager.check(2.0) == [StartWorkerGroup(2, (SMALL,), 1, OWNER)]
 
 
-def test_failed_group_of_a_replaced_job_master_is_requested_at_once(
+def test_failed_worker_group_is_requested_at_once_for_a_new_job_master(
     manager: SlotManager,
 ) -> None:
-    """That of another job waits as before."""
+    """The failed group of another job waits as before."""
     jobs = JOB, OTHER_JOB
     for number, job_id in enumerate(jobs, 1):
         wanted = requirements((SMALL, 1), job_id=job_id, dedicated=True)
@@ -235,8 +241,10 @@ def test_failed_group_of_a_replaced_job_master_is_requested_at_once(
     assert started == [[StartWorkerGroup(3, (SMALL,), 1, OWNER)], []]
 
 
-def test_released_group_leaves_no_later_work(manager: SlotManager) -> None:
-    """One bundle was being started, and a slot of another was not to be asked for."""
+def test_released_worker_group_leaves_no_pending_starts_or_slot_requests(
+    manager: SlotManager,
+) -> None:
+    """One bundle was being started, and a refused slot was to be requested again."""
     manager.set_requirements(requirements((SMALL, 2), dedicated=True), 0.0)
     manager.worker_group_started(1, group(), 1.0)
     asked = one(register(manager, 0), RequestSlot)
@@ -246,7 +254,7 @@ def test_released_group_leaves_no_later_work(manager: SlotManager) -> None:
     assert manager.next_check_time() == 3.1 + RELEASED_GROUP_MEMORY
 
 
-def test_lost_group_is_released_and_requested_again(manager: SlotManager) -> None:
+def test_lost_worker_group_is_released_and_requested_again(manager: SlotManager) -> None:
     job_with_group(manager)
     actions = manager.worker_group_lost(group(), "its node died", 5.0)
     assert [type(a) for a in actions] == [
@@ -258,7 +266,7 @@ def test_lost_group_is_released_and_requested_again(manager: SlotManager) -> Non
     assert manager.worker_group_lost(group(), "its node died", 6.0) == []
 
 
-def test_ended_job_gives_its_group_back_at_once(manager: SlotManager) -> None:
+def test_worker_group_of_an_ended_job_is_released_at_once(manager: SlotManager) -> None:
     """SM-18."""
     job_with_group(manager)
     released = one(manager.clear_requirements(JOB, True, 5.0), ReleaseWorkerGroup)
@@ -268,10 +276,10 @@ def test_ended_job_gives_its_group_back_at_once(manager: SlotManager) -> None:
     assert manager.worker_groups() == ()
 
 
-def test_group_waits_for_a_new_master_of_its_job_while_its_slots_are_kept(
+def test_worker_group_is_kept_for_the_next_job_master_while_its_slots_are_kept(
     manager: SlotManager,
 ) -> None:
-    """The TaskExecutors know how long that is."""
+    """The TaskExecutors know how long the slots are kept."""
     first, second = job_with_group(manager)
     actions = manager.clear_requirements(JOB, False, 5.0)
     assert [a.resource_id for a in only(actions, FreeInactiveSlots)] == ["te0", "te1"]
@@ -285,7 +293,7 @@ def test_group_waits_for_a_new_master_of_its_job_while_its_slots_are_kept(
     assert one(manager.check(160.0), ReleaseWorkerGroup).group_id == group()
 
 
-def test_unwanted_group_is_released_when_others_find_no_room(
+def test_unused_worker_group_is_released_when_another_group_finds_no_room(
     manager: SlotManager,
 ) -> None:
     first, second = job_with_group(manager)
@@ -297,7 +305,7 @@ def test_unwanted_group_is_released_when_others_find_no_room(
     assert one(freed, ReleaseWorkerGroup).group_id == group()
 
 
-def test_group_of_a_job_awaiting_its_next_master_stays_despite_shortage(
+def test_worker_group_of_a_job_without_job_master_is_kept_despite_a_shortage(
     manager: SlotManager,
 ) -> None:
     first, second = job_with_group(manager)
@@ -321,7 +329,7 @@ def test_shortage_says_whether_a_worker_group_waits_for_room(manager: SlotManage
     assert not starting.awaits_room, "TaskExecutors are being started"
 
 
-def test_request_in_flight_for_a_master_that_died_is_given_up(manager: SlotManager) -> None:
+def test_loss_of_the_job_master_gives_up_its_slot_request_in_flight(manager: SlotManager) -> None:
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     manager.worker_group_started(1, group(), 1.0)
     asked = one(register(manager, 0), RequestSlot)
@@ -345,7 +353,7 @@ def test_job_with_empty_requirements_keeps_its_slots_until_they_are_freed(
     assert one(manager.check(1032.0), ReleaseWorkerGroup).group_id == group()
 
 
-def test_refused_slot_is_asked_for_again_a_little_later(manager: SlotManager) -> None:
+def test_refused_slot_is_requested_again_a_little_later(manager: SlotManager) -> None:
     """SM-05."""
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     manager.worker_group_started(1, group(), 1.0)
@@ -357,7 +365,7 @@ def test_refused_slot_is_asked_for_again_a_little_later(manager: SlotManager) ->
     assert again.allocation_id != asked.allocation_id
 
 
-def test_request_without_an_answer_times_out_and_is_tried_again(manager: SlotManager) -> None:
+def test_slot_request_without_an_answer_times_out_and_is_repeated(manager: SlotManager) -> None:
     """SM-05."""
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     manager.worker_group_started(1, group(), 1.0)
@@ -366,7 +374,7 @@ def test_request_without_an_answer_times_out_and_is_tried_again(manager: SlotMan
     assert one(manager.check(12.5), RequestSlot).slot_id == slot_id("te0")
 
 
-def test_late_answer_to_a_request_that_timed_out_changes_nothing(manager: SlotManager) -> None:
+def test_late_answer_to_a_slot_request_that_timed_out_changes_nothing(manager: SlotManager) -> None:
     """SM-03."""
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     manager.worker_group_started(1, group(), 1.0)
@@ -428,7 +436,9 @@ def test_adopted_group_replaces_dead_task_executors_once_claimed(
     assert actions == [StartTaskExecutor(group(), 1, SMALL, 1, 0.0)]
 
 
-def test_recovered_group_replaces_the_request_that_came_before_it(manager: SlotManager) -> None:
+def test_recovery_of_a_worker_group_cancels_the_request_made_for_it_before(
+    manager: SlotManager,
+) -> None:
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     actions = manager.recover_worker_group(group(), (SMALL,), 1, OWNER, (0,), 1.0)
     assert actions == [CancelWorkerGroupRequest(1)]
@@ -445,7 +455,7 @@ def test_second_group_of_a_job_that_is_recovered_is_released(manager: SlotManage
     assert one(actions, StopTaskExecutor).resource_id == ResourceID("late")
 
 
-def test_group_without_task_executors_is_kept_for_its_job_for_a_while(
+def test_recovered_group_without_task_executors_is_kept_for_its_job_for_a_while(
     manager: SlotManager,
 ) -> None:
     (held,) = job_with_group(manager, slots=1)
@@ -466,14 +476,16 @@ def test_task_executor_that_registers_before_its_group_is_recovered_is_kept(
     assert not manager.has_shortage
 
 
-def test_group_that_is_never_recovered_is_not_used_and_released(manager: SlotManager) -> None:
+def test_task_executor_of_a_group_that_is_never_recovered_is_not_used_and_released(
+    manager: SlotManager,
+) -> None:
     manager.register_task_executor(location("te0"), SMALL, report("te0", None), 0.0)
     actions = manager.set_requirements(requirements((SMALL, 1)), 1.0)
     assert only(actions, RequestSlot) == []
     assert one(manager.check(30.0), ReleaseWorkerGroup).group_id == group()
 
 
-def test_registering_again_keeps_the_slots_of_the_same_process(manager: SlotManager) -> None:
+def test_task_executor_process_that_registers_again_keeps_its_slots(manager: SlotManager) -> None:
     """RM-01."""
     (first,) = job_with_group(manager, slots=1)
     where = location("te0")
@@ -482,7 +494,7 @@ def test_registering_again_keeps_the_slots_of_the_same_process(manager: SlotMana
     assert len(manager.task_executors()) == 1
 
 
-def test_new_process_of_the_same_name_loses_the_slots_of_the_first(
+def test_new_process_with_the_name_of_a_task_executor_replaces_its_slots(
     manager: SlotManager,
 ) -> None:
     """RM-01."""
@@ -494,7 +506,7 @@ def test_new_process_of_the_same_name_loses_the_slots_of_the_first(
     assert len(manager.task_executors()) == 1
 
 
-def test_shut_down_cancels_and_releases_everything(manager: SlotManager) -> None:
+def test_shut_down_cancels_all_group_requests_and_releases_all_groups(manager: SlotManager) -> None:
     job_with_group(manager)
     manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB, dedicated=True), 4.0)
     assert manager.shut_down("the cluster shuts down") == [
@@ -509,7 +521,7 @@ def test_shut_down_cancels_and_releases_everything(manager: SlotManager) -> None
     assert manager.check(1000.0) == []
 
 
-def test_story_of_a_task_executor_tells_of_its_slots(manager: SlotManager) -> None:
+def test_story_of_a_task_executor_lists_what_happened_to_its_slots(manager: SlotManager) -> None:
     job_with_group(manager, slots=1)
     story = manager.story_of(ResourceID("te0"))
     assert "registered from bundle 0 of worker group 'default' (g) on 10.0.0.1, pid 1" in story

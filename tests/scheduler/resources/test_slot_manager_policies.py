@@ -74,8 +74,8 @@ def asked_at(actions: list[SlotManagerAction]) -> list[str]:
 # --- dynamic slots --------------------------------------------------------------------------------
 
 
-def test_profile_of_which_two_fit_into_a_static_slot_gets_dynamic_slots() -> None:
-    """SM-10: and so many workers as are filled by such slots."""
+def test_profile_of_half_a_static_slot_gets_dynamic_slots() -> None:
+    """SM-10: as many workers are started as these dynamic slots fill."""
     manager = slot_manager()
     started = manager.set_requirements(requirements((HALF, 9)), 0.0)
     assert len(only(started, StartWorkerGroup)) == 2
@@ -83,7 +83,7 @@ def test_profile_of_which_two_fit_into_a_static_slot_gets_dynamic_slots() -> Non
     assert [(a.slot_id, a.profile) for a in asked] == [(slot_id("te1", -1), HALF)] * 8
 
 
-def test_profile_larger_than_a_static_slot_is_cut_out_of_the_worker() -> None:
+def test_profile_larger_than_a_static_slot_gets_a_dynamic_slot() -> None:
     manager = slot_manager()
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
     asked = one(start_worker(manager, 1), RequestSlot)
@@ -99,7 +99,7 @@ def test_resources_of_dynamic_slots_are_not_given_as_static_slots() -> None:
     assert len(only(actions, StartWorkerGroup)) == 1
 
 
-def test_dynamic_slot_has_its_index_until_it_is_freed() -> None:
+def test_dynamic_slot_keeps_its_index_until_it_is_freed() -> None:
     """SM-04."""
     manager = slot_manager()
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
@@ -113,7 +113,7 @@ def test_dynamic_slot_has_its_index_until_it_is_freed() -> None:
     assert (info.number_of_slots, info.free_slots) == (4, 4)
 
 
-def test_unreported_dynamic_slot_is_gone_unless_the_report_is_older() -> None:
+def test_dynamic_slot_missing_in_a_report_is_removed_unless_the_report_is_older() -> None:
     """SM-04: a report that comes within a second may have been written before."""
     manager = slot_manager()
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
@@ -127,7 +127,7 @@ def test_unreported_dynamic_slot_is_gone_unless_the_report_is_older() -> None:
     assert again.allocation_id != asked.allocation_id
 
 
-def test_report_that_comes_before_the_answer_tells_the_index_of_a_dynamic_slot() -> None:
+def test_index_of_a_dynamic_slot_is_taken_from_a_report_that_precedes_the_answer() -> None:
     """SM-04."""
     manager = slot_manager()
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
@@ -142,7 +142,7 @@ def test_report_that_comes_before_the_answer_tells_the_index_of_a_dynamic_slot()
     assert len(only(more, StartWorkerGroup)) == 1, "it counts as one slot"
 
 
-def test_refused_dynamic_slot_is_requested_there_again_only_later() -> None:
+def test_refused_dynamic_slot_is_requested_from_the_same_worker_again_only_later() -> None:
     """SM-05."""
     manager = slot_manager()
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
@@ -155,7 +155,7 @@ def test_refused_dynamic_slot_is_requested_there_again_only_later() -> None:
     assert one(manager.check(2.5), RequestSlot).slot_id == slot_id("te1", -1)
 
 
-def test_dynamic_slots_of_an_earlier_resource_manager_are_taken_over() -> None:
+def test_dynamic_slots_given_by_an_earlier_resource_manager_are_recovered() -> None:
     """SM-08."""
     manager = slot_manager()
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
@@ -257,7 +257,7 @@ def test_dynamic_slots_fill_one_worker_first_or_are_spread_out() -> None:
     assert found == [["te1_-1"] * 4, ["te1_-1", "te2_-1", "te1_-1", "te2_-1"]]
 
 
-def test_answers_about_slots_that_are_not_held_so_change_nothing() -> None:
+def test_answers_with_another_allocation_or_about_unknown_slots_change_nothing() -> None:
     manager = slot_manager()
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     asked = one(start_worker(manager, 1), RequestSlot)
@@ -281,7 +281,7 @@ def test_overview_names_the_job_of_each_used_slot() -> None:
     assert (info.free_slots, sorted(info.jobs)) == (1, sorted((JOB, JOB, OTHER_JOB)))
 
 
-def test_worker_without_a_slot_in_use_has_no_jobs() -> None:
+def test_overview_lists_no_jobs_for_a_worker_without_a_slot_in_use() -> None:
     manager = two_workers()
     assert [(info.free_slots, info.jobs) for info in manager.task_executors()] == [(4, ())] * 2
 
@@ -289,7 +289,7 @@ def test_worker_without_a_slot_in_use_has_no_jobs() -> None:
 # --- limits ---------------------------------------------------------------------------------------
 
 
-def test_no_worker_is_started_beyond_the_slot_limit_and_the_job_hears_it() -> None:
+def test_no_worker_is_started_beyond_the_slot_limit_and_the_job_is_told() -> None:
     """SM-12."""
     manager = slot_manager(max_slots=8)
     started = manager.set_requirements(requirements((SMALL, 12)), 0.0)
@@ -300,8 +300,8 @@ def test_no_worker_is_started_beyond_the_slot_limit_and_the_job_hears_it() -> No
     assert "No more than 8 slots may be started in all" in shortage.reason
 
 
-def test_job_with_coming_workers_does_not_see_the_limit_another_job_hits() -> None:
-    """SM-12: Flink tells the jobs whose requirements nothing that is coming fulfils."""
+def test_slot_limit_is_not_reported_to_a_job_whose_workers_are_being_started() -> None:
+    """SM-12: Flink tells only jobs whose requirements no starting worker will fulfil."""
     manager = slot_manager(max_slots=8)
     third = id_of(JobID, 3)
     manager.set_requirements(requirements((SMALL, 3)), 0.0)
@@ -311,7 +311,7 @@ def test_job_with_coming_workers_does_not_see_the_limit_another_job_hits() -> No
     assert [shortage.exhausted for (shortage,) in told] == [False, False, True]
 
 
-def test_limit_exceeded_only_by_the_reserve_is_not_reported() -> None:
+def test_slot_limit_that_only_redundant_workers_exceed_is_not_reported() -> None:
     """SM-12."""
     manager = slot_manager(max_slots=4, redundant_workers=1)
     started = manager.set_requirements(requirements((SMALL, 2)), 0.0)
@@ -330,7 +330,7 @@ def test_slot_limit_counts_dedicated_workers_until_they_are_released() -> None:
     assert one(actions, StartWorkerGroup).owner is None
 
 
-def test_dedicated_group_beyond_the_limit_waits_for_room() -> None:
+def test_dedicated_group_beyond_the_slot_limit_waits_for_room() -> None:
     """SM-12."""
     manager = slot_manager(max_slots=4)
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
@@ -346,7 +346,7 @@ def test_dedicated_group_beyond_the_limit_waits_for_room() -> None:
     assert not shortage.exhausted
 
 
-def test_idle_worker_that_registers_beyond_the_limit_is_released() -> None:
+def test_idle_worker_that_registers_beyond_the_slot_limit_is_released() -> None:
     """SM-12."""
     manager = slot_manager(max_slots=4)
     for name in ("g1", "g2"):
@@ -361,7 +361,7 @@ def test_idle_worker_that_registers_beyond_the_limit_is_released() -> None:
     assert "more than 4 slots" in released.reason
 
 
-def test_idle_worker_that_registers_within_the_limit_stays() -> None:
+def test_idle_worker_that_registers_within_the_slot_limit_is_kept() -> None:
     """SM-12."""
     manager = slot_manager(max_slots=4)
     manager.recover_worker_group(group("g1"), (WORKER,), 4, None, (0,), 0.0)
@@ -379,8 +379,8 @@ def test_slot_manager_forgets_the_exhausted_limit_of_an_ended_job() -> None:
     assert manager._tracker.exhausted == set()
 
 
-def test_idle_worker_of_a_job_stays_although_it_exceeds_the_limit() -> None:
-    """SM-12: whoever had it counted on it."""
+def test_idle_worker_dedicated_to_a_job_is_kept_although_it_exceeds_the_slot_limit() -> None:
+    """SM-12: the earlier ResourceManager started it within its limit."""
     manager = slot_manager(max_slots=2)
     owner = WorkerGroupOwner(JOB, OWN_GROUP)
     manager.recover_worker_group(group("g1"), (WORKER,), 4, owner, (0,), 0.0)
@@ -389,7 +389,7 @@ def test_idle_worker_of_a_job_stays_although_it_exceeds_the_limit() -> None:
     assert only(actions, ReleaseWorkerGroup) == []
 
 
-def test_slots_of_a_lost_worker_do_not_count_for_the_limit() -> None:
+def test_slots_of_a_lost_worker_do_not_count_for_the_slot_limit() -> None:
     """SM-12."""
     manager = slot_manager(max_slots=4)
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
@@ -419,8 +419,8 @@ def test_unfulfillable_requirement_waits_until_start_up_has_ended() -> None:
     assert not other.unfulfillable
 
 
-def test_requirement_that_a_busy_worker_could_hold_is_fulfillable() -> None:
-    """SM-14: a larger one than those that are started."""
+def test_requirement_that_fits_into_a_busy_worker_is_not_unfulfillable() -> None:
+    """SM-14: the busy worker is larger than the workers that are started now."""
     manager = slot_manager()
     huge = ResourceProfile(16.0, 16 * GIB)
     manager.recover_worker_group(group("huge"), (huge,), 1, None, (0,), 0.0)
@@ -434,7 +434,7 @@ def test_requirement_that_a_busy_worker_could_hold_is_fulfillable() -> None:
 # --- reserves -------------------------------------------------------------------------------------
 
 
-def test_redundant_workers_are_started_beside_needed_ones() -> None:
+def test_redundant_workers_are_started_in_addition_to_the_needed_workers() -> None:
     manager = slot_manager(redundant_workers=1)
     started = manager.set_requirements(requirements((SMALL, 2)), 0.0)
     assert len(only(started, StartWorkerGroup)) == 2
@@ -442,7 +442,7 @@ def test_redundant_workers_are_started_beside_needed_ones() -> None:
     assert start_worker(manager, 2) == []
 
 
-def test_lost_worker_is_replaced_from_the_reserve_at_once() -> None:
+def test_slots_of_a_lost_worker_are_replaced_at_once_by_a_redundant_worker() -> None:
     manager = slot_manager(redundant_workers=1)
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
     confirm(manager, start_worker(manager, 1))
@@ -452,7 +452,7 @@ def test_lost_worker_is_replaced_from_the_reserve_at_once() -> None:
     assert one(actions, StartTaskExecutor).group_id == group("g1")
 
 
-def test_reserve_is_kept_while_jobs_run_and_released_after_the_last() -> None:
+def test_redundant_workers_are_kept_while_jobs_run_and_released_after_the_last_job() -> None:
     """SM-15."""
     manager = slot_manager(redundant_workers=1)
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
@@ -478,8 +478,8 @@ def three_idle_workers_and_one_in_use() -> tuple[SlotManager, list[WorkerGroupId
     return manager, [action.group_id for action in only(actions, AskWhetherReleasable)]
 
 
-def test_reserve_is_kept_when_other_idle_workers_are_released() -> None:
-    """Each could go as long as the others stayed, and all were released."""
+def test_redundant_workers_are_kept_when_other_idle_workers_are_released() -> None:
+    """Each worker alone could be released; not all of them together."""
     manager, asked = three_idle_workers_and_one_in_use()
     assert {*asked} == {group("g2"), group("g3"), group("g4")}
 
@@ -492,8 +492,8 @@ def test_reserve_is_kept_when_other_idle_workers_are_released() -> None:
     assert manager.check(1000.0) == []
 
 
-def test_worker_that_became_the_reserve_meanwhile_is_not_released() -> None:
-    """A job has taken the slots of the others meanwhile."""
+def test_idle_worker_that_became_the_redundant_worker_meanwhile_is_not_released() -> None:
+    """A job has taken the slots of the other idle workers meanwhile."""
     manager, _ = three_idle_workers_and_one_in_use()
     taken = only(manager.set_requirements(requirements((SMALL, 9)), 33.0), RequestSlot)
     assert {request.slot_id.resource_id for request in taken} == {
@@ -504,7 +504,7 @@ def test_worker_that_became_the_reserve_meanwhile_is_not_released() -> None:
     assert only(manager.may_be_released(group("g4"), True, 33.0), ReleaseWorkerGroup) == []
 
 
-def test_group_of_a_job_is_no_part_of_the_reserve() -> None:
+def test_worker_group_dedicated_to_a_job_does_not_count_as_redundant_workers() -> None:
     manager = slot_manager(redundant_workers=1)
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     manager.worker_group_started(1, group("own"), 1.0)
@@ -517,7 +517,7 @@ def test_group_of_a_job_is_no_part_of_the_reserve() -> None:
     assert released.group_id == group("own")
 
 
-def test_no_reserve_without_a_job() -> None:
+def test_no_redundant_workers_are_started_while_no_job_runs() -> None:
     manager = slot_manager(redundant_workers=2)
     assert manager.check(0.0) == []
     assert manager.set_requirements(requirements(), 1.0) == []
@@ -526,7 +526,7 @@ def test_no_reserve_without_a_job() -> None:
 # --- nodes ----------------------------------------------------------------------------------------
 
 
-def test_blocked_node_gives_no_slots_until_its_time_is_over() -> None:
+def test_workers_on_a_blocked_node_give_no_slots_until_the_block_ends() -> None:
     manager = slot_manager()
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     confirm(manager, start_worker(manager, 1, node="bad"))
@@ -547,7 +547,7 @@ def test_worker_that_registers_from_a_blocked_node_is_not_used() -> None:
     assert asked_at(manager.unblock_node("bad", 5.0)) == ["te1_0"]
 
 
-def test_node_that_is_not_blocked_any_more_is_not_looked_at_later() -> None:
+def test_unblocking_a_node_removes_the_check_at_the_end_of_its_block() -> None:
     manager = slot_manager()
     manager.block_nodes([BlockedNode("bad", "its disk is full", 100.0)], 0.0)
     assert manager.next_check_time() == 100.0
@@ -555,7 +555,7 @@ def test_node_that_is_not_blocked_any_more_is_not_looked_at_later() -> None:
     assert manager.next_check_time() is None
 
 
-def test_worker_of_an_unknown_group_is_not_used_when_its_node_is_blocked_no_more() -> None:
+def test_worker_of_an_unknown_group_is_not_used_after_its_node_is_unblocked() -> None:
     manager = slot_manager()
     where = location("te1", 0, "unknown")
     manager.register_task_executor(where, WORKER, report("te1", *[None] * 4), 0.0)
@@ -564,7 +564,7 @@ def test_worker_of_an_unknown_group_is_not_used_when_its_node_is_blocked_no_more
     assert asked_at(manager.set_requirements(requirements((SMALL, 1)), 3.0)) == []
 
 
-def test_unusable_idle_worker_is_released_while_others_start() -> None:
+def test_idle_worker_that_fits_no_requirement_is_released_while_other_workers_start() -> None:
     manager = slot_manager()
     manager.recover_worker_group(group("old"), (WORKER,), 4, None, (0,), 0.0)
     free = report("te0", *[None] * 4)
@@ -576,7 +576,7 @@ def test_unusable_idle_worker_is_released_while_others_start() -> None:
     assert idle == [group("old")]
 
 
-def test_blocking_again_never_shortens_the_time() -> None:
+def test_blocking_a_node_again_never_shortens_its_block() -> None:
     manager = slot_manager()
     manager.block_nodes([BlockedNode("bad", "first", 100.0)], 0.0)
     manager.block_nodes([BlockedNode("bad", "second", 10.0)], 1.0)
@@ -611,8 +611,8 @@ def test_groups_are_requested_again_when_the_pause_is_over() -> None:
     assert one(manager.check(33.0), StartWorkerGroup).request_number == 3
 
 
-def test_recovered_worker_is_awaited_until_its_timeout() -> None:
-    """SM-10: no other is started in its place meanwhile."""
+def test_no_worker_is_started_while_a_recovered_worker_may_still_register() -> None:
+    """SM-10"""
     manager = slot_manager(previous_worker_timeout=20.0)
     manager.recover_worker_group(group("g1"), (WORKER,), 4, None, (0,), 0.0)
     assert manager.set_requirements(requirements((SMALL, 4)), 1.0) == []
@@ -623,7 +623,7 @@ def test_recovered_worker_is_awaited_until_its_timeout() -> None:
 # --- jobs -----------------------------------------------------------------------------------------
 
 
-def test_lost_master_has_unused_slots_freed_and_emptied_requirements_do_not() -> None:
+def test_loss_of_the_job_master_frees_unused_slots_and_empty_requirements_do_not() -> None:
     """SM-18."""
     manager = slot_manager()
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
@@ -633,8 +633,8 @@ def test_lost_master_has_unused_slots_freed_and_emptied_requirements_do_not() ->
     assert (freed.resource_id, freed.job_id) == ("te1", JOB)
 
 
-def test_jobs_that_declare_together_are_looked_at_together() -> None:
-    """SM-16: one check, and as many workers as both need together."""
+def test_requirements_of_several_jobs_declared_together_are_checked_once() -> None:
+    """SM-16: as many workers are started as the jobs need together."""
     manager = slot_manager()
     jobs = [requirements((SMALL, 1), job_id=id_of(JobID, number)) for number in (1, 2, 3)]
     actions = manager.set_all_requirements(jobs, 0.0)
@@ -642,7 +642,7 @@ def test_jobs_that_declare_together_are_looked_at_together() -> None:
     assert manager.check(0.0) == []
 
 
-def test_task_executors_of_a_job_are_found() -> None:
+def test_slot_manager_finds_the_task_executors_of_a_job() -> None:
     manager = slot_manager()
     manager.set_requirements(requirements((SMALL, 5)), 0.0)
     for number in (1, 2):

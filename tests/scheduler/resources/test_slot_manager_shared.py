@@ -75,7 +75,7 @@ def test_two_slots_need_one_worker_and_a_third_needs_a_second(manager: SlotManag
     assert third == [StartWorkerGroup(2, (WORKER,), 2, None)]
 
 
-def test_workers_that_are_being_started_count(manager: SlotManager) -> None:
+def test_workers_being_started_count_for_the_slots_that_are_needed(manager: SlotManager) -> None:
     """SM-10."""
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
     manager.worker_group_started(1, group("g1"), 1.0)
@@ -84,7 +84,7 @@ def test_workers_that_are_being_started_count(manager: SlotManager) -> None:
     ]
 
 
-def test_request_that_is_not_needed_any_more_is_cancelled(manager: SlotManager) -> None:
+def test_worker_request_that_is_no_longer_needed_is_cancelled(manager: SlotManager) -> None:
     manager.set_requirements(requirements((SMALL, 4)), 0.0)
     actions = manager.set_requirements(requirements((SMALL, 1)), 1.0)
     assert actions == [CancelWorkerGroupRequest(2)]
@@ -92,7 +92,7 @@ def test_request_that_is_not_needed_any_more_is_cancelled(manager: SlotManager) 
     assert actions == [CancelWorkerGroupRequest(1)]
 
 
-def test_new_worker_serves_missing_slots(manager: SlotManager) -> None:
+def test_new_worker_serves_the_missing_slots_of_all_jobs(manager: SlotManager) -> None:
     """SM-01."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 0.0)
@@ -116,7 +116,7 @@ def test_only_free_slots_of_a_new_worker_are_given(manager: SlotManager) -> None
 def test_worker_smaller_than_requested_is_stopped_and_replaced(
     manager: SlotManager,
 ) -> None:
-    """SM-17: it is stopped, and the one that was requested is still to come."""
+    """SM-17: the requested worker is still expected."""
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
     manager.worker_group_started(1, group("g1"), 1.0)
     where = location("te1", 0, "g1")
@@ -131,8 +131,10 @@ def test_worker_smaller_than_requested_is_stopped_and_replaced(
     assert [a.slot_id for a in only(actions, RequestSlot)] == [slot_id("te2", 0), slot_id("te2", 1)]
 
 
-def test_worker_that_is_always_smaller_is_started_less_and_less_often(manager: SlotManager) -> None:
-    """SM-17: and no further workers are requested in its stead."""
+def test_worker_that_is_always_smaller_than_requested_is_started_less_and_less_often(
+    manager: SlotManager,
+) -> None:
+    """SM-17: no further workers are requested in its place."""
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
     manager.worker_group_started(1, group("g1"), 1.0)
     delays = []
@@ -146,10 +148,10 @@ def test_worker_that_is_always_smaller_is_started_less_and_less_often(manager: S
 
 
 @pytest.mark.parametrize("further", [(), (None,)])
-def test_smaller_worker_with_used_slots_stays(
+def test_worker_smaller_than_requested_is_kept_if_its_slots_are_in_use(
     manager: SlotManager, further: tuple[None, ...]
 ) -> None:
-    """SM-17: nobody's slots are taken away for it, and what is missing is requested."""
+    """SM-17: the missing slots are requested."""
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
     manager.worker_group_started(1, group("g1"), 1.0)
     held = report("te1", (JOB, allocation(1)), *further)
@@ -160,10 +162,10 @@ def test_smaller_worker_with_used_slots_stays(
     assert only(actions, StartWorkerGroup) == more
 
 
-def test_worker_of_another_group_does_not_replace_the_requested_one(
+def test_worker_of_another_group_does_not_count_as_the_requested_worker(
     manager: SlotManager,
 ) -> None:
-    """SM-17: with another profile; the slots of the one that comes are still counted on."""
+    """SM-17: it has another profile. The slots of the requested worker are still counted."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     manager.worker_group_started(1, group("g1"), 1.0)
     manager.recover_worker_group(group("g0"), (LARGE,), 1, None, (0,), 1.0)
@@ -179,7 +181,9 @@ def test_worker_of_another_group_does_not_replace_the_requested_one(
     assert [a.slot_id for a in only(actions, RequestSlot)] == [slot_id("te1", 0), slot_id("te1", 1)]
 
 
-def test_fullest_worker_is_used_first_so_that_others_become_idle(manager: SlotManager) -> None:
+def test_slots_of_the_fullest_worker_are_used_first_so_that_others_become_idle(
+    manager: SlotManager,
+) -> None:
     """SM-13."""
     manager.set_requirements(requirements((SMALL, 3)), 0.0)
     confirm(manager, start_worker(manager, 1))
@@ -193,7 +197,7 @@ def test_fullest_worker_is_used_first_so_that_others_become_idle(manager: SlotMa
     assert one(actions, RequestSlot).slot_id == slot_id("te3", 1)
 
 
-def test_smallest_slot_that_fits_is_taken(manager: SlotManager) -> None:
+def test_smallest_slot_that_fits_the_requirement_is_taken(manager: SlotManager) -> None:
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     manager.recover_worker_group(group("large"), (LARGE,), 1, None, (0,), 0.0)
     manager.recover_worker_group(group("small"), (SMALL,), 1, None, (0,), 0.0)
@@ -206,7 +210,7 @@ def test_smallest_slot_that_fits_is_taken(manager: SlotManager) -> None:
             assert only(actions, RequestSlot) == []
 
 
-def test_refused_slot_moves_the_request_to_another(manager: SlotManager) -> None:
+def test_refusal_of_a_slot_moves_the_request_to_another_slot(manager: SlotManager) -> None:
     """SM-05."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     asked = one(start_worker(manager, 1), RequestSlot)
@@ -227,8 +231,10 @@ def test_report_turns_a_free_slot_into_an_allocated_one(manager: SlotManager) ->
     assert info.jobs == (JOB, OTHER_JOB)
 
 
-def test_slots_are_counted_as_they_are_listed(manager: SlotManager) -> None:
-    """Static and dynamic ones; free, asked for and allocated."""
+def test_total_and_free_slot_numbers_equal_those_of_the_listed_task_executors(
+    manager: SlotManager,
+) -> None:
+    """With static and dynamic slots that are free, requested and allocated."""
     seen = [manager.numbers_of_slots()]
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     confirm(manager, start_worker(manager, 1))
@@ -241,7 +247,7 @@ def test_slots_are_counted_as_they_are_listed(manager: SlotManager) -> None:
     assert (info.number_of_slots, info.free_slots) == seen[-1]
 
 
-def test_refused_slot_of_a_worker_that_has_no_other_is_asked_for_again_later(
+def test_refused_slot_of_a_worker_without_another_slot_is_requested_again_later(
     manager: SlotManager,
 ) -> None:
     """SM-05."""
@@ -263,7 +269,7 @@ def test_slots_that_a_job_has_on_a_worker_that_registers_are_not_requested_again
     assert actions == [CancelWorkerGroupRequest(1)]
 
 
-def test_worker_that_is_fuller_for_its_size_is_taken_first(manager: SlotManager) -> None:
+def test_worker_with_the_largest_used_share_is_taken_first(manager: SlotManager) -> None:
     """SM-13."""
     others = iter(range(1, 10))
     for name, slots in (("two", 2), ("four", 4)):
@@ -287,7 +293,7 @@ def test_unneeded_starting_group_is_released_after_idle_timeout(
     assert one(manager.check(32.0), ReleaseWorkerGroup).group_id == group("g1")
 
 
-def test_loss_of_a_worker_is_told_only_to_jobs_with_slots_there(
+def test_loss_of_a_worker_is_reported_only_to_jobs_with_slots_on_it(
     manager: SlotManager,
 ) -> None:
     """SM-09."""
@@ -312,10 +318,10 @@ def test_requested_slot_stays_requested_although_a_report_calls_it_free(
     assert manager.task_executors()[0].jobs == (JOB,)
 
 
-def test_slot_that_a_report_has_given_is_kept_though_the_answer_never_comes(
+def test_slot_reported_as_allocated_stays_allocated_though_the_answer_never_comes(
     manager: SlotManager,
 ) -> None:
-    """SM-04: the answer waits behind something else at the TaskExecutor, or is lost."""
+    """SM-04: the answer is delayed at the TaskExecutor, or is lost."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     asked = one(start_worker(manager, 1), RequestSlot)
     given = report("te1", (JOB, asked.allocation_id), None)
@@ -325,7 +331,9 @@ def test_slot_that_a_report_has_given_is_kept_though_the_answer_never_comes(
     assert manager.task_executors()[0].jobs == (JOB,)
 
 
-def test_report_of_a_foreign_allocation_moves_the_request_in_flight(manager: SlotManager) -> None:
+def test_slot_reported_as_given_to_another_job_moves_the_request_in_flight(
+    manager: SlotManager,
+) -> None:
     """SM-06."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     asked = one(start_worker(manager, 1), RequestSlot)
@@ -336,7 +344,7 @@ def test_report_of_a_foreign_allocation_moves_the_request_in_flight(manager: Slo
     assert manager.task_executors()[0].jobs == (OTHER_JOB, JOB)
 
 
-def test_slot_that_is_reported_allocated_is_not_given_to_another(manager: SlotManager) -> None:
+def test_slot_reported_as_allocated_is_not_given_to_another_job(manager: SlotManager) -> None:
     """SM-08."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     confirm(manager, start_worker(manager, 1))
@@ -372,7 +380,9 @@ def test_unreported_slot_is_removed_and_a_new_index_is_a_new_slot(
     assert [a.slot_id for a in asked] == [slot_id("te1", 0), slot_id("te1", 2)]
 
 
-def test_refused_slot_that_was_another_jobs_meanwhile_is_given_once(manager: SlotManager) -> None:
+def test_refused_slot_that_another_job_used_meanwhile_is_requested_only_once(
+    manager: SlotManager,
+) -> None:
     """SM-05."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     first = one(start_worker(manager, 1), RequestSlot)
@@ -408,7 +418,7 @@ def test_lost_worker_is_replaced_in_its_group_only_while_its_slots_are_wanted(
     assert one(actions, ReleaseWorkerGroup).group_id == group("g1")
 
 
-def test_each_job_hears_of_its_own_lost_allocations(manager: SlotManager) -> None:
+def test_each_job_is_told_of_its_own_lost_allocations(manager: SlotManager) -> None:
     """SM-09."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 0.0)
@@ -446,7 +456,7 @@ def idle_worker(manager: SlotManager) -> None:
 def test_idle_worker_is_released_at_once_when_a_worker_group_finds_no_room(
     manager: SlotManager,
 ) -> None:
-    """Else a job whose stages take turns on a full cluster would wait for time-outs."""
+    """Otherwise a job whose stages take turns on a full cluster would wait for timeouts."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     asked = one(start_worker(manager, 1), RequestSlot)
     confirm(manager, [asked])
@@ -473,7 +483,7 @@ def test_worker_idle_while_a_worker_group_lacks_room_is_released_at_once(
     assert one(freed, AskWhetherReleasable).group_id == group("g1")
 
 
-def test_idle_worker_stays_when_the_worker_group_that_found_no_room_is_given_up(
+def test_idle_worker_is_kept_once_the_worker_group_without_room_is_given_up(
     manager: SlotManager,
 ) -> None:
     idle_worker_at = 4.0
@@ -488,8 +498,10 @@ def test_idle_worker_stays_when_the_worker_group_that_found_no_room_is_given_up(
     assert manager.next_check_time() == idle_worker_at + 30.0
 
 
-def test_idle_worker_that_cannot_go_is_asked_again_later(manager: SlotManager) -> None:
-    """SM-15: it holds a partition that somebody may want to read."""
+def test_idle_worker_that_may_not_be_released_yet_is_asked_again_later(
+    manager: SlotManager,
+) -> None:
+    """SM-15: it has a partition that may still be read."""
     idle_worker(manager)
     assert manager.may_be_released(group("g1"), False, 35.0) == []
     assert manager.next_check_time() == 64.0
@@ -506,7 +518,7 @@ def test_worker_that_got_a_slot_request_meanwhile_is_not_released(
     assert manager.worker_groups() == (group("g1"),)
 
 
-def test_idle_worker_that_is_used_again_stays(manager: SlotManager) -> None:
+def test_idle_worker_that_is_used_again_is_kept(manager: SlotManager) -> None:
     """SM-15."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     asked = one(start_worker(manager, 1), RequestSlot)
@@ -537,7 +549,7 @@ def test_ended_job_has_its_slots_freed_on_shared_workers(manager: SlotManager) -
     assert manager.task_executors()[0].free_slots == 0
 
 
-def test_slot_freed_under_another_allocation_stays(manager: SlotManager) -> None:
+def test_freeing_a_slot_with_another_allocation_id_changes_nothing(manager: SlotManager) -> None:
     """SM-03."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     confirm(manager, start_worker(manager, 1))
@@ -545,7 +557,7 @@ def test_slot_freed_under_another_allocation_stays(manager: SlotManager) -> None
     assert manager.task_executors()[0].free_slots == 1
 
 
-def test_profile_that_no_shared_slot_holds_starts_no_worker(manager: SlotManager) -> None:
+def test_profile_that_fits_into_no_shared_slot_starts_no_worker(manager: SlotManager) -> None:
     """SM-14."""
     assert manager.set_requirements(requirements((LARGE, 1)), 0.0) == []
     assert manager.has_shortage

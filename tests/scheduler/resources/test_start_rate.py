@@ -10,7 +10,9 @@ from flinkray.scheduler.resources.resource_tracker import INTERVAL, StartWorkerF
 
 
 @pytest.mark.parametrize(("last", "delay"), [(59.0, 10.0), (60.0, 0.0), (61.0, 0.0)])
-def test_failures_beyond_the_allowed_rate_cause_a_pause(last: float, delay: float) -> None:
+def test_worker_start_failures_beyond_the_allowed_rate_cause_a_pause(
+    last: float, delay: float
+) -> None:
     rate = StartWorkerFailureRate(2, 10.0)
     for now in (0.0, 30.0, last):
         assert rate.delay(now) == 0.0
@@ -21,7 +23,9 @@ def test_failures_beyond_the_allowed_rate_cause_a_pause(last: float, delay: floa
 
 
 @given(st.lists(st.integers(0, 40), max_size=30), st.integers(0, 4))
-def test_the_pause_begins_with_each_failure_beyond_the_rate(gaps: list[int], allowed: int) -> None:
+def test_pause_of_worker_starts_begins_anew_with_each_failure_beyond_the_rate(
+    gaps: list[int], allowed: int
+) -> None:
     rate = StartWorkerFailureRate(allowed, 10.0)
     now, failures, until = 0.0, list[float](), 0.0
     for gap in gaps:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from flinkray.scheduler.resources.resource_tracker import Timetable
 
 
-def test_later_deadline_of_a_key_replaces_the_earlier() -> None:
+def test_timetable_deadline_set_again_for_a_key_replaces_the_earlier_one() -> None:
     deadlines = Timetable()
     deadlines.set("a", 1.0)
     deadlines.set("a", 3.0)
@@ -25,7 +25,7 @@ def test_later_deadline_of_a_key_replaces_the_earlier() -> None:
         max_size=300,
     )
 )
-def test_same_as_a_dictionary_that_is_searched(
+def test_timetable_returns_the_same_deadlines_as_a_plain_dictionary(
     steps: list[tuple[str, int, int]],
 ) -> None:
     deadlines, model = Timetable(), dict[int, float]()
@@ -44,8 +44,8 @@ def test_same_as_a_dictionary_that_is_searched(
         assert deadlines.next() == min(model.values(), default=None)
 
 
-def test_deadlines_survive_many_changes_of_other_keys() -> None:
-    """What is out of date is thrown away now and then, and nothing else."""
+def test_timetable_keeps_deadlines_while_another_key_changes_many_times() -> None:
+    """Only outdated entries are removed now and then."""
     deadlines = Timetable()
     deadlines.set("late", 5000.0)
     deadlines.set("early", 10.0)
@@ -56,7 +56,7 @@ def test_deadlines_survive_many_changes_of_other_keys() -> None:
     assert deadlines.pop_due(5000.0) == ["late"]
 
 
-def test_deadlines_of_equal_time_come_in_the_order_they_were_set() -> None:
+def test_equal_timetable_deadlines_come_in_the_order_they_were_set() -> None:
     deadlines = Timetable()
     names = [f"key {number}" for number in range(20, 0, -1)]
     for name in names:
@@ -65,7 +65,7 @@ def test_deadlines_of_equal_time_come_in_the_order_they_were_set() -> None:
     assert deadlines.pop_due(3.0) == names
 
 
-def test_order_is_kept_when_outdated_deadlines_are_removed() -> None:
+def test_order_of_equal_deadlines_is_kept_when_outdated_deadlines_are_removed() -> None:
     deadlines = Timetable()
     times = [100.0 + number * 7 % 40 for number in range(40)]
     for number, time in enumerate(times):

@@ -19,17 +19,17 @@ def needed(*missing: tuple[float, int]) -> int:
     return workers_for(wanted, WORKER, SLOT)
 
 
-def test_static_slots_fill_workers() -> None:
+def test_number_of_workers_is_rounded_up_to_hold_all_static_slots() -> None:
     """SM-10."""
     assert [needed((1.0, n)) for n in (0, 1, 4, 5, 8, 9)] == [0, 1, 1, 2, 2, 3]
 
 
-def test_small_profiles_are_cut_to_measure() -> None:
+def test_worker_holds_twice_as_many_slots_of_half_the_size() -> None:
     assert needed((0.5, 8)) == 1
     assert needed((0.5, 9)) == 2
 
 
-def test_small_slots_fill_the_room_beside_large_ones() -> None:
+def test_small_slots_fill_the_room_beside_large_slots_on_a_worker() -> None:
     assert needed((3.0, 2), (1.0, 2)) == 2
     assert needed((3.0, 2), (1.0, 3)) == 3
     assert needed((3.0, 1), (2.0, 2), (0.5, 2)) == 2
@@ -81,7 +81,7 @@ def test_number_of_workers_equals_first_fit_decreasing(
     assert needed(*missing) == len(room)
 
 
-def test_missing_redundant_workers_depend_on_free_slots() -> None:
+def test_number_of_missing_redundant_workers_decreases_with_free_slots() -> None:
     assert [redundant_workers_missing(2, 4, free) for free in (0, 3, 4, 7, 8, 20)] == [
         2,
         2,
