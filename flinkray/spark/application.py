@@ -1,4 +1,5 @@
-"""Spark application in this process: the driver's JVM and the session, with executors by a host.
+"""Runs a Spark application in this process: the driver's JVM and the session; a host runs
+executors.
 
 See docs/design/0005-spark-hosting.md.
 """
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class SparkApplication:
-    """Spark application of one stage attempt.
+    """Runs the Spark application of one stage attempt: its JVM, its session and its executors.
 
     Call :meth:`launch`, then :meth:`open`, use the session, and call :meth:`close`. Methods block;
     :meth:`close` may be called at any time, and from another thread.
@@ -68,9 +69,10 @@ class SparkApplication:
         python: str,
         host: SparkHost,
     ) -> SparkApplication:
-        """Start the driver's JVM; returns at once.
+        """Start the driver's JVM and return at once.
 
-        Raises ConfigurationError (:func:`stage_properties`), or SparkStartError without a Java.
+        Raises ConfigurationError (:func:`stage_properties`), or SparkStartError if Java cannot be
+        executed.
         """
         properties = stage_properties(stage, ray, python, host.properties)
         name = stage_name(stage.job_id, stage.attempt_name)
@@ -97,7 +99,7 @@ class SparkApplication:
         return cls(stage, ray, properties, host, jvm)
 
     def open(self) -> SparkSession:
-        """Let the host make a master and open the session at it; executors register later.
+        """Start a master with the host, and open the session with it; executors register later.
 
         Raises SparkStartError: the JVM ended, or Ray or Spark refused; the text has their reason.
         """

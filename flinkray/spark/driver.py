@@ -1,4 +1,4 @@
-"""SparkDriver: the operator coordinator of a Spark stage, in a process of its own."""
+"""Defines SparkDriver, the operator coordinator of a Spark stage, in a process of its own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescriptor) -> SparkDriver:
-    """Make a SparkDriver, for :meth:`RpcService.spawn`; the process must be connected to Ray."""
+    """Create a SparkDriver, for :meth:`RpcService.spawn`. The process must be connected to Ray."""
     permit(stage.storage_permissions)
     ray = current_ray_context()
     note_output(stage.job_id, rpc_service.process_name)
@@ -60,9 +60,10 @@ async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescript
 async def attach_to_session(
     rpc_service: RpcService, stage: SparkStageDescriptor
 ) -> tuple[SparkSessionGateway, SparkSessionAccess]:
-    """Attach this process as a guest if its JobMaster leads; an earlier attempt is ended.
+    """Attach this process to a shared session as a guest. Returns the session and the access to it.
 
-    Raises SparkSessionEndedError: the session takes no guests.
+    An earlier attempt of the stage is ended. Raises SparkSessionEndedError: the session takes no
+    guests.
     """
     session = await rpc_service.connect(stage.session_address, SparkSessionGateway)
     guest = SparkSessionGuest(
@@ -75,10 +76,10 @@ async def attach_to_session(
 
 
 class SparkDriver(LedDriver, SparkExecutorsGateway):
-    """Endpoint that runs one attempt of a stage and reports its events to the JobMaster, in order.
+    """Runs one attempt of a stage and reports its events to the JobMaster, in order.
 
-    It lives until it is stopped, has failed, or no JobMaster has adopted it for too long. In each
-    case it first ends everything that it has started.
+    The endpoint exists until it is stopped, has failed, or no JobMaster has adopted it for too
+    long. In each case it first ends everything that it has started.
     """
 
     def __init__(

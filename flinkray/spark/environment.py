@@ -1,4 +1,4 @@
-"""Requirements of a Spark stage on its machine: Java 17 and matching versions of Spark and RayDP.
+"""Checks that a machine can run a Spark stage: Java 17 and matching versions of Spark and RayDP.
 
 Nothing here imports pyspark, raydp or ray, so that errors come before an import could fail.
 """
@@ -49,7 +49,7 @@ _VERSION_OUTPUT = re.compile(r'version "([^"]+)"')
 
 @dataclass(frozen=True, slots=True)
 class JavaInstallation:
-    """Java 17 installation and the place where it was found."""
+    """A Java 17 installation, and where its path was found."""
 
     home: Path
     version: str
@@ -63,7 +63,7 @@ class JavaInstallation:
 
 @dataclass(frozen=True, slots=True)
 class RaydpArchives:
-    """The Java parts of RayDP and of Ray."""
+    """The jar files of RayDP and of Ray that Spark's JVMs need."""
 
     jars: tuple[Path, ...]
     agent: Path
@@ -72,7 +72,8 @@ class RaydpArchives:
 
 @dataclass(frozen=True, slots=True)
 class SparkEnvironment:
-    """A machine on which a Spark stage can run."""
+    """What a machine provides for Spark stages: Java, Spark's jars and, if needed, RayDP's
+    archives."""
 
     java: JavaInstallation
     spark_home: Path

@@ -1,4 +1,7 @@
-"""Hand-over of a stream's epochs to the user's function as DataFrames, one after the other."""
+"""Passes a stream's epochs to the user's function as DataFrames, one after the other.
+
+An epoch is the rows that a stream has committed at one checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ ReadParquet = Callable[..., Any]
 """Function that takes paths of files and returns a DataFrame of their rows."""
 
 LOOK_INTERVAL = 0.2
-"""Seconds between two looks for epochs, while there is none."""
+"""Seconds between two checks for new epochs, while there is none."""
 
 
 class EpochColumnsError(FlinkRayError):
@@ -30,7 +33,8 @@ class EpochColumnsError(FlinkRayError):
 
 
 def handed_over_before(location: str, execution: str) -> SparkResult | None:
-    """Return the result of the stage if earlier attempts have handed over all epochs; else None."""
+    """Return the result of the stage if earlier attempts have already processed all epochs; else
+    None."""
     epochs = Epochs(location)
     if not epochs.is_ended(execution):
         return None
@@ -39,11 +43,12 @@ def handed_over_before(location: str, execution: str) -> SparkResult | None:
 
 
 class NoMoreWantedError(FlinkRayError):
-    """No stream reads the results of the epoch any more; the epoch does not count as done."""
+    """Raised if no stream reads the results of the epoch any more; the epoch does not count as
+    done."""
 
 
 class EpochTaker(ABC):
-    """Receiver of the function's results for epochs."""
+    """Handles the results that the user's function returns for epochs."""
 
     def is_over(self) -> bool:
         """Return whether no further epoch is wanted."""
@@ -70,7 +75,10 @@ class EpochTaker(ABC):
 
 
 class WritesItself(EpochTaker):
-    """Taker for a function that writes its results itself: no epoch counts as taken before."""
+    """Handles results of a function that writes its results itself: the function must return None.
+
+    No epoch counts as completed by an earlier attempt.
+    """
 
     def is_taken(self, epoch: Epoch) -> bool:
         return False
@@ -87,7 +95,7 @@ class WritesItself(EpochTaker):
 
 
 class EpochHandOver:
-    """Hand-over of epochs to the function of one attempt of a stage; used by one thread.
+    """Calls the user's function of one attempt of a stage with each epoch; used by one thread.
 
     Args:
         execution: the execution of the stream.

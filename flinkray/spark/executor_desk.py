@@ -1,4 +1,4 @@
-"""Executors that TaskExecutors start: their launches, and their ends before registration."""
+"""Tracks executors that TaskExecutors start: their launches, and their ends before registration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ class _Executor:
 
 
 class ExecutorDesk:
-    """Desk between the TaskExecutors of a stage and its application; usable from any thread."""
+    """Connects the TaskExecutors of a stage with its Spark application; usable from any thread.
+
+    A TaskExecutor asks here how to launch an executor in its slot, and reports start and end.
+    """
 
     def __init__(self, on_failed: Callable[[str], None]) -> None:
         """*on_failed* is called at most once, with the reason why a slot has no executor."""
@@ -42,12 +45,13 @@ class ExecutorDesk:
         """
 
     def open(self, launch_of: Callable[[str, ExecutorSlot], ExecutorLaunch]) -> None:
-        """Let :meth:`launch` return launches, made by *launch_of*, from now on."""
+        """Set the function that creates launches. From now on :meth:`launch` works."""
         with suppress(InvalidStateError):  # closed in the meantime
             self.application.set_result(launch_of)
 
     def close(self) -> None:
-        """Let no executor be launched; has no effect if the desk was opened before."""
+        """Refuse all launches, because the stage has ended. No effect if the desk was opened
+        before."""
         with suppress(InvalidStateError):
             self.application.set_exception(StageEndedError("the Spark stage has ended"))
 

@@ -1,4 +1,4 @@
-"""Executor as a child of the process that holds its slot: start, watch and end."""
+"""Runs a Spark executor as a child of the process that owns its slot."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ It uses PR_SET_PDEATHSIG of prctl(2). Without prctl, an executor ends when it mi
 
 
 class ExecutorDriver(Protocol):
-    """Driver of an executor; its methods are those of :class:`SparkExecutorsGateway`."""
+    """Interface to the driver of an executor, with the methods of
+    :class:`SparkExecutorsGateway`."""
 
     async def launch_executor(self, slot: ExecutorSlot) -> ExecutorLaunch: ...
 
@@ -93,7 +94,7 @@ class _Executor:
 
 
 def executor_command(launch: ExecutorLaunch, environment: SparkEnvironment) -> tuple[str, ...]:
-    """Return the command line of an executor. *environment*: this node's."""
+    """Return the command line of an executor. *environment*: the Spark environment of this node."""
     java = (
         str(environment.java.executable),
         environment.class_data_option,

@@ -1,4 +1,4 @@
-"""Executors of a stage: Spark's view of them joined with Ray's view of their actors."""
+"""Observes the executors of a stage: Spark's information joined with Ray's about their actors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ def lost_for_good(actors: Collection[ActorInfo]) -> ActorInfo | None:
 
 
 class ExecutorView:
-    """View of a running Spark application. Not thread-safe: one thread uses it."""
+    """Observes the executors and the progress of a running Spark application.
+
+    Not thread-safe: one thread uses it.
+    """
 
     def __init__(self, store: StatusStore, host: SparkHost) -> None:
         self._store = store
@@ -63,13 +66,13 @@ class ExecutorView:
         return self._store.is_stopped()
 
     def look(self) -> tuple[tuple[SparkExecutorInfo, ...], SparkProgress]:
-        """Return the presently registered executors and the progress."""
+        """Return the executors that are registered now, and the progress."""
         executors = self._store.executors()
         registered = self._host.executors(e["id"] for e in executors if e["isActive"])
         return registered, self._progress(executors)
 
     def missed(self) -> str | None:
-        """Return why a slot has no executor and gets none, as :meth:`SparkHost.missed` does.
+        """Return why a slot has no executor and will get none, as :meth:`SparkHost.missed` does.
 
         None once the application has stopped.
         """

@@ -1,4 +1,5 @@
-"""Messages and gateways between a Spark driver and the JobMaster whose stage it runs."""
+"""Defines the messages and gateways between a Spark driver and the JobMaster whose stage it
+runs."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ SPARK_SESSION_ENDPOINT = "sparksession"
 
 @message
 class SparkSessionRequest:
-    """Request of a stage to run in a session that jobs share."""
+    """Asks for a session that jobs share, in which a stage is to run."""
 
     name: str
     executors: int
@@ -89,7 +90,7 @@ class SparkSessionRequest:
 
 @message
 class SparkSessionGuest:
-    """Attempt of a stage that is to run in a shared session."""
+    """Identifies an attempt of a stage that is to run in a shared session, and its process."""
 
     process: str
     """Name of the attempt's process."""
@@ -98,12 +99,12 @@ class SparkSessionGuest:
     started: float
     """Start time of the process as the system reports it, because process ids are reused."""
     stage: str
-    """Job and vertex. When this attempt comes, earlier attempts of the same stage are over."""
+    """Job and vertex. When this attempt attaches, earlier attempts of the same stage are over."""
 
 
 @message
 class SparkSessionAccess:
-    """Address and properties of a session, for a process on the same node."""
+    """Tells a guest's process how to connect to a session on the same node, and its properties."""
 
     port: int
     """Port of py4j's gateway in the driver's JVM, on the loopback interface."""
@@ -121,7 +122,7 @@ class SparkSessionAccess:
 
 @message
 class SparkStageDescriptor:
-    """All a Spark driver needs to run one attempt of one Spark stage (a job vertex)."""
+    """Everything that a Spark driver needs to run one attempt of one Spark stage (a job vertex)."""
 
     job_id: JobID
     job_name: str
@@ -156,7 +157,7 @@ class SparkStageDescriptor:
     The location is equal for all attempts. None: the result is written as a whole.
     """
     epochs_location: str | None = None
-    """Location of the epochs of a stream that the function is given (equal for all attempts).
+    """Location of the epochs of a stream that are passed to the function (equal for all attempts).
 
     None: the function is called once.
     """
@@ -172,9 +173,10 @@ class SparkStageDescriptor:
     A published streaming query may have to continue from its position in the savepoint.
     """
     is_divided_as_before: bool = False
-    """Whether the job begins from a savepoint that may be in the middle of a returned DataFrame.
+    """Whether rows must be divided as in an earlier job.
 
-    See :mod:`flinkray.spark.division`.
+    True if the job begins from a savepoint that may be in the middle of a returned DataFrame. See
+    :mod:`flinkray.spark.division`.
     """
     session: SparkSessionRequest | None = None
     """Session that the stage joins as a guest. None: the stage has executors of its own."""
@@ -185,7 +187,8 @@ class SparkStageDescriptor:
     session_idle_timeout: float = 0.0
     """Seconds without guests after which the held session ends."""
     takeover_timeout: float = 0.0
-    """Seconds that the attempt goes on without a JobMaster, until another one adopts it."""
+    """Seconds that the attempt keeps running without a JobMaster, until another JobMaster adopts
+    it."""
     storage_permissions: str = STORAGE_PERMISSIONS.default
     """Value of ``storage.permissions``: who may read the files of driver and executors."""
 
@@ -207,7 +210,7 @@ class SparkStageDescriptor:
 
 @message
 class ExecutorSlot:
-    """Slot of a TaskExecutor that can start an executor."""
+    """Describes a slot whose TaskExecutor can start an executor."""
 
     subtask_index: int
     bundle_index: int
@@ -219,7 +222,7 @@ class ExecutorSlot:
 
 @message
 class ExecutorLaunch:
-    """Executor that a TaskExecutor must start, as a JVM that is its child."""
+    """Tells a TaskExecutor which executor to start, as a JVM that is its child."""
 
     executor_id: str
     """Spark's id of the executor, unique in an application."""
@@ -237,7 +240,7 @@ class ExecutorLaunch:
 
 
 class SparkExecutorsGateway(RpcGateway):
-    """Gateway of a stage whose executors are started by the TaskExecutors of its slots.
+    """Through this gateway, TaskExecutors get the executors that they must start for a stage.
 
     The TaskExecutors know the attempt by the name of its driver's process.
     """
@@ -265,15 +268,16 @@ class SparkExecutorsGateway(RpcGateway):
 
 
 class SparkDriverGateway(RpcGateway):
-    """Gateway of a Spark driver: one process, one SparkSession, one attempt of one stage.
+    """Through this gateway, a JobMaster controls a Spark driver, which runs one attempt of one
+    stage.
 
     The driver takes orders from one JobMaster of the job, at first from the one that has started
-    it. All others get CoordinatorReplacedError.
+    it. All other callers get CoordinatorReplacedError.
     """
 
     @abstractmethod
     async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
-        """Answer a heartbeat, whatever Spark does at the moment."""
+        """Answer a heartbeat, even while Spark is busy."""
 
     @abstractmethod
     @ask_timeout(60.0)
@@ -291,16 +295,18 @@ class SparkDriverGateway(RpcGateway):
     @ask_timeout(60.0)
     @runs_to_completion
     async def stop(self, job_master_id: JobMasterId) -> None:
-        """Cancel running work, end the session, JVM and Python workers, then the process."""
+        """Cancel running work, then end the session, the JVM, the Python workers and the
+        process."""
 
 
 class SparkSessionGateway(RpcGateway):
-    """Gateway of the process of a session that jobs share, beside the session's driver."""
+    """Through this gateway, guests attach to a session that jobs share; it runs in the driver's
+    process."""
 
     @abstractmethod
     @ask_timeout(600.0)
     async def await_open(self) -> str:
-        """Wait until guests may come; the session then waits for guests for some time.
+        """Wait until guests may attach; the session then waits for guests for some time.
 
         Returns:
             Ray's id of the session's node, on which guests must run.
@@ -313,14 +319,14 @@ class SparkSessionGateway(RpcGateway):
     @ask_timeout(600.0)
     @runs_to_completion
     async def attach(self, guest: SparkSessionGuest) -> SparkSessionAccess:
-        """Attach a guest. If the guest's process ends, the guest has left.
+        """Attach a guest. The guest is detached when its process ends.
 
         An earlier attempt of the guest's stage is ended. The answer waits until the session does no
-        more work for it, because it might write where the new attempt is about to write.
+        more work for that attempt, because it might write where the new attempt is about to write.
 
         Raises:
-            SparkSessionEndedError: the session ends, another attempt of the stage has come, or the
-                work for an earlier attempt takes too long.
+            SparkSessionEndedError: the session ends, another attempt of the stage has attached, or
+                the work for an earlier attempt takes too long.
         """
 
     @abstractmethod
@@ -331,7 +337,8 @@ class SparkSessionGateway(RpcGateway):
 
 
 class CoordinatorListenerGateway(FencedRpcGateway):
-    """Gateway of a JobMaster for reports of operator coordinators; fenced by its JobMasterId."""
+    """Through this gateway, operator coordinators report to a JobMaster; fenced by its
+    JobMasterId."""
 
     @abstractmethod
     @runs_to_completion

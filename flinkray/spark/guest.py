@@ -1,4 +1,4 @@
-"""Guest of a Spark session that jobs share: this process, connected to the session's JVM.
+"""Connects this process to the JVM of a Spark session that jobs share, as a guest.
 
 The function gets its own session (``newSession``): docs/design/0069-shared-spark-sessions.md.
 """
@@ -27,11 +27,10 @@ _ENDING = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 class GuestApplication:
-    """Application of a guest.
+    """Runs a stage in a shared session, as a guest. One per process; methods block.
 
-    For other stages :class:`~flinkray.spark.application.SparkApplication` has this role.
-
-    One per process; methods block.
+    For stages with executors of their own, :class:`~flinkray.spark.application.SparkApplication`
+    has this role.
     """
 
     def __init__(
@@ -41,7 +40,8 @@ class GuestApplication:
         place: SparkExecutorInfo,
         python: str,
     ) -> None:
-        """*place*: place of this process, in the stage's slot. *python*: interpreter of workers."""
+        """*place*: this process in the stage's slot. *python*: interpreter of the Python
+        workers."""
         assert stage.session is not None
         self._stage = stage
         self._access = access
@@ -121,11 +121,11 @@ class GuestApplication:
         return GuestView(store, self._access.tag, self._place)
 
     def close(self) -> None:
-        """Do nothing: the session cancels running work when this guest's process leaves it."""
+        """Do nothing: the session cancels running work when this process detaches from it."""
 
 
 class JvmOfSession:
-    """JVM of a session's driver, on the node of this process."""
+    """Observes the JVM of a session's driver, on the node of this process."""
 
     def __init__(self, name: str, access: SparkSessionAccess) -> None:
         self.name = name
@@ -143,7 +143,8 @@ class JvmOfSession:
         """Do nothing: the session's process is watched, and it ends with the JVM."""
 
     def wait_briefly(self, timeout: float = 0.5) -> None:
-        """Wait a moment, so that a JVM whose connection broke is seen as ended."""
+        """Wait up to *timeout* seconds for the JVM's end: after a broken connection it may be
+        ending."""
         deadline = time.monotonic() + timeout
         while self.is_alive and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -153,7 +154,7 @@ class JvmOfSession:
 
 
 class SessionAsHost:
-    """Session in the role of a stage's host."""
+    """Plays the role of a stage's host for a guest, whose executors belong to the session."""
 
     def __init__(self, name: str, application: GuestApplication) -> None:
         self.loss = f"the Spark session {name!r} was stopped"
@@ -168,10 +169,7 @@ class SessionAsHost:
 
 
 class GuestView:
-    """View of a guest's Spark jobs.
-
-    The class has the role of :class:`~flinkray.spark.executors.ExecutorView`.
-    """
+    """Observes the Spark jobs of one guest, as ExecutorView does for other stages."""
 
     def __init__(self, store: StatusStore, tag: str, place: SparkExecutorInfo) -> None:
         self._store = store
@@ -186,7 +184,7 @@ class GuestView:
         return None  # the session's stage watches its executors
 
     def look(self) -> tuple[tuple[SparkExecutorInfo, ...], SparkProgress]:
-        """Return this process as the only executor, and the present progress."""
+        """Return this process as the only executor, and the current progress."""
         return (self._place,), self._progress()
 
     def final_progress(self) -> SparkProgress:
@@ -199,7 +197,7 @@ class GuestView:
 
 
 class GuestJobs:
-    """Spark jobs of one guest.
+    """Adds up the progress of one guest's Spark jobs.
 
     Jobs of other guests are not fetched. The guest's jobs are fetched until they have ended; they
     count even after Spark has forgotten them.
@@ -253,7 +251,7 @@ def _with_job(total: SparkProgress, job: Mapping[str, Any]) -> SparkProgress:
 
 
 def _tag_all_threads(gateway: Any, java_context: Any, tag: str) -> None:
-    """Let the Spark jobs of every thread of this process carry the guest's tag.
+    """Mark the Spark jobs of every thread of this process with the guest's tag.
 
     Each thread has its own connection to a thread of the JVM, whose tags its jobs carry. The
     session recognises this JVM thread by its name.

@@ -1,4 +1,4 @@
-"""Interface of a host of Spark executors: the provider of the executors of a Spark stage."""
+"""Defines the interface of a host, which provides the executors of a Spark stage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo
 
 @dataclass(frozen=True, slots=True)
 class HostProperties:
-    """Properties that a host adds to those of every stage."""
+    """Properties of a stage's JVMs that depend on the host of executors."""
 
     class_path: str
     """Class path of the driver's JVM."""
@@ -24,7 +24,7 @@ class HostProperties:
 
 
 class SparkHost(ABC):
-    """Host that runs executor i of an attempt in bundle i of the worker group.
+    """Provides the executors of a stage attempt: executor i runs in bundle i of the worker group.
 
     The driver's process calls :meth:`start` before the session is opened, :meth:`opened` after it,
     :meth:`stop` while the driver's JVM may still run, and :meth:`await_end` when the JVM has ended.
@@ -33,11 +33,11 @@ class SparkHost(ABC):
 
     properties: HostProperties
     loss: ClassVar[str]
-    """Text for people about what has happened if :meth:`is_lost` is true."""
+    """Text for people that says what has happened if :meth:`is_lost` is true."""
 
     @abstractmethod
     def start(self, gateway: Any, timed: Callable[[str, Callable[[], Any]], Any]) -> str:
-        """Make a master at which a session can be opened, in the driver's JVM; return its URL.
+        """Start a master in the driver's JVM, with which a session can be opened; return its URL.
 
         Args:
             gateway: py4j's gateway to the driver's JVM.
@@ -46,11 +46,12 @@ class SparkHost(ABC):
 
     @abstractmethod
     def opened(self, java_context: Any) -> None:
-        """Let executors come, because the session is open. *java_context*: Scala's SparkContext."""
+        """Start executors, because the session is open now. *java_context*: Scala's
+        SparkContext."""
 
     @abstractmethod
     def executors(self, active: Iterable[str]) -> tuple[SparkExecutorInfo, ...]:
-        """Return the executors and their places, in the order of their bundles.
+        """Return the registered executors with their processes, in the order of their bundles.
 
         Args:
             active: Spark's ids of the executors that are registered now. An executor is left out if
@@ -67,11 +68,11 @@ class SparkHost(ABC):
 
     @abstractmethod
     def executor_logs(self, logs_directory: str) -> str:
-        """Return the place of the executors' logs, as a text for people."""
+        """Return where the executors' logs are, as a text for people."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End everything beside the session, which has been stopped before.
+        """End everything that the host started beside the session, which has been stopped before.
 
         Raises:
             Py4JError, OSError: the driver's JVM is ending.

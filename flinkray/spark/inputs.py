@@ -1,4 +1,4 @@
-"""Results of other vertices that a Spark stage reads."""
+"""Reads the results of other vertices as inputs of a Spark stage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class NoColumnsError(FlinkRayError):
-    """A result has no rows, and its columns are not known."""
+    """Raised if a result has no files, so that its columns are not known."""
 
 
 def read_input(session: SparkSession, read: SparkStageInput) -> DataFrame:
@@ -41,7 +41,7 @@ def read_input(session: SparkSession, read: SparkStageInput) -> DataFrame:
 
 
 def missing_of(inputs: tuple[SparkStageInput, ...]) -> tuple[ResultPartitionID, ...]:
-    """Return a partition of each directory that has lost files.
+    """Return one partition for each input directory that has lost files.
 
     If the storage fails, a directory that cannot be checked does not count as lost.
     """

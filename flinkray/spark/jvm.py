@@ -1,4 +1,4 @@
-"""JVMs of Spark: started without spark-submit's scripts, watched, and reliably ended."""
+"""Starts, watches and reliably ends the JVMs of Spark, without spark-submit's scripts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SparkStartError(FlinkRayError):
 
 
 class Jvm:
-    """JVM that is a child of this process.
+    """Starts a JVM as a child of this process, watches it and ends it.
 
     The JVM stays in the process group of the Ray worker, which no Ctrl-C of a terminal reaches and
     which Ray ends.
@@ -42,10 +42,10 @@ class Jvm:
         log_file: Path,
         folder: Path | None = None,
     ) -> None:
-        """Start the JVM; returns at once. Its output goes to *log_file*.
+        """Start the JVM; returns at once. The JVM's output goes to *log_file*.
 
         Args:
-            folder: working directory of the JVM; None: this process's.
+            folder: working directory of the JVM; None: that of this process.
 
         Raises:
             SparkStartError: the program could not be executed.
@@ -84,20 +84,24 @@ class Jvm:
         threading.Thread(target=wait, name="flinkray-jvm-watch", daemon=True).start()
 
     def wait_briefly(self, timeout: float = 0.5) -> None:
-        """Wait a moment, so that a JVM whose connection broke is seen as ended."""
+        """Wait up to *timeout* seconds for the JVM's end: after a broken connection it may be
+        ending."""
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             return
 
     def kill(self) -> None:
-        """Send SIGKILL and return at once. Idempotent."""
+        """Send SIGKILL and return at once. Can be called again."""
         with self._ending:
             self._close_input()
             self._process.kill()
 
     def end(self, grace: float = 3.0) -> None:
-        """Close the JVM's input; kill it if it has not ended after *grace* seconds. Idempotent."""
+        """Close the JVM's input; kill the JVM if it has not ended after *grace* seconds.
+
+        Returns when the JVM has ended. Can be called again.
+        """
         with self._ending:
             self._close_input()
             try:
@@ -131,11 +135,11 @@ class Jvm:
 
 
 class DriverJvm(Jvm):
-    """JVM that runs Spark's Python gateway.
+    """Starts a JVM that runs Spark's Python gateway, for a driver.
 
-    It lives no longer than this process: the gateway ends when its standard input closes. PySpark
-    keeps the gateway in module variables for good, so there is one per process, and the process
-    must end with it.
+    The JVM does not outlive this process: the gateway ends when its standard input closes. PySpark
+    keeps the gateway in module variables, so there is one per process, and the process must end
+    with it.
     """
 
     def __init__(
@@ -151,7 +155,7 @@ class DriverJvm(Jvm):
             raise
 
     def connect(self, timeout: float = 60.0) -> Any:
-        """Wait for the gateway, connect this process's PySpark to it, and return it.
+        """Wait for the gateway, connect this process's PySpark to the gateway, and return it.
 
         Raises SparkStartError: the JVM ended, or did not answer in *timeout* seconds.
         """
@@ -188,19 +192,19 @@ class DriverJvm(Jvm):
         self._remove_connection()
 
     def _remove_connection(self) -> None:
-        """Remove the connection's folder, read or not: it holds the gateway's secret."""
+        """Remove the folder with the connection file, which contains the gateway's secret."""
         shutil.rmtree(self._connection.parent, ignore_errors=True)
 
 
 class _GatewayNoise(logging.Filter):
-    """Filter for the full tracebacks that py4j logs to the root logger when a JVM ends."""
+    """Drops the full tracebacks that py4j logs to the root logger when a JVM ends."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not record.pathname.replace("\\", "/").rpartition("/")[0].endswith("/py4j")
 
 
 def quiet_gateway_logging() -> None:
-    """Keep py4j's tracebacks about a JVM's end from the user's terminal; the stage reports it."""
+    """Hide py4j's tracebacks about a JVM's end from the user; the stage reports the end instead."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     root = logging.getLogger()
     if not any(isinstance(known, _GatewayNoise) for known in root.filters):

@@ -1,4 +1,5 @@
-"""JobMaster that an attempt of a Spark stage reports to; a later JobMaster may replace it."""
+"""Reports the events of a Spark stage attempt to its JobMaster, which a later JobMaster may
+replace."""
 
 from __future__ import annotations
 
@@ -32,10 +33,10 @@ _ORDER = (SparkExecutors, SparkProgress, SparkResult, CoordinatorFailure)
 async def job_master_of(
     rpc_service: RpcService, stage: SparkStageDescriptor
 ) -> CoordinatorListenerGateway:
-    """Return the gateway of the JobMaster that has started the attempt.
+    """Connect to the JobMaster that has started the attempt, after asking it whether it leads.
 
     Raises:
-        FencingTokenError, LeadershipLostError, RpcConnectionError: this JobMaster leads no more,
+        FencingTokenError, LeadershipLostError, RpcConnectionError: this JobMaster no longer leads,
             and nothing must be begun for it.
     """
     return await _leading(rpc_service, stage.listener_address, stage.job_master_id)
@@ -50,7 +51,7 @@ async def _leading(
 
 
 class LedDriver(RpcEndpoint, SparkDriverGateway):
-    """Endpoint that takes orders from one JobMaster and reports its stage's events to it."""
+    """Base of drivers: takes orders from one JobMaster and reports its stage's events to it."""
 
     def __init__(self, rpc_service: RpcService, stage: SparkStageDescriptor) -> None:
         super().__init__(rpc_service, SPARK_DRIVER_ENDPOINT)
@@ -64,14 +65,15 @@ class LedDriver(RpcEndpoint, SparkDriverGateway):
         await self._leader.adopt(job_master_id, listener_address)
 
     def _told(self, event: CoordinatorEvent) -> None:
-        """Note that the JobMaster has received an event."""
+        """Handle that the JobMaster has received an event. By default this does nothing."""
 
 
 class JobMasterOfStage:
-    """JobMaster of a stage's driver; used on the main thread of the driver's endpoint.
+    """Tracks the JobMaster that a stage's driver obeys, and sends it the stage's events.
 
-    Events are sent in order. The last event of each type is kept and sent to the next JobMaster,
-    which must adopt the driver before the takeover timeout.
+    Used on the main thread of the driver's endpoint. Events are sent in order. The last event of
+    each type is kept and sent to the next JobMaster, which must adopt the driver before the
+    takeover timeout.
     """
 
     def __init__(
@@ -110,7 +112,10 @@ class JobMasterOfStage:
         return f"{self._endpoint.address} ({self._stage.job_name})"
 
     async def follow_first(self) -> None:
-        """Report to the JobMaster that began the attempt. Raises RpcConnectionError: it is gone."""
+        """Report to the JobMaster that began the attempt.
+
+        Raises RpcConnectionError: the JobMaster cannot be reached.
+        """
         stage = self._stage
         self._follow(
             await self._endpoint.connect(
@@ -131,9 +136,9 @@ class JobMasterOfStage:
             )
 
     def lives(self) -> None:
-        """Note that the JobMaster lives, as it has sent a request.
+        """Note that the JobMaster is alive, because it has sent a request.
 
-        If the JobMaster was taken for dead, events are sent to it again.
+        If the JobMaster had been considered dead, events are sent to it again.
         """
         if self._deadline is not None:
             self._follow(self._listener)

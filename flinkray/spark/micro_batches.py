@@ -1,4 +1,4 @@
-"""Publication of a streaming DataFrame's micro-batches, which a stream reads, as they are computed.
+"""Publishes a streaming DataFrame's micro-batches, which a stream reads, as Spark computes them.
 
 Before Spark computes a micro-batch, it notes in its checkpoint which rows of its sources belong to
 the batch. After the publication it notes that the batch is done. A new attempt computes a batch
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_WAITING = 16
-"""Most published micro-batches that no task has taken yet; with more, Spark waits."""
+"""Largest number of published micro-batches that no task has read yet; with more, Spark waits."""
 
 LOOK_INTERVAL = 0.2
-"""Seconds between two looks at the stream's progress."""
+"""Seconds between two checks of the stream's progress."""
 
 _OF_ROWS = (
     "through_spark makes a bounded one of the rows of each checkpoint: make it of the DataFrame "
@@ -50,7 +50,7 @@ _OUTPUT_MODES = ("append", "update")
 
 @dataclass(frozen=True, slots=True)
 class StreamedFrame:
-    """Streaming DataFrame that the user's function returned, with trigger and output mode."""
+    """A streaming DataFrame that the user's function returned, with trigger and output mode."""
 
     returned: Any
     trigger: Mapping[str, object]
@@ -60,7 +60,10 @@ class StreamedFrame:
 def streamed(
     function: SparkFunction, trigger: Mapping[str, object] | None, output_mode: str
 ) -> SparkFunction:
-    """Wrap a function so that its streaming DataFrame's query has a trigger and an output mode.
+    """Wrap a function that returns a streaming DataFrame, and fix the query's trigger and output
+    mode.
+
+    *trigger* None: a micro-batch begins as soon as possible.
 
     Raises:
         ConfigurationError: there is no such trigger, or no such output mode.
@@ -158,7 +161,10 @@ def _streaming(returned: Any) -> DataFrame:
 
 
 class _Publisher:
-    """Function for ``foreachBatch``; Spark calls it in another thread than the constructor's."""
+    """Publishes the micro-batches of a query; passed to ``foreachBatch``.
+
+    Spark calls it in another thread than the constructor's.
+    """
 
     def __init__(
         self,
@@ -199,7 +205,11 @@ class _Publisher:
 
 
 def gone_through_before(epochs: str, published: str, execution: str) -> SparkResult | None:
-    """If earlier attempts have processed all epochs, end the micro-batches; return the result."""
+    """Return the result of the stage if earlier attempts have already processed all epochs; else
+    None.
+
+    In that case the published micro-batches are marked as ended.
+    """
     result = handed_over_before(epochs, execution)
     if result is not None:  # the last attempt may have died before it reported its end
         PublishedBatches(published).end(execution)
@@ -207,7 +217,7 @@ def gone_through_before(epochs: str, published: str, execution: str) -> SparkRes
 
 
 class EpochsToBatches(EpochTaker):
-    """Taker that publishes the function's result for an epoch as the next micro-batch.
+    """Publishes the function's result for each epoch as the next micro-batch.
 
     Args:
         location: location of the published micro-batches.
@@ -238,7 +248,10 @@ class EpochsToBatches(EpochTaker):
         self.publish(_written(frame, self._batches.location, schema), epoch)
 
     def wait_for_room(self) -> None:
-        """Wait while too many micro-batches are unread. Raises NoMoreWantedError: no reader."""
+        """Wait while too many micro-batches are unread.
+
+        Raises NoMoreWantedError: no stream reads them any more, or the stage is to stop.
+        """
 
         def is_over() -> bool:
             return self._stopping.is_set() or self.is_over()
@@ -246,7 +259,8 @@ class EpochsToBatches(EpochTaker):
         _wait_for_room(self._batches, self._stopping, is_over)
 
     def publish(self, partitions: tuple[PublishedPartition, ...], epoch: Epoch) -> None:
-        """Publish the result for the epoch that :meth:`is_taken` was asked about."""
+        """Publish *partitions* as the result for *epoch*, for which :meth:`is_taken` was called
+        last."""
         self._batches.publish(MicroBatch(self._batch_id, partitions, epoch.checkpoint_id))
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""Processes of a Spark stage that Ray does not own: how they are found and ended.
+"""Finds and ends the processes of a Spark stage that Ray does not own.
 
 Each JVM of a stage, and each process that an executor forks, carries the stage's marker in its
 environment; JVMs also on the command line. A ``pyspark.daemon`` can outlive its executor's JVM; the
@@ -25,7 +25,8 @@ _ATTEMPT_OPTION = "-Dflinkray.spark.attempt="
 
 
 def stage_name(job_id: JobID, attempt: str) -> str:
-    """Return ``spark-<job>-<attempt>``, for a stage attempt's namespace, files and directories."""
+    """Return ``spark-<job>-<attempt>``: the name of a stage attempt's namespace, files and
+    directories."""
     return f"spark-{job_id}-{attempt}"
 
 

@@ -1,4 +1,4 @@
-"""Publication of a DataFrame's partitions for a stream, by the executors' Python workers."""
+"""Publishes a DataFrame's partitions for a stream; the executors' Python workers write them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 
 
 class UnsupportedSparkTypeError(FlinkRayError):
-    """A column of a DataFrame for a stream has a type that streams do not know."""
+    """Raised if a column of a DataFrame has a type that streams cannot read."""
 
 
 def finished_before(location: str) -> SparkResult | None:
-    """Return the result of earlier attempts if their publication is complete; else None."""
+    """Return the stage's result if earlier attempts have published everything; else None."""
     ended = PublishedBatches(location).ended()
     if ended is not None:
         return SparkResult(None, ended.rows, None)
@@ -57,7 +57,7 @@ def publish(
     partition when it is complete. Otherwise they see all partitions when the last one is complete.
 
     Args:
-        division: session settings that decide how Spark divides rows; a job that goes on from a
+        division: session settings that decide how Spark divides rows; a job that continues from a
             savepoint of this one must have the same.
 
     Raises:
@@ -96,13 +96,11 @@ _FOR_STREAMS = (
 
 
 def bounded(returned: Any, why: str = _FOR_STREAMS) -> DataFrame:
-    """Return the value that a user's function returned, if it is a bounded DataFrame.
+    """Return *returned* if it is a bounded DataFrame; otherwise raise InvalidStageResultError.
 
     Args:
-        why: text that says why a streaming DataFrame is of no use, and what to do.
-
-    Raises:
-        InvalidStageResultError: the value is no bounded DataFrame.
+        returned: the value that a user's function returned.
+        why: text that says why a streaming DataFrame cannot be used, and what to do.
     """
     from pyspark.sql import DataFrame
 
@@ -147,7 +145,7 @@ def written_partitions(
     """Compute a DataFrame whose partitions the executors write; return the partitions.
 
     A file counts only if its task attempt counts: other files may lack rows, or contain rows that
-    Spark has distributed once more since.
+    Spark has distributed again since.
 
     *there*: numbers of partitions that need not be computed. *on_written*: called with each
     partition that counts (usually with all) when Spark reports it. Spark waits during the call.
@@ -156,7 +154,8 @@ def written_partitions(
 
 
 class _Writing:
-    """Computation of one DataFrame that writes the partitions of another one."""
+    """Writes the partitions of a DataFrame, by computing a DataFrame that describes the written
+    files."""
 
     def __init__(
         self, frame: DataFrame, write: WritePartition, on_written: OnWritten | None = None
@@ -226,7 +225,7 @@ def _write(
 
 
 class _Tally:
-    """Rule by which an accumulator of PySpark adds up the written partitions.
+    """Adds up the written partitions, as the rule of a PySpark accumulator.
 
     Executors collect the values. Spark passes only the values of task attempts that count to the
     driver, one for each partition.
@@ -253,7 +252,7 @@ class _Tally:
 
 
 class _Accepting:
-    """Thread that accepts written partitions of a publication while Spark computes others."""
+    """Accepts written partitions of a publication in a thread, while Spark computes the others."""
 
     def __init__(self, published: PublishedPartitions) -> None:
         self._published = published
@@ -290,7 +289,7 @@ class _Accepting:
 
 
 class _PartitionWriter:
-    """Function for ``mapInArrow`` that writes a partition and returns which one it has written."""
+    """Writes a partition and returns a row that describes it; passed to ``mapInArrow``."""
 
     def __init__(
         self,
@@ -340,7 +339,7 @@ def _renamed(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow types of the columns in a stream.
+    """Convert the columns of a DataFrame to the Arrow schema in which a stream reads them.
 
     Raises:
         UnsupportedSparkTypeError: the text names the column, its type, and what to do.
@@ -372,7 +371,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _way_out(kind: DataType) -> str | None:
-    """Return advice for a type that streams do not know. None: streams know the type."""
+    """Return advice for a column type that streams cannot read. None: streams can read the type."""
     from pyspark.sql import types
 
     if isinstance(kind, types.ArrayType):

@@ -1,4 +1,4 @@
-"""Exceptions of Spark's Python workers, extracted from the text of Spark's errors.
+"""Extracts exceptions of Spark's Python workers from the texts of Spark's errors.
 
 Spark reports them to the driver in the message of a Java exception, with the stacks of both
 languages around them: ``Py4JJavaError`` for a write, ``PythonException`` for a ``collect``.
@@ -18,7 +18,7 @@ _NOT_THE_USERS = ("/pyspark/", "/site-packages/", "/dist-packages/", "/pyspark.z
 
 @dataclass(frozen=True)
 class PythonCause:
-    """Exception in a Python worker."""
+    """An exception in a Python worker, as extracted from a text of Spark."""
 
     error_type: str
     message: str
@@ -26,7 +26,8 @@ class PythonCause:
     traceback: str
     """Traceback from the first frame of the user's code on."""
     place: str | None
-    """Innermost frame of the user's code: ``name.py, line 3, in f``. None: there is none."""
+    """Innermost frame of the user's code: ``name.py, line 3, in f``. None: no frame is the
+    user's."""
 
 
 def python_cause(text: str) -> PythonCause | None:

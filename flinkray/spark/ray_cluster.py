@@ -1,4 +1,4 @@
-"""Ray's knowledge of this process's cluster and of RayDP's executor actors.
+"""Asks Ray about this process's cluster and about RayDP's executor actors.
 
 Only this module of the package uses Ray's internals; the tested versions are pinned.
 """
@@ -21,7 +21,7 @@ _BUNDLE = re.compile(r"(?:CPU|memory|bundle)_group_(\d+)_([0-9a-f]+)")
 
 @dataclass(frozen=True, slots=True)
 class RayContext:
-    """Ray cluster in the form that the driver's JVM needs."""
+    """Describes the Ray cluster of this process, as the driver's JVM needs it."""
 
     address: str
     """Address of the GCS, ``host:port``."""
@@ -45,7 +45,8 @@ def current_ray_context() -> RayContext:
 
 
 def place_of_this_process() -> SparkExecutorInfo:
-    """Return this process as the executor of a stage with one slot in which no executor runs."""
+    """Describe this process as the only executor of a stage that runs as a guest in its single
+    slot."""
     import ray
 
     context = ray.get_runtime_context()
@@ -61,7 +62,7 @@ def place_of_this_process() -> SparkExecutorInfo:
 
 @dataclass(frozen=True, slots=True)
 class ActorInfo:
-    """Actor of Ray: name and id stay when Ray restarts the actor, the pid does not."""
+    """Describes a Ray actor. When Ray restarts the actor, name and id stay, but the pid changes."""
 
     name: str
     actor_id: str
@@ -125,7 +126,10 @@ def _death(cause: Any) -> str:
 
 
 def bundle_index(required_resources: Iterable[str]) -> int:
-    """Return the bundle in an actor's resource names (``CPU_group_<bundle>_<group>``), or -1."""
+    """Return the bundle of an actor from its resource names (``CPU_group_<bundle>_<group>``).
+
+    -1 if no name contains a bundle.
+    """
     for name in required_resources:
         match = _BUNDLE.fullmatch(name)
         if match is not None:

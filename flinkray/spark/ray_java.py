@@ -1,4 +1,4 @@
-"""Java from the view of a Ray node.
+"""Makes sure that a Ray node can start Java.
 
 A Ray node looks for ``java`` on the PATH once, when it is started. If it found none, its raylet and
 all its processes die as soon as a JVM joins or must be started (Ray 2.60). So a process that starts

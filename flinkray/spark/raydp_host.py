@@ -1,4 +1,4 @@
-"""RayDP as the host of executors: an app master and executors that are Java actors of Ray.
+"""Implements the host of executors with RayDP: an app master and executors are Java actors of Ray.
 
 The driver's JVM is itself the Ray driver and creates RayDP's app master, an actor whose options
 decide in which bundles executors start: docs/design/0005-spark-hosting.md.
@@ -40,7 +40,8 @@ def ray_namespace(stage: SparkStageDescriptor) -> str:
 
 
 class RaydpHost(SparkHost):
-    """Host whose executors Ray starts; Ray starts lost executors again in their bundles."""
+    """Provides executors through RayDP: Ray starts them, and restarts lost executors in their
+    bundles."""
 
     loss = "RayDP's app master was lost, and the executors with it"
 
@@ -72,7 +73,8 @@ class RaydpHost(SparkHost):
         )
 
     def executors(self, active: Iterable[str]) -> tuple[SparkExecutorInfo, ...]:
-        """Return the executors and their places, as :meth:`SparkHost.executors` describes.
+        """Return the registered executors with their processes, as :meth:`SparkHost.executors`
+        describes.
 
         Ray is asked only if the registered executors have changed, or an actor was not known yet.
         """
@@ -87,7 +89,7 @@ class RaydpHost(SparkHost):
         return self._registered
 
     def missed(self) -> str | None:
-        """Return why a slot has no executor and gets none; None: there is no such slot.
+        """Return why a slot has no executor and will get none. None: there is no such slot.
 
         RayDP does not start an executor again that is killed while it starts.
         """

@@ -1,11 +1,11 @@
-"""Proof that Spark gives the partitions of a DataFrame the same rows in every computation.
+"""Proves that Spark computes the same rows in each partition of a DataFrame every time.
 
 The proof uses the physical plan. It knows plan nodes, expressions, aggregate functions and file
 formats by their names. A name that is not listed here proves nothing, and so does a new version of
 Spark until its names were checked. This is the safe side: such a DataFrame is read only when it is
 complete.
 
-A fingerprint stands for the computation of a proven plan: nodes and expressions with all their
+A fingerprint identifies the computation of a proven plan: nodes and expressions with all their
 arguments, the pieces of files and the values of each partition, and the settings of the session. It
 includes subqueries and both sides of a join.
 """
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class Repeats(IntEnum):
-    """Degree to which the rows of a plan node are the same in every computation."""
+    """Tells how much of a plan node's rows is the same in every computation."""
 
     NOTHING = 0
-    """Nothing is the same, or it is not known."""
+    """Nothing is the same, or nothing is known about it."""
     ROWS = 1
     """All rows together are the same. They may be in other partitions."""
     PARTITIONS = 2

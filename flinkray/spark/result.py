@@ -1,4 +1,4 @@
-"""Conversion of the user function's result or error to the report for the JobMaster."""
+"""Converts the result or the error of the user's function to the report for the JobMaster."""
 
 from __future__ import annotations
 
@@ -62,14 +62,16 @@ instants before 1677 and after 2262 change. Spark does not write dates before 15
 
 
 class InvalidStageResultError(FlinkRayError):
-    """The user's function returned a value that is no result of a Spark stage."""
+    """Raised if the user's function returned a value that cannot be the result of a Spark stage."""
 
 
 def store_result(returned: Any, location: str, *, is_read: bool = False) -> SparkResult:
-    """Write a returned DataFrame as Parquet, by the executors, over an earlier attempt's result.
+    """Store the DataFrame that the user's function returned, as Parquet; the executors write it.
 
-    *is_read*: other vertices read the result, so it must exist, and gets its manifest.
-    Raises InvalidStageResultError: neither a DataFrame nor an allowed None was returned.
+    It replaces the result of an earlier attempt. *is_read*: other vertices read the result, so the
+    function must return one, and it gets its manifest.
+
+    Raises InvalidStageResultError: neither a bounded DataFrame nor an allowed None was returned.
     """
     from pyspark.sql import DataFrame
 
@@ -134,7 +136,7 @@ def _settings(session: SparkSession, properties: Mapping[str, str]) -> Iterator[
 
 
 def user_failure(error: BaseException) -> CoordinatorFailure:
-    """Return the failure for an error that the user caused.
+    """Create the failure to report for an error that the user caused.
 
     The traceback begins at the user's own function, or with the exception of a Python worker in it.
     """
@@ -164,9 +166,10 @@ def user_failure(error: BaseException) -> CoordinatorFailure:
 
 
 def _program_error(error: BaseException, cause: PythonCause | None) -> ProgramError | None:
-    """Return the program error for an error in Spark's own terms.
+    """Return a description by which the same error of the program is recognised later.
 
-    Such errors are a missing table, folder or column, or an exception of a Python worker.
+    None if the program did not cause the error. Spark's own errors are a missing table, folder or
+    column, or an exception of a Python worker (*cause*).
     """
     if cause is not None:
         kind = f"{cause.error_type} at {cause.place}: {without_numbers(cause.message)}"
@@ -194,7 +197,7 @@ def _tells_of_a_service(error: BaseException) -> bool:
 def system_failure(
     error_type: str, text: str, error: BaseException | None = None
 ) -> CoordinatorFailure:
-    """Return the failure for an error of the machinery: the function may succeed later."""
+    """Create the failure to report for an error of Spark or Ray: the function may succeed later."""
     lines = (
         traceback.format_exception(type(error), error, error.__traceback__)
         if error is not None
@@ -212,7 +215,8 @@ def system_failure(
 def input_failure(
     error: BaseException, missing: tuple[ResultPartitionID, ...]
 ) -> CoordinatorFailure:
-    """Return the failure for lost input: the input is produced again, and the stage runs again."""
+    """Create the failure to report for lost input: the input is produced again, and the stage
+    reruns."""
     failure = system_failure("FileResultLostError", f"its input is lost: {one_line(error)}", error)
     return replace(failure, missing_partitions=missing)
 
@@ -226,10 +230,10 @@ def _user_part(trace: TracebackType | None) -> TracebackType | None:
 
 
 def one_line(error: BaseException) -> str:
-    """Return type and first line of an error.
+    """Return type and first line of an error, for users.
 
-    For an error in a Python worker: the worker's own error and its place. For an error in a JVM:
-    the innermost exception.
+    For an error in a Python worker: the worker's own error and its position in the code. For an
+    error in a JVM: the innermost exception.
     """
     text = str(error).strip()
     cause = python_cause(text)
@@ -247,7 +251,7 @@ def one_line(error: BaseException) -> str:
 
 
 def described(value: object) -> str:
-    """Return a description of an unwanted value, for errors."""
+    """Describe a value that a function must not return, for error texts."""
     text = " ".join(repr(value).split())
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     return f"a {kind} ({text if len(text) <= 60 else text[:57] + '...'})"

@@ -1,4 +1,4 @@
-"""Spark properties of a stage, computed only from its descriptor and its environment.
+"""Computes the Spark properties of a stage from its descriptor and its environment.
 
 Sizes: a slot's memory is split into the executor's heap (``spark.executor.memory``, which its Ray
 actor also takes from the bundle) and the memory that the JVM needs beside it and the Python workers
@@ -65,7 +65,7 @@ MODULE_OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
 )
-"""JVM options that open packages on Java 17: otherwise exchanges with Ray kill executors."""
+"""JVM options that open packages on Java 17; without them, exchanges with Ray kill executors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def executor_java_options(stage: SparkStageDescriptor) -> tuple[str, ...]:
 
 
 def refuse_owned(configuration: Mapping[str, str]) -> None:
-    """Check the names of Spark properties that a user sets.
+    """Check that a user sets only Spark properties that the job does not decide itself.
 
     Raises:
         ConfigurationError: a key is no Spark property, or the job decides its value.

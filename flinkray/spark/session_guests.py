@@ -1,4 +1,7 @@
-"""Guests of a Spark session that jobs share, and the clean-up when a guest leaves."""
+"""Manages the guests of a Spark session that jobs share, and cleans up when a guest leaves.
+
+A guest is an attempt of another job's stage that runs in the session.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,8 @@ PATIENCE = 300.0
 
 @dataclass
 class GuestBook:
-    """Guests that are present, and the time until which the session waits for others.
+    """Tracks which guests are present, and decides when the session has waited long enough for
+    others.
 
     Times are monotonic seconds.
     """
@@ -53,7 +57,7 @@ class GuestBook:
     _open_until: float = 0.0
 
     def expect(self, now: float) -> None:
-        """Note that a guest will come, or that the session has just been opened."""
+        """Keep the session open for a guest that may come, for at least ``EXPECTED`` seconds."""
         self._open_until = max(self._open_until, now + EXPECTED)
 
     def come(self, guest: str) -> None:
@@ -73,22 +77,22 @@ class GuestBook:
 
 
 class Stopping(Protocol):
-    """Part of the interface of :class:`threading.Event`."""
+    """Interface to an event that tells to stop, such as :class:`threading.Event`."""
 
     def wait(self, timeout: float) -> bool: ...
 
 
 class OpenSession(Protocol):
-    """Session from the view of its guests."""
+    """Interface to a session, as its guests need it."""
 
     def access(self, tag: str) -> SparkSessionAccess:
-        """Return the access for a guest whose Spark jobs carry the tag."""
+        """Return the access for a guest whose Spark jobs carry the tag *tag*."""
 
     def cancel(self, tag: str) -> None:
         """Cancel the Spark jobs that carry the tag."""
 
     def works_for(self, tag: str) -> bool:
-        """Return whether the session still works for a guest with that tag.
+        """Return whether the session still works for a guest with this tag.
 
         A command may begin several Spark jobs, and cleans up when one was cancelled.
         """
@@ -106,7 +110,10 @@ def end_process(guest: SparkSessionGuest) -> None:
 
 
 class SessionGuests:
-    """Guests of one session; called from several threads."""
+    """Lets guests into one session and out of it, and cancels their work when they leave.
+
+    Methods may be called from several threads.
+    """
 
     def __init__(
         self,
@@ -140,7 +147,10 @@ class SessionGuests:
                 return
 
     def is_over(self) -> bool:
-        """Return whether the session has waited long enough. From then on no guest may come."""
+        """Return whether the session has ended, or ends now because it has waited long enough.
+
+        From then on no guest may come.
+        """
         with self._lock:
             if self._session is None or not self._book.is_over(self._monotonic()):
                 return self._session is None
@@ -148,14 +158,14 @@ class SessionGuests:
             return True
 
     def close(self) -> None:
-        """Let no more guests come."""
+        """Refuse all guests from now on."""
         with self._lock:
             self._session = None
         with suppress(InvalidStateError):
             self.opened.set_exception(SparkSessionEndedError("the Spark session has ended"))
 
     def expect(self) -> None:
-        """Expect a guest, so that the session stays open for some time.
+        """Keep the session open for some time, because a guest is about to come.
 
         Raises:
             SparkSessionEndedError: the session is ending.
@@ -179,7 +189,7 @@ class SessionGuests:
                 del self._waiting[guest.stage]
 
     def come(self, guest: SparkSessionGuest) -> SparkSessionAccess | None:
-        """Let in a guest that was announced.
+        """Let in a guest that was announced, and return its access to the session.
 
         None: Spark still works for an earlier attempt of the guest's stage; call again later.
 
@@ -207,17 +217,18 @@ class SessionGuests:
         return None
 
     def earlier(self, guest: SparkSessionGuest) -> str:
-        """Return the earlier attempts that still have work, for people."""
+        """Return the names of earlier attempts of the guest's stage that still have work, for
+        people."""
         with self._lock:
             return ", ".join(
                 one.process for one in self._leaving.values() if one.stage == guest.stage
             )
 
     def leave(self, process: str) -> None:
-        """Let a guest leave: its Spark jobs are cancelled.
+        """Detach a guest, and cancel its Spark jobs.
 
-        When the last guest leaves, all cached data are removed, because Spark does not say which
-        guest has cached them.
+        When the last guest leaves, all cached data is removed, because Spark does not say which
+        guest has cached it.
         """
         with self._lock:
             if not self._book.leave(process, self._monotonic()):
@@ -237,7 +248,7 @@ class SessionGuests:
         return bool(self._leaving)
 
     def see_off(self) -> None:
-        """Forget the leaving guests without work; cancel again the work of the others.
+        """Forget leaving guests that have no work left; cancel again the work of the others.
 
         The call waits for the JVM, but delays no other caller.
         """
@@ -259,7 +270,10 @@ class SessionGuests:
 
 @contextmanager
 def _noting_silence(process: str) -> Iterator[None]:
-    """Log errors of a JVM that does not answer, instead of raising: it ends the session anyway."""
+    """Log errors of a JVM that does not answer, instead of raising them.
+
+    Such a JVM ends the session anyway.
+    """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     try:
@@ -269,7 +283,7 @@ def _noting_silence(process: str) -> Iterator[None]:
 
 
 class SparkSessionDesk(RpcEndpoint, SparkSessionGateway):
-    """Endpoint at which guests enter and leave, in the process of the session's driver."""
+    """Endpoint through which guests attach and leave, in the process of the session's driver."""
 
     def __init__(self, rpc_service: RpcService, guests: SessionGuests, node_id: str) -> None:
         super().__init__(rpc_service, SPARK_SESSION_ENDPOINT)
@@ -336,7 +350,7 @@ def _tag(guest: str) -> str:
 
 
 class HeldSparkSession:
-    """Session that a stage holds open, with the methods of :class:`OpenSession`."""
+    """The session that a stage keeps open for guests; implements :class:`OpenSession`."""
 
     def __init__(self, stage: SparkStageDescriptor, session: SparkSession, jvm: Jvm) -> None:
         """*stage*: the stage that holds the session."""

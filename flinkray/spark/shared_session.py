@@ -1,4 +1,4 @@
-"""Spark session that jobs share: the request of a stage, and its comparison with the session.
+"""Requests Spark sessions that jobs share, and compares a request with the existing session.
 
 See docs/design/0069-shared-spark-sessions.md.
 """
@@ -33,7 +33,8 @@ GUEST_PROFILE = ResourceProfile(0.0, 256 * 2**20)
 
 
 class SparkSessionMismatchError(ConfigurationError):
-    """The session of that name differs: ask for the same, or choose another name."""
+    """The existing session of this name differs from the request; the text names each
+    difference."""
 
 
 class SparkSessionEndedError(FlinkRayError):
@@ -43,11 +44,12 @@ class SparkSessionEndedError(FlinkRayError):
 
 
 class HeldSession:
-    """Result of the function of a session's own stage: keep the session open for guests."""
+    """Tells the driver to keep its session open for guests, as the result of the stage's
+    function."""
 
 
 def hold_session(session: Any) -> HeldSession:
-    """Return a :class:`HeldSession`; the function of a session's own stage."""
+    """Return a :class:`HeldSession`. This is the function of a session's own stage."""
     return HeldSession()
 
 
@@ -94,9 +96,9 @@ def take_request(configuration: dict[str, str]) -> SparkSessionRequest | None:
 
 
 def session_graph(guest: SparkStageDescriptor) -> JobGraph:
-    """Make the job that is the requested session.
+    """Create the job that opens the requested session and keeps it open.
 
-    A failed session is not restarted; the next stage that needs it starts another one.
+    A failed session is not restarted; the next stage that needs the session starts another one.
     """
     request = guest.session
     assert request is not None
@@ -116,7 +118,7 @@ def thread_name(tag: str) -> str:
 
 
 def session_held_by(graph: JobGraph) -> str | None:
-    """Return the name of the session that a job is. None: it is another job."""
+    """Return the name of the session that the job keeps open. None: the job is no session."""
     names = (vertex.invokable.configuration.get(HELD_SESSION) for vertex in graph.vertices)
     return next((name for name in names if name is not None), None)
 

@@ -1,4 +1,4 @@
-"""One attempt of one Spark stage, from the check of the machine to its only outcome.
+"""Runs one attempt of one Spark stage, from the check of the machine to its only outcome.
 
 This is the whole driver without its RPC endpoint, so that it can be run and tested by itself.
 """
@@ -58,15 +58,18 @@ logger = logging.getLogger(__name__)
 
 _START_LOOK_INTERVAL = 0.25
 _RUN_LOOK_INTERVAL = 0.5
-"""Seconds between two looks at Spark, before and after all executors were registered once."""
+"""Seconds between two checks of Spark's state.
+
+The first value applies until all executors have been registered once, the second from then on.
+"""
 
 
 Application = SparkApplication | GuestApplication
-"""Application in which a stage runs."""
+"""The application in which a stage runs: its own, or that of a shared session."""
 
 
 class StageListener(Protocol):
-    """Listener to a stage's events; called from several threads, but never by two at once.
+    """Receives the events of a stage. Called from several threads, but never by two at once.
 
     Exactly one of ``finished`` and ``failed`` is called, last; none after :meth:`SparkStage.stop`.
     """
@@ -81,28 +84,28 @@ class StageListener(Protocol):
 
 
 class StageRun(Protocol):
-    """Stage from the view of the driver that hosts it."""
+    """Interface to a stage, as its driver needs it."""
 
     @property
     def desk(self) -> ExecutorDesk:
-        """Desk for executors that TaskExecutors start."""
+        """The desk at which TaskExecutors get the executors to start."""
 
     @property
     def guests(self) -> SessionGuests:
-        """Guests of the session that the stage holds, if it holds one."""
+        """The guests of the session that the stage keeps open, if it does."""
 
     def session_lost(self, reason: str) -> None:
-        """Report that the session has ended in which the stage is a guest."""
+        """Handle that the session has ended in which the stage is a guest."""
 
     def start(self) -> None:
         """Start the stage; returns at once."""
 
     def stop(self) -> None:
-        """Stop the stage; blocks until nothing of it is left. Idempotent."""
+        """Stop the stage; blocks until all its processes have ended. Can be called again."""
 
 
 class SparkStage:
-    """Stage that runs in threads of its own; :meth:`start` returns at once, :meth:`stop` blocks.
+    """Runs a stage in threads of its own; :meth:`start` returns at once, :meth:`stop` blocks.
 
     One per process: PySpark cannot be used again in a process whose JVM has ended.
     """
@@ -153,9 +156,10 @@ class SparkStage:
         threading.Thread(target=self._run, name="spark-stage", daemon=True).start()
 
     def stop(self) -> None:
-        """End everything that the stage started, in at most 15 s. Idempotent, at any time.
+        """End everything that the stage started, in at most 15 s. May be called at any time, and
+        again.
 
-        User code that ignores the end of its session goes on in its daemon thread.
+        User code that ignores the end of its session keeps running in its daemon thread.
         """
         with self._lock:
             self._over = True
@@ -290,7 +294,10 @@ class SparkStage:
             self._fail(user_failure(outcome.error))
 
     def _divide(self, session: SparkSession) -> dict[str, str]:
-        """Fix the division of rows. The user's function runs later and may set something else."""
+        """Fix how Spark divides rows, and return the settings.
+
+        The user's function runs later and may set something else.
+        """
         location = self._stage.published_location
         if location is None:
             return {}
@@ -429,7 +436,8 @@ class SparkStage:
         return _RUN_LOOK_INTERVAL if self._are_complete else _START_LOOK_INTERVAL
 
     def _report_before_stop(self, context: SparkContext) -> None:
-        """Report the final progress just before the function stops its context, which loses it."""
+        """Replace the context's ``stop``, so that the final progress is reported before the context
+        is lost."""
         stop = context.stop
 
         def report_and_stop() -> None:
@@ -489,7 +497,7 @@ class SparkStage:
 
 
 class _Outcome:
-    """Context that catches any error inside it, also ``SystemExit``, and keeps it in ``error``."""
+    """Context manager that catches any error, also ``SystemExit``, and keeps it in ``error``."""
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
@@ -508,7 +516,7 @@ class _Outcome:
 
 
 def _failure_of(error: BaseException) -> CoordinatorFailure:
-    """Return the failure for an error that occurred before the user's function ran."""
+    """Create the failure to report for an error that occurred before the user's function ran."""
     if isinstance(error, (UserCodeError, ConfigurationError)):
         return user_failure(error)
     kind = type(error).__name__

@@ -1,4 +1,4 @@
-"""Functions of Spark stages, and where a driver has them from."""
+"""Defines the functions of Spark stages, and fetches their code for a driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from flinkray.rpc import RpcService
 from flinkray.spark.gateway import SparkStageDescriptor
 
 SparkFunction = Callable[..., Any]
-"""Function of a SparkSession and a DataFrame for each input. It returns a DataFrame or None."""
+"""Function that takes a SparkSession and a DataFrame for each input; returns a DataFrame or
+None."""
 
 SparkEpochFunction = Callable[..., Any]
 """Function that takes a DataFrame and the id of the checkpoint of its rows, and returns None."""

@@ -1,4 +1,7 @@
-"""Host of executors with Spark's standalone master: docs/design/0060-spark-hosts.md."""
+"""Implements the host of executors with Spark's standalone master.
+
+See docs/design/0060-spark-hosts.md.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ _EXECUTOR_VARIABLES = "spark.executorEnv."
 
 
 class StandaloneHost(SparkHost):
-    """Host with the master in the driver's JVM; executors are children of the slots' TaskExecutors.
+    """Provides executors with a master in the driver's JVM; TaskExecutors start executors as
+    children.
 
     A TaskExecutor does the work of a standalone worker: it starts an executor's JVM and watches it.
     So the master has no workers and decides nothing about placement; the job's slots do.
@@ -103,7 +107,7 @@ class StandaloneHost(SparkHost):
 def standalone_properties(
     stage: SparkStageDescriptor, environment: SparkEnvironment, secret: str
 ) -> HostProperties:
-    """Return the properties of a stage on this host.
+    """Return the properties of a stage's JVMs on the standalone host.
 
     Raises:
         ConfigurationError: the user set a property that this host decides.
@@ -137,7 +141,7 @@ def executor_launch(
     executor_id: str,
     slot: ExecutorSlot,
 ) -> ExecutorLaunch:
-    """Return the launch of a stage's executor in a slot."""
+    """Create the launch of a stage's executor in a slot."""
     user = user_properties(stage)
     heap, _ = split_memory(stage.slot_profile, user.get("spark.executor.memoryOverhead"))
     variables = {

@@ -1,4 +1,4 @@
-"""Spark's records of a running application: executors, jobs and stages."""
+"""Reads Spark's records of a running application: executors, jobs and stages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flinkray.scheduler.shared.spark_reports import SparkStageProgress
 
 
 class StatusStore:
-    """Spark's status store, by py4j. Not thread-safe: one thread uses it.
+    """Reads Spark's status store through py4j. Not thread-safe: one thread uses it.
 
     Each call fetches one JSON document, because every single value that is fetched through py4j
     costs a round trip.
@@ -36,11 +36,11 @@ class StatusStore:
         self._context.listenerBus().waitUntilEmpty()
 
     def executors(self) -> list[dict[str, Any]]:
-        """Return the present and former executors, without the driver."""
+        """Return the current and former executors, without the driver."""
         return [e for e in self._json(self._store.executorList(False)) if e["id"] != "driver"]
 
     def jobs_tagged(self, tag: str) -> list[int]:
-        """Return the ids of the jobs with a tag that Spark still remembers."""
+        """Return the ids of the jobs with this tag, as far as Spark still remembers them."""
         return list(self._json(self._tracker.getJobIdsForTag(tag)))
 
     def job(self, job_id: int) -> dict[str, Any] | None:
@@ -69,7 +69,7 @@ class StatusStore:
 
 
 def progress_of_stages(stages: Iterable[Mapping[str, Any]]) -> tuple[SparkStageProgress, ...]:
-    """Return the progress of stages, by rising id."""
+    """Convert Spark's records of stages to progress reports, by rising id."""
     return tuple(
         SparkStageProgress(
             stage_id=stage["stageId"],

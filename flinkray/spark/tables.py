@@ -1,4 +1,4 @@
-"""Check of the key of a DataFrame in which a stream looks up rows, before it is computed."""
+"""Checks the key of a DataFrame in which a stream looks up rows, before it is computed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 
 class TableKeyError(FlinkRayError):
-    """A DataFrame lacks a column of a table's key, or has one whose values cannot be keys."""
+    """Raised if a DataFrame lacks a key column, or if values of the column cannot be keys."""
 
 
 def with_key(function: SparkFunction, columns: Sequence[str]) -> SparkFunction:
-    """Wrap *function* with a check that the columns can be a key of the returned DataFrame."""
+    """Wrap *function* so that it checks whether the columns can be a key of the returned
+    DataFrame."""
 
     @wraps(function)
     def keyed(spark: Any) -> Any:
@@ -31,7 +32,8 @@ def with_key(function: SparkFunction, columns: Sequence[str]) -> SparkFunction:
 
 
 def check_key(schema: StructType, columns: Sequence[str]) -> None:
-    """Check that columns can be the key. Raises TableKeyError: names a column that cannot."""
+    """Check that the columns can be a key. Raises TableKeyError, which names a column that
+    cannot."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     kinds = {field.name: field.dataType for field in schema.fields}
