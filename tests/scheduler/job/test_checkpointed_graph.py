@@ -39,7 +39,7 @@ def test_spark_stage_takes_no_part_in_checkpoints() -> None:
     assert calculate_plan(CheckpointedGraph(graph, ()), allows_finished=True) == plan
 
 
-def test_the_streams_have_to_run() -> None:
+def test_checkpoint_fails_while_a_streaming_task_beside_a_spark_stage_is_not_running() -> None:
     graph = ExecutionGraph(job_with_a_spark_stage(), GRAPH, 0.0)
     run(graph, "sink", spark_vertex().name)
 

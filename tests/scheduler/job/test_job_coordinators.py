@@ -54,7 +54,7 @@ def streams(restarts: int = 5, strategy: RestartStrategy | None = None) -> Tasks
     return TasksUnderTest(graph)
 
 
-def test_coordinator_of_the_sources_is_started_with_the_job_and_stopped_with_its_end() -> None:
+def test_source_coordinator_is_started_with_the_job_and_stopped_at_its_end() -> None:
     tasks = streams()
     assert one(tasks.tell("start"), StartCoordinator) == StartCoordinator(enumerators())
     tasks.tell("coordinator_started", enumerators())
@@ -83,7 +83,7 @@ def test_lost_coordinator_restarts_the_whole_job_and_the_next_attempt_starts_wit
     assert sorted(tasks.deployed(tasks.give()).split()) == ["b1#1", "s1#1", "s2#1"]
 
 
-def test_failed_coordinator_is_stopped_and_replaced_once_it_has_ended() -> None:
+def test_failed_source_coordinator_is_replaced_only_once_it_has_ended() -> None:
     tasks = streams().run()
     tasks.tell("coordinator_started", enumerators())
     actions = tasks.tell("coordinator_told", enumerators(), FAILURE)
@@ -97,7 +97,7 @@ def test_failed_coordinator_is_stopped_and_replaced_once_it_has_ended() -> None:
     assert one(actions, StartCoordinator) == StartCoordinator(enumerators(1))
 
 
-def test_coordinator_that_failed_before_the_restart_is_not_started_alone() -> None:
+def test_replacement_of_an_ended_source_coordinator_starts_only_with_the_job_restart() -> None:
     tasks = streams().run()
     for number in range(2):
         tasks.tell("coordinator_started", enumerators(number))
@@ -109,7 +109,7 @@ def test_coordinator_that_failed_before_the_restart_is_not_started_alone() -> No
         tasks.give()
 
 
-def test_coordinator_failing_again_before_the_job_runs_is_not_replaced() -> None:
+def test_source_coordinator_that_fails_again_before_the_job_runs_is_not_replaced() -> None:
     tasks = streams().run()
     tasks.tell("coordinator_started", enumerators())
     actions = tasks.tell("coordinator_told", enumerators(), FAILURE)
@@ -122,7 +122,7 @@ def test_coordinator_failing_again_before_the_job_runs_is_not_replaced() -> None
     assert tasks.tell("coordinator_stopped", enumerators(1)) == [], "the job does not run yet"
 
 
-def test_coordinator_that_was_to_be_followed_by_another_is_not_when_the_job_ends() -> None:
+def test_source_coordinator_is_not_replaced_if_the_job_is_cancelled_before_it_ends() -> None:
     tasks = streams().run()
     tasks.tell("coordinator_started", enumerators())
     actions = tasks.tell("coordinator_told", enumerators(), FAILURE)
@@ -142,7 +142,7 @@ def test_coordinator_id_text_has_kind_vertex_and_attempt() -> None:
 
 
 def test_coordinator_that_fails_for_ever_fails_the_job_when_no_restart_is_left() -> None:
-    """It was started again every half second, and each time the job with it."""
+    """Otherwise the coordinator and the job would be started again every half second."""
     tasks = streams(restarts=1).run()
     for number in range(2):
         tasks.tell("coordinator_started", enumerators(number))
@@ -182,7 +182,7 @@ def test_no_task_is_deployed_before_the_source_coordinator_started() -> None:
     assert sorted(tasks.deployed(actions).split()) == ["b1#0", "s1#0", "s2#0"]
 
 
-def test_a_slot_that_is_lost_while_the_coordinator_starts_is_asked_for_again() -> None:
+def test_slot_lost_while_the_source_coordinator_starts_is_requested_again() -> None:
     tasks = streams()
     tasks.sources_start = False
     tasks.tell("start")
@@ -193,7 +193,7 @@ def test_a_slot_that_is_lost_while_the_coordinator_starts_is_asked_for_again() -
     assert sorted(tasks.deployed(tasks.give()).split()) == ["b1#0", "s1#0", "s2#0"]
 
 
-def test_a_job_that_is_cancelled_while_the_coordinator_starts_deploys_nothing() -> None:
+def test_job_cancelled_while_the_source_coordinator_starts_deploys_no_task() -> None:
     tasks = streams()
     tasks.sources_start = False
     tasks.tell("start")
@@ -213,7 +213,7 @@ def test_task_failure_does_not_restart_the_source_coordinator() -> None:
 
 
 @pytest.mark.parametrize("order", ["cancel", "suspend"])
-def test_loss_of_the_coordinator_does_not_matter_to_a_job_that_is_ending(order: str) -> None:
+def test_loss_of_the_source_coordinator_while_the_job_is_ending_changes_nothing(order: str) -> None:
     tasks = streams().run()
     tasks.tell(order, *(("why",) if order == "suspend" else ()))
     assert tasks.tell("coordinator_lost", enumerators(), "killed") == []
@@ -222,7 +222,7 @@ def test_loss_of_the_coordinator_does_not_matter_to_a_job_that_is_ending(order: 
     assert tasks.ended.result.failure is None
 
 
-def test_events_of_an_earlier_attempt_change_nothing() -> None:
+def test_events_of_an_earlier_coordinator_attempt_change_nothing() -> None:
     """EX-11."""
     tasks = streams().run()
     actions = tasks.tell("coordinator_lost", enumerators(), "killed")
@@ -236,7 +236,7 @@ def test_events_of_an_earlier_attempt_change_nothing() -> None:
     assert tasks.scheduler.details() == before
 
 
-def test_illegal_start_of_a_coordinator_tells_its_story() -> None:
+def test_starting_a_coordinator_twice_raises_an_error_with_its_past_transitions() -> None:
     record = JobRecord(job(a=1), 0.0, 0.0)
     coordinator = SourceEnumerators(record)
     coordinator.start(1.0)
@@ -245,7 +245,7 @@ def test_illegal_start_of_a_coordinator_tells_its_story() -> None:
     assert "1.000 s: attempt 0: none -> starting" in str(caught.value)
 
 
-def test_coordinator_that_is_given_up_is_not_followed_by_another() -> None:
+def test_coordinator_that_was_given_up_is_not_replaced_when_it_ends() -> None:
     coordinator = SourceEnumerators(JobRecord(job(a=1), 0.0, 0.0))
     coordinator.ensure(1.0)
     coordinator.stop(2.0)
@@ -254,7 +254,7 @@ def test_coordinator_that_is_given_up_is_not_followed_by_another() -> None:
     assert coordinator.gone("it ended", 5.0) == ()
 
 
-def test_coordinator_failure_with_any_text_can_be_encoded() -> None:
+def test_coordinator_failure_with_any_text_survives_encoding() -> None:
     failure = CoordinatorFailure("E", "half \udc80", "x" * 100_000)
     assert failure.text == "half \\udc80"
     assert len(failure.traceback) < 20_000

@@ -27,7 +27,7 @@ def taken(tasks: TasksUnderTest) -> list[tuple[str, float, float]]:
     return [(s.name, s.begin - EPOCH, s.end - EPOCH) for s in tasks.scheduler.take_spans()]
 
 
-def test_a_job_has_begun_when_its_last_task_runs() -> None:
+def test_initialization_span_ends_when_the_last_task_runs() -> None:
     tasks = CheckpointedJob()
     tasks.tell("start")
     tasks.give()
@@ -78,7 +78,7 @@ def test_failure_during_a_restart_prolongs_the_failover_span() -> None:
     assert taken(tasks) == [("Failover", failed_at, tasks.now)]
 
 
-def test_old_attempt_that_starts_running_does_not_end_the_failover_span() -> None:
+def test_running_report_of_an_old_attempt_does_not_end_the_failover_span() -> None:
     tasks = CheckpointedJob()
     tasks.tell("start")
     tasks.give()
@@ -147,7 +147,7 @@ def test_failover_span_of_a_shrunk_elastic_job_awaits_its_fewer_tasks() -> None:
     assert failover.end == EPOCH + tasks.now
 
 
-def test_an_elastic_job_that_grows_is_rescaled() -> None:
+def test_growth_of_an_elastic_job_is_recorded_as_a_rescale_span() -> None:
     tasks = running_with(2)
     tasks.scheduler.take_spans()
     tasks.now += 100.0
@@ -176,7 +176,7 @@ def test_growth_during_initialization_is_followed_by_a_rescale_span() -> None:
     assert first.end == second.begin
 
 
-def test_take_over_span_ends_with_the_decision() -> None:
+def test_take_over_span_ends_once_the_job_master_has_decided_which_tasks_continue() -> None:
     tasks = TakenOverJob(job(a=2, restart_strategy=RESTARTS))
     tasks.run()
     tasks.next_job_master()
@@ -192,7 +192,7 @@ def test_take_over_span_ends_with_the_decision() -> None:
     assert taken(tasks) == []
 
 
-def test_a_job_of_which_nothing_goes_on_begins_anew() -> None:
+def test_take_over_without_running_tasks_has_a_failed_span_and_a_new_initialization() -> None:
     tasks = TakenOverJob(job(a=2, restart_strategy=RESTARTS))
     tasks.run()
     tasks.next_job_master()
@@ -208,7 +208,7 @@ def test_a_job_of_which_nothing_goes_on_begins_anew() -> None:
     assert [name for name, *_ in taken(tasks)] == ["JobInitialization"]
 
 
-def test_each_checkpoint_and_savepoint_is_a_span() -> None:
+def test_each_checkpoint_and_savepoint_is_recorded_as_a_span() -> None:
     tasks = CheckpointedJob()
     tasks.run()
     tasks.scheduler.take_spans()
@@ -238,7 +238,7 @@ def _told(span: Span) -> tuple[object, ...]:
     return tuple(span.attributes[name] for name in names)
 
 
-def test_untaken_spans_are_bounded() -> None:
+def test_number_of_spans_that_nobody_fetches_is_bounded() -> None:
     book = SpanBook()
     for number in range(5000):
         book.add(Span("Checkpoint", 0.0, float(number), {}))

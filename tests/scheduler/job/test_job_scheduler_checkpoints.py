@@ -128,7 +128,7 @@ def test_tasks_of_a_task_executor_get_one_checkpoint_message() -> None:
         (replace(EVERY_MINUTE, is_incremental=False), None, (False, None, True)),
     ],
 )
-def test_barriers_are_unaligned_as_configured_but_not_for_savepoints(
+def test_barriers_are_unaligned_if_configured_but_never_for_savepoints(
     checkpoints: CheckpointConfiguration,
     properties: CheckpointProperties | None,
     expected: tuple[bool, float | None, bool],
@@ -139,7 +139,7 @@ def test_barriers_are_unaligned_as_configured_but_not_for_savepoints(
     assert (order.is_unaligned, order.alignment_timeout, order.is_whole) == expected
 
 
-def test_no_checkpoint_begins_while_a_task_does_not_run() -> None:
+def test_no_checkpoint_begins_while_a_task_is_not_running() -> None:
     """CP-01"""
     tasks = CheckpointedJob()
     tasks.tell("start")
@@ -153,8 +153,8 @@ def test_no_checkpoint_begins_while_a_task_does_not_run() -> None:
     assert only(tasks.tick(), PrepareCheckpoint) != []
 
 
-def test_acknowledgement_before_the_end_of_its_task_counts() -> None:
-    """Both come in one message: the task had written its state."""
+def test_acknowledgement_reported_before_the_end_of_its_task_in_one_message_counts() -> None:
+    """The task had written its state."""
     tasks = running()
     tasks.trigger()
     tasks.acknowledge(1, "a1 b1 b2")
@@ -163,7 +163,7 @@ def test_acknowledgement_before_the_end_of_its_task_counts() -> None:
     assert only(tasks.tell("tasks_reported", reports), StoreCheckpoint) != []
 
 
-def test_task_that_ends_before_it_acknowledges_ends_the_checkpoint() -> None:
+def test_task_that_ends_before_it_acknowledges_aborts_the_checkpoint() -> None:
     tasks = running()
     tasks.trigger()
     finished = TaskExecutionState(JOB, tasks.attempt("a2"), ExecutionState.FINISHED)
@@ -180,7 +180,7 @@ def test_task_that_ends_before_it_acknowledges_ends_the_checkpoint() -> None:
 
 
 def test_task_that_finishes_while_a_checkpoint_is_prepared_is_not_waited_for() -> None:
-    """It would be waited for until the checkpoint expires."""
+    """Otherwise the checkpoint would wait for the task until it expires."""
     tasks = running()
     prepare = tasks.request()
     answer = one(tasks.finish("a2"), SnapshotFinished)
@@ -201,7 +201,7 @@ def test_tasks_that_have_finished_are_finished_in_the_checkpoint_and_after_a_res
     assert tasks.restored() == {"a1": "1: finished", "b1": "1:/chk-1/b1", "b2": "anew"}
 
 
-def test_trigger_goes_to_tasks_without_running_producers() -> None:
+def test_checkpoint_is_triggered_at_tasks_without_running_producers() -> None:
     """At sources, and behind tasks that have finished."""
     tasks = running(
         vertices=(stream_vertex("a", 2), stream_vertex("b", 2), stream_vertex("c", 2)),
@@ -211,7 +211,7 @@ def test_trigger_goes_to_tasks_without_running_producers() -> None:
     assert [who[:4] for _, who in tasks.orders(tasks.trigger())] == ["a2#0", "b1#0"]
 
 
-def test_too_many_failures_of_checkpoints_are_a_failure_of_the_job() -> None:
+def test_more_failed_checkpoints_than_tolerated_restart_the_job() -> None:
     tasks = running(checkpoints=CheckpointConfiguration())
     tasks.trigger()
     actions = tasks.decline(1, "b1")
@@ -220,7 +220,7 @@ def test_too_many_failures_of_checkpoints_are_a_failure_of_the_job() -> None:
     assert "more than 0 checkpoints in a row failed" in tasks.scheduler.exceptions()[0].text
 
 
-def test_job_that_takes_none_answers_so() -> None:
+def test_snapshot_request_to_a_job_without_checkpoints_fails_with_that_reason() -> None:
     tasks = stream(a=1).run()
     assert not tasks.scheduler.takes_checkpoints
     assert tasks.scheduler.details().checkpoints is None
@@ -232,8 +232,7 @@ def test_job_that_takes_none_answers_so() -> None:
     assert all(d.restored is None and d.restores == 0 for d in tasks.tasks.values())
 
 
-def test_operators_without_uid_are_warned_of_when_a_savepoint_has_their_state() -> None:
-    """In what is told of the job."""
+def test_savepoint_with_state_of_operators_without_uid_adds_a_warning_to_the_details() -> None:
     tasks = running()
     tasks.take()
     assert tasks.scheduler.details().warnings == ()
@@ -246,7 +245,7 @@ def test_operators_without_uid_are_warned_of_when_a_savepoint_has_their_state() 
     assert tasks.scheduler.details().warnings == (warning,)
 
 
-def test_state_that_is_pickled_is_warned_of_once_by_operator() -> None:
+def test_pickled_state_adds_one_warning_per_operator_to_the_job_details() -> None:
     tasks = running()
     tasks.trigger()
     pickled = (PickledState("b", "seen", ("job.Local", "job.Other")),)
@@ -294,7 +293,7 @@ def test_restarted_region_and_readers_return_to_the_last_checkpoint() -> None:
     assert execution.restored is None
 
 
-def test_region_that_fails_before_the_first_checkpoint_begins_anew() -> None:
+def test_region_that_fails_before_the_first_checkpoint_starts_without_state() -> None:
     tasks = two_pipelines()
     tasks.fail("b2")
     tasks.restart()
@@ -302,7 +301,7 @@ def test_region_that_fails_before_the_first_checkpoint_begins_anew() -> None:
     assert set(tasks.restored().values()) == {"anew"}
 
 
-def test_global_failure_restores_all_and_the_coordinators() -> None:
+def test_global_failure_restores_all_tasks_and_the_source_coordinators() -> None:
     """EX-16"""
     tasks = two_pipelines()
     tasks.take()
@@ -340,8 +339,8 @@ def test_dead_coordinator_is_restored_with_all_tasks_before_its_start() -> None:
     assert set(tasks.restored()) == {"a1", "a2", "b1", "b2"}
 
 
-def test_coordinators_go_back_once_also_if_regions_wait_for_several_restarts() -> None:
-    """A region's restart that waited when all failed goes on with the others."""
+def test_coordinators_are_restored_once_although_several_restarts_are_pending() -> None:
+    """The pending restart of a region is done together with the global restart."""
     tasks = two_pipelines()
     tasks.take()
     tasks.fail("b1")
@@ -364,7 +363,9 @@ def with_a_spark_stage() -> CheckpointedJob:
 
 
 @pytest.mark.parametrize("checkpoints", [0, 1])
-def test_spark_stage_whose_driver_dies_begins_anew_and_streams_run_on(checkpoints: int) -> None:
+def test_spark_stage_whose_driver_dies_restarts_and_the_streams_keep_running(
+    checkpoints: int,
+) -> None:
     tasks = with_a_spark_stage()
     for number in range(checkpoints):
         tasks.trigger()
@@ -395,7 +396,7 @@ def test_global_failure_restores_streams_beside_a_spark_stage() -> None:
     assert {action.graph_id for action in drivers} == {tasks.attempt("a1").graph_id}
 
 
-def test_pending_checkpoint_is_given_up_by_a_failure_and_none_begins_until_tasks_run() -> None:
+def test_failure_aborts_the_pending_checkpoint_and_none_begins_until_all_tasks_run() -> None:
     """EX-16"""
     tasks = two_pipelines()
     tasks.trigger()
@@ -417,7 +418,7 @@ def test_pending_checkpoint_is_given_up_by_a_failure_and_none_begins_until_tasks
     assert tasks.scheduler.details().checkpoints.completed == 1  # type: ignore[union-attr]
 
 
-def test_directory_of_a_checkpoint_is_deleted_after_its_last_writer() -> None:
+def test_aborted_checkpoints_directory_is_deleted_after_its_last_writer_has_ended() -> None:
     tasks = two_pipelines()
     tasks.trigger()
     tasks.fail("b2")
@@ -428,7 +429,7 @@ def test_directory_of_a_checkpoint_is_deleted_after_its_last_writer() -> None:
 
 
 def test_restart_waits_for_the_outcome_of_a_checkpoint_being_stored() -> None:
-    """Tasks that went back to the one before it would roll back what it commits."""
+    """If tasks restored the checkpoint before, they would undo what this checkpoint commits."""
     tasks = two_pipelines()
     tasks.take()
     tasks.trigger()
@@ -442,7 +443,7 @@ def test_restart_waits_for_the_outcome_of_a_checkpoint_being_stored() -> None:
     assert one(tasks.log, ResetSubtasks).checkpoint_id == 2
 
 
-def test_restart_uses_the_previous_checkpoint_if_the_last_is_not_stored() -> None:
+def test_restart_uses_the_previous_checkpoint_if_storing_the_last_one_fails() -> None:
     tasks = two_pipelines()
     tasks.take()
     tasks.trigger()
@@ -466,7 +467,7 @@ def test_stored_checkpoint_does_not_shorten_the_restart_delay() -> None:
     assert tasks.deployed(tasks.restart()) == "a2#1 b2#1"
 
 
-def test_job_that_is_cancelled_while_a_restore_is_awaited_ends() -> None:
+def test_job_cancelled_while_a_restart_waits_for_a_checkpoint_ends() -> None:
     tasks = two_pipelines()
     tasks.trigger()
     tasks.acknowledge(1)
@@ -483,7 +484,7 @@ def test_job_that_is_cancelled_while_a_restore_is_awaited_ends() -> None:
 
 
 def test_job_that_fails_to_restore_is_not_restarted() -> None:
-    """EX-16, CP-35: the local restart is skipped, and the same would happen again."""
+    """EX-16, CP-35: a local restart is skipped, because the same error would occur again."""
     tasks = CheckpointedJob(checkpointed_graph(edges=["a --> b"]))
     tasks.scheduler.checkpoints_recovered([completed(3, "a", "c")])
     tasks.tell("start")
@@ -512,7 +513,7 @@ def test_a_job_that_began_from_a_savepoint_and_has_no_notes_has_lost_nothing() -
 
 
 def test_job_with_a_finished_reader_of_an_unfinished_operator_fails() -> None:
-    """CP-40: what that puts out would be lost."""
+    """CP-40: the output of the unfinished operator would be lost."""
     operators = [
         checkpointed.operator("a", checkpointed.keyed_by_range("/a", 128, 2)),
         checkpointed.operator("b", [OperatorSubtaskState()] * 2, finished=[0, 1]),
@@ -548,7 +549,7 @@ def completed(
     return CompletedCheckpoint(metadata, properties, f"/chk-{checkpoint_id}/_metadata")
 
 
-def test_job_that_another_job_master_has_left_begins_with_its_latest_checkpoint() -> None:
+def test_job_recovered_from_another_job_master_starts_from_its_latest_checkpoint() -> None:
     """CP-28"""
     tasks = CheckpointedJob(checkpointed_graph())
     tasks.scheduler.checkpoints_recovered([completed(5, "b"), completed(4, "a", "b")])
@@ -572,7 +573,7 @@ def test_job_that_another_job_master_has_left_begins_with_its_latest_checkpoint(
     assert dropped == [4, 5]
 
 
-def test_job_without_checkpoints_to_begin_with_restores_nothing() -> None:
+def test_new_job_without_checkpoints_restores_nothing() -> None:
     tasks = running()
     assert not only(tasks.log, RestoreCoordinators)
     assert not only(tasks.log, ResetSubtasks)
@@ -581,7 +582,7 @@ def test_job_without_checkpoints_to_begin_with_restores_nothing() -> None:
 
 
 def test_tasks_get_the_max_parallelism_of_their_restored_state() -> None:
-    """CP-36: senders of keyed records, too."""
+    """CP-36: also the tasks that send keyed records to them."""
     tasks = CheckpointedJob(checkpointed_graph())
     tasks.scheduler.checkpoints_recovered([completed(5, "b", max_parallelism=64)])
     tasks.run()
@@ -600,7 +601,7 @@ def test_tasks_get_the_max_parallelism_of_their_restored_state() -> None:
     assert [operator.max_parallelism for operator in operators] == [128, 64]
 
 
-def test_vertex_with_changed_max_parallelism_is_sent_again_with_producers() -> None:
+def test_changed_max_parallelism_sends_the_vertex_and_its_producers_to_workers_again() -> None:
     tasks = running(edges=["a -> b"])
     (b,) = [v for v in tasks.scheduler._graph.vertices if v.vertex.name == "b"]
     b.max_parallelism = 64
@@ -636,7 +637,7 @@ def test_job_starts_from_a_savepoint() -> None:
     assert order.is_whole
 
 
-def test_checkpoint_of_the_job_goes_before_a_savepoint() -> None:
+def test_checkpoint_of_the_job_is_restored_in_place_of_its_start_savepoint() -> None:
     """JM-09"""
     tasks = CheckpointedJob()
     tasks.scheduler.checkpoints_recovered([completed(3, "b")])
@@ -656,7 +657,7 @@ def test_savepoint_with_state_that_no_operator_has_fails_the_job() -> None:
     assert tasks.tell("start") == []
 
 
-def test_job_that_takes_no_checkpoints_cannot_start_from_a_savepoint() -> None:
+def test_job_without_checkpoints_cannot_start_from_a_savepoint() -> None:
     tasks = stream(a=1)
     actions = tasks.tell("start_from_savepoint", completed(9, "a", is_savepoint=True))
     assert "takes no checkpoints" in (one(actions, JobEnded).result.failure or "")
@@ -713,7 +714,7 @@ def test_checkpoint_stores_close_after_the_pending_store_at_the_job_end() -> Non
     assert only(actions, OrderCheckpoint) == []
 
 
-def test_late_state_of_a_job_that_has_ended_is_discarded() -> None:
+def test_state_acknowledged_after_the_job_end_is_discarded() -> None:
     tasks = running()
     tasks.trigger()
     late = tasks.acknowledgements(1)
@@ -753,9 +754,9 @@ def test_job_that_fails_to_end_with_its_savepoint_restarts_from_it() -> None:
     assert only(tasks.tick(), PrepareCheckpoint) != []
 
 
-def test_task_failure_while_last_savepoint_is_stored_restarts_all_tasks() -> None:
-    """E2E-06: it did not stop, and who stops it is told so, though the savepoint is complete.
-    Tasks of the other region end with it, and are restarted, too."""
+def test_task_failure_while_the_stop_savepoint_is_stored_restarts_all_tasks_from_it() -> None:
+    """E2E-06: the caller of stop gets an error although the savepoint is complete. Tasks of the
+    other region end with the savepoint and are restarted, too."""
     tasks = two_pipelines()
     tasks.trigger(synchronous_savepoint(is_drain=False))
     tasks.acknowledge(1)
@@ -782,7 +783,7 @@ def test_stop_of_a_job_ended_otherwise_reports_the_savepoint_path(end: str) -> N
     assert error.path == "/chk-1"
 
 
-def test_job_that_stops_with_a_savepoint_that_fails_is_restarted() -> None:
+def test_job_is_restarted_if_its_stop_savepoint_fails() -> None:
     """CP-20"""
     tasks = running()
     tasks.trigger(synchronous_savepoint(is_drain=False))
@@ -808,14 +809,14 @@ def test_periodic_checkpoints_pause_while_the_job_does_not_run() -> None:
     assert only(tasks.tick(), PrepareCheckpoint) != []
 
 
-def test_job_without_interval_takes_checkpoints_on_request_only() -> None:
+def test_job_without_a_checkpoint_interval_takes_checkpoints_only_on_request() -> None:
     tasks = running(checkpoints=CheckpointConfiguration())
     assert only(tasks.log, StartCheckpointTimer) == []
     tasks.take()
     assert tasks.scheduler.details().checkpoints.completed == 1  # type: ignore[union-attr]
 
 
-def test_state_of_tasks_is_not_kept_in_the_transcript() -> None:
+def test_transcript_does_not_keep_the_state_that_tasks_acknowledge() -> None:
     tasks = running()
     tasks.take()
     kept = [applied.transition for applied in tasks.scheduler.transcript]
@@ -830,7 +831,7 @@ def test_state_of_tasks_is_not_kept_in_the_transcript() -> None:
 
 
 @pytest.mark.parametrize("is_exactly_once", [True, False])
-def test_tasks_know_how_often_records_count_and_which_state_is_small(
+def test_tasks_are_told_the_checkpointing_mode_and_the_inline_threshold(
     *, is_exactly_once: bool
 ) -> None:
     checkpoints = replace(EVERY_MINUTE, is_exactly_once=is_exactly_once)

@@ -87,7 +87,7 @@ def test_started_job_requests_the_bundles_of_one_worker_group() -> None:
     )
 
 
-def test_starting_twice_is_an_error() -> None:
+def test_starting_a_job_twice_raises_an_error() -> None:
     job = JobUnderTest().start()
     with pytest.raises(IllegalTransitionError, match="cannot go from RUNNING to RUNNING"):
         job.tell("start")
@@ -104,7 +104,7 @@ def test_subtasks_are_deployed_to_their_bundles_once_all_slots_came() -> None:
     assert job.scheduler.details().pending_reason is None
 
 
-def test_execution_runs_when_its_executor_is_registered() -> None:
+def test_execution_is_running_once_its_spark_executor_is_registered() -> None:
     job = JobUnderTest().deploy()
     job.started()
     job.task(0, 0, ExecutionState.RUNNING)
@@ -133,7 +133,7 @@ def test_job_finishes_once_its_stage_finished_and_the_driver_is_gone() -> None:
     assert result.net_runtime == job.now
 
 
-def test_details_have_times_of_people_and_of_every_status() -> None:
+def test_job_details_have_wall_clock_times_of_every_status() -> None:
     job = JobUnderTest().run()
     job.says(RESULT)
     details = one(job.stopped(), JobEnded).details
@@ -181,7 +181,7 @@ def test_stages_run_one_after_another_in_the_same_slots() -> None:
     assert (result.status, result.num_rows) == (JobStatus.FINISHED, 7)
 
 
-def test_stages_of_different_size_share_a_worker_group_as_large_as_the_widest() -> None:
+def test_stages_of_different_size_share_a_worker_group_of_the_widest_stages_size() -> None:
     wide = replace(spark_vertex(2, 3), name="wide")
     job = JobUnderTest(spark_job(spark_vertex(1), wide))
     wanted = one(job.tell("start"), SlotRequests)
@@ -330,7 +330,7 @@ def test_lost_input_of_a_spark_stage_is_reproduced_and_the_stage_restarts() -> N
 
 
 def test_spark_stage_within_a_pipelined_region_is_refused() -> None:
-    """It would have to begin before what it reads is finished."""
+    """The stage would have to start before its input is finished."""
     stage = replace(
         spark_vertex(1, name="s"),
         inputs=(JobEdge(data_set_id(7), DistributionPattern.ALL_TO_ALL),),
@@ -348,7 +348,7 @@ def test_spark_stage_within_a_pipelined_region_is_refused() -> None:
 # --- slots ----------------------------------------------------------------------------------------
 
 
-def test_shortage_is_the_pending_reason_until_it_ends() -> None:
+def test_resource_shortage_is_the_pending_reason_of_the_job_until_the_shortage_ends() -> None:
     job = JobUnderTest().start()
     assert job.tell("resources_short", (shortage(False),)) == []
     assert job.scheduler.details().pending_reason == "2 slots are missing."
@@ -365,7 +365,7 @@ def refused(job: JobUnderTest, failure: SlotRequestFailure) -> list[JobScheduler
     return job.tell("slot_events", (SlotRequestFailed(request_id, failure, "2 are missing."),))
 
 
-def test_request_that_cannot_be_fulfilled_fails_the_job_at_once() -> None:
+def test_slot_request_that_can_never_be_fulfilled_fails_the_job_at_once() -> None:
     """FO-15."""
     job = JobUnderTest(strategy=FixedDelayRestart(5)).start()
     ended = one(refused(job, SlotRequestFailure.UNFULFILLABLE), JobEnded)
@@ -386,7 +386,7 @@ def test_slot_request_timeout_fails_the_job_with_the_reason() -> None:
     )
 
 
-def test_slot_request_timeout_counts_as_a_failure_and_is_tried_again() -> None:
+def test_slot_request_timeout_restarts_the_job_if_the_strategy_allows_it() -> None:
     """JM-11."""
     job = JobUnderTest(strategy=FixedDelayRestart(1)).start()
     one(refused(job, SlotRequestFailure.TIMED_OUT), StartTimer)

@@ -39,13 +39,13 @@ def test_cancel_stops_a_coordinator_that_is_still_starting() -> None:
     one(job.stopped(), JobEnded)
 
 
-def test_cancel_of_a_job_waiting_for_slots_ends_it_at_once() -> None:
+def test_cancel_of_a_job_that_waits_for_slots_ends_the_job_at_once() -> None:
     """EX-03."""
     ended = one(JobUnderTest().start().tell("cancel"), JobEnded)
     assert ended.result.status is JobStatus.CANCELED
 
 
-def test_cancel_before_the_start_ends_the_job_and_a_start_then_does_nothing() -> None:
+def test_cancel_before_the_start_ends_the_job_and_makes_a_later_start_do_nothing() -> None:
     """EX-03."""
     job = JobUnderTest()
     one(job.tell("cancel"), JobEnded)
@@ -108,7 +108,9 @@ def test_global_failure_restarts_by_the_strategy() -> None:
 
 
 @pytest.mark.parametrize("situation", ["waiting", "running", "restarting", "failing", "cancelling"])
-def test_suspended_job_ends_suspended_in_any_situation(situation: str) -> None:
+def test_suspend_ends_a_waiting_running_restarting_failing_or_cancelling_job(
+    situation: str,
+) -> None:
     """EX-08."""
     restarts = FixedDelayRestart(0 if situation == "failing" else 1)
     job = JobUnderTest(strategy=restarts)
@@ -133,7 +135,7 @@ def test_suspended_job_ends_suspended_in_any_situation(situation: str) -> None:
     assert job.tell("timer", TimerKey(TimerPurpose.RESTART, 2)) == []
 
 
-def test_suspend_after_the_end_changes_nothing() -> None:
+def test_suspend_after_the_end_of_the_job_changes_nothing() -> None:
     """EX-08."""
     job = JobUnderTest().start()
     job.tell("cancel")
@@ -141,7 +143,7 @@ def test_suspend_after_the_end_changes_nothing() -> None:
     assert job.scheduler.status is JobStatus.CANCELED
 
 
-def test_story_tells_every_status_with_its_cause() -> None:
+def test_story_of_a_job_has_the_cause_of_its_change_to_failing() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
     job.lost()
     assert "RUNNING -> FAILING: the Spark driver of stage was lost: killed" in job.scheduler.story()

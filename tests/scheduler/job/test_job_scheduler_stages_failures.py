@@ -37,7 +37,7 @@ from tests.scheduler.job.job_under_test import (
 )
 
 
-def test_lost_executor_is_a_new_attempt_and_the_job_goes_on() -> None:
+def test_lost_spark_executor_gets_a_new_attempt_and_the_job_keeps_running() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
     actions = job.executors(executor(0))
     assert job.cancelled(actions) == "stage2#0"
@@ -56,13 +56,13 @@ def test_lost_executor_is_a_new_attempt_and_the_job_goes_on() -> None:
     assert freed.allocations == (allocation(0), allocation(1)), "the new attempt had its slot"
 
 
-def test_executor_replaced_between_reports_is_a_new_attempt() -> None:
+def test_spark_executor_replaced_between_two_reports_is_a_new_attempt() -> None:
     job = JobUnderTest().run()
     job.executors(executor(0, pid=500), executor(1))
     assert job.stage_states() == ["RUNNING 1", "RUNNING 0"]
 
 
-def test_lost_coordinator_restarts_its_stage_once_all_its_tasks_have_ended() -> None:
+def test_lost_spark_driver_restarts_its_stage_once_all_tasks_of_the_stage_have_ended() -> None:
     job = JobUnderTest(strategy=FixedDelayRestart(1, 2.0)).run()
     actions = job.lost()
     assert one(actions, StartTimer).delay == 2.0
@@ -112,7 +112,7 @@ def test_tasks_of_a_failed_stage_have_the_error_of_its_function() -> None:
     assert [execution.failure for execution in vertex.executions] == 2 * [FAILURE.text]
 
 
-def test_tasks_that_were_being_cancelled_when_the_function_failed_are_canceled() -> None:
+def test_tasks_being_cancelled_when_the_function_fails_end_as_canceled() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
     job.tell("cancel")
     job.tell("coordinator_told", driver(), FAILURE)
@@ -127,19 +127,19 @@ def test_user_error_counts_like_any_failure_for_the_restart_strategy() -> None:
     assert one(job.says(FAILURE), StartTimer).delay == 1.0
 
 
-def test_cluster_default_strategy_holds_where_the_job_has_none() -> None:
+def test_job_without_a_restart_strategy_uses_the_default_of_the_cluster() -> None:
     """FO-14."""
     job = JobUnderTest(strategy=None).run()
     one(job.says(FAILURE), StartTimer)
 
 
-def test_job_without_restarts_beats_the_cluster_default() -> None:
+def test_no_restart_strategy_of_the_job_overrides_the_default_of_the_cluster() -> None:
     """FO-14."""
     job = JobUnderTest(strategy=NO_RESTART).run()
     assert only(job.says(FAILURE), StartTimer) == []
 
 
-def test_failure_that_would_happen_again_suppresses_restarts() -> None:
+def test_failure_marked_as_unrecoverable_suppresses_restarts() -> None:
     """FO-15."""
     job = JobUnderTest(strategy=FixedDelayRestart(5)).run()
     job.says(replace(FAILURE, suppress_restarts=True))
@@ -147,7 +147,7 @@ def test_failure_that_would_happen_again_suppresses_restarts() -> None:
     assert job.scheduler.details().restarts == 0
 
 
-def test_task_that_fails_restarts_the_whole_stage() -> None:
+def test_task_failure_restarts_the_whole_spark_stage() -> None:
     """EX-02."""
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
     actions = job.task(0, 0, ExecutionState.FAILED, "out of memory")
@@ -156,7 +156,7 @@ def test_task_that_fails_restarts_the_whole_stage() -> None:
     assert job.scheduler.details().exceptions[0].text == "out of memory"
 
 
-def test_task_that_ends_unasked_has_failed() -> None:
+def test_task_that_is_canceled_without_a_request_counts_as_failed() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
     job.task(0, 0, ExecutionState.CANCELED)
     text = job.scheduler.details().exceptions[0].text
@@ -180,7 +180,7 @@ def test_task_whose_cancel_cannot_be_sent_counts_as_canceled() -> None:
     assert job.stage_states() == ["CANCELED 0", "CANCELING 0"]
 
 
-def test_lost_task_executor_is_waited_for_no_longer() -> None:
+def test_restart_does_not_wait_for_tasks_of_a_lost_task_executor() -> None:
     """JM-04."""
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
     actions = job.lose_task_executor("te1-g")
@@ -198,7 +198,7 @@ def test_lost_task_executor_is_waited_for_no_longer() -> None:
     assert {slot.location.worker_group for slot in started.slots} == {group("h")}
 
 
-def test_two_task_executors_lost_together_cost_one_restart() -> None:
+def test_two_task_executors_lost_together_count_as_one_restart() -> None:
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
     job.lose_task_executor("te0-g")
     job.lose_task_executor("te1-g")
@@ -206,13 +206,13 @@ def test_two_task_executors_lost_together_cost_one_restart() -> None:
     assert job.scheduler.details().restarts == 1
 
 
-def test_slot_that_the_pool_lost_fails_its_execution() -> None:
+def test_slot_lost_by_the_pool_fails_its_execution() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
     job.tell("slot_events", (SlotsLost((allocation(1),), "killed"),))
     assert job.stage_states() == ["CANCELING 0", "FAILED 0"]
 
 
-def test_failed_slot_tells_its_cause() -> None:
+def test_failure_of_a_slot_is_shown_with_its_cause() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
     job.tell("slot_failed", allocation(1), "disk full")
     assert job.scheduler.details().exceptions[0].text == "stage (2/2) lost its slot: disk full"
@@ -266,7 +266,7 @@ def test_restart_strategy_is_exhausted_by_repeated_failures() -> None:
     ]
 
 
-def test_only_the_stage_that_failed_is_restarted() -> None:
+def test_only_the_failed_spark_stage_is_restarted() -> None:
     """FO-03."""
     second = spark_vertex(2)
     job = JobUnderTest(spark_job(spark_vertex(1), second, restart_strategy=None)).run()

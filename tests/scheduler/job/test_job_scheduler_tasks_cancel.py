@@ -18,7 +18,7 @@ from tests.scheduler.graphs import job
 from tests.scheduler.tasks_under_test import TasksUnderTest, stream
 
 
-def test_cancelled_job_sends_one_message_per_task_executor_and_waits() -> None:
+def test_cancel_sends_one_message_to_each_task_executor_and_waits_for_its_tasks() -> None:
     """EX-04."""
     tasks = TasksUnderTest(job(a=4, b=4, edges=["a -> b"]), slots_each=2).run()
     actions = tasks.tell("cancel")
@@ -29,7 +29,7 @@ def test_cancelled_job_sends_one_message_per_task_executor_and_waits() -> None:
     assert tasks.reserved == {}
 
 
-def test_cancel_of_a_job_that_waits_for_slots_leaves_no_request() -> None:
+def test_cancel_withdraws_the_slot_requests_of_the_job() -> None:
     """EX-03."""
     tasks = stream(a=2, b=1, edges=["a => b"])
     tasks.tell("start")
@@ -55,7 +55,7 @@ def test_report_of_a_running_task_after_cancel_changes_nothing() -> None:
     assert tasks.states() == "a1:CANCELED#0"
 
 
-def test_cancel_while_restarting_awaits_tasks_and_drops_the_restart() -> None:
+def test_cancel_while_restarting_waits_for_running_tasks_and_drops_the_restart() -> None:
     """EX-10."""
     tasks = stream(a=2).run()
     restart = one(tasks.fail("a1"), StartTimer)

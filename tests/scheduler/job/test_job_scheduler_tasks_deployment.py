@@ -43,7 +43,7 @@ TE0 = ResourceID("te0")
 # --- the way to the end ---------------------------------------------------------------------------
 
 
-def test_stream_asks_for_a_slot_per_sharing_group_and_runs_to_its_end() -> None:
+def test_streaming_job_requests_one_slot_per_sharing_group_and_runs_to_its_end() -> None:
     """EX-01, EG-11, SP-20."""
     tasks = stream(a=2, b=3, edges=["a -> b"])
     requests = one(tasks.tell("start"), SlotRequests)
@@ -60,14 +60,14 @@ def test_stream_asks_for_a_slot_per_sharing_group_and_runs_to_its_end() -> None:
     assert [a.status.name for a in only(tasks.log, JobStatusChanged)] == ["RUNNING", "FINISHED"]
 
 
-def test_regions_of_a_stream_start_one_by_one_as_slots_come() -> None:
+def test_each_region_of_a_streaming_job_starts_when_its_slot_comes() -> None:
     tasks = stream(a=3)
     tasks.tell("start")
     assert tasks.deployed(tasks.give(1)) == "a1#0"
     assert tasks.deployed(tasks.give(2)) == "a2#0 a3#0"
 
 
-def test_batch_schedules_a_region_when_its_blocking_inputs_are_finished() -> None:
+def test_batch_job_schedules_a_region_when_its_blocking_inputs_are_finished() -> None:
     tasks = stream(a=2, b=2, c=1, edges=["a => b", "b --> c"])
     tasks.tell("start")
     assert tasks.deployed(tasks.give()) == "a1#0 a2#0"
@@ -76,13 +76,13 @@ def test_batch_schedules_a_region_when_its_blocking_inputs_are_finished() -> Non
     assert sorted(tasks.deployed(tasks.give()).split()) == ["b1#0", "b2#0", "c1#0"]
 
 
-def test_pointwise_regions_of_a_batch_do_not_wait_for_each_other() -> None:
+def test_pointwise_regions_of_a_batch_job_do_not_wait_for_each_other() -> None:
     tasks = stream(a=2, b=2, edges=["a ==> b"]).run()
     tasks.finish("a2")
     assert tasks.deployed(tasks.give()) == "b2#0"
 
 
-def test_each_task_executor_gets_one_message_with_shared_parts_once() -> None:
+def test_each_task_executor_gets_one_deployment_message_with_each_shared_part_once() -> None:
     tasks = TasksUnderTest(job(a=4, b=4, edges=["a -> b"]), slots_each=2)
     tasks.tell("start")
     messages = only(tasks.give(), DeployTasks)
@@ -112,7 +112,7 @@ def test_size_of_a_deployment_does_not_grow_with_the_parallelism() -> None:
     assert sizes[1] < sizes[0]
 
 
-def test_later_deployments_name_parts_that_the_task_executor_has() -> None:
+def test_later_deployments_leave_out_parts_that_the_task_executor_already_has() -> None:
     tasks = TasksUnderTest(job(a=1, b=1, restart_strategy=RESTARTS), slots_each=8)
     tasks.run()
     tasks.fail("a1")
@@ -120,7 +120,7 @@ def test_later_deployments_name_parts_that_the_task_executor_has() -> None:
     assert message.deployments.parts == ()
 
 
-def test_new_locations_replace_those_of_an_earlier_attempt() -> None:
+def test_redeployed_reader_is_sent_the_partition_locations_of_the_new_attempt() -> None:
     tasks = TasksUnderTest(
         job(a=1, b=1, edges=["a => b"], restart_strategy=RESTARTS), slots_each=8
     ).run()
@@ -134,7 +134,7 @@ def test_new_locations_replace_those_of_an_earlier_attempt() -> None:
     assert part.content.partition_id(0).attempt_number == 1
 
 
-def test_task_executor_that_may_have_missed_a_message_is_sent_all_parts_again() -> None:
+def test_failed_deployment_makes_all_parts_be_sent_to_the_task_executor_again() -> None:
     tasks = TasksUnderTest(job(a=1, restart_strategy=RESTARTS), slots_each=8)
     tasks.tell("start")
     tasks.give()
@@ -145,7 +145,7 @@ def test_task_executor_that_may_have_missed_a_message_is_sent_all_parts_again() 
     assert len(one(tasks.restart(), DeployTasks).deployments.parts) == 2
 
 
-def test_task_executor_that_missed_a_message_of_the_past_is_sent_all_parts_again() -> None:
+def test_failed_deployment_of_a_past_attempt_makes_all_parts_be_sent_again() -> None:
     """EX-15."""
     tasks = TasksUnderTest(job(a=1, restart_strategy=RESTARTS), slots_each=8).run()
     attempt = tasks.attempt("a1")
@@ -185,7 +185,7 @@ def test_co_located_subtasks_get_the_same_slot() -> None:
 # --- slots ----------------------------------------------------------------------------------------
 
 
-def test_slots_that_do_not_come_in_time_fail_the_job() -> None:
+def test_slots_that_do_not_come_within_the_timeout_fail_the_job() -> None:
     """EX-18."""
     tasks = stream(restarts=0, a=2, b=2, edges=["a -> b"])
     tasks.tell("start")
@@ -214,7 +214,7 @@ def test_slots_that_can_never_come_fail_the_job_at_once() -> None:
     assert one(tasks.tell("slot_events", (failed,)), JobEnded).details.restarts == 0
 
 
-def test_slot_that_is_lost_while_its_region_waits_is_asked_for_again() -> None:
+def test_slot_lost_while_its_region_waits_for_slots_is_requested_again() -> None:
     """EX-15."""
     tasks = stream(a=2, b=2, edges=["a -> b"])
     tasks.tell("start")
@@ -226,7 +226,7 @@ def test_slot_that_is_lost_while_its_region_waits_is_asked_for_again() -> None:
     assert tasks.scheduler.details().exceptions == ()
 
 
-def test_slot_for_a_region_restarted_meanwhile_goes_back_unused() -> None:
+def test_slot_that_comes_for_a_region_restarted_meanwhile_is_returned_unused() -> None:
     """EX-15."""
     tasks = stream(a=2, b=2, edges=["a -> b"])
     tasks.tell("start")
@@ -243,7 +243,7 @@ def test_slot_for_a_region_restarted_meanwhile_goes_back_unused() -> None:
     assert len(tasks.deployed(tasks.restart()).split()) == 4
 
 
-def test_slot_is_returned_before_other_actions_of_its_tasks_end() -> None:
+def test_slot_of_a_finished_task_is_returned_before_other_actions_of_its_end() -> None:
     """EX-06."""
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     actions = tasks.finish("a1")
@@ -264,7 +264,7 @@ def test_restarted_tasks_prefer_their_previous_slot() -> None:
     assert request.preferred_allocations == (allocation(0),)
 
 
-def test_job_that_waits_says_why() -> None:
+def test_job_that_waits_for_slots_shows_the_pending_reason() -> None:
     tasks = stream(a=2)
     tasks.tell("start")
     assert (
@@ -275,7 +275,7 @@ def test_job_that_waits_says_why() -> None:
     assert tasks.scheduler.details().pending_reason is None
 
 
-def test_job_that_is_being_restarted_is_not_pending_though_a_region_waits() -> None:
+def test_restarting_job_shows_no_pending_reason_although_a_region_waits_for_slots() -> None:
     tasks = stream(a=2)
     tasks.tell("start")
     tasks.give(1)
@@ -287,7 +287,7 @@ def test_job_that_is_being_restarted_is_not_pending_though_a_region_waits() -> N
 
 
 def test_tasks_deployed_and_cancelled_by_one_event_are_deployed_first() -> None:
-    """The order was the other way round: the task ran on, and its end was waited for."""
+    """In the other order the task would run on while the JobMaster waits for its end."""
     tasks = TasksUnderTest(replace(job(a=2), restart_all=True, restart_strategy=None))
     tasks.tell("start")
     first, second = list(tasks.wanted)
@@ -307,7 +307,7 @@ def test_tasks_deployed_and_cancelled_by_one_event_are_deployed_first() -> None:
     assert ExecutionState.CANCELING.name in tasks.states()
 
 
-def test_actions_of_an_execution_graph_go_out_before_the_next_graph_opens() -> None:
+def test_actions_of_an_execution_graph_precede_the_actions_of_the_next_graph() -> None:
     outbox, first = Outbox(), execution_graph(a=1)
     partition = ResultPartitionID(GRAPH, data_set_id(1), 0, 0)
     record = JobRecord(first.job_graph, 0.0, 0.0)

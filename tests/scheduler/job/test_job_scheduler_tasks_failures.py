@@ -60,7 +60,7 @@ def test_job_is_restarting_as_long_as_one_region_waits() -> None:
     assert (details.status, details.restarts) == (JobStatus.RUNNING, 2)
 
 
-def test_dead_task_executor_is_one_failure_with_concurrent_ones() -> None:
+def test_loss_of_a_task_executor_is_one_failure_with_its_other_tasks_as_concurrent() -> None:
     """JM-04."""
     tasks = TasksUnderTest(job(a=4, restart_strategy=FixedDelayRestart(1)), slots_each=2).run()
     tasks.lose_task_executor("te0")
@@ -72,7 +72,7 @@ def test_dead_task_executor_is_one_failure_with_concurrent_ones() -> None:
     assert tasks.deployed(tasks.restart()) == "a1#1 a2#1"
 
 
-def test_merged_failures_are_one_attempt() -> None:
+def test_failure_during_the_restart_delay_counts_to_the_same_restart() -> None:
     """FO-10."""
     strategy = ExponentialDelayRestart(initial_backoff=5.0, jitter_factor=0.0, attempts=1)
     tasks = TasksUnderTest(job(a=2, restart_strategy=strategy)).run()
@@ -84,14 +84,14 @@ def test_merged_failures_are_one_attempt() -> None:
     assert [e.text for e in details.exceptions[0].concurrent] == ["second"]
 
 
-def test_jitter_comes_from_outside() -> None:
+def test_jitter_of_the_restart_delay_comes_from_the_given_random_function() -> None:
     """FO-11."""
     strategy = ExponentialDelayRestart(initial_backoff=10.0, jitter_factor=0.5)
     tasks = TasksUnderTest(job(a=1, restart_strategy=strategy), random=lambda: 0.0).run()
     assert one(tasks.fail("a1"), StartTimer).delay == 5.0
 
 
-def test_failure_of_a_task_cancelled_for_a_restart_is_concurrent() -> None:
+def test_failure_of_a_task_being_cancelled_for_a_restart_is_listed_as_concurrent() -> None:
     """EX-05."""
     tasks = stream(a=1, b=1, edges=["a -> b"]).run()
     tasks.fail("a1", "first")
@@ -101,7 +101,7 @@ def test_failure_of_a_task_cancelled_for_a_restart_is_concurrent() -> None:
     assert tasks.scheduler.details().restarts == 1
 
 
-def test_history_is_bounded() -> None:
+def test_exception_history_and_concurrent_failures_are_bounded() -> None:
     tasks = stream(restarts=100, a=40).run()
     for _ in range(20):
         tasks.report([tasks.attempt(f"a{i + 1}") for i in range(40)], ExecutionState.FAILED, "x")
@@ -161,7 +161,7 @@ def test_task_executor_with_tasks_and_results_is_lost_as_one_failure() -> None:
     assert sorted(tasks.deployed(tasks.restart()).split()) == ["a1#1", "a2#1"]
 
 
-def test_partitions_that_are_found_missing_together_are_produced_again_together() -> None:
+def test_partitions_reported_missing_together_are_produced_again_together() -> None:
     """FO-04."""
     tasks = stream(restarts=1, a=3, b=1, edges=["a => b"]).run()
     tasks.finish("a1 a2 a3")
@@ -180,7 +180,7 @@ def test_loss_of_unneeded_results_causes_no_restart() -> None:
     assert tasks.lose_task_executor("te0") == []
 
 
-def test_old_attempts_change_nothing() -> None:
+def test_events_of_old_attempts_change_nothing() -> None:
     """EX-11."""
     tasks = stream(a=2, b=2, edges=["a -> b"]).run()
     old = [tasks.attempt(name) for name in ("a1", "b2")]
@@ -193,7 +193,7 @@ def test_old_attempts_change_nothing() -> None:
     assert tasks.scheduler.details() == before
 
 
-def test_restart_that_was_overtaken_by_a_later_failure_does_nothing() -> None:
+def test_restart_timer_superseded_by_a_later_failure_does_nothing() -> None:
     """EX-15."""
     tasks = stream(a=2).run()
     first = one(tasks.fail("a1"), StartTimer)
@@ -204,7 +204,7 @@ def test_restart_that_was_overtaken_by_a_later_failure_does_nothing() -> None:
     assert tasks.deployed(actions + tasks.give()) == "a1#1 a2#1"
 
 
-def test_global_failure_restarts_everything_that_was_begun() -> None:
+def test_global_failure_restarts_every_task_that_was_started() -> None:
     """FO-06."""
     tasks = stream(a=1, b=1, c=1, edges=["a => b", "b => c"]).run()
     tasks.finish("a1")
@@ -214,7 +214,7 @@ def test_global_failure_restarts_everything_that_was_begun() -> None:
     assert tasks.states() == "a1:DEPLOYING#1 b1:CREATED#1 c1:CREATED#0"
 
 
-def test_failure_with_a_restart_suppressing_cause_fails_the_job() -> None:
+def test_global_failure_with_a_restart_suppressing_cause_fails_the_job() -> None:
     """FO-15."""
     tasks = stream(a=1, b=1, edges=["a -> b"]).run()
     wrapped = Failure("outer", cause=Failure("inner", suppress_restarts=True))
@@ -225,27 +225,27 @@ def test_failure_with_a_restart_suppressing_cause_fails_the_job() -> None:
     assert (tasks.ended.result.failure, tasks.ended.details.restarts) == ("outer", 0)
 
 
-def test_task_that_says_so_fails_the_job_at_once() -> None:
+def test_task_failure_that_suppresses_restarts_fails_the_job_at_once() -> None:
     """FO-15."""
     tasks = stream(a=1).run()
     assert one(tasks.fail("a1", suppress_restarts=True), JobEnded).result.failure == "it broke"
 
 
-def test_restart_all_restarts_all() -> None:
+def test_restart_all_strategy_restarts_all_tasks_after_one_task_failure() -> None:
     """FO-07."""
     graph = replace(job(a=3, restart_strategy=RESTARTS), restart_all=True)
     tasks = TasksUnderTest(graph).run()
     assert tasks.cancelled(tasks.fail("a1")) == "a2#0 a3#0"
 
 
-def test_job_without_strategy_restarts_regions() -> None:
+def test_job_without_a_restart_strategy_restarts_only_the_failed_region() -> None:
     """FO-07, FO-14."""
     tasks = TasksUnderTest(job(a=2, restart_strategy=None)).run()
     assert tasks.cancelled(tasks.fail("a1")) == ""
     assert tasks.deployed(tasks.restart()) == "a1#1"
 
 
-def test_failure_before_all_is_deployed_ends_with_exactly_its_cause() -> None:
+def test_failed_deployment_without_restarts_fails_the_job_with_the_deployment_error() -> None:
     """EX-02."""
     tasks = stream(restarts=0, a=1)
     tasks.tell("start")
@@ -254,7 +254,7 @@ def test_failure_before_all_is_deployed_ends_with_exactly_its_cause() -> None:
     assert ended.result.failure == "a (1/1) could not be deployed: refused"
 
 
-def test_archived_job_tells_of_every_attempt_its_states_and_its_failure() -> None:
+def test_archived_job_has_the_states_and_the_failure_of_every_attempt() -> None:
     """EX-01, DI-08."""
     tasks = stream(a=1).run()
     tasks.fail("a1", "first")
@@ -276,7 +276,7 @@ def test_archived_job_tells_of_every_attempt_its_states_and_its_failure() -> Non
     assert '"description":"a"' in ended.details.plan
 
 
-def test_region_that_has_ended_cannot_end_again() -> None:
+def test_ending_a_region_twice_raises_an_error() -> None:
     graph = execution_graph(a=1)
     record = JobRecord(graph.job_graph, 0.0, 0.0)
     execution = JobExecution(graph, PipelinedRegions(graph), record, PendingRestarts())
@@ -288,7 +288,7 @@ PROGRAM_ERROR = ProgramError("KeyError at a.py:1: 'x'")
 FOR_EVER = ExponentialDelayRestart(initial_backoff=0.1, jitter_factor=0.0)
 
 
-def test_same_error_of_the_program_after_every_restart_fails_the_job() -> None:
+def test_program_error_repeated_after_every_restart_fails_the_job() -> None:
     tasks = TasksUnderTest(job(a=1, b=1, restart_strategy=FOR_EVER)).run()
     for _ in range(2):
         tasks.fail("a1", program_error=PROGRAM_ERROR)
@@ -318,7 +318,7 @@ def test_error_about_a_file_fails_the_job_only_after_a_time() -> None:
     assert f"{attempts} attempts have ended with this error" in str(failure)
 
 
-def test_errors_of_the_moment_are_answered_with_restarts_for_ever() -> None:
+def test_failures_that_are_not_program_errors_are_restarted_without_limit() -> None:
     tasks = TasksUnderTest(job(a=1, restart_strategy=FOR_EVER)).run()
     for _ in range(9):
         tasks.fail("a1")
@@ -326,7 +326,7 @@ def test_errors_of_the_moment_are_answered_with_restarts_for_ever() -> None:
     assert tasks.scheduler.restarts == 9
 
 
-def test_strategy_with_an_end_of_its_own_decides_alone() -> None:
+def test_bounded_restart_strategy_is_not_cut_short_by_repeated_program_errors() -> None:
     tasks = stream(restarts=5, a=1).run()
     for _ in range(5):
         tasks.fail("a1", program_error=PROGRAM_ERROR)

@@ -140,7 +140,7 @@ def test_failed_finalisation_is_a_global_failure() -> None:
 
 
 def test_finalisation_is_repeated_in_another_process_after_a_failure() -> None:
-    """The user's code may have left anything in the one before."""
+    """The user's code may have left the first process in any state."""
     tasks = started()
     tasks.finish("a1 a2 b1 b2")
     failed = FormatFailed(vertex_id("a"), 1, "disk full")
@@ -153,7 +153,7 @@ def test_finalisation_is_repeated_in_another_process_after_a_failure() -> None:
     assert asked == FinalizeFormat(vertex_id("a"), FORMAT, 2, 2)
 
 
-def test_lost_process_fails_the_job_while_a_format_is_at_work_and_is_not_missed_else() -> None:
+def test_loss_of_the_format_process_fails_the_job_only_while_a_format_is_working() -> None:
     tasks = started()
     assert tasks.tell("coordinator_lost", FORMATS, "killed") == []
     again = one(tasks.finish("a1 a2 b1 b2"), StartCoordinator).coordinator
@@ -163,7 +163,7 @@ def test_lost_process_fails_the_job_while_a_format_is_at_work_and_is_not_missed_
     assert tasks.scheduler.exceptions()[-1].text == text
 
 
-def test_input_splits_are_handed_out_once_and_local_ones_first() -> None:
+def test_input_splits_are_assigned_once_and_local_splits_first() -> None:
     """JM-12."""
     tasks = started()
     first = tasks.attempt("a1")
@@ -173,8 +173,8 @@ def test_input_splits_are_handed_out_once_and_local_ones_first() -> None:
     assert tasks.scheduler.request_next_input_split(tasks.attempt("b1"), 0) is None
 
 
-def test_past_attempt_gets_an_error_instead_of_an_input_split() -> None:
-    """JM-12: told that there are no more it would finish, with part of its input."""
+def test_input_split_request_of_a_past_or_unknown_attempt_raises_an_error() -> None:
+    """JM-12: an attempt told that no splits are left would finish with a part of its input."""
     tasks = started()
     current = tasks.attempt("a1")
     for other in (replace(current, graph_id=OTHER_GRAPH), replace(current, attempt_number=1)):
@@ -188,7 +188,7 @@ def test_past_attempt_gets_an_error_instead_of_an_input_split() -> None:
         tasks.scheduler.request_next_input_split(current, 1)
 
 
-def test_local_failover_hands_out_the_failed_subtasks_splits_again() -> None:
+def test_local_failover_assigns_the_splits_of_the_failed_subtask_again() -> None:
     """JM-12."""
     tasks = started()
     assert split_numbers(tasks, tasks.attempt("a1"), 2) == [0, 1]
@@ -202,7 +202,7 @@ def test_local_failover_hands_out_the_failed_subtasks_splits_again() -> None:
     assert split_numbers(tasks, tasks.attempt("a1"), 2) == [1, None]
 
 
-def test_global_failover_hands_out_all_splits_again() -> None:
+def test_global_failover_assigns_all_splits_again() -> None:
     """JM-12."""
     tasks = started()
     split_numbers(tasks, tasks.attempt("a1"), 3)
@@ -213,7 +213,7 @@ def test_global_failover_hands_out_all_splits_again() -> None:
 
 
 def test_process_lost_during_format_initialization_is_replaced() -> None:
-    """Seed 2 of the whole cluster: nothing ran yet, and the job was FAILED."""
+    """Otherwise the job fails although nothing ran yet (seed 2 of the whole cluster)."""
     tasks = TasksUnderTest(with_format())
     tasks.tell("start")
     for number in range(7):

@@ -27,7 +27,7 @@ def test_blocking_result_is_released_when_all_its_readers_are_finished() -> None
     assert not tasks.scheduler.holds_partitions_on(tasks.where[tasks.attempt("a1")])
 
 
-def test_blocking_result_is_kept_when_a_reader_runs_again() -> None:
+def test_blocking_result_is_kept_when_one_of_its_readers_is_restarted() -> None:
     """EX-14."""
     tasks = stream(a=1, b=2, c=2, edges=["a => b", "b ==> c"]).run()
     tasks.finish("a1")
@@ -60,7 +60,7 @@ def test_results_of_a_producer_that_runs_again_are_released() -> None:
 
 
 def test_results_of_a_task_that_finishes_during_its_cancel_are_released() -> None:
-    """It stayed until the end of the job."""
+    """Otherwise the results would stay until the end of the job."""
     tasks = stream(a=2, b=1, edges=["a => b"]).run()
     tasks.tell("global_failure", Failure("all"))
     assert tasks.released(tasks.finish("a1")) == ["1.0#0 on te0"]
@@ -69,7 +69,7 @@ def test_results_of_a_task_that_finishes_during_its_cancel_are_released() -> Non
 
 
 def test_results_of_a_task_with_a_failed_cancel_are_released() -> None:
-    """It counts as cancelled, and may finish all the same."""
+    """The task counts as cancelled, but may still finish."""
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     tasks.tell("global_failure", Failure("all"))
     failed = tasks.tell("cancellations_failed", (tasks.attempt("a1"),), "no answer")
@@ -128,8 +128,8 @@ def test_partition_state_is_the_state_of_its_producer() -> None:
         tasks.scheduler.partition_state(of_another_job_master)
 
 
-def test_partition_that_another_graph_misses_is_not_produced_again() -> None:
-    """FO-04.  A task of the job's past JobMaster has looked for what that one's task produced."""
+def test_missing_partition_of_another_execution_graph_is_not_produced_again() -> None:
+    """FO-04: a task of a past JobMaster looked for a partition of that JobMaster's graph."""
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     tasks.finish("a1")
     tasks.give()

@@ -38,7 +38,7 @@ def test_report_of_another_graph_does_not_affect_others_in_the_message() -> None
     assert tasks.states() == "a1:RUNNING#0 a2:RUNNING#0"
 
 
-def test_a_late_report_of_an_earlier_state_takes_no_task_back() -> None:
+def test_late_report_of_an_earlier_state_does_not_change_the_state_of_a_task() -> None:
     tasks = stream(a=1)
     tasks.tell("start")
     tasks.give()
@@ -49,14 +49,14 @@ def test_a_late_report_of_an_earlier_state_takes_no_task_back() -> None:
     assert states == [*["a1:INITIALIZING#0"] * 2, *["a1:RUNNING#0"] * 3]
 
 
-def test_a_task_that_fails_without_a_cause_is_named() -> None:
+def test_failure_reported_without_a_cause_names_the_task() -> None:
     tasks = stream(a=1).run()
     tasks.report("a1", ExecutionState.FAILED)
     (entry,) = tasks.scheduler.details().exceptions
     assert entry.text == "a (1/1) failed without a cause"
 
 
-def test_report_of_an_ended_task_does_not_affect_others_in_the_message() -> None:
+def test_report_about_an_ended_task_does_not_affect_other_reports_in_the_message() -> None:
     """EX-11."""
     tasks = stream(a=2).run()
     ended, running = tasks.attempt("a1"), tasks.attempt("a2")
@@ -76,8 +76,8 @@ def test_finish_report_of_an_undeployed_task_fails_the_task() -> None:
     assert [entry.text for entry in tasks.scheduler.exceptions()] == [text]
 
 
-def test_restart_suppressing_failure_precedes_those_reported_with_it() -> None:
-    """FO-15: it is the job's cause, and the others are told beside it."""
+def test_restart_suppressing_failure_is_the_cause_of_those_reported_with_it() -> None:
+    """FO-15: the other failures are listed as concurrent."""
     tasks = stream(a=2).run()
     first, second = tasks.attempt("a1"), tasks.attempt("a2")
     failed = ExecutionState.FAILED
@@ -91,7 +91,7 @@ def test_restart_suppressing_failure_precedes_those_reported_with_it() -> None:
     assert (entry.text, [beside.text for beside in entry.concurrent]) == ("lasting", ["passing"])
 
 
-def test_second_failure_of_a_failing_job_is_listed_but_not_its_cause() -> None:
+def test_second_failure_of_a_failing_job_is_listed_and_the_first_stays_the_cause() -> None:
     tasks = stream(0, a=2).run()
     tasks.fail("a1", "first")
     assert tasks.status is JobStatus.FAILING
@@ -133,7 +133,7 @@ def test_cancelled_job_does_not_restart_when_the_delay_of_its_restart_is_over() 
     assert tasks.status is JobStatus.CANCELED
 
 
-def test_suspended_job_keeps_the_first_reason_and_waits_for_nothing_more() -> None:
+def test_suspended_job_shows_no_pending_reason_and_ignores_a_second_suspend() -> None:
     """EX-08."""
     tasks = stream(a=2)
     tasks.tell("start")
@@ -148,7 +148,7 @@ def test_suspended_job_keeps_the_first_reason_and_waits_for_nothing_more() -> No
     assert tasks.ended.result.status is JobStatus.SUSPENDED
 
 
-def test_times_of_a_job_are_wall_clock_times() -> None:
+def test_start_end_and_modification_times_of_a_job_are_wall_clock_times() -> None:
     tasks = stream(a=1).run()
     before = tasks.scheduler.overview()
     assert (before.start_time, before.end_time) == (1_000_000.0, None)
@@ -160,7 +160,7 @@ def test_times_of_a_job_are_wall_clock_times() -> None:
     assert overview.last_modified == overview.end_time
 
 
-def test_a_job_that_could_never_run_is_refused() -> None:
+def test_job_scheduler_refuses_an_invalid_job_graph() -> None:
     with pytest.raises(JobSubmissionError):
         TasksUnderTest(job(vertices=[replace(python_vertex("a"), parallelism=0)]))
 
@@ -197,7 +197,7 @@ def test_persistent_results_of_a_job_that_is_cancelled_are_released() -> None:
 
 
 @pytest.mark.parametrize("event", ["task_executor_registered", "task_executor_let_go"])
-def test_task_executor_that_was_away_gets_the_parts_that_tasks_have_in_common_again(
+def test_task_executor_that_registers_again_is_sent_all_shared_parts_again(
     event: str,
 ) -> None:
     """JM-15."""
@@ -210,7 +210,7 @@ def test_task_executor_that_was_away_gets_the_parts_that_tasks_have_in_common_ag
     assert tasks.states() == "a1:DEPLOYING#0 a2:DEPLOYING#0"
 
 
-def test_report_of_a_task_of_another_graph_is_ignored() -> None:
+def test_report_of_a_task_of_another_execution_graph_is_ignored() -> None:
     tasks = stream(a=1).run()
     told = TaskExecutionState(
         JOB,

@@ -82,7 +82,7 @@ def is_there(tasks: TasksUnderTest, name: str = "totals") -> bool:
     return True
 
 
-def test_names_are_found_with_ids_and_addresses_of_all_key_groups() -> None:
+def test_location_of_a_queryable_state_has_ids_and_addresses_of_all_key_groups() -> None:
     """QS-01, QS-05."""
     tasks = running()
     held = {}
@@ -125,7 +125,7 @@ def test_second_registration_of_a_key_group_range_replaces_the_first() -> None:
 
 
 @pytest.mark.parametrize("group", [-1, GROUPS])
-def test_unknown_key_group_is_an_index_error(group: int) -> None:
+def test_looking_up_an_unknown_key_group_raises_an_index_error(group: int) -> None:
     tasks = running()
     register(tasks, registration(tasks, "a1"))
     with pytest.raises(IndexError, match=f"128 key groups, and no {group}"):
@@ -133,8 +133,10 @@ def test_unknown_key_group_is_an_index_error(group: int) -> None:
 
 
 @pytest.mark.parametrize("second", ["b1", "a2"])
-def test_a_second_operator_of_a_name_fails_the_job_for_good(second: str) -> None:
-    """QS-02: also another operator of the same vertex."""
+def test_state_name_registered_by_a_second_operator_fails_the_job_without_restarts(
+    second: str,
+) -> None:
+    """QS-02: also if it is another operator of the same vertex."""
     tasks = running()
     register(tasks, registration(tasks, "a1"))
     clash = registration(tasks, second, operator="other")
@@ -151,13 +153,13 @@ def test_a_second_operator_of_a_name_fails_the_job_for_good(second: str) -> None
     assert tasks.scheduler.details().restarts == 0
 
 
-def test_one_operator_registers_its_subtasks_without_a_clash() -> None:
+def test_subtasks_of_one_operator_may_register_the_same_state_name() -> None:
     tasks = running()
     assert register(tasks, registration(tasks, "a1"), registration(tasks, "a2")) == []
     assert tasks.status is JobStatus.RUNNING
 
 
-def test_registration_of_another_job_or_vertex_is_refused() -> None:
+def test_state_registration_for_another_job_or_vertex_is_refused() -> None:
     """QS-04, QS-06."""
     tasks = running()
     foreign = registration(tasks, "a1", job_id=OTHER_JOB)
@@ -210,7 +212,7 @@ def test_unregistering_unregistered_key_groups_is_refused() -> None:
     assert "are not registered" in str(refused(held))
 
 
-def test_unregistering_an_earlier_registration_keeps_the_later_one() -> None:
+def test_unregistering_a_replaced_state_registration_keeps_the_later_one() -> None:
     tasks = running()
     first, second = registration(tasks, "a1"), registration(tasks, "a1")
     register(tasks, first, second)
@@ -237,7 +239,7 @@ def test_state_registrations_end_with_their_task_executor() -> None:
     assert not is_there(tasks)
 
 
-def test_late_registration_of_a_past_attempt_is_refused() -> None:
+def test_late_state_registration_of_a_past_attempt_is_refused() -> None:
     tasks = running(a=1)
     late = registration(tasks, "a1")
     register(tasks, late)
@@ -255,8 +257,8 @@ def test_late_registration_of_a_past_attempt_is_refused() -> None:
     assert place.kv_state_id == present.kv_state_id
 
 
-def test_registration_of_another_execution_graph_is_refused() -> None:
-    """Of the JobMaster before, or of another parallelism."""
+def test_state_registration_of_another_execution_graph_is_refused() -> None:
+    """The graph of an earlier JobMaster, or of another parallelism."""
     tasks = running()
     foreign = replace(tasks.attempt("a1"), graph_id=OTHER_GRAPH)
     stale = registration(tasks, foreign)
@@ -276,7 +278,7 @@ def test_state_name_is_free_again_after_its_last_registration() -> None:
     assert location(tasks).vertex_id == vertex_id("b")
 
 
-def test_a_clash_while_the_job_is_cancelled_changes_nothing() -> None:
+def test_state_name_clash_while_the_job_is_cancelled_does_not_fail_the_job() -> None:
     tasks = running()
     register(tasks, registration(tasks, "a1"))
     tasks.tell("cancel")
@@ -285,7 +287,7 @@ def test_a_clash_while_the_job_is_cancelled_changes_nothing() -> None:
     assert tasks.status is JobStatus.CANCELED
 
 
-def test_registration_at_an_ended_job_is_ignored() -> None:
+def test_state_registration_at_an_ended_job_is_ignored() -> None:
     tasks = running()
     late = registration(tasks, "a1")
     tasks.tell("global_failure", Failure("no", suppress_restarts=True))

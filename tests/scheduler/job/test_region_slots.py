@@ -29,7 +29,7 @@ from tests.scheduler.tasks_under_test import TasksUnderTest
 def test_slot_allocated_and_lost_in_one_event_is_requested_again(
     number_lost: int,
 ) -> None:
-    """A region that waited for it would wait for ever."""
+    """Otherwise the region that waits for the slot would wait for ever."""
     tasks = TasksUnderTest(job(a=2, b=2, edges=["a -> b"]))
     tasks.tell("start")
     events: list[SlotEvent] = []
@@ -46,7 +46,7 @@ def test_slot_allocated_and_lost_in_one_event_is_requested_again(
     assert sorted(tasks.deployed(tasks.give()).split()) == ["a1#0", "a2#0", "b1#0", "b2#0"]
 
 
-def test_lost_slot_of_a_region_that_fails_by_the_same_word_is_not_asked_for_again() -> None:
+def test_lost_slot_of_a_region_that_fails_in_the_same_event_is_not_requested_again() -> None:
     graph = job(a=2, b=2, edges=["a -> b"], restart_strategy=FixedDelayRestart(1))
     tasks = TasksUnderTest(graph)
     tasks.tell("start")
@@ -64,7 +64,7 @@ def test_lost_slot_of_a_region_that_fails_by_the_same_word_is_not_asked_for_agai
     assert len(tasks.deployed(tasks.restart()).split()) == 4
 
 
-def test_subtasks_that_wait_by_now_are_not_asked_for_again() -> None:
+def test_slot_is_not_requested_again_for_a_subtask_that_is_waiting_already() -> None:
     graph = execution_graph(a=2)
     region_slots = RegionSlots(graph, PipelinedRegions(graph))
     assert len(one(region_slots.request(RequestSlots((0,)), 1.0), SlotRequests).requests) == 1
@@ -73,8 +73,8 @@ def test_subtasks_that_wait_by_now_are_not_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize(("edge", "is_batch"), [("a => b", True), ("a -> b", False)])
-def test_slot_requests_tell_whether_the_exchange_is_batch(edge: str, is_batch: bool) -> None:
-    """SP-15, SP-16: such requests wait where others fail."""
+def test_slot_requests_of_batch_regions_are_marked_as_batch(edge: str, is_batch: bool) -> None:
+    """SP-15, SP-16: such requests wait where streaming requests fail."""
     actions = TasksUnderTest(job(a=1, b=1, edges=[edge])).tell("start")
     assert one(actions, SlotRequests).is_batch is is_batch
 
@@ -83,7 +83,7 @@ def test_slot_requests_tell_whether_the_exchange_is_batch(edge: str, is_batch: b
     ("producers", "second"),
     [(4, "a3 b2"), (16, "a9 b2"), (18, "a2 b2")],
 )
-def test_subtask_shares_the_slot_of_its_producer_unless_it_has_many(
+def test_subtask_shares_the_slot_of_its_first_producer_unless_it_has_too_many(
     producers: int, second: str
 ) -> None:
     tasks = TasksUnderTest(job(a=producers, b=2, edges=["a --> b"]))
@@ -95,7 +95,7 @@ def test_subtask_shares_the_slot_of_its_producer_unless_it_has_many(
     assert [names for names in shared if "b" in names] == ["a1 b1", second]
 
 
-def test_pending_reason_names_no_size_for_slots_of_any_size() -> None:
+def test_pending_reason_names_no_slot_size_if_the_profile_is_unspecified() -> None:
     vertex = replace(python_vertex("a"), slot_profile=ResourceProfile(0.0))
     tasks = TasksUnderTest(job(vertices=(vertex,)))
     tasks.tell("start")

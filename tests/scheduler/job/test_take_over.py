@@ -111,7 +111,7 @@ def test_task_failure_after_a_take_over_restarts_its_region() -> None:
     assert tasks.deployed(tasks.restart()) == "a1#1 b1#1"
 
 
-def test_a_second_and_a_third_job_master_take_over() -> None:
+def test_tasks_keep_running_when_a_second_and_a_third_job_master_take_over() -> None:
     tasks = taken_over(a=1, b=1, edges=["a -> b"])
     tasks.run()
     assert work(tasks.replace_job_master()) == []
@@ -123,7 +123,7 @@ def test_a_second_and_a_third_job_master_take_over() -> None:
         assert tasks.states() == "a1:RUNNING#1 b1:RUNNING#1"
 
 
-def test_restarts_and_lost_job_masters_are_counted_for_the_jobs_whole_life() -> None:
+def test_restarts_and_failovers_are_counted_across_all_job_masters_of_a_job() -> None:
     tasks = taken_over(a=1, b=1, edges=["a -> b"])
     tasks.run()
     for n in range(3):
@@ -156,7 +156,7 @@ def test_take_over_keeps_the_start_times_of_job_and_tasks() -> None:
     )
 
 
-def test_a_job_that_was_restarting_runs_since_the_take_over() -> None:
+def test_restarting_job_counts_as_running_from_the_take_over_on() -> None:
     """Its last JobMaster had deployed one of two regions again."""
     tasks = taken_over(a=1, b=1)
     tasks.run()
@@ -185,7 +185,7 @@ def test_unknown_or_future_time_becomes_the_time_of_the_take_over(said: float) -
     assert starts_of(tasks) == [now]
 
 
-def test_states_before_running_go_on_too() -> None:
+def test_tasks_that_do_not_run_yet_keep_their_state_after_a_take_over() -> None:
     tasks = taken_over(a=3)
     tasks.tell("start")
     tasks.give()
@@ -205,7 +205,7 @@ def test_undeployed_regions_are_scheduled_after_a_take_over() -> None:
     assert tasks.status is JobStatus.FINISHED
 
 
-def test_finished_task_stays_finished_although_task_executor_forgot_it() -> None:
+def test_finished_task_stays_finished_although_its_task_executor_forgot_it() -> None:
     tasks = taken_over(a=2, b=1, edges=["a => b"])
     tasks.run()
     tasks.finish("a1")
@@ -218,7 +218,7 @@ def test_finished_task_stays_finished_although_task_executor_forgot_it() -> None
 def test_finished_task_keeps_its_times_after_a_take_over(
     is_forgotten: bool,
 ) -> None:
-    """Whether its TaskExecutor remembers it or not; and so with the JobMaster after the next."""
+    """Whether or not its TaskExecutor remembers the task; also with further JobMasters."""
     tasks = taken_over(a=2, b=1, edges=["a => b"])
     tasks.run()
     tasks.finish("a1")
@@ -233,7 +233,7 @@ def test_finished_task_keeps_its_times_after_a_take_over(
         assert times["RUNNING"] == before["DEPLOYING"], "when it began to run is not kept"
 
 
-def test_unreported_end_gets_the_time_of_the_take_over() -> None:
+def test_task_that_finished_between_two_job_masters_gets_the_time_of_the_take_over() -> None:
     tasks = taken_over(a=2)
     tasks.run()
     deployed = tasks.scheduler.details().vertices[0].executions[0].state_timestamps["DEPLOYING"]
@@ -243,7 +243,7 @@ def test_unreported_end_gets_the_time_of_the_take_over() -> None:
     assert (times["DEPLOYING"], times["FINISHED"]) == (deployed, tasks.now + EPOCH_OFFSET)
 
 
-def test_unreported_end_counts_at_the_take_over() -> None:
+def test_consumer_of_a_task_that_finished_between_two_job_masters_is_scheduled() -> None:
     tasks = taken_over(a=1, b=1, edges=["a => b"])
     tasks.run()
     tasks.happens([tasks.attempt("a1")], ExecutionState.FINISHED)
@@ -264,7 +264,7 @@ def test_job_finishes_if_its_last_task_ended_before_the_take_over() -> None:
 # --- what does not
 
 
-def test_missing_tasks_restart_as_one_failure_with_new_attempts() -> None:
+def test_tasks_missing_after_a_take_over_are_restarted_as_one_failure() -> None:
     tasks = taken_over(a=2, b=2, edges=["a --> b"])
     tasks.run()
     tasks.task_executor_dies("te0")
@@ -277,7 +277,7 @@ def test_missing_tasks_restart_as_one_failure_with_new_attempts() -> None:
     assert tasks.states().count("RUNNING#0") == 2
 
 
-def test_rest_of_a_region_with_missing_tasks_is_cancelled() -> None:
+def test_other_tasks_of_a_region_with_missing_tasks_are_cancelled() -> None:
     tasks = taken_over(a=2, b=2, edges=["a -> b"])
     tasks.run()
     tasks.task_executor_dies("te0")
@@ -285,7 +285,7 @@ def test_rest_of_a_region_with_missing_tasks_is_cancelled() -> None:
     assert tasks.deployed(tasks.restart()) == "a1#1 b1#1 a2#1 b2#1"
 
 
-def test_unreported_failure_fails_a_job_without_restarts() -> None:
+def test_unreported_task_failure_fails_a_job_without_restarts_at_the_take_over() -> None:
     tasks = taken_over(a=1, restarts=0)
     tasks.run()
     tasks.happens([tasks.attempt("a1")], ExecutionState.FAILED, "it broke")
@@ -294,7 +294,7 @@ def test_unreported_failure_fails_a_job_without_restarts() -> None:
     assert tasks.scheduler.exceptions()[0].text == "it broke"
 
 
-def test_noted_task_that_never_arrived_is_missing_and_gets_a_new_attempt() -> None:
+def test_task_that_was_noted_but_never_sent_is_restarted_with_a_new_attempt() -> None:
     tasks = taken_over(a=1)
     tasks.tell("start")
     tasks.carried_out = 1  # the notes
@@ -320,8 +320,8 @@ def noted_and_not_sent(**says: object) -> TakenOverJob:
     return tasks
 
 
-def test_noted_but_unsent_tasks_are_deployed_as_noted() -> None:
-    """No source has begun, and no TaskExecutor that could have been told has anything."""
+def test_unsent_tasks_are_deployed_as_noted_if_no_source_can_have_begun() -> None:
+    """Every TaskExecutor reports, and none has any task."""
     tasks = noted_and_not_sent()
     tasks.next_job_master()
     deployed = tasks.deployed(tasks.take_over()) or tasks.deployed(tasks.give())
@@ -329,8 +329,8 @@ def test_noted_but_unsent_tasks_are_deployed_as_noted() -> None:
     assert tasks.scheduler.exceptions() == ()
 
 
-def test_noted_but_unsent_tasks_are_deployed_after_two_take_overs() -> None:
-    """The next one has died before it had slots for them (seed 457 of elastic jobs)."""
+def test_unsent_tasks_are_deployed_as_noted_also_after_two_take_overs() -> None:
+    """The second JobMaster died before it had slots for them (seed 457 of elastic jobs)."""
     tasks = noted_and_not_sent()
     tasks.replace_job_master()
     tasks.next_job_master()
@@ -340,7 +340,7 @@ def test_noted_but_unsent_tasks_are_deployed_after_two_take_overs() -> None:
 
 
 @pytest.mark.parametrize("says", [{"has_readers": True}, {"restores": 1}])
-def test_noted_task_is_missing_if_a_source_may_have_begun(says: dict[str, object]) -> None:
+def test_unsent_task_counts_as_lost_if_a_source_may_have_begun(says: dict[str, object]) -> None:
     tasks = noted_and_not_sent(**says)
     tasks.replace_job_master()
     assert "no TaskExecutor has reported it" in tasks.scheduler.exceptions()[0].text
@@ -360,14 +360,14 @@ def test_sources_that_were_not_restored_as_noted_are_restored_with_all_tasks(
     assert any(told in str(entry) for entry in tasks.scheduler.exceptions())
 
 
-def test_noted_task_is_missing_if_a_task_executor_does_not_report() -> None:
+def test_unsent_task_counts_as_lost_if_a_task_executor_does_not_report() -> None:
     tasks = noted_and_not_sent()
     tasks.next_job_master()
     tasks.take_over(tasks.reports()[1:])
     assert "no TaskExecutor has reported it" in tasks.scheduler.exceptions()[0].text
 
 
-def test_a_task_of_a_lower_number_is_cancelled() -> None:
+def test_task_of_an_earlier_attempt_is_cancelled_by_the_take_over() -> None:
     tasks = taken_over(a=1)
     tasks.run()
     old = tasks.reports()
@@ -381,7 +381,7 @@ def test_a_task_of_a_lower_number_is_cancelled() -> None:
     assert tasks.status is JobStatus.RUNNING
 
 
-def test_a_task_of_another_execution_graph_is_cancelled() -> None:
+def test_task_of_another_execution_graph_is_cancelled_by_the_take_over() -> None:
     tasks = taken_over(a=1)
     tasks.run()
     (report,) = tasks.reports()
@@ -396,7 +396,7 @@ def test_a_task_of_another_execution_graph_is_cancelled() -> None:
 # --- what is noted
 
 
-def test_notes_are_written_before_their_deployments() -> None:
+def test_job_is_noted_before_its_tasks_are_deployed() -> None:
     tasks = taken_over(a=2)
     tasks.tell("start")
     tasks.give()
@@ -411,7 +411,7 @@ def test_notes_are_written_before_their_deployments() -> None:
 # --- when nothing goes on
 
 
-def test_without_notes_all_is_cancelled_and_the_job_begins_anew() -> None:
+def test_take_over_without_notes_cancels_all_tasks_and_restarts_the_job() -> None:
     tasks = taken_over(a=1)
     tasks.run()
     tasks.notes = None
@@ -424,7 +424,7 @@ def test_without_notes_all_is_cancelled_and_the_job_begins_anew() -> None:
     assert len({attempt_id.graph_id for attempt_id in tasks.where}) == 2
 
 
-def test_take_over_without_notes_and_reports_is_a_start() -> None:
+def test_take_over_without_notes_and_reports_starts_the_job_without_a_restart() -> None:
     tasks = taken_over(a=1)
     tasks.take_over()
     tasks.give()
@@ -433,9 +433,9 @@ def test_take_over_without_notes_and_reports_is_a_start() -> None:
     assert tasks.scheduler.exceptions() == ()
 
 
-def test_a_job_that_had_begun_a_checkpoint_is_restarted_when_nothing_else_is_known() -> None:
-    """All masters were away for a minute, and TaskExecutors had ended the tasks: the job began
-    again with attempt 0, and no restart was counted."""
+def test_take_over_without_notes_counts_a_restart_if_a_checkpoint_had_begun() -> None:
+    """All masters were away for a minute, and the TaskExecutors had ended the tasks. Without this
+    rule the job starts again as attempt 0 without a counted restart."""
     tasks = taken_over(a=1)
     tasks.take_over(begun_checkpoints={1: "/chk-1"})
     tasks.give()
@@ -444,8 +444,8 @@ def test_a_job_that_had_begun_a_checkpoint_is_restarted_when_nothing_else_is_kno
     assert tasks.scheduler.exceptions()[0].text.endswith("its last JobMaster has left no notes")
 
 
-def test_a_job_that_has_run_is_restarted_when_nothing_else_is_known() -> None:
-    """It takes no checkpoints: the Dispatcher alone knew that it had run."""
+def test_take_over_without_notes_counts_a_restart_if_the_job_has_run() -> None:
+    """The job takes no checkpoints: only the Dispatcher knows that it has run."""
     tasks = taken_over(a=1)
     tasks.take_over(has_run=True)
     tasks.give()
@@ -466,7 +466,7 @@ def test_restarted_job_continues_attempt_numbers_and_restart_count() -> None:
     assert tasks.scheduler.restarts == 2
 
 
-def test_outdated_notes_are_not_used() -> None:
+def test_take_over_with_outdated_notes_cancels_the_running_tasks() -> None:
     tasks = taken_over(a=1)
     tasks.run()
     old = tasks.notes
@@ -484,7 +484,7 @@ def test_take_over_without_notes_adopts_no_slots() -> None:
     assert only(tasks.replace_job_master(), AdoptSlots) == [AdoptSlots(())]
 
 
-def test_a_job_with_formats_begins_anew() -> None:
+def test_tasks_of_a_job_with_formats_cannot_continue_after_a_take_over() -> None:
     made = python_vertex("a", master_format=MasterFormat(b"", makes_splits=True))
     assert why_not(job(vertices=[made]), notes_of(job(vertices=[made]))) is not None
 
@@ -510,7 +510,9 @@ def copied(*, checkpoints: int = 1) -> TakenOverCheckpointedJob:
 
 
 @pytest.mark.parametrize("checkpoints", [0, 1, 2])
-def test_all_tasks_go_on_by_a_copy_of_the_notes(checkpoints: int) -> None:
+def test_all_tasks_continue_if_a_copy_of_the_notes_agrees_with_their_reports(
+    checkpoints: int,
+) -> None:
     tasks = copied(checkpoints=checkpoints)
     states = tasks.states()
     assert work(tasks.replace_job_master()) == []
@@ -518,7 +520,7 @@ def test_all_tasks_go_on_by_a_copy_of_the_notes(checkpoints: int) -> None:
     assert tasks.scheduler.restarts == 0
 
 
-def test_finished_task_is_known_from_a_copy_of_the_notes() -> None:
+def test_finished_task_stays_finished_by_a_copy_of_the_notes() -> None:
     tasks = copied()
     tasks.finish("a1")
     states = tasks.states()
@@ -537,8 +539,8 @@ def begins_anew(tasks: TakenOverCheckpointedJob) -> str:
     return failure.text
 
 
-def test_a_copy_counts_for_nothing_when_a_task_is_missing() -> None:
-    """Others may have restarted it elsewhere, with the same number as it would get now."""
+def test_copy_of_the_notes_is_not_used_if_a_task_is_missing() -> None:
+    """Another JobMaster may have restarted the task elsewhere with the same attempt number."""
     tasks = copied()
     tasks.task_executor_dies(tasks.where[tasks.attempt("b1")])
     tasks.next_job_master()
@@ -546,30 +548,32 @@ def test_a_copy_counts_for_nothing_when_a_task_is_missing() -> None:
 
 
 @pytest.mark.parametrize("state", [ExecutionState.FAILED, ExecutionState.CANCELED])
-def test_a_copy_counts_for_nothing_when_a_task_has_ended(state: ExecutionState) -> None:
+def test_copy_of_the_notes_is_not_used_if_a_task_has_failed_or_was_cancelled(
+    state: ExecutionState,
+) -> None:
     tasks = copied()
     tasks.happens([tasks.attempt("b1")], state, "unheard")
     tasks.next_job_master()
     assert "it has ended, and has not finished" in begins_anew(tasks)
 
 
-def test_a_copy_counts_for_nothing_when_a_task_was_being_cancelled() -> None:
+def test_copy_of_the_notes_is_not_used_if_a_task_was_being_cancelled() -> None:
     tasks = copied()
     tasks.task_states[tasks.attempt("b1")] = ExecutionState.CANCELING
     tasks.next_job_master()
     assert "it was being cancelled" in begins_anew(tasks)
 
 
-def test_a_copy_counts_for_nothing_when_a_checkpoint_was_completed_without_its_tasks() -> None:
-    """Those that run were taken for dead, and others have run in their place: what these have
-    committed would be committed once more."""
+def test_copy_of_the_notes_is_not_used_if_the_last_checkpoint_is_of_other_tasks() -> None:
+    """The reported tasks were believed dead and replaced. The results that the replacements
+    committed would be committed again."""
     tasks = copied(checkpoints=2)
     tasks.acknowledged[tasks.attempt("b1")] = 1
     tasks.next_job_master()
     assert "it is not part of checkpoint 2" in begins_anew(tasks)
 
 
-def test_tasks_restored_from_the_last_checkpoint_count_as_part_of_it() -> None:
+def test_tasks_restored_from_the_last_checkpoint_continue_by_a_copy_of_the_notes() -> None:
     tasks = copied()
     tasks.fail("a1")
     tasks.restart()
@@ -584,16 +588,16 @@ def test_tasks_restored_from_the_last_checkpoint_count_as_part_of_it() -> None:
     assert tasks.states() == states
 
 
-def test_job_with_a_lost_source_coordinator_cannot_go_on() -> None:
+def test_tasks_cannot_continue_after_a_take_over_if_the_source_coordinator_is_lost() -> None:
     graph = job(vertices=[stream_vertex("a")])
     place = SourceCoordinatorPlace(0, JobMasterId.generate(), "sources")
     assert why_not(graph, notes_of(graph)) == "the coordinator of its sources is lost"
     assert why_not(graph, replace(notes_of(graph), source_coordinator=place)) is None
 
 
-def test_job_with_an_unstarted_coordinator_begins_without_a_restart() -> None:
-    """300 kills, the 49th: no prestarted process was left, the coordinator's was not there after
-    five seconds, and tasks had been deployed without it."""
+def test_job_whose_source_coordinator_never_started_begins_without_a_restart() -> None:
+    """The coordinator's process was not there after five seconds, and tasks had been deployed
+    without it (49th of 300 kills)."""
     tasks = taken_over(vertices=[stream_vertex("a")])
     tasks.sources_start = False
     tasks.tell("start")
@@ -604,7 +608,7 @@ def test_job_with_an_unstarted_coordinator_begins_without_a_restart() -> None:
     assert tasks.scheduler.restarts == 0
 
 
-def test_notes_of_other_parallelisms_are_of_no_use() -> None:
+def test_notes_with_other_parallelisms_are_not_used() -> None:
     tasks = taken_over(a=2)
     tasks.run()
     assert tasks.notes is not None
@@ -651,7 +655,7 @@ def two_regions() -> TakenOverJob:
     return tasks
 
 
-def test_task_stopping_with_a_savepoint_cannot_go_on() -> None:
+def test_task_stopping_with_a_savepoint_cannot_continue_after_a_take_over() -> None:
     tasks = two_regions()
     contradicted(altered(tasks, "b1", is_stopping=True), tasks, "savepoint")
 
@@ -668,18 +672,18 @@ def test_a_task_that_has_ended_with_a_savepoint_of_a_stop_is_no_end_of_the_job()
     assert tasks.deployed(tasks.restart()) == "a1#1"
 
 
-def test_a_task_that_was_being_cancelled_cannot_go_on() -> None:
+def test_task_being_cancelled_cannot_continue_after_a_take_over() -> None:
     tasks = two_regions()
     contradicted(altered(tasks, "a1", state=ExecutionState.CANCELING), tasks, "being cancelled")
 
 
-def test_a_task_of_before_the_last_restore_of_the_sources_cannot_go_on() -> None:
+def test_task_deployed_before_the_last_restore_of_the_sources_cannot_continue() -> None:
     tasks = two_regions()
     deployment = replace(tasks.deployments[tasks.attempt("a1")], restores=7)
     contradicted(altered(tasks, "a1", deployment=deployment), tasks, "restored")
 
 
-def test_task_that_reads_from_the_wrong_attempt_cannot_go_on() -> None:
+def test_task_that_reads_from_another_attempt_than_noted_cannot_continue() -> None:
     tasks = two_regions()
     reader = tasks.deployments[tasks.attempt("b1")]
     reports = tasks.reports()
@@ -707,8 +711,9 @@ def test_task_in_an_unreported_slot_is_cancelled_and_restarted() -> None:
     assert tasks.deployed(tasks.restart()) == "a1#1 b1#1"
 
 
-def test_finished_task_that_must_run_again_does_not_count_as_finished() -> None:
-    """A result is lost, and its producer runs again: who has read the lost one, too."""
+def test_finished_task_that_was_to_be_restarted_is_not_finished_after_a_take_over() -> None:
+    """A result was lost and its producer runs again, so the readers of the lost result run again,
+    too."""
     tasks = taken_over(slots_each=1, a=1, b=1, c=1, edges=["a => b", "a => c"])
     tasks.run()
     tasks.finish("a1")
@@ -723,7 +728,7 @@ def test_finished_task_that_must_run_again_does_not_count_as_finished() -> None:
     assert tasks.status is JobStatus.RUNNING
 
 
-def test_a_result_that_was_lost_with_its_task_executor_is_produced_again() -> None:
+def test_result_lost_with_its_task_executor_is_produced_again_after_a_take_over() -> None:
     tasks = taken_over(a=2, b=1, edges=["a => b"])
     tasks.run()
     tasks.finish("a1")
@@ -758,7 +763,7 @@ def test_elastic_job_keeps_its_parallelism_after_a_take_over() -> None:
 
 
 def test_task_awaiting_its_final_checkpoint_gets_it_after_a_take_over() -> None:
-    """It has come to the end of its input; nobody waits for the next periodic one."""
+    """The task is at the end of its input, and does not wait for the next periodic checkpoint."""
     tasks = TakenOverCheckpointedJob(checkpointed_graph())
     tasks.place = lambda: SourceCoordinatorPlace(0, JobMasterId.generate(), "sources", 0)
     tasks.run()

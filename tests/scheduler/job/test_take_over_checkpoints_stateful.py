@@ -67,7 +67,7 @@ class TakenOverCheckpointedJob(TakenOverJob, CheckpointedJob):
 
 
 def test_attempt_with_an_unreported_failure_gets_no_checkpoint_order() -> None:
-    """It is one of those that were deployed, and the next JobMaster hears of its end last."""
+    """The attempt is one of the deployed ones, and the next JobMaster hears of its end last."""
     tasks = TakenOverCheckpointedJob(checkpointed_graph())
     tasks.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
     tasks.run()
@@ -80,7 +80,7 @@ def test_attempt_with_an_unreported_failure_gets_no_checkpoint_order() -> None:
     assert told == set(tasks.tasks) - {ended}
 
 
-def test_a_job_that_was_taken_over_takes_a_checkpoint_at_once() -> None:
+def test_job_takes_a_checkpoint_at_once_after_a_take_over() -> None:
     """Its sinks have committed nothing while no JobMaster led."""
     tasks = TakenOverCheckpointedJob(checkpointed_graph())
     tasks.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)

@@ -89,7 +89,7 @@ def two_stages() -> StagesUnderTest:
     return StagesUnderTest(replace(graph, job_type=JobType.BATCH))
 
 
-def test_stage_continues_with_its_driver_without_messages() -> None:
+def test_spark_stage_continues_with_its_driver_without_messages_after_a_take_over() -> None:
     job = StagesUnderTest()
     job.run()
     assert work(job.replace_job_master()) == []
@@ -105,7 +105,7 @@ def test_stage_continues_with_its_driver_without_messages() -> None:
     assert (job.ended.result.status, job.ended.result.num_rows) == (JobStatus.FINISHED, 42)
 
 
-def test_an_executor_that_was_replaced_meanwhile_is_the_same_attempt() -> None:
+def test_spark_executor_replaced_before_the_take_over_keeps_its_attempt() -> None:
     job = StagesUnderTest()
     job.run()
     job.replace_job_master()
@@ -115,8 +115,8 @@ def test_an_executor_that_was_replaced_meanwhile_is_the_same_attempt() -> None:
     assert job.stage_states() == ["RUNNING 1", "RUNNING 0"], "from now on they are attempts"
 
 
-def test_an_executor_that_was_lost_meanwhile_has_another_attempt() -> None:
-    """The standalone host waits for it: nobody else starts one."""
+def test_spark_executor_missing_after_a_take_over_gets_a_new_attempt() -> None:
+    """The standalone host waits for the new attempt: otherwise no executor would start."""
     job = StagesUnderTest()
     job.run()
     job.replace_job_master()
@@ -128,7 +128,7 @@ def test_an_executor_that_was_lost_meanwhile_has_another_attempt() -> None:
     assert job.stage_states() == ["RUNNING 0", "RUNNING 1"]
 
 
-def test_an_executor_that_has_not_come_yet_is_waited_for() -> None:
+def test_spark_executor_not_registered_yet_stays_deploying_after_a_take_over() -> None:
     job = StagesUnderTest()
     job.deploy().started()
     job.replace_job_master()
@@ -152,7 +152,7 @@ def test_stage_with_a_lost_driver_restarts_as_the_next_attempt() -> None:
     assert start.coordinator == driver(1)
 
 
-def test_a_stage_that_fails_after_a_take_over_has_the_next_attempt() -> None:
+def test_spark_stage_that_fails_after_a_take_over_restarts_as_the_next_attempt() -> None:
     job = StagesUnderTest()
     job.run()
     job.replace_job_master()
@@ -175,7 +175,7 @@ def test_a_stage_that_loses_a_task_is_stopped_with_its_driver() -> None:
     assert job.scheduler.details().vertices[0].executions[0].state is ExecutionState.FAILED
 
 
-def test_result_of_a_driver_not_stopped_yet_is_kept() -> None:
+def test_result_of_a_spark_driver_not_stopped_yet_survives_a_take_over() -> None:
     job = StagesUnderTest()
     job.run()
     job.says(RESULT)
@@ -188,7 +188,7 @@ def test_result_of_a_driver_not_stopped_yet_is_kept() -> None:
     assert job.ended.details.restarts == 0
 
 
-def test_result_of_an_ended_driver_is_kept() -> None:
+def test_result_of_an_ended_spark_driver_survives_a_take_over() -> None:
     job = StagesUnderTest()
     job.run()
     job.says(RESULT)
@@ -200,7 +200,7 @@ def test_result_of_an_ended_driver_is_kept() -> None:
     assert job.ended.details.restarts == 0
 
 
-def test_driver_reports_an_unnoted_result_again() -> None:
+def test_spark_driver_reports_its_result_again_if_the_result_was_not_noted() -> None:
     job = StagesUnderTest()
     job.run()
     job.carried_out = 1  # the note that it has finished
@@ -215,7 +215,7 @@ def test_driver_reports_an_unnoted_result_again() -> None:
     assert job.ended.result.result_location == RESULT.location
 
 
-def test_slots_of_a_finished_stage_are_its_own_until_its_driver_has_ended() -> None:
+def test_slots_of_a_finished_spark_stage_are_returned_only_once_its_driver_has_ended() -> None:
     job = two_stages()
     job.run()
     job.says(RESULT)
@@ -233,8 +233,8 @@ def test_slots_of_a_finished_stage_are_its_own_until_its_driver_has_ended() -> N
     assert len(returned) == 1
 
 
-def test_a_reset_stage_has_no_driver_any_more() -> None:
-    """Whatever process of it is still there; it is killed."""
+def test_spark_stage_being_restarted_at_a_take_over_gets_a_new_driver() -> None:
+    """A process of the old driver that is still there is killed."""
     job = StagesUnderTest()
     job.run()
     job.tell("coordinator_lost", driver(), "its connection was lost")
@@ -247,7 +247,7 @@ def test_a_reset_stage_has_no_driver_any_more() -> None:
 
 
 def test_stage_with_a_living_driver_counts_as_deployed_without_tasks() -> None:
-    """The JobMaster has died between the start of the driver and the deployments."""
+    """The JobMaster died between the start of the driver and the deployments."""
     stage = replace(spark_vertex(), slot_sharing_group="spark")
     vertices = (stream_vertex("a", 1), stage)
     job = StagesUnderTest(graph_of(vertices=vertices, restart_strategy=RESTARTS))
@@ -278,7 +278,7 @@ def test_report_of_a_driver_of_a_past_graph_is_ignored() -> None:
     assert job.says(FAILURE) == []
 
 
-def test_a_result_of_which_a_part_is_not_noted_is_made_again() -> None:
+def test_spark_result_that_is_noted_only_in_part_is_produced_again() -> None:
     job = StagesUnderTest()
     job.run()
     job.says(RESULT)
@@ -289,7 +289,7 @@ def test_a_result_of_which_a_part_is_not_noted_is_made_again() -> None:
     assert job.deployed(job.restart()) == "stage1#1 stage2#1"
 
 
-def test_stage_that_reads_the_result_of_another_continues() -> None:
+def test_spark_stage_that_reads_the_result_of_another_stage_continues_at_a_take_over() -> None:
     job = two_stages()
     job.run()
     job.says(RESULT)
@@ -305,7 +305,7 @@ def test_stage_that_reads_the_result_of_another_continues() -> None:
     assert job.deployed(job.restart()) == "last1#1", "what it reads is there"
 
 
-def test_next_stage_starts_when_a_past_job_master_finished_the_previous() -> None:
+def test_next_spark_stage_starts_if_a_past_job_master_finished_the_previous_stage() -> None:
     job = two_stages()
     job.run()
     job.says(RESULT)
@@ -315,8 +315,8 @@ def test_next_stage_starts_when_a_past_job_master_finished_the_previous() -> Non
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_stage_that_has_finished_has_the_times_of_its_own(is_there: bool) -> None:
-    """Whether its driver is still there or not."""
+def test_finished_spark_stage_keeps_its_times_after_a_take_over(is_there: bool) -> None:
+    """Whether or not its driver is still there."""
     job = two_stages()
     job.run()
     job.says(RESULT)
@@ -330,7 +330,7 @@ def test_a_stage_that_has_finished_has_the_times_of_its_own(is_there: bool) -> N
             assert [times[state] for times in after] == [times[state] for times in before]
 
 
-def test_results_of_a_later_attempt_are_read_under_its_number() -> None:
+def test_next_stage_reads_results_under_the_number_of_the_attempt_that_made_them() -> None:
     job = two_stages()
     job.run()
     job.says(FAILURE)
@@ -344,7 +344,7 @@ def test_results_of_a_later_attempt_are_read_under_its_number() -> None:
     assert start.inputs[0].locations.coordinator_attempt == 1
 
 
-def test_several_job_masters_take_over_one_after_another() -> None:
+def test_spark_job_survives_several_job_masters_one_after_another() -> None:
     job = StagesUnderTest()
     job.run()
     for _ in range(3):

@@ -53,29 +53,29 @@ class Scene:
         return " ".join(self.heard)
 
 
-def test_consequences_of_a_transition_precede_the_next_transition() -> None:
+def test_steps_caused_by_a_transition_run_before_the_next_transition() -> None:
     scene = Scene(a=(Said("a1"), Said("a2")), a1=(Said("a11"),))
     assert scene.run(Said("a"), Said("b")) == "a a1 a11 a2 b"
 
 
-def test_later_phases_wait_for_all_earlier_phases() -> None:
+def test_transitions_of_later_phases_run_after_all_transitions_of_earlier_phases() -> None:
     scene = Scene(a=(SaidLast("end"), SaidLater("failover")), failover=(Said("c"), Said("d")))
     assert scene.run(Said("a"), Said("b")) == "a b failover c d end"
 
 
-def test_waiting_transitions_are_applied_in_order_with_consequences() -> None:
+def test_waiting_transitions_run_in_order_each_followed_by_those_it_causes() -> None:
     scene = Scene(first=(Said("changes"), SaidLater("third")))
     assert scene.run(SaidLater("first"), SaidLater("second")) == "first changes second third"
 
 
-def test_actions_come_out_in_the_order_of_the_decisions() -> None:
+def test_actions_are_emitted_in_the_order_in_which_they_were_decided() -> None:
     running, failing = JobStatusChanged(JobStatus.RUNNING), JobStatusChanged(JobStatus.FAILING)
     scene = Scene(a=(Said("b"), failing), b=(running,))
     scene.run(Said("a"))
     assert scene.actions == [running, failing]
 
 
-def test_all_handlers_of_a_transition_run_before_its_consequences() -> None:
+def test_all_handlers_of_a_transition_run_before_the_transitions_that_it_causes() -> None:
     scene = Scene(a=(Said("b"),))
     heard = scene.heard
 
@@ -118,10 +118,10 @@ class Thing:
 
 
 @pytest.mark.parametrize("number", [100, 10_000])
-def test_transcript_keeps_nothing_alive_of_many_things_once_their_event_is_over(
+def test_transcript_keeps_only_text_of_a_bulk_transition_once_its_event_is_over(
     number: int,
 ) -> None:
-    """A memory of the text is enough: the reports of all tasks of a large job stayed there."""
+    """Otherwise the reports of all tasks of a large job stay in memory."""
     scene = Scene()
     first = Thing()
     is_gone = weakref.ref(first)
@@ -140,7 +140,7 @@ def test_transcript_keeps_nothing_alive_of_many_things_once_their_event_is_over(
     assert f"SaidOfMany([thing, thing, thing and {number - 3} more])" in told[0]
 
 
-def test_transcript_names_three_things_and_counts_the_rest() -> None:
+def test_transcript_names_three_items_of_a_bulk_transition_and_counts_the_rest() -> None:
     told = [str(SaidOfMany((Thing(),) * number)) for number in (1, 3, 4)]
     assert told == [
         "SaidOfMany([thing])",
@@ -165,7 +165,7 @@ def test_illegal_transition_raises_with_transcript_and_drops_the_rest() -> None:
     assert scene.run(SaidLast("next")) == "next"
 
 
-def test_event_within_an_event_is_refused() -> None:
+def test_running_an_event_inside_another_event_raises_an_error() -> None:
     scene = Scene()
 
     def tell(said: Said, now: float) -> Steps:
@@ -177,7 +177,7 @@ def test_event_within_an_event_is_refused() -> None:
         scene.run(Said("a"))
 
 
-def test_job_tells_by_which_event_and_why_its_regions_were_cancelled() -> None:
+def test_transcript_of_a_job_shows_why_and_by_which_event_regions_were_cancelled() -> None:
     tasks = stream(a=2, b=1, edges=["a -> b"]).run()
     tasks.report("a1", ExecutionState.FAILED, "disk full")
     lines = [
