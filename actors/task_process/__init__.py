@@ -1,6 +1,6 @@
-"""The task process: it runs user code in a slot and keeps the results that tasks pass on.
+"""The task process: runs user code in a slot, and keeps results until other tasks have read them.
 
-A TaskExecutor starts these processes and tells them what to run.  It never loads user code itself.
+A TaskExecutor starts task processes and sends them tasks. It never loads user code itself.
 """
 
 __all__ = ["code_failure", "collected_results", "endpoint", "task_runtime"]

@@ -1,4 +1,4 @@
-"""Connects a source task to the watermarks of the group with which it is aligned."""
+"""Connects a source task to the alignment group of its watermarks, in the job's coordinator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAUSE = 0.1
 
 
 class AlignmentClient:
-    """Reports watermarks.
+    """Reports a source task's watermarks, and tells the task the least watermark of its group.
     Created on the event loop; the task's thread reports. If a member reports faster than the
     coordinator answers, only its last report is sent.
     """
@@ -31,7 +31,7 @@ class AlignmentClient:
         self._address = address
         self._job_master_id = job_master_id
         self.alignment = TaskAlignment(task, self._report)
-        """Used by the task's thread."""
+        """Holds the source back while its group is behind. Used by the task's thread."""
         self._post: Callable[[Callable[[], None]], None] | None = None
         self._unsent: dict[tuple[str, str], int] = {}
         self._sending: asyncio.Task[None] | None = None

@@ -20,11 +20,12 @@ _Question = tuple[JobID, IntermediateDataSetID, str]
 
 
 class ChannelFinder:
-    """Finds partitions for all tasks of a process. Simultaneous identical questions are asked once.
+    """Finds the processes with the partitions that tasks read, for all tasks of this process.
 
-    If the producer of a partition is not deployed yet, the search is repeated after
-    *initial_backoff* seconds, then after twice as long, and so on up to *max_backoff*. After that
-    it fails, unless the JobMaster says that the producer *is_to_come* (JM-13).
+    Simultaneous identical questions are asked once. If the producer of a partition is not deployed
+    yet, the search is repeated after *initial_backoff* seconds, then after twice as long, and so on
+    up to *max_backoff*. After that the search fails, unless the JobMaster says that the producer
+    *is_to_come* (JM-13).
     """
 
     def __init__(
@@ -43,10 +44,10 @@ class ChannelFinder:
     async def find(
         self, job_id: JobID, locations: PartitionLocations, partitions: Iterable[int]
     ) -> dict[int, DataAddress]:
-        """Return the address of the process of each partition.
+        """Return the address of the process that has each of *partitions*.
 
         Raises:
-            ResultPartitionNotFoundError: a partition is not there, even after all repetitions.
+            ResultPartitionNotFoundError: a partition is not found, even after all repetitions.
         """
         wanted = {locations.partition_id(p): p for p in partitions}
         found: dict[int, DataAddress] = {}
@@ -71,7 +72,7 @@ class ChannelFinder:
         wanted: dict[ResultPartitionID, int],
         found: dict[int, DataAddress],
     ) -> FlinkRayError | None:
-        """Move found partitions from *wanted* to *found*.
+        """Look once for the wanted partitions, and move those found from *wanted* to *found*.
         Returns why some were not found, if known.
         """
         cause: FlinkRayError | None = None

@@ -21,7 +21,7 @@ NOT_OPEN = "its operators are not open yet"
 
 
 class SourceCuts(Protocol):
-    """Makes a source's reader receive the events before a checkpoint's cut, and no later ones."""
+    """Gives a source's reader all events before a checkpoint's cut, and no later ones."""
 
     def trigger(self, checkpoint_id: int, then: Callable[[], None]) -> None:
         """Call *then*, on the event loop, when the reader has all events before the cut."""
@@ -33,7 +33,7 @@ class SourceCuts(Protocol):
 
 
 class Declining(Protocol):
-    """Sends answers for the task."""
+    """The part of a task's checkpoint responder that orders need."""
 
     def decline(self, checkpoint_id: int, reason: CheckpointFailureReason, text: str = "") -> None:
         """Decline a checkpoint. Called from any thread."""
@@ -43,14 +43,15 @@ class Declining(Protocol):
 
 
 class TaskCheckpointOrders:
-    """Passes orders to a task. Runs on the event loop, except for :meth:`attach`.
+    """Passes the JobMaster's checkpoint orders to a task. Lives on the event loop.
 
-    A task can be triggered once its operators are open. Orders that end a checkpoint wait for this,
-    because a barrier may arrive as soon as the task has begun.
+    Only :meth:`attach` is called by another thread. A task can be triggered once its operators are
+    open. Orders that end a checkpoint wait for this, because a barrier may arrive as soon as the
+    task has begun.
 
     Args:
         on_loop: runs a function on the event loop; called from any thread.
-        source: the source's part of the task. None if the task reads no source.
+        source: gives the source's reader its events. None if the task reads no source.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class TaskCheckpointOrders:
 
 
 def barrier_of(order: TriggerCheckpoint) -> Barrier:
-    """Return the barrier that goes through the job for this order."""
+    """Return the checkpoint barrier with which sources carry out this order."""
     properties, timeout = order.properties, order.alignment_timeout
     return Barrier(
         order.checkpoint_id,

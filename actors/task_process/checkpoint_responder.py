@@ -1,8 +1,8 @@
-"""Answers checkpoints for a task: lets a thread write its snapshots, and reports them.
+"""Writes a task's snapshots in other threads, and reports the answers to checkpoints.
 
-Another thread writes a snapshot while the task goes on. Each snapshot is answered once. It is
-acknowledged when all of it is written, or declined when nothing writes for it any more and the
-written part is removed. A snapshot that cannot be written never fails the task.
+The task continues while its snapshot is written. Each snapshot is answered once. It is acknowledged
+when all of it is written, or declined when nothing writes for it any more and the written part is
+removed. A snapshot that cannot be written never fails the task.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ from flinkray.streaming.records.elements import Barrier
 from flinkray.streaming.records.in_flight import InFlight
 
 MOST_CHANGES = 10
-"""Largest number of parts with changes after a whole part. Then everything is written again."""
+"""Largest number of parts with changes after a whole part of keyed state.
+With more, the next checkpoint writes the whole state again.
+"""
 
 _MOST_REMEMBERED = 128
-"""Number of remembered ids of the checkpoints that were answered last."""
+"""Number of answered checkpoints that are remembered, so that none is answered twice."""
 
 Reason = CheckpointFailureReason
 
@@ -52,7 +54,7 @@ _REASONS = {
     DECLINED_BEFORE: Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER,
     ABORTED: Reason.CHECKPOINT_DECLINED_SUBSUMED,
 }
-"""Reasons to decline; none of them is a failure."""
+"""Text with which the task declines -> reason that is reported. None of them is a failure."""
 
 
 class _GivenUpError(FlinkRayError):
@@ -61,12 +63,12 @@ class _GivenUpError(FlinkRayError):
 
 @dataclass(eq=False)
 class _Snapshot:
-    """The snapshot of one checkpoint, until it is answered."""
+    """A task's snapshot for one checkpoint, until it is answered."""
 
     barrier: Barrier
     captures: Mapping[str, OperatorStateCapture]
     bases: Mapping[str, KeyedStateParts]
-    """Earlier state of operators whose captures contain only changes."""
+    """Operator -> its state in an earlier checkpoint, if its capture holds only the changes."""
     writer: SnapshotWriter = field(init=False)
     in_flight_awaited: bool
     is_running: bool = False
@@ -81,7 +83,7 @@ class _Snapshot:
 
 
 class TaskCheckpointResponder(CheckpointResponder):
-    """Answers checkpoints for one attempt; see the module.
+    """Answers checkpoints for one attempt of a stream task; see the module.
 
     Args:
         inline_threshold: state of fewer bytes is stored in its handle.
@@ -89,9 +91,9 @@ class TaskCheckpointResponder(CheckpointResponder):
         on_loop: runs a function on the event loop; called from any thread.
         report: sends answers; called on the event loop.
         taken: called in the task's thread with the id of a checkpoint when its snapshot is taken,
-        or will not be taken.
-        had_finished: whether the task had finished in the checkpoint from which the attempt
-            goes on.
+            or will not be taken.
+        had_finished: whether the task had finished in the checkpoint from which the attempt was
+            restored.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class TaskCheckpointResponder(CheckpointResponder):
         self._taken = taken
         self._had_finished = had_finished
         self._lock = threading.Lock()
-        """Protects all following attributes except the future."""
+        """Protects all following attributes except ``_all_answered``."""
         self._pending: dict[int, _Snapshot] = {}
         """Snapshots by checkpoint. Answered snapshots stay until the answer is reported."""
         self._answered: deque[int] = deque(maxlen=_MOST_REMEMBERED)
@@ -131,21 +133,26 @@ class TaskCheckpointResponder(CheckpointResponder):
         self._all_answered: asyncio.Future[None] | None = None
 
     def begin(self, head: str, channels: Sequence[ChannelPlace]) -> None:
-        """Set the id of the task's first operator, and the places of its channels."""
+        """Set the id of the task's first operator, and (input, number in it) of each input channel.
+        Overtaken data is stored with the first operator.
+        """
         self._head = head
         self._channels = channels
 
     def restored(self, checkpoint_id: int, keyed_state: Mapping[str, KeyedStateParts]) -> None:
-        """Note the restored keyed state by operator, where it belongs to this subtask alone."""
+        """Note the restored keyed state by operator, as the base of later changes.
+        Only state that belongs to this subtask alone is given.
+        """
         with self._lock:
             self._bases[checkpoint_id] = dict(keyed_state)
 
     # --- snapshots, from the task's thread ----------------------------------------------------
 
     def base_of(self, operator_id: str, barrier: Barrier) -> int | None:
-        """Return the latest checkpoint known to be complete, as the base for writing changes.
-        The coordinator keeps only files to which this checkpoint refers. None if all state must be
-        written, also because that is shorter to read.
+        """Return the checkpoint to which the operator's next snapshot may hold only the changes.
+        This is the latest checkpoint known to be complete: the coordinator keeps only its files.
+        None: the whole state must be written, because there is no base or because this is shorter
+        to read.
         """
         if barrier.savepoint or barrier.is_whole:
             return None
@@ -224,7 +231,7 @@ class TaskCheckpointResponder(CheckpointResponder):
             self._begin(snapshot)
 
     async def close(self, *, is_given_up: bool) -> None:
-        """Finish after the task's thread has ended.
+        """Answer the remaining checkpoints, after the task's thread has ended.
         Returns when every checkpoint is answered. Called on the event loop.
 
         Args:
@@ -332,7 +339,9 @@ class TaskCheckpointResponder(CheckpointResponder):
         return TaskState(states, is_finished=self._had_finished)
 
     def awaits_checkpoint(self, after: int) -> None:
-        """Report that the task awaits a checkpoint after *after*. Called by the task's thread."""
+        """Report that the task waits for a checkpoint later than *after*.
+        Called by the task's thread.
+        """
         awaits = AwaitCheckpoint(self._job_id, self._attempt_id, after)
         self._on_loop(partial(self._report, awaits))
 
@@ -342,8 +351,8 @@ class TaskCheckpointResponder(CheckpointResponder):
         answer: AcknowledgeCheckpoint | DeclineCheckpoint,
         keyed_state: dict[str, KeyedStateParts] | None = None,
     ) -> None:
-        """Answer for a snapshot.
-        *keyed_state* is the state to which later checkpoints may refer if this checkpoint
+        """Report the answer for a snapshot, unless it was given up since.
+        *keyed_state* is the state that later checkpoints may be based on, if this checkpoint
         completes.
         """
         with self._lock:
@@ -369,8 +378,8 @@ def _keyed_state_of(states: Mapping[str, OperatorSubtaskState]) -> dict[str, Key
 
 
 def _may_go_on(parts: KeyedStateParts, barrier: Barrier) -> bool:
-    """Return whether changes may be written on top of these parts.
-    They may not if the changes are too many or too large, or if a file belongs to another job or a
+    """Return whether the next snapshot may hold only the changes to these parts.
+    It may not if the changes are too many or too large, or if a file belongs to another job or a
     savepoint, which may be removed at any time.
     """
     whole, *changes = (part.location for part in parts)

@@ -37,12 +37,12 @@ _CONSEQUENCES = (
     PartitionReleasedError,
     RpcError,
 )
-"""Errors that a cancelled task raises although its code is correct."""
+"""Errors that the code of a cancelled task may raise only because of the cancellation."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeFailure:
-    """A failure of user code.
+    """Description of an exception that user code has raised, without the exception itself.
     Created in the thread of the code, because the class of an exception may do anything when its
     text is requested.
     """
@@ -50,12 +50,14 @@ class CodeFailure:
     text: str
     traceback: str | None = None
     suppress_restarts: bool = False
-    """Whether the failure would happen again."""
+    """Whether a restart would fail in the same way, so that the job must not restart."""
     missing_partitions: tuple[ResultPartitionID, ...] = ()
     is_consequence: bool = False
-    """Whether the failure is only a consequence if the task is being cancelled."""
+    """Whether the failure can be a consequence of a cancellation.
+    It is none if nothing is cancelled.
+    """
     program_error: ProgramError | None = None
-    """Identifies the failure, to recognise it if the next attempt fails with the same."""
+    """Identity of the failure, to recognise whether the next attempt fails with the same one."""
 
     @classmethod
     def of(cls, error: BaseException) -> CodeFailure:
@@ -75,14 +77,16 @@ class CodeFailure:
 
 
 def _record_of(error: BaseException) -> str:
-    """Return the record on which the code failed, or "" if it cannot be told from others."""
+    """Return a name for the record on which the code failed. Empty if the record is not known."""
     if not isinstance(error, OperatorError) or not error.record or not error.origin:
         return ""
     return f"{error.record} from {error.origin}"
 
 
 class CodeFailedError(Exception):
-    """Raised on the event loop when user code in its thread failed. Contains no user objects."""
+    """Raised on the event loop when user code in another thread has failed.
+    Holds no user objects.
+    """
 
     def __init__(self, failure: CodeFailure) -> None:
         super().__init__(failure.text)
@@ -90,7 +94,7 @@ class CodeFailedError(Exception):
 
 
 def outcome_of(function: Callable[..., T], *args: Any) -> T | CodeFailure:
-    """Call user code in its own thread. Returns its result or its failure."""
+    """Call *function* in the present thread. Returns its result, or a CodeFailure if it raises."""
     try:
         return function(*args)
     except BaseException as error:  # noqa: BLE001 - whatever the user's code raised

@@ -15,31 +15,35 @@ from flinkray.core.error_text import summary_of
 T = TypeVar("T")
 
 _CLOSE_GRACE = 1.0
-"""Seconds that coroutines have to end when their process ends."""
+"""Seconds that the coroutines of users have to end when their process ends."""
 
 
 class MainLoop:
-    """The event loop of the process's endpoint, for code that may run on another loop."""
+    """The event loop of the process's endpoint, callable from coroutines on another loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
 
     async def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Await *make*'s coroutine on this loop. Cancelling this call cancels the coroutine."""
+        """Await the coroutine that *make* creates on the endpoint's loop, and return its result.
+        Cancelling this call cancels the coroutine.
+        """
         if asyncio.get_running_loop() is self.loop:
             return await make()
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), self.loop))
 
 
 class CodeCall:
-    """A running coroutine of the user."""
+    """A coroutine of the user that a CodeLoop runs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.task: asyncio.Task[Any] | None = None
         """The coroutine's task; used on the loop only."""
         self.outcome: Future[Any] = Future()
-        """Result of the coroutine. Completed also if the loop ends earlier."""
+        """Result or error of the coroutine.
+        Also completed, with an error, if the loop ends earlier.
+        """
 
     def cancel(self) -> None:
         """Cancel the coroutine, even if it was cancelled before. Called from any thread."""
@@ -68,7 +72,7 @@ class CodeLoop:
         return self._end is not None
 
     def run(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> CodeCall:
-        """Await the coroutine that *make* creates on this loop. Called from any thread."""
+        """Begin to run the coroutine that *make* creates on this loop. Called from any thread."""
         call = CodeCall(self._loop)
         with self._lock:
             if self._end is not None:
@@ -139,7 +143,7 @@ class ThreadedCodeLoop(CodeLoop):
         self._loop.close()
 
     def close(self) -> None:
-        """Cancel what runs, and end when everything has ended or the time for it is over."""
+        """Cancel all coroutines. The loop stops when they have ended, or after _CLOSE_GRACE."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._wind_up)
 
@@ -161,8 +165,9 @@ class ThreadedCodeLoop(CodeLoop):
 
 
 class CodeLoops:
-    """The loop of a process for the coroutines of its job.
-    A loop is created on first use, and again after it has ended.
+    """Runs the coroutines of a process's job on a loop that they do not share with the endpoint.
+    The loop is created on first use, and again after it has ended. Simulated processes use the
+    endpoint's loop instead.
     """
 
     def __init__(self, main: MainLoop, *, is_threaded: bool) -> None:
@@ -173,7 +178,9 @@ class CodeLoops:
         self._lock = threading.Lock()
 
     def run(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> CodeCall:
-        """Await the coroutine that *make* creates on the job's loop. Called from any thread."""
+        """Begin to run the coroutine that *make* creates on the job's loop.
+        Called from any thread.
+        """
         loop = self._present()
         if loop is not None:
             return loop.run(make)

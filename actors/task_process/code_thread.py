@@ -15,10 +15,10 @@ _LEFT_ALONE = ("flinkray.streaming.network", "logging")
 
 
 class CodeThread:
-    """Runs a function in a thread. :attr:`returned` is completed with the failure, or None.
-
-    An interrupt is an exception that Python raises when the thread next runs Python code, so
-    the interrupt must be set only while the function runs.
+    """Runs a function in a thread, and can interrupt the function.
+    :attr:`returned` is completed with the failure, or None. An interrupt is an exception that
+    Python raises when the thread next runs Python code, so the interrupt must be set only while the
+    function runs.
     """
 
     def __init__(self, function: Callable[[], object], name: str) -> None:
@@ -74,7 +74,7 @@ class CodeThread:
             self._loop.call_soon_threadsafe(self._tell, failure)
 
     def _leave_code(self) -> None:
-        """Leave the code, and receive an interrupt that is still pending.
+        """End the interruptible part of the thread, and receive an interrupt that is still pending.
 
         The interrupt must be received, not cleared. Clearing it (setting no exception) would make
         CPython 3.11 look for an exception at each step from then on, in all threads, and for ever

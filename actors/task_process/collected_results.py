@@ -26,7 +26,7 @@ _MANY = 1000
 
 
 class CollectedResults:
-    """Collects results.
+    """Keeps the results of a job's collecting task until the client has read them.
     Created on the event loop and written by the task's thread. The client is the only reader of the
     partition.
     """
@@ -39,9 +39,11 @@ class CollectedResults:
         *,
         is_foreign: bool,
     ) -> None:
-        """*on_room*: called when the task may write again, and when the client has read everything.
+        """Create an object without results.
 
-        *announce*: called before the first results. *is_foreign*: the state is another job's.
+        *on_room* is called when the task may write again, and when the client has read everything.
+        *announce* is called before the first results. *is_foreign*: the task is restored from
+        another job's state.
         """
         self._partition = partition
         self._on_room = on_room
@@ -51,28 +53,30 @@ class CollectedResults:
         self._put = 0
         """Bytes written, counted by the task's thread."""
         self._taken = 0
-        """Bytes passed to the partition, counted by the event loop."""
+        """Bytes passed on to the partition, counted by the event loop."""
         self._waiting: deque[bytes] = deque()
         self._writing: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
-        """Task that runs until the client has read everything."""
+        """Task that waits until the client has read everything."""
         self._is_read = False
         self._is_closed = False
         self._unread: deque[tuple[int, bytes]] = deque()
-        """Numbered pieces unread by the client at the last check. Used by the task's thread."""
+        """(number, piece) of pieces that the client had not read at the last check.
+        Used by the task's thread.
+        """
         self._number = 0
         """Number of the next piece."""
         self._captured: dict[int, int] = {}
-        """Checkpoint -> number of the first piece that is not in the checkpoint."""
+        """Checkpoint -> number of the first piece after the checkpoint."""
         self.restored = 0
-        """Number of pieces that earlier attempts have written."""
+        """Number of pieces that earlier attempts have written before the restored checkpoint."""
         self.first = 0
         """Number of the first restored piece that the client had not read."""
 
     # --- for the task's thread ----------------------------------------------------------------
 
     def begin(self) -> None:
-        """Announce that there will be results."""
+        """Announce to the coordinator where the results can be read."""
         self._loop.call_soon_threadsafe(self._announce)
 
     def put(self, values: Sequence[Any]) -> None:
@@ -98,13 +102,15 @@ class CollectedResults:
             self._unread.popleft()
 
     def capture(self, checkpoint_id: int) -> Sequence[tuple[int, bytes]]:
-        """Return the unread pieces, with the number of the next piece at the end."""
+        """Return (number, piece) of the unread pieces for a checkpoint.
+        The last entry has the number of the next piece and an empty piece.
+        """
         self._forget_read()
         self._captured[checkpoint_id] = self._number
         return [*self._unread, (self._number, b"")]
 
     def restore(self, pieces: Sequence[tuple[int, bytes]]) -> None:
-        """Restore unread pieces for :class:`ResultsReceiver`.
+        """Continue with the unread pieces of a checkpoint, as :meth:`capture` has returned them.
         Does nothing for state of another job: that job's client has received its results, and this
         job's client counts from 0, however often the job is restored.
         """
@@ -117,7 +123,7 @@ class CollectedResults:
             self._put_piece(piece)
 
     def completed(self, checkpoint_id: int) -> None:
-        """Note a completed checkpoint: its pieces will not come again.
+        """Note that a checkpoint is complete: pieces before it will not be sent again.
         Part of :class:`ResultsReceiver`.
         """
         number = self._captured.get(checkpoint_id)
@@ -142,7 +148,7 @@ class CollectedResults:
         """Do nothing: the client sees no watermarks."""
 
     def end_of_data(self) -> None:
-        """Finish the partition: everything was written."""
+        """Finish the partition, because everything was written."""
         self._loop.call_soon_threadsafe(self._end)
 
     def is_processed(self) -> bool:
@@ -193,7 +199,7 @@ class CollectedResults:
 
 
 def read_results(piece: bytes) -> list[Any]:
-    """Return the results in a piece."""
+    """Unpickle the results in a piece, and return them."""
     return pickle.loads(piece)  # type: ignore[no-any-return]
 
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 OUT = TypeVar("OUT")
 
 MAX_BUFFER = 4 * 2**20
-"""Largest buffer in bytes: with its surrounding data a buffer must fit into a message."""
+"""Largest buffer in bytes. With its surrounding data, a buffer must fit into a message."""
 
 
 class OutputPartition:
@@ -106,7 +106,9 @@ class TaskInput:
 
 @dataclass(frozen=True)
 class TaskContext:
-    """Passed to the function of a Python vertex, once for each attempt of each subtask."""
+    """Argument of a Python vertex's function: identity, inputs, outputs and services of a task.
+    Created once for each attempt of each subtask.
+    """
 
     job_id: JobID
     job_name: str
@@ -115,13 +117,13 @@ class TaskContext:
     parallelism: int
     max_parallelism: int
     inputs: tuple[TaskInput, ...]
-    """Inputs by channels, in the order of the vertex's inputs."""
+    """Inputs that are read through channels, in the order of the vertex's inputs."""
     outputs: tuple[OutputPartition, ...]
-    """Results by channels, in the order of the vertex's results."""
+    """Results that are sent through channels, in the order of the vertex's results."""
     file_inputs: tuple[FileInput, ...]
-    """Inputs in files, in the order of the vertex's inputs."""
+    """Inputs that are read from files, in the order of the vertex's inputs."""
     file_outputs: tuple[FileOutput, ...]
-    """Results in files, in the order of the vertex's results."""
+    """Results that are written to files, in the order of the vertex's results."""
     _cancellation: Cancellation
     _services: JobServices
 
@@ -143,7 +145,7 @@ class TaskContext:
     async def update_global_aggregate(
         self, name: str, value: object, function: AggregateFunction[Any, Any, OUT]
     ) -> OUT:
-        """Add a value to the job's aggregate of that name, and return the aggregate's result.
+        """Add a value to the job's aggregate *name*, and return the aggregate's new result.
 
         All tasks of the job share the aggregate, and their updates are made one after the other.
         The aggregate lives with the JobMaster and is not part of checkpoints: a task's values stay
@@ -173,10 +175,12 @@ class TaskContext:
 
 
 class Cancellation:
-    """The cancellation of one task, whose code may run in its own thread."""
+    """Tells the code of one task, in whatever thread, that the task is cancelled."""
 
     def __init__(self, code_loops: CodeLoops) -> None:
-        """*code_loops* run the coroutines that the code waits for in its thread."""
+        """Create a cancellation that is not requested.
+        *code_loops* run the coroutines for which the code waits in its thread.
+        """
         self._code_loops = code_loops
         self._requested = threading.Event()
         self._listeners: list[Callable[[], None]] = []
@@ -209,11 +213,15 @@ class Cancellation:
             raise TaskCancelledError
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait, in a thread, and return whether the cancellation is requested."""
+        """Wait in a thread, at most *timeout* seconds.
+        Returns whether the cancellation is requested.
+        """
         return self._requested.wait(timeout)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine from a thread. Raises TaskCancelledError on cancellation."""
+        """Run a coroutine from a thread, and return its result.
+        Raises TaskCancelledError on cancellation.
+        """
         with self._lock:
             if self.is_requested:
                 coroutine.close()

@@ -22,7 +22,7 @@ from flinkray.scheduler.shared.tasks import (
 
 @dataclass(frozen=True)
 class DeployedTask:
-    """One attempt, with the parts that it shares with other attempts."""
+    """One attempt of a task, with the shared parts of its deployment."""
 
     job: JobInformation
     graph_id: ExecutionGraphID
@@ -31,7 +31,7 @@ class DeployedTask:
     inputs: tuple[PartitionLocations, ...]
     coordinator_owner: JobMasterId
     """The JobMaster that has started the coordinator of the job's sources.
-    The coordinator bears its id. This JobMaster may be lost by now.
+    The coordinator's name contains its id. This JobMaster may be lost by now.
     """
     blob_server: str | None
     """Address of the server for code that is not in the deployment."""
@@ -43,7 +43,7 @@ class DeployedTask:
     def inputs_of(
         self, medium: ResultMedium
     ) -> tuple[tuple[InputInformation, PartitionLocations], ...]:
-        """Return the vertex's inputs of that medium, with their locations."""
+        """Return the vertex's inputs through *medium* (channels or files), with their locations."""
         each = zip(self.vertex.inputs, self.inputs, strict=True)
         return tuple(one for one in each if one[0].medium is medium)
 
@@ -65,10 +65,12 @@ class TaskResources(Protocol):
         """Return the argument for the task's code."""
 
     async def finish(self) -> None:
-        """Finish the outputs after the code has returned. The task is then FINISHED."""
+        """Finish the outputs after the code has returned.
+        The task is FINISHED once this returns.
+        """
 
     async def settle(self) -> None:
-        """Wait until nothing works for the task any more except its code.
+        """Wait until other threads and calls do no more work for the task.
         Called in any case before the end of the task is reported.
         """
 

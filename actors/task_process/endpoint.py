@@ -92,7 +92,7 @@ async def create_task_process(
 
 
 class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
-    """Runs tasks. Ends with its TaskExecutor's process, which has started it, or with its job."""
+    """Endpoint of the task process. Ends with its TaskExecutor's process, or with its job."""
 
     def __init__(
         self,
@@ -103,7 +103,9 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
         storage_dir: str,
         runtime: TaskRuntime | None = None,
     ) -> None:
-        """*runtime* is the base of stream tasks; None means real threads."""
+        """Create the endpoint of a process without tasks.
+        *runtime* provides threads, sockets and clock of stream tasks. None means real ones.
+        """
         super().__init__(rpc_service, TASK_PROCESS_ENDPOINT)
         self._host = mark_process() if rpc_service.has_own_process else None
         self._is_noted = False
@@ -328,7 +330,7 @@ IMPORT_AHEAD_AFTER = 0.5
 A job that already waits for the process is deployed before, and is not slowed down.
 """
 USER_API = "flinkray.datastream"
-"""Module for user code of stream jobs. A name, because this package does not depend on it."""
+"""Name of the module with the API for stream jobs, which this package does not import."""
 
 
 def import_ahead() -> None:

@@ -1,4 +1,4 @@
-"""Results in files, as tasks read and write them."""
+"""Inputs and outputs of tasks that are stored in files."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ logger = logging.getLogger(__name__)
 
 
 class FileInput:
-    """An input in files, as this task reads it: a share of the rows.
+    """One task's share of the rows of an input in files.
 
-    The tasks that read the same files divide them by row groups: each row is read by one task, and
-    which task it is has no meaning.
+    The tasks that read the same files divide them by row groups: each row is read by one task.
+    Which task reads a row has no meaning.
     """
 
     def __init__(
@@ -67,7 +67,9 @@ class FileInput:
             )
             if (location := _location(storage_dir, job_id, information, locations, partition))
         }
-        """Directories, each with a partition that is stored in it."""
+        """Directory -> a partition that is stored there.
+        Several partitions may be in one directory.
+        """
         self._reader = distribution.subpartition_of(pattern, producers, parallelism, subtask_index)
         self._readers = len(distribution.consumers_of_group(pattern, producers, parallelism, group))
 
@@ -93,7 +95,9 @@ class FileInput:
 
     @contextmanager
     def telling_what_is_lost(self) -> Iterator[None]:
-        """Convert a lost file inside the block to an error with the partition to produce again."""
+        """Context manager: if a file is lost inside the block, name the partition to produce again.
+        Raises ResultPartitionNotFoundError then.
+        """
         try:
             yield
         except FileResultLostError as error:
@@ -156,7 +160,9 @@ class FileOutput:
                 logger.warning("cannot delete %s before the job ends: %s", self._location, error)
 
     def ended(self, state: TaskExecutionState) -> None:
-        """Clean up after the attempt has ended. Called on the main thread."""
+        """Delete the result unless the attempt is FINISHED.
+        Called on the main thread, at its end.
+        """
         if state.state is not ExecutionState.FINISHED:
             self._endpoint.create_task(self.abandon(), "delete what is left of a result")
 

@@ -1,4 +1,4 @@
-"""Tasks that run a plain Python function. They exchange bytes by calls, or rows by files."""
+"""Tasks that run a plain Python function. They exchange bytes by messages, or rows by files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from flinkray.scheduler.shared.tasks import (
 
 
 class FunctionTasks:
-    """The function tasks of one process."""
+    """Creates the inputs and outputs of the function tasks of one process."""
 
     def __init__(
         self,
@@ -62,15 +62,15 @@ class FunctionTasks:
 class _Output(ABC):
     @abstractmethod
     async def finish(self) -> None:
-        """Finish the result: everything is written."""
+        """Note that the result is complete."""
 
     @abstractmethod
     async def wait_until_read(self) -> None:
-        """Return when the task is not needed for the result any more."""
+        """Return when the result does not need the task any more."""
 
     @abstractmethod
     def ended(self, state: TaskExecutionState) -> None:
-        """Clean up after the attempt has ended."""
+        """Keep or remove the result after the attempt has ended with *state*."""
 
 
 class _Channels(_Output):
@@ -113,7 +113,7 @@ class _Files(_Output):
 
 
 class FunctionTaskResources:
-    """Inputs and outputs of one attempt."""
+    """Inputs and outputs of one attempt of a function task."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class FunctionTaskResources:
             await output.wait_until_read()
 
     async def settle(self) -> None:
-        """Do nothing: only the code works for the task."""
+        """Do nothing: nothing works for the task except its code."""
 
     def io_metrics(self) -> IOMetrics | None:
         return None

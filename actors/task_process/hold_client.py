@@ -23,7 +23,7 @@ The pause doubles each time from _FIRST_PAUSE.
 
 
 class HoldClient:
-    """Asks the coordinator whether the source is held.
+    """Asks the coordinator whether the source must not be read for now, and tells the task.
     Created on the event loop. Requests are repeated until the coordinator answers, because it may
     not have started yet or may be replaced. Until then the last answer applies.
     """
@@ -40,7 +40,7 @@ class HoldClient:
         self._owner = owner
         self._holders = holders
         self.hold = SourceHold()
-        """Used by the task's thread."""
+        """Last answer of the coordinator. Used by the task's thread."""
         self._asking: asyncio.Task[None] | None = None
         self._is_closed = False
 

@@ -27,11 +27,11 @@ _ASK_AGAIN = (
     JobMasterAwayError,
 )
 _RETRY_DELAY = 0.1
-"""Seconds until a request is repeated."""
+"""Seconds until an unanswered request is repeated."""
 
 
 class JobServices:
-    """The requests of one attempt.
+    """Makes the requests of one attempt to its JobMaster.
     Each is repeated until it is answered. Requests are numbered, so that each takes effect once.
     """
 
@@ -51,7 +51,7 @@ class JobServices:
         self._splits = 0
         self._updates = 0
         self._functions: dict[str, tuple[AggregateFunction[Any, Any, Any], bytes]] = {}
-        """For each aggregate: the function that was pickled last, and its pickled form."""
+        """Aggregate name -> its last function and the function's pickled form."""
         self._turn = asyncio.Lock()
         """Held during a request.
         User code may request from several coroutines, and the numbers must come in order.

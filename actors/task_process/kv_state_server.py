@@ -31,13 +31,13 @@ from flinkray.state.thread_turns import shorten_turns
 log = logging.getLogger(__name__)
 
 _MOST_NEWS = 500
-"""Largest number of registrations in one message."""
+"""Largest number of registered states in one message."""
 _RETRY_DELAY = 0.1
 """Seconds until a message to the JobMaster is repeated."""
 
 
 class KvStateRequestStats:
-    """Numbers of queries by their outcome."""
+    """Counts of queries, by their outcome."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -46,7 +46,9 @@ class KvStateRequestStats:
 
 
 class KvStateServer:
-    """Answers queries. Lives on the main thread of its process, beside the threads of the tasks."""
+    """Answers queries for the queryable states of this process.
+    Lives on the main thread of its process, beside the threads of the tasks.
+    """
 
     def __init__(self, registry: KvStateRegistry) -> None:
         self._registry = registry
@@ -83,7 +85,9 @@ class _News:
 
 
 class KvStateReporter(KvStateRegistryListener):
-    """Reports the states that tasks register to JobMasters, through the TaskExecutor, in order."""
+    """Tells JobMasters which queryable states the tasks of this process have.
+    The TaskExecutor forwards the messages, which are sent in order.
+    """
 
     def __init__(
         self,
@@ -145,7 +149,9 @@ class KvStateReporter(KvStateRegistryListener):
     async def _tell_of_unregistered(
         self, job_id: JobID, registrations: Sequence[KvStateRegistration]
     ) -> None:
-        """Report removals once: the JobMaster drops the states of ended attempts by itself."""
+        """Report once that states are gone.
+        The JobMaster itself drops the states of ended attempts.
+        """
         notify = self._task_executor.notify_kv_states_unregistered
         try:
             await notify(job_id, tuple(registrations))

@@ -28,14 +28,14 @@ from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import PartitionLocations
 
 MAX_BYTES = 2**20
-"""Bytes of one request."""
+"""Number of bytes that one request asks for."""
 MOST_MISSING = 100
 """Largest number of partitions that one error names. The report of every reader contains them."""
 
 _ASK_AGAIN = (RpcTimeoutError, RecipientUnreachableError, JobMasterAwayError)
 """Errors after which the JobMaster is asked again for the state of the producer."""
 _ASK_AGAIN_DELAY = 0.1
-"""Seconds until the question is repeated."""
+"""Seconds until the JobMaster is asked again."""
 
 _BEFORE_IT_RUNS = (
     ExecutionState.CREATED,
@@ -47,7 +47,9 @@ _BEFORE_IT_RUNS = (
 
 
 class PartitionReader:
-    """Reads partitions for all tasks of a process, and remembers their places for later reads."""
+    """Reads partitions from other processes, for all tasks of a process.
+    Remembers for later reads where partitions are.
+    """
 
     def __init__(
         self,
@@ -70,12 +72,12 @@ class PartitionReader:
         self._places: dict[
             tuple[JobID, IntermediateDataSetID, str], dict[ResultPartitionID, str]
         ] = {}
-        """Job, data set, TaskExecutor's address -> partitions there and their task processes."""
+        """(job, data set, TaskExecutor's address) -> partition -> address of its task process."""
         self._questions: dict[JobPartition, asyncio.Future[bool]] = {}
         self._searches: dict[tuple[JobID, IntermediateDataSetID, str], asyncio.Future[None]] = {}
 
     def forget_job(self, job_id: JobID) -> None:
-        """Forget the places of a job that is not here any more."""
+        """Forget where the partitions of a job are: the job is not here any more."""
         for key in [key for key in self._places if key[0] == job_id]:
             del self._places[key]
 
@@ -133,7 +135,9 @@ class PartitionReader:
             backoff *= 2
 
     async def is_to_come(self, job_id: JobID, partition_id: ResultPartitionID) -> bool:
-        """Return whether a partition's producer is still to come. All tasks share one question."""
+        """Return whether the producer of a partition has not begun yet.
+        All tasks share one question.
+        """
         wanted = JobPartition(job_id, partition_id)
         question = self._questions.get(wanted)
         if question is None:
@@ -160,8 +164,8 @@ class PartitionReader:
         partition_id: ResultPartitionID,
         error: FlinkRayError,
     ) -> None:
-        """Forget the place of a partition after an error.
-        If the process cannot be reached, its other partitions are forgotten too.
+        """Forget where a partition was, after an error.
+        If the process cannot be reached, the other partitions in it are forgotten too.
         """
         places = self._places.get(key, {})
         address = places.pop(partition_id, None)
@@ -176,7 +180,7 @@ class PartitionReader:
         partition_id: ResultPartitionID,
         location: WorkerLocation,
     ) -> tuple[ResultPartitionID, ...]:
-        """Return other missing partitions, so that they are produced again together."""
+        """Return other partitions that are missing too, so that all are produced again together."""
         there = self._places.get(key, {})
         missing = (p for p in locations.partitions_at(location) if p not in there)
         return tuple(islice((p for p in missing if p != partition_id), MOST_MISSING))
@@ -189,7 +193,9 @@ class PartitionReader:
         subpartition: int,
         position: int,
     ) -> None:
-        """Confirm that everything is read. The producer of a pipelined result waits for this."""
+        """Confirm that the task has read everything.
+        The producer of a pipelined result waits for this.
+        """
         backoff = self._initial_backoff
         wanted = JobPartition(job_id, partition_id)
         while backoff <= self._max_backoff:

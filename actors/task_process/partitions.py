@@ -14,11 +14,11 @@ from flinkray.actors.gateways.task_process import (
 from flinkray.rpc.time_limit import within
 
 BUFFERED_BYTES = 256 * 2**10
-"""Bytes that a pipelined subpartition buffers. With more, the writer waits for the reader."""
+"""Bytes that a pipelined subpartition holds. With more, the writer waits for the reader."""
 
 
 class _Subpartition:
-    """Buffers, numbered from 0."""
+    """Written buffers of one subpartition, numbered from 0, for one reader."""
 
     def __init__(self, is_kept: bool) -> None:
         self._is_kept = is_kept
@@ -112,9 +112,9 @@ class _Subpartition:
 
 
 class HeldPartition:
-    """The partition of one attempt.
-    Pipelined: bounded, and each buffer can be read once. Blocking: everything is kept until it is
-    released, and can be read again.
+    """Written buffers of the partition that one attempt produces.
+    Pipelined: the size is bounded, and each buffer can be read once. Blocking: everything is kept
+    until it is released, and can be read again.
     """
 
     def __init__(self, number_of_subpartitions: int, *, is_pipelined: bool) -> None:
@@ -132,29 +132,31 @@ class HeldPartition:
         await self._subpartitions[subpartition].write(data)
 
     def begin_at(self, subpartition: int, position: int) -> None:
-        """Set the number of the first buffer, instead of 0."""
+        """Let the numbers of the buffers begin at *position*, instead of 0.
+        Call before the first write.
+        """
         self._subpartitions[subpartition].begin_at(position)
 
     def commit(self, subpartition: int, position: int) -> None:
-        """Note that buffers before that position will not come again."""
+        """Note that buffers before *position* will not be written again, whatever fails."""
         self._subpartitions[subpartition].commit(position)
 
     def first_unread(self, subpartition: int) -> int:
-        """Return the first unread position of a pipelined subpartition."""
+        """Return the number of the first buffer that the reader has not confirmed."""
         return self._subpartitions[subpartition].first
 
     def finish(self) -> None:
-        """Note that no more buffers come."""
+        """Note that all buffers are written."""
         for subpartition in self._subpartitions:
             subpartition.finish()
 
     def remove(self) -> None:
-        """Note that there are no more buffers: readers that wait for some are told at once."""
+        """Note that the partition is gone. Readers that wait for a buffer learn it at once."""
         for subpartition in self._subpartitions:
             subpartition.remove()
 
     async def read(self, subpartition: int, position: int, max_bytes: int) -> PartitionData | None:
-        """Read as :meth:`TaskProcessGateway.read_partition`. None if the position is gone."""
+        """Read as :meth:`TaskProcessGateway.read_partition`. None if the buffers there are gone."""
         return await self._subpartitions[subpartition].read(position, max_bytes)
 
     async def wait_until_read(self) -> None:
@@ -165,7 +167,7 @@ class HeldPartition:
 
 
 class ResultPartitions:
-    """All partitions of a process."""
+    """All partitions that other processes read from this process by messages."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -176,7 +178,7 @@ class ResultPartitions:
         self._partitions[partition_id] = partition
 
     def remove(self, partition_id: JobPartition) -> None:
-        """Remove a partition. Idempotent. Readers that wait for its data are told at once."""
+        """Remove a partition. Idempotent. Readers that wait for its buffers learn it at once."""
         partition = self._partitions.pop(partition_id, None)
         if partition is not None:
             partition.remove()

@@ -1,4 +1,4 @@
-"""Sends the lines that a task's print sinks write to the job's client."""
+"""Sends the lines that a task's print sinks write to the job's coordinator, for the client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 MOST_WAITING = 2**20
 """Bytes that may wait for the coordinator. With more, the task waits, and all tasks before it."""
 MAX_PIECE = 2**18
-"""Characters of one message. A longer line goes in several messages."""
+"""Largest number of characters in one message. A longer line is sent in several messages."""
 _PAUSE = 0.1
 """Seconds until an unanswered message is repeated."""
 _LAST_WORDS = 3.0
@@ -32,11 +32,11 @@ _LAST_WORDS = 3.0
 
 
 class PrintedLinesOutput:
-    """Sends lines.
+    """Sends a task's printed lines to the job's coordinator.
     Created on the event loop and written by the task's thread. The coordinator answers when there
     is room for more, so that a slow client slows the task down.
 
-    Lines that cannot be sent any more go to the log of this process.
+    Lines that cannot be sent any more are written to the log of this process.
     """
 
     def __init__(
@@ -83,7 +83,9 @@ class PrintedLinesOutput:
         return self._put == self._sent
 
     def flush(self) -> None:
-        """Wait a limited time until everything is sent: the task has ended."""
+        """Wait up to _LAST_WORDS seconds until everything is sent.
+        Called when the task has ended.
+        """
         if not self.is_sent():
             sent = asyncio.run_coroutine_threadsafe(self._all_sent(), self._loop)
             futures.wait([sent], timeout=_LAST_WORDS)

@@ -32,7 +32,7 @@ from flinkray.streaming.records.in_flight import given_again
 from flinkray.streaming.state_file import StateFile
 
 Operators = Sequence[tuple[str, StreamOperator]]
-"""Operator ids with operators that are set up."""
+"""(operator id, operator) of each operator, after its set-up."""
 
 
 _LOST = (CheckpointNotFoundError, CorruptCheckpointError, UnknownCheckpointFormatError)
@@ -48,7 +48,7 @@ class StateNotReadError(TaskError):
 
     @property
     def is_refused(self) -> bool:
-        """Whether the storage will give the same answer until a person changes something."""
+        """Whether a repetition will fail too until a person has changed something."""
         cause = self.__cause__
         return isinstance(cause, CheckpointStorageError) and not cause.retryable
 
@@ -103,7 +103,7 @@ def _read(
 
 
 def _pieces(file: CarriedFile, name: str, check: Callable[[], None]) -> Iterator[bytes]:
-    """Yield the pieces of a file, which are read while the operator is restored from them."""
+    """Yield the pieces of a file. The file is read only while the operator is restored from it."""
     with _told(name):
         for piece in read_carried(file):
             check()
@@ -161,7 +161,7 @@ def _read_channels(
 
 
 def own_keyed_state(state: TaskState, operators: Operators) -> dict[str, KeyedStateParts]:
-    """Return the keyed state that belongs to just this subtask's key groups.
+    """Return the keyed state, by operator, that covers exactly this subtask's key groups.
     Only operators with a single handle are included. The next checkpoint may write only the changes
     to such a state.
     """

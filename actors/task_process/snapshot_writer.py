@@ -39,7 +39,7 @@ ChannelPlace = tuple[int, int]
 
 @dataclass
 class InFlightData:
-    """Data that barriers have overtaken, in order."""
+    """Records and events that a barrier has overtaken, by channel, in order."""
 
     inputs: dict[ChannelPlace, list[InFlight]] = field(default_factory=dict)
     results: dict[ChannelPlace, list[InFlight]] = field(default_factory=dict)
@@ -60,7 +60,8 @@ class SnapshotWriter:
         """Write the state of an operator.
 
         Args:
-            base: the state to which *state* contains the changes; empty if it is whole.
+            base: keyed state in an earlier checkpoint, to which *state* contains the changes. Empty
+                if *state* contains all keyed state.
 
         Raises:
             CheckpointStorageError: the state cannot be written.
@@ -73,7 +74,7 @@ class SnapshotWriter:
         self.pickled += _pickled(operator_id, state)
 
     def write_in_flight(self, operator_id: str, in_flight: InFlightData) -> None:
-        """Write in-flight data, and add it to the state of an operator that was written before.
+        """Write overtaken data, and add it to the state of an operator that was written before.
 
         Raises:
             CheckpointStorageError: the data cannot be written.
@@ -122,7 +123,9 @@ class SnapshotWriter:
         return (KeyedStateHandle(*snapshot.key_groups, parts),)
 
     def discard(self) -> None:
-        """Remove the written state. Files that cannot be removed stay without references."""
+        """Delete everything that was written.
+        Files that cannot be deleted stay: nothing refers to them.
+        """
         for location in self._written:
             try:
                 delete_state(location)

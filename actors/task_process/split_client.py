@@ -27,7 +27,7 @@ The pause doubles each time from _FIRST_PAUSE.
 
 
 class SplitClient:
-    """Requests splits.
+    """Requests splits for a source task from the coordinator, and passes its events to the task.
     Created on the event loop; the task's thread requests. Requests are repeated until they are
     answered, because the coordinator may not have started yet or may be replaced.
 
@@ -42,16 +42,20 @@ class SplitClient:
         self._requests = 0
         self._position = 0
         self._checkpoint = 0
-        """The latest checkpoint in which the task has taken part, or that it has given up."""
+        """The latest checkpoint for which the task has taken its snapshot, or has given up."""
         self._triggers: deque[tuple[int, Callable[[], None]]] = deque()
         self._triggered: int | None = None
-        """The checkpoint for which the task has not taken its snapshot yet, or None."""
+        """The checkpoint whose events were given, while the task has not taken its snapshot.
+        Else None.
+        """
         self._task_loop: TaskLoop | None = None
         self._asking: asyncio.Task[None] | None = None
         self._is_closed = False
 
     def attach(self, task_loop: TaskLoop) -> None:
-        """Set the receiver of splits, and announce the reader. Called by the task's thread."""
+        """Set the task that receives events, and announce the reader.
+        Called by the task's thread.
+        """
         self._task_loop = task_loop
         self._call(self._ask_anew)
 
@@ -91,7 +95,7 @@ class SplitClient:
             self._ask_anew()
 
     def _ask_anew(self) -> None:
-        """Replace the present call, which does not contain the latest request."""
+        """Call the coordinator again in place of the present call. It lacks the latest request."""
         if self._asking is not None:
             self._asking.cancel()
         if not self._is_closed and self._task_loop is not None:

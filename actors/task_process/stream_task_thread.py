@@ -1,4 +1,4 @@
-"""One attempt of a stream task in its thread: a chain of operators between its channels."""
+"""Runs one attempt of a stream task in its thread: a chain of operators between its channels."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ _LOST_INPUTS = (
     ResultPartitionNotFoundError,
     RpcError,
 )
-"""Errors of a task whose input is lost."""
+"""Errors that mean that a task's input is lost."""
 
 
 @dataclass
 class StreamTaskContext:
-    """The environment of a stream task."""
+    """Everything that one attempt of a stream task needs: channels, files, state, services."""
 
     name: str
     """Name of the task with subtask and attempt; used in errors."""
@@ -89,9 +89,9 @@ class StreamTaskContext:
     parallelism: int
     attempt_number: int
     sources: Sequence[Sequence[ChannelSource]]
-    """For each of the vertex's inputs by channels: the channels to read."""
+    """For each of the vertex's inputs through channels: the channels to read."""
     partitions: Sequence[ResultPartition]
-    """For each of the vertex's results by channels: the partition to write."""
+    """For each of the vertex's results through channels: the partition to write."""
     file_inputs: Sequence[FileInput]
     """Files that the task's source reads, if another vertex has written them."""
     file_outputs: Sequence[FileOutput]
@@ -101,16 +101,16 @@ class StreamTaskContext:
     alignment: AlignmentClient | None
     """Client of the watermark alignment, for a vertex without inputs. Otherwise None."""
     hold: HoldClient | None
-    """Tells whether the source is held.
+    """Says whether the source must not be read for now, because a consumer is behind.
     None unless a Spark stage takes the results of its records, or records wait in look-ups.
     """
     results: CollectedResults
-    """Receives results for the client."""
+    """Receives results that the client collects."""
     printed: PrintedLinesOutput | None
-    """Receives lines for the client. None: lines go to the log."""
+    """Receives lines that are printed for the client. None: lines are written to the log."""
     signal: Signal
     check_cancelled: Callable[[], None]
-    """Raises if the task is cancelled."""
+    """Raises TaskCancelledError if the task is cancelled."""
     clock: WaitingClock
     cached_files: Mapping[str, str]
     """Paths of the job's cached files, by name."""
@@ -119,11 +119,11 @@ class StreamTaskContext:
     It may come from the state from which they are restored.
     """
     consumers_max_parallelism: Sequence[int]
-    """Maximum parallelism of the consumers of each result by channels."""
+    """Maximum parallelism of the consumers of each result through channels."""
     is_exactly_once: bool
     """Whether checkpoints are exactly-once; see :class:`StreamTask`."""
     restored: RestoredTask | None
-    """The state from which the task goes on. None: the task begins without state."""
+    """State from which the task is restored. None: the task begins without state."""
     responder: TaskCheckpointResponder
     """Sends the task's answers to checkpoints."""
     orders: TaskCheckpointOrders
@@ -134,9 +134,9 @@ class StreamTaskContext:
     Used if the sink commits at the end of a batch job.
     """
     published: Callable[[JobVertexID], str]
-    """Returns the place where a Spark stage of the job publishes what the task's source reads."""
+    """Returns the location where a Spark stage publishes batches that the task's source reads."""
     epochs: Callable[[JobVertexID], str]
-    """Returns the place where a Spark stage of the job takes what the task's sink publishes."""
+    """Returns the location where the task's sink publishes epochs for a Spark stage."""
     look_up_room: Callable[[str], LookUpRoom]
     """Returns the limit of the records that wait in a look-up, by operator id."""
     end_streams: Callable[[], None]
@@ -149,15 +149,15 @@ class StreamTaskContext:
 
 
 class StreamTaskRun:
-    """Runs the chain in the task's thread."""
+    """Function for the task's thread, which runs the chain of operators."""
 
     def __init__(self, context: StreamTaskContext, gate: NetworkInputGate | None) -> None:
-        """*gate* is closed by the owner of the task when the thread has ended."""
+        """Create the function. The owner of the task closes *gate* when the thread has ended."""
         self._context = context
         self._gate = gate
 
     def __call__(self, plan: ChainPlan) -> None:
-        """Run until all input and all written results are read.
+        """Run the chain until all its input and all its pipelined results are read.
 
         Raises:
             OperatorError: user code or an operator failed.
@@ -264,11 +264,12 @@ class StreamTaskRun:
         )
 
     def end_at_once(self) -> None:
-        """Run in place of a task that had finished in the checkpoint from which it goes on.
-        The end is passed on to the readers, and checkpoints pass through. No user code is called.
+        """Run in place of a task that had finished in the checkpoint from which it is restored.
+        The end of input is passed on to the readers, and barriers pass through. No user code is
+        called.
 
         Raises:
-            TaskError: its results are kept for later readers, and are gone.
+            TaskError: the results are kept for later readers, and are gone.
         """
         context = self._context
         if context.file_outputs or any(partition.is_blocking for partition in context.partitions):
@@ -352,7 +353,9 @@ class StreamTaskRun:
 
     @property
     def _is_from_savepoint(self) -> bool:
-        """Whether the task starts from a savepoint. If its state does not fit, no restart helps."""
+        """Whether the task is restored from a savepoint.
+        If the state does not fit, no restart helps.
+        """
         restored = self._context.restored
         return restored is not None and restored.is_foreign
 
@@ -382,7 +385,7 @@ class StreamTaskRun:
 
     @contextmanager
     def _reading_files(self, loop: TaskLoop) -> Iterator[None]:
-        """Let the source read this task's share of the rows that another vertex has written."""
+        """Context manager: give the source this task's share of another vertex's rows."""
         with ExitStack() as stack:
             for files in self._context.file_inputs:
                 stack.enter_context(files.telling_what_is_lost())
@@ -415,7 +418,9 @@ class StreamTaskRun:
     def _inputs(
         self, plan: ChainPlan, head: StreamOperator
     ) -> tuple[list[StreamTaskInput], list[tuple[int, int]]]:
-        """Return the head's inputs, and for each channel of the gate its input and number."""
+        """Return the inputs of the chain's first operator, and the channels of the gate.
+        A channel is (input index, number of the channel in the input).
+        """
         if not plan.inputs:
             return [], []
         counts = [0] * max(1, len(head.inputs()))
@@ -448,7 +453,7 @@ def total_metrics(partitions: Sequence[ResultPartition]) -> ChannelMetrics:
 
 
 class TaskTimes:
-    """How a task's time divides, in milliseconds.
+    """Milliseconds for which a task was busy and idle so far.
     Time in which the task waits, but not for room at a consumer, counts as idle.
     """
 
@@ -465,12 +470,12 @@ class TaskTimes:
 
 
 def _own_operator(planned: PlannedOperator) -> StreamOperator:
-    """Return the operator itself: the plan was unpickled for this subtask alone."""
+    """Return the plan's operator without a copy: the plan was unpickled for this subtask alone."""
     return planned.operator
 
 
 def figures(metrics: MetricGroup) -> str:
-    """Return all metrics of a task in one line."""
+    """Return all metrics of a task as one line for the log."""
     told = []
     for name, metric in sorted(metrics.all().items()):
         if isinstance(metric, Gauge):

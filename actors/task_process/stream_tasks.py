@@ -72,11 +72,11 @@ from flinkray.streaming.network import (
 log = logging.getLogger(__name__)
 
 _ANNOUNCE_PAUSE = 0.05
-"""Seconds until a call with the place of the results is repeated."""
+"""Seconds until an unanswered call that announces the results is repeated."""
 
 
 class StreamTasks:
-    """The stream tasks.
+    """Prepares the stream tasks of a process, and owns the channels and kept results.
     Lives on the main thread of the task process. Listener and threads of the channels exist from
     the first stream task on, or from the first request for their address.
     """
@@ -96,7 +96,7 @@ class StreamTasks:
         """Create an empty collection.
 
         Args:
-            read: the partitions that are read by calls; collected results are added to them.
+            read: the partitions that are read by messages; collected results are added to them.
             cached_files: returns the cached files of a job, by name.
             report: sends answers to the JobMaster, in order with the states of tasks.
             kv_states: the registry of queryable states.
@@ -172,7 +172,7 @@ class StreamTasks:
     async def gate_of(
         self, deployed: DeployedTask
     ) -> tuple[list[list[ChannelSource]], NetworkInputGate]:
-        """Find the task's inputs, and return them with their gate.
+        """Find the task's inputs. Returns their channels, and the input gate that reads them.
 
         Raises:
             ResultPartitionNotFoundError: a producer is not where it should be.
@@ -211,7 +211,9 @@ class StreamTasks:
         partitions: list[tuple[ProducedPartition, ResultPartition]],
         reason: str | None,
     ) -> None:
-        """Clean up after a task. *reason*: why it has not finished. None if it has finished."""
+        """Keep or release the results of an ended task. *reason*: why it failed.
+        None if it has finished.
+        """
         del self._running[attempt_id]
         for one, partition in partitions:
             if reason is not None:
@@ -222,7 +224,7 @@ class StreamTasks:
                 self._kept[one.partition_id] = partition
 
     def release(self, partition_id: JobPartition) -> None:
-        """Release a result that is not needed any more."""
+        """Release a blocking result that is not needed any more."""
         partition = self._kept.pop(partition_id, None)
         if partition is not None:
             self.network().release_partition(partition)
@@ -230,7 +232,7 @@ class StreamTasks:
     def collect(
         self, deployed: DeployedTask, partition: HeldPartition, results: CollectedResults
     ) -> CollectorPlace:
-        """Make the results that a task collects readable for the client, and return their place."""
+        """Make a task's collected results readable for the client, and return their address."""
         vertex_id, attempt = deployed.vertex.vertex_id, deployed.task.attempt_number
         place = CollectorPlace(
             self._endpoint.address,
@@ -250,18 +252,18 @@ class StreamTasks:
         return place
 
     def collected(self, place: CollectorPlace) -> None:
-        """Remove the collected results of a task that has ended."""
+        """Stop offering the collected results of a task that has ended."""
         self._read.remove(place.partition)
 
     async def close(self) -> None:
-        """End all channels."""
+        """Close all channels of the process."""
         self.runtime.close()
         network = self._network
         if network is not None:
             await self._endpoint.rpc_service.run_blocking(network.close)
 
     def abandon(self) -> None:
-        """Close the channels of a simulated process that has ended: its threads would go on."""
+        """Close the channels of a simulated process that has ended. Its threads would run on."""
         self.runtime.close()
         if self._network is not None:
             self.runtime.abandon(self._network.close)
@@ -372,7 +374,9 @@ class StreamTaskResources:
         )
 
     def _printed_lines(self) -> PrintedLinesOutput | None:
-        """Return the output for printed lines. None if lines go to the log, or none is printed."""
+        """Return the output for lines that are printed for the client.
+        None if there are no such lines.
+        """
         deployed = self._deployed
         if deployed.vertex.invokable.configuration.get(PRINTED_LINES) != TO_CLIENT:
             return None
@@ -385,7 +389,7 @@ class StreamTaskResources:
         )
 
     async def open(self, cancellation: Cancellation) -> StreamTaskRun:
-        """Return the function for the task's thread."""
+        """Connect the task's inputs, and return the function for the task's thread."""
         deployed = self._deployed
         cancellation.listen(self._signal.set)
         sources: list[list[ChannelSource]] = []
@@ -456,9 +460,7 @@ class StreamTaskResources:
         )
 
     async def finish(self) -> None:
-        """Finish after the thread has returned.
-        Waits for its reports and its snapshots, and finishes the outputs.
-        """
+        """Wait for reports and snapshots after the thread has returned, and finish the outputs."""
         self.checkpoint_orders.ended()
         await self._responder.close(is_given_up=False)
         if self._alignment is not None:
@@ -506,7 +508,7 @@ class StreamTaskResources:
 
 
 async def announce(rpc_service: RpcService, owner: JobMasterId, place: CollectorPlace) -> None:
-    """Tell the coordinator of *owner* where the results are, repeatedly until it knows.
+    """Tell the coordinator of *owner* where results are collected, until it has answered.
     Ends without effect if the coordinator belongs to another JobMaster.
     """
     address = stream_coordinator_address(place.partition.job_id, owner)

@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 
 class Task:
-    """Runs the function of a task: a coroutine on the loop of the job's code, else in a thread.
+    """Runs the function of one attempt: a coroutine on the job's loop, otherwise in a thread.
 
-    A cancellation is cooperative first: what the function awaits is cancelled. After that, every
-    *interrupt_interval* seconds a coroutine is cancelled again, and a thread gets a
+    A cancellation is cooperative first: the awaited operation in the function is cancelled. After
+    that, every *interrupt_interval* seconds a coroutine is cancelled again, and a thread gets a
     :class:`TaskCancelledError`, which takes effect when the thread next runs Python code.
     """
 
@@ -68,7 +68,7 @@ class Task:
         self._finish = finish
         self._settle = settle
         self.io_metrics = io_metrics
-        """Returns what the task has read and written so far. The final state contains it, too."""
+        """Returns the task's I/O metrics so far. The final state contains them, too."""
         self._report = report
         self._code_loops = code_loops
         self._runtime = runtime
@@ -91,7 +91,7 @@ class Task:
             self._interrupt_code()
 
     def abandon(self) -> None:
-        """End the code of a simulated process that has ended: its threads would go on."""
+        """Interrupt the code of a simulated process that has ended. Its threads would run on."""
         self._cancellation.request()
         if self._thread is not None:
             self._thread.interrupt()
@@ -175,7 +175,9 @@ class Task:
         return failure
 
     def _interrupt_code(self) -> None:
-        """Interrupt the code until it has ended. In a thread, the first time only sets the flag."""
+        """Cancel or interrupt the code, and repeat this until the code has ended.
+        Code in a thread is not interrupted the first time: only its cancellation flag is set.
+        """
         if self._attempt is None or self._attempt.done():
             return
         if self._coroutine is not None:

@@ -25,7 +25,7 @@ from flinkray.streaming.operators.look_up import LookUpRoom
 
 
 class TaskFiles:
-    """Gives tasks access to results in files, and to notes of streams."""
+    """Gives the tasks of a process their inputs, outputs and notes in the cluster's storage."""
 
     def __init__(self, endpoint: RpcEndpoint, main: MainLoop, storage_dir: str) -> None:
         self._endpoint = endpoint
@@ -33,7 +33,7 @@ class TaskFiles:
         self._storage_dir = storage_dir
 
     def inputs_of(self, deployed: DeployedTask) -> tuple[FileInput, ...]:
-        """Return the inputs in files, in the order of the vertex's inputs."""
+        """Return the task's inputs that are in files, in the order of the vertex's inputs."""
         return tuple(
             FileInput(
                 self._endpoint.rpc_service,
@@ -53,15 +53,15 @@ class TaskFiles:
         return FileCommitLog(commit_log_location(self._storage_dir, job_id, operator_id))
 
     def published(self, job_id: JobID, vertex_id: JobVertexID) -> str:
-        """Return the place where a vertex of the job publishes partitions while it runs."""
+        """Return the location where a vertex of the job publishes batches while it runs."""
         return published_location(self._storage_dir, job_id, vertex_id)
 
     def epochs(self, job_id: JobID, vertex_id: JobVertexID) -> str:
-        """Return the place where a stream of the job publishes the epochs that a vertex takes."""
+        """Return the location where a stream of the job publishes epochs for a vertex."""
         return epochs_location(self._storage_dir, job_id, vertex_id)
 
     def look_up_room(self, deployed: DeployedTask, operator_id: str, most: int) -> LookUpRoom:
-        """Return the limit of *most* records that wait in this subtask of a look-up."""
+        """Return the limit for records that wait in this subtask of a look-up: at most *most*."""
         location = look_ups_location(self._storage_dir, deployed.job.job_id, operator_id)
         return NotedRoom(
             LookUpNotes(location),
@@ -72,7 +72,9 @@ class TaskFiles:
         )
 
     def end_streams(self, deployed: DeployedTask) -> None:
-        """Note that the task publishes no more epochs, and takes no more micro-batches. Blocks."""
+        """Note in the storage that the task publishes no more epochs and reads no more batches.
+        Blocks.
+        """
         execution = stream_execution(deployed.graph_id, deployed.task.restores)
         configuration, job_id = deployed.vertex.invokable.configuration, deployed.job.job_id
         for vertex_id in configuration.get(EPOCHS_OF, "").split():
@@ -85,7 +87,7 @@ class TaskFiles:
             )
 
     def outputs_of(self, deployed: DeployedTask) -> tuple[FileOutput, ...]:
-        """Return the results in files, in the order of the vertex's results."""
+        """Return the task's results that go to files, in the order of the vertex's results."""
         job_id = deployed.job.job_id
         return tuple(
             FileOutput(
@@ -96,10 +98,11 @@ class TaskFiles:
 
 
 class NotedRoom(LookUpRoom):
-    """Notes in the storage when a look-up is full: the job's coordinator then makes sources wait.
+    """Notes in the storage whether too many records wait in a subtask of a look-up.
+    The job's coordinator then makes the sources wait.
 
     Args:
-        execution: the stream execution.
+        execution: name of the stream execution.
         attempt: number of the subtask's attempt in this execution.
     """
 
@@ -112,7 +115,7 @@ class NotedRoom(LookUpRoom):
         self._attempt = attempt
         self.most = most
         self._may_be_full = attempt > 0
-        """Whether a note of this attempt, or of an earlier one, may say that it is full."""
+        """Whether a note in the storage, perhaps of an earlier attempt, may say that it is full."""
 
     def full(self) -> None:
         self._note(is_full=True)

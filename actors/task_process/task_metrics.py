@@ -30,9 +30,9 @@ _TIMES = {
 """Name of the task's counter -> exported names of its total and of its share of the time."""
 _INPUT = "currentInputWatermark"
 _WATERMARKS = (_INPUT, "currentOutputWatermark")
-"""Tasks that read a source have the second watermark."""
+"""Watermark metrics of tasks. The second belongs to tasks that read a source."""
 IS_HELD = "isHeld"
-"""Metric of source tasks that can be held."""
+"""Name of the metric that says whether a source task is held."""
 _NO_WATERMARK = -(1 << 63)
 _MERGED: dict[str, Callable[[tuple[float, float]], float]] = {
     exported_name(TASK, name): merge
@@ -43,13 +43,15 @@ _MERGED: dict[str, Callable[[tuple[float, float]], float]] = {
     )
     for name in names
 }
-"""How values of several tasks are merged, for metrics that are not summed."""
+"""Exported name -> how the values of tasks with the same labels are merged. Default: the sum."""
 _USER_METRIC = "user_metric"
 
 
 @dataclass(frozen=True, slots=True)
 class ShownAs:
-    """A subtask and its labels. Vertices with the same name are shown as one."""
+    """Identity and labels of a subtask in exported metrics.
+    Vertices of a job with the same name have the same labels.
+    """
 
     vertex_id: JobVertexID
     subtask: int
@@ -67,25 +69,25 @@ class ShownAs:
 class _ShownTask:
     group: MetricGroup
     times: dict[str, float] = field(default_factory=dict)
-    """Times at the last look."""
+    """Values of the time counters when the metrics were last read."""
 
 
 class TaskMetrics:
-    """The shown tasks.
+    """Exports the metrics of the stream tasks that run in this process.
     Lives on the process's main thread; the values are counted by the tasks' threads.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
-        """*now* returns seconds since the epoch."""
+        """Create an object without tasks. *now* returns seconds since the epoch."""
         self._now = now
         self._tasks: dict[ShownAs, _ShownTask] = {}
 
     def begun(self, task: ShownAs, group: MetricGroup) -> None:
-        """Show a task. A later attempt replaces the earlier one."""
+        """Begin to export a task's metrics. A later attempt replaces the earlier one."""
         self._tasks[task] = _ShownTask(group)
 
     def ended(self, task: ShownAs, group: MetricGroup) -> None:
-        """Stop showing a task."""
+        """Stop exporting a task's metrics, unless a later attempt has replaced it."""
         if task in self._tasks and self._tasks[task].group is group:
             del self._tasks[task]
 
@@ -132,7 +134,7 @@ def _merged(one: MetricSample | None, other: MetricSample) -> MetricSample:
 
 
 def _shares(now: dict[str, float], before: dict[str, float]) -> dict[str, float]:
-    """Return totals, and from the second look on also the shares of the time in between."""
+    """Return the total of each time counter, and its share of the time since *before*, if known."""
     values = {_TIMES[name][0]: total for name, total in now.items()}
     elapsed = sum(now.values()) - sum(before.values())
     if before and elapsed > 0:
@@ -143,9 +145,8 @@ def _shares(now: dict[str, float], before: dict[str, float]) -> dict[str, float]
 
 
 def io_metrics_of(group: MetricGroup, *, reads: bool, writes: bool) -> IOMetrics | None:
-    """Return the totals of a task.
-    None if the task has not begun. *reads* and *writes* tell whether the task reads other tasks,
-    and writes to other tasks.
+    """Return the I/O metrics of a task. None if the task has not begun.
+    *reads* and *writes* tell whether the task reads other tasks, and writes to other tasks.
     """
     metrics = group.all()
     if "busyTimeMs" not in metrics:

@@ -1,4 +1,4 @@
-"""The base of a process's stream tasks: threads, sockets and the system's clock.
+"""Threads, sockets and clock on which a process's stream tasks run.
 
 Tests run the same tasks on another runtime, in which threads, sockets and clock are simulated.
 """
@@ -20,23 +20,25 @@ from flinkray.streaming.time.waiting_clock import WaitingClock, WaitingSystemClo
 
 
 class RunningCode(Protocol):
-    """A function that runs beside the event loop."""
+    """A function that a TaskRuntime runs beside the event loop."""
 
     returned: asyncio.Future[CodeFailure | None]
-    """Completed when the function has returned: the failure, or None."""
+    """Completed when the function has returned: with its failure, or None."""
 
     def interrupt(self) -> None:
         """Make the function end soon, whatever it does."""
 
 
 class TaskRuntime(Protocol):
-    """The base of stream tasks. Methods are called on the event loop unless noted otherwise."""
+    """Threads, sockets and clock for stream tasks.
+    Methods are called on the event loop unless noted otherwise.
+    """
 
     clock: WaitingClock
     """Clock of the tasks."""
 
     def run(self, function: Callable[[], object], name: str) -> RunningCode:
-        """Begin to run *function*."""
+        """Begin to run *function* in a thread called *name*."""
 
     def signal(self) -> Signal:
         """Return a signal for which a function started by :meth:`run` can wait."""
@@ -54,7 +56,7 @@ class TaskRuntime(Protocol):
         """Run *work*, which may block, to end what remains of a process that is gone."""
 
     def close(self) -> None:
-        """Stop: the process ends, and nothing is started any more."""
+        """Start nothing more, because the process ends."""
 
 
 class ThreadedRuntime(TaskRuntime):
@@ -99,11 +101,13 @@ class ThreadedRuntime(TaskRuntime):
 
 
 _MOST = 4
-"""Number of snapshots written at a time. A large snapshot must not hold up other tasks."""
+"""Largest number of snapshots written at a time.
+More than one: a large one must not hold up others.
+"""
 
 
 class WriterThreads:
-    """Threads that write snapshots. They start with the first snapshot."""
+    """A few threads that write snapshots. They start with the first snapshot."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(_MOST, "write state")
@@ -115,6 +119,6 @@ class WriterThreads:
             self._executor.submit(work)
 
     def close(self) -> None:
-        """Stop: the process ends, and nothing is started any more."""
+        """Start nothing more, because the process ends."""
         self._is_closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""User code in a task process: loaded once, and kept as long as a slot uses it."""
+"""Loads user code in a task process: once, and for as long as a slot uses it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ UserFunction = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class LoadedCode:
-    """The code of a vertex."""
+    """The unpickled function of a vertex."""
 
     function: UserFunction
     is_async: bool
-    """Whether it is a coroutine function."""
+    """Whether the function is a coroutine function."""
 
 
 _Key = tuple[JobID, bytes | BlobKey]
@@ -33,7 +33,7 @@ _Key = tuple[JobID, bytes | BlobKey]
 
 @dataclass(frozen=True, slots=True)
 class CodeOrigin:
-    """The origin of the code of a vertex."""
+    """Pickled function of a vertex, or the key under which a blob server has it."""
 
     job_id: JobID
     code: bytes | BlobKey
@@ -42,7 +42,7 @@ class CodeOrigin:
 
 
 class UserCode:
-    """Loads functions of user code.
+    """Loads the functions of vertices.
     A function is unpickled when the first task of a job here needs it. Later attempts in the slots
     that have used it get the same function, with the same module-level state (TM-25).
     """
@@ -50,7 +50,7 @@ class UserCode:
     def __init__(self, rpc_service: RpcService) -> None:
         self._rpc_service = rpc_service
         self._blobs: dict[str, BlobCache] = {}
-        """Caches by blob server."""
+        """Address of a blob server -> cache of its blobs."""
         self._functions: dict[_Key, asyncio.Future[LoadedCode]] = {}
         self._users: dict[_Key, set[AllocationID]] = {}
 
