@@ -56,10 +56,10 @@ ENDS = [JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED, JobStatus.SUSP
         (CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION, [True, False, False, False]),
     ],
 )
-def test_the_end_of_a_job_takes_checkpoints_along_as_its_retention_says(
+def test_retention_policy_decides_which_checkpoints_a_job_end_discards(
     policy: CheckpointRetentionPolicy, discarded: list[bool]
 ) -> None:
-    """CP-29: a suspended job keeps them all, as its next JobMaster goes on from them."""
+    """CP-29: a suspended job keeps all its checkpoints, because its next JobMaster restores one."""
     properties = CheckpointProperties(SnapshotKind.CHECKPOINT, retention=policy)
     assert [properties.is_discarded_at(status) for status in ENDS] == discarded
     assert properties.is_discarded_when_subsumed
@@ -72,7 +72,7 @@ def test_savepoints_are_never_discarded(properties: CheckpointProperties) -> Non
     assert not properties.is_discarded_when_subsumed
 
 
-def test_only_a_synchronous_savepoint_ends_event_time() -> None:
+def test_only_a_savepoint_with_drain_ends_event_time() -> None:
     """CP-21"""
     assert synchronous_savepoint(is_drain=True).is_drain
     with pytest.raises(ValueError, match="end of event time"):
@@ -90,14 +90,14 @@ def test_job_recovers_from_checkpoints_and_the_savepoint_of_its_stop() -> None:
 # --- configuration --------------------------------------------------------------------------------
 
 
-def test_no_failure_is_tolerated_by_default_and_minus_one_means_any() -> None:
+def test_no_failed_checkpoint_is_tolerated_by_default_and_any_number_with_minus_one() -> None:
     """CP-23"""
     assert CheckpointConfiguration().tolerated == 0
     assert CheckpointConfiguration(tolerable_failures=-1).tolerated == ENDLESS
     assert CheckpointConfiguration(tolerable_failures=3).tolerated == 3
 
 
-def test_defaults_are_flinks() -> None:
+def test_default_checkpoint_configuration_equals_flinks() -> None:
     """CP-23"""
     default = CheckpointConfiguration()
     assert (default.timeout, default.min_pause) == (600.0, 0.0)
@@ -138,7 +138,7 @@ def test_invalid_checkpoint_configuration_is_refused(values: dict[str, float]) -
         CheckpointError(JOB, Reason.CHECKPOINT_DECLINED, 7, "no room"),
     ],
 )
-def test_messages_and_errors_travel(value: object) -> None:
+def test_checkpoint_messages_and_errors_survive_encoding_and_pickling(value: object) -> None:
     for copy in (decode(encode(value)), pickle.loads(pickle.dumps(value))):
         assert type(copy) is type(value)
         assert str(copy) == str(value)
@@ -172,14 +172,14 @@ def test_sources_are_triggered_and_all_tasks_are_waited_for() -> None:
 def test_checkpoint_plan_fails_when_a_task_is_not_running(
     number: int, state: ExecutionState
 ) -> None:
-    """CP-01: be it one to trigger or one to acknowledge."""
+    """CP-01: whether the task is to be triggered or only to acknowledge."""
     topology = Topology(2, 2)
     topology.vertices[number].states[1] = state
     with pytest.raises(TasksMissingError, match=rf"{'ab'[number]} \(2/2\) is {state.value}"):
         calculate_plan(topology, allows_finished=True)
 
 
-def test_finished_tasks_are_left_out_only_if_that_is_allowed() -> None:
+def test_checkpoint_plan_leaves_out_finished_tasks_only_if_the_job_allows_this() -> None:
     """CP-01"""
     topology = Topology(2, 2)
     topology.vertices[0].states[1] = ExecutionState.FINISHED
@@ -192,7 +192,7 @@ def test_finished_tasks_are_left_out_only_if_that_is_allowed() -> None:
 
 
 def test_tasks_whose_producers_have_all_finished_are_triggered() -> None:
-    """CP-01: what reads one that runs gets its barriers from that."""
+    """CP-01: a task with a running producer gets its barriers from the producer."""
     one_by_one, all_to_all = Topology(2, 2, pointwise=True), Topology(2, 2)
     for topology in (one_by_one, all_to_all):
         topology.vertices[0].states[1] = ExecutionState.FINISHED
@@ -209,11 +209,11 @@ def test_tasks_whose_producers_have_all_finished_are_triggered() -> None:
     ("a", "b", "is_held"),
     [("", "", True), ("a", "", False), ("a", "b", False), ("aa", "b", False), ("aa", "bb", True)],
 )
-def test_savepoint_is_refused_while_records_are_in_no_tasks_state(
+def test_savepoint_is_refused_while_records_of_a_finished_task_are_only_in_spark(
     a: str, b: str, is_held: bool
 ) -> None:
-    """What a has given to Spark comes back to b.  *a* and *b*: those of their tasks that have
-    finished."""
+    """Vertex a hands records to Spark, and vertex b brings them back. *a* and *b*: one character
+    for each finished subtask."""
     topology = Topology(2, 2)
     giver, taker = topology.vertices
     giver.hands_over_to, taker.brings_back_of = ("one", "other"), "other"
@@ -237,10 +237,11 @@ def test_savepoint_is_refused_while_records_are_in_no_tasks_state(
 @pytest.mark.parametrize(
     ("finished", "is_held"), [((), True), ((1, 2), True), ((0,), False), ((0, 1, 2), True)]
 )
-def test_a_savepoint_needs_the_first_reader_of_a_query_or_none(
+def test_savepoint_is_refused_if_only_the_first_reader_of_a_query_may_have_finished(
     finished: tuple[int, ...], is_held: bool
 ) -> None:
-    """It alone gives savepoints what Spark has noted; a source that has finished has read all."""
+    """Only the first reader saves what Spark has noted. If all readers have finished, nothing is
+    left to save."""
     topology = Topology(3, 1)
     source, sink = topology.vertices
     source.brings_back_of = "spark"
@@ -284,7 +285,7 @@ def drained(made: CheckpointRequestDecider) -> list[int]:
     return [each.number for each in made.drain()]
 
 
-def test_requests_are_served_users_first_and_savepoints_before_checkpoints() -> None:
+def test_user_requests_are_served_before_periodic_and_savepoints_before_checkpoints() -> None:
     """CP-16"""
     requests = [
         request(1, periodic=True),
@@ -298,7 +299,7 @@ def test_requests_are_served_users_first_and_savepoints_before_checkpoints() -> 
     assert drained(decider(*reversed(requests))) == [4, 6, 3, 2, 5, 1]
 
 
-def test_lowest_ranked_of_too_many_requests_is_dropped() -> None:
+def test_request_queue_over_its_limit_drops_the_lowest_ranked_request() -> None:
     """CP-16"""
     first, second = request(1), request(2)
     made = decider(first, second, most=2)
@@ -309,14 +310,14 @@ def test_lowest_ranked_of_too_many_requests_is_dropped() -> None:
     assert len(made) == 0
 
 
-def test_only_one_periodic_request_waits() -> None:
-    """CP-16: what was put off is not made up for by several in a row."""
+def test_second_waiting_periodic_request_is_dropped() -> None:
+    """CP-16: missed periodic checkpoints are not caught up by several in a row."""
     made = decider(request(1, periodic=True))
     assert made.add(request(2, periodic=True)) == request(2, periodic=True)
     assert drained(made) == [1]
 
 
-def test_a_periodic_request_within_the_pause_is_dropped_and_any_other_is_taken() -> None:
+def test_minimum_pause_drops_periodic_requests_and_no_others() -> None:
     """CP-17"""
     early = decider(request(1, periodic=True))
     assert early.next(number_of_pending=0, is_pause_over=False) == TooEarly(
@@ -330,7 +331,7 @@ def test_a_periodic_request_within_the_pause_is_dropped_and_any_other_is_taken()
     assert chosen == request(1, periodic=True)
 
 
-def test_only_forced_savepoints_are_taken_while_as_many_are_pending_as_may_be() -> None:
+def test_only_forced_savepoints_start_beyond_the_limit_of_pending_checkpoints() -> None:
     """CP-17"""
     for waiting in (request(1), request(1, UNFORCED), request(1, periodic=True)):
         made = decider(waiting)
@@ -350,7 +351,7 @@ def test_the_first_periodic_checkpoint_is_due_at_random_between_pause_and_interv
         assert PeriodicTrigger(config, iter([random]).__next__).start() == pytest.approx(delay)
 
 
-def test_a_timer_of_the_past_changes_nothing() -> None:
+def test_outdated_periodic_checkpoint_timer_changes_nothing() -> None:
     """CP-11"""
     periodic = PeriodicTrigger(CheckpointConfiguration(interval=10.0), lambda: 0.0)
     periodic.start()
@@ -374,7 +375,7 @@ def failures(manager: CheckpointFailureManager, reason: Reason, *ids: int) -> li
     return [manager.failed(CHECKPOINT, reason, each, is_triggered=True) is not None for each in ids]
 
 
-def test_job_fails_with_one_failure_in_a_row_beyond_the_tolerance() -> None:
+def test_job_fails_if_one_more_checkpoint_in_a_row_fails_than_tolerated() -> None:
     """CP-23"""
     expired = Reason.CHECKPOINT_EXPIRED
     assert failures(CheckpointFailureManager(0), expired, 1) == [True]
@@ -385,7 +386,7 @@ def test_job_fails_with_one_failure_in_a_row_beyond_the_tolerance() -> None:
     assert failures(CheckpointFailureManager(ENDLESS), expired, *range(99)) == [False] * 99
 
 
-def test_failures_of_checkpoints_before_a_completed_one_do_not_count() -> None:
+def test_completed_checkpoint_resets_the_count_of_failed_checkpoints() -> None:
     """CP-23"""
     manager = CheckpointFailureManager(0)
     manager.completed(5)
@@ -393,7 +394,7 @@ def test_failures_of_checkpoints_before_a_completed_one_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_only_failures_of_the_checkpoint_itself_count(
+def test_only_failures_caused_by_the_checkpoint_count_towards_the_tolerance(
     reason: Reason,
 ) -> None:
     """CP-22, CP-23: as in Flink's CheckpointFailureReason."""
@@ -407,8 +408,8 @@ def test_only_failures_of_the_checkpoint_itself_count(
     assert failures(CheckpointFailureManager(0), reason, 1) == [reason in counted]
 
 
-def test_only_a_stop_savepoint_can_fail_the_job() -> None:
-    """CP-20: and not when its tasks were never told, or are restarted anyway."""
+def test_failed_savepoint_fails_the_job_only_if_it_was_to_stop_the_job() -> None:
+    """CP-20: also not if the tasks were never triggered or are restarted anyway."""
     manager = CheckpointFailureManager(0)
     declined = Reason.CHECKPOINT_DECLINED
     assert manager.failed(SAVEPOINT, declined, 1, is_triggered=True) is None
@@ -420,7 +421,7 @@ def test_only_a_stop_savepoint_can_fail_the_job() -> None:
 # --- master hooks ---------------------------------------------------------------------------------
 
 
-def test_a_hook_is_registered_once_and_has_an_id() -> None:
+def test_master_hook_without_an_id_or_registered_twice_is_refused() -> None:
     """CP-30"""
     hooks = MasterHooks()
     assert [hooks.register("h"), hooks.register("h"), hooks.register("i")] == [True, False, True]

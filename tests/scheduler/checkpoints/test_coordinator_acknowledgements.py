@@ -101,7 +101,7 @@ def test_two_concurrent_checkpoints_complete_one_after_the_other() -> None:
 
 
 def test_checkpoints_are_stored_one_at_a_time_in_acknowledgement_order() -> None:
-    """CP-07: the second is subsumed if it is the older."""
+    """CP-07: the checkpoint stored second is subsumed if it is the older one."""
     job = JobWithCheckpoints(CONCURRENT)
     for _ in range(3):
         job.begin()
@@ -149,8 +149,8 @@ def test_checkpoint_that_cannot_be_stored_fails_and_is_discarded() -> None:
     assert job.coordinator.latest is None
 
 
-def test_an_operator_that_the_task_does_not_have_fails_the_checkpoint() -> None:
-    """CP-05: its state would be lost in silence."""
+def test_acknowledged_state_of_an_operator_unknown_to_its_task_fails_the_checkpoint() -> None:
+    """CP-05: the state would be lost silently."""
     job = JobWithCheckpoints()
     job.begin()
     actions = job.acknowledge(1, "a0", state=state("stranger", "x"))
@@ -159,7 +159,7 @@ def test_an_operator_that_the_task_does_not_have_fails_the_checkpoint() -> None:
     assert discarded(actions) == ["x"]
 
 
-def test_union_state_of_which_finished_tasks_had_a_part_fails_the_checkpoint() -> None:
+def test_checkpoint_fails_if_some_subtasks_with_union_state_have_finished() -> None:
     """CP-40"""
     job = JobWithCheckpoints(topology=Topology(2, 1))
     job.topology.vertices[0].states[0] = ExecutionState.FINISHED
@@ -196,8 +196,8 @@ def test_declined_checkpoint_is_discarded_with_all_received_state() -> None:
     assert job.decline(1, "b0") == []
 
 
-def test_declining_a_checkpoint_leaves_others_pending() -> None:
-    """CP-03: and triggers nothing."""
+def test_declining_a_checkpoint_leaves_the_other_checkpoints_pending() -> None:
+    """CP-03: and triggers no new checkpoint."""
     job = JobWithCheckpoints(CONCURRENT)
     job.begin()
     job.begin()
@@ -212,7 +212,7 @@ def test_declining_a_checkpoint_leaves_others_pending() -> None:
     assert job.decline(2, "a0") == []
 
 
-def test_tasks_of_the_past_and_strangers_decline_nothing() -> None:
+def test_decline_by_a_past_attempt_or_another_job_is_ignored() -> None:
     """CP-03, CP-05"""
     job = JobWithCheckpoints()
     job.begin()
@@ -237,7 +237,7 @@ def test_checkpoint_being_stored_cannot_be_aborted() -> None:
     assert only(job.store(storing), NotifyCheckpointComplete)
 
 
-def test_a_checkpoint_that_is_not_complete_in_time_expires() -> None:
+def test_checkpoint_expires_if_not_completed_within_its_timeout() -> None:
     """CP-24"""
     job = JobWithCheckpoints(configuration(tolerable_failures=0))
     actions = job.request()
@@ -280,7 +280,7 @@ def test_checkpoint_fails_when_a_task_ends_before_its_acknowledgement(is_finishe
     assert sorted(directories(ended)) == ["chk-1", "chk-2"]
 
 
-def test_failures_in_a_row_beyond_the_tolerance_fail_the_job() -> None:
+def test_more_failed_checkpoints_in_a_row_than_tolerated_fail_the_job() -> None:
     """CP-23"""
     job = JobWithCheckpoints(configuration(tolerable_failures=1))
     job.begin()
@@ -295,7 +295,7 @@ def test_failures_in_a_row_beyond_the_tolerance_fail_the_job() -> None:
 # --- late and unknown -----------------------------------------------------------------------------
 
 
-def test_unawaited_state_is_discarded_and_state_of_other_jobs_is_kept() -> None:
+def test_acknowledged_state_that_nobody_awaits_is_discarded_unless_of_another_job() -> None:
     """CP-05"""
     job = JobWithCheckpoints()
     job.begin()
@@ -325,8 +325,8 @@ def test_repeated_decline_does_not_discard_state_again() -> None:
     assert directories(job.decline(1, "b0")) == []
 
 
-def test_a_repeated_acknowledgement_takes_nothing_from_a_complete_checkpoint() -> None:
-    """CP-05: of what somebody else has written for it the files go."""
+def test_repeated_acknowledgement_deletes_no_file_of_a_completed_checkpoint() -> None:
+    """CP-05: files that the repeated message names and the checkpoint does not have are deleted."""
     job = JobWithCheckpoints(coordinators=("a",))
     job.prepare(job.request())
     job.coordinator.coordinator_acknowledged(1, "a", file("cut"), 0.0)
@@ -336,8 +336,8 @@ def test_a_repeated_acknowledgement_takes_nothing_from_a_complete_checkpoint() -
     assert job.coordinator.coordinator_acknowledged(1, "a", file("cut"), 0.0) == []
 
 
-def test_a_repeated_acknowledgement_takes_nothing_from_a_savepoint() -> None:
-    """CP-05: be it one of an earlier JobMaster."""
+def test_repeated_acknowledgement_deletes_no_file_of_a_savepoint() -> None:
+    """CP-05: also not of a savepoint of an earlier JobMaster."""
     job = JobWithCheckpoints(coordinators=("a",))
     job.prepare(job.request(SAVEPOINT))
     job.coordinator.coordinator_acknowledged(1, "a", file("cut"), 0.0)
@@ -350,8 +350,9 @@ def test_a_repeated_acknowledgement_takes_nothing_from_a_savepoint() -> None:
         assert job.coordinator.acknowledged(message, 0.0) == []
 
 
-def test_repeated_answers_after_a_take_over_take_nothing_from_a_savepoint() -> None:
-    """An earlier JobMaster has completed it.  The next one has given up all that was begun."""
+def test_repeated_acknowledgement_after_a_take_over_deletes_no_file_of_a_savepoint() -> None:
+    """The earlier JobMaster has completed the savepoint. The next one has aborted everything that
+    was pending."""
     before = JobWithCheckpoints(coordinators=("a",))
     before.prepare(before.request(SAVEPOINT))
     before.coordinator.coordinator_acknowledged(1, "a", file("cut"), 0.0)
@@ -369,8 +370,8 @@ def test_repeated_answers_after_a_take_over_take_nothing_from_a_savepoint() -> N
     assert discarded(job.coordinator.acknowledged(message, 0.0)) == []
 
 
-def test_directory_stays_while_a_possibly_triggered_task_may_write() -> None:
-    """The order to begin was not answered in time."""
+def test_directory_of_a_failed_checkpoint_stays_while_a_task_may_still_write_into_it() -> None:
+    """The request to trigger the task was not answered in time."""
     job = JobWithCheckpoints()
     job.begin()
     job.acknowledge(1, "a0")
@@ -387,8 +388,8 @@ def test_directory_stays_while_a_possibly_triggered_task_may_write() -> None:
     assert directories(job.acknowledge(2, "a0")) == ["chk-2"]
 
 
-def test_late_state_of_a_savepoint_that_was_given_up_here_is_discarded() -> None:
-    """Its task was lost, and wrote on: nobody is waited for, and nobody else knows the files."""
+def test_state_written_by_a_lost_task_for_an_aborted_savepoint_is_discarded() -> None:
+    """Only this coordinator knows the files that the lost task still wrote."""
     job = JobWithCheckpoints()
     job.begin(SAVEPOINT)
     lost = job.attempt("b0")
@@ -407,7 +408,7 @@ def test_failed_checkpoint_keeps_files_shared_with_completed_ones() -> None:
     assert sorted(discarded(job.decline(2, "b0"))) == ["change", "own"]
 
 
-def test_inline_state_is_nothing_to_discard() -> None:
+def test_failed_checkpoint_with_inline_state_discards_no_files() -> None:
     """CP-05"""
     job = JobWithCheckpoints(coordinators=("a",))
     job.prepare(job.request())
@@ -418,7 +419,7 @@ def test_inline_state_is_nothing_to_discard() -> None:
 # --- shared files ---------------------------------------------------------------------------------
 
 
-def test_shared_file_is_deleted_once_no_retained_checkpoint_has_it() -> None:
+def test_shared_file_is_deleted_once_no_retained_checkpoint_refers_to_it() -> None:
     """CP-38"""
     job = JobWithCheckpoints()
     for checkpoint_id, shared in ((1, ["w1"]), (2, ["w1", "c2"]), (3, ["w3"])):
@@ -460,8 +461,8 @@ def test_shared_file_stays_with_a_later_checkpoint_that_refers_to_it() -> None:
 
 
 def test_savepoint_completes_with_last_acknowledgement_without_commit() -> None:
-    """CP-19: nothing is committed with it, and the job does not go on from it, as since Flink 1.15.
-    Its tasks write all of their state."""
+    """CP-19: no transactions are committed with a savepoint, and the job does not restore it, as
+    since Flink 1.15. Its tasks write all of their state."""
     job = JobWithCheckpoints()
     triggered = one(job.prepare(job.request(SAVEPOINT)), TriggerTasks)
     assert triggered.is_whole
@@ -472,8 +473,8 @@ def test_savepoint_completes_with_last_acknowledgement_without_commit() -> None:
     assert job.coordinator.latest is None
 
 
-def test_savepoints_are_subsumed_by_nothing() -> None:
-    """CP-18, CP-19: not while they are taken, and not when they are complete."""
+def test_later_checkpoints_subsume_neither_pending_nor_completed_savepoints() -> None:
+    """CP-18, CP-19"""
     job = JobWithCheckpoints(CONCURRENT)
     job.begin()
     job.begin(SAVEPOINT)
@@ -491,7 +492,7 @@ def test_savepoints_are_subsumed_by_nothing() -> None:
 
 
 def test_savepoint_of_a_stop_subsumes_checkpoints_and_is_the_latest() -> None:
-    """CP-18, CP-20: commits belong to it."""
+    """CP-18, CP-20: its transactions are committed."""
     job = JobWithCheckpoints(CONCURRENT)
     job.begin()
     job.complete(1)
@@ -508,7 +509,7 @@ def test_savepoint_of_a_stop_subsumes_checkpoints_and_is_the_latest() -> None:
     assert subsumed(ended) == []
 
 
-def test_a_savepoint_that_the_job_went_on_from_is_forgotten_and_not_deleted() -> None:
+def test_subsumed_savepoint_that_the_job_was_restored_from_is_not_deleted() -> None:
     """CP-18, CP-29"""
     job = JobWithCheckpoints()
     job.begin(STOP)
@@ -524,7 +525,7 @@ def test_a_savepoint_that_the_job_went_on_from_is_forgotten_and_not_deleted() ->
 
 
 def test_a_declined_stop_with_savepoint_fails_the_job() -> None:
-    """CP-20: once, with the cause; its tasks do not go on."""
+    """CP-20: once, with the cause; the tasks do not run on."""
     job = JobWithCheckpoints()
     job.begin(STOP)
     actions = job.decline(1, "a0")
@@ -536,7 +537,7 @@ def test_a_declined_stop_with_savepoint_fails_the_job() -> None:
     assert only(job.request(), PrepareCheckpoint)
 
 
-def test_an_ordinary_savepoint_that_is_declined_does_not_fail_the_job() -> None:
+def test_declined_savepoint_that_does_not_stop_the_job_does_not_fail_it() -> None:
     """CP-20"""
     job = JobWithCheckpoints(configuration(tolerable_failures=0))
     job.begin(SAVEPOINT)
@@ -555,7 +556,7 @@ def test_an_ordinary_savepoint_that_is_declined_does_not_fail_the_job() -> None:
         (JobStatus.SUSPENDED, False),
     ],
 )
-def test_job_end_aborts_pending_checkpoints_and_discards_by_status(
+def test_job_end_aborts_pending_and_discards_completed_checkpoints_by_job_status(
     status: JobStatus, is_discarded: bool
 ) -> None:
     """CP-33, CP-29"""
@@ -584,10 +585,10 @@ def test_job_end_aborts_pending_checkpoints_and_discards_by_status(
 
 @pytest.mark.parametrize("is_stored", [True, False])
 @pytest.mark.parametrize("status", [JobStatus.FINISHED, JobStatus.SUSPENDED])
-def test_a_checkpoint_that_is_being_stored_at_the_end_is_waited_for(
+def test_stores_close_at_job_end_only_after_the_checkpoint_being_stored(
     status: JobStatus, is_stored: bool
 ) -> None:
-    """CP-33: it goes the way of the others; of a suspended job it stays."""
+    """CP-33: the checkpoint is discarded like the others, or kept if the job is suspended."""
     job = JobWithCheckpoints(configuration(tolerable_failures=0))
     job.begin()
     job.acknowledge(1, "a0", state=state("a", "x", shared=["w"]))
@@ -610,7 +611,7 @@ def test_a_checkpoint_that_is_being_stored_at_the_end_is_waited_for(
         assert job.acknowledge(1, "a0", state=state("a", "x", shared=["w"])) == []
 
 
-def test_files_needed_only_by_a_checkpoint_being_stored_go_after_it() -> None:
+def test_file_used_by_a_checkpoint_being_stored_at_job_end_is_deleted_afterwards() -> None:
     """CP-33, CP-38"""
     job = JobWithCheckpoints()
     job.begin()

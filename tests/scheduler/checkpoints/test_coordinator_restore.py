@@ -55,7 +55,7 @@ def left_behind(
 
 
 def test_job_without_checkpoints_starts_fresh_unless_one_is_required() -> None:
-    """CP-34, CP-30: hooks are reset."""
+    """CP-34, CP-30: master hooks are reset."""
     job = JobWithCheckpoints(coordinators=("a",), hooks=("h",))
     restored = restore(job)
     assert (restored.checkpoint_id, restored.tasks) == (None, {})
@@ -65,7 +65,7 @@ def test_job_without_checkpoints_starts_fresh_unless_one_is_required() -> None:
     assert restore(JobWithCheckpoints()).actions == []
 
 
-def test_a_global_failover_takes_tasks_coordinators_and_hooks_back() -> None:
+def test_global_failover_restores_tasks_coordinators_and_hooks_from_the_checkpoint() -> None:
     """CP-30: each hook gets its own state, or None."""
     job = JobWithCheckpoints(coordinators=("a", "b"), hooks=("h", "i"))
     job.prepare(job.request())
@@ -87,8 +87,10 @@ def test_a_global_failover_takes_tasks_coordinators_and_hooks_back() -> None:
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_regional_failover_tells_coordinators_which_subtasks_go_back(is_there: bool) -> None:
-    """CP-32: and nothing else goes back."""
+def test_regional_failover_resets_only_the_failed_subtasks_at_their_coordinators(
+    is_there: bool,
+) -> None:
+    """CP-32: coordinators and hooks themselves are not restored."""
     job = JobWithCheckpoints(topology=Topology(3, 1), coordinators=("a",), hooks=("h",))
     if is_there:
         job.prepare(job.request())
@@ -120,7 +122,7 @@ def test_state_of_a_missing_hook_is_refused_unless_allowed() -> None:
 
 
 def test_restore_waits_for_the_checkpoint_being_stored() -> None:
-    """CP-28: it may be durable, and then the next JobMaster would go on from it."""
+    """CP-28: the checkpoint may be durable already, and the next JobMaster would restore it."""
     job = JobWithCheckpoints(configuration(max_concurrent=2))
     job.begin()
     job.begin()
@@ -137,7 +139,7 @@ def test_restore_waits_for_the_checkpoint_being_stored() -> None:
     assert only(job.request(), PrepareCheckpoint)
 
 
-def test_restore_does_not_wait_for_a_checkpoint_that_was_not_stored() -> None:
+def test_restore_goes_ahead_once_storing_the_awaited_checkpoint_has_failed() -> None:
     """CP-28"""
     job = JobWithCheckpoints()
     job.begin()
@@ -147,8 +149,8 @@ def test_restore_does_not_wait_for_a_checkpoint_that_was_not_stored() -> None:
     assert restore(job).checkpoint_id is None
 
 
-def test_with_nothing_being_stored_tasks_can_be_restored_at_once() -> None:
-    """CP-28: requests that waited are answered."""
+def test_restore_starts_at_once_if_no_checkpoint_is_being_stored() -> None:
+    """CP-28: waiting checkpoint requests fail."""
     job = JobWithCheckpoints()
     job.begin()
     assert job.request() == []
@@ -188,7 +190,7 @@ def test_after_recovery_files_are_counted_for_all_retained_checkpoints() -> None
 
 
 def test_job_started_from_a_savepoint_continues_its_checkpoint_ids() -> None:
-    """JM-09: its files stay its user's."""
+    """JM-09: the files of the savepoint stay with the user."""
     job = JobWithCheckpoints()
     there = left_behind(40, "s", properties=SAVEPOINT)
     actions = job.coordinator.start_from_savepoint(there, job.vertices)
@@ -209,7 +211,7 @@ def test_own_checkpoints_take_precedence_over_the_start_savepoint() -> None:
     assert restore(job).checkpoint_id == 3
 
 
-def test_a_savepoint_with_state_that_the_job_has_no_operator_for_is_refused() -> None:
+def test_start_savepoint_with_state_of_an_operator_missing_in_the_job_is_refused() -> None:
     """JM-10"""
     there = left_behind(40, "s", properties=SAVEPOINT, name="gone")
     job = JobWithCheckpoints()

@@ -45,7 +45,7 @@ STOP = synchronous_savepoint(is_drain=False)
 # --- one after the other --------------------------------------------------------------------------
 
 
-def test_a_checkpoint_gets_its_id_and_then_its_sources_are_triggered() -> None:
+def test_checkpoint_gets_its_id_before_its_sources_are_triggered() -> None:
     """CP-02, CP-13"""
     job = JobWithCheckpoints(topology=Topology(2, 3))
     job.now = 2.5
@@ -61,8 +61,8 @@ def test_a_checkpoint_gets_its_id_and_then_its_sources_are_triggered() -> None:
     assert (trigger.latest_completed, trigger.is_whole) == (None, False)
 
 
-def test_coordinators_are_asked_before_hooks_and_both_before_tasks() -> None:
-    """CP-32, CP-30: hooks once for each checkpoint, and after it is pending."""
+def test_coordinators_are_triggered_before_hooks_and_hooks_before_tasks() -> None:
+    """CP-32, CP-30: each hook is called once per checkpoint, after the checkpoint is pending."""
     job = JobWithCheckpoints(coordinators=("a", "b"), hooks=("h", "i"))
     actions = job.prepare(job.request())
     assert one(actions, SnapshotCoordinators).operators == ("a", "b")
@@ -83,7 +83,8 @@ def test_coordinators_are_asked_before_hooks_and_both_before_tasks() -> None:
 def test_checkpoint_request_fails_when_a_task_is_not_running(
     number: int, state: ExecutionState
 ) -> None:
-    """CP-01: a finished one is missed if checkpoints end with the first that finishes."""
+    """CP-01: a finished task counts as not running if checkpoints end with the first finished
+    task."""
     job = JobWithCheckpoints(configuration(allows_finished_tasks=False))
     job.topology.vertices[number].states[0] = state
     actions = job.request()
@@ -113,7 +114,7 @@ def test_checkpoints_are_triggered_one_at_a_time_and_requests_wait() -> None:
     assert job.coordinator.pending_ids == (1, 2)
 
 
-def test_waiting_request_starts_when_the_first_gets_no_id() -> None:
+def test_waiting_request_starts_when_the_request_before_it_fails_to_get_an_id() -> None:
     """CP-14"""
     job = JobWithCheckpoints()
     first, _ = job.request(), job.request()
@@ -126,8 +127,9 @@ def test_waiting_request_starts_when_the_first_gets_no_id() -> None:
     assert job.coordinator.overview().failed == 1
 
 
-def test_ids_that_do_not_rise_are_refused_and_timestamps_never_fall() -> None:
-    """CP-13: nor is the directory deleted, which may be that of the checkpoint with that id."""
+def test_checkpoint_with_a_reused_id_fails_and_timestamps_never_decrease() -> None:
+    """CP-13: the directory is not deleted, because it may be that of the earlier checkpoint with
+    the same id."""
     job = JobWithCheckpoints(configuration(max_concurrent=9))
     stamps = []
     for now in (5.0, 3.0, 9.0):
@@ -157,7 +159,7 @@ def test_directory_prepared_after_expiry_is_deleted_once() -> None:
 
 
 def test_checkpoint_that_expires_before_its_trigger_is_never_triggered() -> None:
-    """CP-15: though the hook is ready later; the next request is served."""
+    """CP-15: even if the hook is ready later. The next request is served."""
     job = JobWithCheckpoints(hooks=("h",))
     actions = job.request()
     assert only(job.prepare(actions), TriggerMasterHooks)
@@ -173,7 +175,7 @@ def test_checkpoint_that_expires_before_its_trigger_is_never_triggered() -> None
 
 
 def test_a_failing_hook_fails_the_checkpoint_and_tasks_are_not_triggered() -> None:
-    """CP-31, CP-22: it does not fail the job, which tolerates no failures."""
+    """CP-31, CP-22: the job does not fail, although it tolerates no failed checkpoints."""
     job = JobWithCheckpoints(configuration(tolerable_failures=0), hooks=("h",))
     job.prepare(job.request())
     assert job.coordinator.master_hook_failed(2, "h", "another", 0.0) == []
@@ -203,7 +205,7 @@ def test_declining_coordinator_fails_the_checkpoint_and_discards_its_state() -> 
     assert job.coordinator.coordinator_acknowledged(1, "b", None, 0.0) == []
 
 
-def test_hooks_are_initialised_once() -> None:
+def test_master_hooks_are_initialised_at_the_first_start_and_not_after_a_restart() -> None:
     """CP-30"""
     job = JobWithCheckpoints(hooks=("h",))
     assert only(job.run(), InitializeMasterHooks)
@@ -217,7 +219,7 @@ def test_hooks_are_initialised_once() -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_concurrent_checkpoints_never_exceed_the_limit(most: int) -> None:
-    """CP-08: as soon as one is complete, the next begins."""
+    """CP-08: as soon as one checkpoint is complete, the next one begins."""
     job = JobWithCheckpoints(configuration(interval=1.0, max_concurrent=most))
     actions = job.run()
     for _ in range(most):
@@ -233,7 +235,7 @@ def test_concurrent_checkpoints_never_exceed_the_limit(most: int) -> None:
     assert job.coordinator.pending_ids == tuple(range(2, most + 2))
 
 
-def test_completed_checkpoint_frees_the_places_of_earlier_ones_too() -> None:
+def test_completed_checkpoint_frees_the_places_of_earlier_checkpoints_it_subsumes() -> None:
     """CP-08"""
     job = JobWithCheckpoints(configuration(interval=1.0, max_concurrent=2))
     actions = job.run()
@@ -248,7 +250,7 @@ def test_completed_checkpoint_frees_the_places_of_earlier_ones_too() -> None:
     assert job.coordinator.pending_ids == (3, 4)
 
 
-def test_a_tick_within_the_pause_is_put_off_to_its_end() -> None:
+def test_periodic_checkpoint_due_within_the_minimum_pause_starts_when_the_pause_ends() -> None:
     """CP-09, CP-17"""
     job = JobWithCheckpoints(configuration(interval=50.0, min_pause=50.0), random=0.0)
     actions = job.tick(job.run())
@@ -275,7 +277,7 @@ def test_minimum_pause_does_not_delay_user_requests() -> None:
     assert only(job.request(UNFORCED), PrepareCheckpoint)
 
 
-def test_a_checkpoint_that_fails_begins_no_pause() -> None:
+def test_failed_checkpoint_starts_no_minimum_pause() -> None:
     """CP-09"""
     job = JobWithCheckpoints(configuration(interval=50.0, min_pause=50.0), random=0.0)
     actions = job.tick(job.run())
@@ -293,7 +295,7 @@ def taken_over(job: JobWithCheckpoints) -> list[CheckpointAction]:
 
 
 def test_the_first_checkpoint_after_a_take_over_begins_at_once() -> None:
-    """While no JobMaster led, nothing was committed.  Those that follow have their usual times."""
+    """While no JobMaster led, nothing was committed. Later checkpoints have their usual times."""
     job = JobWithCheckpoints(configuration(interval=600.0))
     actions = taken_over(job)
     assert timers(actions, TRIGGER)[-1].delay == 0.0
@@ -310,8 +312,8 @@ def test_a_job_without_periodic_checkpoints_takes_none_after_a_take_over() -> No
     assert job.coordinator.take_over(0, {}, job.topology.attempts, 0.0) == []
 
 
-def test_the_pause_counts_from_the_last_checkpoint_of_the_earlier_job_master() -> None:
-    """CP-09: from its beginning, as nobody knows when it was complete."""
+def test_minimum_pause_counts_from_the_last_checkpoint_of_the_earlier_job_master() -> None:
+    """CP-09: from the start of the checkpoint, because nobody knows when it was completed."""
     before = JobWithCheckpoints()
     before.now = 90.0
     before.begin()
@@ -324,8 +326,8 @@ def test_the_pause_counts_from_the_last_checkpoint_of_the_earlier_job_master() -
     assert only(job.tick(actions), PrepareCheckpoint)
 
 
-def test_a_missing_checkpoint_is_tried_again_until_tasks_are_triggered() -> None:
-    """Some task may be starting.  What is being prepared is waited for."""
+def test_checkpoint_due_after_a_take_over_is_retried_until_tasks_are_triggered() -> None:
+    """A task may still be starting. No second checkpoint starts while one is being prepared."""
     job = JobWithCheckpoints(configuration(interval=600.0, max_concurrent=2), coordinators=("a",))
     actions = taken_over(job)
     job.topology.vertices[1].states[0] = ExecutionState.DEPLOYING
@@ -347,8 +349,8 @@ def test_a_missing_checkpoint_is_tried_again_until_tasks_are_triggered() -> None
     assert job.tick(waiting) == [], "it is replaced"
 
 
-def test_a_checkpoint_that_was_given_up_with_a_coordinator_is_taken_soon() -> None:
-    """The coordinator starts again, and tasks run on."""
+def test_checkpoint_aborted_by_the_loss_of_a_coordinator_is_taken_again_at_once() -> None:
+    """The coordinator starts again, and the tasks keep running."""
     job = JobWithCheckpoints(configuration(interval=600.0), coordinators=("a",))
     job.prepare(job.tick(job.run()))
     lost = job.coordinator.coordinator_declined(1, "a", "it died", job.now, is_lost=True)
@@ -360,7 +362,7 @@ def test_a_checkpoint_that_was_given_up_with_a_coordinator_is_taken_soon() -> No
     assert timers(declined, TRIGGER) == [], "an error may come again"
 
 
-def test_stopped_scheduler_takes_no_periodic_checkpoints_but_serves_users() -> None:
+def test_stopped_scheduler_takes_no_periodic_checkpoints_but_serves_user_requests() -> None:
     """CP-11"""
     job = JobWithCheckpoints(configuration(interval=1.0))
     actions = job.tick(job.run())
@@ -376,7 +378,7 @@ def test_stopped_scheduler_takes_no_periodic_checkpoints_but_serves_users() -> N
     assert only(job.tick(again), PrepareCheckpoint)
 
 
-def test_a_periodic_request_that_waits_when_the_scheduler_stops_is_never_served() -> None:
+def test_stopping_the_scheduler_drops_the_waiting_periodic_request() -> None:
     """CP-11"""
     job = JobWithCheckpoints(configuration(interval=1.0))
     job.begin()
@@ -387,7 +389,7 @@ def test_a_periodic_request_that_waits_when_the_scheduler_stops_is_never_served(
     assert not only(job.complete(2), PrepareCheckpoint)
 
 
-def test_after_the_end_of_the_job_nothing_is_taken() -> None:
+def test_requests_and_timers_after_the_job_end_start_no_checkpoint() -> None:
     """CP-12"""
     job = JobWithCheckpoints(configuration(interval=1.0))
     actions = job.run()
@@ -401,7 +403,7 @@ def test_after_the_end_of_the_job_nothing_is_taken() -> None:
 # --- requests -------------------------------------------------------------------------------------
 
 
-def test_forced_savepoints_start_at_once_and_others_before_checkpoints() -> None:
+def test_forced_savepoint_starts_at_once_and_unforced_one_before_waiting_checkpoints() -> None:
     """CP-17"""
     job = JobWithCheckpoints()
     job.begin()
@@ -416,7 +418,7 @@ def test_forced_savepoints_start_at_once_and_others_before_checkpoints() -> None
     assert one(begun, PrepareCheckpoint).properties == UNFORCED
 
 
-def test_too_many_requests_are_answered_at_once() -> None:
+def test_request_beyond_1000_waiting_requests_is_refused_at_once() -> None:
     """CP-16"""
     job = JobWithCheckpoints()
     job.begin()
@@ -426,8 +428,8 @@ def test_too_many_requests_are_answered_at_once() -> None:
     assert answers(job.request(UNFORCED)) == {1001: Reason.TOO_MANY_CHECKPOINT_REQUESTS}
 
 
-def test_a_savepoint_that_would_lack_rows_is_refused_and_a_checkpoint_is_not() -> None:
-    """What lies in the job's files is found again by the job itself."""
+def test_savepoint_lacking_rows_handed_to_spark_is_refused_and_a_checkpoint_is_not() -> None:
+    """The job itself finds rows again that lie in its own files."""
     job = JobWithCheckpoints()
     giver, taker = job.topology.vertices
     giver.hands_over_to, taker.brings_back_of = ("spark",), "spark"
@@ -438,8 +440,7 @@ def test_a_savepoint_that_would_lack_rows_is_refused_and_a_checkpoint_is_not() -
     assert only(job.request(), PrepareCheckpoint)
 
 
-def test_a_savepoint_that_would_have_nothing_of_a_query_is_refused() -> None:
-    """Its first reader has finished, and the other one has not."""
+def test_savepoint_is_refused_while_only_the_first_reader_of_a_query_has_finished() -> None:
     job = JobWithCheckpoints(topology=Topology(2, 1))
     source = job.topology.vertices[0]
     source.brings_back_of = "spark"
@@ -451,7 +452,7 @@ def test_a_savepoint_that_would_have_nothing_of_a_query_is_refused() -> None:
 
 
 def test_no_checkpoint_starts_while_a_stop_savepoint_is_taken() -> None:
-    """CP-20: tasks process nothing more."""
+    """CP-20: the tasks process no more records."""
     job = JobWithCheckpoints(configuration(interval=1.0, max_concurrent=9))
     ticking = job.run()
     stop = job.request(STOP)
@@ -481,10 +482,10 @@ def test_waiting_request_starts_when_the_stop_fails() -> None:
     ("is_finished", "reason"),
     [(True, Reason.CHECKPOINT_DECLINED_TASK_CLOSING), (False, Reason.TASK_FAILURE)],
 )
-def test_task_that_ends_while_a_checkpoint_is_prepared_ends_that(
+def test_task_that_ends_while_a_checkpoint_is_prepared_aborts_the_checkpoint(
     *, is_finished: bool, reason: Reason
 ) -> None:
-    """It was to acknowledge it, and never would; the next one is begun."""
+    """The task would have had to acknowledge, and never would. The next checkpoint begins."""
     job = JobWithCheckpoints(topology=Topology(2, 1))
     prepare = job.request()
     job.request()
@@ -498,7 +499,7 @@ def test_task_that_ends_while_a_checkpoint_is_prepared_ends_that(
     assert trigger.attempts == (job.attempt("a0"),)
 
 
-def test_end_of_an_unrelated_task_does_not_abort_a_preparation() -> None:
+def test_end_of_an_unrelated_task_does_not_abort_a_checkpoint_being_prepared() -> None:
     job = JobWithCheckpoints()
     prepare = job.request()
     earlier = job.attempt("a0")

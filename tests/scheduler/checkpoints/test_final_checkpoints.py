@@ -38,7 +38,7 @@ def fire(job: JobWithCheckpoints, timer: StartCheckpointTimer) -> Actions:
     return job.coordinator.timer(timer.key, job.now)
 
 
-def test_task_gets_its_final_checkpoint_without_periodic_checkpoints() -> None:
+def test_task_at_its_end_gets_a_final_checkpoint_without_periodic_checkpoints() -> None:
     job = JobWithCheckpoints(topology=Topology(1, 2))
     timer = final_timer(awaits(job, "b0"))
     assert timer.delay == FIRST_DELAY
@@ -51,7 +51,7 @@ def test_task_gets_its_final_checkpoint_without_periodic_checkpoints() -> None:
     assert final_timer(awaits(job, "b0", 1)).delay == FIRST_DELAY
 
 
-def test_pending_checkpoint_that_covers_the_end_is_enough() -> None:
+def test_pending_checkpoint_begun_after_the_end_of_a_task_serves_as_its_final_one() -> None:
     job = JobWithCheckpoints()
     first = job.begin()
     timer = final_timer(awaits(job, after=first - 1))
@@ -61,7 +61,7 @@ def test_pending_checkpoint_that_covers_the_end_is_enough() -> None:
     assert fire(job, final_timer(actions)) == []
 
 
-def test_checkpoint_that_does_not_cover_the_end_is_followed_by_another() -> None:
+def test_pending_checkpoint_from_before_the_end_of_a_task_is_followed_by_a_final_one() -> None:
     job = JobWithCheckpoints()
     first = job.begin()
     actions = fire(job, final_timer(awaits(job, after=first)))
@@ -79,7 +79,7 @@ def test_failed_final_checkpoint_is_followed_by_another() -> None:
     assert one(actions, PrepareCheckpoint)
 
 
-def test_tasks_that_are_not_running_yet_are_waited_for() -> None:
+def test_final_checkpoint_waits_until_all_tasks_run() -> None:
     job = JobWithCheckpoints()
     job.topology.vertices[0].states[0] = ExecutionState.INITIALIZING
     actions = fire(job, final_timer(awaits(job)))
@@ -107,7 +107,7 @@ def test_failed_task_and_ended_job_need_no_final_checkpoint() -> None:
     assert awaits(job) == []
 
 
-def test_final_checkpoint_keeps_the_pause_of_periodic_checkpoints() -> None:
+def test_final_checkpoint_respects_the_minimum_pause_of_periodic_checkpoints() -> None:
     job = JobWithCheckpoints(configuration(interval=100.0, min_pause=10.0))
     job.run()
     job.complete(job.begin())

@@ -32,7 +32,7 @@ def refusal(operators: list[CheckpointedOperator], *vertices: RestoredVertex) ->
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
-def test_finished_operator_is_finished_with_any_parallelism(
+def test_finished_operator_stays_finished_when_restored_with_any_parallelism(
     parallelism: int,
 ) -> None:
     """CP-40"""
@@ -43,13 +43,13 @@ def test_finished_operator_is_finished_with_any_parallelism(
 
 
 @pytest.mark.parametrize("before", ["r", "p", "new"])
-def test_unfinished_operator_cannot_precede_a_finished_one(before: str) -> None:
+def test_restore_is_refused_if_an_unfinished_operator_precedes_a_finished_one(before: str) -> None:
     """CP-40"""
     text = refusal([FULLY, PARTLY, RUNNING], vertex(before, 2), vertex("f", 2, inputs=[before]))
     assert f"'f' is finished in the checkpoint and would read '{before}'" in text
 
 
-def test_finished_operator_may_precede_any_other() -> None:
+def test_restore_is_allowed_if_a_finished_operator_precedes_any_other() -> None:
     """CP-40"""
     after = [vertex(name, 2, inputs="f") for name in ("r", "p", "new")]
     assign([FULLY, PARTLY, RUNNING], vertex("f", 2), *after)
@@ -64,7 +64,7 @@ def test_finished_operator_may_precede_any_other() -> None:
         ("r", POINTWISE, True),
     ],
 )
-def test_partly_finished_operators_may_be_connected_pointwise_only(
+def test_restore_of_partly_finished_operators_allows_only_pointwise_edges(
     before: str, pattern: DistributionPattern, is_refused: bool
 ) -> None:
     """CP-40"""
@@ -79,7 +79,7 @@ def test_partly_finished_operators_may_be_connected_pointwise_only(
 
 @pytest.mark.parametrize("name", ["r", "p", "new"])
 def test_finished_operator_cannot_be_chained_to_an_unfinished_one(name: str) -> None:
-    """CP-40: nor to an operator that is new."""
+    """CP-40: nor to a new operator."""
     operators = VertexOperator(name, name), VertexOperator("f", "f", uid="u")
     text = refusal([FULLY, PARTLY, RUNNING], vertex("v", 2, *operators))
     assert f"'f' (uid 'u') and '{name}'" in text

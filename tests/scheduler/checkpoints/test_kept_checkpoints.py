@@ -68,8 +68,8 @@ def told(actions: list[CheckpointAction]) -> list[str]:
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
-def test_the_newest_few_are_retained_and_the_highest_id_is_the_latest() -> None:
-    """CP-07, CP-28"""
+def test_configured_number_of_newest_checkpoints_is_retained() -> None:
+    """CP-07, CP-28: the checkpoint with the highest id is the latest."""
     store = CompletedCheckpoints(2)
     assert store.latest is None
     one, two, three = map(completed, (1, 2, 3))
@@ -81,7 +81,7 @@ def test_the_newest_few_are_retained_and_the_highest_id_is_the_latest() -> None:
     assert store.find(1) is None
 
 
-def test_recovery_sorts_all_checkpoints_and_removes_none() -> None:
+def test_recovery_sorts_all_checkpoints_by_id_and_removes_none() -> None:
     """CP-28"""
     store = CompletedCheckpoints(1)
     one, two, three, four = map(completed, (1, 2, 3, 4))
@@ -104,7 +104,7 @@ def test_job_end_removes_checkpoints_by_their_retention() -> None:
 # --- shared files ---------------------------------------------------------------------------------
 
 
-def test_shared_file_is_dropped_with_its_last_checkpoint() -> None:
+def test_shared_file_is_deleted_with_the_last_checkpoint_that_refers_to_it() -> None:
     """CP-38: two subtasks with one, two and two files: ten handles in all."""
     registry = SharedStateRegistry()
     files = {n: [file(f"{subtask}{n}") for subtask in "ab"] for n in range(4)}
@@ -117,7 +117,7 @@ def test_shared_file_is_dropped_with_its_last_checkpoint() -> None:
     assert not any(registry.knows(each.path) for of in files.values() for each in of)
 
 
-def test_shared_file_is_kept_while_a_pending_checkpoint_may_use_it() -> None:
+def test_shared_file_is_kept_while_a_pending_checkpoint_may_refer_to_it() -> None:
     """CP-38"""
     registry = SharedStateRegistry()
     registry.register(1, [file("old"), file("older")])
@@ -131,7 +131,7 @@ def test_shared_file_is_kept_while_a_pending_checkpoint_may_use_it() -> None:
     assert paths(registry.unregister(3, ())) == ["old"]
 
 
-def test_foreign_files_are_never_deleted() -> None:
+def test_files_of_a_foreign_checkpoint_are_never_deleted() -> None:
     """CP-38"""
     registry = SharedStateRegistry()
     registry.register(1, [file("theirs")], is_foreign=True)
@@ -142,7 +142,7 @@ def test_foreign_files_are_never_deleted() -> None:
     assert registry.knows("theirs")
 
 
-def test_a_checkpoint_that_is_not_registered_has_no_files() -> None:
+def test_unregistering_an_unknown_checkpoint_deletes_no_files() -> None:
     """CP-38"""
     assert SharedStateRegistry().unregister(7, ()) == []
 
@@ -150,7 +150,7 @@ def test_a_checkpoint_that_is_not_registered_has_no_files() -> None:
 # --- checkpoints with their files -----------------------------------------------------------------
 
 
-def test_subsumed_checkpoint_is_dropped_with_its_unshared_files() -> None:
+def test_subsumed_checkpoint_is_deleted_with_its_unshared_files() -> None:
     """CP-07, CP-38"""
     kept = KeptCheckpoints(1)
     assert kept.add(completed(1, CHECKPOINT, "old", "both")) == ()
@@ -161,7 +161,7 @@ def test_subsumed_checkpoint_is_dropped_with_its_unshared_files() -> None:
     assert kept.latest == kept.retained[-1] == completed(2, CHECKPOINT, "both", "new")
 
 
-def test_files_of_a_subsumed_checkpoint_wait_for_pending_ones() -> None:
+def test_files_of_a_subsumed_checkpoint_are_deleted_after_the_pending_checkpoints() -> None:
     """CP-38"""
     kept = KeptCheckpoints(1)
     kept.add(completed(1, CHECKPOINT, "old", "older"))
@@ -171,7 +171,7 @@ def test_files_of_a_subsumed_checkpoint_wait_for_pending_ones() -> None:
     assert told(kept.pending_over(4)) == ["older"]
 
 
-def test_a_subsumed_savepoint_is_its_users_with_all_its_files() -> None:
+def test_subsumed_savepoint_is_forgotten_and_keeps_all_its_files() -> None:
     """CP-38"""
     kept = KeptCheckpoints(1)
     kept.recover([completed(1, STOPPED_WITH, "theirs")])
@@ -181,7 +181,7 @@ def test_a_subsumed_savepoint_is_its_users_with_all_its_files() -> None:
     assert told(kept.let_go(kept.add(completed(3)), ())) == ["discard 2", "own"]
 
 
-def test_the_end_of_the_job_takes_files_along_that_no_checkpoint_has_that_stays() -> None:
+def test_job_end_deletes_files_that_no_retained_checkpoint_refers_to() -> None:
     """CP-33, CP-38"""
     kept = KeptCheckpoints(9)
     kept.add(completed(1, CHECKPOINT, "old", "both"))
@@ -206,7 +206,7 @@ def test_checkpoint_stored_after_the_job_end_follows_its_retention() -> None:
     assert kept.latest == late
 
 
-def test_unneeded_files_go_with_a_checkpoint_stored_after_the_job_end() -> None:
+def test_unused_files_are_deleted_with_a_checkpoint_stored_after_the_job_end() -> None:
     """CP-33, CP-38"""
     kept = KeptCheckpoints(1)
     kept.add(completed(1, CHECKPOINT, "old", "both"))
@@ -215,7 +215,7 @@ def test_unneeded_files_go_with_a_checkpoint_stored_after_the_job_end() -> None:
     assert told(kept.add_after_the_end(late, JobStatus.FAILED)) == ["old"]
 
 
-def test_retained_checkpoints_and_all_savepoints_are_needed() -> None:
+def test_files_of_retained_checkpoints_and_of_all_savepoints_count_as_needed() -> None:
     """CP-05"""
     kept = KeptCheckpoints(1)
     kept.add_savepoint(1)
@@ -225,7 +225,7 @@ def test_retained_checkpoints_and_all_savepoints_are_needed() -> None:
     assert [kept.needs(number) for number in (1, 2, 3)] == [True, False, True]
 
 
-def test_state_of_an_incomplete_checkpoint_is_dropped_except_shared_files() -> None:
+def test_state_of_an_aborted_checkpoint_is_discarded_except_shared_files() -> None:
     """CP-05"""
     kept = KeptCheckpoints(1)
     kept.add(completed(1, CHECKPOINT, "both"))
@@ -235,7 +235,7 @@ def test_state_of_an_incomplete_checkpoint_is_dropped_except_shared_files() -> N
     assert kept.discard_state([file("both")]) == []
 
 
-def test_late_state_is_dropped_except_files_of_the_checkpoint() -> None:
+def test_late_state_is_discarded_except_files_that_the_completed_checkpoint_has() -> None:
     """CP-05"""
     kept = KeptCheckpoints(1)
     kept.add(completed(1, CHECKPOINT, "both"))
@@ -247,7 +247,7 @@ def test_late_state_is_dropped_except_files_of_the_checkpoint() -> None:
 # --- what failed ----------------------------------------------------------------------------------
 
 
-def test_a_directory_goes_when_the_last_task_has_answered_or_ended() -> None:
+def test_aborted_checkpoints_directory_is_deleted_after_its_last_possible_writer() -> None:
     """CP-05"""
     first, second, third = Topology(1, 2).attempts
     aborted = AbortedCheckpoints()

@@ -34,8 +34,8 @@ def test_list_elements_are_split_into_contiguous_even_chunks() -> None:
     assert third == [("s", "1", 1), ("s", "1", 2)]
 
 
-def test_larger_chunks_start_after_those_of_the_previous_state() -> None:
-    """SA-01: the states are taken in the order of their names, whatever that in the handles."""
+def test_larger_chunks_go_to_subtasks_after_the_larger_chunks_of_the_previous_state() -> None:
+    """SA-01: states are taken in the order of their names, whatever their order in the handles."""
     old = [(written("0", named("b", 0, 1), named("a", 5), named("c", 7)),)]
     given = [elements(handles) for handles in repartition(old, 3)]
     assert given == [
@@ -46,10 +46,10 @@ def test_larger_chunks_start_after_those_of_the_previous_state() -> None:
 
 
 @pytest.mark.parametrize(("parallelism", "chunks"), [(3, [1, 1, 1, 1]), (1, [2, 2]), (2, [2, 2])])
-def test_two_states_of_two_subtasks_are_divided_as_in_the_worked_example(
+def test_two_list_states_of_two_subtasks_are_divided_as_in_the_worked_example(
     parallelism: int, chunks: list[int]
 ) -> None:
-    """SA-02: with as many subtasks as before nothing changes."""
+    """SA-02: with an unchanged number of subtasks nothing changes."""
     old = [(written("0", named("t-1", 0, 10)),), (written("1", named("t-2", 0, 15)),)]
     new = repartition(old, parallelism)
     assert [len(s.offsets) for hs in new for h in hs for s in h.states] == chunks
@@ -62,7 +62,7 @@ def test_two_states_of_two_subtasks_are_divided_as_in_the_worked_example(
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 def test_each_subtask_is_given_all_handles_of_a_union_state(parallelism: int) -> None:
-    """SA-03: also with as many subtasks as before, and all in one order."""
+    """SA-03: also with an unchanged number of subtasks. All subtasks get the same order."""
     held = written("0", named("u", 0, 10, mode=UNION)), written("1", named("u", 0, mode=UNION))
     assert repartition([(held[0],), (held[1],)], parallelism) == [held] * parallelism
     assert repartition([(held[0],), ()], parallelism) == [held[:1]] * parallelism
@@ -82,7 +82,7 @@ def test_subtask_without_broadcast_state_gets_the_copy_of_another() -> None:
     assert repartition([(held[0],), (), (held[2],)], 3) == [(held[0],), (held[2],), (held[2],)]
 
 
-def test_states_in_one_handle_are_divided_by_the_mode_of_each() -> None:
+def test_states_with_different_modes_in_one_handle_are_each_divided_by_their_mode() -> None:
     """SA-05"""
     old = [
         (
@@ -103,7 +103,9 @@ def test_states_in_one_handle_are_divided_by_the_mode_of_each() -> None:
 
 
 @pytest.mark.parametrize("parallelism", [2, 5, 10])
-def test_one_subtask_becomes_many_with_one_slice_of_each_state(parallelism: int) -> None:
+def test_scaling_up_from_one_subtask_gives_each_subtask_one_slice_of_each_list_state(
+    parallelism: int,
+) -> None:
     """SA-06"""
     old = [(written("0", named("s", *range(10)), named("t", *range(10, 20))),)]
     size = 10 // parallelism
@@ -115,7 +117,7 @@ def test_one_subtask_becomes_many_with_one_slice_of_each_state(parallelism: int)
         ]
 
 
-def test_a_state_without_elements_is_kept_where_it_was() -> None:
+def test_list_state_without_elements_stays_with_its_subtask() -> None:
     """SA-02"""
     old = [(written("0", named("s")),), ()]
     assert repartition(old, 2) == old
@@ -192,10 +194,10 @@ def test_repartitioned_state_equals_that_of_a_naive_evaluator(
 
 
 @given(old=old_states(), parallelism=st.integers(1, 6))
-def test_lists_are_divided_evenly_and_nothing_of_them_is_lost(
+def test_list_elements_are_divided_evenly_and_no_element_is_lost(
     old: list[tuple[OperatorStateHandle, ...]], parallelism: int
 ) -> None:
-    """SA-01: of all list states together no subtask has two elements more than another."""
+    """SA-01: counted over all list states, no subtask gets two elements more than another."""
     new = [elements(handles) for handles in repartition(old, parallelism)]
     lists = [[e for e in each if MODES[e[0]] is LIST] for each in new]
     before = [e for handles in old for e in elements(handles) if MODES[e[0]] is LIST]
@@ -204,5 +206,5 @@ def test_lists_are_divided_evenly_and_nothing_of_them_is_lost(
         assert max(map(len, lists)) - min(map(len, lists)) <= 1
 
 
-def test_modes_are_those_of_the_contract() -> None:
+def test_repartitioner_test_covers_every_operator_state_mode() -> None:
     assert set(MODES.values()) == set(OperatorStateMode)

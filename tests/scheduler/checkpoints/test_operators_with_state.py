@@ -31,7 +31,7 @@ def test_an_operator_has_keyed_state_if_one_of_its_subtasks_has_some() -> None:
     assert not has_keyed_state(operator("o", [LISTED, LISTED]))
 
 
-def test_only_keyed_state_says_into_how_many_key_groups_a_vertex_is_divided() -> None:
+def test_number_of_key_groups_of_a_vertex_comes_from_operators_with_keyed_state_only() -> None:
     vertices = [stream_vertex("a", 2), stream_vertex("b", 2), stream_vertex("c", 2)]
     taken = metadata(
         operator("a", [LISTED, LISTED], max_parallelism=7),
@@ -48,7 +48,7 @@ def test_only_keyed_state_says_into_how_many_key_groups_a_vertex_is_divided() ->
         (OperatorSubtaskState(result_subpartitions=CHANNEL), True),
     ],
 )
-def test_data_in_flight_is_that_before_and_behind_a_task(
+def test_input_channel_state_and_result_subpartition_state_count_as_data_in_flight(
     state: OperatorSubtaskState, expected: bool
 ) -> None:
     assert has_data_in_flight(metadata(operator("a", [LISTED, state]))) is expected

@@ -55,7 +55,7 @@ def pending(
     return made
 
 
-def test_checkpoint_is_acknowledged_by_tasks_coordinators_and_hooks() -> None:
+def test_checkpoint_is_complete_once_tasks_coordinators_and_hooks_have_acknowledged() -> None:
     """CP-26"""
     topology = Topology()
     first, second = topology.attempts
@@ -91,7 +91,7 @@ def test_checkpoint_is_acknowledged_by_tasks_coordinators_and_hooks() -> None:
 def test_finalized_checkpoint_names_edges_with_data_in_flight(
     of: str, in_flight: OperatorSubtaskState
 ) -> None:
-    """SA-12: be it in the result of the one end, or in the gate of the other."""
+    """SA-12: in the result of the producer or in the input gate of the consumer."""
     topology = Topology()
     edges = [CheckpointedEdge("a", n, "b", 2 + n, "a", None, n, "HASH") for n in range(3)]
     topology.vertices[1].edges = tuple(edges)
@@ -102,7 +102,7 @@ def test_finalized_checkpoint_names_edges_with_data_in_flight(
     assert checkpoint.finalize().edges == (edges[1],)
 
 
-def test_repeated_acknowledgement_is_duplicate_and_foreign_is_unknown() -> None:
+def test_repeated_acknowledgement_is_a_duplicate_and_one_by_a_stranger_is_unknown() -> None:
     """CP-26"""
     topology = Topology()
     checkpoint = pending(topology, ("a",), ("h",))
@@ -157,8 +157,8 @@ def test_aborted_checkpoint_returns_its_received_state_once() -> None:
     assert checkpoint.acknowledge_master_state("h", None) is OVER
 
 
-def test_metadata_marks_finished_subtasks() -> None:
-    """CP-40: those that had ended before, and those that have nothing to do any more."""
+def test_checkpoint_metadata_marks_finished_subtasks() -> None:
+    """CP-40: subtasks that had finished before, and subtasks that acknowledge as finished."""
     topology = Topology(2, 2)
     topology.vertices[0].states[1] = ExecutionState.FINISHED
     checkpoint = pending(topology)
@@ -173,7 +173,9 @@ def test_metadata_marks_finished_subtasks() -> None:
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_union_state_of_which_finished_tasks_had_a_part_cannot_be_complete(finished: bool) -> None:
+def test_checkpoint_cannot_complete_if_some_subtasks_with_union_state_have_finished(
+    finished: bool,
+) -> None:
     """CP-40"""
     topology = Topology(2, 1)
     if finished:

@@ -91,8 +91,8 @@ def test_subtask_gets_exactly_its_own_state_at_equal_parallelism() -> None:
             assert given == TaskState({name: before[name][subtask]})
 
 
-def test_every_subtask_is_given_all_carried_files_if_the_parallelism_is_another() -> None:
-    """Which of them it needs, its elements say."""
+def test_changed_parallelism_gives_every_subtask_all_carried_files() -> None:
+    """The elements of the list state say which files a subtask needs."""
     files = [CarriedFile(f"rows {i}", file(f"file-{i}"), i) for i in range(2)]
     states = [
         OperatorSubtaskState((written(f"a-{i}", named("s", 0)),), files=(files[i],))
@@ -103,8 +103,8 @@ def test_every_subtask_is_given_all_carried_files_if_the_parallelism_is_another(
     assert [g.operators["a"].files for g in given if g is not None] == [tuple(files)] * 3
 
 
-def test_tasks_without_state_are_given_none() -> None:
-    """CP-35: so is a vertex that the checkpoint does not know."""
+def test_task_without_state_in_the_checkpoint_gets_no_state() -> None:
+    """CP-35: also a task of a vertex unknown to the checkpoint."""
     states = [*list_states("a", 1), OperatorSubtaskState()]
     checkpoint = metadata(operator("a", states), operator("empty", [OperatorSubtaskState()]))
     assignment = assign(checkpoint, vertex("a", 2), vertex("new", 1), vertex("empty", 1))
@@ -114,7 +114,7 @@ def test_tasks_without_state_are_given_none() -> None:
     assert assignment.of_subtask(vertex_id("empty"), 0) is None
 
 
-def test_chained_operators_have_their_states_in_one_task() -> None:
+def test_task_of_chained_operators_gets_the_states_of_all_of_them() -> None:
     """CP-35"""
     checkpoint = metadata(operator("a", list_states("a", 1)), operator("b", list_states("b", 1)))
     chain = vertex("v", 1, VertexOperator("a", "a"), VertexOperator("b", "b"))
@@ -125,7 +125,7 @@ def test_chained_operators_have_their_states_in_one_task() -> None:
 # --- key groups -----------------------------------------------------------------------------------
 
 
-def test_key_group_ranges_intersect() -> None:
+def test_subtask_gets_the_intersection_of_its_key_groups_with_those_of_the_handle() -> None:
     """SA-10"""
     assert KeyGroupRange(0, 10).intersection(KeyGroupRange(3, 7)) == KeyGroupRange(3, 7)
     assert KeyGroupRange(0, 10).intersection(KeyGroupRange(11, 20)) == NO_KEY_GROUPS
@@ -142,7 +142,7 @@ def test_handle_without_key_groups_is_given_to_no_subtask() -> None:
     assert divide_keyed_state([keyed("f", *NO_KEY_GROUPS)], 10, 2) == [(), ()]
 
 
-def test_keyed_state_is_given_to_the_owners_of_its_key_groups() -> None:
+def test_rescaling_from_3_to_2_gives_keyed_state_to_the_owners_of_its_key_groups() -> None:
     """SA-10"""
     checkpoint = metadata(operator("k", keyed_by_range("k", 10, 3), max_parallelism=10))
     assignment = assign(checkpoint, vertex("k", 2, max_parallelism=10))
@@ -185,7 +185,7 @@ def test_configured_max_parallelism_must_match_the_keyed_state() -> None:
     assert "Set its max parallelism to 64" in text
 
 
-def test_a_derived_max_parallelism_becomes_that_of_the_state() -> None:
+def test_max_parallelism_that_nobody_configured_becomes_that_of_the_restored_state() -> None:
     """CP-36"""
     checkpoint = metadata(operator("k", keyed_by_range("k", 64, 2), max_parallelism=64))
     assignment = assign(checkpoint, vertex("k", 4), vertex("other", 1))
@@ -193,7 +193,7 @@ def test_a_derived_max_parallelism_becomes_that_of_the_state() -> None:
     assert ranges(assignment.of_subtask(vertex_id("k"), 3), "k") == [("k-1", 48, 63)]
 
 
-def test_the_max_parallelism_matters_only_to_keyed_state() -> None:
+def test_different_max_parallelism_is_accepted_for_state_that_is_not_keyed() -> None:
     """CP-36"""
     checkpoint = metadata(operator("a", list_states("a", 2), max_parallelism=64))
     assignment = assign(checkpoint, vertex("a", 1, max_parallelism=10))
@@ -237,7 +237,7 @@ def test_state_is_found_by_the_uid_hash_or_else_by_the_generated_id() -> None:
 
 
 def test_state_of_an_operator_that_the_job_does_not_have_is_refused() -> None:
-    """CP-35, JM-10: the error names the operator, its uid, and the way out."""
+    """CP-35, JM-10: the error names the operator, its uid, and how to allow dropping the state."""
     gone = replace(operator("g1", list_states("g", 1), uid="totals"), name="sum")
     checkpoint = metadata(gone, operator("a", list_states("a", 1)))
     text = refusal(checkpoint, vertex("a", 1))
@@ -280,7 +280,7 @@ def test_stateless_operator_may_be_gone_unless_its_coordinator_has_state() -> No
     assert "'g'" in refusal(metadata(source), vertex("a", 1))
 
 
-def test_coordinators_are_given_their_states_by_the_ids_of_the_job() -> None:
+def test_coordinator_states_are_assigned_under_the_operator_ids_of_the_new_job() -> None:
     """SA-08"""
     source = replace(operator("h", [OperatorSubtaskState()]), coordinator=InlineState(b"splits"))
     v = vertex("v", 1, VertexOperator("generated", "n", uid_hash="h"), VertexOperator("o", "o"))
@@ -290,8 +290,8 @@ def test_coordinators_are_given_their_states_by_the_ids_of_the_job() -> None:
 @pytest.mark.parametrize(
     "other", [VertexOperator("1", "b", uid="y"), VertexOperator("2", "b", uid_hash="1")]
 )
-def test_two_operators_of_one_id_are_refused(other: VertexOperator) -> None:
-    """SA-08: whether the program or its author has made the id."""
+def test_two_operators_with_the_same_id_are_refused(other: VertexOperator) -> None:
+    """SA-08: whether the id was generated or set by the author."""
     one = VertexOperator("1", "a", uid="x")
     text = refusal(metadata(), vertex("v", 1, one), vertex("w", 1, other))
     assert "'a' (uid 'x') and 'b'" in text
@@ -311,12 +311,12 @@ NOTHING = OperatorSubtaskState()
     ("of_producer", "of_consumer"), [(WITH_OUTPUT, NOTHING), (NOTHING, WITH_INPUT)]
 )
 @pytest.mark.parametrize("parallelism", [(2, 3), (3, 2)])
-def test_data_in_flight_cannot_be_rescaled(
+def test_changed_parallelism_at_either_end_of_data_in_flight_is_refused(
     of_producer: OperatorSubtaskState,
     of_consumer: OperatorSubtaskState,
     parallelism: tuple[int, int],
 ) -> None:
-    """SA-12: neither where it comes from nor where it goes to."""
+    """SA-12"""
     checkpoint = metadata(operator("a", [of_producer] * 2), operator("b", [of_consumer] * 2))
     a, b = parallelism
     text = refusal(checkpoint, vertex("a", a), vertex("b", b, inputs="a"))
@@ -390,14 +390,14 @@ def test_edges_without_data_in_flight_may_change() -> None:
     assert refusal(on_its_way(EDGE, gone), WRITER, reader(EDGE, new))
 
 
-def test_operators_of_edges_are_found_by_the_ids_that_the_author_has_set() -> None:
+def test_operators_of_an_edge_with_data_in_flight_are_found_by_their_uid_hash() -> None:
     """SA-08, SA-12"""
     moved = reader(replace(EDGE, reader="generated"), uid_hash="b")
     given = assign(on_its_way(EDGE), WRITER, moved).of_subtask(vertex_id("b"), 0)
     assert given == TaskState({"generated": WITH_INPUT})
 
 
-def test_data_in_flight_is_dropped_only_with_the_state_of_both_ends() -> None:
+def test_data_in_flight_is_dropped_only_if_the_operators_at_both_ends_are_gone() -> None:
     """SA-12"""
     checkpoint = on_its_way(EDGE)
     assert len(assign(checkpoint, vertex("c", 1), allow=True).not_restored) == 2
