@@ -601,8 +601,8 @@ def test_freed_large_slot_fulfils_the_large_requirement_if_no_small_one_is_left(
     assert declared(actions) == {LARGE: 1}
 
 
-def test_incomparable_profiles_are_declared_by_their_slots() -> None:
-    """Much CPU and little memory against the reverse: each slot counts for what it is."""
+def test_requirement_served_by_a_larger_slot_is_declared_with_the_slots_profile() -> None:
+    """One profile has much CPU and little memory, the other the reverse."""
     cpu, memory = ResourceProfile(4.0, GIB), ResourceProfile(1.0, 4 * GIB)
     both = ResourceProfile(4.0, 4 * GIB)
     pool = Pool()
