@@ -33,7 +33,7 @@ def tracker() -> ClusterPartitionTracker:
     return partitions
 
 
-def test_heartbeat_without_a_partition_releases_its_data_set_everywhere() -> None:
+def test_heartbeat_that_lacks_a_partition_releases_the_data_set_on_every_worker() -> None:
     """RM-11."""
     partitions = tracker()
     assert partitions.report(A, [has(DATA, 1)]) == [
