@@ -69,7 +69,7 @@ def test_job_without_stream_sources_has_no_source_coordinator() -> None:
     assert only(TasksUnderTest(job(a=1)).tell("start"), StartCoordinator) == []
 
 
-def test_lost_coordinator_restarts_the_whole_job_and_the_next_attempt_starts_with_it() -> None:
+def test_loss_of_the_source_coordinator_restarts_the_job_with_a_new_coordinator() -> None:
     tasks = streams().run()
     tasks.tell("coordinator_started", enumerators())
     actions = tasks.tell("coordinator_lost", enumerators(), "killed")

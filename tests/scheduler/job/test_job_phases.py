@@ -39,7 +39,7 @@ def test_initialization_span_ends_when_the_last_task_runs() -> None:
     assert taken(tasks) == []
 
 
-def test_a_task_that_has_finished_has_run() -> None:
+def test_initialization_span_ends_when_the_last_task_finishes_unseen_running() -> None:
     tasks = CheckpointedJob()
     tasks.tell("start")
     tasks.give()
@@ -192,7 +192,7 @@ def test_take_over_span_ends_once_the_job_master_has_decided_which_tasks_continu
     assert taken(tasks) == []
 
 
-def test_take_over_without_running_tasks_has_a_failed_span_and_a_new_initialization() -> None:
+def test_take_over_without_notes_records_a_failed_span_and_a_new_initialization() -> None:
     tasks = TakenOverJob(job(a=2, restart_strategy=RESTARTS))
     tasks.run()
     tasks.next_job_master()

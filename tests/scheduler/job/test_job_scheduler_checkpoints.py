@@ -190,7 +190,7 @@ def test_task_that_finishes_while_a_checkpoint_is_prepared_is_not_waited_for() -
     assert [who for _, who in tasks.orders(tasks.trigger())] == ["a1#0 on te0"]
 
 
-def test_tasks_that_have_finished_are_finished_in_the_checkpoint_and_after_a_restore() -> None:
+def test_finished_task_is_finished_in_the_checkpoint_and_after_a_restore() -> None:
     tasks = two_pipelines()
     tasks.finish("a1 a2")
     assert [who[:4] for _, who in tasks.orders(tasks.trigger())] == ["b1#0", "b2#0"]
@@ -319,7 +319,7 @@ def test_global_failure_restores_all_tasks_and_the_source_coordinators() -> None
     assert {task.restores for task in tasks.tasks.values()} == {1}
 
 
-def test_global_failure_before_the_first_checkpoint_lets_coordinators_begin_anew() -> None:
+def test_global_failure_before_the_first_checkpoint_resets_the_coordinators() -> None:
     tasks = two_pipelines()
     tasks.tell("global_failure", Failure("all"))
     tasks.restart()
@@ -505,7 +505,7 @@ def test_take_over_without_notes_says_that_the_last_checkpoint_is_used() -> None
     assert "begins from its last checkpoint" in failure.text
 
 
-def test_a_job_that_began_from_a_savepoint_and_has_no_notes_has_lost_nothing() -> None:
+def test_take_over_without_notes_just_after_a_savepoint_start_reports_no_failure() -> None:
     tasks = CheckpointedJob()
     tasks.scheduler.start_from_savepoint(completed(3, "a", "b", is_savepoint=True), 1.0)
     tasks.scheduler.take_over(None, (), (), 1.0)
@@ -737,9 +737,9 @@ def test_job_that_is_stopped_with_a_savepoint_takes_no_more_checkpoints_and_fini
     assert only(tasks.log, DiscardCheckpoint) == []
 
 
-def test_job_that_fails_to_end_with_its_savepoint_restarts_from_it() -> None:
-    """E2E-06: a task fails before it has ended with the savepoint, and one of another region has.
-    Who stops the job is told."""
+def test_failure_after_the_stop_savepoint_restarts_the_job_from_the_savepoint() -> None:
+    """E2E-06: a task fails before it ends with the savepoint; a task of another region has ended
+    already. The caller of stop gets an error."""
     tasks = two_pipelines()
     tasks.take(synchronous_savepoint(is_drain=False))
     tasks.finish("a1 b1")
@@ -772,7 +772,7 @@ def test_task_failure_while_the_stop_savepoint_is_stored_restarts_all_tasks_from
 
 
 @pytest.mark.parametrize("end", ["cancel", "suspend"])
-def test_stop_of_a_job_ended_otherwise_reports_the_savepoint_path(end: str) -> None:
+def test_stop_of_a_job_cancelled_or_suspended_meanwhile_fails_with_savepoint_path(end: str) -> None:
     tasks = running()
     tasks.take(synchronous_savepoint(is_drain=False))
     tasks.finish("a1")

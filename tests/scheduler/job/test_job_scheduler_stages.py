@@ -143,7 +143,7 @@ def test_job_details_have_wall_clock_times_of_every_status() -> None:
     assert details.worker_group == allocated_slot(0).location.worker_group
 
 
-def test_progress_is_shown_and_ends_with_its_attempt() -> None:
+def test_progress_of_a_spark_stage_is_shown_and_that_of_other_attempts_is_ignored() -> None:
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
     running = SparkStageProgress(3, "count", 8, 2, 4, 0)
     (before,) = job.scheduler.progress().vertices

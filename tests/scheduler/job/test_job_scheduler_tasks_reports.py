@@ -27,7 +27,7 @@ TE0 = ResourceID("te0")
 SHORTAGE = ResourceShortage(2, SMALL, "Two slots are missing.", False, LARGE, LARGE, LARGE)
 
 
-def test_report_of_another_graph_does_not_affect_others_in_the_message() -> None:
+def test_report_about_another_graph_does_not_affect_other_reports_in_the_message() -> None:
     """EX-11."""
     tasks = stream(a=2)
     tasks.tell("start")

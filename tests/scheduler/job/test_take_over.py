@@ -347,11 +347,11 @@ def test_unsent_task_counts_as_lost_if_a_source_may_have_begun(says: dict[str, o
 
 
 @pytest.mark.parametrize(("noted", "says"), [(1, 0), (0, 1)])
-def test_sources_that_were_not_restored_as_noted_are_restored_with_all_tasks(
+def test_take_over_restores_all_tasks_if_sources_were_restored_less_often_than_noted(
     noted: int, says: int
 ) -> None:
-    """Tasks that are deployed by the notes would wait for ever for sources that were not restored
-    (seed 43685)."""
+    """Otherwise tasks deployed from the notes would wait for ever for sources that were not
+    restored (seed 43685)."""
     tasks = noted_and_not_sent(restores=says)
     assert tasks.notes is not None
     tasks.notes = replace(tasks.notes, restores=noted)
@@ -660,8 +660,9 @@ def test_task_stopping_with_a_savepoint_cannot_continue_after_a_take_over() -> N
     contradicted(altered(tasks, "b1", is_stopping=True), tasks, "savepoint")
 
 
-def test_a_task_that_has_ended_with_a_savepoint_of_a_stop_is_no_end_of_the_job() -> None:
-    """Seed 107: the job was FINISHED, nobody knew of its savepoint, and the rest never came."""
+def test_task_that_ended_with_a_stop_savepoint_does_not_finish_the_job_if_taken_over() -> None:
+    """Otherwise the job is FINISHED, its savepoint is unknown, and the other tasks never end (seed
+    107)."""
     tasks = taken_over(a=1)
     tasks.run()
     tasks.happens([tasks.attempt("a1")], ExecutionState.FINISHED)

@@ -165,7 +165,7 @@ def test_spark_stage_that_fails_after_a_take_over_restarts_as_the_next_attempt()
     assert start.coordinator == driver(1)
 
 
-def test_a_stage_that_loses_a_task_is_stopped_with_its_driver() -> None:
+def test_spark_stage_with_a_task_missing_at_a_take_over_is_stopped_with_its_driver() -> None:
     job = StagesUnderTest()
     job.run()
     job.task_executor_dies("te0-g")

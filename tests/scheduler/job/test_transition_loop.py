@@ -149,7 +149,7 @@ def test_transcript_names_three_items_of_a_bulk_transition_and_counts_the_rest()
     ]
 
 
-def test_illegal_transition_raises_with_transcript_and_drops_the_rest() -> None:
+def test_illegal_transition_raises_an_error_with_the_transcript_and_drops_the_rest() -> None:
     scene = Scene()
 
     def refuse(said: Said, now: float) -> Steps:
