@@ -76,8 +76,9 @@ class CheckpointContents:
 
 
 def describe_checkpoint(location: str) -> CheckpointContents:
-    """Describe a checkpoint, given by its directory or its metadata file.
-    Raises CheckpointStorageError, which names the file, if there is none or it cannot be read."""
+    """Return a description of a checkpoint. *location*: its directory or its metadata file.
+    Raises CheckpointStorageError, which names the file, if no checkpoint exists or it cannot be
+    read."""
     metadata = read_metadata(location)
     operators = tuple(map(_operator, metadata.operators))
     return CheckpointContents(

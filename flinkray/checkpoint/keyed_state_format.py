@@ -175,8 +175,9 @@ def _write(snapshot: SnapshotStream, output: StateOutput) -> bool:
 
 
 def _checksum(payload: Payload) -> int:
-    """Return the CRC-32. It is computed in pieces so small that zlib keeps the interpreter's lock:
-    if zlib released the lock, another busy thread would take it and delay this one."""
+    """Return the CRC-32 of a body.
+    The CRC-32 is computed in pieces so small that zlib keeps the interpreter's lock. If zlib
+    released the lock, another busy thread would take it and delay this one."""
     view, checksum = memoryview(payload), 0
     for begin in range(0, len(view), _PIECE):
         checksum = zlib.crc32(view[begin : begin + _PIECE], checksum)

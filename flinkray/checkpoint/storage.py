@@ -96,7 +96,8 @@ def state_writer(
 
 
 def shared_directory(checkpoint_directory: str) -> str:
-    """Return the directory of the files that the checkpoints of a job share."""
+    """Return the directory next to *checkpoint_directory* for files that a job's checkpoints
+    share."""
     directory = locations.parent_of(locations.normal(checkpoint_directory))
     return locations.join(directory, SHARED)
 
