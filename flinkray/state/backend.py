@@ -276,11 +276,12 @@ class KeyedStateBackend(ABC):
             table.clear()
 
     def number_of_entries(self, name: str) -> int:
-        """Return how many places have something stored in the state *name*."""
+        """Return the number of keys with contents in the state *name*.
+        For state of windows: the number of (key, window) pairs."""
         return sum(len(table) for table in self.tables() if table.descriptor.name == name)
 
     def keys(self, name: str) -> Iterator[Any]:
-        """Return the keys that have something stored in the state *name*, as of now."""
+        """Return the keys that have contents in the state *name* when the method is called."""
         for table in self.tables():
             if table.descriptor.name == name:
                 places = table.places()
@@ -386,7 +387,14 @@ class KeyedStateBackendFactory(Protocol):
 
 
 def check_use(descriptor: StateDescriptor, namespaced: bool, kind: str, was: bool) -> None:
-    """Raise StateError if the state exists as another kind or with other namespacing."""
+    """Raise StateError if the existing state does not fit the requested one.
+
+    Args:
+        descriptor: the requested state.
+        namespaced: whether state of windows is requested.
+        kind: kind of the existing state.
+        was: whether the existing state is state of windows.
+    """
     if kind != descriptor.kind or was != namespaced:
         raise StateError(
             f"state {descriptor.name!r} is {'per-window ' if was else ''}{kind} state here and "

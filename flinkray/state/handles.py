@@ -245,5 +245,5 @@ class TableMapState(MapHandle):
 
 
 def own_entries(entries: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a copy of the dictionary whose keys and values nobody else can change."""
+    """Return a copy of the dictionary, with copies of keys and values that user code can change."""
     return {own_key(key): own(value) for key, value in entries.items()}

@@ -150,7 +150,7 @@ class _Tracked:
         self._captures: list[TableCapture] = []
 
     def begin(self, known: Iterable[int]) -> None:
-        """Note changes from now on. Nothing has changed since the captures *known*."""
+        """Note changes from now on. *known*: captures since which nothing has changed."""
         self._past = [(checkpoint_id, set()) for checkpoint_id in known]
         self._changed = set()
 

@@ -680,7 +680,7 @@ def _decode_instant(data: bytes, at: int) -> tuple[Any, int]:
 
 def _time_of(nanos: int, zero: Any, kind: pa.DataType) -> Any:
     """Return *zero* plus *nanos* nanoseconds: Python's type if it can hold the value, else Arrow's.
-    Equal times so become equal values. *kind*: the Arrow type."""
+    So equal times become equal values. *kind*: the Arrow type."""
     try:
         if nanos % 1000 == 0:
             return zero + _MICROSECOND * (nanos // 1000)

@@ -602,7 +602,8 @@ class _Column:
 
 @dataclasses.dataclass(frozen=True)
 class RowChange:
-    """A change of the fields of rows, at one place of a declared type.
+    """How the fields of a row type have changed since rows of the type were stored.
+
     Fields with names are matched by name, in any order; fields by position have the declared order.
     """
 

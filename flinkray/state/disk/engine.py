@@ -145,7 +145,7 @@ class Engine:
     # --- holders ------------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Add a holder; the engine stays open until each holder has called :meth:`release`."""
+        """Add a holder. The engine stays open until each holder has called :meth:`release`."""
         with self._lock:
             self._holders += 1
 
