@@ -194,7 +194,8 @@ class RecordWriter:
         self.flush()
 
     def flush_when_idle(self) -> None:
-        """Send waiting blocks unless *buffer_timeout* is -1. Called when no record is available."""
+        """Send waiting blocks unless *buffer_timeout* is -1.
+        Called when no record is available."""
         if self._timeout is None or self._timeout >= 0:
             self.flush()
 

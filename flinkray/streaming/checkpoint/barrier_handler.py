@@ -18,7 +18,7 @@ from flinkray.core.clock import Clock
 from flinkray.streaming.records.elements import Barrier
 
 MOST_TRACKED = 50
-"""Most checkpoints that an at-least-once task waits for at a time. Older ones are forgotten."""
+"""Most checkpoints that an at-least-once task waits for at a time. The oldest is forgotten."""
 
 SUBSUMED = "a barrier of a later checkpoint came before all of its own"
 DECLINED_BEFORE = "a task before this one has given it up"
@@ -236,7 +236,8 @@ class BarrierTracker(BarrierHandler):
         super().__init__(gate, task, channels)
         self._tracked: dict[int, _Tracked] = {}
         self._done = 0
-        """Id of the latest checkpoint that was performed or forgotten. Earlier ones are ignored."""
+        """Id of the latest checkpoint that was performed or forgotten.
+        Barriers of this checkpoint and of earlier checkpoints are ignored."""
 
     def barrier(self, channel: int, barrier: Barrier) -> None:
         tracked = self._track(barrier.checkpoint_id)
@@ -264,7 +265,8 @@ class BarrierTracker(BarrierHandler):
         self._perform_complete()
 
     def _track(self, checkpoint_id: int) -> _Tracked | None:
-        """Return the entry of a checkpoint, which may be new. None: the checkpoint is over."""
+        """Return the entry of a checkpoint, which is created if needed.
+        None: the checkpoint is over."""
         if checkpoint_id <= self._done:
             return None
         if checkpoint_id not in self._tracked:

@@ -85,12 +85,10 @@ def schema_of(kind: pa.DataType) -> pa.Schema:
 
 
 def batch_of_type(batch: pa.RecordBatch, type_info: TypeInformation) -> pa.RecordBatch:
-    """Return the batch with the columns of a declared type.
-    Unchanged if Arrow has no such type.
+    """Return the batch with the columns of a declared type; unchanged if Arrow has no such type.
 
-    Columns of a row type are matched by place and get its field names.
-
-    Raises StreamError: the number of columns differs, or values do not fit.
+    Columns of a row type are matched by position and get its field names. Raises StreamError: the
+    number of columns differs, or values do not fit.
     """
     wanted = type_info.to_arrow()
     if wanted is None:

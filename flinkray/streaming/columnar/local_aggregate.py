@@ -30,8 +30,8 @@ class LocalAggregateOperator(StreamOperator):
     Args:
         how: ``sum``, ``min`` or ``max``.
         field: name of the aggregated column.
-        sample: records after which the operator decides whether to go on aggregating.
-        most_keys: with more keys, the operator puts out all that it has.
+        sample: records after which the operator decides whether to aggregate further records.
+        most_keys: with more keys, the operator puts out all rows that it has.
     """
 
     def __init__(

@@ -36,8 +36,8 @@ class LocalWindowAggregateOperator(StreamOperator):
     """Aggregates columns by key and pane before the exchange. Rows are passed on as they are.
 
     Args:
-        sample: records after which the operator decides whether to go on aggregating.
-        most_numbers: with more numbers, the operator puts out all that it has.
+        sample: records after which the operator decides whether to aggregate further records.
+        most_numbers: with more numbers, the operator puts out all rows that it has.
     """
 
     def __init__(

@@ -215,7 +215,7 @@ class WindowAggregateOperator(StreamOperator):
 
     @property
     def keys_known(self) -> int:
-        """The number of keys that have a place in the arrays of every pane."""
+        """The number of keys that have a slot in the arrays of every pane."""
         return len(self._table)
 
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:

@@ -163,19 +163,22 @@ class TimerService(ABC):
 
     @abstractmethod
     def register_event_time_timer(self, timestamp: int) -> None:
-        """Have ``on_timer`` called once per key when the watermark reaches *timestamp*."""
+        """Register a timer for the current key, which fires when the watermark reaches *timestamp*.
+        ``on_timer`` is called once for each key and timestamp."""
 
     @abstractmethod
     def register_processing_time_timer(self, timestamp: int) -> None:
-        """Have ``on_timer`` called once per key when processing time reaches *timestamp*."""
+        """Register a timer for the current key, which fires when processing time reaches
+        *timestamp*.
+        ``on_timer`` is called once for each key and timestamp."""
 
     @abstractmethod
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Delete the timer of the current key; without effect if there is none."""
+        """Delete the current key's event-time timer at *timestamp*, if there is one."""
 
     @abstractmethod
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Delete the timer of the current key; without effect if there is none."""
+        """Delete the current key's processing-time timer at *timestamp*, if there is one."""
 
 
 class ProcessContext(ABC):
@@ -207,7 +210,10 @@ class TimerContext(KeyedProcessContext):
 
 
 class ProcessFunction(Function, ABC, Generic[IN, OUT]):
-    """Any number of results for each value, with side outputs (``yield tag, value``) and time."""
+    """Returns any number of results for each value, with side outputs and access to time.
+
+    A side output gets the value of ``yield tag, value``.
+    """
 
     Context: TypeAlias = ProcessContext
 
@@ -265,7 +271,7 @@ class KeyedCoProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
 
 
 class BaseBroadcastContext(ABC):
-    """Timestamp and time, for both sides of a broadcast process function."""
+    """Base of the contexts of broadcast process functions: timestamp of the record, and time."""
 
     @abstractmethod
     def timestamp(self) -> int | None:
@@ -294,7 +300,7 @@ class BroadcastContext(BaseBroadcastContext):
 
 
 class ReadOnlyBroadcastContext(BaseBroadcastContext):
-    """Context of an element of the other side. Broadcast state can only be read."""
+    """Context of an element of the side that is not broadcast. Broadcast state can only be read."""
 
     @abstractmethod
     def get_broadcast_state(
@@ -371,7 +377,7 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[K
 
 
 class ProcessJoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """Any number of results for each pair of an interval join."""
+    """Returns any number of results for each pair of an interval join."""
 
     @abstractmethod
     def process_element(self, left: IN1, right: IN2, ctx: Any) -> Iterable[OUT] | None:
@@ -391,7 +397,7 @@ class JoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
 
 class CoGroupFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """Any number of results for the records of a key and window in two streams."""
+    """Returns any number of results for the records that two streams have for a key and window."""
 
     @abstractmethod
     def co_group(self, first: list[IN1], second: list[IN2]) -> Iterable[OUT] | None:

@@ -57,7 +57,7 @@ class Meter(Metric):
 
 
 class Distribution(Metric):
-    """Count, sum, minimum and maximum of the values it was updated with."""
+    """Count, sum, minimum and maximum of all values given to :meth:`update`."""
 
     def __init__(self) -> None:
         self.count = 0

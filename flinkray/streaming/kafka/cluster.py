@@ -158,7 +158,8 @@ class KafkaCluster:
     # ----------------------------------------------------------------------------------------------
 
     def _asked(self, what: str, look: Callable[[], T]) -> T:
-        """Return the result of *look*. Repeat it while the cluster is not ready to answer."""
+        """Return the result of *look*, which is repeated while the cluster is not ready to answer.
+        *what*: name of the result, for errors."""
         pause = _FIRST_PAUSE
         deadline = self._clock.monotonic() + self._timeout
         while True:

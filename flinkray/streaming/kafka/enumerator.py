@@ -26,7 +26,7 @@ class Found(NamedTuple):
 
 
 class PartitionFinder:
-    """Searches for partitions. Called in a thread, because it queries the cluster.
+    """Searches for partitions. Called in a thread of its own, because the searches block.
 
     Args:
         partitions: queries all subscribed partitions.

@@ -42,7 +42,7 @@ class ChannelSource:
     """Id of the producer's partition: any id, message or string that the message codec knows."""
     subpartition: int
     address: DataAddress
-    """Address of the process that the producer runs in; it may be this process."""
+    """Address of the process in which the producer runs; perhaps this process."""
 
 
 class NetworkEnvironment:

@@ -135,7 +135,7 @@ class RemoteInputChannel:
         )
 
     def not_found(self) -> None:
-        """Ask again later: the process does not have the partition yet.
+        """Schedule another request: the process does not have the partition yet.
         After the last retry the gate fails with PartitionUnavailableError."""
         if self._is_served:
             return

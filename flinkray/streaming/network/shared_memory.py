@@ -36,7 +36,7 @@ _TOKEN_SIZE: Final = 64
 
 _MOST_REGIONS: Final = 4096
 """Most regions in one segment.
-The number of a region is the segment's number times this constant, plus its place in the
+The number of a region is the segment's number times this constant, plus its index in the
 segment."""
 
 IS_AVAILABLE: Final = sys.platform == "linux"

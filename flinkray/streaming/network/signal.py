@@ -1,4 +1,4 @@
-"""Waiting for an event that another thread signals."""
+"""An event on which one thread waits, and which any thread sets."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import threading
 
 
 class Signal:
-    """An event for a task without work: one thread waits, any thread sets.
+    """An event for a task without work: one thread waits, any thread sets the event.
 
-    Each wait clears it, like an auto-reset event. It takes a fifth of the time of
+    Each wait clears the event, like an auto-reset event. A wait takes a fifth of the time of
     ``threading.Event``, because no Python code runs between the setting and the waiting thread.
     """
 

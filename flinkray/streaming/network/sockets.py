@@ -1,4 +1,4 @@
-"""Open and accept connections between task processes, and prove that both belong to the cluster.
+"""Opens and accepts connections between task processes, and proves that both belong to the cluster.
 Uses the handshake of :mod:`flinkray.rpc.wire.handshake`, and TLS between nodes if Ray uses TLS."""
 
 from __future__ import annotations

@@ -257,7 +257,8 @@ class AsyncWaitOperator(StreamOperator):
         self._tell()
 
     def _tell(self) -> None:
-        """Have the task's thread put results out: send it mail, or wake it if mail was sent."""
+        """Make the task's thread put results out.
+        Sends mail to the task, or wakes the task if mail was already sent."""
         if self._is_mailed:
             self.context.turn.wake_up()
         else:

@@ -212,7 +212,7 @@ class _Table(InputPort):
             self._operator.process_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
-        """Ignore the status: records go on waiting while the table is idle."""
+        """Ignore the status: records continue to wait while the table is idle."""
 
 
 def _is_unknown(key: Any) -> bool:

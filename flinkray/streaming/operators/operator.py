@@ -109,7 +109,7 @@ class Output:
 
 @dataclass
 class OperatorContext:
-    """What the runner of a task gives to an operator: names, ids, clock, metrics, settings."""
+    """Names, ids, clock, metrics and settings that the runner of a task gives to an operator."""
 
     name: str
     time_service: ProcessingTimeService
@@ -184,7 +184,7 @@ class OperatorStateCapture:
         operator: OperatorCapture | None,
         files: tuple[StateFile, ...] = (),
     ) -> None:
-        """*files* stay in their places until the capture is released."""
+        """*files* must exist until the capture is released."""
         self._keyed = keyed
         self._operator = operator
         self._files = files
@@ -193,11 +193,11 @@ class OperatorStateCapture:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has all of the keyed state, not only the changes since an earlier capture."""
+        """Whether the capture has all keyed state, not only changes since an earlier capture."""
         return self._keyed is None or self._keyed.is_whole
 
     def write(self) -> OperatorState:
-        """Serialise the state; from any thread, once."""
+        """Return the captured state, serialised. Call this method once, from any thread."""
         keyed = None if self._keyed is None else self._keyed.write()
         return OperatorState(keyed, self._written(), self._files)
 
@@ -339,11 +339,9 @@ class StreamOperator:
         self.output.emit_status(idle)
 
     def prepare_snapshot_pre_barrier(self, barrier: Barrier) -> None:
-        """Put results out that must go ahead of the barrier of a checkpoint.
-
+        """Put out results that must be sent before the barrier of a checkpoint.
         Called for one operator after the other, from the head of the task, before any state is
-        captured.
-        """
+        captured."""
 
     def files(self) -> tuple[StateFile, ...]:
         """Return the files that the operator state refers to, and that are captured with it."""

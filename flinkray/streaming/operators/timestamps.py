@@ -28,7 +28,8 @@ class _Emitter(WatermarkOutput):
     """Puts out watermarks that advance, and changes of the idle status.
 
     While watermarks are held (:attr:`TimestampsAndWatermarksOperator.is_held`), only the alignment
-    group gets the watermark of what was read. It may go back when the source begins a split.
+    group gets the watermark of the records read. This watermark may decrease when the source begins
+    a split.
     """
 
     def __init__(self, operator: TimestampsAndWatermarksOperator) -> None:

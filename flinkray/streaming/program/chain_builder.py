@@ -137,11 +137,11 @@ class ChainBuilder:
 
     @property
     def writers(self) -> list[RecordWriter]:
-        """The writers of the results, by their places in the plan."""
+        """The writers of the results, by their index in the plan."""
         return [writer for _, writer in sorted(self._writers.items())]
 
     def build(self, place: int = 0) -> StreamOperator:
-        """Build the operator at *place* and all operators that are chained behind it."""
+        """Build the operator at index *place* of the plan, and all operators chained behind it."""
         planned = self._plan.operators[place]
         operator = self._copy_of(planned)
         first = len(self.operators)

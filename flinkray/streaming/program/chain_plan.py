@@ -22,9 +22,9 @@ class PlannedOutput:
     tag_id: str | None
     """Tag of the side output; None: the main output."""
     operator: int | None
-    """Place of the receiving operator in the chain; None: the results leave the chain."""
+    """Index of the receiving operator in the chain; None: the results leave the chain."""
     result: int | None
-    """Place among the chain's results; None: the results go to an operator of the chain."""
+    """Index among the chain's results; None: the results go to an operator of the chain."""
     convert: Any = None
     """Converts values of a side output to the type of its tag; None: values stay as they are."""
 
@@ -82,7 +82,7 @@ class ChainPlan:
 
 
 def edges_of(graph: StreamGraph) -> list[StreamEdge]:
-    """Return all edges of the graph. The number of an edge is its place in this list."""
+    """Return all edges of the graph. The number of an edge is its index in this list."""
     return [edge for node in graph.nodes for edge in node.outputs]
 
 

@@ -141,7 +141,7 @@ class StreamGraph:
         )
 
     def _hashes(self) -> dict[int, str]:
-        """Return an id for each node, from its uid or its place in the graph.
+        """Return an id for each node, from its uid or its position in the graph.
 
         The id does not change when the same program is built again.
         """

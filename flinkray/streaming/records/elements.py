@@ -191,7 +191,7 @@ class Barrier:
 
 @dataclass(frozen=True)
 class CancelledBarrier:
-    """Replaces a barrier: the sender takes no part in this checkpoint."""
+    """Takes the place of a barrier: the sender takes no part in this checkpoint."""
 
     checkpoint_id: int
 

@@ -172,8 +172,9 @@ def _json_form(value: Any) -> Any:
 
 
 class CsvFormat(FileFormat):
-    """Comma-separated values without a header line. A value that is no row or tuple is one column.
-    Fields are written as by ``str``. Collections and bytes are refused."""
+    """Writes comma-separated values without a header line.
+    A value that is no row or tuple is a single column. Fields are written as by ``str``.
+    Collections and bytes are refused."""
 
     suffix = "csv"
 
@@ -320,10 +321,12 @@ def _fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class ParquetFormat(FileFormat):
-    """Parquet.
+    """Writes Parquet files.
+
     The schema is that of *type_info*, or of the declared type of the stream. Without either it
     follows the batches: a batch with other columns or wider types begins a new file, which has the
-    columns of both."""
+    columns of both.
+    """
 
     suffix = "parquet"
 

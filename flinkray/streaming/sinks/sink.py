@@ -68,7 +68,7 @@ class WriterContext:
     parallelism: int
     attempt_number: int
     """Number of the subtask's attempt, 0 for the first.
-    Several attempts may run for a moment, if one does not know yet that it is over."""
+    Several attempts may run for a moment, if an attempt does not know yet that it is over."""
     time_service: ProcessingTimeService
     """The clock, and callbacks between two batches."""
     current_watermark: int = MIN_TIMESTAMP

@@ -322,9 +322,9 @@ class SourceCoordinator(EnumeratorContext[Any]):
         """Handle a report of a reader.
 
         Args:
-            requests: number of splits that it has requested since it was opened.
-            position: number of events that it has.
-            checkpoint_id: latest checkpoint for which its task has taken a snapshot.
+            requests: number of splits that the reader has requested since it was opened.
+            position: number of events that the reader has.
+            checkpoint_id: latest checkpoint for which the reader's task has taken a snapshot.
             restored_from: checkpoint from which this attempt was restored. 0: a new start.
 
         Raises:
@@ -482,7 +482,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
                     reader.kept = max(reader.kept, state.confirmed + len(state.events))
 
     def keep_no_more(self) -> None:
-        """Let readers get all events at once: progress cannot be stored elsewhere any more."""
+        """Give readers all events at once from now on.
+        Called when progress cannot be stored elsewhere any more."""
         self._is_kept = False
 
     # --- time ---------------------------------------------------------------------------------
@@ -492,7 +493,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
         return None if self._enumerator is None else self._enumerator.next_discovery_time()
 
     def discover(self) -> None:
-        """Let the enumerator look for new splits."""
+        """Make the enumerator look for new splits."""
         self._started.discover()
 
     # --- checkpoints --------------------------------------------------------------------------

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 @cache
 def _serializer() -> StateSerializer:
-    """Return the serializer.
-    It is loaded only when a state is written or read, because clients do not need it."""
+    """Return the serializer of enumerator states.
+    The serializer is loaded only when a state is written or read, because clients do not need
+    it."""
     from flinkray.state.descriptors import ListStateDescriptor
     from flinkray.state.serializers import StateSerializer
 
@@ -26,7 +27,7 @@ def _serializer() -> StateSerializer:
 @stored("streaming.EnumeratorState")
 @message
 class EnumeratorState:
-    """The stored result of ``snapshot_state``."""
+    """The stored state of an enumerator: the serialized result of ``snapshot_state``."""
 
     serializer: SerializerSnapshot
     """How the state was written, and which parts only pickle covers."""

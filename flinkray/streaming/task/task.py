@@ -109,7 +109,7 @@ class StreamTask:
         self.turn = turn or Turn()
         self._portion = Portion(time_service.clock, self.turn)
         self._rest: tuple[int, Receiver, Block | Columns, int] | None = None
-        """The rest of the batch that was taken last: (channel, port, batch, place of the rest)."""
+        """The rest of the batch that was taken last: (channel, port, batch, index of the rest)."""
         self._triggered: deque[Barrier] = deque()
         self.operators = list(operators)
         self.gate = gate

@@ -110,7 +110,8 @@ class TaskLoop:
         self._ended = self._stopwatch()
 
     def post(self, mail: Callable[[], None]) -> None:
-        """Have *mail* run between two steps, unless the task has ended; from any thread."""
+        """Make the task run *mail* between two steps, unless the task has ended.
+        May be called from any thread."""
         with suppress(MailboxClosedError):
             self._task.mailbox.put(mail)
 

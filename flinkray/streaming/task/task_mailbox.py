@@ -38,15 +38,17 @@ class TaskMailbox:
         self._on_mail: Callable[[], None] | None = None
 
     def listen(self, callback: Callable[[], None]) -> None:
-        """Set a function that the thread of a sender calls for each mail. It must not block."""
+        """Set a function that the sender's thread calls for each mail.
+        The function must not block."""
         self._on_mail = callback
 
     def put(self, mail: Mail) -> None:
-        """Have *mail* run by the task. Raises MailboxClosedError if quiesced or closed."""
+        """Make the task run *mail*.
+        Raises MailboxClosedError if the mailbox is quiesced or closed."""
         self._put(mail, False)
 
     def put_first(self, mail: Mail) -> None:
-        """Have *mail* run by the task before all other mail.
+        """Make the task run *mail* before all other mail.
 
         Raises:
             MailboxClosedError: the mailbox is quiesced or closed.

@@ -50,9 +50,10 @@ class ProcessingTimeService:
     def schedule(
         self, timestamp: int, callback: Callable[[int], None], also_after_end: bool = False
     ) -> ScheduledCallback:
-        """Have *callback* called with *timestamp* once processing time has reached *timestamp*.
+        """Schedule *callback*, which is called with *timestamp* when that time has come.
 
         Args:
+            timestamp: processing time in milliseconds since the epoch.
             also_after_end: True: the callback may also run after the end of the input.
         """
         scheduled = ScheduledCallback(timestamp, callback, also_after_end)

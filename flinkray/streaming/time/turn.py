@@ -23,7 +23,7 @@ _FACTOR = 4
 
 
 class Portion:
-    """Determines how many records, results or timers are a portion, from the time of the last ones.
+    """Determines how many records, results or timers are a portion, from the time of earlier ones.
 
     If the time hardly depends on the number, for example because a sink writes a batch at once, the
     portion grows instead of shrinking, until the time depends on the number.
@@ -101,7 +101,8 @@ class Turn:
 
     def __init__(self) -> None:
         self.pause: Callable[[], None] = _go_on
-        """Called between two portions in the middle of a batch. Returns when the task may go on."""
+        """Called between two portions in the middle of a batch.
+        Returns when the task may continue."""
         self.paused = 0.0
         """Seconds for which the task was paused so far; set by its runner. Waits do not count."""
         self.wait_until: Callable[[Callable[[], bool]], None] = _cannot_wait
@@ -113,9 +114,9 @@ class Turn:
         self.is_waiting = False
         """Whether the task waits for a condition. Due callbacks do not run then."""
         self.wake: Callable[[], None] = _go_on
-        """Wake the task, which may be waiting, because there is work; from any thread."""
+        """Wakes the task, which may be waiting, because there is work; from any thread."""
         self.post: Callable[[Callable[[], None]], None] = _cannot_post
-        """Call it with a function, which the task runs between two portions; from any thread.
+        """Takes a function, which the task runs between two portions; from any thread.
         If the task has ended, the function is dropped."""
         self._unfinished: deque[Callable[[], None]] = deque()
 

@@ -113,7 +113,7 @@ class PerElementWatermarks(WatermarkGenerator):
 class WatermarkStrategy:
     """How a stream gets timestamps and watermarks.
 
-    Strategies are made by the ``for_`` methods and refined by the ``with_`` methods. Each method
+    Create a strategy with a ``for_`` method, and refine it with the ``with_`` methods. Each method
     returns a new strategy.
     """
 

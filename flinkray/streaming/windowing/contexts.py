@@ -115,7 +115,8 @@ class _Store(KeyedStateStore):
 
 
 class FunctionContext(WindowContext[Any]):
-    """The context of process window functions, for the key and window of the last :meth:`at`."""
+    """The context of process window functions, for the key and window of the last :meth:`at`
+    call."""
 
     def __init__(
         self, timers: InternalTimerService, backend: KeyedStateBackend, *, merges: bool

@@ -1,6 +1,6 @@
-"""The windows of a key that were merged, and the places of their contents.
+"""The windows of a key that were merged, and the windows under which their contents are stored.
 
-Each window in flight has a *state window*: the first of the windows that were merged into it. Its
+Each window in flight has a *state window*: the first of the windows that were merged into it. The
 contents are stored under the state window, so a merge does not move the contents of this window.
 """
 

@@ -194,7 +194,7 @@ def _add(left: int, right: int) -> int:
 
 
 class CountTrigger(_NoTimers):
-    """Fires whenever *window_size* records have come since it fired last."""
+    """Fires whenever *window_size* records have come since the trigger fired last."""
 
     def __init__(self, window_size: int) -> None:
         if window_size <= 0:
