@@ -55,7 +55,7 @@ def keyed(env: Any, *values: Any) -> Any:
 # --- sorting --------------------------------------------------------------------------------------
 
 
-def test_values_of_classes_without_a_module_are_sorted_too(env: Any) -> None:
+def test_values_of_local_classes_are_sorted_in_files(env: Any) -> None:
     """PF-19"""
 
     class Custom:
@@ -97,7 +97,7 @@ class Timers(KeyedProcessFunction[Any, Any, Any]):
         yield ctx.get_current_key(), "timer", timestamp, self.seen.value()
 
 
-def test_a_key_is_done_with_before_the_next_begins_and_its_timers_fire(env: Any) -> None:
+def test_records_and_timers_of_a_key_are_processed_before_the_next_key(env: Any) -> None:
     env.set_parallelism(1)
     results = keyed(env, ("a", 3), ("b", 2), ("a", 1), ("b", 9)).process(Timers())
     assert list(results.execute_and_collect()) == [
@@ -130,7 +130,7 @@ class Bounds(ProcessWindowFunction[Any, Any, Any, Any]):
         EventTimeSessionWindows.with_gap(Time.milliseconds(3)),
     ],
 )
-def test_windows_give_what_streaming_gives_and_nothing_is_late(env: Any, assigner: Any) -> None:
+def test_windows_in_batch_mode_equal_those_in_streaming_mode(env: Any, assigner: Any) -> None:
     chance = random.Random(1)
     data = [(chance.choice("abc"), chance.randrange(100)) for _ in range(200)]
     results = {}
@@ -142,7 +142,7 @@ def test_windows_give_what_streaming_gives_and_nothing_is_late(env: Any, assigne
     assert len(results[RuntimeExecutionMode.BATCH]) > 20
 
 
-def test_global_windows_do_not_leak_from_key_to_key(env: Any) -> None:
+def test_each_key_has_its_own_global_window_in_batch_mode(env: Any) -> None:
     windows = env.from_collection("aababab").key_by(lambda v: v).window(GlobalWindows.create())
     firing = windows.trigger(CountTrigger.of(3)).process(Size())
     assert sorted(firing.execute_and_collect()) == [("a", 3), ("b", 3)]
@@ -168,7 +168,7 @@ class Both(KeyedCoProcessFunction[Any, Any, Any, Any]):
         yield ctx.get_current_key(), before, after
 
 
-def test_two_inputs_are_taken_in_order_of_time(env: Any) -> None:
+def test_two_inputs_are_processed_in_order_of_time_in_batch_mode(env: Any) -> None:
     first, second = keyed(env, ("a", 1), ("a", 5), ("b", 4)), keyed(env, ("a", 3), ("b", 2))
     results = sorted(first.connect(second).process(Both()).execute_and_collect(), key=str)
     assert results == [
@@ -182,7 +182,7 @@ class Pairs(ProcessJoinFunction[Any, Any, Any]):
         yield left[1], right[1]
 
 
-def test_interval_join_of_bounded_inputs(env: Any) -> None:
+def test_interval_join_in_batch_mode_finds_all_pairs(env: Any) -> None:
     """WI-15"""
     left, right = keyed(env, ("a", 9), ("a", 1)), keyed(env, ("a", 2), ("a", 8), ("b", 1))
     joined = left.interval_join(right).between(-1, 1).process(Pairs())
@@ -202,7 +202,7 @@ class Rules(KeyedBroadcastProcessFunction[Any, Any, Any, Any]):
         ctx.get_broadcast_state(RULES).put(*value)
 
 
-def test_broadcast_side_comes_before_all_records(env: Any) -> None:
+def test_broadcast_side_is_processed_before_all_keyed_records(env: Any) -> None:
     rules = env.from_collection([("a", 10), ("b", 100)]).broadcast(RULES)
     results = keyed(env, ("a", 1), ("b", 2), ("c", 3)).connect(rules).process(Rules())
     assert sorted(results.execute_and_collect()) == [10, 200]
@@ -217,8 +217,8 @@ class Enrich(BroadcastProcessFunction[Any, Any, Any]):
 
 
 @pytest.mark.parametrize("memory", ["1kb", "1mb"])
-def test_broadcast_side_comes_before_all_records_without_keys(env: Any, memory: str) -> None:
-    """Also where one source feeds both sides, and the records do not fit into memory."""
+def test_broadcast_side_is_processed_before_all_records_without_keys(env: Any, memory: str) -> None:
+    """Also if one source feeds both sides, and if the records do not fit into memory."""
     env.configure(Configuration().set_string("execution.sorted-inputs.memory", memory))
     everything = env.from_collection([(number % 10, number) for number in range(50_000)])
     rules = everything.filter(lambda value: value[1] >= 49_990).broadcast(RULES)
@@ -226,7 +226,7 @@ def test_broadcast_side_comes_before_all_records_without_keys(env: Any, memory: 
     assert sorted(results) == [(n, 49_990 + n) for n in range(10) for _ in range(5_000)]
 
 
-def test_memory_for_sorting_is_configured_by_flinks_name(env: Any) -> None:
+def test_memory_for_sorting_is_configured_by_the_option_name_of_flink(env: Any) -> None:
     env.configure(Configuration().set_string("execution.sorted-inputs.memory", "1kb"))
     keyed(env, ("a", 1)).process(Timers())
     (operator,) = [
@@ -237,7 +237,7 @@ def test_memory_for_sorting_is_configured_by_flinks_name(env: Any) -> None:
     assert operator._memory == 1024
 
 
-def test_failure_names_the_operator_and_the_record(env: Any) -> None:
+def test_error_in_batch_mode_names_the_operator_and_the_record(env: Any) -> None:
     def fails(value: Any) -> Any:
         raise ValueError("no")
 

@@ -6,14 +6,14 @@ from flinkray.streaming.time.combined_watermark import CombinedWatermark
 from flinkray.streaming.time.watermark_valve import ValveOutput
 
 
-def test_an_input_does_not_go_back() -> None:
+def test_lower_watermark_of_an_input_is_ignored() -> None:
     combined = CombinedWatermark(2)
     assert combined.watermark(0, 10) == ValveOutput()
     assert combined.watermark(0, 5) == ValveOutput()
     assert combined.watermark(1, 20) == ValveOutput(10)
 
 
-def test_an_input_is_active_by_its_watermark() -> None:
+def test_watermark_of_an_idle_input_makes_it_active() -> None:
     combined = CombinedWatermark(2)
     combined.watermark(0, 10)
     assert combined.status(0, True) == ValveOutput()

@@ -34,7 +34,7 @@ def rows_of(values: list[Any], kind: TypeInformation | None = None) -> list[dict
 
 
 @given(st.lists(st.dictionaries(KEYS, st.integers(0, 9)), min_size=1))
-def test_dictionaries_have_a_column_for_each_key_of_any_of_them(values: list[Any]) -> None:
+def test_dictionaries_become_columns_for_the_keys_of_all_of_them(values: list[Any]) -> None:
     keys = {key for value in values for key in value}
     assume(keys)
     assert rows_of(values) == [{key: value.get(key) for key in keys} for value in values]
@@ -55,7 +55,7 @@ class Swapped(NamedTuple):
     data=st.data(),
     declared=st.booleans(),
 )
-def test_fields_of_rows_with_names_go_by_their_names(
+def test_named_rows_become_columns_by_field_name_in_any_order(
     values: list[dict[str, int]], data: st.DataObject, declared: bool
 ) -> None:
     rows = []
@@ -68,7 +68,7 @@ def test_fields_of_rows_with_names_go_by_their_names(
     assert rows_of(values, kind) == values
 
 
-def test_fields_of_named_tuples_go_by_their_names_and_others_by_their_places() -> None:
+def test_named_tuples_become_columns_by_name_and_tuples_by_position() -> None:
     assert rows_of([Pair(1, 2), Swapped(2, 1), (1, 2), Row(1, 2)]) == [{"a": 1, "b": 2}] * 4
     assert rows_of([(1, 2), Row(1, 2)]) == [{"f0": 1, "f1": 2}] * 2
     by_place = Types.ROW([Types.LONG(), Types.LONG()])
@@ -96,7 +96,7 @@ def test_fields_of_named_tuples_go_by_their_names_and_others_by_their_places() -
         ([None], Types.ROW_NAMED(["a"], [Types.LONG()]), "None is not a record of the fields"),
     ],
 )  # fmt: skip
-def test_unlike_records_raise_an_error_and_lose_no_field(
+def test_records_with_different_fields_or_kinds_raise_an_error(
     values: list[Any], kind: TypeInformation | None, told: str
 ) -> None:
     with pytest.raises(StreamError, match=told):
@@ -155,7 +155,7 @@ def value_of(shape: Any, data: st.DataObject, is_field: bool = True) -> tuple[An
 
 
 @given(shape=SHAPES, data=st.data(), number=st.integers(1, 4))
-def test_values_of_any_declared_type_are_columns_of_that_type(
+def test_values_of_any_declared_type_become_columns_of_that_type(
     shape: Any, data: st.DataObject, number: int
 ) -> None:
     kind = type_of(shape)
@@ -232,7 +232,7 @@ def test_times_that_would_lose_precision_are_refused_by_column(
         rows_of(values, kind)
 
 
-def test_midnights_are_dates_where_these_are_declared() -> None:
+def test_datetimes_at_midnight_become_dates_of_a_declared_date_column() -> None:
     assert rows_of([dt.datetime(2020, 1, 1)], Types.SQL_DATE()) == [{"value": DAY}]
 
 
@@ -263,7 +263,7 @@ def test_values_that_arrow_would_convert_are_refused(
 
 
 @pytest.mark.parametrize("kind", [None, Types.ROW([Types.INT()])])
-def test_rows_of_a_changelog_are_refused(kind: TypeInformation | None) -> None:
+def test_rows_of_kind_delete_are_refused_as_columns(kind: TypeInformation | None) -> None:
     values = [Row(1), Row.of_kind(RowKind.DELETE, 2)]
     with pytest.raises(
         StreamError, match=r"<Row\(2\)> is of the kind DELETE \(-D\), which columns"
@@ -271,13 +271,13 @@ def test_rows_of_a_changelog_are_refused(kind: TypeInformation | None) -> None:
         rows_of(values, kind)
 
 
-def test_numbers_that_lose_nothing_are_of_the_declared_type() -> None:
+def test_numbers_are_converted_to_the_declared_type_if_nothing_is_lost() -> None:
     assert rows_of([2.0, None, 3], Types.INT()) == [{"value": 2}, {"value": None}, {"value": 3}]
     assert rows_of([float("inf"), 1, None], Types.FLOAT())[0] == {"value": float("inf")}
 
 
-def test_nanoseconds_survive_the_way_through_rows() -> None:
-    """As functions of rows get them, where pandas is there."""
+def test_nanoseconds_are_kept_when_columns_become_rows_and_columns_again() -> None:
+    """Rows contain pandas timestamps if pandas is installed."""
     for kind in (pa.timestamp("ns"), pa.timestamp("ns", "UTC"), pa.duration("ns")):
         column = pa.array([1, None, 1_700_000_000_123_456_789], kind)
         block = Columns(pa.record_batch({"x": column})).to_block()
@@ -298,7 +298,7 @@ def test_nanoseconds_survive_the_way_through_rows() -> None:
         (pa.array([10**7], pa.date32()), r"date32\[day\] has a value that is none of Python's"),
     ],
 )
-def test_times_that_python_does_not_hold_are_refused(column: pa.Array, told: str) -> None:
+def test_times_that_python_cannot_represent_are_refused(column: pa.Array, told: str) -> None:
     with pytest.raises(StreamError, match=told):
         Columns(pa.record_batch({"x": column})).to_block()
     whole = Columns(pa.record_batch({"x": pa.array([1000, None], pa.time64("ns"))})).to_block()

@@ -216,8 +216,8 @@ def test_failure_on_a_record_names_operator_subtask_record_and_origin(program: s
     assert "ValueError: five is not liked\nin operator " in str(error)
 
 
-def test_failing_key_selector_of_a_partitioner_is_told_with_its_record() -> None:
-    """It runs where records leave for the keyed operator."""
+def test_error_in_the_key_selector_of_a_partitioner_names_the_record() -> None:
+    """The key selector runs in the task that sends the records to the keyed operator."""
     error = failure_of(lambda s: s.key_by(fail_on_five).map(lambda v: v), parallelism=2)
     assert_user_first(str(error))
     assert (error.record, error.subtask) == ("5", "1/1")
@@ -225,7 +225,7 @@ def test_failing_key_selector_of_a_partitioner_is_told_with_its_record() -> None
     assert "batch from record 0" in error.origin
 
 
-def test_failing_custom_partitioner_is_told_with_its_record() -> None:
+def test_error_in_a_custom_partitioner_names_the_record() -> None:
     error = failure_of(
         lambda s: s.partition_custom(lambda key, n: fail_on_five(key) % n, lambda v: v).map(abs),
         parallelism=2,
@@ -234,7 +234,7 @@ def test_failing_custom_partitioner_is_told_with_its_record() -> None:
     assert (error.operator, error.record) == ("Source: Collection Source", "5")
 
 
-def test_partitioner_that_chooses_no_channel_is_told_by_its_choice() -> None:
+def test_partitioner_that_chooses_a_missing_channel_is_reported_with_its_choice() -> None:
     error = failure_of(
         lambda s: s.partition_custom(lambda key, n: key, lambda v: v).map(abs), parallelism=2
     )
@@ -243,7 +243,7 @@ def test_partitioner_that_chooses_no_channel_is_told_by_its_choice() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, "0", 1.0, [0]], ids=repr)
-def test_partitioner_that_chooses_no_number_is_reported_with_its_choice(wrong: Any) -> None:
+def test_partitioner_that_chooses_a_wrong_value_is_reported_with_its_choice(wrong: Any) -> None:
     error = failure_of(
         lambda s: s.partition_custom(
             lambda key, n: wrong if key == 9 else np.int64(0), lambda v: v
@@ -281,7 +281,7 @@ def test_partitioner_that_chooses_no_number_is_reported_with_its_choice(wrong: A
     ],
     ids=["timer", "window", "session", "aggregate's result"],
 )
-def test_failure_when_time_is_due_names_timer_or_window_and_key(
+def test_error_in_a_due_timer_or_window_names_the_timer_or_window_and_the_key(
     build: Build, operator: str, occasion: str
 ) -> None:
     error = failure_of(build)
@@ -290,7 +290,7 @@ def test_failure_when_time_is_due_names_timer_or_window_and_key(
     assert str(error).endswith(f"in operator {operator!r}, subtask 1/1\non {occasion}")
 
 
-def test_failure_of_a_window_that_a_record_fires_names_the_record() -> None:
+def test_error_in_a_window_fired_by_a_record_names_the_record() -> None:
     error = failure_of(
         lambda s: (
             keyed(s).window(GlobalWindows.create()).trigger(CountTrigger.of(3))
@@ -300,14 +300,14 @@ def test_failure_of_a_window_that_a_record_fires_names_the_record() -> None:
     assert error.occasion == "window GlobalWindow of key 'k'"
 
 
-def test_failing_writer_of_a_users_sink_is_told_with_the_batch() -> None:
+def test_error_in_the_writer_of_a_sink_names_the_batch() -> None:
     error = failure_of(lambda s: s.sink_to(FailingSink()).name("to nowhere"))
     assert_user_first(str(error))
     assert (error.operator, error.record) == ("to nowhere", "")
     assert "batch from record 0" in error.origin
 
 
-def test_failing_source_is_told_with_what_it_had_read() -> None:
+def test_error_in_a_source_names_the_number_of_records_read_before() -> None:
     def numbers() -> Any:
         yield from range(4100)
         raise OSError("the file is gone")
@@ -322,7 +322,7 @@ def test_failing_source_is_told_with_what_it_had_read() -> None:
     assert str(error).endswith("on reading what follows its first 4100 records")
 
 
-def test_failing_function_of_columns_is_told_with_the_batch() -> None:
+def test_error_in_a_batch_function_names_the_batch() -> None:
     def refuse(batch: pa.RecordBatch) -> Any:
         raise ValueError("these columns are not liked")
 
@@ -334,12 +334,12 @@ def test_failing_function_of_columns_is_told_with_the_batch() -> None:
     assert caught.value.origin == "Source: Arrow (1/1), in the batch from record 0 on"
 
 
-def test_second_operator_of_a_chain_is_the_one_that_is_named() -> None:
+def test_error_in_the_second_operator_of_a_chain_names_this_operator() -> None:
     error = failure_of(lambda s: s.map(lambda v: v + 1).name("first").map(fail_on_five).name("2nd"))
     assert (error.operator, error.record) == ("2nd", "5")
 
 
-def test_operator_behind_a_side_output_is_the_one_that_is_named() -> None:
+def test_error_in_an_operator_after_a_side_output_names_this_operator() -> None:
     tag: OutputTag[int] = OutputTag("fives")
 
     class Aside(ProcessFunction[Any, Any]):
@@ -366,7 +366,7 @@ def test_traceback_keeps_user_frames_below_state_calls() -> None:
     assert error.record == "5"
 
 
-def test_error_survives_pickling() -> None:
+def test_operator_error_is_equal_after_pickling() -> None:
     error = failure_of(lambda s: keyed(s).process(FailingTimer()))
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error)
@@ -378,7 +378,7 @@ def test_error_survives_pickling() -> None:
     [IteratorSource(lambda split, offset: 5), IteratorSource.of(lambda: 5)],  # type: ignore[arg-type, return-value]
     ids=["offsets", "of"],
 )
-def test_function_that_makes_no_iterator_is_told_by_what_it_returned(source: Any) -> None:
+def test_function_that_returns_no_iterator_is_reported_with_its_return_value(source: Any) -> None:
     env = StreamExecutionEnvironment(clock=ManualClock()).set_parallelism(1)
     env.from_source(source, None, "five").print()
     with pytest.raises(OperatorError, match="must return an iterator: it returned 5") as caught:
@@ -426,7 +426,7 @@ def test_timer_at_a_non_integer_time_is_reported_with_its_record(
     assert error.record == "0"
 
 
-def test_timers_may_be_numpy_integers_and_beyond_all_timestamps() -> None:
+def test_timers_may_be_numpy_integers_or_later_than_all_timestamps() -> None:
     env = StreamExecutionEnvironment(clock=ManualClock())
     stream = env.from_collection([1])
     for time in (np.int64(3), 1 << 70):
@@ -450,9 +450,7 @@ class Single(KeyedProcessFunction[Any, Any, Any]):
     ],
     ids=["record", "timer"],
 )
-def test_function_that_returns_a_single_result_is_told_what_to_return(
-    build: Build, place: str
-) -> None:
+def test_error_about_a_single_returned_result_says_what_to_return(build: Build, place: str) -> None:
     error = failure_of(build)
     assert "which is no list or iterator of results: yield each result" in str(error)
     assert place in str(error)

@@ -37,7 +37,8 @@ def difference(one: float, other: float) -> float:
 def test_evictor_leaves_the_expected_records(
     make: Any, given: list[float], left: list[float]
 ) -> None:
-    """Before the function is called or after it; what cannot be compared stays."""
+    """Before the window function is called, or after the call. Records that cannot be compared
+    stay."""
     elements = [TimestampedValue(v, 0 if math.isnan(v) else int(v)) for v in given]
     before: Evictor = make(False)
     after: Evictor = make(True)
@@ -50,6 +51,6 @@ def test_evictor_leaves_the_expected_records(
         )
 
 
-def test_records_without_a_time_are_left_by_an_evictor_of_time() -> None:
+def test_time_evictor_keeps_records_without_a_timestamp() -> None:
     elements = [TimestampedValue("a", None), TimestampedValue("b", None)]
     assert TimeEvictor.of(5).evict_before(elements, WINDOW) == elements

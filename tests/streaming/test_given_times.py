@@ -12,12 +12,12 @@ from flinkray.streaming.time.given_times import first_wrong, timer_time
 
 
 @pytest.mark.parametrize("given", [7, np.int64(7), np.uint8(7)])
-def test_a_timer_is_set_to_an_int_of_python(given: Any) -> None:
+def test_timer_time_is_converted_to_a_python_int(given: Any) -> None:
     time = timer_time(given)
     assert (type(time), time) == (int, 7)
 
 
-def test_a_timer_may_be_later_than_all_timestamps() -> None:
+def test_timer_time_may_be_later_than_all_timestamps() -> None:
     assert timer_time(1 << 64) == 1 << 64
 
 
@@ -38,5 +38,7 @@ def test_timer_time_must_be_an_integer(given: Any) -> None:
         ([-(1 << 63) - 1, 2], 0),
     ],
 )
-def test_the_first_wrong_timestamp_is_found(timestamps: list[Any], place: int | None) -> None:
+def test_first_timestamp_that_is_no_64_bit_integer_is_found(
+    timestamps: list[Any], place: int | None
+) -> None:
     assert first_wrong(timestamps) == place

@@ -52,21 +52,21 @@ def numbers(env: StreamExecutionEnvironment) -> Any:
     return env.from_collection([1, 2, 3])
 
 
-def test_forward_operators_of_one_parallelism_are_one_task(env: Any) -> None:
+def test_forward_operators_of_equal_parallelism_are_chained_into_one_task(env: Any) -> None:
     numbers(env).map(lambda v: v).filter(lambda v: v).print()
     assert chain_names(env) == [
         "Source: Collection Source -> Map -> Filter -> Sink: Print to Std. Out"
     ]
 
 
-def test_branches_are_chained_too(env: Any) -> None:
+def test_several_consumers_of_an_operator_are_chained_to_it(env: Any) -> None:
     mapped = numbers(env).map(lambda v: v)
     mapped.filter(lambda v: v).name("left")
     mapped.filter(lambda v: v).name("right")
     assert chain_names(env) == ["Source: Collection Source -> Map -> (left, right)"]
 
 
-def test_other_parallelism_keys_union_and_groups_end_a_chain(env: Any) -> None:
+def test_other_parallelism_key_by_union_and_slot_groups_end_a_chain(env: Any) -> None:
     source = numbers(env)
     source.map(lambda v: v).set_parallelism(2).name("parallel")
     source.key_by(lambda v: v).reduce(lambda a, b: a).name("keyed")
@@ -77,7 +77,7 @@ def test_other_parallelism_keys_union_and_groups_end_a_chain(env: Any) -> None:
     assert {"parallel", "keyed", "both", "apart", "rebalanced"} <= set(names)
 
 
-def test_operator_has_the_parallelism_of_the_environment_when_it_was_made(env: Any) -> None:
+def test_operator_has_the_environment_parallelism_of_its_time_of_creation(env: Any) -> None:
     before = env.from_sequence(1, 3).name("before")
     env.set_parallelism(2)
     first = before.map(lambda v: v).name("first")
@@ -99,7 +99,7 @@ def test_operator_has_the_parallelism_of_the_environment_when_it_was_made(env: A
     assert {node["type"]: node["parallelism"] for node in plan} == expected
 
 
-def test_default_parallelism_is_that_of_the_moment_too(env: Any) -> None:
+def test_operator_has_the_default_local_parallelism_of_its_time_of_creation(env: Any) -> None:
     env.set_default_local_parallelism(3)
     try:
         env.from_sequence(1, 3).name("three")
@@ -110,7 +110,7 @@ def test_default_parallelism_is_that_of_the_moment_too(env: Any) -> None:
     assert {node.name: node.parallelism for node in graph.nodes} == {"three": 3, "one": 1}
 
 
-def test_chaining_can_be_refused_by_operator_and_by_environment(env: Any) -> None:
+def test_chaining_can_be_disabled_for_an_operator_and_for_the_environment(env: Any) -> None:
     stream = numbers(env).map(lambda v: v).name("a")
     stream.map(lambda v: v).name("b").start_new_chain().map(lambda v: v).name("c")
     stream.map(lambda v: v).name("d").disable_chaining().map(lambda v: v).name("e")
@@ -130,7 +130,7 @@ def test_slot_group_is_inherited_if_all_inputs_agree(env: Any) -> None:
     assert (groups["of one"], groups["of two"]) == ("g", "default")
 
 
-def test_ids_are_the_same_whenever_the_program_is_built() -> None:
+def test_operator_ids_are_equal_each_time_the_program_is_built() -> None:
     def ids(extra: bool) -> dict[str, str]:
         env = StreamExecutionEnvironment.get_execution_environment()
         stream = numbers(env)
@@ -146,7 +146,7 @@ def test_ids_are_the_same_whenever_the_program_is_built() -> None:
     assert ids(False)["named"] == ids(True)["named"]
 
 
-def test_uid_hash_is_taken_as_it_is(env: Any) -> None:
+def test_uid_hash_is_used_unchanged_as_the_operator_id(env: Any) -> None:
     numbers(env).map(lambda v: v).set_uid_hash("0123456789abcdef" * 2)
     graph = env.get_stream_graph()
     assert graph.operator_ids()[2] == "0123456789abcdef" * 2
@@ -154,13 +154,13 @@ def test_uid_hash_is_taken_as_it_is(env: Any) -> None:
         numbers(env).set_uid_hash("xyz")
 
 
-def test_uid_that_is_used_twice_is_refused(env: Any) -> None:
+def test_duplicate_uid_is_refused(env: Any) -> None:
     numbers(env).map(lambda v: v).uid("same").map(lambda v: v).uid("same")
     with pytest.raises(ValueError, match="same uid 'same'"):
         env.get_stream_graph()
 
 
-def test_plan_tells_nodes_and_how_records_travel(env: Any) -> None:
+def test_execution_plan_shows_nodes_and_ship_strategies(env: Any) -> None:
     env.set_parallelism(2)
     numbers(env).map(lambda v: v).key_by(lambda v: v).sum().print().name("out").set_description("x")
     plan = json.loads(env.get_execution_plan())["nodes"]
@@ -177,7 +177,7 @@ def test_plan_tells_nodes_and_how_records_travel(env: Any) -> None:
     assert plan[3]["predecessors"] == [{"id": 3, "ship_strategy": "FORWARD", "side": "second"}]
 
 
-def test_batch_mode_aggregates_columns_before_they_are_divided_by_key(env: Any) -> None:
+def test_batch_mode_adds_a_local_aggregate_of_columns_before_the_exchange(env: Any) -> None:
     env.set_parallelism(2)
     columns = env.from_arrow(pa.table({"k": [1, 2], "v": [1, 2]})).rebalance()
     columns.map_batches(lambda batch: batch).key_by("k").sum("v").print()
@@ -192,7 +192,7 @@ def test_batch_mode_aggregates_columns_before_they_are_divided_by_key(env: Any) 
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_columnar_windows_start_at_the_exchange_with_stable_ids(
+def test_columnar_windows_get_a_local_operator_and_keep_all_operator_ids(
     parallelism: int,
 ) -> None:
     def build(parallelism: int) -> StreamGraph:
@@ -241,9 +241,9 @@ def test_rescaled_consumers_read_from_their_producers(
     assert found == producers
 
 
-def test_writers_are_in_the_order_of_the_results_that_they_write(env: Any) -> None:
-    """What a checkpoint has of results goes by their places in the plan: the results of an operator
-    come before those of the operators that are chained behind it."""
+def test_writers_of_a_chain_are_in_the_order_of_its_results(env: Any) -> None:
+    """Checkpoints refer to results by their position in the plan: the results of an operator
+    precede those of operators chained after it."""
     source = numbers(env)
     source.map(lambda v: v).key_by(lambda v: v).reduce(lambda a, b: a)
     source.key_by(lambda v: v).reduce(lambda a, b: b)

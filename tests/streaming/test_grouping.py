@@ -10,20 +10,20 @@ from flinkray.state.key_numbers import DENSE_RANGE, KeyNumbers
 from flinkray.streaming.columnar.grouping import running_sums, stable_order, sums_by_group
 
 
-def test_sums_of_integers_are_exact_beyond_doubles() -> None:
+def test_integer_sums_above_two_to_the_53_are_exact() -> None:
     values = np.array([2**53, 1, 1, -(2**62), 2**62 - 1, 3], np.int64)
     slots = np.array([0, 0, 0, 1, 1, 1], np.int32)
     assert sums_by_group(slots, values, 2).tolist() == [2**53 + 2, 2]
 
 
-def test_large_group_does_not_spoil_the_precision_of_a_small_one() -> None:
+def test_large_numbers_of_one_group_do_not_round_sums_of_another_group() -> None:
     slots = np.array([0, 1, 0, 1], np.int32)
     values = np.array([1e18, 0.1, 1e18, 0.2])
     running = running_sums(slots, values, np.zeros(2))
     assert running.tolist() == [1e18, 0.1, 2e18, 0.1 + 0.2]
 
 
-def test_long_groups_accumulate_like_short_ones() -> None:
+def test_running_sums_of_long_and_short_groups_equal_sequential_sums() -> None:
     rng = np.random.default_rng(7)
     slots = np.concatenate([np.zeros(2000, np.int32), rng.integers(0, 50, 3000, np.int32)])
     values = rng.random(5000)
@@ -35,12 +35,12 @@ def test_long_groups_accumulate_like_short_ones() -> None:
     assert np.array_equal(running_sums(slots, values, np.zeros(50)), expected)
 
 
-def test_order_is_stable_beyond_sixteen_bits() -> None:
+def test_stable_order_sorts_slots_larger_than_sixteen_bits() -> None:
     slots = np.array([70000, 1, 70000, 65537, 1], np.int32)
     assert stable_order(slots).tolist() == [1, 4, 3, 0, 2]
 
 
-def test_slots_are_given_in_order_on_every_way() -> None:
+def test_keys_get_slot_numbers_in_order_of_arrival_on_every_code_path() -> None:
     table = KeyNumbers()
     assert table.slots_of(pa.array([5, 3, 5, 9])).tolist() == [0, 1, 0, 2]
     assert table.slots_of(pa.array([3, 5 + DENSE_RANGE, -4])).tolist() == [1, 3, 4]
@@ -49,7 +49,7 @@ def test_slots_are_given_in_order_on_every_way() -> None:
     assert table.keys == [5, 3, 9, 5 + DENSE_RANGE, -4, None, 10]
 
 
-def test_slots_of_texts_and_floats_are_found_again() -> None:
+def test_text_and_float_keys_get_the_same_slots_in_later_batches() -> None:
     texts = KeyNumbers()
     assert texts.slots_of(pa.array(["b", "a", "b"])).tolist() == [0, 1, 0]
     assert texts.slots_of(pa.array(["a", "b"])).tolist() == [1, 0]
@@ -70,10 +70,10 @@ def test_sums_of_many_integers_in_one_batch_are_exact() -> None:
 @pytest.mark.parametrize(
     ("narrow", "least", "other"), [(pa.int8(), -100, 868), (pa.int16(), -20_000, 34_466)]
 )
-def test_key_of_a_narrow_type_is_not_mistaken_for_others(
+def test_keys_of_a_narrow_integer_type_get_their_own_slots(
     narrow: pa.DataType, least: int, other: int
 ) -> None:
-    """The distance between two of them may be more than their type holds."""
+    """The difference of two keys may overflow their type."""
     table = KeyNumbers()
     assert table.slots_of(pa.array([least, -least], narrow)).tolist() == [0, 1]
     assert table.slots_of(pa.array([other, -least, least], pa.int64())).tolist() == [2, 1, 0]
@@ -81,21 +81,21 @@ def test_key_of_a_narrow_type_is_not_mistaken_for_others(
 
 
 @pytest.mark.parametrize("unsigned", [pa.uint8(), pa.uint32(), pa.uint64()])
-def test_keys_without_a_sign_come_after_negative_ones(unsigned: pa.DataType) -> None:
+def test_unsigned_keys_after_negative_keys_get_their_own_slots(unsigned: pa.DataType) -> None:
     table = KeyNumbers()
     assert table.slots_of(pa.array([-5, 7])).tolist() == [0, 1]
     assert table.slots_of(pa.array([200, 7], unsigned)).tolist() == [2, 1]
     assert table.slots_of(pa.array([-5, 200])).tolist() == [0, 2]
 
 
-def test_slots_of_the_greatest_keys_without_a_sign_are_found_again() -> None:
+def test_greatest_unsigned_keys_get_the_same_slots_in_later_batches() -> None:
     table = KeyNumbers()
     greatest = (1 << 64) - 1
     assert table.slots_of(pa.array([greatest, greatest - 3], pa.uint64())).tolist() == [0, 1]
     assert table.slots_of(pa.array([greatest - 3, greatest], pa.uint64())).tolist() == [1, 0]
 
 
-def test_an_entry_of_a_dictionary_that_no_row_has_is_no_key() -> None:
+def test_dictionary_entry_without_a_row_gets_no_slot() -> None:
     table = KeyNumbers()
     entries = pa.array(["a", "b", "c", "d"])
     for places, slots in [([1, 3, 1], [0, 1, 0]), ([2, 1], [2, 0]), ([0, 1, 2, 3], [3, 0, 2, 1])]:

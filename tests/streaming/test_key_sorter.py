@@ -12,7 +12,7 @@ from flinkray.streaming.records.key_sorter import KeySorter
 
 
 @pytest.mark.parametrize("memory", [1, 3_000, 1 << 30])
-def test_records_come_by_key_and_time_whatever_fits_into_memory(memory: int) -> None:
+def test_records_are_sorted_by_key_and_time_with_any_memory_size(memory: int) -> None:
     chance = random.Random(3)
     sorter = KeySorter(memory)
     given: dict[str, list[Any]] = {}
@@ -31,8 +31,8 @@ def test_records_come_by_key_and_time_whatever_fits_into_memory(memory: int) -> 
     assert sorter.number_of_runs == 0
 
 
-def test_keys_with_the_same_hash_are_kept_apart() -> None:
-    """ "Aa" and "BB" have one hash in Java."""
+def test_different_keys_with_equal_hashes_are_separate_groups() -> None:
+    """ "Aa" and "BB" have the same hash in Java."""
     sorter = KeySorter()
     sorter.add(0, Block([1, 2, 3, 4, 5]), ["Aa", "BB", "Aa", "C#", "BB"])
     found = [(key, [e[4] for e in entries]) for key, entries in sorter.by_key()]

@@ -57,7 +57,7 @@ def partitioner(key_type: TypeInformation | None = None) -> KeyGroupPartitioner:
 
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
-def test_a_key_goes_to_one_channel_and_has_one_number(kind: pa.DataType) -> None:
+def test_key_has_one_channel_and_one_slot_in_rows_and_columns(kind: pa.DataType) -> None:
     @given(st.lists(VALUES[kind] | st.none(), min_size=1))
     def check(values: list[Any]) -> None:
         array = pa.array(values, kind)
@@ -76,7 +76,9 @@ def test_a_key_goes_to_one_channel_and_has_one_number(kind: pa.DataType) -> None
 
 
 @given(st.lists(st.integers(-5, 5) | st.none(), min_size=1))
-def test_whole_numbers_go_where_integers_go(values: list[int | None]) -> None:
+def test_whole_numbers_of_any_type_go_to_the_channel_of_the_integer(
+    values: list[int | None],
+) -> None:
     expected = partitioner().choose_columns(columns_of(pa.array(values, pa.int64()))).tolist()
     for kind in (pa.int8(), pa.float64(), pa.decimal128(22, 1)):
         array = pa.array(values, pa.int64()).cast(kind)
@@ -95,7 +97,7 @@ def test_whole_numbers_go_where_integers_go(values: list[int | None]) -> None:
         (Types.STRING(), pa.string(), ["a", "中文"]),
     ],
 )
-def test_rows_and_columns_of_a_declared_type_go_to_one_channel(
+def test_rows_and_columns_with_a_declared_key_type_go_to_the_same_channel(
     key_type: TypeInformation, kind: pa.DataType, values: list[Any]
 ) -> None:
     of_rows = list(partitioner(key_type).choose(rows_of(values))[0])

@@ -93,7 +93,7 @@ def expected_sums(count: int) -> dict[int, int]:
     return dict(sums)
 
 
-def test_every_key_is_on_one_subtask_and_nothing_is_lost() -> None:
+def test_each_key_is_processed_by_one_subtask_and_no_record_is_lost() -> None:
     graph, results = keyed_sums(5000)
     LocalJob(graph).run()
     owners: dict[int, set[int]] = {}
@@ -108,7 +108,7 @@ def test_every_key_is_on_one_subtask_and_nothing_is_lost() -> None:
     assert final_sums(results) == expected_sums(5000)
 
 
-def test_same_seed_same_steps() -> None:
+def test_local_jobs_with_the_same_seed_give_equal_output_order() -> None:
     outputs = []
     for _ in range(2):
         graph, results = keyed_sums(2000)
@@ -134,7 +134,7 @@ def run_to_checkpoint(count: int, steps: int) -> tuple[Checkpoint, int]:
     return done[0], emitted
 
 
-def test_run_restored_from_a_checkpoint_has_the_sums_of_an_undisturbed_run() -> None:
+def test_run_restored_from_a_checkpoint_has_the_sums_of_a_run_without_failure() -> None:
     """ST-01: barriers divide the records of every channel at one point."""
     for steps in (1, 7, 20):
         checkpoint, emitted = run_to_checkpoint(3000, steps)
@@ -152,9 +152,9 @@ def test_checkpoint_is_restored_at_another_parallelism() -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
-def test_operator_state_goes_to_its_subtasks(parallelism: int) -> None:
-    """Broadcast state is one old subtask's, its own where there was one: put together, an entry
-    that one of them has removed would be there again."""
+def test_operator_state_is_distributed_to_the_restored_subtasks(parallelism: int) -> None:
+    """Broadcast state comes from one old subtask, if possible the one with the same index. A union
+    of several could bring back an entry that one of them removed."""
     words: ListStateDescriptor[str] = ListStateDescriptor("words")
     every: ListStateDescriptor[str] = ListStateDescriptor("every")
     rules: MapStateDescriptor[str, int] = MapStateDescriptor("rules")
@@ -236,8 +236,8 @@ class FoundSource(Source[Any]):
 
 
 @pytest.mark.parametrize("steps", range(12))
-def test_splits_that_are_found_while_a_checkpoint_begins_are_read_once(steps: int) -> None:
-    """A reader in the middle of a batch takes part later than its enumerator."""
+def test_splits_found_while_a_checkpoint_begins_are_read_once(steps: int) -> None:
+    """A reader within a batch takes its snapshot later than its enumerator."""
 
     def job(restore: Checkpoint | None = None) -> tuple[LocalJob, CollectSink]:
         source = OperatorTransformation("Source", operator=SourceOperator(FoundSource()))
@@ -304,7 +304,7 @@ def small_blocks(timeout: int | None) -> tuple[Any, Any, Any]:
     return channel, writer, (clock, service)
 
 
-def test_records_wait_no_longer_than_the_buffer_timeout() -> None:
+def test_waiting_records_are_sent_after_the_buffer_timeout() -> None:
     channel, writer, (clock, service) = small_blocks(100)
     clock.set_milliseconds(99)
     service.fire_due()
@@ -318,12 +318,12 @@ def test_records_wait_no_longer_than_the_buffer_timeout() -> None:
     assert [block.values for block in channel.elements] == [[0, 1, 2], [3]]
 
 
-def test_records_do_not_wait_without_buffer_timeout() -> None:
+def test_records_are_sent_at_once_with_a_buffer_timeout_of_zero() -> None:
     channel, _, _ = small_blocks(0)
     assert [block.values for block in channel.elements] == [[0], [1], [2]]
 
 
-def test_records_wait_for_a_full_batch_without_buffer_timeout_limit() -> None:
+def test_records_wait_for_a_full_batch_with_a_buffer_timeout_of_minus_one() -> None:
     channel, writer, (clock, service) = small_blocks(-1)
     clock.set_milliseconds(1_000_000)
     service.fire_due()
@@ -333,13 +333,13 @@ def test_records_wait_for_a_full_batch_without_buffer_timeout_limit() -> None:
     assert [len(block) for block in channel.elements] == [COALESCE_BELOW + 3]
 
 
-def test_records_go_on_when_nothing_more_comes_at_the_moment() -> None:
+def test_waiting_records_are_sent_when_the_task_is_idle() -> None:
     channel, writer, _ = small_blocks(100)
     writer.flush_when_idle()
     assert [block.values for block in channel.elements] == [[0, 1, 2]]
 
 
-def test_slow_reader_holds_its_writers_back() -> None:
+def test_source_stops_reading_while_a_channel_of_a_slow_consumer_is_full() -> None:
     """Channels are bounded: a source stops while a channel is full."""
     source = OperatorTransformation(
         "Source", operator=SourceOperator(NumberSequenceSource(0, 10**6), 1000)
@@ -401,7 +401,7 @@ def test_failure_in_open_names_the_operator() -> None:
         LocalJob(one_map(Unready(), [1]))
 
 
-def test_all_functions_are_closed_when_one_fails() -> None:
+def test_failed_function_is_closed_and_its_first_error_is_raised() -> None:
     closed = []
 
     class Guarded(MapFunction[Any, Any]):
@@ -450,7 +450,7 @@ def test_function_that_cannot_be_pickled_is_refused_before_anything_runs() -> No
         LocalJob(one_map(lambda value: lock, [1]))
 
 
-def test_subtasks_have_functions_of_their_own() -> None:
+def test_each_subtask_has_its_own_copy_of_a_function() -> None:
     class Counts(MapFunction[Any, Any]):
         seen = 0
 
@@ -468,7 +468,7 @@ def test_subtasks_have_functions_of_their_own() -> None:
     assert sorted(results.take_all()) == sorted([*range(1, 6)] * 2)
 
 
-def test_program_waits_on_its_clock_and_no_longer_than_it_must() -> None:
+def test_program_waits_on_its_clock_only_until_the_next_record_is_due() -> None:
     source = DataGeneratorSource(lambda n: n, 10, records_per_second=2)
     graph = build_graph(
         [OperatorTransformation("G", operator=SourceOperator(source))], GraphSettings()
@@ -479,7 +479,7 @@ def test_program_waits_on_its_clock_and_no_longer_than_it_must() -> None:
     assert len(clock.waits) <= 12
 
 
-def test_cancelled_program_ends() -> None:
+def test_cancelled_local_job_ends() -> None:
     class Endless(MapFunction[Any, Any]):
         def map(self, value: Any) -> Any:
             if value == 50_000:

@@ -20,7 +20,7 @@ def test_a_metric_is_found_under_the_names_of_its_groups() -> None:
     assert found["Map.0.table.flights.depth"].get_value() == 7
 
 
-def test_metrics_of_equal_name_in_a_chain_are_shared() -> None:
+def test_metric_registered_twice_under_a_name_is_the_same_object() -> None:
     group = MetricGroup()
     assert group.counter("records") is group.counter("records")
     assert group.meter("rate") is group.meter("rate")
@@ -29,10 +29,10 @@ def test_metrics_of_equal_name_in_a_chain_are_shared() -> None:
     assert group.add_group("a", "b") is not group.add_group("a")
 
 
-def test_a_metric_of_a_name_that_another_kind_has_works_and_is_not_shown(
+def test_metric_with_the_name_of_another_kind_of_metric_works_but_is_not_shown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The function was given the other one, and failed with the first record."""
+    """The function got the other metric, and failed at its first record."""
     group = MetricGroup().add_group("Map.0")
     group.gauge("numRecordsIn", lambda: 7)
     counter = group.counter("numRecordsIn")
@@ -53,8 +53,8 @@ def test_a_metric_of_a_name_that_another_kind_has_works_and_is_not_shown(
     ]
 
 
-def test_a_name_that_is_no_text_is_refused_where_it_is_given() -> None:
-    """It failed whoever looked at any metric of the task."""
+def test_metric_name_that_is_no_str_is_refused_at_registration() -> None:
+    """Later, any reader of the metrics of the task failed."""
     group = MetricGroup()
     odd: Any = 5
     for register in (group.counter, group.meter, group.distribution, group.add_group):

@@ -40,7 +40,7 @@ def channels_of(partitioner: StreamPartitioner, *blocks: Block) -> dict[int, lis
     return result
 
 
-def test_rebalance_goes_round_from_a_random_channel_on() -> None:
+def test_rebalance_sends_round_robin_from_a_random_channel() -> None:
     """ST-22"""
     starts = set()
     for seed in range(30):
@@ -51,7 +51,7 @@ def test_rebalance_goes_round_from_a_random_channel_on() -> None:
     assert starts == {0, 1, 2}
 
 
-def test_rescale_goes_round_from_the_first_channel_on() -> None:
+def test_rescale_sends_round_robin_from_the_first_channel() -> None:
     """ST-22"""
     for seed in range(5):
         partitioner = ready(RescalePartitioner(), 2, seed)
@@ -59,7 +59,7 @@ def test_rescale_goes_round_from_the_first_channel_on() -> None:
         assert channels_of(partitioner, Block([3])) == {1: [3]}
 
 
-def test_broadcast_has_no_single_channel() -> None:
+def test_broadcast_sends_records_to_all_channels() -> None:
     """ST-22"""
     partitioner = ready(BroadcastPartitioner(), 3)
     assert channels_of(partitioner, Block([1, 2])) == {0: [1, 2], 1: [1, 2], 2: [1, 2]}
@@ -80,7 +80,7 @@ def test_records_of_one_key_share_a_channel(channels: int) -> None:
     assert Counter(v for values in parts.values() for v in values) == Counter(keys)
 
 
-def test_columns_go_where_their_rows_would() -> None:
+def test_columns_go_to_the_same_channels_as_their_rows() -> None:
     batch = pa.record_batch({"k": [f"key-{n % 7}" for n in range(40)], "v": list(range(40))})
     times = np.arange(40)
     partitioner = ready(KeyGroupPartitioner(Keys("k")), 3)
@@ -113,8 +113,10 @@ def test_columns_go_where_their_rows_would() -> None:
     ],
     ids=["near and far", "extremes", "greatest", "least", "nulls", "unsigned", "texts", "floats"],
 )
-def test_columns_of_keys_go_to_the_owners_of_their_key_groups(batches: list[pa.Array]) -> None:
-    """ST-22: batch after batch, by the same partitioner."""
+def test_columns_are_sent_to_the_owners_of_the_key_groups_of_their_keys(
+    batches: list[pa.Array],
+) -> None:
+    """ST-22: one partitioner for several batches."""
     partitioner = ready(KeyGroupPartitioner(Keys("k")), 3)
     for keys in batches:
         chosen = partitioner.choose_columns(Columns(pa.record_batch({"k": keys})))
@@ -144,7 +146,7 @@ def test_shuffle_reaches_every_channel_and_repeats_with_its_seed() -> None:
     assert parts(1) != parts(2)
 
 
-def test_custom_partitioner_is_given_key_and_number_of_channels() -> None:
+def test_custom_partitioner_gets_key_and_number_of_channels() -> None:
     partitioner = ready(CustomPartitioner(lambda key, n: key % n, Keys(lambda v: v[1])), 3)
     assert channels_of(partitioner, Block([("a", 4), ("b", 3), ("c", 5)])) == {
         1: [("a", 4)],
@@ -153,7 +155,7 @@ def test_custom_partitioner_is_given_key_and_number_of_channels() -> None:
     }
 
 
-def test_custom_partitioner_may_choose_by_a_number_of_numpy() -> None:
+def test_custom_partitioner_may_return_a_numpy_integer() -> None:
     partitioner = ready(CustomPartitioner(lambda key, n: np.int64(key), Keys(lambda v: v)), 2)
     assert channels_of(partitioner, Block([1, 0])) == {1: [1], 0: [0]}
     for wrong in (-1, 2):
@@ -161,7 +163,7 @@ def test_custom_partitioner_may_choose_by_a_number_of_numpy() -> None:
             channels_of(partitioner, Block([wrong]))
 
 
-def test_custom_partitioner_that_chooses_no_channel_is_named() -> None:
+def test_custom_partitioner_that_chooses_a_missing_channel_is_refused() -> None:
     partitioner = ready(CustomPartitioner(lambda key, n: n, Keys(lambda v: v)), 2)
     with pytest.raises(StreamError, match="channel 2 for key 'x': there are channels 0 to 1"):
         channels_of(partitioner, Block(["x"]))

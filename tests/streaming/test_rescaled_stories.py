@@ -113,7 +113,7 @@ def records(rng: random.Random, now: int) -> Columns:
 
 
 @pytest.mark.parametrize("times", [(10, 10), (20, 10), (10, 4)])
-def test_windows_of_columns(times: tuple[int, int]) -> None:
+def test_columnar_window_aggregates_equal_a_model_despite_rescaling(times: tuple[int, int]) -> None:
     aggregates = [
         ColumnAggregate("n", "count"),
         *(ColumnAggregate(how, how, "v") for how in ("sum", "min", "max")),
@@ -125,7 +125,7 @@ def test_windows_of_columns(times: tuple[int, int]) -> None:
     play_all(operator, Windows(*times), as_rows=False)
 
 
-def test_rows_of_windows_of_columns() -> None:
+def test_rows_of_columnar_windows_equal_a_model_despite_rescaling() -> None:
     def operator() -> WindowBatchesOperator:
         wanted = ["k", "v", "window_start", "window_end"]
         return WindowBatchesOperator(lambda batch: batch.select(wanted), 10, 0, BY_K)
@@ -134,7 +134,7 @@ def test_rows_of_windows_of_columns() -> None:
 
 
 @pytest.mark.parametrize("as_rows", [False, True])
-def test_rolling_aggregates(as_rows: bool) -> None:
+def test_rolling_aggregates_equal_a_model_despite_rescaling(as_rows: bool) -> None:
     reduce = FieldReduce("sum", "v")
 
     def operator() -> StreamOperator:
@@ -257,7 +257,9 @@ CONTENTS: dict[str, Callable[[], WindowContents]] = {
 @pytest.mark.parametrize("lateness", [0, 12])
 @pytest.mark.parametrize("contents", CONTENTS)
 @pytest.mark.parametrize("name", ASSIGNERS)
-def test_windows_of_rows(name: str, contents: str, lateness: int, is_short: bool) -> None:
+def test_windows_of_rows_equal_a_model_despite_rescaling(
+    name: str, contents: str, lateness: int, is_short: bool
+) -> None:
     """WI-04 to WI-07"""
     assigner, size, slide = ASSIGNERS[name]
     make = make_window_operator if is_short else WindowOperator
@@ -324,7 +326,7 @@ def of_count(assigner: WindowAssigner, **changes: Any) -> WindowSpec:
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_windows_of_counts(name: str) -> None:
+def test_count_windows_equal_a_model_despite_rescaling(name: str) -> None:
     """WI-01"""
     spec, naive = COUNTS[name]
     play_all(lambda: make_window_operator(spec(), BY_K), naive, as_rows=True)

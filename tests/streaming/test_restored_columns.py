@@ -68,7 +68,7 @@ def batches(key: pa.DataType, times: bool) -> st.SearchStrategy[Any]:
 @pytest.mark.parametrize("key", KEYS, ids=str)
 @STORIES
 @given(data=st.data())
-def test_rolling_aggregates_go_on_from_any_snapshot(how: str, key: Any, data: Any) -> None:
+def test_rolling_aggregates_continue_from_any_snapshot(how: str, key: Any, data: Any) -> None:
     def operator() -> KeyedAggregateOperator:
         return KeyedAggregateOperator(how, "v", FieldReduce(how, "v"), Keys("k"))
 
@@ -91,7 +91,7 @@ WATERMARKS = st.one_of(
 @pytest.mark.parametrize("key", KEYS, ids=str)
 @STORIES
 @given(data=st.data())
-def test_window_aggregates_go_on_from_any_snapshot(key: Any, data: Any) -> None:
+def test_window_aggregates_continue_from_any_snapshot(key: Any, data: Any) -> None:
     size, slide = data.draw(st.sampled_from([(10, 10), (20, 10), (10, 4), (4, 10)]))
     aggregates = [
         ColumnAggregate("n", "count"),
@@ -134,7 +134,7 @@ class Joined(Rows):
 @pytest.mark.parametrize("key", KEYS, ids=str)
 @STORIES
 @given(data=st.data())
-def test_rows_of_windows_go_on_from_any_snapshot(key: Any, keys: Keys, data: Any) -> None:
+def test_rows_of_windows_continue_from_any_snapshot(key: Any, keys: Keys, data: Any) -> None:
     def operator() -> WindowBatchesOperator:
         wanted = ["k", "v", "window_start", "window_end"]
         return WindowBatchesOperator(lambda batch: batch.select(wanted), 10, 0, keys)
@@ -151,7 +151,7 @@ def test_rows_of_windows_go_on_from_any_snapshot(key: Any, keys: Keys, data: Any
 @pytest.mark.parametrize("key", KEYS, ids=str)
 @STORIES
 @given(data=st.data())
-def test_joins_go_on_from_any_snapshot(key: Any, data: Any) -> None:
+def test_window_joins_continue_from_any_snapshot(key: Any, data: Any) -> None:
     def operator() -> WindowJoinOperator:
         return WindowJoinOperator(10, 0, Keys("k"), Keys("k"))
 
@@ -184,7 +184,7 @@ def rows() -> Any:
 
 
 @pytest.mark.parametrize("make", [rolling, windows, rows])
-def test_size_of_an_increment_matches_the_changes(make: Any) -> None:
+def test_increment_is_small_if_little_has_changed(make: Any) -> None:
     subtasks = Subtasks(make, ("k",), 2)
     many = 20_000
     subtasks.process(columns(many, 5))

@@ -39,7 +39,7 @@ def test_immutable_results_are_not_copied(given: list[Any]) -> None:
 
 @pytest.mark.parametrize("given", OPEN)
 @pytest.mark.parametrize("before", PLAIN)
-def test_mutable_results_are_copied_whatever_came_before(
+def test_mutable_results_are_copied_also_after_immutable_results(
     before: list[Any], given: list[Any]
 ) -> None:
     for one in given:
@@ -54,12 +54,12 @@ def test_mutable_results_are_copied_whatever_came_before(
 
 
 @pytest.mark.parametrize("value", [7, 2.5, object()])
-def test_a_result_that_is_no_list_of_results_is_refused_by_name(value: Any) -> None:
+def test_return_value_that_is_no_list_of_results_is_refused(value: Any) -> None:
     with pytest.raises(Exception, match="which is no list or iterator of results"):
         put_out(value)
 
 
-def test_type_error_within_a_function_is_not_taken_for_a_wrong_result() -> None:
+def test_type_error_within_a_function_is_raised_and_not_replaced() -> None:
     def fails(value: Any) -> Any:
         yield 1
         raise TypeError("in the function")
@@ -85,7 +85,7 @@ class Sized:
 
 
 @pytest.mark.parametrize("at", [None, [7]])
-def test_very_many_results_of_a_record_come_in_several_batches(
+def test_many_results_of_one_record_are_emitted_in_several_batches(
     at: list[int] | None,
 ) -> None:
     h = OperatorHarness(FlatMapOperator(lambda value: range(20_000)))

@@ -43,12 +43,12 @@ class Holder:
     ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize("records", [1, 3, 1000])
-def test_large_records_count_with_their_size(value: Any, records: int) -> None:
+def test_computed_size_of_large_records_is_about_their_memory(value: Any, records: int) -> None:
     size = bytes_of(Block([value] * records)) / records
     assert 0.8 * MEGABYTE < size < 1.4 * MEGABYTE
 
 
-def test_small_records_and_columns() -> None:
+def test_size_is_an_estimate_for_small_records_and_exact_for_columns() -> None:
     assert bytes_of(Block([])) == 0
     assert bytes_of(Block(range(1000))) == 32_000
     assert 32_000 <= bytes_of(Block([(n,) for n in range(1000)])) < 200_000
@@ -63,7 +63,7 @@ def test_self_containing_value_has_a_size() -> None:
     assert bytes_of(Block([value])) >= MEGABYTE
 
 
-def test_a_channel_has_room_for_so_many_elements_or_bytes() -> None:
+def test_channel_has_no_room_above_its_limit_of_elements_or_bytes() -> None:
     channel = MemoryChannel(3, 2 * MEGABYTE)
     channel.put(Block([TEXT]))
     channel.put(Watermark(1))
@@ -80,7 +80,7 @@ def test_a_channel_has_room_for_so_many_elements_or_bytes() -> None:
     assert channel.has_room()
 
 
-def test_large_records_do_not_wait_for_others() -> None:
+def test_large_records_are_sent_without_waiting_for_a_batch() -> None:
     channels = [MemoryChannel(), MemoryChannel()]
     partitioner = RebalancePartitioner()
     partitioner.setup(2, 128, 0)

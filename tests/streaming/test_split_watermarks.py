@@ -93,7 +93,7 @@ class Reading:
         return self.harness.output()
 
 
-def test_watermark_is_the_least_of_the_splits() -> None:
+def test_watermark_of_a_source_is_the_least_of_its_splits() -> None:
     reading = Reading()
     assert reading.time(("a", [100])) == []
     assert reading.time(("b", [30])) == [Watermark(29)]
@@ -101,7 +101,7 @@ def test_watermark_is_the_least_of_the_splits() -> None:
     assert reading.time(("b", [500])) == [Watermark(199)]
 
 
-def test_later_added_split_holds_the_watermark_but_does_not_lower_it() -> None:
+def test_split_added_later_delays_the_watermark_but_does_not_lower_it() -> None:
     reading = Reading()
     assert reading.time(("a", [100]), ("b", [90])) == [Watermark(89)]
     reading.operator.add_splits(["c"])
@@ -110,20 +110,20 @@ def test_later_added_split_holds_the_watermark_but_does_not_lower_it() -> None:
     assert reading.time(("c", [150])) == [Watermark(149)]
 
 
-def test_ended_split_does_not_hold_the_watermark_back() -> None:
+def test_ended_split_does_not_delay_the_watermark() -> None:
     reading = Reading()
     assert reading.time(("a", [100]), ("b", [30])) == [Watermark(29)]
     assert reading.time("b") == [Watermark(99)]
 
 
-def test_last_split_that_ends_is_as_far_as_its_records() -> None:
+def test_end_of_the_last_split_gives_the_watermark_of_its_last_record() -> None:
     reading = Reading()
     assert reading.time(("a", [100]), ("b", [30]), "a", ("b", [80]), "b") == [Watermark(79)]
     reading.operator.add_splits(["c"])
     assert reading.time(("c", [300])) == [Watermark(299)]
 
 
-def test_idle_split_holds_no_watermark_back_until_its_next_record() -> None:
+def test_idle_split_does_not_delay_the_watermark_until_its_next_record() -> None:
     reading = Reading(BY_VALUE.with_idleness(Duration.of_millis(100)))
     assert reading.time(("a", [100])) == []
     assert reading.time(("a", [110])) == [Watermark(109)]  # b has had no record for 100 ms
@@ -155,10 +155,8 @@ def test_per_record_watermark_follows_once_all_splits_have_reached_it() -> None:
 
 
 @pytest.mark.parametrize("restored", [False, True])
-def test_file_that_is_still_to_be_read_holds_back_the_watermark(
-    tmp_path: Path, restored: bool
-) -> None:
-    """Two files come to one reader when a job is restored with fewer subtasks."""
+def test_file_still_to_be_read_delays_the_watermark(tmp_path: Path, restored: bool) -> None:
+    """Two files are assigned to one reader if a job is restored with fewer subtasks."""
     paths = [tmp_path / "new.json", tmp_path / "old.json"]
     for path, time in zip(paths, (1000, 10), strict=True):
         path.write_text(f"{time}\n")

@@ -97,14 +97,14 @@ def test_no_watermark_is_emitted_before_all_splits_are_assigned() -> None:
 
 
 def test_no_watermark_is_emitted_while_a_split_waits_at_the_reader() -> None:
-    """As after a restore with less readers."""
+    """This happens after a restore with fewer readers."""
     harness = reading()
     harness.operator.add_splits([(7,), (3,)])  # type: ignore[attr-defined]
     harness.operator.no_more_splits()  # type: ignore[attr-defined]
     assert read(harness) == [Record(7, 7), Record(3, 3), Watermark(2)]
 
 
-def test_without_waiting_watermarks_follow_what_was_read() -> None:
+def test_without_waiting_for_splits_watermarks_follow_the_records_read() -> None:
     harness = reading(AT_ONCE.without_waiting_for_splits())
     harness.operator.add_splits([(7,), (3,), (8,)])  # type: ignore[attr-defined]
     assert read(harness) == [
@@ -116,7 +116,7 @@ def test_without_waiting_watermarks_follow_what_was_read() -> None:
     ]
 
 
-def test_restored_reader_leaves_the_next_split_to_others() -> None:
+def test_restored_reader_does_not_request_another_split_at_first() -> None:
     harness = reading()
     harness.operator.add_splits([(7, 8)])  # type: ignore[attr-defined]
     harness.operator.emit_next()  # type: ignore[attr-defined]
@@ -142,8 +142,8 @@ class Telling(EnumeratorContext[int]):
         self.told.append(subtask)
 
 
-def test_restored_reader_hears_at_once_that_no_split_follows() -> None:
-    """Otherwise time would stand still until it has read what it was restored with."""
+def test_restored_reader_is_told_at_once_that_no_split_follows() -> None:
+    """Otherwise its watermark would not advance until it has read its restored splits."""
     context = Telling()
     FixedSplitsEnumerator(context, [7]).add_reader(0)
     assert context.told == []
@@ -174,7 +174,7 @@ def counted(
 
 @pytest.mark.parametrize("at_source", [True, False])
 @pytest.mark.parametrize("parallelism", [1, 2, 4])
-def test_windows_of_files_are_whole_whichever_file_is_read_first(
+def test_windows_over_several_files_are_complete_in_any_reading_order(
     tmp_path: Path, parallelism: int, at_source: bool
 ) -> None:
     """Each file has records of all windows."""
@@ -203,13 +203,13 @@ def is_whole(splits: list[list[int]], parallelism: int, at_source: bool) -> bool
     st.integers(1, 3),
     st.booleans(),
 )
-def test_windows_of_any_splits_are_whole(
+def test_windows_over_any_splits_are_complete(
     splits: list[list[int]], parallelism: int, at_source: bool
 ) -> None:
     assert is_whole(splits, parallelism, at_source)
 
 
-def test_slices_of_a_collection_that_one_reader_takes_are_whole() -> None:
+def test_windows_over_all_slices_of_a_collection_are_complete() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(3)
     result = counted(env, CollectionSource([*range(50), *range(50), *range(50)]), True)

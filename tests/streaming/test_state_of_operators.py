@@ -135,7 +135,9 @@ def test_late_value_in_several_windows_is_copied_for_each(make: Any, contents: A
 
 @pytest.mark.parametrize("make", WAYS)
 @pytest.mark.parametrize("contents", CONTENTS)
-def test_window_that_fires_again_has_its_unmodified_records(make: Any, contents: Any) -> None:
+def test_second_result_of_a_window_is_unaffected_by_changes_to_the_first(
+    make: Any, contents: Any
+) -> None:
     h = OperatorHarness(
         windows(make, TumblingEventTimeWindows.of(10), contents, lateness=100), keyed=True
     )
@@ -248,7 +250,7 @@ def remembering(config: StateTtlConfig) -> tuple[OperatorHarness, Any]:
     return h, h.operator.keyed_state
 
 
-def test_expired_state_goes_without_any_record() -> None:
+def test_expired_state_is_removed_without_any_record() -> None:
     """KS-07"""
     config = StateTtlConfig.new_builder(10_000).build()
     h, state = remembering(config)
@@ -261,7 +263,7 @@ def test_expired_state_goes_without_any_record() -> None:
     assert left == 0
 
 
-def test_expired_state_goes_with_records_that_do_not_look_at_it() -> None:
+def test_records_that_do_not_use_a_state_remove_its_expired_entries() -> None:
     """KS-07"""
     config = StateTtlConfig.new_builder(10_000).cleanup_incrementally(10, True).build()
     h, state = remembering(config)

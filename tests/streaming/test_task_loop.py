@@ -27,7 +27,7 @@ def new_loop(signal: Signal) -> TaskLoop:
     return TaskLoop(task, signal, clock, lambda: None, None)
 
 
-def test_a_wait_for_results_to_be_read_is_none_for_which_the_task_works() -> None:
+def test_time_spent_waiting_for_room_is_not_counted_as_work() -> None:
     signal = Signal()
     signal.set()
     answers = iter([False, True])
@@ -37,7 +37,7 @@ def test_a_wait_for_results_to_be_read_is_none_for_which_the_task_works() -> Non
     assert 0.0 < loop.waited() < loop.elapsed()
 
 
-def test_the_time_of_a_task_that_has_ended_does_not_go_on() -> None:
+def test_elapsed_time_of_a_task_stops_when_the_task_ends() -> None:
     loop = new_loop(Signal())
     loop.end()
     elapsed = loop.elapsed()
@@ -68,8 +68,8 @@ class CountedSignal(Signal):
         return True
 
 
-def test_a_task_that_waits_for_its_last_checkpoint_looks_at_no_clock() -> None:
-    """A timer that is due and never fires would keep the processor busy."""
+def test_task_that_waits_for_its_last_checkpoint_does_not_poll() -> None:
+    """A due timer that never fires would keep the processor busy."""
     signal = CountedSignal()
     service = ProcessingTimeService(WaitingSystemClock())
     operator = Committing()
@@ -133,7 +133,7 @@ class EndedError(Exception):
 
 
 @pytest.mark.parametrize("cancel_after", [None, 5])
-def test_a_record_with_very_many_results_waits_for_room_and_is_cancelled(
+def test_record_with_many_results_waits_for_room_and_can_be_cancelled(
     cancel_after: int | None,
 ) -> None:
     signal = Signal()

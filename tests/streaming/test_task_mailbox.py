@@ -10,7 +10,7 @@ from flinkray.streaming.task.task_mailbox import MailboxClosedError, TaskMailbox
 
 
 def test_mail_that_keeps_coming_does_not_starve_the_task() -> None:
-    """ST-23: a round carries out what was there when it began."""
+    """ST-23: a round handles only the mail that was there when the round began."""
     mailbox = TaskMailbox()
     done: list[int] = []
 

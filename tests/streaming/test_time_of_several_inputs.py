@@ -121,22 +121,22 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_watermark_of_channels_equals_a_naive_evaluation(events: list[Event]) -> None:
+def test_watermark_of_channels_equals_that_of_a_simple_model(events: list[Event]) -> None:
     valve = WatermarkValve(COUNT)
     assert followed(events, valve.watermark, valve.status) == naive(events, COUNT, True)
 
 
 @given(EVENTS)
-def test_watermark_of_inputs_equals_a_naive_evaluation(events: list[Event]) -> None:
+def test_watermark_of_inputs_equals_that_of_a_simple_model(events: list[Event]) -> None:
     combined = CombinedWatermark(COUNT)
     assert followed(events, combined.watermark, combined.status) == naive(events, COUNT, False)
 
 
 @pytest.mark.parametrize("kind", [WatermarkValve, CombinedWatermark])
-def test_input_that_ends_leaves_time_to_idle_ones(
+def test_ended_input_does_not_advance_the_watermark_past_idle_inputs(
     kind: type[WatermarkValve | CombinedWatermark],
 ) -> None:
-    """FLINK-38477, which Flink has: whatever came after the pause was late."""
+    """FLINK-38477, a bug of Flink: records that came after the idle period were late."""
     several = kind(3)
     for number in range(3):
         several.watermark(number, 10)
@@ -149,8 +149,8 @@ def test_input_that_ends_leaves_time_to_idle_ones(
     assert several.watermark(2, MAX_TIMESTAMP) == ValveOutput(MAX_TIMESTAMP, False)
 
 
-def test_channel_that_was_idle_in_a_checkpoint_is_active_after_its_restore() -> None:
-    """Its writer begins anew as active, and does not say so."""
+def test_channel_that_was_idle_at_a_checkpoint_is_active_after_its_restore() -> None:
+    """Its writer starts as active and does not send this status."""
     valve = WatermarkValve(1)
     for element in given_again([Watermark(10), IDLE]):
         if isinstance(element, Watermark):

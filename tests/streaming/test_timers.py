@@ -58,7 +58,7 @@ def timers() -> Timers:
     return Timers()
 
 
-def test_a_timer_is_one_per_time_key_and_namespace(timers: Timers) -> None:
+def test_same_timer_registered_several_times_counts_once(timers: Timers) -> None:
     """ST-19"""
     for _ in range(3):
         timers.event("a", 10, "w1")
@@ -90,7 +90,7 @@ def test_deleted_timers_do_not_fire(timers: Timers) -> None:
     assert timers.fired == [("event", 10, "b", None)]
 
 
-def test_all_due_timers_fire_in_order_with_their_key(timers: Timers) -> None:
+def test_due_timers_fire_in_order_of_time_with_their_key(timers: Timers) -> None:
     """ST-19"""
     for key, timestamp in (("c", 30), ("a", 10), ("b", 20), ("d", 40)):
         timers.event(key, timestamp)
@@ -115,7 +115,7 @@ def test_past_timer_registered_by_a_timer_fires_in_the_same_advance(
     assert [fired[1] for fired in timers.fired] == [10, 15]
 
 
-def test_timer_that_fires_may_delete_the_next_of_its_time(timers: Timers) -> None:
+def test_firing_timer_may_delete_another_timer_of_the_same_time(timers: Timers) -> None:
     """ST-19"""
     timers.event("a", 10)
     timers.event("b", 10)
@@ -129,7 +129,7 @@ def test_timer_that_fires_may_delete_the_next_of_its_time(timers: Timers) -> Non
     assert [fired[2] for fired in timers.fired] == ["a"]
 
 
-def test_only_the_earliest_processing_timer_is_physical(timers: Timers) -> None:
+def test_only_the_earliest_processing_timer_is_scheduled(timers: Timers) -> None:
     """ST-20"""
     for timestamp in (20, 10, 30):
         timers.processing("a", timestamp)
@@ -144,7 +144,7 @@ def test_only_the_earliest_processing_timer_is_physical(timers: Timers) -> None:
     assert [fired[1] for fired in timers.fired] == [10, 20, 30]
 
 
-def test_registering_in_a_callback_leaves_one_physical_timer(timers: Timers) -> None:
+def test_timer_registered_while_firing_leaves_one_scheduled_timer(timers: Timers) -> None:
     """ST-20"""
     timers.processing("a", 10)
     timers.processing("a", 50)
@@ -159,7 +159,7 @@ def test_registering_in_a_callback_leaves_one_physical_timer(timers: Timers) -> 
     assert timers.time_service.number_of_timers() == 1
 
 
-def test_nothing_fires_after_the_task_has_ended(timers: Timers) -> None:
+def test_no_timer_fires_after_the_task_has_ended(timers: Timers) -> None:
     timers.processing("a", 10)
     timers.time_service.quiesce()
     timers.processing("a", 20)
@@ -167,7 +167,7 @@ def test_nothing_fires_after_the_task_has_ended(timers: Timers) -> None:
     assert timers.fired == []
 
 
-def test_restored_timers_fire_where_their_keys_are(timers: Timers) -> None:
+def test_restored_timers_fire_in_the_subtask_that_owns_their_key(timers: Timers) -> None:
     """ST-19"""
     for key in range(20):
         timers.event(key, 10 + key)
@@ -186,8 +186,9 @@ def test_restored_timers_fire_where_their_keys_are(timers: Timers) -> None:
     assert sorted(f[2] for f in fired if f[0] == "processing") == list(range(20))
 
 
-def test_timers_of_many_moments_that_have_passed_fire_in_one_turn(timers: Timers) -> None:
-    """A busy task has a turn every ten milliseconds: with one moment a turn it never caught up."""
+def test_all_past_processing_timers_fire_in_one_turn(timers: Timers) -> None:
+    """A busy task has one turn in ten milliseconds: with timers of one time per turn, it never
+    caught up."""
     for timestamp in range(1, 101):
         timers.processing("a", timestamp)
     timers.at(100)
@@ -226,7 +227,7 @@ def test_slow_callbacks_do_not_starve_others() -> None:
     assert not service.fire_due()
 
 
-def test_earlier_timer_registered_by_a_timer_fires_before_its_siblings(
+def test_earlier_timer_registered_while_firing_fires_before_later_timers(
     timers: Timers,
 ) -> None:
     def register_earlier(timestamp: int) -> None:
@@ -256,7 +257,7 @@ class _Changing:
         return f"_Changing({self.number})"
 
 
-def test_a_timer_whose_key_has_changed_fails(timers: Timers) -> None:
+def test_timer_whose_key_object_was_changed_raises_an_error(timers: Timers) -> None:
     key = _Changing(1)
     timers.event(key, 10, 7)
     timers.processing(key, 10, 7)
@@ -268,7 +269,7 @@ def test_a_timer_whose_key_has_changed_fails(timers: Timers) -> None:
         timers.at(10)
 
 
-def test_timers_of_other_keys_fire_before_one_whose_key_has_changed(timers: Timers) -> None:
+def test_timers_of_other_keys_fire_before_the_error_about_a_changed_key(timers: Timers) -> None:
     key = _Changing(1)
     for one in (10, key, 11):
         timers.event(one, 10, 7)
@@ -278,7 +279,7 @@ def test_timers_of_other_keys_fire_before_one_whose_key_has_changed(timers: Time
     assert [fired[2] for fired in timers.fired] == [10, 11]
 
 
-def test_a_timer_later_than_all_timestamps_never_fires_and_is_not_kept(timers: Timers) -> None:
+def test_timer_later_than_all_timestamps_is_not_stored_and_never_fires(timers: Timers) -> None:
     later = MAX_TIMESTAMP + 1
     for register in (timers.event, timers.processing):
         register("a", later)

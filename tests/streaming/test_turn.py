@@ -41,12 +41,12 @@ def sizes(portions: int, seconds: Callable[[int, int], float]) -> list[int]:
     return found
 
 
-def test_a_portion_takes_about_ten_milliseconds() -> None:
+def test_portion_size_is_chosen_so_that_a_portion_takes_about_ten_milliseconds() -> None:
     assert sizes(8, lambda _, count: 0.001 * count)[-4:] == [4, 4, 4, 4]
     assert sizes(8, lambda _, count: 1e-6 * count)[-1] == 4096
 
 
-def test_where_the_time_does_not_depend_on_the_number_portions_are_large() -> None:
+def test_portions_are_large_if_their_time_does_not_depend_on_their_size() -> None:
     assert sizes(8, lambda _, count: 5 * TARGET)[-1] == 4096
 
 
@@ -82,7 +82,7 @@ class Slow(MapFunction[Any, Any]):
         return value
 
 
-def test_a_task_of_a_local_job_counts_for_how_long_it_is_paused() -> None:
+def test_task_of_a_local_job_measures_how_long_it_is_paused() -> None:
     source = OperatorTransformation("Source", operator=SourceOperator(NumberSequenceSource(1, 3)))
     numbers = OperatorTransformation(
         "Numbers", operator=FlatMapOperator(Numbers()), inputs=[source]

@@ -14,7 +14,7 @@ from flinkray.streaming.records.type_inference import type_of_hint, type_of_resu
 from flinkray.streaming.records.typeinfo import Types
 
 
-def test_rows_nest_and_keep_their_kind() -> None:
+def test_converted_nested_rows_get_field_names_and_keep_their_kind() -> None:
     inner = Types.ROW_NAMED(["x"], [Types.INT()])
     convert = Types.ROW_NAMED(["a", "b"], [Types.STRING(), inner]).converter()
     assert convert is not None
@@ -56,18 +56,18 @@ def _row(names: list[str], values: list[Any], kind: RowKind = RowKind.INSERT) ->
         (Types.LIST(Types.SQL_TIMESTAMP()), [datetime(2021, 1, 9)], "[2021-01-09 00:00:00.0]"),
     ],
 )
-def test_values_read_as_in_java(kind: Any, value: Any, text: str) -> None:
+def test_values_are_written_as_in_java(kind: Any, value: Any, text: str) -> None:
     assert kind.stringify(value) == text
 
 
-def test_equal_types_are_equal() -> None:
+def test_types_with_equal_fields_are_equal() -> None:
     assert Types.ROW([Types.INT()]) == Types.ROW_NAMED(["f0"], [Types.INT()])
     assert Types.ROW([Types.INT()]) != Types.ROW([Types.LONG()])
     assert Types.BASIC_ARRAY(Types.INT()) != Types.OBJECT_ARRAY(Types.INT())
     assert len({Types.STRING(), Types.STRING(), Types.CHAR()}) == 2
 
 
-def test_types_are_read_from_hints_and_schemas() -> None:
+def test_types_are_derived_from_type_hints_and_arrow_schemas() -> None:
     def function(value: int) -> tuple[str, int | None]: ...  # type: ignore[empty-body]
 
     assert type_of_result(function) == Types.TUPLE([Types.STRING(), Types.LONG()])
@@ -82,7 +82,7 @@ def test_types_are_read_from_hints_and_schemas() -> None:
     assert row_type.to_arrow() == pa.struct(list(schema))
 
 
-def test_rows_are_reached_by_name_and_position() -> None:
+def test_row_fields_are_read_and_set_by_name_and_position() -> None:
     row = Row(name="Ada", age=36)
     assert (row.age, row["name"], row[0], len(row), "Ada" in row) == (36, "Ada", 36, 2, True)
     row["age"] = 37
@@ -101,7 +101,7 @@ def test_rows_are_reached_by_name_and_position() -> None:
         Row(1, a=2)
 
 
-def test_row_survives_pickling() -> None:
+def test_row_is_equal_after_pickling() -> None:
     import pickle
 
     row = _row(["a"], [1], RowKind.UPDATE_AFTER)
@@ -109,8 +109,8 @@ def test_row_survives_pickling() -> None:
     assert hash(row) == hash(_row(["a"], [1]))
 
 
-def test_named_rows_become_rows_of_a_named_type_by_their_names() -> None:
-    """PyFlink's coder asks rows for their fields by name; by position, values changed places."""
+def test_named_row_is_converted_to_a_declared_row_type_by_field_name() -> None:
+    """PyFlink's coder reads fields by name. With positions, values changed places."""
     convert = Types.ROW_NAMED(["word", "n"], [Types.STRING(), Types.INT()]).converter()
     assert convert is not None
     row = convert(Row(word="to", n=1))
@@ -125,7 +125,7 @@ def test_a_row_with_other_names_than_its_declared_type_is_refused() -> None:
         convert(Row(word="to", number=1))
 
 
-def test_two_fields_of_one_name_are_refused() -> None:
+def test_two_fields_with_the_same_name_are_refused() -> None:
     with pytest.raises(ValueError, match="two fields of a row type cannot have one name, got 'a'"):
         Types.ROW_NAMED(["a", "b", "a"], [Types.INT()] * 3)
     with pytest.raises(ValueError, match=r"Row\(a=1, a=2\) has two fields named 'a'"):

@@ -151,15 +151,15 @@ def test_sources_of_different_groups_do_not_wait_for_each_other() -> None:
     assert times["fast"] == pytest.approx([(n + 1) / RATE for n in range(COUNT)], abs=0.1)
 
 
-def test_ended_source_holds_no_other_source_back() -> None:
+def test_ended_source_does_not_delay_other_sources() -> None:
     times = Race(aligned(1000), aligned(100), slow_count=10).run()
     # From the end of the slow one (1 s) on, the fast one reads at its rate again.
     assert times["fast"][-1] < 1.5 + COUNT / RATE
 
 
 @pytest.mark.parametrize(("kind", "number"), [(Paced, 2), (InSplits, 3)])
-def test_idle_source_holds_no_other_source_back(kind: type[Paced], number: int) -> None:
-    """A source without records for half a second is out of the reckoning until the next one."""
+def test_idle_source_does_not_delay_other_sources(kind: type[Paced], number: int) -> None:
+    """A source without records for half a second is ignored until its next record."""
     idle = aligned(100).with_idleness(Duration.of_millis(500))
     race = Race(aligned(1000), idle, slow_count=0)
     source = kind(lambda n: ("slow", n), number, 0.1)  # at 10 s, 20 s, …
@@ -169,8 +169,8 @@ def test_idle_source_holds_no_other_source_back(kind: type[Paced], number: int) 
     assert times["slow"] == pytest.approx([10, 20, 30][:number], abs=0.1)
 
 
-def test_source_that_waits_does_not_turn_idle() -> None:
-    """Otherwise windows behind it would go on without what it has still to read."""
+def test_source_that_waits_for_alignment_does_not_become_idle() -> None:
+    """Otherwise windows after it would end without the records it has still to read."""
     race = Race(aligned(1000).with_idleness(Duration.of_millis(300)), aligned(100))
     graph = race.env.get_stream_graph()
     job = LocalJob(graph, race.clock)
@@ -206,7 +206,7 @@ def test_subtasks_of_one_source_wait_for_each_other() -> None:
     assert dict(seen)[29] == pytest.approx(3, abs=0.1)
 
 
-def test_strategy_directly_behind_a_source_makes_it_wait() -> None:
+def test_alignment_strategy_assigned_directly_after_a_source_makes_it_wait() -> None:
     expected = Race(aligned(1000), aligned(100)).run()
     env = StreamExecutionEnvironment(clock=(clock := ManualClock()))
     env.get_config().set_auto_watermark_interval(50)
@@ -219,7 +219,7 @@ def test_strategy_directly_behind_a_source_makes_it_wait() -> None:
     assert times == pytest.approx(expected["fast"], abs=0.1)
 
 
-def test_strategy_that_cannot_make_its_source_wait_is_refused() -> None:
+def test_alignment_strategy_that_cannot_reach_its_source_is_refused() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     numbers = env.from_sequence(0, 9).map(lambda n: ("x", n)).rebalance().map(lambda v: v)
     numbers.set_parallelism(2).assign_timestamps_and_watermarks(aligned(1)).set_parallelism(2)
@@ -227,7 +227,7 @@ def test_strategy_that_cannot_make_its_source_wait_is_refused() -> None:
         env.execute()
 
 
-def test_batch_mode_does_not_wait() -> None:
+def test_sources_in_batch_mode_do_not_wait_for_alignment() -> None:
     from flinkray.datastream import RuntimeExecutionMode
 
     race = Race(aligned(1000), aligned(100))
@@ -239,7 +239,7 @@ def test_batch_mode_does_not_wait() -> None:
 # --- the parts ------------------------------------------------------------------------------------
 
 
-def test_least_watermark_is_that_of_all_members_of_the_group() -> None:
+def test_least_watermark_is_computed_over_all_members_of_the_group() -> None:
     groups = AlignmentGroups()
     assert groups.report("g", "a", 50) == 50
     assert groups.report("g", "b", 30) == 30
@@ -248,7 +248,7 @@ def test_least_watermark_is_that_of_all_members_of_the_group() -> None:
     assert groups.report("g", "a", MAX_TIMESTAMP) == 70
 
 
-def test_failed_member_holds_no_other_member_back() -> None:
+def test_failed_member_does_not_delay_other_members() -> None:
     groups = AlignmentGroups()
     groups.report("g", "a#0", 10)
     groups.report("g", "a#1", 20)
@@ -256,7 +256,7 @@ def test_failed_member_holds_no_other_member_back() -> None:
     assert groups.report("g", "b", 30) == 30
 
 
-def test_member_waits_beyond_the_drift_only_and_by_its_own() -> None:
+def test_member_waits_only_when_it_is_ahead_by_more_than_its_own_drift() -> None:
     told: list[tuple[str, str, int]] = []
     task = TaskAlignment("t", lambda *report: told.append(report))
     near, far = task.join(Alignment("g", 10, 100)), task.join(Alignment("g", 1000, 100))
@@ -279,7 +279,7 @@ def test_member_waits_beyond_the_drift_only_and_by_its_own() -> None:
     assert told[-1] == ("g", "t#0", MAX_TIMESTAMP)
 
 
-def test_drift_beyond_the_end_of_time_does_not_overflow() -> None:
+def test_least_watermark_plus_drift_above_the_maximum_does_not_overflow() -> None:
     member = AlignedMember(Alignment("g", 10, 100), "m", lambda *_: None)
     member.on_least(MAX_TIMESTAMP)
     member.on_watermark(MAX_TIMESTAMP)
@@ -287,6 +287,6 @@ def test_drift_beyond_the_end_of_time_does_not_overflow() -> None:
 
 
 @pytest.mark.parametrize(("drift", "interval"), [(-1, 100), (1, 0), (1, -5)])
-def test_negative_drift_and_interval_without_length_are_refused(drift: int, interval: int) -> None:
+def test_negative_drift_and_interval_of_zero_are_refused(drift: int, interval: int) -> None:
     with pytest.raises(ValueError, match="must"):
         WatermarkStrategy.no_watermarks().with_watermark_alignment("g", drift, interval)

@@ -12,7 +12,7 @@ def fed(valve: WatermarkValve, *watermarks: int) -> list[int | None]:
     return [valve.watermark(n, watermark).watermark for n, watermark in enumerate(watermarks)]
 
 
-def test_least_watermark_comes_out_once_every_channel_had_one() -> None:
+def test_least_watermark_is_emitted_once_every_channel_has_a_watermark() -> None:
     """ST-14"""
     valve = WatermarkValve(3)
     assert fed(valve, 10, 5) == [None, None]
@@ -22,21 +22,21 @@ def test_least_watermark_comes_out_once_every_channel_had_one() -> None:
     assert valve.watermark(2, 12) == ValveOutput(9)
 
 
-def test_one_channel_passes_only_what_advances() -> None:
+def test_valve_with_one_channel_emits_only_increasing_watermarks() -> None:
     """ST-14"""
     valve = WatermarkValve(1)
     assert [valve.watermark(0, w).watermark for w in (0, 25, 20, 25, 26)] == [0, 25, None, None, 26]
 
 
-def test_idle_channel_does_not_hold_the_others_back() -> None:
+def test_idle_channel_does_not_delay_the_watermark() -> None:
     """ST-15"""
     valve = WatermarkValve(3)
     assert fed(valve, 15, 10) == [None, None]
     assert valve.status(2, True) == ValveOutput(10)
 
 
-def test_last_channel_that_turns_idle_flushes_the_greatest_watermark() -> None:
-    """ST-15: in whatever order they turn idle."""
+def test_greatest_watermark_is_emitted_when_the_last_channel_becomes_idle() -> None:
+    """ST-15: in whatever order the channels become idle."""
     for order in itertools.permutations(range(3)):
         valve = WatermarkValve(3)
         fed(valve, 10, 5, 3)
@@ -59,17 +59,17 @@ def behind() -> WatermarkValve:
     return valve
 
 
-def test_last_channel_to_turn_idle_flushes_also_if_it_was_behind() -> None:
+def test_last_channel_to_become_idle_may_be_behind_the_greatest_watermark() -> None:
     """ST-15"""
     assert behind().status(1, True) == ValveOutput(20, True)
 
 
-def test_returning_channel_lets_time_go_on_when_no_other_has_caught_up() -> None:
+def test_channel_active_again_advances_the_watermark_if_no_other_is_aligned() -> None:
     """ST-16"""
     assert behind().status(0, False) == ValveOutput(20)
 
 
-def test_valve_output_is_delivered_while_the_next_valve_is_active() -> None:
+def test_valve_output_sends_active_before_and_idle_after_the_watermark() -> None:
     told: list[int | bool] = []
     ValveOutput(7, False).tell(told.append, told.append)
     ValveOutput(8, True).tell(told.append, told.append)
@@ -84,7 +84,7 @@ def test_leading_channel_that_turns_idle_does_not_change_the_watermark() -> None
     assert valve.current == 5
 
 
-def test_returning_channel_must_catch_up_before_it_counts() -> None:
+def test_channel_active_again_counts_only_after_it_has_caught_up() -> None:
     """ST-16"""
     valve = WatermarkValve(2)
     fed(valve, 3, 3)
@@ -97,7 +97,7 @@ def test_returning_channel_must_catch_up_before_it_counts() -> None:
     assert valve.watermark(0, 20) == ValveOutput(9)
 
 
-def test_channel_that_has_caught_up_holds_the_watermark_back_again() -> None:
+def test_channel_that_has_caught_up_delays_the_watermark_again() -> None:
     """ST-15"""
     valve = WatermarkValve(2)
     valve.status(1, True)
@@ -108,7 +108,7 @@ def test_channel_that_has_caught_up_holds_the_watermark_back_again() -> None:
     assert valve.watermark(1, 12) == ValveOutput(12)
 
 
-def test_nothing_comes_out_while_no_active_channel_has_caught_up() -> None:
+def test_no_watermark_is_emitted_while_no_active_channel_has_caught_up() -> None:
     """ST-16"""
     valve = WatermarkValve(2)
     fed(valve, 10, 5)

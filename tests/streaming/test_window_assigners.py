@@ -23,7 +23,7 @@ def windows(assigner: Any, timestamp: int) -> list[tuple[int, int]]:
     return [tuple(window) for window in assigner.assign_windows(None, timestamp, None)]
 
 
-def test_tumbling_windows_follow_each_other() -> None:
+def test_tumbling_window_begins_where_the_previous_window_ends() -> None:
     """WI-01"""
     assigner = TumblingEventTimeWindows.of(Time.milliseconds(5000))
     assert windows(assigner, 0) == windows(assigner, 4999) == [(0, 5000)]
@@ -53,7 +53,9 @@ def test_offset_of_a_whole_window_or_a_negative_size_is_refused(size: int, offse
         (3, -3, -4), (3, 3, 3), (-2, -4, -9), (-2, -2, -2), (-2, 12, 12),
     ],
 )  # fmt: skip
-def test_windows_begin_rightly_before_the_epoch(offset: int, timestamp: int, start: int) -> None:
+def test_windows_before_the_epoch_begin_at_multiples_of_the_size_plus_offset(
+    offset: int, timestamp: int, start: int
+) -> None:
     """WI-03"""
     assert TimeWindow.get_window_start_with_offset(timestamp, offset, 7) == start
     assert windows(TumblingEventTimeWindows.of(7, offset), timestamp) == [(start, start + 7)]
@@ -80,7 +82,7 @@ def test_record_without_a_timestamp_has_no_window_of_event_time() -> None:
         windows(TumblingEventTimeWindows.of(5), MIN_TIMESTAMP)
 
 
-def test_windows_that_touch_become_one() -> None:
+def test_session_windows_that_touch_are_merged() -> None:
     """WI-04"""
     assert merged_groups([TimeWindow(6, 8), TimeWindow(9, 11), TimeWindow(8, 10)]) == [
         (TimeWindow(6, 11), [TimeWindow(6, 8), TimeWindow(8, 10), TimeWindow(9, 11)])
@@ -88,7 +90,7 @@ def test_windows_that_touch_become_one() -> None:
     assert len(merged_groups([TimeWindow(0, 2), TimeWindow(3, 4)])) == 2
 
 
-def test_gap_must_be_positive() -> None:
+def test_session_gap_that_is_not_positive_is_refused() -> None:
     with pytest.raises(ValueError, match="positive"):
         EventTimeSessionWindows.with_gap(Time.milliseconds(0))
     with pytest.raises(StreamError, match="positive"):

@@ -52,12 +52,12 @@ class Pair(JoinFunction[Any, Any, Any]):
         return first[1], second[1], self.subtasks
 
 
-def test_records_of_a_key_and_window_are_paired(env: Any) -> None:
+def test_join_pairs_records_of_equal_key_and_window(env: Any) -> None:
     windows = joined(env, [("a", 1), ("a", 8), ("b", 2)], [("a", 3), ("a", 10), ("c", 1)], TEN)
     assert sorted(windows.apply(Pair()).execute_and_collect()) == [(1, 3, 2), (8, 3, 2)]
 
 
-def test_pairs_meet_in_every_sliding_window_they_share(env: Any) -> None:
+def test_records_are_joined_once_for_each_sliding_window_they_share(env: Any) -> None:
     windows = joined(env, [("a", 4)], [("a", 6)], SlidingEventTimeWindows.of(10, 5))
     results = windows.apply(lambda a, b: (a[1], b[1])).execute_and_collect()
     assert list(results) == [(4, 6)]
@@ -65,14 +65,14 @@ def test_pairs_meet_in_every_sliding_window_they_share(env: Any) -> None:
     assert list(windows.apply(lambda a, b: (a[1], b[1])).execute_and_collect()) == [(6, 7)] * 2
 
 
-def test_session_spans_both_streams(env: Any) -> None:
+def test_session_of_a_join_includes_records_of_both_streams(env: Any) -> None:
     windows = joined(env, [("a", 1), ("a", 30)], [("a", 4), ("a", 7)],
                      EventTimeSessionWindows.with_gap(4))  # fmt: skip
     results = windows.apply(lambda a, b: (a[1], b[1])).execute_and_collect()
     assert sorted(results) == [(1, 4), (1, 7)]
 
 
-def test_trigger_and_evictor_of_a_join(env: Any) -> None:
+def test_join_uses_its_evictor_and_trigger(env: Any) -> None:
     data = [("a", 1), ("a", 2)], [("a", 3)]
     windows = joined(env, *data, TEN).evictor(CountEvictor.of(1)).allowed_lateness(5)
     assert list(windows.apply(lambda a, b: 1).execute_and_collect()) == []
@@ -85,7 +85,7 @@ class Sizes(CoGroupFunction[Any, Any, Any]):
         yield len(first), len(second)
 
 
-def test_co_group_sees_keys_that_only_one_stream_has(env: Any) -> None:
+def test_co_group_calls_the_function_for_keys_of_only_one_stream(env: Any) -> None:
     first, second = stream(env, ("a", 1), ("b", 2)), stream(env, ("b", 3), ("b", 4), ("c", 5))
     grouped = first.co_group(second).where(lambda v: v[0]).equal_to(lambda v: v[0]).window(TEN)
     assert sorted(grouped.apply(Sizes()).execute_and_collect()) == [(0, 1), (1, 0), (1, 2)]
@@ -98,12 +98,14 @@ def test_co_group_sees_keys_that_only_one_stream_has(env: Any) -> None:
         (lambda w: w.columns(), "names of columns"),
     ],
 )
-def test_join_of_columns_says_what_it_needs(env: Any, make: Any, message: str) -> None:
+def test_invalid_join_of_columns_raises_an_error_that_says_what_it_needs(
+    env: Any, make: Any, message: str
+) -> None:
     with pytest.raises(StreamError, match=message):
         make(joined(env, [("a", 1)], [("a", 1)], TEN))
 
 
-def test_both_keys_are_needed(env: Any) -> None:
+def test_join_without_equal_to_or_window_assigner_is_refused(env: Any) -> None:
     with pytest.raises(StreamError, match="equal_to"):
         stream(env, ("a", 1)).join(stream(env, ("a", 1))).where(lambda v: v).window(TEN)
     with pytest.raises(TypeError, match="WindowAssigner"):

@@ -21,7 +21,7 @@ def write(sink: Sink[Any], values: list[Any]) -> None:
     env.execute()
 
 
-def test_callbacks_take_values_or_batches() -> None:
+def test_callback_sink_calls_on_value_or_on_batch() -> None:
     values: list[Any] = []
     batches: list[Any] = []
     write(CallbackSink(values.append), [1, 2])
@@ -31,7 +31,7 @@ def test_callbacks_take_values_or_batches() -> None:
         CallbackSink()
 
 
-def test_columns_are_a_record_batch_for_batches_and_rows_for_values() -> None:
+def test_callback_gets_columns_as_a_record_batch_or_as_single_rows() -> None:
     values: list[Any] = []
     batches: list[Any] = []
     given = columns(x=[1, 2])
@@ -43,5 +43,5 @@ def test_columns_are_a_record_batch_for_batches_and_rows_for_values() -> None:
     assert batch.equals(given.batch)
 
 
-def test_sink_is_not_copied_for_its_subtasks() -> None:
+def test_callback_sink_is_shared_by_its_subtasks() -> None:
     assert SinkWriterOperator(CallbackSink(print)).shared

@@ -11,7 +11,7 @@ from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns
 
 
-def test_collected_values_and_rows_stay_in_order_until_taken() -> None:
+def test_collect_sink_returns_values_and_rows_in_order_once() -> None:
     sink = CollectSink()
     h = OperatorHarness(SinkWriterOperator(sink))
     h.process(1, 2)
@@ -24,5 +24,5 @@ def test_collected_values_and_rows_stay_in_order_until_taken() -> None:
         sink.pop()
 
 
-def test_sink_is_not_copied_for_its_subtasks() -> None:
+def test_collect_sink_is_shared_by_its_subtasks() -> None:
     assert SinkWriterOperator(CollectSink()).shared

@@ -266,13 +266,13 @@ def run(seed: int) -> Counter[int]:
 ONCE = Counter(range(RECORDS))
 
 
-def test_each_record_is_committed_once_whatever_crashes() -> None:
+def test_each_record_is_committed_once_despite_random_crashes() -> None:
     for seed in range(150):
         assert run(seed) == ONCE, f"seed {seed}"
 
 
 @pytest.mark.parametrize("safeguard", ["wait for completion", "restore", "cover the end"])
-def test_the_seeds_notice_that_a_safeguard_is_missing(
+def test_random_crashes_reveal_a_missing_safeguard_of_the_commit_protocol(
     safeguard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collector = CommittableCollector
@@ -288,7 +288,7 @@ def test_the_seeds_notice_that_a_safeguard_is_missing(
     assert any(run(seed) != ONCE for seed in range(30))
 
 
-def test_late_completion_of_an_older_checkpoint_changes_nothing() -> None:
+def test_late_completion_of_an_older_checkpoint_is_ignored() -> None:
     collector = CommittableCollector(completed=4)
     collector.completed(2)
     collector.add([CommittableMessage(3, 0, "of a checkpoint before")])

@@ -8,7 +8,7 @@ from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns
 
 
-def test_records_of_both_kinds_are_taken_and_nothing_has_to_be_committed() -> None:
+def test_discarding_sink_accepts_values_and_columns_and_commits_nothing() -> None:
     sink = DiscardingSink()
     assert not sink.has_committer
     h = OperatorHarness(SinkWriterOperator(sink))

@@ -68,7 +68,7 @@ def test_files_are_hidden_until_their_checkpoint_is_complete(tmp_path: Path) -> 
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_files_of_a_failed_attempt_vanish_unless_its_checkpoint_has_them(
+def test_files_of_a_failed_attempt_are_removed_unless_in_its_checkpoint(
     tmp_path: Path,
 ) -> None:
     policy = RollingPolicy(part_size=10)
@@ -85,10 +85,10 @@ def test_files_of_a_failed_attempt_vanish_unless_its_checkpoint_has_them(
 
 
 @pytest.mark.parametrize("file_format", ["text", "csv", "json", "parquet"])
-def test_whole_file_is_durable_before_it_gets_its_name(
+def test_file_is_synced_before_it_is_renamed_to_its_final_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: str
 ) -> None:
-    """A power failure could leave an empty file with the name of a complete one."""
+    """A power failure could otherwise leave an empty file with the name of a complete one."""
     durable: dict[int, int] = {}
     named: list[tuple[int, int]] = []
     replace = os.replace
@@ -109,7 +109,7 @@ def test_whole_file_is_durable_before_it_gets_its_name(
     assert size == durable_size > 0
 
 
-def test_committing_again_changes_nothing(tmp_path: Path) -> None:
+def test_committing_a_file_twice_is_harmless(tmp_path: Path) -> None:
     hidden, shown = tmp_path / ".x", tmp_path / "x"
     hidden.write_text("once")
     outcomes = []
@@ -130,7 +130,7 @@ def test_file_that_is_missing_under_both_names_fails_the_commit(tmp_path: Path) 
     assert str(shown) in str(request.reason)
 
 
-def test_visible_file_that_may_go_counts_as_committed(tmp_path: Path) -> None:
+def test_missing_visible_file_counts_as_committed_if_visible_files_may_go(tmp_path: Path) -> None:
     sink = FileSink(tmp_path, visible_files_may_go=True)
     h = SinkHarness(sink)
     h.process("a")
@@ -201,7 +201,7 @@ def in_progress_of(folder: Path, text: str, **context: Any) -> None:
     h.close()
 
 
-def test_files_in_progress_of_dead_attempts_are_removed_by_the_next(
+def test_next_attempt_removes_files_in_progress_of_dead_attempts(
     tmp_path: Path,
 ) -> None:
     in_progress_of(tmp_path, "a0")
@@ -228,7 +228,7 @@ def test_files_in_progress_of_dead_attempts_are_removed_by_the_next(
     ],
     ids=str,
 )
-def test_files_of_other_writers_and_later_attempts_stay(
+def test_files_of_other_writers_and_later_attempts_are_not_removed(
     tmp_path: Path, other: dict[str, Any]
 ) -> None:
     in_progress_of(tmp_path, "kept", **{"subtask_index": 1, "parallelism": 2, **other})
@@ -246,7 +246,7 @@ def test_files_of_removed_subtasks_are_removed_by_a_remaining_one(
     assert hidden(tmp_path) == ["of 0", "of 2"]
 
 
-def test_files_that_a_checkpoint_may_refer_to_stay(tmp_path: Path) -> None:
+def test_files_that_a_checkpoint_may_refer_to_are_not_removed(tmp_path: Path) -> None:
     first = attempt(tmp_path, "a0")
     savepoint = first.checkpoint()  # it is its user's: the job goes on from none
     second = attempt(tmp_path, "a1", attempt_number=1)
@@ -257,10 +257,10 @@ def test_files_that_a_checkpoint_may_refer_to_stay(tmp_path: Path) -> None:
     assert [path.read_text() for path in visible(tmp_path / "a")] == ["a0\n"]
 
 
-def test_attempt_with_a_removed_file_in_progress_fails(
+def test_attempt_whose_file_in_progress_was_removed_fails(
     tmp_path: Path,
 ) -> None:
-    """That of another JobMaster, which stood still before it began."""
+    """An attempt of another JobMaster, which stood still before the attempt began."""
     successor = attempt(tmp_path, "a0", attempt_number=0)
     attempt(tmp_path, attempt_number=1).close()
     with pytest.raises(FileNotFoundError):
@@ -275,10 +275,10 @@ class FullParquet(ParquetFormat):
 
 @pytest.mark.parametrize("file_format", [FullText(), FullParquet()], ids=["text", "parquet"])
 @pytest.mark.parametrize("rows", [1, 100_000])
-def test_a_full_disk_is_one_error_that_names_the_file(
+def test_full_disk_raises_one_error_that_names_the_file(
     tmp_path: Path, file_format: FileFormat, rows: int
 ) -> None:
-    """As it is written or finished."""
+    """While the file is written, or when it is finished."""
     h = SinkHarness(FileSink(tmp_path, file_format))
 
     def fill() -> None:
@@ -301,7 +301,7 @@ def write(sink: Sink[Any], values: list[Any], type_info: Any = None) -> None:
 ROWS = [Row.of(["x", "name"], [n, f"n{n}"]) for n in range(5)]
 
 
-def test_formats(tmp_path: Path) -> None:
+def test_file_sink_writes_csv_json_and_parquet_and_refuses_unknown_formats(tmp_path: Path) -> None:
     for file_format in ("csv", "json", "parquet"):
         write(FileSink(tmp_path / file_format, file_format), ROWS)
     (csv_file,) = visible(tmp_path / "csv")
@@ -321,10 +321,10 @@ TEXTS = st.text(
 
 @given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=4))
 @example([("\ufeffa", "\r"), ("a\rb", '"')])
-def test_any_text_survives_writing_and_reading_csv(
+def test_any_text_is_unchanged_after_writing_and_reading_csv(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]
 ) -> None:
-    """By this project and by Python."""
+    """Read by flinkray and by Python's csv module."""
     rows.append(("that it is", "a column of texts"))
     folder = tmp_path_factory.mktemp("csv")
     h = SinkHarness(FileSink(folder, "csv"))
@@ -358,7 +358,7 @@ def test_csv_of_one_column_has_a_line_for_each_record(tmp_path: Path) -> None:
 def test_value_without_csv_form_is_refused_with_its_type(
     tmp_path: Path, value: Any, words: str
 ) -> None:
-    """Python's repr, which no reader of CSV takes apart, is none."""
+    """No reader of CSV parses the repr of a Python object."""
     with pytest.raises(OperatorError, match="cannot be written as CSV") as refused:
         write(FileSink(tmp_path, "csv"), [value])
     assert words in str(refused.value)
@@ -366,7 +366,7 @@ def test_value_without_csv_form_is_refused_with_its_type(
     assert visible(tmp_path) == []
 
 
-def test_csv_has_the_text_of_scalars_of_any_type(tmp_path: Path) -> None:
+def test_csv_contains_the_text_of_scalars_of_any_type(tmp_path: Path) -> None:
     fields = (None, True, 1, 1.5, Decimal("2.50"), dt.date(2024, 5, 1), np.int64(7), UUID(int=3))
     write(FileSink(tmp_path, "csv"), [fields, list(fields), Row(*fields)])
     (path,) = visible(tmp_path)
@@ -431,7 +431,7 @@ def test_json_keeps_nested_numbers_and_rows(
     assert json_of(tmp_path_factory.mktemp("json"), value) == [plain(value)]
 
 
-def test_json_has_texts_of_dates_times_decimals_and_ids(tmp_path: Path) -> None:
+def test_json_contains_dates_times_decimals_and_ids_as_texts(tmp_path: Path) -> None:
     noon = dt.datetime(2020, 1, 1, 12, tzinfo=dt.timezone.utc)
     values = [noon, noon.date(), noon.time(), Decimal("1.50"), UUID(int=1), np.datetime64("2020")]
     assert json_of(tmp_path, Row(a=values)) == [{"a": [str(value) for value in values]}]
@@ -464,8 +464,8 @@ def test_parquet_has_the_declared_types(tmp_path: Path) -> None:
     assert table.to_pylist() == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
 
 
-def test_parquet_has_the_type_that_the_stream_is_declared_to_have(tmp_path: Path) -> None:
-    """Also where all values that came so far are None."""
+def test_parquet_has_the_declared_type_of_the_stream(tmp_path: Path) -> None:
+    """Also if all values so far are None."""
     kind = Types.ROW_NAMED(["a", "b"], [Types.SHORT(), Types.DOUBLE()])
     write(FileSink(tmp_path, "parquet"), [(1, None), (2, None)], kind)
     assert pq.read_table(tmp_path).schema.types == [pa.int16(), pa.float64()]
@@ -530,7 +530,7 @@ def test_columns_that_are_not_of_the_declared_type_are_refused_by_name(
     h.finish()
 
 
-def test_batch_of_wider_types_begins_another_parquet_file(tmp_path: Path) -> None:
+def test_batch_with_wider_types_starts_another_parquet_file(tmp_path: Path) -> None:
     h = SinkHarness(FileSink(tmp_path, "parquet"))
     h.process_columns(columns(v=[2**60 + 1], w=pa.nulls(1)))
     h.process_columns(columns(v=[0.5, 1.0], w=["x", "y"]))
@@ -560,7 +560,7 @@ DICTIONARIES: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("values", DICTIONARIES.values(), ids=list(DICTIONARIES))
 @pytest.mark.parametrize("together", [True, False], ids=["in one batch", "in batches"])
-def test_dictionaries_of_other_fields_go_into_parquet_files(
+def test_dictionaries_with_different_fields_are_written_to_parquet(
     tmp_path: Path, values: list[dict[str, Any]], together: bool
 ) -> None:
     h = SinkHarness(FileSink(tmp_path, "parquet"))
@@ -583,7 +583,7 @@ def test_dictionaries_of_other_fields_go_into_parquet_files(
     ],
 )
 @pytest.mark.parametrize("together", [True, False], ids=["in one batch", "in batches"])
-def test_values_that_no_column_holds_are_refused_also_in_two_batches(
+def test_values_of_mixed_types_for_a_parquet_column_are_refused(
     tmp_path: Path, values: list[Any], told: str, together: bool
 ) -> None:
     h = SinkHarness(FileSink(tmp_path, "parquet"))
@@ -601,7 +601,7 @@ def write_all(h: SinkHarness, batches: list[list[Any]]) -> None:
 def test_half_of_a_surrogate_pair_is_refused_with_its_record(
     tmp_path: Path, file_format: str
 ) -> None:
-    """It comes from JSON that was cut in the middle of an emoji."""
+    """Such a value comes from JSON that was cut in the middle of an emoji."""
     half = json.loads('"cut \\ud83d"')
     env = StreamExecutionEnvironment.get_execution_environment()
     env.from_collection(["good", half]).sink_to(FileSink(tmp_path, file_format))
@@ -618,7 +618,7 @@ def test_half_of_a_surrogate_pair_is_written_and_read_as_json(tmp_path: Path) ->
     assert json.loads(path.read_bytes()) == {"text": half}
 
 
-def test_full_file_is_followed_by_a_new_one(tmp_path: Path) -> None:
+def test_sink_starts_a_new_file_when_the_size_limit_is_reached(tmp_path: Path) -> None:
     policy = RollingPolicy(part_size=10)
     h = SinkHarness(FileSink(tmp_path, rolling_policy=policy))
     for _ in range(3):
@@ -631,14 +631,14 @@ def test_full_file_is_followed_by_a_new_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["prefix", "suffix"])
-def test_names_of_files_are_no_paths(tmp_path: Path, part: str) -> None:
-    """The committer would take a folder that is not there for a file that is committed."""
+def test_slash_in_the_prefix_or_suffix_of_a_file_is_refused(tmp_path: Path, part: str) -> None:
+    """The committer would regard a file in a missing folder as committed."""
     told = f"the {part} of a file's name has no slash, got 'p/q': folders are those of a bucket"
     with pytest.raises(StreamError, match=told):
         FileSink(tmp_path, **{part: "p/q"})  # type: ignore[arg-type]
 
 
-def test_writer_is_closed_also_when_nothing_was_written(tmp_path: Path) -> None:
+def test_closed_writer_leaves_no_file_if_nothing_was_committed(tmp_path: Path) -> None:
     h = SinkHarness(FileSink(tmp_path / "new"))
     h.process("x")
     h.close()
@@ -661,7 +661,7 @@ def contents(h: OperatorHarness, folder: Path) -> list[str]:
     return [path.read_text() for path in visible(folder)]
 
 
-def test_file_is_followed_by_a_new_one_when_it_is_old_enough(tmp_path: Path) -> None:
+def test_sink_starts_a_new_file_after_the_rollover_interval(tmp_path: Path) -> None:
     h = rolled(tmp_path, RollingPolicy(rollover_interval=250))
     for moment in range(0, 401, 10):
         h.processing_time(moment)
@@ -671,7 +671,7 @@ def test_file_is_followed_by_a_new_one_when_it_is_old_enough(tmp_path: Path) -> 
     assert contents(h, tmp_path) == ["0\n90\n180\n290\n", "310\n400\n"]
 
 
-def test_file_that_nothing_is_written_to_is_finished(tmp_path: Path) -> None:
+def test_inactive_file_is_finished_after_the_inactivity_interval(tmp_path: Path) -> None:
     h = rolled(tmp_path, RollingPolicy(inactivity_interval=150))
     for moment in (0, 90, 180, 260):
         h.processing_time(moment)
@@ -681,7 +681,7 @@ def test_file_that_nothing_is_written_to_is_finished(tmp_path: Path) -> None:
     assert contents(h, tmp_path) == ["0\n90\n180\n260\n", "600\n"]
 
 
-def test_finished_files_wait_for_the_next_checkpoint(tmp_path: Path) -> None:
+def test_finished_files_become_visible_with_the_next_checkpoint(tmp_path: Path) -> None:
     h = rolled(tmp_path, RollingPolicy(rollover_interval=100))
     h.process("a")
     h.processing_time(100)
@@ -693,7 +693,7 @@ def test_finished_files_wait_for_the_next_checkpoint(tmp_path: Path) -> None:
     h.close()
 
 
-def test_policy_of_checkpoints_only_looks_at_neither_size_nor_age(tmp_path: Path) -> None:
+def test_on_checkpoint_rolling_policy_ignores_size_and_age(tmp_path: Path) -> None:
     h = rolled(tmp_path, RollingPolicy.on_checkpoint_rolling_policy())
     h.process("a")
     h.processing_time(10**9)
@@ -736,7 +736,7 @@ def test_records_go_to_the_files_of_their_buckets(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_time_buckets_use_the_time_of_writing(tmp_path: Path) -> None:
+def test_date_time_buckets_use_the_processing_time(tmp_path: Path) -> None:
     assigner = BucketAssigner.date_time_bucket_assigner("yyyy-MM-dd--HH'h'", "Europe/Berlin")
     h = SinkHarness(FileSink(tmp_path, bucket_assigner=assigner))
     h.process("first")
@@ -746,7 +746,7 @@ def test_time_buckets_use_the_time_of_writing(tmp_path: Path) -> None:
     assert below(tmp_path) == {"1970-01-01--01h": "first\n", "1970-01-01--02h": "second\n"}
 
 
-def test_assigner_is_told_event_time_watermark_and_clock(tmp_path: Path) -> None:
+def test_bucket_assigner_gets_timestamp_watermark_and_processing_time(tmp_path: Path) -> None:
     class Told(BucketAssigner):
         def get_bucket_id(self, element: Any, context: Any) -> str:
             now, watermark = context.current_processing_time(), context.current_watermark()
@@ -760,7 +760,7 @@ def test_assigner_is_told_event_time_watermark_and_clock(tmp_path: Path) -> None
     assert below(tmp_path) == {"10-5-70": "x\n", "20-5-70": "y\n"}
 
 
-def test_columns_are_divided_by_bucket_too(tmp_path: Path) -> None:
+def test_rows_of_columns_are_divided_by_bucket(tmp_path: Path) -> None:
     class ByCity(BucketAssigner):
         def get_bucket_id(self, element: Any, context: Any) -> str:
             return f"city={element.city}"
@@ -796,7 +796,7 @@ def test_unknown_time_zone_is_named() -> None:
         BucketAssigner.date_time_bucket_assigner(timezone_id="Mars/Olympus")
 
 
-def test_second_run_writes_beside_the_first(tmp_path: Path) -> None:
+def test_second_run_keeps_the_files_of_the_first_run(tmp_path: Path) -> None:
     for _ in range(2):
         write(FileSink(tmp_path), ["a"])
     assert [path.read_text() for path in visible(tmp_path)] == ["a\n", "a\n"]
@@ -815,7 +815,7 @@ TYPED = Types.ROW([Types.STRING(), Types.TUPLE([Types.BOOLEAN(), Types.LIST(Type
         ([{"a": False}], Types.MAP(Types.STRING(), Types.BOOLEAN()), ["{a=false}"]),
     ],
 )  # fmt: skip
-def test_text_is_what_print_writes(
+def test_text_files_have_the_lines_that_print_writes(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     values: list[Any],
@@ -838,7 +838,7 @@ def test_text_is_what_print_writes(
     assert capsys.readouterr().out.splitlines() == lines
 
 
-def test_text_of_columns_is_that_of_rows(tmp_path: Path) -> None:
+def test_columns_are_written_as_the_text_of_their_rows(tmp_path: Path) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     table = pa.table({"x": [1, None], "y": [True, False]})
     env.from_arrow(table).sink_to(FileSink(tmp_path))
@@ -887,7 +887,7 @@ def test_sink_with_visible_output_causes_no_warning(
     assert executed(caplog, CollectSink(), endless(), STREAMING) == []
 
 
-def test_builders_make_the_same_sinks(tmp_path: Path) -> None:
+def test_pyflink_builders_configure_file_names_and_default_buckets(tmp_path: Path) -> None:
     from flinkray.datastream.connectors.file_system import Encoder, OutputFileConfig
     from flinkray.datastream.connectors.file_system import FileSink as Built
 

@@ -104,7 +104,7 @@ RETRY, FAILED = CommitOutcome.RETRY, CommitOutcome.FAILED
 # --- exactly once ---------------------------------------------------------------------------------
 
 
-def test_records_are_seen_when_their_checkpoint_is_complete(broker: Broker) -> None:
+def test_records_are_visible_only_when_their_checkpoint_is_complete(broker: Broker) -> None:
     topic = broker.topic()
     h = SinkHarness(sink_to(broker, topic))
     h.process("a", "b")
@@ -119,7 +119,7 @@ def test_records_are_seen_when_their_checkpoint_is_complete(broker: Broker) -> N
     h.close()
 
 
-def test_restored_sink_commits_what_its_checkpoint_holds_and_nothing_later(
+def test_restored_sink_commits_only_the_records_of_its_checkpoint(
     broker: Broker,
 ) -> None:
     topic = broker.topic()
@@ -139,7 +139,7 @@ def test_restored_sink_commits_what_its_checkpoint_holds_and_nothing_later(
     assert seen(broker, topic) == ["a", "b", "c"]
 
 
-def test_records_keep_their_order_over_chunks(broker: Broker) -> None:
+def test_records_keep_their_order_in_a_committable_of_several_chunks(broker: Broker) -> None:
     topic = broker.topic()
     values = [f"{n:05}" + "x" * 200 for n in range(4000)]
     h = SinkHarness(sink_to(broker, topic))
@@ -154,7 +154,7 @@ def test_records_keep_their_order_over_chunks(broker: Broker) -> None:
     h.close()
 
 
-def test_committed_transactions_are_known_after_a_kill(broker: Broker) -> None:
+def test_restarted_committer_knows_transactions_committed_before_a_kill(broker: Broker) -> None:
     topic = broker.topic()
     lane = Lane(broker, topic)
     first, second = lane.prepare("ab"), lane.prepare("cd")
@@ -164,8 +164,8 @@ def test_committed_transactions_are_known_after_a_kill(broker: Broker) -> None:
     assert seen(broker, topic) == list("abcd")
 
 
-def test_numbers_of_another_writer_are_other_numbers(broker: Broker) -> None:
-    """A job that goes on from an earlier checkpoint: what it writes is new."""
+def test_commits_of_one_writer_do_not_hide_equal_numbers_of_another_writer(broker: Broker) -> None:
+    """A job that restarts from an earlier checkpoint writes new records with a new writer."""
     topic = broker.topic()
     lane = Lane(broker, topic)
     assert outcomes(lane.committer(), lane.prepare("a"), lane.prepare("b")) == [COMMITTED] * 2
@@ -186,10 +186,10 @@ def test_transaction_of_a_dead_attempt_is_aborted(broker: Broker) -> None:
         assert seen(broker, topic) == ["behind"]
 
 
-def test_replaced_attempt_writes_nothing_and_learns_of_earlier_commits(
+def test_fenced_committer_writes_nothing_and_then_sees_earlier_commits(
     broker: Broker,
 ) -> None:
-    """A process that stood still while the next attempt committed what it has."""
+    """Its process stood still while the next attempt committed the same transactions."""
     topic = broker.topic()
     lane = Lane(broker, topic)
     stalled = lane.committer()
@@ -202,7 +202,7 @@ def test_replaced_attempt_writes_nothing_and_learns_of_earlier_commits(
 
 
 @pytest.mark.parametrize("step", ["produce", "flush", "send_offsets_to_transaction"])
-def test_death_in_the_midst_of_a_transaction_leaves_nothing_behind(
+def test_death_within_a_transaction_leaves_no_records_and_no_duplicates(
     step: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = broker.topic()
@@ -228,7 +228,7 @@ def test_death_in_the_midst_of_a_transaction_leaves_nothing_behind(
     assert seen(broker, topic) == ["a", "b", "c"]
 
 
-def test_answer_to_a_commit_that_is_lost_is_asked_for(
+def test_commit_with_a_lost_answer_is_found_committed_at_the_retry(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = broker.topic()
@@ -259,8 +259,8 @@ def test_answer_to_a_commit_that_is_lost_is_asked_for(
     assert seen(broker, topic) == ["a", "b"]
 
 
-def test_committables_of_one_writer_may_come_to_two_committers(broker: Broker) -> None:
-    """After a restart with another parallelism."""
+def test_committables_of_one_writer_are_committed_once_by_two_committers(broker: Broker) -> None:
+    """This happens after a restart with another parallelism."""
     topic = broker.topic()
     lane = Lane(broker, topic)
     parts = [lane.prepare(value) for value in "abcd"]
@@ -271,7 +271,7 @@ def test_committables_of_one_writer_may_come_to_two_committers(broker: Broker) -
     assert sorted(seen(broker, topic)) == list("abcd")
 
 
-def test_record_that_kafka_will_never_take_fails_the_task(broker: Broker) -> None:
+def test_record_larger_than_kafka_accepts_fails_its_commit(broker: Broker) -> None:
     lane = Lane(broker, broker.topic())
     request = CommitRequest(lane.prepare(["x" * 2000]))
     lane.committer(properties={"message.max.bytes": "1000"}).commit([request])
@@ -288,7 +288,7 @@ def test_consumer_group_of_another_application_is_not_overwritten(broker: Broker
         outcomes(lane.committer(), lane.prepare("a"))
 
 
-def test_broker_that_cannot_be_reached_is_an_error_at_the_start(
+def test_unreachable_broker_raises_an_error_at_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(committing, "_TIMEOUT", 0.3)
@@ -296,7 +296,7 @@ def test_broker_that_cannot_be_reached_is_an_error_at_the_start(
         KafkaCommitter({"bootstrap.servers": "127.0.0.1:1"}, "x-0")
 
 
-def test_programs_without_checkpoints_commit_at_the_end(broker: Broker) -> None:
+def test_program_without_checkpoints_commits_to_kafka_at_its_end(broker: Broker) -> None:
     topic = broker.topic()
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     env.from_collection(list("abcd")).sink_to(sink_to(broker, topic))
@@ -307,7 +307,7 @@ def test_programs_without_checkpoints_commit_at_the_end(broker: Broker) -> None:
 # --- what is known of commits ---------------------------------------------------------------------
 
 
-def test_commit_history_has_commits_made_in_any_order() -> None:
+def test_commit_history_records_commits_made_in_any_order() -> None:
     history = CommitHistory()
     for run, number in [("a", 1), ("a", 4), ("a", 3), ("b", 1), ("a", 6)]:
         assert not history.has(run, number)
@@ -319,7 +319,7 @@ def test_commit_history_has_commits_made_in_any_order() -> None:
     assert again.plus("a", 2).text() == "b:1 a:4+6"
 
 
-def test_history_forgets_the_writers_that_committed_longest_ago() -> None:
+def test_commit_history_forgets_writers_that_committed_longest_ago() -> None:
     history = CommitHistory()
     for number in range(20):
         history = history.plus(f"{number:016x}", 1)
@@ -346,7 +346,7 @@ class DirectHarness(OperatorHarness):
         self.snapshot(1)
 
 
-def test_at_least_once_has_written_everything_when_a_checkpoint_begins(each_broker: Broker) -> None:
+def test_at_least_once_sink_flushes_all_records_before_a_checkpoint(each_broker: Broker) -> None:
     topic = each_broker.topic()
     sink = sink_to(each_broker, topic, DeliveryGuarantee.AT_LEAST_ONCE, linger_ms="60000")
     h = DirectHarness(sink)
@@ -357,7 +357,7 @@ def test_at_least_once_has_written_everything_when_a_checkpoint_begins(each_brok
     h.close()
 
 
-def test_without_a_promise_checkpoints_do_not_wait_but_the_end_does(each_broker: Broker) -> None:
+def test_sink_without_guarantee_flushes_only_at_the_end(each_broker: Broker) -> None:
     topic = each_broker.topic()
     sink = sink_to(each_broker, topic, DeliveryGuarantee.NONE, linger_ms="60000")
     h = DirectHarness(sink)
@@ -369,7 +369,7 @@ def test_without_a_promise_checkpoints_do_not_wait_but_the_end_does(each_broker:
     h.close()
 
 
-def test_record_that_kafka_does_not_take_fails_the_writer(broker: Broker) -> None:
+def test_record_that_kafka_refuses_fails_the_writer(broker: Broker) -> None:
     sink = sink_to(broker, "t", DeliveryGuarantee.AT_LEAST_ONCE, message_max_bytes="1000")
     h = DirectHarness(sink)
     with pytest.raises(SinkError, match=r"made of 'xxx.*: it has 2036 bytes, .* allows 1000"):
@@ -377,7 +377,7 @@ def test_record_that_kafka_does_not_take_fails_the_writer(broker: Broker) -> Non
     h.close()
 
 
-def test_record_that_is_not_delivered_fails_the_next_checkpoint() -> None:
+def test_undelivered_record_fails_the_next_checkpoint() -> None:
     nowhere = Broker("127.0.0.1:1")
     sink = sink_to(nowhere, "t", DeliveryGuarantee.AT_LEAST_ONCE, message_timeout_ms="100")
     h = DirectHarness(sink)
@@ -430,8 +430,8 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, DeliveryGuarantee.AT_LEAST_ONCE])
-def test_records_that_no_producer_takes_fail_the_writer(guarantee: DeliveryGuarantee) -> None:
-    """And so no checkpoint ever holds them."""
+def test_record_that_every_producer_refuses_fails_the_writer(guarantee: DeliveryGuarantee) -> None:
+    """No checkpoint then ever contains the record."""
     writer = sink_of_records(Broker("127.0.0.1:1"), guarantee).create_writer(CONTEXT)
     for record, reason in REFUSED:
         with pytest.raises(SinkError, match=f"(?s)does not take the record .*: .*{reason}"):
@@ -451,7 +451,9 @@ HEADERS: list[tuple[Any, ...]] = [
 
 @pytest.mark.parametrize("headers", HEADERS)
 @pytest.mark.parametrize("key", [None, b"", b"key", "kä"])
-def test_records_are_as_large_for_the_sink_as_for_the_client(key: Any, headers: Any) -> None:
+def test_record_size_computed_by_the_sink_equals_that_of_the_kafka_client(
+    key: Any, headers: Any
+) -> None:
     limit = 20_000
     client = Producer({"bootstrap.servers": "127.0.0.1:1", "message.max.bytes": limit})
 
@@ -470,7 +472,9 @@ def test_records_are_as_large_for_the_sink_as_for_the_client(key: Any, headers: 
 
 
 @pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, DeliveryGuarantee.AT_LEAST_ONCE])
-def test_the_limit_of_records_is_a_property(guarantee: DeliveryGuarantee) -> None:
+def test_message_max_bytes_sets_the_limit_for_the_size_of_records(
+    guarantee: DeliveryGuarantee,
+) -> None:
     nowhere = Broker("127.0.0.1:1")
     large = Block([Record("t", b"x" * 1_500_000)])
     sink = sink_of_records(nowhere, guarantee, message_max_bytes="2000000")
@@ -516,7 +520,7 @@ def text_records() -> KafkaRecordSerializationSchemaBuilder:
     return found.set_value_serialization_schema(SimpleStringSchema())
 
 
-def test_records_have_topic_key_and_time() -> None:
+def test_serialized_records_have_topic_key_and_timestamp() -> None:
     class First(KafkaTopicSelector):
         def apply(self, data: Any) -> str:
             return f"t-{data[0]}"
@@ -531,8 +535,8 @@ def test_records_have_topic_key_and_time() -> None:
         assert chosen.serialize_record("ab", None) == KafkaProducerRecord("t-a", b"ab")
 
 
-def test_keys_are_in_the_partitions_that_java_puts_them_in(broker: Broker) -> None:
-    """By murmur2; the figures are those of Kafka's own tests (``UtilsTest.testMurmur2``)."""
+def test_keys_go_to_the_same_partitions_as_with_the_java_client(broker: Broker) -> None:
+    """By murmur2. The hashes are those of Kafka's own tests (``UtilsTest.testMurmur2``)."""
     hashes = {"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536}
     topic = broker.topic(4)
     serializer = text_records().set_topic(topic).set_key_serialization_schema(SimpleStringSchema())
@@ -558,7 +562,9 @@ def test_keys_are_in_the_partitions_that_java_puts_them_in(broker: Broker) -> No
         (lambda b: KafkaRecordSerializationSchema.builder().set_topic("t"), "value_serialization"),
     ],
 )
-def test_mistakes_of_the_program_are_refused_when_it_is_built(change: Any, complaint: str) -> None:
+def test_invalid_settings_are_refused_when_the_kafka_sink_is_built(
+    change: Any, complaint: str
+) -> None:
     builder = (
         KafkaSink.builder().set_bootstrap_servers("x:1").set_record_serializer(ToPartition("t"))
     )

@@ -64,7 +64,7 @@ def published(folder: Path) -> dict[int, list[Any]]:
     return found
 
 
-def test_rows_are_published_with_their_checkpoint_when_it_is_complete(tmp_path: Path) -> None:
+def test_rows_are_published_as_an_epoch_when_their_checkpoint_is_complete(tmp_path: Path) -> None:
     out = harness(tmp_path)
     out.process(1, 2)
     out.checkpoint()
@@ -77,7 +77,7 @@ def test_rows_are_published_with_their_checkpoint_when_it_is_complete(tmp_path: 
     assert published(tmp_path) == {1: [1, 2], 2: [3]}
 
 
-def test_rows_are_on_the_disk_before_a_checkpoint_tells_of_them(
+def test_rows_are_synced_to_disk_before_their_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
@@ -92,7 +92,7 @@ def test_rows_are_on_the_disk_before_a_checkpoint_tells_of_them(
     assert disk.lacks(tmp_path) == []
 
 
-def test_a_checkpoint_without_rows_has_no_epoch(tmp_path: Path) -> None:
+def test_checkpoint_without_rows_publishes_no_epoch(tmp_path: Path) -> None:
     out = harness(tmp_path)
     out.checkpoint()
     out.complete()
@@ -111,7 +111,7 @@ def test_rows_of_an_aborted_checkpoint_are_published_with_the_next(tmp_path: Pat
 
 
 def test_restored_committer_publishes_the_same_epoch_again(tmp_path: Path) -> None:
-    """It does not know whether the attempt before it was told that they were complete."""
+    """It does not know whether the attempt before it was notified of the completion."""
     out = harness(tmp_path)
     out.process(1)
     out.checkpoint()
@@ -130,7 +130,7 @@ def test_restored_committer_publishes_the_same_epoch_again(tmp_path: Path) -> No
     assert published(tmp_path) == {1: [1], 2: [2], 3: [3]}
 
 
-def test_rows_at_the_end_come_with_the_last_checkpoint(tmp_path: Path) -> None:
+def test_last_rows_are_published_with_the_last_checkpoint(tmp_path: Path) -> None:
     out = harness(tmp_path)
     out.process(1)
     out.checkpoint()
@@ -140,7 +140,7 @@ def test_rows_at_the_end_come_with_the_last_checkpoint(tmp_path: Path) -> None:
     assert published(tmp_path) == {1: [1], 2: [2]}
 
 
-def test_small_batches_are_one_row_group(tmp_path: Path) -> None:
+def test_small_batches_are_written_as_one_row_group(tmp_path: Path) -> None:
     out = harness(tmp_path)
     for number in range(10):
         out.process(number)
@@ -152,7 +152,7 @@ def test_small_batches_are_one_row_group(tmp_path: Path) -> None:
     assert file.row_groups == (10,)
 
 
-def test_nanoseconds_are_rounded_only_where_nothing_is_lost(tmp_path: Path) -> None:
+def test_nanosecond_timestamps_become_microseconds_or_are_refused(tmp_path: Path) -> None:
     whole = pa.array([1_000, 2_000], pa.timestamp("ns", "UTC"))
     out = harness(tmp_path)
     out.process_columns(Columns(pa.record_batch({"at": whole})))
@@ -169,7 +169,7 @@ def test_nanoseconds_are_rounded_only_where_nothing_is_lost(tmp_path: Path) -> N
         out.checkpoint()
 
 
-def test_columns_that_change_within_an_epoch_are_named(tmp_path: Path) -> None:
+def test_change_of_column_types_within_an_epoch_is_refused_with_both(tmp_path: Path) -> None:
     out = harness(tmp_path)
     out.process(Row(n=1))
     out.process(Row(n=1.5))
@@ -177,7 +177,7 @@ def test_columns_that_change_within_an_epoch_are_named(tmp_path: Path) -> None:
         out.checkpoint()
 
 
-def test_columns_may_change_from_one_epoch_to_the_next(tmp_path: Path) -> None:
+def test_column_types_may_change_from_one_epoch_to_the_next(tmp_path: Path) -> None:
     out = harness(tmp_path)
     out.process(Row(n=1))
     out.checkpoint()
@@ -187,7 +187,7 @@ def test_columns_may_change_from_one_epoch_to_the_next(tmp_path: Path) -> None:
     assert published(tmp_path) == {1: [1], 2: [1.5]}
 
 
-def test_without_a_cluster_there_are_no_slots_for_the_stage() -> None:
+def test_spark_sink_without_a_cluster_is_refused() -> None:
     with pytest.raises((StreamError, OperatorError), match="runs in the slots of a cluster"):
         SinkHarness(SparkEpochSink(JobVertexID.generate(), "out"))
 
@@ -217,7 +217,7 @@ def test_column_unreadable_by_spark_is_named_with_type_and_way_out(
     assert f"column 'strange' is of type {kind}" in str(caught.value)
 
 
-def test_all_other_types_are_taken() -> None:
+def test_columns_of_all_types_that_spark_can_read_are_accepted() -> None:
     inner = [("name", pa.string()), ("on", pa.date32())]
     check_columns(
         pa.schema(
@@ -242,16 +242,16 @@ def test_columns_with_names_equal_for_spark_are_refused() -> None:
         check_columns(schema)
 
 
-def test_values_without_a_type_of_their_own_are_refused_as_they_come(tmp_path: Path) -> None:
+def test_row_with_an_unsupported_value_type_is_refused_at_once(tmp_path: Path) -> None:
     out = harness(tmp_path)
     with pytest.raises((SinkError, OperatorError), match="column 'lasted' is of type duration"):
         out.process(Row(at=datetime(2026, 1, 1), lasted=timedelta(seconds=1)))
 
 
-def test_uncopied_rows_of_another_job_are_refused_by_name(
+def test_checkpoint_of_another_job_without_copied_rows_is_refused(
     tmp_path: Path,
 ) -> None:
-    """They go with it, if it was no savepoint."""
+    """Rows are deleted with their job, unless a savepoint has copies."""
     out = harness(tmp_path / "first job")
     out.process(1, 2)
     state = out.checkpoint()
@@ -279,10 +279,10 @@ def moved(state: SinkState) -> SinkState:
     return state._replace(committer=replace(state.committer, files=files))
 
 
-def test_another_job_hands_over_epochs_waiting_at_the_savepoint(
+def test_another_job_publishes_the_epochs_that_waited_at_the_savepoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the ids that it had: the first job may have handed it over since."""
+    """With their original ids: the first job may have published them since."""
     first, second = tmp_path / "first job", tmp_path / "second job"
     out = harness(first)
     for number in range(3):
@@ -307,7 +307,7 @@ def test_another_job_hands_over_epochs_waiting_at_the_savepoint(
     assert not moved(again.checkpoint()).committer.files, "a checkpoint needs no copies"
 
 
-def test_savepoint_of_a_restored_job_has_its_waiting_epochs(tmp_path: Path) -> None:
+def test_savepoint_of_a_restored_job_contains_its_waiting_epochs(tmp_path: Path) -> None:
     out = harness(tmp_path / "1")
     out.process(1)
     out.checkpoint()
@@ -319,7 +319,7 @@ def test_savepoint_of_a_restored_job_has_its_waiting_epochs(tmp_path: Path) -> N
     assert published(tmp_path / "3") == {2: [2]}
 
 
-def test_job_restarted_from_a_savepoint_hands_over_only_undone_epochs(tmp_path: Path) -> None:
+def test_job_restored_from_a_savepoint_publishes_only_epochs_not_done(tmp_path: Path) -> None:
     out = harness(tmp_path / "1")
     out.process(1)
     out.checkpoint()
@@ -333,8 +333,8 @@ def test_job_restarted_from_a_savepoint_hands_over_only_undone_epochs(tmp_path: 
     assert published(tmp_path / "2") == {2: [2]}
 
 
-def test_the_same_job_goes_on_from_its_savepoint_with_its_own_files(tmp_path: Path) -> None:
-    """It was to be stopped, and something has failed after that."""
+def test_job_restored_from_its_own_savepoint_uses_its_own_files(tmp_path: Path) -> None:
+    """A job that was stopped with a savepoint, and failed after the savepoint."""
     out = harness(tmp_path)
     out.process(1)
     state = moved(out.checkpoint(is_savepoint=True))
@@ -348,9 +348,9 @@ def test_the_same_job_goes_on_from_its_savepoint_with_its_own_files(tmp_path: Pa
     assert published(tmp_path) == {}
 
 
-def test_epoch_that_returns_from_spark_is_kept_until_the_stream_has_it(tmp_path: Path) -> None:
-    """Spark may be done with an epoch before the stream knows of what it has made of that: a
-    savepoint in between is to have the epoch, as whoever goes on makes it again."""
+def test_epoch_processed_by_spark_is_kept_until_the_stream_has_its_results(tmp_path: Path) -> None:
+    """Spark may finish an epoch before the stream has read the results. A savepoint in between
+    contains the epoch, as the restored job computes it again."""
     made = PublishedBatches(str(tmp_path / "published"))
     out = harness(tmp_path, is_read=True)
     for value in (1, 2, 3):
@@ -403,7 +403,7 @@ def test_epoch_after_deleted_epochs_is_deleted_too(tmp_path: Path) -> None:
         assert published(tmp_path) == {}
 
 
-def test_a_writer_that_ends_before_a_checkpoint_leaves_nothing(tmp_path: Path) -> None:
+def test_writer_closed_before_a_checkpoint_leaves_no_file(tmp_path: Path) -> None:
     out = harness(tmp_path)
     rows = pa.record_batch({"value": np.arange(2 << 20)})
     out.operator.process_columns(Columns(rows, None))
@@ -412,7 +412,7 @@ def test_a_writer_that_ends_before_a_checkpoint_leaves_nothing(tmp_path: Path) -
     assert list((tmp_path / "rows").iterdir()) == []
 
 
-def test_only_a_savepoint_has_the_files_of_waiting_epochs(tmp_path: Path) -> None:
+def test_only_savepoints_contain_the_files_of_waiting_epochs(tmp_path: Path) -> None:
     out = harness(tmp_path)
     out.process(1)
     out.checkpoint()
@@ -421,7 +421,7 @@ def test_only_a_savepoint_has_the_files_of_waiting_epochs(tmp_path: Path) -> Non
     assert out.checkpoint().committer.files == ()
 
 
-def test_nothing_is_deleted_while_a_savepoint_is_written(tmp_path: Path) -> None:
+def test_done_epochs_are_not_deleted_while_a_savepoint_is_written(tmp_path: Path) -> None:
     out = harness(tmp_path)
     out.process(1)
     out.checkpoint()
@@ -437,8 +437,8 @@ def test_nothing_is_deleted_while_a_savepoint_is_written(tmp_path: Path) -> None
     assert published(tmp_path) == {}
 
 
-def test_a_savepoint_that_was_written_and_moved_is_read_with_its_files(tmp_path: Path) -> None:
-    """As tasks write and read it."""
+def test_moved_savepoint_is_restored_with_the_files_of_its_epochs(tmp_path: Path) -> None:
+    """It is written and read as tasks do."""
     out = harness(tmp_path / "1")
     out.process(1)
     out.checkpoint()

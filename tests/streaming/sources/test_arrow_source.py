@@ -15,7 +15,7 @@ from flinkray.streaming.sources.source import END_OF_INPUT
 from tests.streaming.sources.reading import read, reader_of
 
 
-def test_arrow_table_comes_in_batches_of_columns() -> None:
+def test_arrow_table_is_read_in_batches_of_columns() -> None:
     table = pa.table({"a": range(100), "b": [str(n) for n in range(100)]})
     batches: list[Any] = []
     env = StreamExecutionEnvironment.get_execution_environment()
@@ -25,7 +25,7 @@ def test_arrow_table_comes_in_batches_of_columns() -> None:
     assert pa.Table.from_batches(batches).equals(table)
 
 
-def test_column_has_a_type_for_the_values_of_all_batches() -> None:
+def test_arrow_batches_with_different_types_are_read_with_one_type() -> None:
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     batches = [pa.record_batch({"k": ["a"], "v": v}) for v in ([1], [0.5], pa.nulls(1))]
     rows = env.from_arrow(batches, batch_rows=1).filter(lambda row: row.v is not None)

@@ -11,7 +11,7 @@ from flinkray.testing.manual_clock import ManualClock
 from tests.streaming.sources.reading import Readers, read, reader_of, rest_of
 
 
-def test_slices_cover_everything_once() -> None:
+def test_slices_of_a_collection_cover_each_element_once() -> None:
     for length in range(12):
         for parts in range(1, 6):
             covered = [n for start, end in slices(length, parts) for n in range(start, end)]
@@ -24,7 +24,7 @@ def test_elements_of_any_iterable_are_read_once(parallelism: int) -> None:
     assert read(CollectionSource([]), parallelism) == []
 
 
-def test_each_subtask_gets_a_slice_and_none_where_there_are_not_enough() -> None:
+def test_subtask_without_a_slice_is_told_that_no_split_follows() -> None:
     readers = Readers(3)
     source = CollectionSource("ab")
     enumerator = source.create_enumerator(readers, ManualClock())  # type: ignore[arg-type]
@@ -36,7 +36,7 @@ def test_each_subtask_gets_a_slice_and_none_where_there_are_not_enough() -> None
     assert 2 in readers.done
 
 
-def test_reading_goes_on_where_the_snapshot_was() -> None:
+def test_restored_collection_reader_continues_at_its_snapshot() -> None:
     source = CollectionSource("abcdef")
     reader = reader_of(source, Slice(0, 4), Slice(4, 6))
     assert list(reader.poll(3).values) == ["a", "b", "c"]

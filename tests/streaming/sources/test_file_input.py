@@ -100,7 +100,7 @@ def test_other_encoding_is_refused_by_file_line_and_column(
         assert "it begins as a .gz file does, and its name must end with .gz" in str(raised.value)
 
 
-def test_unknown_encoding_and_formats_without_one_are_refused(tmp_path: Path) -> None:
+def test_unknown_encoding_and_encoding_of_a_binary_format_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StreamError, match="there is no encoding of text named 'latin-9000'"):
         FileSource(tmp_path, encoding="latin-9000")
     with pytest.raises(StreamError, match="there is no encoding of text named 'base64'"):
@@ -113,7 +113,7 @@ def test_unknown_encoding_and_formats_without_one_are_refused(tmp_path: Path) ->
         FileSource(tmp_path, file_format="csv", column_types={"a": int})
 
 
-def test_programs_read_text_in_its_encoding(tmp_path: Path) -> None:
+def test_program_reads_text_with_the_given_encoding(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("Zoë\n".encode("cp1252"))
     env = StreamExecutionEnvironment.get_execution_environment()
     lines = env.read_text_file(str(tmp_path), "windows-1252")
@@ -145,7 +145,7 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("end", list(COMPRESSIONS))
 @pytest.mark.parametrize("name", list(TEXTS))
-def test_compressed_members_are_read_as_one_file_and_a_cut_file_is_named(
+def test_concatenated_compressed_files_are_read_and_a_truncated_file_is_named(
     tmp_path: Path, name: str, end: str
 ) -> None:
     text, source, records = TEXTS[name]
@@ -220,7 +220,7 @@ def source_of(kind: str) -> Callable[[Path], Any]:
         ("rows", "id,name\n1,Zo\n-", "2,Lu\n"),
     ],
 )
-def test_text_that_ends_within_a_record_may_be_complete_later(
+def test_text_that_ends_within_a_record_raises_file_not_ready_error(
     tmp_path: Path, kind: str, part: str, rest: str, end: str
 ) -> None:
     path, source = tmp_path / f"a{end}", source_of(kind)
@@ -236,14 +236,16 @@ def test_text_that_ends_within_a_record_may_be_complete_later(
     assert len(values_of(batches_of(source(path)))) == 2
 
 
-def test_row_that_ends_within_quotes_may_be_complete_later(tmp_path: Path) -> None:
+def test_row_that_ends_within_quotes_raises_file_not_ready_error(tmp_path: Path) -> None:
     (tmp_path / "a").write_text('id,name\n1,Zo\n2,"L')
     with pytest.raises(FileNotReadyError, match="line 3, cannot be read"):
         batches_of(with_schema(tmp_path / "a"))
 
 
 @pytest.mark.parametrize("name", list(TEXTS))
-def test_text_that_ends_within_a_character_may_be_complete_later(tmp_path: Path, name: str) -> None:
+def test_text_that_ends_within_a_character_raises_file_not_ready_error(
+    tmp_path: Path, name: str
+) -> None:
     text, source, _ = TEXTS[name]
     data = text.encode()
     (tmp_path / "a").write_bytes(data[: data.index("Ł".encode()) + 1])
@@ -253,7 +255,7 @@ def test_text_that_ends_within_a_character_may_be_complete_later(tmp_path: Path,
 
 @pytest.mark.parametrize("end", list(COMPRESSIONS))
 @pytest.mark.parametrize("name", list(TEXTS))
-def test_compressed_file_without_an_end_may_be_complete_later(
+def test_truncated_compressed_file_raises_file_not_ready_error(
     tmp_path: Path, name: str, end: str
 ) -> None:
     text, source, _ = TEXTS[name]
@@ -264,7 +266,7 @@ def test_compressed_file_without_an_end_may_be_complete_later(
             batches_of(source(path, None))
 
 
-def test_parquet_file_without_a_footer_may_be_complete_later(tmp_path: Path) -> None:
+def test_parquet_file_without_a_footer_raises_file_not_ready_error(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     whole = parquet_bytes(path)
     source = FileSource(path, file_format="parquet")
@@ -310,7 +312,7 @@ def test_files_of_any_name_are_read(tmp_path: Path, file_format: str, end: str) 
     )
 
 
-def test_error_tells_a_name_that_is_no_utf8(tmp_path: Path) -> None:
+def test_error_shows_the_escaped_name_of_a_file_that_is_no_utf8(tmp_path: Path) -> None:
     odd = tmp_path / os.fsdecode(b"caf\xe9.csv")
     odd.write_text("a,b\n1\n")
     with pytest.raises(Exception, match=r"caf\\udce9\.csv cannot be read as CSV: line 2 has 1"):

@@ -46,7 +46,7 @@ def test_directory_of_text_is_read_line_by_line(files: Path, parallelism: int) -
     assert sorted(read(FileSource(files), parallelism)) == ["one", "three", "two"]
 
 
-def test_json_csv_and_parquet(tmp_path: Path) -> None:
+def test_json_csv_and_parquet_files_are_read(tmp_path: Path) -> None:
     rows = [{"x": n, "name": f"n{n}"} for n in range(5)]
     text = "\n\n \t\n".join(json.dumps(row) for row in rows)
     (tmp_path / "rows.json").write_text(text)
@@ -58,7 +58,7 @@ def test_json_csv_and_parquet(tmp_path: Path) -> None:
         assert [row.as_dict() for row in found] == rows
 
 
-def test_csv_files_of_a_sink_are_read_with_the_names_that_are_given(tmp_path: Path) -> None:
+def test_csv_files_without_header_are_read_with_given_column_names(tmp_path: Path) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     env.from_collection([("A", 1), ("B", 2)]).sink_to(FileSink(tmp_path, "csv"))
     env.execute()
@@ -73,7 +73,7 @@ LONG_CSV = 130_000
 """Lines that are more than a block of Arrow's."""
 
 
-def test_column_of_a_csv_file_has_a_type_for_all_its_values(tmp_path: Path) -> None:
+def test_column_of_a_long_csv_file_has_one_type_that_suits_all_values(tmp_path: Path) -> None:
     last = {"n": "0.5", "void": "x", "code": "A7", "day": "2024-01-01 10:00:00", "text": '"a\nb"'}
     line = "7,,12,2024-01-01,a\n"
     lines = [",".join(last), "\n", line * LONG_CSV, ",".join(last.values()), "\n"]
@@ -96,7 +96,7 @@ def test_column_of_a_csv_file_has_a_type_for_all_its_values(tmp_path: Path) -> N
     assert table.num_rows == LONG_CSV + 1
 
 
-def test_long_csv_file_is_read_on_where_its_reader_was(tmp_path: Path) -> None:
+def test_restored_reader_continues_in_a_long_csv_file(tmp_path: Path) -> None:
     path = tmp_path / "long.csv"
     path.write_text("n\n" + "".join(f"{n}\n" for n in range(400_000)) + "0.5\n")
     reader = reader_of(FileSource(path, file_format="csv"), FileSplit(str(path), 0))
@@ -133,14 +133,14 @@ RUNS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 200), st.integers(0
     polls=st.lists(st.integers(0, 20), max_size=4),
     compressed=st.booleans(),
 )
-def test_each_csv_row_comes_once_wherever_reading_resumes(
+def test_each_csv_row_is_read_once_wherever_reading_resumes(
     tmp_path_factory: pytest.TempPathFactory,
     blank: int,
     runs: list[tuple[int, int, int]],
     polls: list[int],
     compressed: bool,
 ) -> None:
-    """Also those after many blank lines, and those that are longer than a block."""
+    """Also after many blank lines, and rows that are longer than a block."""
     lines, rows = ["\n" * blank, "n,text\n"], list[tuple[int, str]]()
     for number, blanks, length in runs:
         added = [(len(rows) + place, f"x{'y' * length}\n") for place in range(number)]
@@ -176,7 +176,7 @@ def test_long_row_that_a_sink_wrote_is_read(
     assert [tuple(row) for row in read(source)] == rows
 
 
-def test_column_of_a_compressed_csv_file_has_a_type_for_all_its_values(
+def test_column_of_a_compressed_csv_file_has_one_type_that_suits_all_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(csv_files, "_BLOCK", 64)
@@ -196,7 +196,7 @@ def test_quote_that_is_not_closed_does_not_fill_the_memory(
         read(FileSource(tmp_path, file_format="csv"))
 
 
-def test_empty_csv_file_has_no_rows_and_a_broken_one_is_named(tmp_path: Path) -> None:
+def test_empty_csv_file_has_no_rows_and_a_malformed_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("")
     assert read(FileSource(tmp_path, file_format="csv")) == []
     (tmp_path / "names.csv").write_text("x,y")
@@ -234,7 +234,7 @@ def test_malformed_content_is_reported_with_file_and_line(
         read(FileSource(tmp_path, file_format=name.split(".")[1]))
 
 
-def test_failure_of_the_storage_is_no_fault_of_the_file(tmp_path: Path) -> None:
+def test_missing_file_raises_file_not_found_error_and_no_format_error(tmp_path: Path) -> None:
     for file_format in ("csv", "json", "text"):
         reader = reader_of(
             FileSource(tmp_path, file_format=file_format), FileSplit(str(tmp_path / "gone"), 0)
@@ -262,7 +262,7 @@ def test_compressed_text_and_json_are_read_like_plain_files(
 # --- directories ----------------------------------------------------------------------------------
 
 
-def test_directories_behind_links_are_read_once(tmp_path: Path) -> None:
+def test_files_reached_by_several_links_are_read_once(tmp_path: Path) -> None:
     top, outside = tmp_path / "top", tmp_path / "outside"
     for folder in (top / "real", top / ".hidden", outside / "deep", outside / "_hidden"):
         folder.mkdir(parents=True)
@@ -282,10 +282,10 @@ def test_directories_behind_links_are_read_once(tmp_path: Path) -> None:
     assert find_files([str(top / "again")]) == [str(top / "again" / "a")]
 
 
-def test_directory_that_cannot_be_listed_is_an_error(
+def test_directory_that_cannot_be_listed_raises_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows would be left out."""
+    """Otherwise its rows would be missing."""
     refused = tmp_path / "sub" / "refused"
     refused.mkdir(parents=True)
     (tmp_path / "_hidden").mkdir()
@@ -301,7 +301,7 @@ def test_directory_that_cannot_be_listed_is_an_error(
         find_files([str(tmp_path)])
 
 
-def test_text_is_read_on_by_line(files: Path) -> None:
+def test_text_file_is_continued_at_its_line_offset(files: Path) -> None:
     reader: Any = FileSource(files).create_reader(ReaderContext(0, 1, ManualClock()))
     reader.add_splits([FileSplit(str(files / "a.txt"), 1)])
     block = batch_of(reader.poll(10))
@@ -316,7 +316,7 @@ def test_missing_path_and_unknown_format_are_named(tmp_path: Path) -> None:
         read(FileSource(tmp_path / "nowhere"))
 
 
-def test_watched_directory_gives_files_as_they_appear(files: Path) -> None:
+def test_new_files_in_a_watched_directory_are_read_at_the_next_discovery(files: Path) -> None:
     seen: list[str] = []
     env = StreamExecutionEnvironment.get_execution_environment()
     source = FileSource(files, discovery_interval=Duration.of_seconds(10))
@@ -336,7 +336,7 @@ def test_watched_directory_gives_files_as_they_appear(files: Path) -> None:
     job.close()
 
 
-def test_watched_directory_may_be_away_for_a_while(
+def test_watched_directory_that_disappears_for_a_while_is_read_again(
     files: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[str] = []
@@ -367,13 +367,13 @@ class CallbackFunction:
         self.invoke = function
 
 
-def test_source_that_watches_has_no_end(tmp_path: Path) -> None:
+def test_file_source_with_a_discovery_interval_is_unbounded(tmp_path: Path) -> None:
     assert FileSource(tmp_path).get_boundedness() is Boundedness.BOUNDED
     watching = FileSource(tmp_path, discovery_interval=Duration.of_seconds(1))
     assert watching.get_boundedness() is Boundedness.CONTINUOUS_UNBOUNDED
 
 
-def test_parquet_is_read_on_by_batch_of_columns(tmp_path: Path) -> None:
+def test_restored_reader_continues_parquet_at_its_batch(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"x": range(70_000)}), path)
     source = FileSource(tmp_path, file_format="parquet")

@@ -30,7 +30,7 @@ def taken(reader: Any, count: int) -> list[Any]:
     return values
 
 
-def test_iterator_is_read_on_by_offset() -> None:
+def test_restored_iterator_reader_continues_at_its_offset() -> None:
     source = IteratorSource.of(lambda: "abcdef")
     reader: Any = source.create_reader(ReaderContext(0, 1, ManualClock()))
     reader.add_splits([source.create_enumerator(Splits(), ManualClock())._remaining[0]])  # type: ignore[attr-defined]
@@ -51,7 +51,7 @@ class Splits(EnumeratorContext[Any]):
     def signal_no_more_splits(self, subtask: int) -> None: ...
 
 
-def test_iterators_are_divided_among_subtasks_and_begin_at_their_offset() -> None:
+def test_iterator_splits_are_divided_and_begin_at_their_offset() -> None:
     made: list[tuple[int, int]] = []
 
     def make(number: int, offset: int) -> Any:
@@ -91,7 +91,7 @@ class Cursor:
         self.closed.set()
 
 
-def test_an_iterator_is_made_read_and_closed_in_one_thread() -> None:
+def test_iterator_is_created_read_and_closed_in_one_thread() -> None:
     cursors: list[Cursor] = []
 
     def make(number: int, offset: int) -> Cursor:
@@ -104,7 +104,7 @@ def test_an_iterator_is_made_read_and_closed_in_one_thread() -> None:
     assert cursors[0].closed.wait(300)
 
 
-def test_a_generator_that_is_left_in_the_middle_is_closed_in_its_thread() -> None:
+def test_unfinished_generator_is_closed_in_the_thread_that_reads_it() -> None:
     threads: list[str] = []
     closed = threading.Event()
 
@@ -123,7 +123,7 @@ def test_a_generator_that_is_left_in_the_middle_is_closed_in_its_thread() -> Non
     assert threads == ["flinkray-iterator"]
 
 
-def test_few_large_records_are_read_ahead() -> None:
+def test_only_few_large_records_are_read_ahead() -> None:
     made: list[int] = []
 
     def large() -> Any:
@@ -141,8 +141,8 @@ def test_few_large_records_are_read_ahead() -> None:
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE")
 
 
-def test_an_iterator_finds_the_context_variables_of_its_reader() -> None:
-    """Among them is the context of ``decimal``."""
+def test_iterator_runs_with_the_context_variables_of_its_reader() -> None:
+    """For example the context of ``decimal``."""
     token = VARIABLE.set("there")
     try:
         assert read(IteratorSource.of(lambda: (VARIABLE.get() for _ in range(1)))) == ["there"]

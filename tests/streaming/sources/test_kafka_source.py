@@ -58,7 +58,7 @@ def test_bounded_kafka_source_reads_existing_records_in_order(
     assert len(found) == 1500
 
 
-def test_empty_partitions_end_at_once(each_broker: Broker) -> None:
+def test_empty_partitions_of_a_bounded_source_end_at_once(each_broker: Broker) -> None:
     assert read(bounded(each_broker, each_broker.topic(2)).build()) == []
 
 
@@ -98,7 +98,9 @@ def test_bounded_source_ends_before_an_open_transaction(broker: Broker) -> None:
         (KafkaOffsetsInitializer.committed_offsets(KafkaOffsetResetStrategy.EARLIEST), "ef"),
     ],
 )
-def test_starting_offsets(broker: Broker, starting: KafkaOffsetsInitializer, expected: str) -> None:
+def test_each_starting_offsets_initializer_begins_at_the_expected_record(
+    broker: Broker, starting: KafkaOffsetsInitializer, expected: str
+) -> None:
     topic = broker.topic()
     broker.produce(topic, "abcdef", times=[500, 1000, 2000, 3000, 4000, 5000])
     broker.commit("starting", topic, 4)
@@ -106,7 +108,7 @@ def test_starting_offsets(broker: Broker, starting: KafkaOffsetsInitializer, exp
     assert read(source.build()) == list(expected)
 
 
-def test_named_offsets_and_the_strategy_for_others(broker: Broker) -> None:
+def test_partition_without_a_given_offset_uses_the_reset_strategy(broker: Broker) -> None:
     topic = broker.topic(2)
     broker.produce(topic, "abc", 0)
     broker.produce(topic, "xyz", 1)
@@ -118,7 +120,7 @@ def test_named_offsets_and_the_strategy_for_others(broker: Broker) -> None:
     assert sorted(read(source.build())) == ["b", "x", "y", "z"]
 
 
-def test_group_without_committed_offsets_is_an_error_by_default(
+def test_missing_committed_offset_of_a_group_is_an_error_by_default(
     broker: Broker,
 ) -> None:
     topic = broker.topic()
@@ -129,7 +131,7 @@ def test_group_without_committed_offsets_is_an_error_by_default(
         read(source.build())
 
 
-def test_topics_of_a_pattern_and_single_partitions(broker: Broker) -> None:
+def test_source_reads_topics_of_a_pattern_or_single_partitions(broker: Broker) -> None:
     one, other = broker.topic(), broker.topic(2)
     broker.produce(one, "a")
     broker.produce(other, "b", 0)
@@ -147,7 +149,7 @@ class AllOfIt(KafkaRecordDeserializationSchema):
         return record
 
 
-def test_whole_records_have_key_headers_and_place(broker: Broker) -> None:
+def test_deserializer_gets_key_headers_partition_and_offset(broker: Broker) -> None:
     topic = broker.topic()
     broker.produce(topic, ["v"], times=[7], key=b"k", headers=[("h", b"1"), ("h", None)])
     source = bounded(broker, topic).set_deserializer(AllOfIt())
@@ -156,7 +158,7 @@ def test_whole_records_have_key_headers_and_place(broker: Broker) -> None:
     ]
 
 
-def test_timestamps_are_those_of_the_records(broker: Broker) -> None:
+def test_records_have_the_timestamps_of_kafka(broker: Broker) -> None:
     topic = broker.topic()
     broker.produce(topic, "ab", times=[1000, 2000])
     env = StreamExecutionEnvironment.get_execution_environment()
@@ -172,7 +174,7 @@ def test_timestamps_are_those_of_the_records(broker: Broker) -> None:
     assert list(stream.process(WithTime()).execute_and_collect()) == [("a", 1005), ("b", 2005)]
 
 
-def test_records_without_a_value_are_left_out(broker: Broker) -> None:
+def test_kafka_records_without_a_value_are_skipped(broker: Broker) -> None:
     topic = broker.topic()
     broker.produce(topic, ["a"])
     broker.tombstone(topic, b"k")
@@ -194,7 +196,7 @@ def test_record_that_cannot_be_read_is_named_by_its_offset(broker: Broker) -> No
         read(source.build())
 
 
-def test_topic_that_does_not_exist_is_an_error_that_names_it(broker: Broker) -> None:
+def test_missing_topic_raises_an_error_that_names_the_topic(broker: Broker) -> None:
     with pytest.raises(OperatorError, match="has no topic nowhere"):
         read(bounded(broker, "nowhere").build())
     missing = {KafkaTopicPartition(broker.topic(), 7)}
@@ -202,7 +204,7 @@ def test_topic_that_does_not_exist_is_an_error_that_names_it(broker: Broker) -> 
         read(bounded(broker).set_partitions(missing).build())
 
 
-def test_brokers_that_cannot_be_reached_are_an_error_that_names_them() -> None:
+def test_unreachable_brokers_raise_an_error_that_names_them() -> None:
     source = bounded(Broker("127.0.0.1:1"), "x").set_property("default.api.timeout.ms", "300")
     with pytest.raises(OperatorError, match=r"127\.0\.0\.1:1 does not tell"):
         read(source.build())
@@ -244,12 +246,14 @@ def test_property_that_librdkafka_does_not_know_is_named(broker: Broker) -> None
         ),
     ],
 )
-def test_mistakes_of_the_program_are_refused_when_it_is_built(change: Any, complaint: str) -> None:
+def test_invalid_settings_are_refused_when_the_kafka_source_is_built(
+    change: Any, complaint: str
+) -> None:
     with pytest.raises((StreamError, ValueError), match=complaint):
         change(builder(Broker("127.0.0.1:1"))).build()
 
 
-def test_source_needs_a_deserializer() -> None:
+def test_kafka_source_without_a_deserializer_is_refused() -> None:
     source = KafkaSource.builder().set_bootstrap_servers("x:1").set_topics("a")
     with pytest.raises(StreamError, match="set_value_only_deserializer"):
         source.build()
@@ -276,7 +280,7 @@ def test_partition_added_at_run_time_is_read_from_its_beginning(
         assert next(found) == "d"
 
 
-def test_starting_offsets_are_not_of_topics_that_come_later(broker: Broker) -> None:
+def test_starting_offsets_do_not_apply_to_topics_found_later(broker: Broker) -> None:
     topic = broker.topic()
     broker.produce(topic, "ax")
     starting = KafkaOffsetsInitializer.offsets(
@@ -292,9 +296,8 @@ def test_starting_offsets_are_not_of_topics_that_come_later(broker: Broker) -> N
         assert next(found) == "d"
 
 
-def test_each_partition_has_a_watermark_of_its_own(each_broker: Broker) -> None:
-    """No record is late because another partition is ahead: here they are 100 seconds apart, and a
-    watermark follows each record."""
+def test_partition_far_ahead_makes_no_record_of_another_partition_late(each_broker: Broker) -> None:
+    """The partitions are 100 seconds apart, and a watermark follows each record."""
     topic = each_broker.topic(2)
     each_broker.produce(topic, [f"{n}" for n in range(50)], 0, times=range(1000, 1050))
     each_broker.produce(topic, [f"{n}" for n in range(50)], 1, times=range(101_000, 101_050))

@@ -18,7 +18,7 @@ def test_number_sequence_is_divided_among_subtasks(parallelism: int) -> None:
     assert sorted(read(NumberSequenceSource(5, 20_000), parallelism)) == list(range(5, 20_001))
 
 
-def test_reader_reads_on_where_its_snapshot_was() -> None:
+def test_restored_number_reader_continues_at_its_snapshot() -> None:
     context = ReaderContext(0, 1, ManualClock())
     first: Any = NumberSequenceSource(0, 99).create_reader(context)
     first.add_splits([Slice(0, 50), Slice(50, 100)])
@@ -33,14 +33,14 @@ def test_reader_reads_on_where_its_snapshot_was() -> None:
     assert values == list(range(30, 100))
 
 
-def test_blocks_are_as_large_as_was_asked_for_and_end_with_their_slice() -> None:
+def test_blocks_have_the_requested_size_and_end_with_their_slice() -> None:
     reader = reader_of(NumberSequenceSource(10, 99), Slice(0, 7), Slice(20, 22))
     found = [list(reader.poll(5).values) for _ in range(3)]
     assert found == [[10, 11, 12, 13, 14], [15, 16], [30, 31]]
     assert reader.poll(5) is END_OF_INPUT
 
 
-def test_sequence_has_an_end_and_may_not_run_downwards() -> None:
+def test_number_sequence_is_bounded_and_a_descending_sequence_is_refused() -> None:
     assert NumberSequenceSource(1, 1).get_boundedness() is Boundedness.BOUNDED
     assert read(NumberSequenceSource(1, 1)) == [1]
     with pytest.raises(ValueError, match="5 to 4"):

@@ -301,7 +301,7 @@ def schema_and_rows(source: FileSource) -> tuple[list[str], list[dict[str, Any]]
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("order", [1, -1], ids=["in order", "turned round"])
-def test_fields_of_two_files_decide_on_the_type_of_a_column(
+def test_type_of_a_column_suits_the_fields_of_all_files(
     tmp_path: Path, files: list[str], kind: str, values: list[Any], order: int
 ) -> None:
     for number, field in enumerate(files[::order]):
@@ -311,13 +311,13 @@ def test_fields_of_two_files_decide_on_the_type_of_a_column(
     assert [row["x"] for row in rows] == values[::order]
 
 
-def test_ids_of_twenty_digits_are_different_keys(tmp_path: Path) -> None:
+def test_csv_ids_of_twenty_digits_stay_different(tmp_path: Path) -> None:
     cards = ["89314404000123456781", "89314404000123456782"]
     (tmp_path / "usage.csv").write_text("card,mb\n" + "".join(f"{card},5\n" for card in cards))
     assert [row.card for row in read(FileSource(tmp_path, file_format="csv"))] == cards
 
 
-def test_times_have_a_fraction_only_behind_the_first_block(
+def test_fraction_of_a_second_after_the_first_block_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(csv_files, "_BLOCK", 256)
@@ -329,7 +329,7 @@ def test_times_have_a_fraction_only_behind_the_first_block(
     assert [row["at"] for row in rows] == times
 
 
-def test_type_that_the_user_declares_is_not_found(tmp_path: Path) -> None:
+def test_declared_column_type_is_used_in_place_of_the_inferred_type(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("zip,price,n,at\n501,1.10,7,2024-05-01 10:00:00.1234567\n")
     source = FileSource(
         tmp_path,
@@ -358,10 +358,10 @@ def test_type_that_the_user_declares_is_not_found(tmp_path: Path) -> None:
         ("1e3", r"b\.csv, line 2004: '1e3' does not fit, .* column_types=\{'n': Types.STRING\(\)"),
     ],
 )
-def test_late_field_of_a_large_source_is_refused_by_file_and_line(
+def test_field_after_the_sample_of_another_type_is_refused_with_file_and_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str, told: str
 ) -> None:
-    """Beyond the part from which types are found, a field is never changed in silence."""
+    """Fields after the sample, from which types are inferred, are never changed silently."""
     monkeypatch.setattr(csv_files, "_BLOCK", 256)
     monkeypatch.setattr("flinkray.streaming.sources.files._LEAST_SAMPLE", 256)
     (tmp_path / "a.csv").write_text("n\n1\n")
@@ -384,7 +384,7 @@ def test_field_that_is_not_of_its_declared_type_is_refused(tmp_path: Path) -> No
             batches_of(FileSource(tmp_path, file_format="csv", column_types={"n": kind}))
 
 
-def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_columns_with_the_same_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,name,id\n1,x,2\n")
     with pytest.raises(Exception, match=r"a\.csv has more than one column named 'id', of which"):
         batches_of(FileSource(tmp_path, file_format="csv"))
@@ -407,7 +407,7 @@ def test_numbers_of_json_keep_every_digit(tmp_path: Path) -> None:
     assert set(map(type, decimals)) == {Decimal}
 
 
-def test_name_that_an_object_has_twice_is_refused(tmp_path: Path) -> None:
+def test_json_object_with_a_duplicate_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"a": 1}\n{"b": {"a": 1, "a": 2}}\n')
     with pytest.raises(
         StreamError, match=r"a\.json, line 2, is no JSON: an object has the name 'a'"
@@ -466,7 +466,7 @@ def test_schema_of_a_growing_folder_is_found_once_and_restored(tmp_path: Path) -
         growing.next_rows()
 
 
-def test_growing_folder_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+def test_discovery_state_of_an_earlier_version_is_restored(tmp_path: Path) -> None:
     (tmp_path / "1.csv").write_text("id\n1\n")
     (tmp_path / "2.csv").write_text("id\n2\n")
     growing = Growing(tmp_path)
@@ -500,7 +500,7 @@ def test_parquet_files_with_incompatible_columns_are_refused(tmp_path: Path) -> 
     assert schema_and_rows(declared) == (["string"], [{"n": "1"}, {"n": "x"}])
 
 
-def test_whole_number_that_a_wider_type_rounds_is_refused(tmp_path: Path) -> None:
+def test_integer_that_a_float_column_would_round_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": [9007199254740993]}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"n": [0.5]}), tmp_path / "2.parquet")
     with pytest.raises(Exception, match=r"1\.parquet: column 'n' of type int64 has a value in the"):
@@ -535,7 +535,7 @@ def test_floats_beside_decimals_are_refused(one: pa.Array, other: pa.Array, tmp_
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.int64(), pa.uint64()], ids=str)
 @pytest.mark.parametrize("places", [2, 30])
-def test_whole_numbers_beside_decimals_are_decimals(
+def test_integers_beside_decimals_are_read_as_decimals(
     kind: pa.DataType, places: int, tmp_path: Path
 ) -> None:
     most = 2 ** (kind.bit_width - (not pa.types.is_unsigned_integer(kind))) - 1
@@ -550,7 +550,7 @@ FAR_TIMES = [datetime(2006, 1, 2, 7, 4, 5), datetime(9999, 12, 31, 23, 59, 59), 
              datetime(1600, 1, 1, 0, 0, 0, 1)]  # fmt: skip
 
 
-def test_times_of_96_bits_are_read_beyond_nanoseconds(tmp_path: Path) -> None:
+def test_int96_timestamps_outside_the_nanosecond_range_are_read(tmp_path: Path) -> None:
     table = pa.table({
         "id": range(4),
         "at": pa.array(FAR_TIMES, pa.timestamp("us")),
@@ -563,7 +563,7 @@ def test_times_of_96_bits_are_read_beyond_nanoseconds(tmp_path: Path) -> None:
     assert [row["all"] for row in rows] == [[at] for at in FAR_TIMES]
 
 
-def test_nanoseconds_in_times_of_96_bits_are_not_cut_off(tmp_path: Path) -> None:
+def test_int96_timestamps_with_nanoseconds_are_refused_unless_declared(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     times = pa.array([1_000, 1_700_000_000_123_456_789], pa.timestamp("ns"))
     pq.write_table(pa.table({"at": times}), path, use_deprecated_int96_timestamps=True)

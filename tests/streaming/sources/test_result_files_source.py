@@ -34,7 +34,7 @@ def splits_of(directory: ResultDirectory) -> list[ResultFileSplit]:
     return [ResultFileSplit(rows) for rows in share_of([directory], 0, 1)]
 
 
-def test_columns_come_batch_by_batch_and_reading_goes_on_where_the_snapshot_was(
+def test_result_file_is_read_by_batch_and_continued_at_the_snapshot(
     tmp_path: Path,
 ) -> None:
     reader = reader_of(SOURCE, *splits_of(written(tmp_path)))

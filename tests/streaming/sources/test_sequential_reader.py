@@ -10,7 +10,7 @@ from flinkray.streaming.sources.source import END_OF_INPUT, NOTHING_NOW, ReaderC
 from flinkray.testing.manual_clock import ManualClock
 
 
-def test_reader_with_several_splits_goes_from_one_to_the_next() -> None:
+def test_sequential_reader_requests_the_next_split_after_each_split() -> None:
     class Words(SequentialReader[Any]):
         def open_split(self, split: Any) -> None:
             self.word = list(split)

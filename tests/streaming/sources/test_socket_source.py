@@ -17,7 +17,7 @@ from flinkray.testing.manual_clock import ManualClock
 from flinkray.testing.waiting import wait_until
 
 
-def test_socket_gives_lines_until_it_is_closed() -> None:
+def test_socket_source_reads_lines_until_the_server_closes() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -34,7 +34,7 @@ def test_socket_gives_lines_until_it_is_closed() -> None:
         thread.join(300)
 
 
-def test_reader_without_the_connection_is_done_when_there_are_no_more_splits() -> None:
+def test_socket_reader_without_a_connection_ends_when_no_split_follows() -> None:
     source = SocketSource("127.0.0.1", 1)
     assert source.get_boundedness() is Boundedness.CONTINUOUS_UNBOUNDED
     context = ReaderContext(1, 2, ManualClock())
@@ -47,7 +47,7 @@ def test_reader_without_the_connection_is_done_when_there_are_no_more_splits() -
     assert reader.snapshot_state(1) == []
 
 
-def test_lines_are_divided_by_the_delimiter_that_was_chosen() -> None:
+def test_socket_lines_are_divided_by_the_given_delimiter() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         source = SocketSource("127.0.0.1", server.getsockname()[1], ";")
         reader = source.create_reader(ReaderContext(0, 1, ManualClock()))

@@ -78,7 +78,7 @@ def new(source: Source[Any], **options: Any) -> SourceCoordinator:
     return coordinator
 
 
-def test_each_request_is_answered_once() -> None:
+def test_repeated_split_request_is_answered_once() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     coordinator.heard(0, 0, 1)
@@ -88,7 +88,7 @@ def test_each_request_is_answered_once() -> None:
     assert coordinator.events(0, 0, 4) == ()
 
 
-def test_with_the_last_split_all_readers_hear_that_none_follows() -> None:
+def test_all_readers_are_told_that_no_split_follows_the_last_split() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     coordinator.heard(1, 0, 1)
@@ -98,7 +98,7 @@ def test_with_the_last_split_all_readers_hear_that_none_follows() -> None:
     assert coordinator.events(1, 0, 1) == (NO_MORE_SPLITS,)
 
 
-def test_reader_that_heard_the_end_gets_no_returned_splits() -> None:
+def test_reader_told_the_end_gets_no_returned_splits() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     coordinator.heard(1, 0, 2)
@@ -109,7 +109,7 @@ def test_reader_that_heard_the_end_gets_no_returned_splits() -> None:
     assert coordinator.events(1, 1, 0) == ("b", "c", NO_MORE_SPLITS)
 
 
-def test_enumerator_knows_which_subtasks_still_read() -> None:
+def test_reading_subtasks_are_those_not_told_the_end() -> None:
     coordinator = new(ThreeSplits())
     assert coordinator.reading_subtasks() == [0, 1]
     coordinator.heard(1, 0, 1)
@@ -119,7 +119,7 @@ def test_enumerator_knows_which_subtasks_still_read() -> None:
     assert coordinator.reading_subtasks() == [1]
 
 
-def test_splits_of_an_attempt_go_back_when_another_attempt_starts() -> None:
+def test_splits_of_an_attempt_are_returned_when_another_attempt_starts() -> None:
     source = ThreeSplits()
     coordinator = new(source)
     coordinator.heard(1, 0, 2)
@@ -140,7 +140,7 @@ def test_splits_are_encoded_for_readers_and_decoded_on_return() -> None:
     assert ("back", ["a"], 0) in source.notes
 
 
-def test_reader_may_be_assigned_splits_before_it_is_heard() -> None:
+def test_splits_assigned_before_the_first_message_of_a_reader_are_kept() -> None:
     coordinator = new(ThreeSplits())
     assert coordinator.next_discovery_time() == 7.0
     coordinator.discover()
@@ -149,7 +149,7 @@ def test_reader_may_be_assigned_splits_before_it_is_heard() -> None:
     assert coordinator.events(1, 0, 0) == ("found",)
 
 
-def test_checkpoint_has_the_splits_unassigned_before_it() -> None:
+def test_checkpoint_contains_the_splits_unassigned_before_it() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     state = coordinator.snapshot(1)
@@ -159,7 +159,7 @@ def test_checkpoint_has_the_splits_unassigned_before_it() -> None:
     assert restored.events(0, 1, 0) == ("b", "c", NO_MORE_SPLITS)
 
 
-def test_reader_gets_events_after_a_cut_only_behind_the_cut() -> None:
+def test_reader_gets_later_events_only_after_the_cut_of_a_checkpoint() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     coordinator.snapshot(7)
@@ -188,8 +188,8 @@ def test_replaced_readers_and_past_checkpoints_have_no_cut() -> None:
     assert coordinator.events_before(2, 0, 1, 0) == ("a",)
 
 
-def test_cuts_are_known_before_the_enumerator_is_created() -> None:
-    """No reader has been heard of when the first checkpoint is taken."""
+def test_checkpoint_has_an_empty_cut_before_the_enumerator_is_created() -> None:
+    """No reader has sent a message when the first checkpoint is taken."""
     coordinator = SourceCoordinator(ManualClock())
     for checkpoint_id in (1, 2):
         assert coordinator.snapshot(checkpoint_id) is None
@@ -234,7 +234,7 @@ def test_reset_returns_splits_assigned_after_the_checkpoint_once() -> None:
     assert coordinator.events(0, 1, 0) == ("c", "b", NO_MORE_SPLITS)
 
 
-def test_a_reader_cannot_go_back_behind_a_complete_checkpoint() -> None:
+def test_resetting_a_reader_to_another_than_the_complete_checkpoint_is_refused() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     coordinator.snapshot(3)
@@ -246,7 +246,7 @@ def test_a_reader_cannot_go_back_behind_a_complete_checkpoint() -> None:
     coordinator.reset_subtask(0, 1, 3)
 
 
-def test_enumerators_hear_once_of_each_checkpoint_that_is_complete() -> None:
+def test_enumerator_is_notified_once_of_increasing_complete_checkpoints() -> None:
     source = ThreeSplits()
     coordinator = new(source)
     for checkpoint_id in (1, 2):
@@ -256,7 +256,7 @@ def test_enumerators_hear_once_of_each_checkpoint_that_is_complete() -> None:
     assert source.notes == [("complete", 2)]
 
 
-def test_outdated_question_of_a_reader_gets_no_answer() -> None:
+def test_outdated_event_request_of_a_reader_gets_no_answer() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 2)
     coordinator.heard(0, 0, 2, position=1)
@@ -303,7 +303,7 @@ def test_coordinator_keeps_only_events_the_latest_checkpoint_needs() -> None:
     assert len(encoded) == 5
 
 
-def test_a_split_for_a_reader_that_does_not_exist_is_refused() -> None:
+def test_assigning_a_split_to_a_missing_reader_is_refused() -> None:
     coordinator = new(ThreeSplits())
     for subtask in (-1, 2):
         with pytest.raises(StreamError, match=f"there is no reader {subtask}: they are 0 to 1"):
@@ -337,7 +337,7 @@ def test_enumerator_state_is_frozen_at_the_snapshot_and_encodable() -> None:
     assert not state.serializer.pickled
 
 
-def test_a_state_that_cannot_be_stored_makes_no_cut() -> None:
+def test_checkpoint_whose_enumerator_state_cannot_be_stored_has_no_cut() -> None:
     coordinator = new(Saying(threading.Lock()))
     coordinator.heard(0, 0, 1)
     with pytest.raises(StateError, match="cannot pickle"):
@@ -346,7 +346,7 @@ def test_a_state_that_cannot_be_stored_makes_no_cut() -> None:
     assert coordinator.events(0, 0, 0) == ("a",)
 
 
-def test_closing_closes_the_enumerator() -> None:
+def test_closing_the_coordinator_closes_the_enumerator() -> None:
     source = ThreeSplits()
     new(source).close()
     assert source.notes == ["closed"]
@@ -374,9 +374,8 @@ class CutsSource(ThreeSplits):
         return self.enumerator
 
 
-def test_enumerator_is_asked_for_cuts_before_it_assigns_splits() -> None:
-    """Its readers were not heard of when they were made; what it is asked for later, as that is
-    kept elsewhere, is none of theirs."""
+def test_new_enumerator_is_asked_for_earlier_cuts_before_it_assigns_splits() -> None:
+    """No enumerator existed when checkpoint 1 was taken. Storing the progress later adds no cut."""
     source = CutsSource()
     coordinator = SourceCoordinator(ManualClock())
     coordinator.snapshot(1)
@@ -397,8 +396,8 @@ def test_enumerator_is_asked_for_cuts_before_it_assigns_splits() -> None:
 def test_reader_with_more_events_than_known_is_refused(
     speaks: Callable[[SourceCoordinator], object],
 ) -> None:
-    """This coordinator goes on from what was not the last: it could give the reader's split to
-    another one.  A checkpoint must not be complete before that is found."""
+    """The coordinator was restored from old progress and could assign the split of the reader
+    again. The reader is refused before a checkpoint can complete."""
     before = new(ThreeSplits(), encode=str.encode, decode=bytes.decode)
     before.heard(0, 0, 0)
     before.snapshot(1)

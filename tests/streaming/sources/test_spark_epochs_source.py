@@ -20,8 +20,8 @@ def published(tmp_path: Path) -> Published:
     return Published(tmp_path, kind=SparkEpochsSource)
 
 
-def test_readers_have_all_found_splits_at_a_cut(published: Published) -> None:
-    """Copies of it are theirs to make.  Who was told that none follows may have ended."""
+def test_all_found_splits_are_assigned_to_readers_at_a_checkpoint(published: Published) -> None:
+    """The readers copy them for a savepoint. A reader told the end may have ended already."""
     published.readers.done = [1]
     enumerator = published.enumerator()
     published.publish(0, [1], [2], [3], [4], origin=5)
@@ -61,8 +61,8 @@ def test_other_job_skips_batches_found_before_the_savepoint(
     assert places(other.readers.assigned[0]) == [(2, 0)]
 
 
-def test_epochs_no_restore_can_need_are_reported(published: Published) -> None:
-    """The sink of the stage keeps what it was made of until then."""
+def test_epochs_that_no_restore_needs_are_reported_as_consumed(published: Published) -> None:
+    """Until then, the sink of the stage keeps these epochs."""
     enumerator = published.enumerator()
     published.publish(0, [1], origin=5)
     published.publish(1, [2], origin=7)
@@ -82,7 +82,7 @@ def restored(source: SparkStreamSource, files: Any, splits: Any, is_complete: bo
     return reader
 
 
-def test_savepoint_has_copies_of_partly_read_partitions(
+def test_savepoint_contains_copies_of_partly_read_partitions(
     published: Published, tmp_path: Path
 ) -> None:
     published.publish(0, [0], [1, 2, 3], [4], origin=5)
@@ -108,7 +108,9 @@ def test_savepoint_has_copies_of_partly_read_partitions(
     assert other.files() == 0
 
 
-def test_a_savepoint_of_that_job_has_copies_again(published: Published, tmp_path: Path) -> None:
+def test_savepoint_of_a_restored_job_contains_the_copies_again(
+    published: Published, tmp_path: Path
+) -> None:
     published.publish(0, [1, 2], origin=5)
     enumerator = published.enumerator()
     enumerator.handle_split_request(0)
@@ -121,7 +123,7 @@ def test_a_savepoint_of_that_job_has_copies_again(published: Published, tmp_path
     assert numbers_of(reader) == [1, 2]
 
 
-def test_a_checkpoint_of_another_job_has_no_copies_and_is_refused(
+def test_checkpoint_of_another_job_without_copies_is_refused(
     published: Published, tmp_path: Path
 ) -> None:
     published.publish(0, [1], origin=5)
@@ -135,7 +137,7 @@ def test_a_checkpoint_of_another_job_has_no_copies_and_is_refused(
         restored(other.source, [], splits)
 
 
-def test_a_savepoint_of_an_earlier_flinkray_is_refused(
+def test_savepoint_of_an_earlier_flinkray_is_refused_in_another_job(
     published: Published, tmp_path: Path
 ) -> None:
     enumerator = published.enumerator()
@@ -147,7 +149,7 @@ def test_a_savepoint_of_an_earlier_flinkray_is_refused(
             Published(tmp_path / "another-job").enumerator(tuple(state))
 
 
-def test_a_job_goes_on_from_its_own_checkpoint_of_an_earlier_flinkray(
+def test_job_is_restored_from_its_own_checkpoint_of_an_earlier_flinkray(
     published: Published,
 ) -> None:
     published.publish(0, [1])

@@ -61,7 +61,7 @@ def savepoint(published: Published) -> tuple[Any, list[Any], dict[str, StateFile
     return state, splits, {file.name: file for file in first.files()}
 
 
-def test_first_reader_adds_the_query_state_of_spark_to_savepoints(
+def test_only_the_first_reader_adds_the_query_state_of_spark_to_savepoints(
     published: Published, other: Published
 ) -> None:
     _, splits, files = savepoint(published)
@@ -76,7 +76,9 @@ def test_first_reader_adds_the_query_state_of_spark_to_savepoints(
     assert not (there / "commits/1").exists()
 
 
-def test_rows_and_query_go_on_in_another_job(published: Published, other: Published) -> None:
+def test_rows_and_query_continue_in_another_job_from_a_savepoint(
+    published: Published, other: Published
+) -> None:
     state, splits, files = savepoint(published)
     enumerator = other.enumerator(state)
     enumerator.handle_split_request(1)
@@ -137,10 +139,11 @@ def test_unread_query_restarts_where_its_sources_began(
     assert places(other.readers.assigned[0]) == [(0, 0)]
 
 
-def test_cut_may_be_known_only_after_the_readers_snapshot(
+def test_query_copy_uses_a_cut_announced_after_the_snapshot_of_the_reader(
     published: Published, other: Published
 ) -> None:
-    """If there was no enumerator yet, its state was: one that is made next says it at once."""
+    """Without an enumerator, the cut follows from its state; a new enumerator announces it at
+    once."""
     published.publish(0, [1])
     noted(published, 1)
     enumerator = published.enumerator()
@@ -158,7 +161,7 @@ def test_cut_may_be_known_only_after_the_readers_snapshot(
 def test_savepoint_without_a_known_cut_fails(
     published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would have nothing of the query, and could not be gone on from."""
+    """Nobody could restore it, as it would lack the query."""
     monkeypatch.setattr(spark_stream, "_CUT_INTERVAL", 0.0)
     first = reader(published)
     first.snapshot_state(5)
@@ -167,8 +170,10 @@ def test_savepoint_without_a_known_cut_fails(
         list(copy.pieces())
 
 
-def test_a_cut_that_is_forgotten_before_the_copy_is_made_was_known(published: Published) -> None:
-    """When a checkpoint after the savepoint was faster."""
+def test_query_copy_succeeds_although_a_later_checkpoint_removed_its_cut(
+    published: Published,
+) -> None:
+    """A checkpoint after the savepoint was faster."""
     published.publish(0, [1])
     noted(published, 1)
     enumerator = published.enumerator()
@@ -182,14 +187,16 @@ def test_a_cut_that_is_forgotten_before_the_copy_is_made_was_known(published: Pu
     assert list(copy.pieces())
 
 
-def test_a_job_that_begins_without_state_says_so_once(published: Published) -> None:
+def test_first_reader_of_a_job_without_state_lets_the_query_start_from_scratch(
+    published: Published,
+) -> None:
     reader(published, 1).restore_files({}, is_complete=True)
     assert published.batches.goes_on_after() is None
     reader(published).restore_files({}, is_complete=True)
     assert published.batches.goes_on_after() == 0
 
 
-def test_cuts_are_forgotten_when_a_checkpoint_is_complete(published: Published) -> None:
+def test_cuts_up_to_a_complete_checkpoint_are_removed(published: Published) -> None:
     enumerator = published.enumerator()
     for checkpoint_id in (4, 5, 6):
         published.publish(checkpoint_id - 4, [checkpoint_id])
@@ -202,7 +209,7 @@ def test_cuts_are_forgotten_when_a_checkpoint_is_complete(published: Published) 
     assert [batches.cut(it) for it in (4, 5, 6)] == [None, None, 3]
 
 
-def test_cut_is_unchanged_when_the_enumerator_is_asked_again(published: Published) -> None:
+def test_second_snapshot_of_a_checkpoint_does_not_change_its_cut(published: Published) -> None:
     enumerator = published.enumerator()
     enumerator.snapshot_state(4)
     published.publish(0, [1])
@@ -211,16 +218,16 @@ def test_cut_is_unchanged_when_the_enumerator_is_asked_again(published: Publishe
     assert published.batches.cut(4) == 0
 
 
-def test_a_checkpoint_of_another_job_has_no_copies_and_is_refused(other: Published) -> None:
+def test_checkpoint_of_another_job_without_query_copy_is_refused(other: Published) -> None:
     with pytest.raises(StreamError, match=r"rows that 'clicks' has read.*Take a savepoint"):
         reader(other).restore_files({}, is_complete=False)
 
 
 @pytest.mark.parametrize("read", [1, 2])
-def test_a_savepoint_without_copies_is_refused_with_the_way_out(
+def test_savepoint_without_query_copy_is_refused_with_the_way_out(
     published: Published, other: Published, read: int
 ) -> None:
-    """As those of an earlier flinkray are, which had none of the query either."""
+    """Savepoints of an earlier flinkray lack the copy of the query."""
     state, _, files = savepoint(published)
     if read == 1:
         state = tuple(state[:-1])

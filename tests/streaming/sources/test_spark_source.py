@@ -67,7 +67,7 @@ def numbers(readers: Readers) -> dict[int, list[int]]:
 # --- handing out ----------------------------------------------------------------------------------
 
 
-def test_partitions_are_assigned_in_order_once_each_is_written(
+def test_partitions_are_assigned_in_order_as_soon_as_they_are_written(
     published: Published,
 ) -> None:
     enumerator = published.enumerator()
@@ -85,7 +85,7 @@ def test_partitions_are_assigned_in_order_once_each_is_written(
     assert enumerator.next_discovery_time() is None
 
 
-def test_readers_hear_the_end_once_all_partitions_are_assigned(
+def test_readers_are_told_the_end_once_all_partitions_are_assigned(
     published: Published,
 ) -> None:
     enumerator = published.enumerator()
@@ -100,7 +100,7 @@ def test_readers_hear_the_end_once_all_partitions_are_assigned(
     assert published.readers.done == [1]
 
 
-def test_a_partition_without_a_file_is_lost_once_all_are_published(published: Published) -> None:
+def test_missing_partition_raises_an_error_once_all_are_published(published: Published) -> None:
     enumerator = published.enumerator()
     published.write(0, 1)
     published.partitions.seal("a", {0: 1, 1: 5})
@@ -120,7 +120,7 @@ def test_already_assigned_partition_may_be_deleted(published: Published) -> None
     assert numbers(published.readers) == {0: [0], 1: [1]}
 
 
-def test_numbers_that_nothing_was_published_under_are_passed_over(published: Published) -> None:
+def test_unpublished_partition_numbers_are_skipped(published: Published) -> None:
     enumerator = published.enumerator()
     published.write(2, 1)
     published.partitions.seal("a", {2: 1})
@@ -157,7 +157,7 @@ def test_restored_enumerator_continues_after_assigned_partitions(published: Publ
     assert numbers(published.readers) == {0: [0, 1], 1: [2]}
 
 
-def test_parts_of_two_dataframes_are_never_mixed(published: Published) -> None:
+def test_partitions_of_two_computations_of_a_dataframe_are_not_mixed(published: Published) -> None:
     enumerator = published.enumerator()
     published.write(0, 1)
     enumerator.handle_split_request(0)
@@ -171,7 +171,7 @@ def test_parts_of_two_dataframes_are_never_mixed(published: Published) -> None:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def test_columns_come_batch_by_batch_and_reading_goes_on_where_the_snapshot_was(
+def test_spark_partition_is_read_by_batch_and_continued_at_the_snapshot(
     published: Published,
 ) -> None:
     reader = reader_of(published.source, published.write(0, 1, 2), published.write(1, 3, 4))
@@ -182,7 +182,7 @@ def test_columns_come_batch_by_batch_and_reading_goes_on_where_the_snapshot_was(
     assert read == [1, 2, 3, 4]
 
 
-def test_new_job_reads_the_rest_of_a_partition_it_published_itself(
+def test_new_job_waits_for_its_own_partition_and_reads_the_unread_rest(
     published: Published, tmp_path: Path
 ) -> None:
     reader = reader_of(published.source, published.write(0, 1, 2))
@@ -205,7 +205,7 @@ def test_new_job_reads_the_rest_of_a_partition_it_published_itself(
 def test_recomputed_partition_with_other_rows_is_refused(
     published: Published, tmp_path: Path, values: tuple[int, ...]
 ) -> None:
-    """Also one that has the same rows in another order: it ends like the one before."""
+    """Also a partition with the same rows in another order, even if its last row is the same."""
     reader = reader_of(published.source, published.write(0, 1, 2, 3))
     reader.poll(10)
     reader.snapshot_state(1)  # what follows is added to its digest
@@ -228,7 +228,7 @@ def test_unread_rest_of_a_recomputed_partition_may_have_another_order(
     assert [reader.poll(10).batch["n"].to_pylist() for _ in range(2)] == [[3], [2]]
 
 
-def test_a_partition_that_the_new_job_does_not_have_is_not_waited_for(
+def test_partition_missing_in_the_new_job_raises_an_error(
     published: Published, tmp_path: Path
 ) -> None:
     reader = reader_of(published.source, published.write(0, 1, 2))
@@ -246,7 +246,7 @@ def test_columns_are_converted_to_the_declared_type(tmp_path: Path) -> None:
     assert reader.poll(10).batch.to_pydict() == {"count": [7.0]}
 
 
-def test_columns_that_cannot_be_of_the_declared_type_are_named(tmp_path: Path) -> None:
+def test_columns_that_do_not_match_the_declared_type_are_refused(tmp_path: Path) -> None:
     wanted = Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.LONG()])
     published = Published(tmp_path, wanted)
     reader = reader_of(published.source, published.write(0, 7))
@@ -254,7 +254,7 @@ def test_columns_that_cannot_be_of_the_declared_type_are_named(tmp_path: Path) -
         reader.poll(10)
 
 
-def test_without_a_cluster_the_program_is_refused() -> None:
+def test_spark_source_without_a_cluster_is_refused() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     source = SparkSource(JobVertexID(b"v" * 16), "flights")
     with pytest.raises((StreamError, OperatorError), match="runs in the slots of a cluster"):

@@ -110,7 +110,7 @@ def test_micro_batches_are_assigned_in_order_once_published(
     assert published.readers.done == []
 
 
-def test_empty_micro_batches_are_skipped_and_readers_hear_the_end(published: Published) -> None:
+def test_empty_micro_batches_are_skipped_and_readers_are_told_the_end(published: Published) -> None:
     enumerator = published.enumerator()
     published.publish(0, [], [])
     published.publish(1)
@@ -122,7 +122,7 @@ def test_empty_micro_batches_are_skipped_and_readers_hear_the_end(published: Pub
     assert published.readers.done == [1]
 
 
-def test_number_of_waiting_micro_batches_falls_as_they_are_taken(published: Published) -> None:
+def test_assigning_a_micro_batch_decreases_the_number_of_waiting_ones(published: Published) -> None:
     enumerator = published.enumerator()
     for batch_id in range(3):
         published.publish(batch_id, [batch_id])
@@ -134,7 +134,7 @@ def test_number_of_waiting_micro_batches_falls_as_they_are_taken(published: Publ
 # --- faults ---------------------------------------------------------------------------------------
 
 
-def test_missing_partition_is_named(published: Published) -> None:
+def test_missing_partition_file_raises_an_error_that_names_the_file(published: Published) -> None:
     published.publish(0, [1])
     enumerator = published.enumerator()
     enumerator.handle_split_request(0)
@@ -175,7 +175,7 @@ def test_read_partitions_are_deleted_after_a_completed_checkpoint(
     assert published.files() == 0
 
 
-def test_manifests_stay_while_a_checkpoint_needs_them(published: Published) -> None:
+def test_manifests_are_kept_while_a_checkpoint_needs_them(published: Published) -> None:
     enumerator = published.enumerator()
     for batch_id in range(3):
         published.publish(batch_id, [batch_id])
@@ -187,8 +187,10 @@ def test_manifests_stay_while_a_checkpoint_needs_them(published: Published) -> N
     assert [published.batches.batch(i) is not None for i in range(3)] == [False, True, True]
 
 
-def test_cut_of_a_dead_enumerator_is_kept(published: Published) -> None:
-    """The checkpoint can still be completed, and the job go back to it."""
+def test_manifests_needed_by_a_checkpoint_of_a_dead_enumerator_are_kept(
+    published: Published,
+) -> None:
+    """The checkpoint can still complete, and the job can restore it."""
     before = published.enumerator()
     for batch_id in range(3):
         published.publish(batch_id, [batch_id])
@@ -203,7 +205,9 @@ def test_cut_of_a_dead_enumerator_is_kept(published: Published) -> None:
     assert [published.batches.batch(i) is not None for i in range(3)] == [False, True, True]
 
 
-def test_missing_micro_batches_are_named(published: Published) -> None:
+def test_restore_that_needs_a_deleted_micro_batch_names_the_micro_batch(
+    published: Published,
+) -> None:
     enumerator = published.enumerator()
     state = enumerator.snapshot_state(1)
     for batch_id in range(2):
@@ -361,7 +365,7 @@ def do(run: Run, what: str, argument: Any) -> None:
 
 @settings(max_examples=40)
 @given(st.lists(STEPS, max_size=60))
-def test_each_row_is_read_once_whatever_happens(
+def test_each_row_is_read_once_despite_failures_and_rescaling(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
 ) -> None:
     run = Run(Published(tmp_path_factory.mktemp("batches")), 2)
@@ -444,7 +448,7 @@ STEPS_THROUGH_SPARK = st.one_of(
 
 @settings(max_examples=40)
 @given(st.lists(STEPS_THROUGH_SPARK, min_size=30, max_size=60))
-def test_each_row_through_spark_returns_once_also_in_another_job(
+def test_each_row_sent_through_spark_returns_once_also_in_another_job(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
 ) -> None:
     run = RunThroughSpark(tmp_path_factory.mktemp("batches"))
@@ -536,7 +540,7 @@ STEPS_OF_QUERY = st.one_of(
 
 @settings(max_examples=40)
 @given(st.lists(STEPS_OF_QUERY, min_size=20, max_size=60))
-def test_each_row_of_a_query_is_read_once_also_when_another_job_goes_on(
+def test_each_row_of_a_query_is_read_once_also_by_a_job_that_continues(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
 ) -> None:
     run = RunOfQuery(tmp_path_factory.mktemp("batches"))
