@@ -36,7 +36,7 @@ STATE_KEYS = frozenset(
 
 
 def backend_factory(configuration: Configuration) -> KeyedStateBackendFactory:
-    """Return the factory that creates the backends of a task's subtask, as the options say."""
+    """Return the factory for the keyed-state backends that *configuration* chooses."""
     if configuration.get(STATE_BACKEND) == "hashmap":
         return HeapKeyedStateBackend
     directories = configuration.get(ROCKSDB_LOCALDIR)
