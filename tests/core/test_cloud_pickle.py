@@ -25,7 +25,7 @@ def written(value: object) -> bytes:
 
 @pytest.mark.parametrize("dumps", [cloud_pickle.dumps, written])
 def test_unpickled_code_keeps_the_name_of_its_source_file(dumps: Callable[[object], bytes]) -> None:
-    """cloudpickle 3.1.3 writes \"<dynamic-code>\" in its place."""
+    """cloudpickle 3.1.3 replaces the name with "<dynamic-code>"."""
 
     class Local:
         def method(self) -> Any:

@@ -34,8 +34,9 @@ def test_unset_option_has_its_default() -> None:
     assert not configuration.is_set(options.HEARTBEAT_TIMEOUT)
 
 
-def test_defaults_are_those_of_the_appendix_but_for_two_shorter_delays() -> None:
-    """SPEC Appendix C; the delays after a failed registration are shorter (see their meaning)."""
+def test_defaults_equal_the_spec_appendix_except_for_two_shorter_delays() -> None:
+    """SPEC Appendix C. The delays after a failed registration are shorter; their options say
+    why."""
     defaults = {key: option.default for key, option in OPTIONS.items()}
     assert [
         defaults[f"cluster.registration.{name}"]
@@ -88,7 +89,7 @@ def test_configuration_page_of_the_docs_equals_the_table_of_options() -> None:
         ("restart-strategy", "restart-strategy.type"),
     ],
 )
-def test_unknown_key_is_refused_with_the_nearest_known_one(key: str, nearest: str) -> None:
+def test_error_about_an_unknown_option_suggests_the_nearest_option(key: str, nearest: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Configuration({key: "1"})
     assert repr(key) in str(caught.value)
@@ -134,7 +135,7 @@ def test_unknown_key_is_refused_with_the_nearest_known_one(key: str, nearest: st
         ("execution.checkpointing.data-inline-threshold", "-1b", "from 0b to 1m"),
     ],
 )
-def test_bad_value_is_refused_with_key_value_and_what_is_accepted(
+def test_error_about_an_invalid_value_names_key_value_and_accepted_values(
     key: str, value: object, accepted: str
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
@@ -143,7 +144,7 @@ def test_bad_value_is_refused_with_key_value_and_what_is_accepted(
         assert part in str(caught.value)
 
 
-def test_heartbeat_timeout_that_is_not_longer_than_the_interval_is_refused() -> None:
+def test_heartbeat_timeout_not_longer_than_the_interval_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"heartbeat\.timeout \(5 s\) .* \(10 s\)"):
         Configuration({"heartbeat.timeout": "5 s"})
     shorter = Configuration({"heartbeat.timeout": "5 s", "heartbeat.interval": "1 s"})
@@ -156,7 +157,7 @@ def test_heartbeat_timeout_that_is_not_longer_than_the_interval_is_refused() -> 
         Configuration({"client.heartbeat.timeout": "10 s"})
 
 
-def test_longest_restart_delay_that_is_shorter_than_the_first_is_refused() -> None:
+def test_maximum_restart_delay_below_the_initial_delay_is_refused() -> None:
     prefix = "restart-strategy.exponential-delay"
     with pytest.raises(ConfigurationError, match=rf"{prefix}.max-backoff \(60 s\) must not be"):
         Configuration({f"{prefix}.initial-backoff": "61 s"})
@@ -179,7 +180,7 @@ def test_old_name_of_an_option_is_accepted_and_its_current_name_wins() -> None:
     assert len(options.ALIASES) == sum(len(option.aliases) for option in OPTIONS.values())
 
 
-def test_constants_of_flink_may_be_written_small_and_with_hyphens() -> None:
+def test_flink_constant_in_lower_case_with_hyphens_is_accepted() -> None:
     key = "execution.checkpointing.mode"
     assert Configuration({key: "at-least-once"}).to_dict() == {key: "AT_LEAST_ONCE"}
 

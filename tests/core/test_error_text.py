@@ -39,7 +39,7 @@ def test_summary_names_the_exception_that_str_of_the_error_raised() -> None:
     assert "SilentError" in traceback_of(SilentError(), None)
 
 
-def test_lone_surrogates_are_written_out() -> None:
+def test_lone_surrogates_are_escaped_in_messages_and_tracebacks() -> None:
     assert message_of(ValueError("a\ud800b")) == r"a\ud800b"
     assert r"ValueError: a\ud800b" in traceback_of(ValueError("a\ud800b"), None)
 

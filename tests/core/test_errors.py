@@ -23,7 +23,7 @@ SAMPLES: list[errors.FlinkRayError] = [
 
 
 @pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
-def test_an_error_survives_pickling_and_the_wire(error: errors.FlinkRayError) -> None:
+def test_error_is_equal_after_pickling_and_after_the_codec(error: errors.FlinkRayError) -> None:
     for copy in (pickle.loads(pickle.dumps(error)), codec.decode(codec.encode(error))):
         assert type(copy) is type(error)
         assert str(copy) == str(error)

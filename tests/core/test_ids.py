@@ -58,7 +58,7 @@ def test_an_id_of_the_wrong_size_is_refused() -> None:
         JobID(b"abc")
 
 
-def test_new_ids_come_from_the_source_that_is_given() -> None:
+def test_new_ids_use_the_given_source_of_random_bytes() -> None:
     with random_bytes_from(lambda size: b"\x07" * size):
         assert JobID.generate() == JobID(b"\x07" * 16)
     assert JobID.generate() != JobID.generate()

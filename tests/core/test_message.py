@@ -45,11 +45,11 @@ def test_class_that_is_a_dataclass_already_is_refused_as_message() -> None:
             number: int
 
 
-def test_an_unknown_name_is_not_found() -> None:
+def test_lookup_of_an_unknown_type_name_returns_none() -> None:
     assert lookup("nowhere:Nothing") is None
 
 
-def test_a_second_type_of_the_same_name_is_refused() -> None:
+def test_second_type_with_a_registered_name_is_refused() -> None:
     double: Any = type("Known", (), {"__module__": __name__})
     with pytest.raises(TypeError, match="Known is already registered"):
         register(double)

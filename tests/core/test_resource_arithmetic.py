@@ -21,7 +21,7 @@ profiles = st.builds(
     ("text", "size"),
     [("1024", 1024), (7, 7), ("512m", 2**29), ("1.5 g", 3 * 2**29), ("2GiB", 2**31), ("1kb", 1024)],
 )
-def test_a_memory_size_is_read_in_powers_of_1024(text: str | int, size: int) -> None:
+def test_units_of_memory_sizes_are_powers_of_1024(text: str | int, size: int) -> None:
     assert parse_memory_size(text) == size
 
 

@@ -19,7 +19,7 @@ def test_profile_equals_its_rounded_copy_from_ray() -> None:
     assert hash(ResourceProfile.from_ray_resources(ray_resources)) == hash(profile)
 
 
-def test_a_negative_or_undefined_amount_is_refused_by_name() -> None:
+def test_negative_or_non_finite_amount_is_refused_with_the_resource_name() -> None:
     with pytest.raises(ValueError, match="resource GPU must be finite and not negative: -1"):
         ResourceProfile(1.0, 0, {"GPU": -1})
     for cpu in (math.nan, math.inf):
@@ -52,6 +52,6 @@ def test_slot_has_the_requested_resources() -> None:
     assert slot_resources(1, 2**30, {"GPU": 1}) == ResourceProfile(1.0, 2**30, {"GPU": 1.0})
 
 
-def test_a_memory_size_of_too_many_digits_is_refused() -> None:
+def test_memory_size_with_too_many_digits_is_refused() -> None:
     with pytest.raises(ValueError, match="a number of 400 digits"):
         parse_memory_size("9" * 400)
