@@ -158,7 +158,7 @@ def test_moved_savepoint_still_finds_its_carried_files(root: str, tmp_path: Path
     assert list(exclusive_files(metadata)) == [found.location]
 
 
-def test_state_is_read_in_ranges(root: str) -> None:
+def test_ranges_of_stored_state_are_read_and_a_range_beyond_its_end_is_refused(root: str) -> None:
     for threshold in (0, 1_000):
         location = written(storage_in(root, threshold).checkpoint_writer(7).shared(), b"0123456789")
         with open_state(location) as state:
@@ -184,7 +184,7 @@ def test_unfinished_state_output_leaves_no_file(root: str, tmp_path: Path) -> No
     assert [path for path in folder_of(tmp_path).rglob("*") if path.is_file()] == []
 
 
-def test_two_files_of_state_never_have_the_same_name(root: str) -> None:
+def test_state_files_get_different_names_and_no_file_is_overwritten(root: str) -> None:
     writer = storage_in(root, 0).checkpoint_writer(7)
     again = StateWriter(root, root, 0, name=lambda: "name")
     paths = {written(writer.shared(), b"x") for _ in range(20)}
