@@ -112,7 +112,6 @@ def test_uid_gives_the_same_operator_id_in_savepoint_and_program() -> None:
 
 
 def test_written_keys_of_a_declared_type_suit_only_jobs_with_this_key_type(tmp_path: Path) -> None:
-    """Those of a job with that key_type, and not of others."""
     entries = [(key, 100) for key in range(-10, 0)]
     writer = SavepointWriter(128).with_keyed_state("tally", TOTALS, entries, Types.INT())
     metadata = read_metadata(writer.write(str(tmp_path)))
