@@ -126,7 +126,7 @@ def test_increment_has_the_keys_that_were_used_since_its_base() -> None:
     assert changes(table, 6, since=2) == {"a": 0, "b": 5, "c": 0}, "it was forgotten"
 
 
-def test_number_of_remembered_captures_is_bounded() -> None:
+def test_capture_whose_base_is_too_old_is_the_whole_table() -> None:
     table = ColumnarTable()
     table.column("n", np.int64)
     table.slots_of(["a"])
@@ -150,7 +150,7 @@ def test_values_of_a_restored_increment_replace_those_of_its_base() -> None:
     assert contents(found, "n") == {"a": 1, "b": 2}
 
 
-def test_a_restored_column_keeps_its_type() -> None:
+def test_restored_column_with_another_requested_type_is_refused() -> None:
     table = ColumnarTable()
     table.column("n", np.int64)
     table.slots_of(["a"])
@@ -163,7 +163,7 @@ def test_a_restored_column_keeps_its_type() -> None:
         found.restore(restored([snapshot]), GROUP_OF)
 
 
-def test_columns_no_operator_asks_for_stay_in_snapshots() -> None:
+def test_columns_that_no_operator_uses_stay_in_snapshots() -> None:
     table = ColumnarTable()
     table.column("n", np.int64, 3)
     table.slots_of(["a"])
@@ -316,7 +316,7 @@ def test_keys_that_are_left_in_no_namespace_are_removed() -> None:
     assert everything(table) == everything(namespaced(*parts)) == expected
 
 
-def test_columnar_table_is_restored_only_as_its_own_kind() -> None:
+def test_columnar_table_of_another_kind_is_refused_at_restore() -> None:
     snapshot = namespaced().capture().write(GROUP_OF)
     with pytest.raises(StateError, match="stored as per-window numbers and is asked for as numb"):
         ColumnarTable().restore(restored([snapshot], namespaced=True), GROUP_OF)

@@ -166,7 +166,7 @@ DIFFERENT: list[Any] = [
 
 
 @pytest.mark.parametrize(("one", "other"), EQUAL)
-def test_equal_keys_have_one_encoding(one: Any, other: Any) -> None:
+def test_equal_keys_have_the_same_encoding(one: Any, other: Any) -> None:
     assert encode_key(one) == encode_key(other)
 
 
@@ -252,7 +252,7 @@ def test_decoding_gives_an_equal_key(key: Any) -> None:
 
 
 @given(KEYS, KEYS)
-def test_encodings_are_equal_when_keys_are(one: Any, other: Any) -> None:
+def test_encodings_are_equal_exactly_if_the_keys_are_equal(one: Any, other: Any) -> None:
     if "nan" not in repr((one, other)):
         assert (encode_key(one) == encode_key(other)) == (one == other)
 
@@ -339,7 +339,7 @@ class Mutable:
         pytest.param(1 << (8 * 40_000), "bytes, more than 32767", id="a huge integer"),
     ],
 )
-def test_value_that_cannot_be_a_key_is_refused_by_its_type(key: Any, reason: str) -> None:
+def test_value_that_cannot_be_a_key_is_refused_with_its_type(key: Any, reason: str) -> None:
     with pytest.raises(UnsupportedKeyError, match=reason):
         encode_key(key)
 
@@ -427,7 +427,7 @@ def test_key_that_state_cannot_find_after_storing_is_refused(value: Any, reason:
         as_key(value)
 
 
-def test_too_deeply_nested_key_is_refused_at_its_selection() -> None:
+def test_too_deeply_nested_key_is_refused_before_it_is_encoded() -> None:
     nested: Any = ()
     for _ in range(5000):
         nested = (nested,)

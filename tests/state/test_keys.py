@@ -111,7 +111,7 @@ def test_key_groups_of_a_column_equal_those_of_its_values() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1))
-def test_murmur_hash_of_an_array_equals_those_of_its_elements(codes: list[int]) -> None:
+def test_murmur_hashes_of_an_array_equal_those_of_its_elements(codes: list[int]) -> None:
     assert murmur_array(np.array(codes, np.int32)).tolist() == [murmur(code) for code in codes]
 
 
@@ -142,7 +142,7 @@ def test_parallelism_above_the_number_of_key_groups_is_refused() -> None:
         key_group_range(4, 5, 0)
 
 
-def test_default_number_of_key_groups_follows_the_parallelism() -> None:
+def test_default_number_of_key_groups_grows_with_the_parallelism() -> None:
     chosen = [default_max_parallelism(p) for p in (1, 85, 86, 171, 172, 341, 342, 1000, 20000)]
     assert chosen == [128, 128, 256, 256, 512, 512, 1024, 2048, 32768]
 
@@ -176,7 +176,7 @@ class Noted:
     note: list[int] = dataclasses.field(compare=False)
 
 
-def test_mutable_key_is_kept_as_a_copy() -> None:
+def test_mutable_key_is_copied_before_it_is_stored() -> None:
     given = Open(1)
     kept = own_key(given)
     given.x = 2
@@ -193,7 +193,7 @@ def test_mutable_key_inside_another_key_is_copied() -> None:
         assert kept == key
 
 
-def test_fields_excluded_from_key_equality_are_copied_too() -> None:
+def test_fields_excluded_from_key_equality_are_copied() -> None:
     given = Noted(1, [1])
     kept = own_key(given)
     given.note.append(2)
@@ -289,7 +289,7 @@ surrogates = st.text(st.characters(categories=["Cs"]), max_size=2)
         st.lists(surrogates),
     )
 )
-def test_key_groups_of_many_keys_equal_those_of_each(keys: list[object]) -> None:
+def test_key_groups_computed_for_many_keys_equal_those_of_single_keys(keys: list[object]) -> None:
     assign = KeyGroupAssigner(128)
     assert assign.of_all(keys).tolist() == [key_group_of(key, 128) for key in keys]
     numbers = [key for key in keys if type(key) is int]

@@ -130,7 +130,7 @@ def test_two_states_with_the_same_query_name_are_refused(registry: KvStateRegist
         task.state(named(ValueStateDescriptor("w")))
 
 
-def test_a_state_is_queryable_under_one_name() -> None:
+def test_second_or_empty_query_name_of_a_state_is_refused() -> None:
     descriptor = value()
     assert (descriptor.is_queryable(), descriptor.get_queryable_state_name()) == (True, "q")
     assert not ValueStateDescriptor("w").is_queryable()
@@ -196,7 +196,7 @@ def test_each_thread_has_its_own_serializer_until_the_state_is_unregistered(
     assert entry.number_of_serializers == 0
 
 
-def test_query_reads_stored_values_and_no_defaults(registry: KvStateRegistry) -> None:
+def test_query_returns_missing_for_a_key_without_a_stored_value(registry: KvStateRegistry) -> None:
     """QS-09."""
     task = Task(registry)
     state = task.state(value())
@@ -304,7 +304,7 @@ def test_query_sees_expired_state_if_configured(registry: KvStateRegistry) -> No
     assert entry_of(registry, task).read(["a"]) == [1]
 
 
-def test_registration_names_the_key_type() -> None:
+def test_registration_contains_the_key_type() -> None:
     for name in ("BOOLEAN", "LONG", "FLOAT", "DOUBLE", "STRING"):
         registry, heard = KvStateRegistry(), Heard()
         registry.register_listener(JOB, heard)

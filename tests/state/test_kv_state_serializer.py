@@ -48,8 +48,8 @@ def test_keys_and_namespace_survive_serialization(key: Any, namespace: Any) -> N
 
 
 @pytest.mark.parametrize("namespace", [None, TimeWindow(0, 10)], ids=str)
-def test_keys_that_are_cut_short_or_too_long_are_refused(namespace: Any) -> None:
-    """QS-13: an error of input and output, and nothing else."""
+def test_truncated_or_extended_bytes_of_keys_are_refused(namespace: Any) -> None:
+    """QS-13: an OSError is raised, and no other error."""
     sent = serialize_keys_and_namespace([Place("DE", 3), Place("FR", 4)], namespace)
     for end in range(len(sent)):
         with pytest.raises(OSError, match="bytes are no keys"):
@@ -72,7 +72,7 @@ def test_queried_values_survive_serialization(value: Any) -> None:
     assert KvStateSerializer(None).deserialize_one(serializer.serialize([value])) == value
 
 
-def test_answers_that_are_cut_short_or_too_long_are_refused() -> None:
+def test_truncated_or_extended_bytes_of_an_answer_are_refused() -> None:
     """QS-13."""
     for descriptor, contents in ((LIST, [1, "two"]), (MAP, {"a": 1}), (None, Place("DE", 3))):
         serializer = KvStateSerializer(descriptor)

@@ -75,7 +75,7 @@ def restored(snapshot: KeyedSnapshot, key: Any, descriptor: Any = None) -> Any:
     return state.value()
 
 
-def test_added_fields_get_their_defaults_and_removed_ones_are_left_out(define: Define) -> None:
+def test_added_fields_get_their_defaults_and_removed_fields_are_dropped(define: Define) -> None:
     """OS-09: after migration."""
     was = define(("a", int), ("gone", str))
     snapshot = stored("k", [was(1, "x"), was(2, "y")])
@@ -333,7 +333,7 @@ def test_rows_in_lists_are_migrated_to_the_current_fields(expires: bool) -> None
     ],
     ids=repr,
 )
-def test_another_declared_type_is_refused(was: Any, now: Any) -> None:
+def test_restored_state_with_another_declared_type_is_refused(was: Any, now: Any) -> None:
     """OS-09: incompatible."""
     snapshot = stored("k", 1, of(was))
     with pytest.raises(StateMigrationError, match=r"'state': it was stored as .*asked for as"):
@@ -354,7 +354,7 @@ def test_restored_state_that_gains_or_loses_a_time_to_live_is_refused() -> None:
     assert restored(stored("k", 1, expiring), "k", expiring) == 1
 
 
-def test_serializer_of_a_newer_flinkray_is_refused() -> None:
+def test_keyed_state_of_a_newer_serializer_version_is_refused() -> None:
     snapshot = stored("k", 1)
     table = snapshot.tables["state"]
     newer = table._replace(serializer=_newer(table.serializer))
@@ -366,7 +366,7 @@ def _newer(serializer: SerializerSnapshot) -> SerializerSnapshot:
     return replace(serializer, version=serializer.version + 1)
 
 
-def test_serializer_of_operator_state_of_a_newer_flinkray_is_refused() -> None:
+def test_operator_state_of_a_newer_serializer_version_is_refused() -> None:
     snapshot = of_operator(lambda backend: backend.list_state(ELEMENTS).add(1))
     state = snapshot.states["state"]
     newer = replace(state, elements=(), serializer=_newer(state.serializer))

@@ -160,7 +160,7 @@ def test_table_with_few_changes_notes_changes_and_writes_increments() -> None:
     assert busy.notes  # it rests as shortly as at first
 
 
-def test_increment_since_a_capture_before_the_rest_is_the_whole_table() -> None:
+def test_capture_since_a_base_before_unnoted_changes_is_the_whole_table() -> None:
     busy = Busy(a=0, b=0)
     before = busy.capture().write()
     busy.put(a=1, b=1)
@@ -219,8 +219,8 @@ def test_capture_without_an_id_makes_the_table_note_changes_again() -> None:
     assert busy.held(waiting.write()) == {"a": 0, "b": 0}
 
 
-def test_in_place_change_in_a_rest_does_not_affect_a_pending_capture() -> None:
-    """After the in-place change, the table always notes its changes."""
+def test_in_place_change_does_not_affect_a_pending_whole_capture() -> None:
+    """The table notes no changes at the capture. After the in-place change, it always does."""
     busy = Busy(SUMS, a=[1], b=[1])
     busy.rest()
     waiting = busy.capture()
@@ -237,7 +237,7 @@ def test_in_place_change_in_a_rest_does_not_affect_a_pending_capture() -> None:
         assert busy.notes
 
 
-def test_value_taken_in_a_rest_may_change_while_a_capture_is_pending() -> None:
+def test_taken_value_may_change_while_a_whole_capture_is_pending() -> None:
     busy = Busy(a=[1], b=[1])
     busy.rest()
     waiting = busy.capture()

@@ -159,6 +159,6 @@ def test_rows_without_namespaces_are_read_as_one_batch_and_cleared() -> None:
         restore(found, parts)
 
 
-def test_row_table_is_restored_only_as_its_own_kind() -> None:
+def test_row_table_of_another_kind_is_refused_at_restore() -> None:
     with pytest.raises(StateError, match="stored as rows and is asked for as per-window rows"):
         windows().restore(RestoredColumns("rows", "rows", False), ASSIGN)

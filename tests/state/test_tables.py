@@ -92,7 +92,7 @@ def test_increment_has_every_value_that_put_all_changed(backend: KeyedStateBacke
 
 
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
-def test_entry_added_and_removed_between_snapshots_is_in_neither(
+def test_entry_added_and_removed_between_captures_is_not_in_the_increment(
     backend: KeyedStateBackend,
 ) -> None:
     values = backend.value_table(VALUES)

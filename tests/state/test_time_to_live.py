@@ -297,7 +297,7 @@ def test_each_record_removes_expired_entries_if_configured(at: Setup) -> None:
     assert at.backend.number_of_entries("v") == 0
 
 
-def test_expired_elements_and_entries_never_read_are_removed_singly(at: Setup) -> None:
+def test_cleanup_removes_single_expired_elements_and_entries(at: Setup) -> None:
     """KS-07"""
     elements = at.state(ListStateDescriptor("l"), ttl().build())
     entries = at.state(MapStateDescriptor("m"), ttl().build())

@@ -305,7 +305,7 @@ def test_deeply_nested_and_self_containing_values_are_encoded() -> None:
     assert again[1][1][1][0] == 1
 
 
-def test_value_that_cannot_be_stored_is_an_error_that_names_its_type() -> None:
+def test_value_that_cannot_be_stored_raises_an_error_with_its_type() -> None:
     with pytest.raises(StateError, match=r"generator cannot be stored.*instead"):
         written([(number for number in range(3))])
 
