@@ -22,7 +22,7 @@ _ENDS_OF_PROCESS = (KeyboardInterrupt, SystemExit)
 
 
 class Handling(Protocol):
-    """One call and its handler."""
+    """A call with its handler, as a :class:`HandlerQueue` runs it."""
 
     coroutine: Coroutine[Any, Any, Any]
     """The handler's coroutine; set once the handler has begun."""
@@ -162,7 +162,7 @@ async def _finish(call: Handling, context: Context, awaited: object) -> None:
 
 
 class _Rest:
-    """Awaits the rest of a handler that is already waiting, in the handler's own context."""
+    """Awaitable for the rest of a handler that already waits, in the handler's own context."""
 
     __slots__ = ("_awaited", "_context", "_coroutine")
 

@@ -57,7 +57,7 @@ class _Process:
     restarts_left: int
     service: LocalRpcService | None = None
     creation: asyncio.Task[RpcEndpoint] | None = None
-    """The task that creates the endpoint of the present incarnation."""
+    """The task that creates the main endpoint of the process, since its last start."""
     restart: asyncio.Task[None] | None = None
 
 
@@ -112,7 +112,7 @@ class LocalNetwork:
             await asyncio.sleep(_NAME_FREED_POLL)
 
     def _start_ended(self, spec: EndpointSpec, creation: asyncio.Task[RpcEndpoint]) -> None:
-        """Kill a detached process, whose spawner is gone, if its start (*creation*) has failed."""
+        """Kill a detached process whose start (*creation*) has failed. Its spawner is gone."""
         process = self._processes.get(spec.name)
         failed = not creation.cancelled() and creation.exception() is not None
         if failed and process is not None and process.creation is creation:

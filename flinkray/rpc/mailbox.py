@@ -57,7 +57,7 @@ class TimerHandle:
 
 
 class HostedEndpoint(Protocol):
-    """An endpoint, seen from its mailbox and its service; see :mod:`flinkray.rpc.endpoint`."""
+    """An endpoint, as its mailbox and its service use it; see :mod:`flinkray.rpc.endpoint`."""
 
     @property
     def address(self) -> str: ...
@@ -85,7 +85,10 @@ class Mailbox:
         watch: Callable[[str | RpcGateway, Callable[[str], None]], TerminationWatch],
         unregister: Callable[[HostedEndpoint], None],
     ) -> None:
-        """*watch* and *unregister* are methods of the :class:`~flinkray.rpc.service.RpcService`."""
+        """Create the mailbox of *endpoint*, which is not started.
+
+        *watch* and *unregister* are methods of the :class:`~flinkray.rpc.service.RpcService`.
+        """
         self._endpoint = endpoint
         self._begin_watch = watch
         self._unregister = unregister

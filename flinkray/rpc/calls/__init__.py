@@ -1,4 +1,4 @@
-"""The calling side: connections, proxies and watches that report the end of an endpoint."""
+"""The calling side: connections, proxies, and watches that report the end of an endpoint."""
 
 __all__ = [
     "background_tasks",

@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 class BackgroundTasks:
-    """The background tasks of one service.
+    """The background tasks of one service, which are cancelled when the service ends.
 
-    A task goes on when the handler that started the task ends or reaches its deadline.
+    A task continues when the handler that started it ends or reaches its deadline.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, owner: str) -> None:
-        """*owner* is the prefix of the task names."""
+        """Create an empty collection. *owner* is the prefix of the task names."""
         self._loop = loop
         self._owner = owner
         self._tasks: dict[asyncio.Task[Any], None] = {}

@@ -1,4 +1,4 @@
-"""What a handler knows about the call that it handles, and passes on to the calls that it makes."""
+"""The deadline of the call that a handler handles, which also limits the calls that it makes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def deadline() -> float | None:
 
 
 def outside_of_handler(fn: Callable[..., T], *args: object) -> T:
-    """Return the result of *fn*, called without the handler's deadline, as are tasks it starts."""
+    """Call *fn* without the running handler's deadline, and return its result.
+
+    Tasks that *fn* starts have no deadline either.
+    """
     if current_call.get() is None:
         return fn(*args)
     context = copy_context()

@@ -151,11 +151,14 @@ class ClientConnection:
         self.peer_died = False
         """Whether the connection was lost because Ray reported the death of the process."""
         self.where: object = None
-        """What the service needs to reach the same incarnation again; None: it never tries."""
+        """Where the service has reached this incarnation: passed to it when it opens a successor.
+
+        None: the service never reopens a connection to this incarnation.
+        """
         self.failed_openings = 0
         """How many attempts in a row to reopen a connection to this incarnation have failed."""
         self.replaces_lost: str | None = None
-        """Why the open connection that this one replaces was lost; None once this one is open."""
+        """Why the replaced connection was lost; None once this connection is open."""
         self.retry_at = 0.0
         """The loop time before which no other attempt to reconnect is made."""
         self.followed: set[int] = {CONTROL_LANE}
@@ -216,7 +219,10 @@ class ClientConnection:
 
     @property
     def is_needed(self) -> bool:
-        """Whether a caller waits for an answer, a watch for an end, or frames are still unsent."""
+        """Whether something depends on the connection, so that it must not be closed as idle.
+
+        True while a caller waits for an answer, a watch waits for an end, or frames are unsent.
+        """
         is_watched = any(self._listeners.values())
         return bool(self._pending) or is_watched or self._transport.has_unsent
 

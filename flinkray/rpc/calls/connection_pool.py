@@ -43,7 +43,7 @@ class Opened:
     incarnation: str
     """The incarnation of the process at the other end."""
     where: object = None
-    """What the service needs to reach the same incarnation again."""
+    """What the service needs to reach the same incarnation again; see ``open_transport``."""
 
 
 class ConnectionPool:
@@ -153,7 +153,7 @@ class ConnectionPool:
         return connection
 
     def keep(self, connection: ClientConnection) -> None:
-        """Use *connection* for its process from now on."""
+        """Use *connection* for all calls to its process from now on."""
         name = connection.process_name
 
         def forget() -> None:

@@ -13,7 +13,7 @@ _TOLERANCE = 1e-6
 
 
 class Expirable(Protocol):
-    """Something with a deadline, such as a pending answer."""
+    """An object that is told when its deadline has passed, such as a pending answer."""
 
     is_over: bool
     """True: this object has ended in time, and its deadline has no effect any more."""

@@ -90,7 +90,7 @@ class MetricSample:
 
 
 class MethodRecorder:
-    """Counts the calls of one method on one side."""
+    """Counts the calls, failures and latencies of one method, on one side."""
 
     __slots__ = ("buckets", "calls", "failures", "seconds")
 
@@ -107,7 +107,7 @@ class MethodRecorder:
 
 
 class RpcRecorder:
-    """The recorders of one service."""
+    """Counts the calls of one service: one recorder for each method and side."""
 
     def __init__(self) -> None:
         self._called: dict[str, MethodRecorder] = {}

@@ -157,7 +157,10 @@ class PatientDeadlines(DeadlineHeap):
             self._look_after(max(nearest, self._respite_until, counted) - counted, now)
 
     def _goes_on(self, now: float) -> None:
-        """Handle a stall: the process stood still from the time the look was due until *now*."""
+        """Note a stall: the process stood still from the time the look was due until *now*.
+
+        The stall does not count for deadlines, and nothing expires for a while.
+        """
         stall = now - self._timer_at
         counted = self._timer_at - self._stood_still
         self._stood_still += stall

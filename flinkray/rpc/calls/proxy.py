@@ -32,7 +32,7 @@ _timeout_override: ContextVar[float | None] = ContextVar("ask_timeout", default=
 
 @contextmanager
 def asks_within(seconds: float) -> Iterator[None]:
-    """Asks made inside, and in tasks started inside, time out after *seconds*.
+    """Context manager: asks made inside, and in tasks started inside, time out after *seconds*.
 
     This overrides the timeouts of the gateway methods.
     """
@@ -68,7 +68,7 @@ class Binding:
         successor_of: Callable[[ClientConnection], ClientConnection],
         recorder: RpcRecorder,
     ) -> None:
-        """*successor_of* is :meth:`ConnectionPool.successor_of`."""
+        """Create the binding of a proxy. *successor_of* is :meth:`ConnectionPool.successor_of`."""
         self.connection = connection
         self.successor_of = successor_of
         self.number = number
@@ -108,7 +108,9 @@ class Binding:
             raise
 
     async def tell(self, method: GatewayMethod, arguments: tuple[Any, ...]) -> None:
-        """Send a tell; returns when the message is on its way."""
+        """Send a tell; a lost connection is replaced first.
+        Returns when the message is on its way.
+        """
         what, recorder = self._calls.get(method) or self._new_call(method)
         recorder.calls += 1
         try:

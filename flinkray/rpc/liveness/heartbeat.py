@@ -76,10 +76,11 @@ class HeartbeatManager(Generic[OutT, InT]):
         on_timeout: Callable[[ResourceID], None],
         on_unreachable: Callable[[ResourceID], None],
     ) -> None:
-        """*payload* is computed for each target and message; *on_heartbeat* gets what targets send.
+        """Create a manager that monitors no target yet.
 
-        *on_timeout* is called after silence for the whole timeout, *on_unreachable* after
-        ``failed_rpc_requests_until_unreachable`` sends in a row that raised
+        *payload* is computed for each target and message; *on_heartbeat* gets the payloads that
+        targets send. *on_timeout* is called after silence for the whole timeout, *on_unreachable*
+        after ``failed_rpc_requests_until_unreachable`` sends in a row that raised
         RecipientUnreachableError. After either call the target is not monitored any more.
         """
         self._endpoint = endpoint

@@ -31,14 +31,14 @@ S = TypeVar("S")
 
 @message
 class RegistrationFailure:
-    """The leader refuses for now; the registration tries again after the refused delay."""
+    """Answer of a leader that refuses for now. The endpoint tries again after the refused delay."""
 
     reason: str
 
 
 @message
 class RegistrationRejection:
-    """The leader refuses for good; there is no further attempt."""
+    """Answer of a leader that refuses for good. The endpoint does not try again."""
 
     reason: str
 
@@ -63,7 +63,7 @@ class RegistrationSettings:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationSuccess(Generic[G, S]):
-    """An accepted registration: the gateway and the leader's answer."""
+    """Outcome of an accepted registration: the leader's gateway and answer."""
 
     gateway: G
     response: S

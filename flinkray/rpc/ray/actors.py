@@ -89,7 +89,7 @@ class RayActors:
             return str(outcome)
 
     async def kill(self, process_name: str) -> None:
-        """End the process and free its name; no error if there is no such process."""
+        """End the process and free its name. Does nothing if there is no such process."""
         self._children.pop(process_name, None)
 
         def kill() -> None:

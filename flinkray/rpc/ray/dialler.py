@@ -35,7 +35,7 @@ HIDDEN_FOR = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """The incarnation that a connection has reached, and whether Ray's calls carry its frames."""
+    """The incarnation that a connection has reached, and whether Ray calls carry its frames."""
 
     record: ProcessRecord
     is_carried: bool
@@ -245,4 +245,4 @@ class RayDialler:
 
 
 class _CannotOpenError(Exception):
-    """Nobody listens at the address, or the address cannot be reached."""
+    """Raised when nobody listens at an address, or the address cannot be reached."""

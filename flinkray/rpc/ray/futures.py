@@ -9,7 +9,8 @@ from flinkray.rpc.time_limit import retrieve
 
 
 async def result_of(reference: Any) -> Any:
-    """Await an object reference, on any event loop; also a reference of Ray Client.
+    """Await one of Ray's object references, also of Ray Client, on any event loop.
+    Returns its value.
 
     Ray's own future is not cancelled together with the waiting task: the thread in which Ray Client
     sets its futures does not survive that.

@@ -40,7 +40,7 @@ _HEAD = "node:__internal_head__"
 
 
 class ProcessEndsError(RpcError):
-    """This process ends, and asks Ray nothing more."""
+    """Raised when this process ends, and asks Ray nothing more."""
 
 
 def head_node_id() -> str | None:
@@ -136,7 +136,7 @@ class RayHead:
             self._failing.pop(asker, None)  # a caller that gives up does not learn the outcome
 
     def soon(self, fn: Callable[..., object], *args: object) -> None:
-        """Run a Ray call in the background and ignore its result."""
+        """Run a Ray call in the background, and ignore its result and errors."""
         with suppress(ProcessEndsError):
             self._submit(fn, *args)
 

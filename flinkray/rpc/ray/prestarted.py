@@ -62,7 +62,7 @@ _PREFIX = "Prestarted-"
 
 
 class PrestartedGateway(RpcGateway):
-    """A process that has no role yet."""
+    """Gateway of a prestarted process, which has no role yet."""
 
     @abstractmethod
     async def waits_for_role(self) -> bool:
@@ -80,7 +80,7 @@ class PrestartedGateway(RpcGateway):
 
 
 class Role:
-    """The role of a prestarted process: the process that it is to become."""
+    """The process that a prestarted process is to become."""
 
     def __init__(self, factory: str, spec: bytes, owner: str | None) -> None:
         self.factory = factory

@@ -67,7 +67,7 @@ def end_with_the_loop() -> None:
 
 
 def failed_start(error: Exception) -> bytes:
-    """Return the encoded answer to the spawner of a process whose start failed with *error*."""
+    """Return the encoded answer to a spawner whose process has failed to start with *error*."""
     try:
         return codec.encode((False, error))
     except RpcSerializationError:  # it holds something that cannot be sent
@@ -75,7 +75,7 @@ def failed_start(error: Exception) -> bytes:
 
 
 class RayProcess:
-    """Base of the actor classes; each kind of process has a subclass named after the kind."""
+    """Base of the actor classes that host processes. Each kind of process has a subclass."""
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it on the actor's loop
         self,
@@ -306,7 +306,7 @@ class GrowthWatch:
         self._at_start = memory()
 
     def grown(self) -> int:
-        """Return the growth in bytes if the process should be replaced; 0: it goes on."""
+        """Return the growth in bytes if the process should be replaced now. Otherwise 0."""
         now = self._memory()
         if now is None or self._at_start is None:
             return 0

@@ -317,7 +317,7 @@ class RayRpcService(BaseRpcService):
         connection.break_off(reason)
 
     def _give_up(self, call: Any) -> None:
-        """Have Ray cancel a call to an actor."""
+        """Ask Ray to cancel a call to an actor, because nobody waits for its answer."""
         if self._closing is None and ray.is_initialized():
             self.head.soon(ray.cancel, call)
 

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class BaseRpcService(RpcService):
-    """A service that does not know how to reach, start and end other processes."""
+    """Common base of all services. Subclasses know how to reach, start and end other processes."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class BaseRpcService(RpcService):
         self.loop = asyncio.get_running_loop()
         self.process_name = process_name
         self.incarnation = incarnation
-        """Differs for each process that ever had this name."""
+        """Identifies this run of the process; differs for each process that ever had this name."""
         self.clock = clock
         self.random = random
         self.ask_timeout = ask_timeout

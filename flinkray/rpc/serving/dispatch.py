@@ -55,7 +55,7 @@ MAX_PENDING_BYTES = 67_108_864
 
 
 class _Lane(AtMostOnce):
-    """The requests of one connection to one endpoint; number 0 is the lane for the process."""
+    """The requests of one connection to one endpoint, or to the process (number 0), in order."""
 
     __slots__ = ("endpoint", "mailbox", "methods", "post", "token")
 
@@ -84,7 +84,7 @@ class _Lane(AtMostOnce):
 
 
 class Host(Protocol):
-    """The service of a :class:`ServerConnection`, as the connection uses it."""
+    """The methods and settings of a service that its :class:`ServerConnection` objects use."""
 
     loop: asyncio.AbstractEventLoop
     process_name: str
@@ -104,7 +104,7 @@ class Host(Protocol):
 
 
 class ServerConnection:
-    """The called side of a connection from one peer to this process."""
+    """The called side of a connection from one peer: turns its requests into handlers."""
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class AtMostOnce:
-    """Checks the numbers of one sender's requests to one endpoint."""
+    """Recognises repeated requests by the numbers of one sender's requests to one endpoint."""
 
     __slots__ = ("last_sequence",)
 

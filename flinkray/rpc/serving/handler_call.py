@@ -20,7 +20,7 @@ from flinkray.rpc.mailbox import HostedEndpoint
 
 
 class Answering(Protocol):
-    """The connection of a call, as the call uses it."""
+    """The methods of a connection that its calls use to be answered."""
 
     def expire_at(self, deadline: float, call: HandlerCall) -> None: ...
     def succeeded(self, call: HandlerCall, result: object) -> None: ...
@@ -28,7 +28,7 @@ class Answering(Protocol):
 
 
 class HandlerCall:
-    """Implements :class:`~flinkray.rpc.handler_queue.Handling` for a request of a connection."""
+    """A request of a connection, as :class:`~flinkray.rpc.handler_queue.Handling` for its queue."""
 
     __slots__ = (
         "_arguments",

@@ -130,7 +130,7 @@ class AnsweringStream(CarriedStream):
 
 
 class Carrier:
-    """The called side of all transports over calls of a process."""
+    """Answers the calls of all transports over calls that lead to this process."""
 
     def __init__(
         self, welcome: Callable[[AnsweringStream], None], frame_limit: Callable[[], int]

@@ -229,5 +229,5 @@ class FragmentJoiner:
         return frame.content
 
     def give_back(self) -> None:
-        """Release the memory that is kept for later frames."""
+        """Release the memory that is kept for later large frames."""
         self._spare = None

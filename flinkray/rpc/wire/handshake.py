@@ -24,7 +24,7 @@ _NONCE_SIZE = 32
 
 
 class HandshakeStream(Protocol):
-    """The methods of a new connection that a handshake needs."""
+    """The methods of a new connection that the handshake uses."""
 
     def send(self, frame: bytes) -> None: ...
 

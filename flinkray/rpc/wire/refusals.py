@@ -42,7 +42,7 @@ class RefusalLog:
         self._logger.warning("%s: %s", what, reason)
 
     def tell_rest(self) -> None:
-        """Log how many refusals were only counted, if any."""
+        """Log how many refusals of the past period were only counted, if any."""
         suppressed, self._suppressed = self._suppressed, 0
         if suppressed:
             self._logger.warning("%d more refusals are not told one by one", suppressed)

@@ -1,4 +1,4 @@
-"""What a process needs to open its own listeners, beside the listener of its RPC service."""
+"""Everything that a process needs to open listeners of its own, beside that of its RPC service."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class MemoryTransport(Transport):
         self._queued_bytes = 0
         self._is_paused = False
         self._end: str | None = None
-        """Why the connection ends once the inbox is empty; None: it does not end."""
+        """Why the connection ends once the inbox is empty; None: the connection does not end."""
         self._lost_reason: str | None = None
         # a frame must not be handled in the context of its sender
         self._context = contextvars.Context()
