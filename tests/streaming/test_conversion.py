@@ -195,7 +195,7 @@ WRAPPED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 
 
 @given(column=COLUMN, wrap=st.sampled_from(sorted(WRAPPED)))
-def test_times_of_one_kind_are_kept_and_mixed_kinds_are_refused(
+def test_times_of_equal_kind_are_kept_and_mixed_kinds_are_refused(
     column: list[Any], wrap: str
 ) -> None:
     into, out = WRAPPED[wrap]
@@ -225,7 +225,7 @@ def test_times_of_one_kind_are_kept_and_mixed_kinds_are_refused(
          r"column 'value\.key' has dates and datetimes"),
     ],
 )  # fmt: skip
-def test_times_that_would_lose_precision_are_refused_by_column(
+def test_times_that_would_lose_precision_are_refused_with_the_column(
     values: list[Any], kind: TypeInformation | None, told: str
 ) -> None:
     with pytest.raises(StreamError, match=told):
@@ -255,7 +255,7 @@ def test_datetimes_at_midnight_become_dates_of_a_declared_date_column() -> None:
         ([1.5, True], None),
     ],
 )
-def test_values_that_arrow_would_convert_are_refused(
+def test_values_that_arrow_would_convert_silently_are_refused(
     values: list[Any], kind: TypeInformation | None
 ) -> None:
     with pytest.raises(StreamError, match="column "):

@@ -206,7 +206,7 @@ def assert_user_first(text: str) -> None:
 
 
 @pytest.mark.parametrize("program", ON_RECORDS)
-def test_failure_on_a_record_names_operator_subtask_record_and_origin(program: str) -> None:
+def test_error_on_a_record_names_operator_subtask_record_and_origin(program: str) -> None:
     name, build = ON_RECORDS[program]
     error = failure_of(build)
     assert (error.operator, error.subtask) == (name, "1/1")

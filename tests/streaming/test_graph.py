@@ -120,7 +120,7 @@ def test_chaining_can_be_disabled_for_an_operator_and_for_the_environment(env: A
     assert not env.is_chaining_enabled()
 
 
-def test_slot_group_is_inherited_if_all_inputs_agree(env: Any) -> None:
+def test_operator_inherits_the_slot_sharing_group_if_all_its_inputs_share_it(env: Any) -> None:
     group = SlotSharingGroup.builder("g").build()
     first = numbers(env).slot_sharing_group(group)
     second = numbers(env).slot_sharing_group("g")
@@ -234,7 +234,7 @@ def test_parallelism_above_max_parallelism_is_refused(env: Any) -> None:
         (10, 3, [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]),
     ],
 )
-def test_rescaled_consumers_read_from_their_producers(
+def test_subtasks_of_a_rescale_exchange_read_from_the_expected_producers(
     sources: int, targets: int, producers: list[list[int]]
 ) -> None:
     found = [list(pointwise_producers(sources, targets, t)) for t in range(targets)]

@@ -61,7 +61,7 @@ def test_text_and_float_keys_get_the_same_slots_in_later_batches() -> None:
     assert len(floats) == 3
 
 
-def test_sums_of_many_integers_in_one_batch_are_exact() -> None:
+def test_sum_of_millions_of_large_integers_in_a_batch_is_exact() -> None:
     number, value = 3 << 20, (1 << 40) + (1 << 32) - 1
     values, slots = np.full(number, value, np.int64), np.zeros(number, np.int32)
     assert sums_by_group(slots, values, 1).tolist() == [number * value]

@@ -115,6 +115,6 @@ def test_keys_of_an_earlier_key_by_are_not_reused() -> None:
     assert passed.keys is None
 
 
-def test_numpy_values_in_rows_are_equal_to_python_keys() -> None:
+def test_numpy_and_decimal_keys_go_to_the_channel_of_the_equal_integer() -> None:
     values = [np.int64(3), 3, np.float32(3), decimal.Decimal(3)]
     assert len(set(partitioner().choose(rows_of(values))[0])) == 1

@@ -276,7 +276,7 @@ def test_small_batches_are_merged_and_stay_before_watermarks() -> None:
     assert watermark == Watermark(9)
 
 
-def test_blocks_with_and_without_timestamps_or_keys_keep_their_order() -> None:
+def test_merging_blocks_with_and_without_timestamps_or_keys_keeps_their_order() -> None:
     channel = MemoryChannel()
     writer = RecordWriter([channel], ForwardPartitioner())
     for block in (
@@ -371,7 +371,7 @@ def one_map(function: Any, values: Any, **settings: Any) -> Any:
     return build_graph([mapped], GraphSettings())
 
 
-def test_failure_names_operator_and_record_after_the_user_traceback() -> None:
+def test_error_text_has_the_traceback_of_the_user_then_operator_and_record() -> None:
     def divide(value: int) -> float:
         return 10 / (value - 5)
 
@@ -389,7 +389,7 @@ def test_failure_names_operator_and_record_after_the_user_traceback() -> None:
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_failure_in_open_names_the_operator() -> None:
+def test_error_in_open_names_the_operator() -> None:
     class Unready(MapFunction[Any, Any]):
         def open(self, runtime_context: Any) -> None:
             raise OSError("no such model")

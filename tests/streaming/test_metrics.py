@@ -9,7 +9,7 @@ import pytest
 from flinkray.streaming.functions.metrics import Counter, Distribution, Gauge, Meter, MetricGroup
 
 
-def test_a_metric_is_found_under_the_names_of_its_groups() -> None:
+def test_full_name_of_a_metric_contains_the_names_of_its_groups() -> None:
     group = MetricGroup()
     group.counter("records").inc(2)
     inner = group.add_group("Map.0").add_group("table", "flights")

@@ -68,7 +68,7 @@ def test_broadcast_sends_records_to_all_channels() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 2, 1024])
-def test_records_of_one_key_share_a_channel(channels: int) -> None:
+def test_records_with_equal_keys_go_to_the_same_channel(channels: int) -> None:
     """ST-22"""
     keys = [f"key-{number % 50}" for number in range(500)]
     partitioner = KeyGroupPartitioner(Keys(lambda value: value))
@@ -131,7 +131,7 @@ def test_timestamps_and_keys_stay_with_their_records() -> None:
         assert part.keys == [value % 5 for value in part.values]
 
 
-def test_forward_and_global_keep_the_batch_whole() -> None:
+def test_forward_and_global_send_the_whole_batch_to_the_first_channel() -> None:
     block = Block([1, 2, 3])
     for partitioner in (ForwardPartitioner(), GlobalPartitioner()):
         assert list(ready(partitioner, 1).split_block(block)) == [(0, block)]

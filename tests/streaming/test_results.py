@@ -31,7 +31,7 @@ def put_out(given: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("given", PLAIN)
-def test_immutable_results_are_not_copied(given: list[Any]) -> None:
+def test_immutable_results_of_a_function_are_not_copied(given: list[Any]) -> None:
     assert [mine is its for mine, its in zip(given, put_out(given), strict=True)] == [
         True for _ in given
     ]

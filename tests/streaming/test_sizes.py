@@ -57,7 +57,7 @@ def test_size_is_an_estimate_for_small_records_and_exact_for_columns() -> None:
     assert bytes_of(half) == 4_000
 
 
-def test_self_containing_value_has_a_size() -> None:
+def test_size_of_a_value_that_contains_itself_is_computed() -> None:
     value: list[Any] = [TEXT]
     value.append(value)
     assert bytes_of(Block([value])) >= MEGABYTE

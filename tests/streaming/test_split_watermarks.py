@@ -131,14 +131,14 @@ def test_idle_split_does_not_delay_the_watermark_until_its_next_record() -> None
     assert reading.time(("a", [400]), ("b", [130])) == [Watermark(129)]
 
 
-def test_stream_is_idle_when_all_splits_are() -> None:
+def test_source_is_idle_when_all_its_splits_are_idle() -> None:
     reading = Reading(BY_VALUE.with_idleness(Duration.of_millis(100)))
     assert reading.time(("a", [100]), ("b", [50])) == [Watermark(49)]
     assert reading.time() == [WatermarkStatus(True)]
     assert reading.time(("b", [60])) == [WatermarkStatus(False), Watermark(59)]
 
 
-def test_per_record_watermark_follows_once_all_splits_have_reached_it() -> None:
+def test_watermark_on_a_record_is_emitted_once_all_splits_have_reached_it() -> None:
     strategy = WatermarkStrategy.for_generator(PerElementWatermarks).with_timestamp_assigner(
         lambda value, _: value
     )

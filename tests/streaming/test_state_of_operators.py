@@ -106,7 +106,7 @@ def lists(h: OperatorHarness) -> list[Any]:
 
 @pytest.mark.parametrize("make", WAYS)
 @pytest.mark.parametrize("contents", CONTENTS)
-def test_value_in_several_windows_is_copied_for_each(make: Any, contents: Any) -> None:
+def test_value_in_several_windows_is_copied_for_each_window(make: Any, contents: Any) -> None:
     h = OperatorHarness(
         windows(make, SlidingEventTimeWindows.of(10, 5), contents, lateness=10), keyed=True
     )
@@ -122,7 +122,7 @@ def test_value_in_several_windows_is_copied_for_each(make: Any, contents: Any) -
 
 @pytest.mark.parametrize("make", WAYS)
 @pytest.mark.parametrize("contents", CONTENTS)
-def test_late_value_in_several_windows_is_copied_for_each(make: Any, contents: Any) -> None:
+def test_late_value_in_several_windows_is_copied_for_each_window(make: Any, contents: Any) -> None:
     h = OperatorHarness(
         windows(make, SlidingEventTimeWindows.of(10, 5), contents, lateness=100), keyed=True
     )

@@ -36,7 +36,7 @@ def test_mail_with_priority_is_taken_first() -> None:
     assert not mailbox.run_pending()
 
 
-def test_quiesced_mailbox_refuses_new_mail_but_gives_pending_mail() -> None:
+def test_quiesced_mailbox_refuses_new_mail_but_returns_pending_mail() -> None:
     """ST-23"""
     mailbox = TaskMailbox()
     mailbox.put(lambda: None)
@@ -47,7 +47,7 @@ def test_quiesced_mailbox_refuses_new_mail_but_gives_pending_mail() -> None:
     assert mailbox.try_take() is None
 
 
-def test_closed_mailbox_returns_pending_mail_and_ends_waiting_threads() -> None:
+def test_closing_a_mailbox_returns_pending_mail_and_makes_later_use_fail() -> None:
     """ST-23"""
     mailbox = TaskMailbox()
     mail = [lambda: None, lambda: None]
@@ -59,7 +59,7 @@ def test_closed_mailbox_returns_pending_mail_and_ends_waiting_threads() -> None:
             use()
 
 
-def test_waiting_for_mail_ends_when_it_comes_from_another_thread() -> None:
+def test_waiting_for_mail_ends_when_another_thread_sends_mail() -> None:
     """ST-23"""
     mailbox = TaskMailbox()
     taken: list[object] = []

@@ -71,7 +71,7 @@ def test_same_timer_registered_several_times_counts_once(timers: Timers) -> None
     assert timers.service.number_of_processing_time_timers() == 1
 
 
-def test_firing_timer_is_forgotten_after_it_fired(timers: Timers) -> None:
+def test_service_knows_the_firing_timer_only_while_the_timer_fires(timers: Timers) -> None:
     told: list[Any] = []
     timers.on_fire = lambda _: told.append(timers.service.firing)
     timers.event("a", 5)

@@ -50,7 +50,7 @@ def test_portions_are_large_if_their_time_does_not_depend_on_their_size() -> Non
     assert sizes(8, lambda _, count: 5 * TARGET)[-1] == 4096
 
 
-def test_portions_shrink_again_once_time_depends_on_their_size() -> None:
+def test_portions_shrink_when_their_time_begins_to_depend_on_their_size() -> None:
     def seconds(before: int, count: int) -> float:
         return 0.015 if before < 20_000 else 0.001 * count
 
@@ -58,7 +58,7 @@ def test_portions_shrink_again_once_time_depends_on_their_size() -> None:
     assert sizes(20, seconds)[-1] <= 16
 
 
-def test_pause_of_a_task_does_not_count_as_its_work() -> None:
+def test_pause_of_a_task_does_not_shrink_its_portions() -> None:
     clock, turn = ManualClock(), Turn()
     portion = Portion(clock, turn)
     for _ in range(5):
@@ -120,7 +120,7 @@ class Waits(StreamOperator):
 SIZES: list[list[int]] = []
 
 
-def test_waiting_shrinks_portions_so_that_mail_is_handled_in_between() -> None:
+def test_function_that_waits_gets_portions_of_one_record() -> None:
     source = OperatorTransformation("Source", operator=SourceOperator(NumberSequenceSource(1, 99)))
     dealt = PartitionTransformation("", input=source, partitioner=RebalancePartitioner())
     waits = OperatorTransformation("Waits", operator=Waits(), inputs=[dealt])

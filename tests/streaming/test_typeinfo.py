@@ -118,7 +118,7 @@ def test_named_row_is_converted_to_a_declared_row_type_by_field_name() -> None:
     assert list(convert(Row("to", 1))) == ["to", 1], "without names: by position"
 
 
-def test_a_row_with_other_names_than_its_declared_type_is_refused() -> None:
+def test_row_with_other_field_names_than_its_declared_type_is_refused() -> None:
     convert = Types.ROW_NAMED(["word", "n"], [Types.STRING(), Types.INT()]).converter()
     assert convert is not None
     with pytest.raises(ValueError, match=r"has the fields \['number', 'word'\], its declared type"):

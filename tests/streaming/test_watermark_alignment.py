@@ -186,7 +186,7 @@ def test_source_that_waits_for_alignment_does_not_become_idle() -> None:
     job.close()
 
 
-def test_subtasks_of_one_source_wait_for_each_other() -> None:
+def test_subtasks_of_the_same_source_wait_for_each_other() -> None:
     clock = ManualClock()
     env = StreamExecutionEnvironment(clock=clock).set_parallelism(2)
     env.get_config().set_auto_watermark_interval(50)

@@ -30,7 +30,7 @@ def test_tumbling_window_begins_where_the_previous_window_ends() -> None:
     assert windows(assigner, 5000) == [(5000, 10000)]
 
 
-def test_tumbling_windows_can_be_shifted() -> None:
+def test_tumbling_windows_are_shifted_by_their_offset() -> None:
     """WI-01"""
     shifted = TumblingEventTimeWindows.of(Time.seconds(5), Time.milliseconds(100))
     assert windows(shifted, 100) == [(100, 5100)]
@@ -77,7 +77,7 @@ def test_record_gets_all_sliding_windows_containing_its_time(
     assert found == expected
 
 
-def test_record_without_a_timestamp_has_no_window_of_event_time() -> None:
+def test_record_without_a_timestamp_is_refused_by_event_time_windows() -> None:
     with pytest.raises(StreamError, match="assign_timestamps_and_watermarks"):
         windows(TumblingEventTimeWindows.of(5), MIN_TIMESTAMP)
 

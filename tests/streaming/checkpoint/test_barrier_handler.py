@@ -83,7 +83,7 @@ def test_channel_is_blocked_after_its_barrier_until_all_barriers_have_come() -> 
     assert task.done == ["performed 1", "performed 2"]
 
 
-def test_alignment_time_of_a_channel_is_measured() -> None:
+def test_duration_of_an_alignment_is_measured() -> None:
     task = Task(2)
     task.barriers(1, 0)
     task.clock.advance(2.5)
@@ -325,7 +325,7 @@ def test_alignment_that_times_out_becomes_an_unaligned_checkpoint() -> None:
 
 @pytest.mark.parametrize("ending", ["aligned", "aborted", "switched", "another"])
 def test_timeout_after_the_end_of_an_alignment_is_ignored(ending: str) -> None:
-    """ST-08: not after the last barrier or abort, and not twice."""
+    """ST-08: also after an abort, and a second timeout."""
     task = Task(2)
     task.barriers(1, 0)
     assert isinstance(task.handler, ExactlyOnceHandler)

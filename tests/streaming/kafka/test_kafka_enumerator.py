@@ -93,7 +93,7 @@ def partitions(*numbers: int, offset: int = 5) -> dict[KafkaTopicPartition, int]
     return {KafkaTopicPartition("t", n): offset for n in numbers}
 
 
-def test_partitions_are_spread_evenly_once_readers_have_registered() -> None:
+def test_partitions_are_assigned_evenly_once_readers_have_registered() -> None:
     run = Run(Finder(4)).begin().search()
     assert run.given == {}
     run.add_readers()

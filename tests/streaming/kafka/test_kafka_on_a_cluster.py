@@ -79,10 +79,10 @@ def test_records_from_kafka_are_counted_once_and_in_order_despite_kills(
 
 @pytest.mark.parametrize("kind", ["TaskProcess", "JobMaster"])
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_each_record_is_written_once_from_kafka_to_kafka(
+def test_each_record_is_written_once_from_kafka_to_kafka_despite_kills(
     kind: str, parallelism: int, broker: Broker, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """E2E-04: through the transactions of a sink that is killed between two of them."""
+    """E2E-04: the sink is killed between two of its transactions."""
     checkpoints = tmp_path / "checkpoints"
     topic, target = broker.topic(2), broker.topic()
     count, parts = 900, 3
@@ -145,10 +145,10 @@ def test_rescaling_through_savepoints_neither_loses_nor_doubles_records(
     assert sorted(line for path in seen for line in path.read_text().split()) == expected_values
 
 
-def test_added_partitions_are_read_despite_deaths_and_rescaling(
+def test_added_partitions_are_read_despite_kills_and_rescaling(
     broker: Broker, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """E2E-04: while the job runs, and while it does not."""
+    """E2E-04: partitions added while the job runs, and while it does not run."""
     topic, files, savepoint = broker.topic(1), tmp_path / "files", ""
     written: list[str] = []
 

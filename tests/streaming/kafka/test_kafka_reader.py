@@ -172,7 +172,7 @@ def test_offset_of_a_finished_split_is_committed(broker: Broker) -> None:
         lambda b: b.set_group_id("g").set_property("commit.offsets.on.checkpoint", "false"),
     ],
 )
-def test_offsets_are_not_committed_without_group_or_when_disabled(
+def test_no_offsets_are_kept_for_commits_without_a_group_or_when_disabled(
     broker: Broker, change: Any
 ) -> None:
     topic = broker.topic()
@@ -212,10 +212,10 @@ NEVER_BEFORE_ITS_OFFSET = [
 
 @pytest.mark.parametrize("is_read", [True, False])
 @pytest.mark.parametrize("starting", NEVER_BEFORE_ITS_OFFSET, ids=["earliest", "latest", "time"])
-def test_expired_offset_continues_at_the_first_existing_record(
+def test_reading_continues_at_the_first_existing_record_after_an_expired_offset(
     broker: Broker, caplog: pytest.LogCaptureFixture, starting: Any, is_read: bool
 ) -> None:
-    """Under ``latest`` the records that are still there were skipped."""
+    """With ``latest``, records that still existed were skipped."""
     topic, other = broker.topic(), broker.topic()
     broker.produce(topic, "abcdefgh")
     broker.produce(other, "xy")
@@ -242,7 +242,7 @@ def test_expired_offset_continues_at_the_first_existing_record(
         KafkaOffsetsInitializer.offsets({}, KafkaOffsetResetStrategy.LATEST),
     ],
 )
-def test_expired_offset_under_chosen_latest_is_warned_of(
+def test_warning_counts_records_skipped_after_an_expired_offset_with_latest(
     broker: Broker, caplog: pytest.LogCaptureFixture, starting: Any
 ) -> None:
     topic = broker.topic()
@@ -257,7 +257,7 @@ def test_expired_offset_under_chosen_latest_is_warned_of(
     reading.reader.close()
 
 
-def test_split_with_all_records_expired_ends(broker: Broker) -> None:
+def test_bounded_split_ends_if_all_its_records_have_expired(broker: Broker) -> None:
     topic = broker.topic()
     broker.produce(topic, "abcdefgh")
     broker.expire(topic, before=5)

@@ -122,8 +122,9 @@ def test_barrier_and_end_of_input_arrive_after_a_batch_larger_than_the_credit() 
 
 
 @pytest.mark.parametrize("are_taken", [True, False])
-def test_ten_thousand_barriers_do_not_change_the_bound_of_a_channel(are_taken: bool) -> None:
-    """Whether the consumer takes them and then stalls, or stalls before they come."""
+def test_ten_thousand_barriers_do_not_change_the_memory_limit_of_a_channel(are_taken: bool) -> None:
+    """Whether the consumer reads the barriers and then stops reading, or stops before they
+    arrive."""
     with network() as make:
         producer, consumer = (make(name, settings=SMALL) for name in ("producer", "consumer"))
         partition = producer.create_partition("p", "Source", 1, buffer_timeout=0)
@@ -183,7 +184,7 @@ def test_back_pressured_time_of_the_writer_is_measured() -> None:
 # --- the books ------------------------------------------------------------------------------------
 
 
-def test_credit_is_given_back_in_few_messages() -> None:
+def test_credit_is_returned_to_the_sender_in_few_messages() -> None:
     credit = ReceiverCredit(1000, FloatingCredit(0))
     grants = []
     for _ in range(100):
@@ -193,7 +194,7 @@ def test_credit_is_given_back_in_few_messages() -> None:
     assert len([grant for grant in grants if grant]) == 20
 
 
-def test_floating_credit_goes_to_channels_with_a_backlog_and_comes_back() -> None:
+def test_channels_with_a_backlog_borrow_floating_credit_and_return_it() -> None:
     floating = FloatingCredit(500)
     busy, other = ReceiverCredit(100, floating), ReceiverCredit(100, floating)
     assert busy.on_received(100, backlog=300) == 300

@@ -25,7 +25,7 @@ def open_files(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_blocking_result_is_read_once_complete_and_repeatedly(
+def test_blocking_result_is_readable_only_when_complete_and_several_times(
     is_local: bool, tmp_path: Path
 ) -> None:
     settings = NetworkSettings(segment_size=4096, directory=str(tmp_path))

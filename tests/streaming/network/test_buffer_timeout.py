@@ -130,7 +130,7 @@ def test_without_buffer_timeout_only_full_segments_are_sent() -> None:
         assert len(columns) == 600
 
 
-def test_watermarks_keep_their_place_and_only_the_last_in_a_row_is_sent() -> None:
+def test_only_the_last_of_adjacent_watermarks_is_sent_between_its_batches() -> None:
     with network() as make:
         channel = _InOneProcess(make("process", manual_timers=True), 0.1)
         for element in (Block([1]), Watermark(1), Watermark(2), Block([2]), Block([3])):
@@ -144,7 +144,7 @@ def test_watermarks_keep_their_place_and_only_the_last_in_a_row_is_sent() -> Non
         assert last.values == [2, 3]
 
 
-def test_barrier_flushes_the_batches_before_it() -> None:
+def test_barrier_flushes_the_batches_before_the_barrier() -> None:
     with network() as make:
         channel = _InOneProcess(make("process", manual_timers=True), None)
         channel.put(Block([1]))
@@ -163,7 +163,7 @@ def test_large_batch_is_sent_at_once_and_not_copied() -> None:
         assert came is large
 
 
-def test_batches_of_different_shape_are_not_merged() -> None:
+def test_batches_with_different_columns_or_timestamps_are_not_merged() -> None:
     with network() as make:
         channel = _InOneProcess(make("process", manual_timers=True), None)
         channel.put(Columns(pa.record_batch({"n": [1]})))
@@ -175,7 +175,7 @@ def test_batches_of_different_shape_are_not_merged() -> None:
         assert len(channel.came()) == 5
 
 
-def test_watermark_is_sent_with_the_large_batch_that_follows_it() -> None:
+def test_watermark_is_sent_in_one_buffer_with_the_next_large_batch() -> None:
     with network() as make:
         process = make("process")
         partition = process.create_partition("p", "Source", 1, buffer_timeout=None)
@@ -193,7 +193,7 @@ def test_watermark_is_sent_with_the_large_batch_that_follows_it() -> None:
         assert partition.metrics().buffers == 5
 
 
-def test_small_batch_and_watermark_come_before_the_large_batch_that_follows_them() -> None:
+def test_waiting_small_batch_and_watermark_arrive_before_the_next_large_batch() -> None:
     with network() as make:
         process = make("process")
         partition = process.create_partition("p", "Source", 1, buffer_timeout=None)

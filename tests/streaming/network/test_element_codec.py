@@ -199,7 +199,7 @@ def test_memory_of_a_large_batch_is_not_copied() -> None:
     assert address in [pa.py_buffer(part).address for part in encoded.parts]
 
 
-def test_damaged_data_is_refused() -> None:
+def test_damaged_bytes_of_elements_are_refused() -> None:
     encoded = ElementEncoder().encode([Columns(pa.record_batch({"n": [1]}))], set())
     data = b"".join(bytes(part) for part in encoded.parts)
     for descriptions, body in (
@@ -233,7 +233,7 @@ def test_unpicklable_records_raise_another_error_than_damaged_data() -> None:
     assert isinstance(caught.value.__cause__, LookupError)
 
 
-def test_neighbouring_batches_of_one_kind_are_merged() -> None:
+def test_adjacent_batches_of_the_same_kind_are_merged() -> None:
     merged = together(
         [Block([1], [1]), Block([2], [2]), Watermark(2), Block([3]), Block([4], None, ["k"])]
     )
@@ -245,7 +245,7 @@ def test_neighbouring_batches_of_one_kind_are_merged() -> None:
     ]
 
 
-def test_batch_too_large_for_one_turn_is_divided() -> None:
+def test_batch_above_the_size_limit_is_divided_into_pieces() -> None:
     block = Block(list(range(10)), list(range(10)), list("abcdefghij"))
     pieces = in_pieces(block, 50 * 2**20)
     assert [piece.values for piece in pieces] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]  # type: ignore[union-attr]

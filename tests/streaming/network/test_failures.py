@@ -52,7 +52,7 @@ def other_process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]
 
 
 @pytest.mark.kill
-def test_consumer_of_a_killed_process_fails_at_once_with_both_names() -> None:
+def test_consumer_of_a_killed_process_fails_at_once_and_names_both_tasks() -> None:
     with network() as make, other_process("produce") as (process, line):
         address = codec.decode(bytes.fromhex(line))
         reading = Reading(make("here").create_gate("Sink (1/2)", [ChannelSource("p", 0, address)]))
@@ -67,7 +67,7 @@ def test_consumer_of_a_killed_process_fails_at_once_with_both_names() -> None:
 
 
 @pytest.mark.kill
-def test_producer_for_a_killed_process_fails_at_once_with_both_names() -> None:
+def test_producer_for_a_killed_process_fails_at_once_and_names_both_tasks() -> None:
     with network() as make:
         here = make("here")
         writing = Writing(here.create_partition("p", "Source (1/1)", 1, buffer_timeout=0))
@@ -156,7 +156,9 @@ def test_second_consumer_of_a_subpartition_is_refused() -> None:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_partition_created_later_is_served_at_once(is_local: bool) -> None:
+def test_consumer_that_waits_for_a_partition_reads_it_as_soon_as_it_is_created(
+    is_local: bool,
+) -> None:
     with network() as make:
         producer = make("producer", manual_timers=True)
         consumer = producer if is_local else make("consumer", manual_timers=True)

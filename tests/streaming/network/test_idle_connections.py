@@ -69,7 +69,7 @@ def length(reading: Reading) -> int:
     return sum(len(batch) for batch in reading.rest_of_records())
 
 
-def test_idle_connection_ends_and_the_next_channel_opens_another() -> None:
+def test_idle_connection_is_closed_and_the_next_channel_opens_a_new_connection() -> None:
     with network() as make:
         pair = Pair(make)
         for _ in range(3):

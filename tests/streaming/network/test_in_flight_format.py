@@ -147,7 +147,7 @@ def test_data_in_flight_of_format_version_1_is_read() -> None:
 
 
 @given(st.data())
-def test_bytes_that_are_cut_short_or_changed_are_refused(data: st.DataObject) -> None:
+def test_truncated_or_changed_bytes_of_data_in_flight_are_refused(data: st.DataObject) -> None:
     stored = bytearray(encode_elements(SAMPLE))
     if data.draw(st.booleans(), label="cut short"):
         del stored[data.draw(st.integers(0, len(stored) - 1), label="length") :]

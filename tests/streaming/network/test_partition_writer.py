@@ -59,7 +59,7 @@ def test_only_the_greatest_of_adjacent_waiting_watermarks_is_sent() -> None:
         assert Reading(gate).rest() == [Watermark(MAX_TIMESTAMP)]
 
 
-def test_writer_waits_when_any_of_its_channels_is_full() -> None:
+def test_writer_has_no_room_when_any_of_its_channels_is_full() -> None:
     settings = NetworkSettings(segment_size=4096, max_buffers_per_channel=2)
     with network() as make:
         partition = make("producer", settings=settings).create_partition(

@@ -109,7 +109,7 @@ def test_unused_shared_regions_are_replaced_by_larger_ones_within_the_budget() -
     assert memory_files() == before
 
 
-def test_process_that_cannot_map_the_region_gets_data_by_the_socket() -> None:
+def test_process_that_cannot_map_shared_memory_gets_data_by_the_socket() -> None:
     pair = _Pair(64 * MIB)
     pair.put(np.arange(100_000))
     number, process, file, capacity, count, token = pair.offers.pop()
@@ -173,7 +173,7 @@ def test_batches_kept_by_the_consumer_are_not_overwritten(budget: int) -> None:
             assert batch.batch.column(0).equals(expected)
 
 
-def test_only_large_batches_come_by_shared_memory() -> None:
+def test_only_large_batches_are_sent_by_shared_memory() -> None:
     with network() as make:
         producer, consumer = make("producer"), make("consumer")
         partition = producer.create_partition("p", "Source", 1, buffer_timeout=0)

@@ -99,7 +99,7 @@ def test_record_of_a_fired_window_is_late_without_allowed_lateness() -> None:
     assert h.side("late") == [("a", 2)]
 
 
-def test_record_of_sliding_windows_is_late_only_if_all_its_windows_are() -> None:
+def test_record_is_late_only_if_all_its_sliding_windows_have_ended() -> None:
     """WI-07"""
     h = harness(SlidingEventTimeWindows.of(Time.seconds(3), Time.seconds(1)), late_tag=LATE)
     h.process(("a", 1), at=1500)
@@ -133,7 +133,7 @@ def test_dropped_late_records_are_counted() -> None:
     assert h.operator.number_late_records_dropped.get_count() == 2  # type: ignore[attr-defined]
 
 
-def test_cleanup_time_does_not_overflow() -> None:
+def test_largest_allowed_lateness_does_not_overflow_the_cleanup_time() -> None:
     """WI-09"""
     h = harness(TumblingEventTimeWindows.of(1000), allowed_lateness=MAX_TIMESTAMP - 500)
     window = TimeWindow(0, 1000)
@@ -172,7 +172,7 @@ def test_aligned_window_operator_has_the_results_of_the_general_operator(
     assert outputs[0] == outputs[1]
 
 
-def test_results_of_a_watermark_are_one_batch() -> None:
+def test_results_fired_by_one_watermark_are_one_batch() -> None:
     h = harness(TumblingEventTimeWindows.of(10), evaluation=PassOn())
     h.process(("a", 1), ("b", 2), ("a", 3), at=[1, 2, 15])
     h.watermark(100)

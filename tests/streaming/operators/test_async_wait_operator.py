@@ -140,7 +140,7 @@ def test_unordered_results_do_not_overtake_a_watermark() -> None:
     h.close()
 
 
-def test_watermarks_keep_their_place_in_ordered_mode() -> None:
+def test_ordered_results_and_watermarks_keep_their_order() -> None:
     calls = Calls()
     h = harness(calls)
     h.process("a")
@@ -352,7 +352,7 @@ def test_coroutine_that_cancels_itself_fails_the_job() -> None:
     assert "was cancelled before its time was over" in failure_of(h, h.finish).story
 
 
-def test_exit_in_an_async_function_fails_the_job() -> None:
+def test_system_exit_in_an_async_function_fails_the_job() -> None:
     class Leaves(AsyncFunction[Any, Any]):
         async def async_invoke(self, value: Any) -> Any:
             self.task = asyncio.create_task(self.leave())

@@ -99,7 +99,7 @@ def test_records_of_a_look_up_do_not_wait_in_keyed_state() -> None:
     assert waiting == [0, 0]
 
 
-def test_close_ends_the_function_and_deletes_waiting_records() -> None:
+def test_close_closes_the_function_and_deletes_waiting_records() -> None:
     made = operator(memory=1)
     OperatorHarness(made).process("a")
     assert made.kept.has_file

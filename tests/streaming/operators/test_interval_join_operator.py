@@ -64,20 +64,20 @@ def test_interval_bounds_are_inclusive_and_pairs_have_the_later_timestamp(
     assert len(records) == len(expected)
 
 
-def test_only_records_of_one_key_join() -> None:
+def test_only_records_with_equal_keys_are_joined() -> None:
     h = join(-10, 10)
     h.process(("a", 1), at=1)
     h.process(("b", 1), at=1, on=1)
     assert h.values() == []
 
 
-def test_join_needs_timestamps() -> None:
+def test_record_without_a_timestamp_is_refused_by_an_interval_join() -> None:
     """WI-15"""
     with pytest.raises(StreamError, match="no timestamps"):
         join(0, 1).process(("a", 1))
 
 
-def test_late_records_do_not_join() -> None:
+def test_late_records_are_not_joined() -> None:
     """WI-15"""
     h = join(-1, 1, late_left=SIDE)
     h.watermark(5)
@@ -105,8 +105,8 @@ def test_watermark_removes_join_records_that_can_find_no_partner() -> None:
 
 
 @pytest.mark.parametrize(("lower", "upper"), [(-3, -1), (1, 3), (0, 0), (-1, 1)])
-def test_join_buffers_are_empty_once_all_new_records_are_late(lower: int, upper: int) -> None:
-    """WI-15: also where one stream is always behind the other."""
+def test_interval_join_stores_nothing_once_all_new_records_are_late(lower: int, upper: int) -> None:
+    """WI-15: also if one stream is always behind the other."""
     h = join(lower, upper)
     feed(h, 1, 2, 3)
     for on in (0, 1):
@@ -137,7 +137,7 @@ def test_function_that_changes_a_pair_does_not_change_stored_records() -> None:
     assert h.values() == [(["left"], ["right"])] * 4
 
 
-def test_empty_interval_is_refused() -> None:
+def test_interval_join_with_an_empty_interval_is_refused() -> None:
     with pytest.raises(StreamError, match="above the upper bound"):
         join(2, 1)
 

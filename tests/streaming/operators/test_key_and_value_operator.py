@@ -77,7 +77,7 @@ def test_keys_and_values_have_their_declared_types() -> None:
     assert batch_of(h).schema.types == [pa.int32(), pa.struct([("a", pa.int16())])]
 
 
-def test_update_rows_are_refused() -> None:
+def test_rows_of_kind_delete_are_refused() -> None:
     row = Row(a=1)
     row.set_row_kind(RowKind.DELETE)
     with pytest.raises(StreamError, match="is of the kind DELETE"):

@@ -134,7 +134,7 @@ def test_incompatible_subtask_states_are_merged_as_rows(is_columnar: bool) -> No
     assert [tuple(row) for row in h.values()] == [("a", 21, 0.5), ("b", 42, "text")]
 
 
-def test_restored_key_keeps_its_type() -> None:
+def test_restored_key_of_an_aggregate_keeps_its_type() -> None:
     h = OperatorHarness(rolling_sum(), keyed=True)
     h.process_columns(columns(k=[True, False], v=[1, 2]))
     h = OperatorHarness(rolling_sum(), keyed=True, restore=h.snapshot())
@@ -168,7 +168,7 @@ WIDTHS = {
 @pytest.mark.parametrize("how", ["sum", "min", "max"])
 @settings(deadline=None)
 @given(data=st.data())
-def test_batches_with_widening_types_stay_columns(how: str, data: Any) -> None:
+def test_batches_with_widening_types_are_aggregated_as_columns(how: str, data: Any) -> None:
     keys = Keys("k")
     h = OperatorHarness(KeyedAggregateOperator(how, "v", FieldReduce(how, "v"), keys), keyed=True)
     rowwise = OperatorHarness(ReduceOperator(FieldReduce(how, "v"), keys), keyed=True)

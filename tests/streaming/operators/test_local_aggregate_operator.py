@@ -146,7 +146,7 @@ def test_batches_are_forwarded_unaggregated_if_keys_of_the_sample_hardly_repeat(
     assert passed_on.schema == sampled.schema  # else the next operator would take rows
 
 
-def test_forwarded_unsigned_numbers_wrap_like_summed_ones() -> None:
+def test_forwarded_unsigned_numbers_overflow_like_summed_numbers() -> None:
     h = local(sample=1)
     for _ in range(2):
         h.process_columns(batch(["a", "b"], pa.array([2**64 - 1, 2**63], pa.uint64())))

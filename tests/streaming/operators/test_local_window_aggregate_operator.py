@@ -142,7 +142,7 @@ def rows_of(h: OperatorHarness) -> list[tuple[Any, ...]]:
     return found
 
 
-def test_pane_gives_one_row_per_key_before_the_watermark_that_ends_it() -> None:
+def test_pane_emits_one_row_per_key_before_the_watermark_that_ends_the_pane() -> None:
     h = local()
     h.process_columns(columns([1, 12, 3], k=["a", "a", "b"], v=[1, 2, 3]))
     h.process_columns(columns([4], k=["a"], v=[4]))
@@ -223,7 +223,7 @@ def test_batches_are_forwarded_unaggregated_if_keys_of_the_sample_hardly_repeat(
     assert h.batches() == [batch]
 
 
-def test_full_local_panes_are_forwarded_to_bound_memory() -> None:
+def test_local_panes_are_forwarded_when_they_reach_their_memory_limit() -> None:
     h = local(most_numbers=3)
     h.process_columns(columns([1, 11], k=["a", "a"], v=[1, 2]))
     assert rows_of(h) == []

@@ -144,7 +144,7 @@ def test_missing_key_matches_no_row(unknown: Any) -> None:
     assert h.values() == [((unknown, 1), None)]
 
 
-def test_equal_keys_of_different_types_match() -> None:
+def test_look_up_matches_equal_keys_of_different_types() -> None:
     h = harness()
     h.process((1, "one"), (float("nan"), "no number"), on=1)
     end_table(h)
@@ -282,7 +282,7 @@ def in_room(**context: Any) -> tuple[OperatorHarness, Room]:
     return OperatorHarness(found, keyed=True, **context), room
 
 
-def test_too_many_waiting_records_are_reported_once_until_none_waits() -> None:
+def test_too_many_waiting_records_are_reported_once_and_again_when_none_waits() -> None:
     h, room = in_room()
     h.process(("a", 1), ("b", 2))
     assert room.told == []

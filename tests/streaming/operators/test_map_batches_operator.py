@@ -62,7 +62,7 @@ def test_rows_keep_their_timestamps_through_a_batch_function() -> None:
     assert h.values() == [Row(x=1), Row(x=2), Row(x=2), Row(x=2), Row(x=1)]
 
 
-def test_rows_without_a_timestamp_column_have_no_timestamps() -> None:
+def test_batch_returned_without_the_timestamp_column_has_no_timestamps() -> None:
     h = OperatorHarness(MapBatchesOperator(lambda batch: batch.select(["x"])))
     h.process_columns(columns([5, 6], x=[1, 2]))
     assert h.records() == [(Row(x=1), None), (Row(x=2), None)]

@@ -55,7 +55,7 @@ def test_map_that_returns_its_row_emits_the_row_of_the_columns() -> None:
     assert h.values() == [Row(x=1)]
 
 
-def test_function_is_opened_before_the_first_record_and_closed_once() -> None:
+def test_map_function_is_opened_before_the_first_record_and_closed_once() -> None:
     calls: list[str] = []
 
     class Noted(MapFunction[Any, Any]):

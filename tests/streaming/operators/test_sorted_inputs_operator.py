@@ -177,8 +177,8 @@ def test_error_in_the_inner_operator_names_operator_and_record() -> None:
     assert error.record == "('b', 5)"
 
 
-def test_many_keys_are_handled_between_two_pauses() -> None:
-    """A pause costs more than a key with one record."""
+def test_many_keys_with_few_records_are_processed_between_two_pauses() -> None:
+    """A pause takes longer than a key with one record."""
     h = OperatorHarness(
         SortedInputsOperator(KeyedMapOperator(Number(), BY_FIRST), [BY_FIRST]), keyed=True
     )

@@ -109,7 +109,7 @@ def test_watermark_emitted_on_a_record_follows_this_record_directly() -> None:
     ]  # fmt: skip
 
 
-def test_per_element_watermarks_are_one_before_the_latest_timestamp() -> None:
+def test_per_element_watermark_is_one_less_than_the_latest_timestamp() -> None:
     strategy = WatermarkStrategy.for_generator(PerElementWatermarks)
     h = harness(strategy.with_timestamp_assigner(identity))
     h.process(0, 8, 4)

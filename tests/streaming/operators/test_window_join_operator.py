@@ -93,7 +93,7 @@ def test_windows_far_apart_in_time_are_not_mixed_up(
     assert all(time == start + size - 1 for *_, start, time in found)
 
 
-def test_equal_keys_join_although_arrow_distinguishes_them() -> None:
+def test_zero_and_nan_keys_that_arrow_distinguishes_are_joined() -> None:
     left = columns([1, 1, 1], k=[0.0, float("nan"), 2.0], v=[1, 2, 3])
     right = columns([2, 2, 2], k=[-0.0, float("nan"), None], v=[4, 5, 6])
     assert sorted(pair[:2] for pair in pairs_of(left, right, 10)) == [(1, 4), (2, 5)]
@@ -111,7 +111,7 @@ def test_joined_rows_keep_columns_of_any_type(extra: list[Any]) -> None:
     assert [row.x, row.x_right] == pa.array(extra + extra).to_pylist()
 
 
-def test_two_columns_of_one_name_are_refused() -> None:
+def test_join_result_with_two_columns_of_the_same_name_is_refused() -> None:
     h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("k")), keyed=True)
     h.process_columns(columns([1], k=[1], v=[1], v_right=[2]), on=0)
     h.process_columns(columns([1], k=[1], v=[3]), on=1)
@@ -173,7 +173,7 @@ def test_rows_of_open_join_windows_are_kept_after_a_restore() -> None:
     assert sorted((row.v, row.v_right) for row in again.values()) == [(10, 30), (11, 50), (20, 40)]
 
 
-def test_missing_key_column_is_named() -> None:
+def test_error_about_a_missing_key_column_names_the_column() -> None:
     h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("other")), keyed=True)
     with pytest.raises(StreamError, match="no column 'other'"):
         h.process_columns(rows_of("k", [(1, 1, 1)]), on=1)

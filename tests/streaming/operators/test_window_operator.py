@@ -120,7 +120,7 @@ def test_sessions_merge_and_results_have_the_last_timestamp_of_the_session() -> 
         ]
 
 
-def test_touching_sessions_are_merged() -> None:
+def test_sessions_that_touch_are_merged_by_the_operator() -> None:
     """WI-04"""
     h = sessions(2)
     for time in (6, 9, 8):

@@ -121,7 +121,7 @@ def test_committing_a_file_twice_is_harmless(tmp_path: Path) -> None:
     assert outcomes == [CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED]
 
 
-def test_file_that_is_missing_under_both_names_fails_the_commit(tmp_path: Path) -> None:
+def test_commit_fails_if_a_file_exists_neither_hidden_nor_visible(tmp_path: Path) -> None:
     hidden, shown = tmp_path / ".x", tmp_path / "x"
     request = CommitRequest(Rename(str(hidden), str(shown)))
     RenamingCommitter().commit([request])
@@ -144,7 +144,7 @@ def test_missing_visible_file_counts_as_committed_if_visible_files_may_go(tmp_pa
         SinkHarness(FileSink(tmp_path), state)
 
 
-def test_rename_refused_by_the_storage_is_retried(
+def test_failed_rename_of_a_finished_file_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = [True]
@@ -237,7 +237,7 @@ def test_files_of_other_writers_and_later_attempts_are_not_removed(
     assert hidden(tmp_path) == ["kept"]
 
 
-def test_files_of_removed_subtasks_are_removed_by_a_remaining_one(
+def test_files_in_progress_of_removed_subtasks_are_removed_by_another_subtask(
     tmp_path: Path,
 ) -> None:
     for subtask in range(4):
@@ -520,7 +520,7 @@ def test_parquet_of_one_column_has_the_declared_type(
         ),
     ],
 )
-def test_columns_that_are_not_of_the_declared_type_are_refused_by_name(
+def test_columns_of_another_type_than_declared_are_refused_with_their_names(
     tmp_path: Path, given: dict[str, Any], told: str
 ) -> None:
     kind = Types.ROW_NAMED(["a", "b"], [Types.SHORT(), Types.SHORT()])
@@ -786,12 +786,12 @@ def test_bucket_outside_of_the_directory_is_refused(tmp_path: Path, bucket: str)
 
 
 @pytest.mark.parametrize("wrong", ["yyyy-EEE", "MMM"])
-def test_date_format_with_names_is_refused(wrong: str) -> None:
+def test_unsupported_date_format_of_a_bucket_assigner_is_refused(wrong: str) -> None:
     with pytest.raises(StreamError, match="cannot read"):
         BucketAssigner.date_time_bucket_assigner(wrong)
 
 
-def test_unknown_time_zone_is_named() -> None:
+def test_error_about_an_unknown_time_zone_names_the_time_zone() -> None:
     with pytest.raises(StreamError, match="Mars/Olympus"):
         BucketAssigner.date_time_bucket_assigner(timezone_id="Mars/Olympus")
 

@@ -208,7 +208,7 @@ def test_spark_sink_without_a_cluster_is_refused() -> None:
         (pa.struct([]), "give it a field"),
     ],
 )
-def test_column_unreadable_by_spark_is_named_with_type_and_way_out(
+def test_error_about_a_column_unreadable_by_spark_names_type_and_way_out(
     kind: pa.DataType, way_out: str
 ) -> None:
     schema = pa.schema([("id", pa.int64()), ("strange", kind)])
@@ -236,7 +236,7 @@ def test_columns_of_all_types_that_spark_can_read_are_accepted() -> None:
     )
 
 
-def test_columns_with_names_equal_for_spark_are_refused() -> None:
+def test_columns_whose_names_differ_only_in_case_are_refused() -> None:
     schema = pa.schema([("id", pa.int64()), ("ID", pa.int64())])
     with pytest.raises(SinkError, match="several columns of the name 'id'"):
         check_columns(schema)
@@ -391,7 +391,7 @@ def test_epoch_done_by_spark_is_deleted_with_the_next_checkpoint(tmp_path: Path)
     assert list((tmp_path / "rows").iterdir()) == []
 
 
-def test_epoch_after_deleted_epochs_is_deleted_too(tmp_path: Path) -> None:
+def test_done_epoch_is_deleted_although_earlier_epochs_were_deleted_before(tmp_path: Path) -> None:
     out = harness(tmp_path)
     for value in (1, 2):
         out.process(value)

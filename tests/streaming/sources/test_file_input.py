@@ -56,7 +56,7 @@ TEXTS: dict[str, tuple[str, Callable[[Path, str | None], Any], list[Any]]] = {
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
-def test_encoding_is_taken_from_the_byte_order_mark_or_the_setting(
+def test_file_is_read_in_the_encoding_of_its_byte_order_mark_or_the_setting(
     tmp_path: Path, name: str, encoding: str | None, mark: bytes, packed: bool
 ) -> None:
     text, source, records = TEXTS[name]
@@ -83,7 +83,7 @@ def test_encoding_is_taken_from_the_byte_order_mark_or_the_setting(
         (None, gzip.compress(b"id,name\n1,ok\n", mtime=0), "line 1, column 2", "UTF-8"),
     ],
 )  # fmt: skip
-def test_other_encoding_is_refused_by_file_line_and_column(
+def test_text_in_another_encoding_is_refused_with_file_line_and_column(
     tmp_path: Path, name: str, encoding: str | None, data: bytes, place: str, told: str
 ) -> None:
     _, source, _ = TEXTS[name]
@@ -167,14 +167,14 @@ def test_concatenated_compressed_files_are_read_and_a_truncated_file_is_named(
 
 
 @pytest.mark.parametrize("name", list(TEXTS))
-def test_other_compressions_are_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_files_of_unsupported_compressions_are_refused(tmp_path: Path, name: str) -> None:
     for end in (".zip", ".snappy", ".br", ".Z", ".tar", ".7z"):
         (tmp_path / f"a{end}").write_bytes(b"PK\x03\x04")
         with pytest.raises(StreamError, match=rf"a\{end} is .* by its name \({end.lower()}\), and"):
             batches_of(TEXTS[name][1](tmp_path / f"a{end}", None))
 
 
-def test_parquet_file_that_is_compressed_as_a_whole_is_read(tmp_path: Path) -> None:
+def test_parquet_file_compressed_as_a_whole_is_read(tmp_path: Path) -> None:
     table = pa.table({"n": range(3)})
     pq.write_table(table, tmp_path / "a.parquet")
     data = (tmp_path / "a.parquet").read_bytes()
@@ -290,7 +290,9 @@ NAMES = ["a b", "100%", "2024-01-01T00:00:00Z", "c#d", "q?x=1&y=2", "[brackets]"
 
 @pytest.mark.parametrize("file_format", ["text", "csv", "json", "parquet", "rows"])
 @pytest.mark.parametrize("end", ["", ".gz"])
-def test_files_of_any_name_are_read(tmp_path: Path, file_format: str, end: str) -> None:
+def test_files_with_special_characters_in_their_names_are_read(
+    tmp_path: Path, file_format: str, end: str
+) -> None:
     folder = tmp_path / os.fsdecode(b"in a; f\xf6lder 100%")
     text = {"text": "7\n", "csv": "id\n7\n", "rows": "id,name\n7,\n", "json": '{"id": 7}\n'}
     for name in NAMES:

@@ -164,7 +164,7 @@ def test_each_csv_row_is_read_once_wherever_reading_resumes(
     assert found == rows
 
 
-def test_long_row_that_a_sink_wrote_is_read(
+def test_rows_of_several_megabytes_written_by_a_sink_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(csv_files, "_LARGEST_BLOCK", 4 << 20)
@@ -186,7 +186,7 @@ def test_column_of_a_compressed_csv_file_has_one_type_that_suits_all_values(
     assert [row.n for row in read(FileSource(tmp_path, file_format="csv"))] == [1.0] * 600 + [0.5]
 
 
-def test_quote_that_is_not_closed_does_not_fill_the_memory(
+def test_csv_row_above_the_size_limit_with_an_open_quote_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(csv_files, "_BLOCK", 64)
@@ -309,7 +309,7 @@ def test_text_file_is_continued_at_its_line_offset(files: Path) -> None:
     assert reader.snapshot_state(1)[0].offset == 2
 
 
-def test_missing_path_and_unknown_format_are_named(tmp_path: Path) -> None:
+def test_missing_path_and_unknown_format_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StreamError, match="unknown file format 'xml'"):
         FileSource(tmp_path, file_format="xml")
     with pytest.raises(Exception, match="there is no file or directory"):

@@ -182,7 +182,7 @@ def test_kafka_records_without_a_value_are_skipped(broker: Broker) -> None:
     assert read(bounded(broker, topic).build()) == ["a", "b"]
 
 
-def test_record_that_cannot_be_read_is_named_by_its_offset(broker: Broker) -> None:
+def test_error_about_a_record_that_cannot_be_deserialized_names_its_offset(broker: Broker) -> None:
     class Odd(SimpleStringSchema):
         def deserialize(self, message: bytes) -> str:
             if message == b"c":
@@ -210,7 +210,7 @@ def test_unreachable_brokers_raise_an_error_that_names_them() -> None:
         read(source.build())
 
 
-def test_property_that_librdkafka_does_not_know_is_named(broker: Broker) -> None:
+def test_error_about_a_property_unknown_to_librdkafka_names_the_property(broker: Broker) -> None:
     source = bounded(broker, "x").set_property("no.such.property", "5")
     with pytest.raises(OperatorError, match=r"no\.such\.property"):
         read(source.build())

@@ -375,7 +375,7 @@ def test_field_after_the_sample_of_another_type_is_refused_with_file_and_line(
     assert schema_and_rows(source)[1][-1]["n"] == late
 
 
-def test_field_that_is_not_of_its_declared_type_is_refused(tmp_path: Path) -> None:
+def test_csv_field_that_does_not_fit_its_declared_type_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("n\n1\n\n1.5\n")
     for kind in (Types.LONG(), pa.date32(), Types.BOOLEAN(), pa.int8(), pa.timestamp("us", "UTC")):
         with pytest.raises(
@@ -396,7 +396,7 @@ def test_two_columns_with_the_same_name_are_refused(tmp_path: Path) -> None:
         batches_of(FileSource(tmp_path / "a.parquet", file_format="parquet"))
 
 
-def test_numbers_of_json_keep_every_digit(tmp_path: Path) -> None:
+def test_json_numbers_keep_every_digit_as_int_float_or_decimal(tmp_path: Path) -> None:
     texts = ["0.1", "1.50", "1e5", "-0.0", "0.30000000000000004", "0.1000000000000000056",
              "9007199254740993", "18446744073709551617",  "5e-324"]  # fmt: skip
     longer = ["0.1234567890123456789", "1234567890123456.7", "1e400", "-1e-400", "1.5e-324"]
@@ -447,7 +447,7 @@ class Growing:
         return values_of(batches_by(reader_of(self.source, *splits)))
 
 
-def test_schema_of_a_growing_folder_is_found_once_and_restored(tmp_path: Path) -> None:
+def test_schema_of_a_watched_folder_is_inferred_once_and_restored(tmp_path: Path) -> None:
     growing = Growing(tmp_path)
     (tmp_path / "0.csv").write_text("")  # without columns: it decides nothing
     assert growing.next_rows() == []
@@ -524,7 +524,9 @@ DECIMALS = pa.array([Decimal("0.1234567890123456789")])
         ),
     ],
 )
-def test_floats_beside_decimals_are_refused(one: pa.Array, other: pa.Array, tmp_path: Path) -> None:
+def test_float_column_beside_a_decimal_column_is_refused(
+    one: pa.Array, other: pa.Array, tmp_path: Path
+) -> None:
     pq.write_table(pa.table({"n": one}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"n": other}), tmp_path / "2.parquet")
     with pytest.raises(

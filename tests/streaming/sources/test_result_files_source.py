@@ -68,7 +68,7 @@ def test_lost_result_file_is_reported_with_its_location(tmp_path: Path) -> None:
     assert caught.value.location == directory.location
 
 
-def test_program_run_outside_its_batch_job_gets_a_clear_error() -> None:
+def test_program_with_a_result_files_source_is_refused_outside_its_batch_job() -> None:
     env = StreamExecutionEnvironment()
     env.from_source(SOURCE).print()
     with pytest.raises(OperatorError, match="the rows of 'the stage' are there while its batch"):

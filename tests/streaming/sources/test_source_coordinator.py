@@ -205,7 +205,7 @@ def test_checkpoint_has_an_empty_cut_before_the_enumerator_is_created() -> None:
     assert coordinator.events(0, 1, 0) == ("b", "c", "a", NO_MORE_SPLITS)
 
 
-def test_restored_enumerator_state_is_snapshotted_until_its_start() -> None:
+def test_restored_enumerator_state_is_in_snapshots_before_the_start() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     state = coordinator.snapshot(1)
@@ -326,7 +326,7 @@ class Saying(ThreeSplits):
         return enumerator
 
 
-def test_enumerator_state_is_frozen_at_the_snapshot_and_encodable() -> None:
+def test_later_changes_of_enumerator_state_are_not_in_its_snapshot() -> None:
     seen = {"a": Slice(1, 2)}
     source = Saying(seen)
     state = new(source).snapshot(1)

@@ -117,7 +117,7 @@ def test_job_failing_before_its_first_checkpoint_keeps_query_progress(
     assert places(other.readers.assigned[0]) == [(2, 0)]
 
 
-def test_unread_query_restarts_where_its_sources_began(
+def test_restored_query_without_read_batches_starts_at_the_begin_of_its_sources(
     published: Published, other: Published
 ) -> None:
     state = published.enumerator().snapshot_state(5)

@@ -90,7 +90,7 @@ def places(splits: list[MicroBatchSplit]) -> list[tuple[int, int]]:
     return [(split.batch_id, split.number) for split in splits]
 
 
-def test_micro_batches_are_assigned_in_order_once_published(
+def test_published_micro_batches_are_assigned_in_order(
     published: Published,
 ) -> None:
     enumerator = published.enumerator()
