@@ -21,8 +21,10 @@ from tests.actors.chaos_cluster import ChaosCluster
 
 
 @on_cluster(NODE)
-async def test_cancel_that_could_not_be_stored_changes_nothing(cluster: ChaosCluster) -> None:
-    """DI-06: the client is told that it failed, and the job goes on, whoever dies."""
+async def test_cancel_that_cannot_be_stored_fails_and_the_job_runs_on(
+    cluster: ChaosCluster,
+) -> None:
+    """DI-06: the job runs on after the death of its JobMaster, too."""
     job_id = await cluster.submit(scripted_job(RUNS))
     await until_executing(cluster, job_id)
     cluster.fail_storage(5)
@@ -41,8 +43,8 @@ async def test_cancel_that_could_not_be_stored_changes_nothing(cluster: ChaosClu
 async def test_cancel_reported_as_failed_but_stored_is_undone(
     cluster: ChaosCluster,
 ) -> None:
-    """DI-06: the next Dispatcher cancelled a job, perhaps days after its user was told that it was
-    not cancelled."""
+    """DI-06: otherwise the next Dispatcher would cancel a job after its user was told that the
+    cancel had failed."""
     job_id = await cluster.submit(scripted_job(RUNS))
     await until_executing(cluster, job_id)
     disk = cluster.simulation.disk()
@@ -62,7 +64,7 @@ async def test_cancel_reported_as_failed_but_stored_is_undone(
 async def test_second_cancel_is_stored_though_the_first_could_not_be(
     cluster: ChaosCluster,
 ) -> None:
-    """DI-06: one that counted before it was stored made the second seem superfluous."""
+    """DI-06: a cancel that could not be stored must not make the second cancel superfluous."""
     job_id = await cluster.submit(scripted_job(RUNS))
     await until_executing(cluster, job_id)
     cluster.fail_storage(5)
@@ -83,7 +85,7 @@ async def test_second_cancel_is_stored_though_the_first_could_not_be(
 async def test_job_master_lives_while_the_result_of_its_job_cannot_be_stored(
     cluster: ChaosCluster,
 ) -> None:
-    """DI-13: its JobMaster keeps the result as long as nobody else has it."""
+    """DI-13: the JobMaster keeps the result until the Dispatcher has stored it."""
     job_id = await cluster.submit(scripted_job(["register", "pause 2", "finish"]))
     await until_executing(cluster, job_id)
     cluster.fail_storage(60)
@@ -98,7 +100,7 @@ async def test_job_master_lives_while_the_result_of_its_job_cannot_be_stored(
 async def test_result_outlives_the_dispatcher_that_could_not_store_it(
     cluster: ChaosCluster,
 ) -> None:
-    """DI-13: a result that was acknowledged and not stored had the job executed once more."""
+    """DI-13: with a result that is acknowledged but not stored, the job would run again."""
     job_id = await cluster.submit(scripted_job(["register", "pause 2", "finish"]))
     await until_executing(cluster, job_id)
     cluster.fail_storage(20)

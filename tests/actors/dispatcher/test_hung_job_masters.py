@@ -18,7 +18,7 @@ PULSE = {"heartbeat.interval": "1 s", "heartbeat.timeout": "5 s"}
 async def test_a_job_master_that_hangs_before_it_registers_is_replaced(
     cluster: ChaosCluster,
 ) -> None:
-    """Seed 12 of the brief whole cluster: its job was INITIALIZING for ever."""
+    """Seed 12 of the brief whole cluster: the job stayed INITIALIZING for ever."""
 
     def is_lost(end: End, envelope: Envelope) -> bool:
         is_first = envelope.method == "register_job_master" and not end.process.is_frozen

@@ -112,7 +112,8 @@ async def test_a_job_with_little_code_needs_no_blob(tmp_path: Path) -> None:
 async def test_a_duplicate_submission_does_not_delete_the_running_jobs_blobs(
     tmp_path: Path,
 ) -> None:
-    """DI-03: not with the same code and not with other; the job's next attempt needs its own."""
+    """DI-03: neither with the same code nor with other code. The job's next attempt needs its
+    blobs."""
     async with cluster_and_client(tmp_path) as (cluster, connection):
         job = large_job(["register", "wait"], ["register", "finish"], size=2 * MIB)
         await connection.submit(job, 60)
@@ -202,7 +203,7 @@ async def test_blobs_are_kept_while_the_graph_cannot_be_removed(tmp_path: Path) 
 
 
 @on_virtual_time
-async def test_the_blobs_of_a_refused_job_are_kept_only_as_long_as_an_upload(
+async def test_blobs_of_a_refused_job_are_deleted_after_the_upload_timeout(
     tmp_path: Path,
 ) -> None:
     async with cluster_and_client(tmp_path) as (_, connection):
@@ -241,7 +242,7 @@ async def test_a_dispatcher_that_stops_keeps_the_blobs_for_its_successor(tmp_pat
 async def test_stopping_dispatcher_keeps_running_job_and_reports_no_end(
     tmp_path: Path,
 ) -> None:
-    """DI-12.  In Flink the job would be suspended; here it goes on meanwhile."""
+    """DI-12. In Flink the job would be suspended; here the job runs on."""
     async with cluster_and_client(tmp_path) as (cluster, connection):
         job = large_job(["register", "wait"], size=2 * MIB)
         await connection.submit(job, 60)

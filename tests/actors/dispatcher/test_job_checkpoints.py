@@ -58,8 +58,8 @@ def with_checkpoint(checkpoints: Path) -> Path:
 async def test_checkpoints_are_deleted_unless_job_failed_because_unreadable(
     is_unreadable: bool, tmp_path: Path
 ) -> None:
-    """Its user was told to start it anew from one of them, and they were deleted: so were those of
-    a later flinkray, that an earlier one could not read."""
+    """A job that failed because its checkpoint is unreadable tells the user to start anew from
+    another one, so they must stay. A later version of flinkray may have written the checkpoint."""
     network = LocalNetwork()
     services = cluster_in(tmp_path / "cluster", network)
     checkpoint = with_checkpoint(tmp_path / "checkpoints")
@@ -72,7 +72,7 @@ async def test_checkpoints_are_deleted_unless_job_failed_because_unreadable(
 
 @on_virtual_time
 async def test_checkpoints_are_deleted_after_storage_failed_for_a_while(tmp_path: Path) -> None:
-    """One error of it, and they stayed for ever."""
+    """One error of the storage must not leave the checkpoints for ever."""
     network = LocalNetwork()
     services = cluster_in(tmp_path / "cluster", network)
     checkpoint = with_checkpoint(tmp_path / "checkpoints")
@@ -93,7 +93,7 @@ async def test_checkpoints_are_deleted_after_storage_failed_for_a_while(tmp_path
 async def test_job_with_unknown_checkpoint_directory_is_cleaned_up(
     configuration: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It ended the Dispatcher, each time that this was started again."""
+    """The unknown directory must not end the Dispatcher at each of its starts."""
     network = LocalNetwork()
     services = cluster_in(tmp_path, network)
     graph = replace(checkpointed("unused"), configuration=configuration)
@@ -119,8 +119,7 @@ async def test_job_with_invalid_checkpoint_directory_is_refused(tmp_path: Path) 
 async def test_next_dispatcher_continues_the_clean_up_of_checkpoints(
     tmp_path: Path,
 ) -> None:
-    """The one before has stored how the job ended, and died; so have its JobMasters.  Its
-    checkpoints stayed for ever."""
+    """The last Dispatcher stored how the job ended, and died; the JobMasters are dead, too."""
     network = LocalNetwork()
     services = cluster_in(tmp_path, network)
     stores = services.high_availability

@@ -27,10 +27,10 @@ def ended(end_time: float) -> ArchivedJob:
 
 
 @on_virtual_time
-async def test_jobs_that_expired_without_dispatcher_are_forgotten_at_once(
+async def test_jobs_that_expired_while_no_dispatcher_ran_are_not_listed_by_the_next(
     tmp_path: Path,
 ) -> None:
-    """It was listed until it was deleted, one job after the other.  Until then its id is taken."""
+    """The ids of the expired jobs stay taken until the jobs are deleted."""
     network = LocalNetwork()
     service = LocalRpcService("Dispatcher", network)
     stores = EmbeddedHaServices(MemoryDirectory(), service.executor)
@@ -63,11 +63,10 @@ async def test_jobs_that_expired_without_dispatcher_are_forgotten_at_once(
 
 
 @on_virtual_time
-async def test_undeletable_or_future_job_does_not_keep_other_jobs(
+async def test_undeletable_job_or_job_that_ended_in_the_future_does_not_keep_other_jobs(
     tmp_path: Path,
 ) -> None:
-    """All that ended after it stayed for ever: after one whose data cannot be deleted, and after
-    one that ended while a clock was years ahead."""
+    """The data of one job cannot be deleted; the other job ended while a clock was years ahead."""
     network = LocalNetwork()
     service = LocalRpcService("Dispatcher", network)
     endpoint = RpcEndpoint(service, "dispatcher")

@@ -83,7 +83,7 @@ async def take_over(cluster: ChaosCluster, job_id: JobID, *victims: str) -> None
 async def test_restart_is_counted_when_all_masters_of_a_job_without_checkpoints_die(
     cluster: ChaosCluster, others: tuple[str, ...]
 ) -> None:
-    """The job began again, with attempt 0 and without a restart."""
+    """The job begins again with attempt number 1."""
     job_id = await cluster.submit(scripted_job(RUNS, RUNS))
     await until_executing(cluster, job_id)
     await asyncio.sleep(HEARTBEATS)
@@ -97,7 +97,7 @@ async def test_restart_is_counted_when_all_masters_of_a_job_without_checkpoints_
 
 
 @on_cluster(configuration=PULSE)
-async def test_job_that_never_got_slots_has_not_restarted_when_its_masters_die(
+async def test_death_of_all_masters_is_no_restart_of_a_job_that_never_got_slots(
     cluster: ChaosCluster,
 ) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))
@@ -108,10 +108,10 @@ async def test_job_that_never_got_slots_has_not_restarted_when_its_masters_die(
 
 
 @on_virtual_time
-async def test_job_that_ends_before_it_is_stored_that_it_has_run_is_not_stored_again(
+async def test_late_note_that_a_job_has_run_does_not_store_the_ended_job_again(
     tmp_path: Path,
 ) -> None:
-    """The next Dispatcher would run it once more."""
+    """Otherwise the next Dispatcher would run the job once more."""
     service = LocalRpcService("Dispatcher", LocalNetwork())
     storage = LostDirectory()
     elections = EmbeddedHaServices(storage, service.executor)

@@ -112,7 +112,7 @@ async def upper_after(managed: ManagedJob, upper: int) -> int:
 
 
 @pytest.mark.parametrize(("key_groups", "upper"), [(8, 9), (8, 1000), (1024, 1025)])
-async def test_more_than_the_state_allows_is_refused_and_changes_nothing(
+async def test_resize_above_the_number_of_key_groups_is_refused_and_changes_nothing(
     key_groups: int, upper: int
 ) -> None:
     """DI-20."""
@@ -134,8 +134,8 @@ async def test_graph_limits_the_parallelism_while_the_state_is_unknown(job_maste
 
 
 async def test_repeated_resize_request_gets_the_answer_of_the_first() -> None:
-    """DI-20: a client asks again when the answer is late.  It was told that another change was
-    under way, which was its own."""
+    """DI-20: a client repeats a request whose answer is late. The client must not be refused
+    because of its own change, which is under way."""
     job = managed(elastic(), NONE, 128)
     async with resizing_of(job) as (resizing, store):
         store.may_store.clear()
@@ -154,7 +154,7 @@ async def test_repeated_resize_request_gets_the_answer_of_the_first() -> None:
         assert await stored_upper(store, job) == 3
 
 
-async def test_resize_of_a_job_that_ends_meanwhile_is_refused() -> None:
+async def test_resize_of_a_job_that_ends_during_the_resize_is_refused() -> None:
     """DI-20."""
     job = managed(elastic(), NONE, 128)
     async with resizing_of(job) as (resizing, store):

@@ -54,7 +54,7 @@ def test_repeated_stop_request_of_an_ended_job_is_answered_again() -> None:
         ),
     ],
 )
-def test_snapshot_request_other_than_that_of_the_stop_is_refused(
+def test_new_snapshot_request_after_a_stop_with_savepoint_is_refused(
     result: JobResult, kind: SnapshotType, text: str
 ) -> None:
     request = SnapshotRequest(TriggerID(b"\2" * 16), kind)
@@ -135,10 +135,11 @@ async def dispose(savepoint: str, *jobs: ManagedJob) -> None:
         (OF_JOB, False, NOT_YET, True),
     ],
 )
-async def test_a_savepoint_is_kept_that_a_job_needs_or_may_need(
+async def test_savepoint_from_which_a_job_may_restart_cannot_be_deleted(
     job_id: JobID, is_given: bool, job_master: str, is_needed: bool, savepoint: str
 ) -> None:
-    """A job was given it, or was to be stopped with it, did not stop, and goes on from it."""
+    """The job started from the savepoint; or the job was to be stopped with the savepoint, did not
+    stop, and runs on."""
     job = managed(job_id, savepoint, is_given=is_given, job_master=job_master)
     if is_needed:
         with pytest.raises(JobStateError, match=f"would go on from {savepoint} after a failure"):
@@ -175,7 +176,7 @@ class PausedStorage(UserStorage):
 async def test_savepoint_is_not_deleted_while_a_job_is_starting_from_it(
     is_given_first: bool, savepoint: str
 ) -> None:
-    """The job was accepted, and failed as its savepoint was gone."""
+    """Otherwise the job would be accepted, and fail because its savepoint is gone."""
     network = LocalNetwork()
     service = LocalRpcService("dispatcher", network)
     token = DispatcherId.of(LeaderSessionID.standalone())
@@ -201,8 +202,8 @@ async def test_savepoint_is_not_deleted_while_a_job_is_starting_from_it(
     await network.close()
 
 
-async def test_a_job_that_has_ended_needs_no_savepoint(savepoint: str) -> None:
-    """DI-10: and disposing of it deletes its files."""
+async def test_savepoint_of_an_ended_job_can_be_deleted(savepoint: str) -> None:
+    """DI-10: disposing of the savepoint deletes its files."""
     job = managed(OF_JOB, savepoint, is_given=True, job_master=NEEDS)
     job.outcome = ArchivedJob(ENDED, job.details())
     await dispose(savepoint, job)

@@ -56,7 +56,7 @@ class Missing:
 
 
 @on_virtual_time
-async def test_client_silence_counts_per_job_from_the_last_sign_of_life() -> None:
+async def test_client_timeout_of_each_job_starts_at_the_last_heartbeat_for_the_job() -> None:
     all_of = Missing()
     all_of.leases.begin(ONE, 180.0)
     all_of.leases.begin(TWO, 20.0)
@@ -70,7 +70,7 @@ async def test_client_silence_counts_per_job_from_the_last_sign_of_life() -> Non
 
 
 @on_virtual_time
-async def test_the_client_of_a_job_that_has_ended_is_not_missed() -> None:
+async def test_no_client_timeout_occurs_for_a_job_that_has_ended() -> None:
     all_of = Missing()
     all_of.leases.begin(ONE, 10.0)
     all_of.leases.end(ONE)
@@ -84,7 +84,7 @@ async def test_the_client_of_a_job_that_has_ended_is_not_missed() -> None:
 
 
 @on_virtual_time
-async def test_client_heard_while_the_dispatcher_stalled_is_not_missed() -> None:
+async def test_client_heartbeat_handled_after_a_dispatcher_stall_prevents_the_timeout() -> None:
     all_of = Missing()
     all_of.leases.begin(ONE, 20.0)
     all_of.leases.begin(TWO, 20.0)
@@ -131,7 +131,7 @@ async def test_job_with_a_silent_client_is_cancelled_with_the_cause(tmp_path: Pa
 
 
 @on_virtual_time
-async def test_a_job_goes_on_as_long_as_its_client_is_heard_of(tmp_path: Path) -> None:
+async def test_job_runs_on_while_its_client_sends_heartbeats(tmp_path: Path) -> None:
     job = reading(python_job(waiting()))
     async with running(tmp_path, job) as cluster:
         dispatcher = await cluster.dispatcher()
@@ -141,7 +141,7 @@ async def test_a_job_goes_on_as_long_as_its_client_is_heard_of(tmp_path: Path) -
 
 
 @on_virtual_time
-async def test_job_without_client_and_cancelled_job_miss_no_client(tmp_path: Path) -> None:
+async def test_jobs_without_client_and_ended_jobs_have_no_client_timeout(tmp_path: Path) -> None:
     job, other = python_job(waiting()), reading(python_job(waiting()))
     async with running(tmp_path, job) as cluster:
         dispatcher = await cluster.dispatcher()
@@ -166,7 +166,7 @@ async def replace_dispatcher(cluster: MiniCluster) -> None:
 
 
 @on_virtual_time
-async def test_a_new_dispatcher_gives_each_client_the_whole_time_again(tmp_path: Path) -> None:
+async def test_new_dispatcher_begins_the_timeout_of_each_client_again(tmp_path: Path) -> None:
     job = reading(python_job(waiting()))
     async with running(tmp_path, job) as cluster:
         for _ in range(5):
@@ -215,7 +215,7 @@ async def keep_saying_that_it_lives(cluster: SimulatedCluster, job_id: JobID) ->
 
 
 @simulate(seeds=10)
-async def test_stalled_dispatcher_reads_its_mail_before_it_misses_a_client(
+async def test_stalled_dispatcher_handles_waiting_heartbeats_before_a_client_timeout(
     simulation: Simulation,
 ) -> None:
     cluster = SimulatedCluster(simulation)

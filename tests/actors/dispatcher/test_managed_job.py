@@ -33,7 +33,7 @@ async def test_ended_job_keeps_its_timestamps_and_settings() -> None:
 
 
 async def test_job_with_settings_invalid_for_the_cluster_can_still_end() -> None:
-    """The cluster was started anew, with another configuration."""
+    """The cluster was restarted with another configuration."""
     job = managed(Configuration({INITIAL: "20 s"}))
     with pytest.raises(ConfigurationError, match=MAXIMUM):
         _ = job.settings

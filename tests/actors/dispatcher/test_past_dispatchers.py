@@ -50,7 +50,8 @@ def parts(storage: Path) -> list[Path]:
 
 @on_virtual_time
 async def test_past_dispatcher_deletes_no_blob(tmp_path: Path) -> None:
-    """Half of one was sent to it, and all of it to its successor, when it wakes up and ends."""
+    """Half of the blob was uploaded to the past Dispatcher, and the whole blob to its successor,
+    before the past Dispatcher wakes up and ends."""
     service = LocalRpcService("Dispatcher", LocalNetwork())
     services = ClusterServices.create(service, ClusterArguments("test", {}, str(tmp_path)))
     elections = EmbeddedHaServices(MemoryDirectory(), service.executor)
@@ -70,7 +71,8 @@ async def test_past_dispatcher_deletes_no_blob(tmp_path: Path) -> None:
 
 @on_virtual_time
 async def test_past_dispatcher_starts_kills_and_replaces_no_job_master() -> None:
-    """DI-17: they have the same names as its own."""
+    """DI-17: the JobMasters of the successor have the same names as those of the past
+    Dispatcher."""
     network = LocalNetwork()
     service = LocalRpcService("Dispatcher", network)
     services = EmbeddedHaServices(MemoryDirectory(), service.executor)
@@ -121,9 +123,9 @@ async def test_past_dispatcher_starts_kills_and_replaces_no_job_master() -> None
 
 
 @on_virtual_time
-async def test_past_dispatcher_does_not_claim_that_something_is_not_stored(tmp_path: Path) -> None:
-    """HA-27: a submission that was under way when it lost its leadership was refused, though it
-    might be stored, and then run.  Clients ask the next one, which knows it."""
+async def test_past_dispatcher_does_not_answer_that_a_change_was_not_stored(tmp_path: Path) -> None:
+    """HA-27: a submission that is under way when the Dispatcher loses leadership may be stored, and
+    then run. Clients ask the next Dispatcher, which knows."""
     service = LocalRpcService("Dispatcher", LocalNetwork())
     storage = LostDirectory()
     elections = EmbeddedHaServices(storage, service.executor)

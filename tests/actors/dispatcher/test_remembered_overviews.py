@@ -33,7 +33,7 @@ A_WHILE = 1.0
 """Seconds: what is told is heard."""
 
 
-def test_overview_is_valid_until_a_greater_number_is_heard() -> None:
+def test_remembered_overview_is_valid_until_a_greater_overview_number_comes() -> None:
     remembered = RememberedOverview(20.0, 0.0)
     assert remembered.get(0.0) is None
     remembered.answered(NumberedOverview(0, RUNNING))
@@ -99,7 +99,7 @@ async def listed(cluster: ChaosCluster) -> JobOverview:
 
 
 @on_cluster(NODE)
-async def test_unchanged_job_is_asked_once_for_many_listings(
+async def test_job_master_of_an_unchanged_job_is_asked_once_for_many_listings(
     cluster: ChaosCluster,
 ) -> None:
     await running_job(cluster)
@@ -112,7 +112,7 @@ async def test_unchanged_job_is_asked_once_for_many_listings(
 
 
 @on_cluster(NODE)
-async def test_change_is_reported_once_and_only_after_a_listing(
+async def test_change_of_a_job_is_reported_once_and_only_after_a_listing(
     cluster: ChaosCluster,
 ) -> None:
     asked = Asked(cluster)
@@ -135,7 +135,7 @@ async def test_next_listing_shows_a_changed_overview(cluster: ChaosCluster) -> N
 
 
 @on_cluster(NODE)
-async def test_lost_report_of_a_change_is_made_up_by_the_next_heartbeat(
+async def test_listing_shows_a_change_after_a_heartbeat_when_the_report_was_lost(
     cluster: ChaosCluster,
 ) -> None:
     await running_job(cluster)
@@ -150,7 +150,7 @@ async def test_lost_report_of_a_change_is_made_up_by_the_next_heartbeat(
 
 
 @on_cluster(NODE)
-async def test_the_next_dispatcher_and_the_next_job_master_are_believed(
+async def test_listing_is_right_after_dispatcher_and_job_master_are_replaced(
     cluster: ChaosCluster,
 ) -> None:
     job_id = await running_job(cluster)
@@ -176,7 +176,7 @@ async def test_overview_of_a_dead_job_master_is_not_used(cluster: ChaosCluster) 
 
 
 @on_cluster(NODE)
-async def test_report_of_a_past_job_master_causes_no_question(
+async def test_change_report_of_a_past_job_master_is_ignored(
     cluster: ChaosCluster,
 ) -> None:
     job_id = await running_job(cluster)

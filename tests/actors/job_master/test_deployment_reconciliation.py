@@ -58,7 +58,7 @@ def test_attempt_that_ended_and_runs_on_is_unknown() -> None:
 
 
 def test_unknown_attempt_is_remembered_while_others_come_and_go() -> None:
-    """It ran on as long as that went on."""
+    """Otherwise the unknown attempt would run on while other attempts come and go."""
     found = DeploymentReconciliation()
     assert found.heartbeat(HERE, (ONE,)) == NONE
     found.deploying(HERE, (TWO,))

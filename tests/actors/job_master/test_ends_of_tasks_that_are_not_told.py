@@ -52,9 +52,9 @@ class Moment:
 async def test_task_end_during_reregistration_is_reported_afterwards(
     cluster: ChaosCluster,
 ) -> None:
-    """The TaskExecutor had not heard its JobMaster for 5 s, of which the JobMaster itself had slept
-    two, and the goodbye was lost: slots were the same on both sides, and nobody told how the task
-    had ended."""
+    """The TaskExecutor had not heard its JobMaster for 5 s, two of which the JobMaster had slept,
+    and the goodbye was lost: both sides had the same slots, and nobody reported the end of the
+    task."""
     simulation, network = cluster.simulation, cluster.network
     moment = simulation.belongings[Moment] = Moment()
 

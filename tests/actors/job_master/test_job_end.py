@@ -35,10 +35,10 @@ class LeaderIsKnown(ManualRetrieval):
 
 
 @on_virtual_time
-async def test_an_end_that_is_too_large_whatever_is_left_out_is_reported_with_pauses(
+async def test_job_end_report_that_is_always_too_large_is_repeated_with_pauses(
     tmp_path: Path,
 ) -> None:
-    """It was reported 13,800 times a second."""
+    """Without pauses the report was repeated 13,800 times a second."""
     service = LocalRpcService("JobMaster")
     dispatcher = TestingGateway(DispatcherGateway, TOKEN)
     attempts = 0

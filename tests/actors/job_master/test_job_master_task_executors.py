@@ -107,7 +107,7 @@ class Surroundings:
 
 
 @on_virtual_time
-async def test_same_registration_twice_is_a_success_and_disconnects_nothing(tmp_path: Path) -> None:
+async def test_repeated_registration_succeeds_and_does_not_disconnect(tmp_path: Path) -> None:
     """JM-02."""
     async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
         around = await Surroundings.begin(cluster)
@@ -135,8 +135,8 @@ async def test_new_session_replaces_the_old_one_and_offers_slots(tmp_path: Path)
 async def test_job_master_adopts_its_own_slots_not_those_of_an_earlier_one(
     tmp_path: Path,
 ) -> None:
-    """A TaskExecutor that only lost the connection, and registers anew, goes on; what it is told
-    goes there until it has arrived."""
+    """A TaskExecutor that only lost the connection and registers again keeps its slots. Calls to
+    the TaskExecutor are repeated until they arrive."""
     async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
         around = await Surroundings.begin(cluster)
         adopt = TaskExecutorGateway.adopt_slots
@@ -173,7 +173,7 @@ async def test_registration_for_another_job_is_rejected(tmp_path: Path) -> None:
 
 @on_virtual_time
 async def test_registration_with_an_unreachable_address_fails(tmp_path: Path) -> None:
-    """TM-17: it may be tried again."""
+    """TM-17: the registration may be tried again."""
     async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
         around = await Surroundings.begin(cluster)
         nowhere = replace(around.location, address="nobody/taskexecutor")
@@ -183,8 +183,8 @@ async def test_registration_with_an_unreachable_address_fails(tmp_path: Path) ->
 
 
 @on_virtual_time
-async def test_report_of_slots_in_heartbeats_is_never_stale(tmp_path: Path) -> None:
-    """JM-08: empty before the offer is accepted, with the slot from then on."""
+async def test_heartbeats_report_a_slot_from_the_acceptance_of_its_offer_on(tmp_path: Path) -> None:
+    """JM-08: before the offer is accepted, the report is empty."""
     async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
         around = await Surroundings.begin(cluster)
         around.answer_heartbeats()
@@ -197,7 +197,9 @@ async def test_report_of_slots_in_heartbeats_is_never_stale(tmp_path: Path) -> N
 
 
 @on_virtual_time
-async def test_task_executor_is_let_go_with_its_last_slot_and_not_before(tmp_path: Path) -> None:
+async def test_job_master_disconnects_a_task_executor_only_with_its_last_slot(
+    tmp_path: Path,
+) -> None:
     """JM-15, SP-09."""
     async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
         around = await Surroundings.begin(cluster)

@@ -110,10 +110,11 @@ def processes(network: LocalNetwork, kind: str) -> list[LocalRpcService]:
 
 @pytest.mark.parametrize("kind", STARTS)
 @on_virtual_time
-async def test_process_that_a_past_job_master_starts_late_leaves_its_successors_alone(
+async def test_late_process_start_of_a_past_job_master_does_not_end_the_successors_process(
     kind: str,
 ) -> None:
-    """They were named by the job: the past JobMaster ended its successor's, to start its own."""
+    """When processes were named by the job only, the past JobMaster ended its successor's process
+    to start its own."""
     network = LocalNetwork()
     past, successor = Owner(network, 1), Owner(network, 2)
     await STARTS[kind](successor)

@@ -71,7 +71,7 @@ JOB_MASTER = number(JobMasterId, 1)
 async def test_new_resource_manager_ends_registration_attempts_at_the_old(
     tmp_path: Path,
 ) -> None:
-    """JM-06: which has not answered yet, and whose answer counts for nothing when it comes."""
+    """JM-06: the old ResourceManager has not answered yet, and its late answer is ignored."""
     network = LocalNetwork()
     service = LocalRpcService("JobMaster", network)
     leaders = ManualLeaders(service.executor)
@@ -117,11 +117,11 @@ async def test_new_resource_manager_ends_registration_attempts_at_the_old(
 
 
 @on_virtual_time
-async def test_goodbye_of_a_resource_manager_that_overtakes_its_answer_is_heard(
+async def test_job_master_registers_again_when_a_goodbye_overtakes_the_registration_answer(
     tmp_path: Path,
 ) -> None:
-    """JM-06.  The JobMaster took itself for registered until the heartbeats timed out, 50 s: its
-    slots were declared nowhere."""
+    """JM-06. Otherwise the JobMaster would take itself for registered until the heartbeat timeout
+    of 50 s, and its slots would be declared nowhere."""
     network = LocalNetwork()
     service = LocalRpcService("JobMaster", network)
     leaders = ManualLeaders(service.executor)
@@ -166,9 +166,9 @@ async def test_goodbye_of_a_resource_manager_that_overtakes_its_answer_is_heard(
 
 
 @on_virtual_time
-async def test_bounds_that_overtake_the_answer_of_the_dispatcher_are_kept(tmp_path: Path) -> None:
-    """DI-20: a job was resized while its JobMaster registered.  The answer, from before, came last,
-    and took the change back for good: what is told by a call is told once."""
+async def test_resize_that_overtakes_the_registration_answer_is_kept(tmp_path: Path) -> None:
+    """DI-20: a job is resized while its JobMaster registers. The answer, which has the bounds of
+    before, comes last and must not take the change back."""
     network = LocalNetwork()
     service = LocalRpcService("JobMaster", network)
     leaders = ManualLeaders(service.executor)
@@ -217,7 +217,7 @@ async def test_bounds_that_overtake_the_answer_of_the_dispatcher_are_kept(tmp_pa
 async def test_job_never_has_two_job_masters_at_a_time(
     cluster: ChaosCluster,
 ) -> None:
-    """JM-17, DI-04: also when they die while they start."""
+    """JM-17, DI-04: also when JobMasters die while they start."""
     alive: dict[str, int] = {}
     most = 0
 
@@ -268,8 +268,8 @@ def endpoint_of(cluster: MiniCluster, kind: str) -> RpcEndpoint:
 
 @on_virtual_time
 async def test_job_master_that_stops_early_suspends_its_job(tmp_path: Path) -> None:
-    """JM-18, EX-08, DI-09: its tasks are cancelled; another one runs the job, which is listed once
-    and as it is."""
+    """JM-18, EX-08, DI-09: its tasks are cancelled. Another JobMaster runs the job, which is listed
+    once, with its present state."""
     async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
         job_id = await cluster.submit(python_job(waiting()))
         await until_running(cluster, job_id)
@@ -324,7 +324,7 @@ async def test_job_with_a_starting_job_master_is_initializing_and_blocks_no_call
 async def test_job_cancelled_while_initializing_is_cancelling_until_canceled(
     cluster: ChaosCluster,
 ) -> None:
-    """JM-19, DI-06: and stays so when its JobMaster dies."""
+    """JM-19, DI-06: also when the JobMaster dies."""
     start_slowly(cluster, "JobMaster", 30.0)
     job_id = await cluster.submit(scripted_job(RUNS))
     await until_up(cluster, "JobMaster")
@@ -345,7 +345,7 @@ async def test_job_cancelled_while_initializing_is_cancelling_until_canceled(
 
 @on_virtual_time
 async def test_a_job_that_is_done_is_not_run_again_by_the_next_dispatcher(tmp_path: Path) -> None:
-    """JM-20: its graph is there yet, because the last Dispatcher died before it was cleaned up."""
+    """JM-20: the graph is still stored, because the last Dispatcher died before the clean-up."""
     graph = python_job(waiting())
     done = ArchivedJob(
         JobResult(graph.job_id, graph.name, JobStatus.FINISHED, 1.0),
@@ -381,7 +381,8 @@ def newer(entry: bytes) -> bytes:
 async def test_job_with_unreadable_graph_or_result_is_kept_reported_not_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    """JM-20: a later flinkray has written it.  When that one is back, it goes on."""
+    """JM-20: a later version of flinkray has written it. When that version runs again, the job goes
+    on."""
     graph, other = python_job(finishing()), python_job(finishing())
     (vertex,) = graph.vertices
     code = vertex.invokable.code
@@ -436,7 +437,7 @@ async def test_job_with_unreadable_graph_or_result_is_kept_reported_not_run(
 async def test_job_id_is_free_again_once_its_job_is_forgotten(
     tmp_path: Path,
 ) -> None:
-    """DI-04: until then it is refused, so no two runs of one id meet."""
+    """DI-04: until then the id is refused, so that two runs of one id never meet."""
     configuration = {**QUICK, "jobstore.max-capacity": "1"}
     async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
         graph = python_job(waiting())
@@ -471,7 +472,7 @@ async def test_job_id_is_free_again_once_its_job_is_forgotten(
     },
 )
 async def test_deaths_of_job_masters_count_for_a_while_only(cluster: ChaosCluster) -> None:
-    """Each was counted for the job's whole life, and the sixth ended a stream after months."""
+    """Otherwise the sixth death of a JobMaster would end a stream after months."""
 
     async def dies(death: int) -> None:
         cluster.crash("JobMaster")

@@ -122,7 +122,7 @@ class Keeping:
 
 
 @on_virtual_time
-async def test_change_counts_once_the_keeper_has_it_with_the_notes_last() -> None:
+async def test_change_is_kept_once_the_keeper_has_all_pieces_and_last_the_notes() -> None:
     keeping = Keeping()
     await keeping.begin()
     keeping.first.may_answer.clear()
@@ -140,7 +140,7 @@ async def test_change_counts_once_the_keeper_has_it_with_the_notes_last() -> Non
 
 
 @on_virtual_time
-async def test_change_counts_at_once_without_running_task_executors() -> None:
+async def test_change_needs_no_keeper_while_no_task_executor_runs() -> None:
     keeping = Keeping()
     await keeping.begin()
     assert keeping.copy.has(keeping.note(1))
@@ -149,7 +149,7 @@ async def test_change_counts_at_once_without_running_task_executors() -> None:
 
 @on_virtual_time
 async def test_next_keeper_gets_everything_when_the_keeper_is_lost() -> None:
-    """Even when it was silent, and lives."""
+    """Even if the lost keeper was only silent and still lives."""
     keeping = Keeping()
     await keeping.begin()
     assert await keeping.has(keeping.note(1, *keeping.all))
@@ -164,8 +164,8 @@ async def test_next_keeper_gets_everything_when_the_keeper_is_lost() -> None:
 
 
 @on_virtual_time
-async def test_change_counts_after_others_forgot_copies_of_past_job_masters() -> None:
-    """Else somebody could find it when the keeper has died."""
+async def test_change_is_kept_only_after_past_copies_are_forgotten() -> None:
+    """Otherwise a JobMaster could find a past copy when the keeper has died."""
     keeping = Keeping()
     await keeping.begin(keeping.first, keeping.second)
     change = keeping.note(1, keeping.first)
@@ -192,7 +192,7 @@ async def test_past_copies_are_kept_until_the_keeper_has_everything() -> None:
 
 
 @on_virtual_time
-async def test_lost_task_executor_need_not_forget_its_copy() -> None:
+async def test_change_is_kept_although_a_lost_task_executor_did_not_forget_its_copy() -> None:
     keeping = Keeping()
     await keeping.begin(keeping.second)
     change = keeping.note(1, keeping.first)
@@ -203,7 +203,8 @@ async def test_lost_task_executor_need_not_forget_its_copy() -> None:
 
 @on_virtual_time
 async def test_keeper_that_did_not_answer_gets_everything_as_a_new_copy() -> None:
-    """It may have taken what was told, and what was told later may come before it."""
+    """The keeper may have taken the pieces, and pieces that were sent later may arrive before
+    them."""
     keeping = Keeping()
     await keeping.begin()
     keeping.first.fails.append(RpcTimeoutError("no answer"))
@@ -213,7 +214,7 @@ async def test_keeper_that_did_not_answer_gets_everything_as_a_new_copy() -> Non
 
 @on_virtual_time
 async def test_keeper_that_registers_again_gets_everything_again() -> None:
-    """It may have forgotten what it had."""
+    """The keeper may have forgotten its copy."""
     keeping = Keeping()
     await keeping.begin()
     change = keeping.note(1, *keeping.all)
@@ -237,8 +238,9 @@ async def test_keeper_without_slots_of_the_job_is_replaced_by_another() -> None:
 
 
 @on_virtual_time
-async def test_latest_of_several_copies_counts_with_all_its_parts() -> None:
-    """There are several when a JobMaster has died before the others had forgotten."""
+async def test_next_job_master_uses_the_latest_of_several_copies_with_its_parts() -> None:
+    """There are several copies when a JobMaster died before other TaskExecutors had forgotten
+    theirs."""
     keeping = Keeping()
     await keeping.begin()
     later, earlier = KeptPart(None, 0, 4), KeptPart(None, 0, 3)
@@ -253,8 +255,8 @@ async def test_latest_of_several_copies_counts_with_all_its_parts() -> None:
 
 
 @on_virtual_time
-async def test_copies_of_two_execution_graphs_are_of_no_use() -> None:
-    """It cannot be known which is the later one."""
+async def test_copies_of_two_execution_graphs_are_not_used() -> None:
+    """It is unknown which execution graph is the later one."""
     keeping = Keeping()
     await keeping.begin()
     reports = [keeping.first.report(notes(1)), keeping.second.report(notes(1, graph=2))]
@@ -262,7 +264,7 @@ async def test_copies_of_two_execution_graphs_are_of_no_use() -> None:
 
 
 @on_virtual_time
-async def test_a_copy_that_cannot_be_read_may_be_the_latest() -> None:
+async def test_no_copy_is_used_when_the_latest_copy_cannot_be_read() -> None:
     keeping = Keeping()
     await keeping.begin()
     reports = [keeping.first.report(notes(2)), keeping.second.report(notes(1))]
@@ -271,7 +273,7 @@ async def test_a_copy_that_cannot_be_read_may_be_the_latest() -> None:
 
 
 @on_virtual_time
-async def test_copy_counts_beside_coordinator_notes_unless_it_is_older() -> None:
+async def test_copy_is_used_unless_the_notes_of_the_coordinator_are_later() -> None:
     keeping = Keeping()
     await keeping.begin()
     reports = [keeping.first.report(notes(2), KeptPiece(part=PART))]

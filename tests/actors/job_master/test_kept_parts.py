@@ -88,9 +88,9 @@ class Surroundings:
 
 
 @on_virtual_time
-async def test_part_is_kept_once_a_pool_the_next_job_master_finds_has_it() -> None:
-    """Pools of past JobMasters would hand over what does not count; one that a JobMaster starts
-    which leads no more, nobody asks."""
+async def test_part_is_kept_once_a_slot_pool_that_the_next_job_master_finds_has_the_part() -> None:
+    """SlotPools of past JobMasters hand over outdated parts. Nobody asks the SlotPool of a
+    JobMaster that has lost leadership."""
     around = Surroundings()
     first = asyncio.ensure_future(around.parts.keep(part(1)))
     assert not await around.is_kept(first)
@@ -103,7 +103,7 @@ async def test_part_is_kept_once_a_pool_the_next_job_master_finds_has_it() -> No
 
 
 @on_virtual_time
-async def test_a_job_master_that_leads_no_more_keeps_nothing() -> None:
+async def test_part_is_not_kept_by_a_job_master_that_has_lost_leadership() -> None:
     around = Surroundings()
     waiting = asyncio.ensure_future(around.parts.keep(part(1)))
     await around.is_kept(waiting)
@@ -127,7 +127,7 @@ async def test_pool_that_replaces_a_lost_one_gets_the_latest_part() -> None:
     assert around.pool.has == [part(3)]
 
 
-def test_part_of_a_later_restore_counts_whatever_its_version() -> None:
+def test_part_of_a_later_restore_replaces_a_part_of_a_higher_version() -> None:
     assert latest_parts([part(9), part(1, restores=1), part(8)]) == {VERTEX: part(1, restores=1)}
 
 
@@ -174,9 +174,9 @@ def sources_of(around: Surroundings) -> SourceCoordination:
 
 @on_virtual_time
 async def test_replaced_coordinator_cannot_keep_parts_for_its_successor() -> None:
-    """It did not answer when its next JobMaster took it over, and lives all the same.  The job has
-    begun anew with another one of the same number: by what the first one knows, its splits were
-    given away, and nobody would read them again (seed 20145)."""
+    """The coordinator did not answer when the next JobMaster took over, but lives. The job has
+    begun anew with another coordinator of the same number. By the parts of the first coordinator,
+    its splits were given away, and nobody would read them again (seed 20145)."""
     around = Surroundings()
     sources = sources_of(around)
     first = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0)
@@ -204,8 +204,9 @@ async def test_replaced_coordinator_cannot_keep_parts_for_its_successor() -> Non
 async def test_coordinator_may_begin_anew_only_if_readers_were_told_nothing(
     restores: int, is_known: bool, is_kept: bool, may_go_on: bool
 ) -> None:
-    """Where a SlotPool has said so, another coordinator may begin anew in place of one that has
-    died.  After a restore it would have to begin with a checkpoint, and which is not known."""
+    """If a SlotPool says that readers were told nothing, another coordinator may begin anew in
+    place of a dead one. After a restore it would have to begin with a checkpoint, which is
+    unknown."""
     around = Surroundings()
     sources = sources_of(around)
     if is_kept:
@@ -217,9 +218,9 @@ async def test_coordinator_may_begin_anew_only_if_readers_were_told_nothing(
 
 @on_virtual_time
 async def test_next_job_master_learns_that_source_progress_is_unknown() -> None:
-    """A JobMaster whose predecessor's SlotPool was lost has its notes of the coordinator, and tells
-    its own pool.  When both die before the coordinator has told it anything, that pool would seem
-    to say that readers were told nothing, and all splits would be read again (seed 42266)."""
+    """A JobMaster whose predecessor's SlotPool was lost knows the coordinator from notes, and tells
+    its own SlotPool. When both die before the coordinator has reported, this SlotPool must not seem
+    to say that readers were told nothing: all splits would be read again (seed 42266)."""
     around = Surroundings()
     around.parts.adopt([KeptPart(VERTEX, 0, 1, progress=PROGRESS)])
     coordinator = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0)

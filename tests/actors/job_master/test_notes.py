@@ -134,7 +134,7 @@ async def test_notes_are_acknowledged_without_a_coordinator_that_is_gone() -> No
 @pytest.mark.parametrize("error", [RpcTimeoutError("no answer"), RpcConnectionError("was reset")])
 @on_virtual_time
 async def test_coordinator_that_did_not_answer_gets_the_notes_again(error: Exception) -> None:
-    """It may have notes of before, and must not hand over those (seed 205982)."""
+    """The coordinator may have earlier notes, and must not hand these over (seed 205982)."""
     noting = Noting()
     noting.may_answer.set()
     noting.refuses.append(error)
@@ -156,8 +156,8 @@ async def test_replacement_of_a_lost_coordinator_gets_the_notes() -> None:
 
 @on_virtual_time
 async def test_notes_are_acknowledged_only_after_past_pools_have_ended() -> None:
-    """A past SlotPool outlived the one after it: by its notes an attempt was never deployed, and
-    was deployed a second time (seed 40883)."""
+    """A past SlotPool outlived its successor. By its notes an attempt was never deployed, and the
+    attempt was deployed a second time (seed 40883)."""
     noting = Noting(has_predecessors=True)
     noting.may_answer.set()
     noting.notes.note(noting.of(1))

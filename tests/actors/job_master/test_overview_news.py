@@ -49,8 +49,8 @@ def test_change_is_noticed_when_the_overview_number_is_read() -> None:
     assert (news.give().number, told) == (1, [1])
 
 
-def test_an_overview_that_is_given_after_a_change_has_another_number() -> None:
-    """Else who has the one before would take them for the same."""
+def test_overview_after_a_change_has_a_new_number() -> None:
+    """Otherwise a receiver of the earlier overview would take the two for equal."""
     tasks, news, told = running()
     news.give()
     tasks.report("a1", ExecutionState.FINISHED)

@@ -88,10 +88,10 @@ class Successor:
     ],
 )
 @on_virtual_time
-async def test_latest_notes_of_one_execution_graph_count(
+async def test_latest_notes_of_several_past_slot_pools_are_used(
     earlier: JobNotes, later: JobNotes, is_first: bool
 ) -> None:
-    """There are several when a JobMaster has died before it could end what was of no use."""
+    """There are several SlotPools when a JobMaster died before it could end the useless ones."""
     successor = Successor()
     successor.finds(1, HandedOver((), (), later if is_first else earlier))
     successor.finds(2, HandedOver((), (), earlier if is_first else later))
@@ -100,7 +100,7 @@ async def test_latest_notes_of_one_execution_graph_count(
 
 @on_virtual_time
 async def test_slots_and_finished_tasks_of_all_past_pools_are_merged() -> None:
-    """With the TaskExecutors where the results are."""
+    """Together with the TaskExecutors that have the results."""
     successor = Successor()
     allocations = tuple(number(AllocationID, n) for n in range(4))
     here = finished(7).slot.location
@@ -118,7 +118,7 @@ async def test_slots_and_finished_tasks_of_all_past_pools_are_merged() -> None:
 
 @on_virtual_time
 async def test_notes_of_two_execution_graphs_are_dropped_and_slots_expected() -> None:
-    """It cannot be known which is the later one."""
+    """It is unknown which execution graph is the later one."""
     successor = Successor()
     one, other = (number(AllocationID, n) for n in (1, 2))
     successor.finds(1, HandedOver((one,), (), notes(1)), finished(1))
@@ -129,7 +129,7 @@ async def test_notes_of_two_execution_graphs_are_dropped_and_slots_expected() ->
 
 @on_virtual_time
 async def test_useless_past_pools_end_except_one_with_a_living_job_master() -> None:
-    """What one knows that has not answered must not come up again later."""
+    """Notes of a SlotPool that has not answered must not come up later."""
     successor = Successor()
     asked = successor.finds(1, HandedOver((), (), notes(1)))
     silent = successor.finds(2, RpcTimeoutError("no answer"))

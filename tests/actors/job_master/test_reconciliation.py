@@ -51,7 +51,7 @@ async def test_task_executor_without_the_job_counts_as_answered() -> None:
 
 @on_virtual_time
 async def test_task_executor_that_reported_counts_as_answered_until_lost() -> None:
-    """It may live, and what it has reported counts no more."""
+    """A lost TaskExecutor may live, but its report is outdated."""
     around = Surroundings()
     around.report()
     assert await around.ask()

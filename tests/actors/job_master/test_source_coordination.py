@@ -64,8 +64,8 @@ class Coordinated:
 
 @on_virtual_time
 async def test_readers_are_reset_only_to_noted_attempts() -> None:
-    """It would deploy an earlier attempt, to which a coordinator that was told of a later one gives
-    nothing (seed 400326)."""
+    """Otherwise the next JobMaster could deploy an earlier attempt, to which a coordinator that was
+    told of a later attempt gives nothing (seed 400326)."""
     coordinated = Coordinated()
     coordinated.sources.reset(RESET)
     await asyncio.sleep(1)
@@ -77,7 +77,7 @@ async def test_readers_are_reset_only_to_noted_attempts() -> None:
 
 @on_virtual_time
 async def test_reset_of_readers_that_run_already_is_sent_at_once() -> None:
-    """As the JobMaster before has noted them, and this one may have no SlotPool yet."""
+    """The last JobMaster has noted the attempts, and this JobMaster may have no SlotPool yet."""
     coordinated = Coordinated()
     coordinated.sources.reset(RESET, are_known=True)
     await asyncio.sleep(1)

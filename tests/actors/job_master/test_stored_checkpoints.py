@@ -242,7 +242,7 @@ async def test_savepoint_gets_its_own_directory_below_the_wanted_one(
     ],
 )
 @simulate(seeds=1)
-async def test_a_savepoint_that_can_be_nowhere_is_refused(
+async def test_savepoint_without_a_usable_directory_is_refused(
     simulation: Simulation, target: str | None, cause: str
 ) -> None:
     """E2E-06"""
@@ -256,8 +256,8 @@ async def test_a_savepoint_that_can_be_nowhere_is_refused(
 async def test_snapshot_completed_by_an_earlier_job_master_is_not_taken_again(
     simulation: Simulation,
 ) -> None:
-    """But a job that goes on in spite of the savepoint that it was to be stopped with needs
-    another."""
+    """But a job that runs on in spite of the savepoint that it was to be stopped with needs another
+    savepoint."""
     first, second = Master(simulation, 1), Master(simulation, 2)
     stop = wanted(1, kind=SnapshotType.SUSPEND_WITH_SAVEPOINT)
     place = await first.stored.place_of_savepoint(wanted(1))
@@ -285,7 +285,9 @@ async def test_checkpoint_id_is_taken_once_failed_storage_works_again(
 
 
 @simulate(seeds=3)
-async def test_a_checkpoint_without_an_id_is_given_up(simulation: Simulation) -> None:
+async def test_checkpoint_is_given_up_when_its_id_cannot_be_stored_in_time(
+    simulation: Simulation,
+) -> None:
     """CP-14"""
     master = Master(simulation)
     await master.stored.recover()
@@ -365,7 +367,8 @@ async def test_checkpoint_without_metadata_is_not_stored(
 async def test_unknown_outcome_of_a_pointer_write_is_awaited_without_limit(
     simulation: Simulation,
 ) -> None:
-    """Somebody may recover what was given up, and commit what tasks have rolled back since."""
+    """The next JobMaster may recover a checkpoint that was given up, and commit what tasks have
+    rolled back since."""
     master = Master(simulation)
     await master.stored.recover()
     metadata = written(1)
@@ -381,8 +384,8 @@ async def test_unknown_outcome_of_a_pointer_write_is_awaited_without_limit(
 
 
 @simulate(seeds=3)
-async def test_a_job_master_that_was_replaced_deletes_nothing(simulation: Simulation) -> None:
-    """CP-28: its successor may have recovered it."""
+async def test_replaced_job_master_deletes_no_checkpoint(simulation: Simulation) -> None:
+    """CP-28: its successor may have recovered the checkpoint."""
     past, present = Master(simulation, 1), Master(simulation, 2)
     await past.stored.recover()
     checkpoints = [await past.store(checkpoint_id) for checkpoint_id in (1, 2)]
@@ -409,7 +412,7 @@ async def test_a_job_master_that_was_replaced_deletes_nothing(simulation: Simula
 async def test_replaced_job_master_reports_nothing_of_pending_stores(
     simulation: Simulation,
 ) -> None:
-    """Its successor may have recovered that, or not."""
+    """Its successor may have recovered the checkpoint, or not."""
     past, present = Master(simulation, 1), Master(simulation, 2)
     await past.stored.recover()
     metadata = written(1)
@@ -450,8 +453,10 @@ async def test_only_unneeded_checkpoint_files_are_deleted(simulation: Simulation
 
 
 @simulate(seeds=3)
-async def test_data_are_deleted_after_their_pointer_and_not_before(simulation: Simulation) -> None:
-    """A JobMaster that dies in between would leave a pointer that leads to nothing."""
+async def test_checkpoint_files_are_deleted_only_after_their_pointer(
+    simulation: Simulation,
+) -> None:
+    """A JobMaster that dies in between would leave a pointer to deleted files."""
     master = Master(simulation)
     await master.stored.recover()
     one, two = [await master.store(checkpoint_id) for checkpoint_id in (1, 2)]
@@ -498,8 +503,8 @@ async def test_ended_job_leaves_only_retained_checkpoints(
 async def test_checkpoint_prepared_as_job_ends_does_not_fence_job_master(
     simulation: Simulation,
 ) -> None:
-    """A JobMaster that took itself for replaced would end before it has told of the job's end, and
-    the next one would begin the job anew."""
+    """A JobMaster that takes itself for replaced would end before it has reported the job's end,
+    and the next JobMaster would run the job again."""
     master = Master(simulation)
     await master.stored.recover()
     for _ in range(3):
@@ -514,7 +519,7 @@ async def test_checkpoint_prepared_as_job_ends_does_not_fence_job_master(
 async def test_checkpoints_are_not_discarded_before_the_job_end_is_stored(
     simulation: Simulation,
 ) -> None:
-    """The next JobMaster would have begun anew."""
+    """Otherwise the next JobMaster would begin the job anew."""
     master = Master(simulation)
     await master.stored.recover()
     one = await master.store(1)
@@ -533,7 +538,7 @@ async def test_checkpoints_are_not_discarded_before_the_job_end_is_stored(
 async def test_checkpoint_work_after_the_job_end_does_not_fence_job_master(
     simulation: Simulation,
 ) -> None:
-    """It ended the JobMaster, whose successor began the job, which had ended, anew."""
+    """Otherwise the JobMaster would end, and its successor would run the ended job again."""
     master = Master(simulation)
     await master.stored.recover()
     one = await master.store(1)
@@ -549,7 +554,7 @@ async def test_checkpoint_work_after_the_job_end_does_not_fence_job_master(
 
 
 @simulate(seeds=3)
-async def test_storage_that_fails_holds_recovery_up_and_loses_nothing(
+async def test_recovery_waits_for_failing_storage_and_loses_no_checkpoint(
     simulation: Simulation,
 ) -> None:
     first, second = Master(simulation, 1), Master(simulation, 2)
@@ -567,7 +572,8 @@ async def test_storage_that_fails_holds_recovery_up_and_loses_nothing(
 async def test_damaged_last_checkpoint_is_not_replaced_by_an_earlier_one(
     simulation: Simulation,
 ) -> None:
-    """CP-28: what was committed with it would be committed twice."""
+    """CP-28: with an earlier checkpoint, what was committed with the last one would be committed
+    twice."""
     master = Master(simulation)
     await master.stored.recover()
     await master.store(1)
@@ -588,7 +594,7 @@ async def test_damaged_last_checkpoint_is_not_replaced_by_an_earlier_one(
 
 
 @simulate(seeds=3)
-async def test_an_earlier_checkpoint_that_cannot_be_read_is_left_alone(
+async def test_unreadable_earlier_checkpoint_is_skipped_and_not_deleted(
     simulation: Simulation,
 ) -> None:
     master = Master(simulation)
@@ -601,8 +607,10 @@ async def test_an_earlier_checkpoint_that_cannot_be_read_is_left_alone(
 
 
 @simulate(seeds=3)
-async def test_an_earlier_pointer_that_cannot_be_read_is_left_alone(simulation: Simulation) -> None:
-    """The job failed for good, though it is known from where it goes on."""
+async def test_unreadable_earlier_pointer_is_skipped_and_not_deleted(
+    simulation: Simulation,
+) -> None:
+    """The last pointer tells from where the job goes on."""
     master = Master(simulation)
     await master.stored.recover()
     await master.store(1)
@@ -618,7 +626,7 @@ async def test_an_earlier_pointer_that_cannot_be_read_is_left_alone(simulation: 
 
 
 @simulate(seeds=3)
-async def test_the_last_pointer_or_a_count_that_cannot_be_read_ends_the_job(
+async def test_unreadable_last_pointer_or_checkpoint_count_fails_the_recovery(
     simulation: Simulation,
 ) -> None:
     for kind in ("checkpoint", "count"):
@@ -636,10 +644,10 @@ async def test_the_last_pointer_or_a_count_that_cannot_be_read_ends_the_job(
 
 
 @simulate(seeds=3)
-async def test_start_savepoint_belongs_to_the_user_for_every_job_master(
+async def test_next_job_master_recovers_the_start_savepoint_as_a_users_savepoint(
     simulation: Simulation,
 ) -> None:
-    """JM-09: also one that was a checkpoint of another job."""
+    """JM-09: also if it was a checkpoint of another job."""
     master = Master(simulation)
     await master.stored.recover()
     where = "simulated://shared/elsewhere/chk-41"

@@ -89,7 +89,7 @@ def test_a_full_batch_of_failures_with_the_longest_texts_fits_into_a_message() -
     assert len(codec.encode((failed,) * MOST_REPORTS)) < MAX_FRAME_SIZE
 
 
-def test_a_shortened_state_fits_into_the_smallest_frame() -> None:
+def test_shortened_task_state_fits_into_the_smallest_frame() -> None:
     text = "\U0001f600" * MOST_BYTES
     failed = TaskExecutionState(JobID(bytes(16)), ATTEMPT, ExecutionState.FAILED, text, text)
     assert len(codec.encode(failed.shortened())) < 4096

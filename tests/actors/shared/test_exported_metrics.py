@@ -25,7 +25,9 @@ LAST = CheckpointStatistics(7, CheckpointStatus.COMPLETED, False, 5000, 1.5, 2, 
 
 
 @pytest.mark.parametrize("last", [None, LAST])
-def test_a_job_has_the_same_figures_at_both_endpoints(last: CheckpointStatistics | None) -> None:
+def test_job_metrics_are_the_same_in_rest_and_in_the_exported_metrics(
+    last: CheckpointStatistics | None,
+) -> None:
     checkpoints = CheckpointsOverview(1, 2, 3, 0, last, None, None, None, ())
     started = {JobStatus.RUNNING.name: 10.0}
     job = JobID(bytes(16))
@@ -44,8 +46,8 @@ def test_a_job_has_the_same_figures_at_both_endpoints(last: CheckpointStatistics
     assert len(list(samples_of(JOB, exported, job_tags("flights", job)))) == len(exported)
 
 
-def test_a_job_that_does_not_run_is_up_for_no_time() -> None:
-    """And one that takes no checkpoints has no figures of them."""
+def test_job_that_does_not_run_has_an_uptime_of_0() -> None:
+    """A job without checkpoints has no checkpoint metrics."""
     assert values_of_job(0.0, 4, None, 12.0) == {"uptime": 0, "numRestarts": 4}
 
 

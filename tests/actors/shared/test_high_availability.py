@@ -31,7 +31,9 @@ ON_ZOOKEEPER = Configuration(
 )
 
 
-async def test_default_configuration_has_no_elections(tmp_path: Path) -> None:
+async def test_default_configuration_gives_standalone_services_without_elections(
+    tmp_path: Path,
+) -> None:
     services = high_availability_services(LocalRpcService(), Configuration(), str(tmp_path))
     assert isinstance(services, StandaloneHaServices)
     assert not has_elections(Configuration())

@@ -79,7 +79,7 @@ def text_of(path: str) -> str:
     return Path(path).read_text()
 
 
-async def test_archives_are_in_the_working_directory_of_a_one_job_process(
+async def test_archives_are_unpacked_in_the_working_directory_of_a_one_job_process(
     temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(temporary_folder)
@@ -100,7 +100,7 @@ async def test_archives_are_in_the_working_directory_of_a_one_job_process(
     assert os.listdir() == []
 
 
-async def test_a_job_without_archives_leaves_the_working_directory(
+async def test_working_directory_does_not_change_for_a_job_without_archives(
     temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(temporary_folder)
@@ -113,7 +113,7 @@ async def test_a_job_without_archives_leaves_the_working_directory(
 def test_files_of_killed_processes_are_swept_and_others_stay(
     temporary_folder: Path,
 ) -> None:
-    """They stayed on the disk for ever."""
+    """Otherwise the files of killed processes would stay on the disk for ever."""
     living, dead = (process_with_files(temporary_folder, "here") for _ in range(2))
     foreign = process_with_files(temporary_folder, "elsewhere")
     kill(dead)
@@ -174,7 +174,7 @@ class Threads(LocalRpcService):
 def test_files_of_a_job_forgotten_while_unpacking_are_removed(
     temporary_folder: Path, ends_first: bool
 ) -> None:
-    """The thread went on, and left a folder with an open lock that nobody knew of."""
+    """The unpacking thread runs on after the job is forgotten."""
 
     async def forget_meanwhile() -> None:
         service = Threads()

@@ -105,7 +105,7 @@ class Follower:
 
 
 @on_virtual_time
-async def test_leader_is_lost_once_per_reconnect_and_found_while_it_leads() -> None:
+async def test_leader_is_reported_lost_once_per_reconnect_and_found_again_while_leading() -> None:
     follower = Follower()
     follower.leads()
     await asyncio.sleep(1)
@@ -124,8 +124,9 @@ async def test_leader_is_lost_once_per_reconnect_and_found_while_it_leads() -> N
 
 
 @on_virtual_time
-async def test_leader_changed_before_its_answer_is_delivered_is_not_lost() -> None:
-    """It was told as lost, and had never been told."""
+async def test_leader_that_was_never_reported_found_is_not_reported_lost() -> None:
+    """The leader changes after its answer has arrived and before the listener hears of the
+    answer."""
     follower = Follower()
     follower.leads()
     await follower.until_answered()
@@ -148,7 +149,7 @@ async def test_answer_overtaken_by_a_reconnect_is_dropped() -> None:
 
 @on_virtual_time
 async def test_answer_while_the_retrieval_stops_is_not_delivered() -> None:
-    """The answer of a leader came meanwhile: its heartbeats began when all had been stopped."""
+    """Otherwise heartbeats would begin after everything was stopped."""
 
     class Slow(Retriever):
         async def stop(self) -> None:
@@ -164,7 +165,7 @@ async def test_answer_while_the_retrieval_stops_is_not_delivered() -> None:
 
 
 @on_virtual_time
-async def test_dead_leader_is_lost_but_a_left_one_is_not() -> None:
+async def test_death_of_a_leader_is_reported_once_after_it_was_left_and_found_again() -> None:
     follower = Follower()
     follower.leads()
     await asyncio.sleep(1)

@@ -42,7 +42,7 @@ async def endpoint() -> AsyncIterator[RpcEndpoint]:
     await asyncio.wait([endpoint.terminated])
 
 
-async def test_an_endpoint_is_found_from_its_confirmation_to_the_loss(
+async def test_leader_can_be_found_from_its_confirmation_to_the_loss_of_leadership(
     services: EmbeddedHaServices, endpoint: RpcEndpoint
 ) -> None:
     listener = RecordingListener()
@@ -58,10 +58,10 @@ async def test_an_endpoint_is_found_from_its_confirmation_to_the_loss(
     assert listener.leaders[1:] == [(None, None)]
 
 
-async def test_a_loss_between_grant_and_confirmation_ends_the_endpoint(
+async def test_endpoint_ends_when_leadership_is_lost_before_the_confirmation(
     services: EmbeddedHaServices, endpoint: RpcEndpoint
 ) -> None:
-    """It went on, and led nobody."""
+    """Otherwise the endpoint would run on without leading."""
     service = services.dispatcher_leader_service
     leadership = await Leadership.win(services.get_dispatcher_leader_election())
     await service.revoke_leadership()
@@ -71,7 +71,7 @@ async def test_a_loss_between_grant_and_confirmation_ends_the_endpoint(
         await endpoint.terminated
 
 
-async def test_an_endpoint_does_not_lead_in_the_session_after_its_own(
+async def test_endpoint_ends_when_another_session_begins_before_the_confirmation(
     services: EmbeddedHaServices, endpoint: RpcEndpoint
 ) -> None:
     service = services.dispatcher_leader_service
@@ -87,7 +87,7 @@ async def test_an_endpoint_does_not_lead_in_the_session_after_its_own(
     assert listener.leaders == []
 
 
-async def test_grant_revoked_before_it_is_delivered_does_not_count(
+async def test_leadership_revoked_before_its_delivery_is_not_won(
     services: EmbeddedHaServices,
 ) -> None:
     service = services.dispatcher_leader_service
@@ -142,7 +142,7 @@ class _FailingElection(LeaderElection):
 async def test_an_election_that_fails_between_grant_and_confirmation_ends_the_endpoint(
     endpoint: RpcEndpoint,
 ) -> None:
-    """It was found, and would have led for ever: nobody told it of anything any more."""
+    """Otherwise the endpoint would lead for ever, because nobody reports the loss of leadership."""
     election = _FailingElection()
     leadership = await Leadership.win(election)
     election.fail()
@@ -208,8 +208,8 @@ class _Leader(RpcEndpoint):
 async def test_standby_master_recovers_then_starts_then_is_found(
     services: EmbeddedHaServices,
 ) -> None:
-    """DI-16, DI-17: the next one does so when the first one has lost its turn, and that one ends
-    with an error, by which its process is started anew."""
+    """DI-16, DI-17: the standby does so when the first master has lost leadership. The first master
+    ends with an error, so that its process is restarted."""
     network = LocalNetwork()
     listener = RecordingListener()
     await services.get_dispatcher_leader_retriever().start(listener)

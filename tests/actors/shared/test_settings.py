@@ -30,7 +30,7 @@ from tests.scheduler.builders import JOB
 from tests.scheduler.graphs import python_vertex
 
 
-async def test_configured_rpc_settings_apply_and_others_stay() -> None:
+async def test_only_configured_rpc_settings_change() -> None:
     service = LocalRpcService("process", ask_timeout=3.0)
     default_frame_size = service.max_frame_size
     apply_rpc_settings(service, Configuration())
@@ -91,10 +91,10 @@ CHECKPOINTS = {"execution.checkpointing.interval": "10 s"}
         ({"execution.checkpointing.interval": "0 s"}, NoRestart()),
     ],
 )
-def test_each_restart_strategy_is_reached_by_the_configuration(
+def test_restart_strategy_is_read_from_the_configuration(
     settings: dict[str, str], strategy: RestartStrategy
 ) -> None:
-    """FO-14: with checkpoints a job is restarted unless something else is said."""
+    """FO-14: a job with checkpoints is restarted by default."""
     assert default_restart_strategy(Configuration(settings)) == strategy
 
 
@@ -117,7 +117,7 @@ def test_checkpoint_options_of_a_job_override_those_of_the_cluster() -> None:
 
 
 @pytest.mark.parametrize("mode", SchedulerMode)
-def test_the_settings_of_a_job_are_its_own_over_the_clusters(mode: SchedulerMode) -> None:
+def test_settings_of_a_job_override_those_of_the_cluster(mode: SchedulerMode) -> None:
     cluster = Configuration(
         {"restart-strategy.type": "fixed-delay", "state.backend.type": "rocksdb"}
     )
@@ -141,7 +141,7 @@ def test_the_settings_of_a_job_are_its_own_over_the_clusters(mode: SchedulerMode
 
 
 @pytest.mark.ray
-async def test_the_transport_can_be_chosen_on_ray(ray_cluster: None) -> None:
+async def test_rpc_transport_on_ray_is_read_from_the_configuration(ray_cluster: None) -> None:
     service = await RayRpcService.open("settings")
     for settings, transport in (({}, "auto"), ({"rpc.transport": "ray"}, "ray")):
         apply_rpc_settings(service, Configuration(settings))

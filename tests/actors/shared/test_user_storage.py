@@ -42,7 +42,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_storage, "PATIENCE", 0.01)
 
 
-async def test_hanging_storage_is_named_and_each_place_uses_one_thread(
+async def test_error_names_hanging_storage_and_repeated_reads_use_one_thread(
     mount: Mount, impatient: None
 ) -> None:
     network = LocalNetwork()

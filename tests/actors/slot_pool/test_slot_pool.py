@@ -162,7 +162,7 @@ def wanted(*numbers: int, timeout: float | None = None) -> SlotRequests:
 
 @on_virtual_time
 async def test_requirements_are_declared_when_a_resource_manager_is_connected() -> None:
-    """SP-27: and to none before."""
+    """SP-27: and not before."""
     around = Surroundings()
     pool = await around.start()
     await pool.request_slots(wanted(1, 2))
@@ -209,7 +209,7 @@ async def test_newer_declaration_replaces_the_repeated_one() -> None:
 
 
 @on_virtual_time
-async def test_disconnecting_ends_repetition_and_next_manager_gets_declaration() -> None:
+async def test_declaration_after_a_disconnect_goes_to_the_next_resource_manager_only() -> None:
     """SP-27."""
     around = Surroundings()
     pool = await around.start()
@@ -230,7 +230,7 @@ async def test_disconnecting_ends_repetition_and_next_manager_gets_declaration()
 
 @on_virtual_time
 async def test_requirements_changed_without_resource_manager_go_to_the_next() -> None:
-    """SP-27: and not to the one that was lost."""
+    """SP-27: and not to the lost ResourceManager."""
     around = Surroundings()
     pool = await around.start()
     await around.connect(pool)
@@ -246,8 +246,8 @@ async def test_requirements_changed_without_resource_manager_go_to_the_next() ->
 
 
 @on_virtual_time
-async def test_pool_that_is_closed_declares_nothing_while_its_slots_are_freed() -> None:
-    """The job would be given them again."""
+async def test_closing_pool_declares_nothing_while_its_slots_are_freed() -> None:
+    """Otherwise the ResourceManager would give the slots to the job again."""
     around = Surroundings()
     pool = await around.start()
     manager = around.managers[0]
@@ -274,7 +274,7 @@ async def test_pool_that_is_closed_declares_nothing_while_its_slots_are_freed() 
 
 @on_virtual_time
 async def test_offered_slot_is_reported_and_allocated_by_one_message() -> None:
-    """SP-03, TM-09: before the TaskExecutor hears that it is accepted."""
+    """SP-03, TM-09: before the TaskExecutor hears that the offer is accepted."""
     around = Surroundings()
     pool = await around.start()
     await pool.request_slots(wanted(1))
@@ -318,8 +318,8 @@ async def test_request_times_out_with_and_without_a_resource_manager() -> None:
 
 
 @on_virtual_time
-async def test_request_is_served_by_an_offer_that_came_while_the_pool_stood_still() -> None:
-    """SP-14: its time was over when the pool went on."""
+async def test_slot_request_is_served_by_an_offer_that_came_during_a_stall_of_the_pool() -> None:
+    """SP-14: the timeout of the request is over when the pool runs again."""
     around = Surroundings()
     pool = await around.start({"slot.request.timeout": "20 s"})
     await pool.request_slots(wanted(1))
@@ -332,7 +332,7 @@ async def test_request_is_served_by_an_offer_that_came_while_the_pool_stood_stil
 
 
 @on_virtual_time
-async def test_cancelled_request_is_declared_no_longer_and_hears_nothing() -> None:
+async def test_cancelled_slot_request_is_no_longer_declared_and_gets_no_event() -> None:
     """SP-05."""
     around = Surroundings()
     pool = await around.start({"slot.request.timeout": "20 s"})
@@ -363,7 +363,7 @@ async def test_idle_slot_is_freed_and_forgotten_although_freeing_it_fails() -> N
 
 @on_virtual_time
 async def test_slots_are_left_to_the_next_job_master_when_the_job_master_dies() -> None:
-    """They were freed, and the TaskExecutors had nothing to keep."""
+    """If the pool freed the slots, the TaskExecutors would have nothing to keep."""
     around = Surroundings()
     pool = await around.start()
     await pool.request_slots(wanted(1))
@@ -374,8 +374,8 @@ async def test_slots_are_left_to_the_next_job_master_when_the_job_master_dies() 
 
 
 @on_virtual_time
-async def test_pool_that_fails_frees_nothing() -> None:
-    """Its JobMaster has another one that holds the same; their tasks ran on in vain."""
+async def test_failing_pool_frees_no_slot() -> None:
+    """The JobMaster has another pool with the same slots, in which tasks run."""
     around = Surroundings()
     pool = await around.start()
     await pool.request_slots(wanted(1))
@@ -388,8 +388,8 @@ async def test_pool_that_fails_frees_nothing() -> None:
 
 
 @on_virtual_time
-async def test_orphan_that_is_closed_frees_nothing() -> None:
-    """Its JobMaster was taken for dead, and the next one is to have the slots."""
+async def test_closed_orphaned_pool_frees_no_slot() -> None:
+    """The JobMaster was taken for dead, and the next JobMaster takes over the slots."""
     around = Surroundings()
     pool = await around.start()
     await pool.request_slots(wanted(1))
@@ -402,7 +402,7 @@ async def test_orphan_that_is_closed_frees_nothing() -> None:
 
 
 @on_virtual_time
-async def test_orphan_declares_nothing_any_more() -> None:
+async def test_orphaned_pool_declares_no_requirements() -> None:
     """SP-27."""
     around = Surroundings()
     pool = await around.start()
@@ -420,7 +420,7 @@ async def test_orphan_declares_nothing_any_more() -> None:
 
 
 @on_virtual_time
-async def test_slots_of_a_replaced_process_are_reported_as_lost() -> None:
+async def test_slots_of_a_restarted_task_executor_are_reported_as_lost() -> None:
     around = Surroundings()
     pool = await around.start()
     await pool.request_slots(wanted(1))
@@ -437,7 +437,7 @@ async def test_slots_of_a_replaced_process_are_reported_as_lost() -> None:
 async def test_shortage_of_a_past_resource_manager_frees_no_slot(
     is_replaced: bool,
 ) -> None:
-    """SP-07: a slot that is not required was kept for the idle time-out no more."""
+    """SP-07: otherwise a slot that is not required would be freed before the idle timeout."""
     around = Surroundings()
     pool = await around.start()
     await around.connect(pool)
@@ -473,7 +473,7 @@ async def test_orphaned_pool_hands_over_its_slots_repeatedly() -> None:
 
 @on_virtual_time
 async def test_orphaned_pool_hands_over_the_latest_notes() -> None:
-    """With what has finished in that execution graph, in as many messages as it takes."""
+    """Together with the finished tasks of the execution graph, in as many messages as necessary."""
     around = Surroundings()
     pool = await around.start()
     await pool.note(notes(1, 1))
@@ -499,8 +499,8 @@ async def test_orphaned_pool_hands_over_the_latest_notes() -> None:
 
 
 @on_virtual_time
-async def test_orphaned_pool_serves_its_past_job_master_no_more() -> None:
-    """Should that one live after all, it starts another pool."""
+async def test_orphaned_pool_refuses_calls_of_its_past_job_master() -> None:
+    """A past JobMaster that lives after all starts another pool."""
     around = Surroundings()
     pool = await around.start()
     await around.connect(pool)
@@ -551,8 +551,8 @@ async def test_orphaned_pool_hands_over_the_latest_part_of_each_source() -> None
 
 
 @on_virtual_time
-async def test_orphan_does_not_look_after_requests_that_time_out() -> None:
-    """It would fail, as it serves nobody any more, and what it knows would be lost."""
+async def test_orphaned_pool_ignores_request_timeouts_and_still_hands_over_its_slots() -> None:
+    """A pool that handles the timeout would fail, because it serves no JobMaster."""
     around = Surroundings()
     pool = await around.start({"slot.request.timeout": "20 s"})
     await pool.request_slots(wanted(1))
@@ -580,7 +580,7 @@ async def test_pool_with_a_living_job_master_hands_over_nothing() -> None:
 
 @on_virtual_time
 async def test_pool_started_after_its_job_masters_death_ends_after_hand_over() -> None:
-    """It watched the next JobMaster, which is at the same address, and never ended."""
+    """The pool must not watch the next JobMaster, which is at the same address."""
     around = Surroundings()
     around.network.kill("JobMaster")
     around.start_job_master(number(JobMasterId, 2))
@@ -590,7 +590,7 @@ async def test_pool_started_after_its_job_masters_death_ends_after_hand_over() -
 
 
 @on_virtual_time
-async def test_unasked_pool_notices_that_its_job_master_was_dead_at_start() -> None:
+async def test_pool_without_hand_over_ends_if_its_job_master_was_dead_at_the_start() -> None:
     around = Surroundings()
     around.network.kill("JobMaster")
     around.start_job_master(number(JobMasterId, 2))
@@ -599,8 +599,8 @@ async def test_unasked_pool_notices_that_its_job_master_was_dead_at_start() -> N
 
 
 @on_virtual_time
-async def test_pool_asks_again_whether_its_job_master_lives() -> None:
-    """Seed 100388: one answer was lost, and it watched its JobMaster's successor for ever."""
+async def test_pool_repeats_a_lost_question_whether_its_job_master_lives() -> None:
+    """Seed 100388: one answer was lost, and the pool watched the next JobMaster for ever."""
     around = Surroundings()
     answers: list[RpcError] = [
         FencingTokenError("jobmaster", "request_job_status", None, MASTER_ID),
@@ -617,7 +617,7 @@ async def test_pool_asks_again_whether_its_job_master_lives() -> None:
 
 
 @on_virtual_time
-async def test_pool_asks_no_more_when_its_job_master_lives() -> None:
+async def test_pool_asks_only_once_if_its_job_master_lives() -> None:
     around = Surroundings()
     await around.start()
     await asyncio.sleep(60)
@@ -626,7 +626,7 @@ async def test_pool_asks_no_more_when_its_job_master_lives() -> None:
 
 
 @on_virtual_time
-async def test_unasked_orphaned_pool_ends_after_the_takeover_timeout() -> None:
+async def test_orphaned_pool_without_hand_over_ends_after_the_takeover_timeout() -> None:
     around = Surroundings()
     pool = await around.start({"jobmaster.takeover-timeout": "20 s"})
     await pool.request_slots(wanted(1))
