@@ -1,4 +1,4 @@
-"""The operations that tests need on any kind of cluster."""
+"""Defines the operations that tests need on any kind of cluster."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def scripted_job(
     name: str = "scripted",
     restart_strategy: RestartStrategy | None = None,
 ) -> JobGraph:
-    """Return a job of one Spark vertex whose driver follows a script, attempt by attempt."""
+    """Create a job of one Spark vertex whose driver follows a script, attempt by attempt.
+
+    *attempts*: the steps of each attempt; see :mod:`flinkray.testing.scripted_spark_driver`.
+    """
     vertex = JobVertex(
         JobVertexID.generate(), name, parallelism, profile, Invokable(SPARK, script(*attempts))
     )

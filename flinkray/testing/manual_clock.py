@@ -1,4 +1,4 @@
-"""A clock that moves only when a test advances it, or when a program waits on it."""
+"""Defines a clock that moves only when a test advances it, or when a program waits on it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import threading
 
 
 class ManualClock:
-    """A :class:`flinkray.core.clock.Clock`; a waiting program moves it, and no real time passes."""
+    """A :class:`flinkray.core.clock.Clock` under the control of a test; no real time passes.
+
+    When a program waits on the clock, the clock jumps to the end of the wait.
+    """
 
     def __init__(self, epoch: float = 0.0) -> None:
         """*epoch* is the wall-clock time in seconds at the start, when ``monotonic`` is zero."""
@@ -20,11 +23,11 @@ class ManualClock:
         return self._epoch + self._now
 
     def monotonic(self) -> float:
-        """Return the seconds since the clock was made."""
+        """Return the seconds since the clock was created."""
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let this many seconds pass.
+        """Move the clock forward by this many seconds.
 
         Raises:
             ValueError: *seconds* is below 0.
@@ -38,11 +41,11 @@ class ManualClock:
         self._epoch = time - self._now
 
     def set_milliseconds(self, milliseconds: int) -> None:
-        """Jump to this wall-clock time."""
+        """Move the clock to this wall-clock time in milliseconds, forward or back."""
         self._now = milliseconds / 1000 - self._epoch
 
     def wait(self, seconds: float, woken: threading.Event) -> None:
-        """Let the waiting time pass at once, unless the program has been woken."""
+        """Move the clock to the end of the wait at once, unless the program has been woken."""
         if not woken.is_set():
             self.waits.append(seconds)
             # A little more, so that rounding to milliseconds cannot leave the deadline ahead.

@@ -1,4 +1,4 @@
-"""A LocalCluster whose processes a test can crash, with Spark stages that follow a script.
+"""Defines a LocalCluster whose processes a test can crash, with Spark stages that follow a script.
 
 Scripted drivers replace Spark drivers (:mod:`flinkray.testing.scripted_spark_driver`).
 """
@@ -21,7 +21,7 @@ from flinkray.testing.scripted_spark_driver import SCRIPTED_SPARK_DRIVER
 async def create_local_dispatcher(
     rpc_service: RpcService, arguments: ClusterArguments
 ) -> Dispatcher:
-    """Factory of a Dispatcher whose JobMasters start scripted Spark drivers."""
+    """Create a Dispatcher whose JobMasters start scripted Spark drivers."""
     services = ClusterServices.create(rpc_service, arguments)
     leadership = await Leadership.win(services.high_availability.get_dispatcher_leader_election())
     factory = f"{__name__}:create_local_job_master"
@@ -33,7 +33,7 @@ async def create_local_dispatcher(
 async def create_local_job_master(
     rpc_service: RpcService, arguments: JobMasterArguments
 ) -> JobMaster:
-    """Factory of a JobMaster that starts scripted Spark drivers."""
+    """Create a JobMaster that starts scripted Spark drivers."""
     services = ClusterServices.create(rpc_service, arguments.cluster)
     leadership = await win_job(services, arguments)
     return JobMaster(
@@ -42,7 +42,7 @@ async def create_local_job_master(
 
 
 class MiniCluster(LocalCluster, ClusterUnderTest):
-    """A cluster whose processes a test can crash."""
+    """A cluster in this process, whose simulated processes a test can crash."""
 
     masters: ClassVar[dict[str, str]] = {
         **LocalCluster.masters,

@@ -29,7 +29,7 @@ class Record(NamedTuple):
 
 
 class _Recorder:
-    """Records everything that it receives, record by record."""
+    """Records the output of an operator, record by record."""
 
     def __init__(self) -> None:
         self.elements: list[Any] = []
@@ -57,7 +57,7 @@ LONGEST_WAIT = 60.0
 
 
 class OperatorHarness:
-    """One subtask of an operator, on a manual clock that starts at 0.
+    """Runs one subtask of an operator, on a manual clock that starts at 0.
 
     Args:
         keyed: whether the operator has keyed state.
@@ -115,7 +115,12 @@ class OperatorHarness:
             raise
 
     def process(self, *values: Any, at: Sequence[int] | int | None = None, on: int = 0) -> None:
-        """Feed values in one block; *at* are their timestamps, *on* is the input."""
+        """Feed values to the operator in one block.
+
+        Args:
+            at: timestamp of all values, or of each value; None: no timestamps.
+            on: index of the input.
+        """
         times = [at] * len(values) if isinstance(at, int) else at
         self.operator.inputs()[on].process_block(Block(list(values), times))
 
@@ -145,7 +150,7 @@ class OperatorHarness:
             self.operator.keyed_state.close()
 
     def run_mail(self) -> None:
-        """Run in this thread the callbacks that the operator's other threads have posted."""
+        """Run the callbacks that the operator's other threads have posted, in this thread."""
         while self._mail:
             self._mail.popleft()()
         while self._turn.has_unfinished:

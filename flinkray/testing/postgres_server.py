@@ -21,7 +21,10 @@ LONGEST_START = 60.0
 
 
 def binaries() -> Path | None:
-    """Return the folder of Debian's newest PostgreSQL, else of the PATH's; None: not installed."""
+    """Return the folder of PostgreSQL's programs; None: PostgreSQL is not installed.
+
+    Debian's newest version is preferred to the version on the PATH.
+    """
     versions = sorted(
         Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3])
     )
@@ -32,7 +35,7 @@ def binaries() -> Path | None:
 
 
 def why_not() -> str:
-    """Return why the server cannot run here; empty: it can."""
+    """Return why a PostgreSQL server cannot run on this machine; empty: it can."""
     if binaries() is None:
         return "PostgreSQL's server is not installed (Debian's package postgresql)"
     if os.geteuid() == 0 and (shutil.which("setpriv") is None or _user() is None):
@@ -50,14 +53,14 @@ def _user() -> pwd.struct_passwd | None:
 
 
 class PostgresServerError(Exception):
-    """The server does not start; the text is the output of the server."""
+    """Raised if the server does not start; the text contains the server's output."""
 
 
 class PostgresServer:
-    """A PostgreSQL server for tests; not durable, as the machine does not fail during tests.
+    """Runs a PostgreSQL server for tests. The data is not durable against failures of the machine.
 
     Raises:
-        PostgresServerError: the data directory cannot be made.
+        PostgresServerError: the data directory cannot be created.
     """
 
     def __init__(self) -> None:
@@ -134,7 +137,10 @@ class PostgresServer:
         return True
 
     def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
-        """Stop the server; SIGQUIT: at once, as after a machine failure; SIGINT: in order."""
+        """Stop the server.
+
+        SIGQUIT: at once, as after a machine failure; SIGINT: in an orderly way.
+        """
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(how)
@@ -148,7 +154,7 @@ class PostgresServer:
 
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
-    """Yield a running server, and close it. Raises PostgresServerError: it does not start."""
+    """Run a server inside this context. Raises PostgresServerError: the server does not start."""
     server = PostgresServer()
     try:
         server.start()

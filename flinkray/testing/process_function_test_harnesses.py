@@ -1,4 +1,4 @@
-"""Harnesses for process functions, with keys and time under the control of the test."""
+"""Creates harnesses for process functions, with keys and time under the control of the test."""
 
 from __future__ import annotations
 
@@ -45,7 +45,11 @@ class ProcessFunctionTestHarnesses:
     def for_process_function(
         function: ProcessFunction[Any, Any], side_outputs: Sequence[OutputTag[Any]] = ()
     ) -> OperatorHarness:
-        """Make a harness. Raises TypeError: *function* is of another class."""
+        """Create a harness for a function on a stream without keys.
+
+        Raises:
+            TypeError: *function* is of another class.
+        """
         expect_kind(function, ProcessFunction, "a ProcessFunction is needed")
         return OperatorHarness(ProcessOperator(function), side_outputs=_ids(side_outputs))
 
@@ -56,7 +60,7 @@ class ProcessFunctionTestHarnesses:
         side_outputs: Sequence[OutputTag[Any]] = (),
         restore: OperatorState | None = None,
     ) -> OperatorHarness:
-        """Make a harness for a function on a keyed stream.
+        """Create a harness for a function on a keyed stream.
 
         Args:
             key_selector: a key selector, as for ``key_by``.
@@ -72,7 +76,9 @@ class ProcessFunctionTestHarnesses:
     def for_co_process_function(
         function: CoProcessFunction[Any, Any, Any], side_outputs: Sequence[OutputTag[Any]] = ()
     ) -> OperatorHarness:
-        """Make a harness; ``process(…, on=1)`` feeds the second input.
+        """Create a harness for a function on two streams.
+
+        ``process(…, on=1)`` feeds the second input.
 
         Raises:
             TypeError: *function* is of another class.
@@ -88,7 +94,9 @@ class ProcessFunctionTestHarnesses:
         side_outputs: Sequence[OutputTag[Any]] = (),
         restore: OperatorState | None = None,
     ) -> OperatorHarness:
-        """Make a harness; ``process(…, on=1)`` feeds the second input.
+        """Create a harness for a function on two keyed streams.
+
+        ``process(…, on=1)`` feeds the second input.
 
         Raises:
             TypeError: *function* is of another class.

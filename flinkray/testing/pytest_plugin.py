@@ -1,4 +1,4 @@
-"""Options and reports of ``@simulate`` tests; pytest loads this if flinkray is installed."""
+"""Adds options and reports for ``@simulate`` tests; pytest loads this if flinkray is installed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def seed_choice(config: pytest.Config) -> SeedChoice:
-    """Return the seeds that the command line chooses; defaults if this plugin is not loaded."""
+    """Return the seeds that the command line asks for; defaults if this plugin is not loaded."""
     from flinkray.testing.simulation.seed_runner import SeedChoice
 
     return SeedChoice(
@@ -94,7 +94,7 @@ def write_report(config: pytest.Config, run: SeedsRun) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, Any, None]:
-    """Add to a report the stories of failed seeds, and how to replay them."""
+    """Add the stories of failed seeds to a test's report, and how to replay them."""
     outcome = yield
     run = getattr(call.excinfo.value, "seeds_run", None) if call.excinfo is not None else None
     for failure in () if run is None else run.failures:

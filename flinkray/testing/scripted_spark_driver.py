@@ -65,21 +65,21 @@ ROWS = pa.schema([("row", pa.string())])
 
 
 def script(*attempts: Sequence[str]) -> bytes:
-    """Return the code of a job: the steps of its first, second, … attempt."""
+    """Return the code of a job: a script with the steps of its first, second, … attempt."""
     return json.dumps(attempts).encode()
 
 
 async def create_scripted_spark_driver(
     rpc_service: RpcService, descriptor: SparkStageDescriptor
 ) -> ScriptedSparkDriver:
-    """Create the driver; the factory that replaces the factory of the real driver."""
+    """Create a scripted driver. Tests set this factory in place of that of the real driver."""
     code = await fetch_code(rpc_service, descriptor)
     await job_master_of(rpc_service, descriptor)
     return ScriptedSparkDriver(rpc_service, descriptor, code)
 
 
 class ScriptedSparkDriver(LedDriver):
-    """The driver of a Spark stage that runs the stage's function without Spark."""
+    """The driver of a Spark stage that follows a script, or runs the stage without Spark."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class ScriptedSparkDriver(LedDriver):
 
 
 class _TablesToBatches(EpochsToBatches):
-    """Hands over epochs to a function that returns Arrow tables instead of DataFrames."""
+    """Publishes the results of a function that returns Arrow tables instead of DataFrames."""
 
     def take(self, returned: object, epoch: Epoch) -> None:
         assert isinstance(returned, pa.Table)

@@ -1,4 +1,4 @@
-"""A whole cluster in a simulation: real masters and TaskExecutors, each in its own process.
+"""Runs a whole cluster in a simulation: real masters and TaskExecutors, each in its own process.
 
 The endpoints are those of a real cluster; their processes, nodes, network and storage are simulated
 (:mod:`flinkray.testing.simulation`), and so is Ray's work for a ResourceManager. Spark drivers
@@ -35,9 +35,10 @@ _NODE = ResourceProfile(4, 8 * 2**30)
 
 
 class SimulatedCluster(ClusterUnderTest):
-    """A simulated cluster; the scenario is its client, and must run in a simulated process.
+    """A simulated cluster, with the scenario as its client.
 
-    Masters run on any node; workers run on nodes with enough room.
+    The scenario must run in a simulated process. Masters run on any node; workers run on nodes with
+    enough room.
     """
 
     masters: ClassVar[dict[str, str]] = {
@@ -53,9 +54,10 @@ class SimulatedCluster(ClusterUnderTest):
         configuration: Mapping[str, str] | None = None,
         storage_dir: str = "simulated://shared/cluster",
     ) -> None:
-        """*nodes* are the resources for workers on each node of the simulation.
+        """Prepare a cluster; :meth:`start` starts it.
 
-        By default each node has 4 CPU and 8 GiB. Missing nodes are added to the simulation.
+        *nodes* are the resources for workers on each node of the simulation. By default each node
+        has 4 CPU and 8 GiB. Missing nodes are added to the simulation.
         """
         self.simulation = simulation
         self.network = simulation.network
@@ -110,13 +112,13 @@ class SimulatedCluster(ClusterUnderTest):
         return name
 
     def leftovers_of(self, job_id: JobID) -> list[str]:
-        """Return the processes and worker groups that the job still has."""
+        """Return the names of the processes and worker groups that the job still has."""
         groups = [g.group.name for g in self.workers.groups.values() if g.group.is_own_of(job_id)]
         return [name for name in self.processes() if job_id.hex() in name] + groups
 
 
 class SimulatedWorkers(WorkerNodes):
-    """The worker nodes of a simulation; they come and go with the simulated nodes."""
+    """The worker nodes of a simulation, which appear and disappear with the simulated nodes."""
 
     def __init__(self, simulation: Simulation, *nodes: ResourceProfile) -> None:
         super().__init__()
@@ -157,7 +159,10 @@ class SimulatedWorkers(WorkerNodes):
 
 
 class SimulatedResourceManagerDriver(WorkerNodesDriver):
-    """Drives simulated workers; its requests take time, before and after they take effect."""
+    """Starts and ends simulated workers for a ResourceManager.
+
+    Each request takes virtual time, before and after it takes effect.
+    """
 
     def __init__(self, rpc_service: SimulatedRpcService, cluster: ClusterArguments) -> None:
         simulated = SimulatedCluster.current()
@@ -179,13 +184,13 @@ class SimulatedResourceManagerDriver(WorkerNodesDriver):
 async def create_simulated_resource_manager(
     rpc_service: SimulatedRpcService, arguments: ClusterArguments
 ) -> RpcEndpoint:
-    """Factory of a ResourceManager on the workers of its simulation."""
+    """Create a ResourceManager that uses the workers of its simulation."""
     driver = SimulatedResourceManagerDriver(rpc_service, arguments)
     return await lead_resource_manager(rpc_service, arguments, driver)
 
 
 class SimulatedTask(TaskRunner):
-    """A task that holds a slot until it is cancelled; cleaning up takes a while."""
+    """A task that occupies a slot until it is cancelled; cleaning up takes virtual time."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -200,7 +205,7 @@ class SimulatedTask(TaskRunner):
 async def create_simulated_task_executor(
     rpc_service: SimulatedRpcService, arguments: TaskExecutorArguments
 ) -> TaskExecutor:
-    """Factory of a TaskExecutor that runs simulated tasks."""
+    """Create a TaskExecutor that runs simulated tasks."""
     services = ClusterServices.create(rpc_service, arguments.cluster)
     runner = SimulatedTask(Simulation.current())
     host = simulated_host(rpc_service.process)
@@ -215,5 +220,5 @@ async def create_simulated_task_executor(
 
 
 def simulated_host(process: SimulatedProcess) -> TaskExecutorHost:
-    """Return the host of a simulated process; the process's number serves as its pid."""
+    """Return the host of a TaskExecutor in a simulated process; the process's number is its pid."""
     return TaskExecutorHost(NodeAddress(process.node, "127.0.0.1"), process.number, None)

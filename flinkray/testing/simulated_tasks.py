@@ -1,4 +1,4 @@
-"""The stream tasks of a simulated cluster: real tasks, in threads that take turns by the seed."""
+"""Runs the stream tasks of a simulated cluster: real tasks, in threads that the seed orders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GIVES_WAY = 0.2
 
 
 class SimulatedClock:
-    """The virtual clock for the threads of a process."""
+    """The virtual clock for the threads of a simulated process."""
 
     def __init__(self, service: SimulatedRpcService) -> None:
         self.time = service.clock.time
@@ -36,7 +36,7 @@ class SimulatedClock:
 
 
 class SteppedCode:
-    """A function that runs in a thread of a simulated process."""
+    """Runs a function in a simulated thread of a simulated process."""
 
     def __init__(
         self, process: SimulatedProcess, threads: StepThreads, function: Callable[[], object]
@@ -61,7 +61,7 @@ class SteppedCode:
 
 
 class SimulatedTaskRuntime(TaskRuntime):
-    """The task runtime of one simulated task process."""
+    """Provides threads, signals, time and network to the tasks of one simulated task process."""
 
     def __init__(self, service: SimulatedRpcService) -> None:
         self.clock = SimulatedClock(service)
@@ -111,5 +111,5 @@ class SimulatedTaskRuntime(TaskRuntime):
 async def create_simulated_task_process(
     rpc_service: SimulatedRpcService, arguments: TaskProcessArguments
 ) -> TaskProcess:
-    """Factory of a task process whose stream tasks run in steps."""
+    """Create a task process whose stream tasks run in steps."""
     return await create_task_process(rpc_service, arguments, SimulatedTaskRuntime(rpc_service))

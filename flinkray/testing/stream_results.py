@@ -1,4 +1,4 @@
-"""A sink that keeps its input, for tests of stream programs."""
+"""Defines a sink that keeps its input, for tests of stream programs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DataStreamTestSinkFunction(SinkFunction[Any]):
             self._results.append(value)
 
     def get_results(self, is_python_object: bool = False, stringify: bool = True) -> list[Any]:
-        """Return the values that came since the last call.
+        """Return the values that have arrived since the last call.
 
         Args:
             is_python_object: format values as Python does; False: in Java's notation (``+I[a,
@@ -55,5 +55,5 @@ class DataStreamTestSinkFunction(SinkFunction[Any]):
         return [self._text(value) for value in results]
 
     def clear(self) -> None:
-        """Drop the values that came so far."""
+        """Drop the values that have arrived so far."""
         self.get_results()

@@ -38,7 +38,7 @@ Method = Callable[..., Coroutine[Any, Any, R]]
 
 
 class UnexpectedCallError(FlinkRayError):
-    """A test double got a call for which the test has given no answer."""
+    """Raised if a test double is called for which the test has set no answer."""
 
 
 class Call(NamedTuple):
@@ -50,7 +50,7 @@ class Call(NamedTuple):
 
 
 class MethodDouble(Generic[G, R]):
-    """Sets the answer of one method of a double; each method here returns the double."""
+    """Sets the answer of one method of a test double; each method returns the double."""
 
     def __init__(
         self, set_answer: Callable[[Callable[..., R | Awaitable[R]]], TestingGateway[G]]
@@ -106,7 +106,7 @@ class TestingGateway(Generic[G]):
     # --- what it answers --------------------------------------------------------------------------
 
     def on(self, method: Method[R]) -> MethodDouble[G, R]:
-        """Return an object to set the answer of *method*, a method of the gateway's class.
+        """Return an object that sets the double's answer to *method*, a method of the gateway.
 
         Raises:
             TypeError: the gateway has no such method.
@@ -172,7 +172,7 @@ class TestingGateway(Generic[G]):
 
     @property
     def address(self) -> str:
-        """The address of the endpoint, or an address without an endpoint before :meth:`start`."""
+        """The address of the endpoint; before :meth:`start`, one at which there is no endpoint."""
         if self._endpoint is None:
             return f"nowhere/{self.gateway_class.__name__}"
         return self._endpoint.address

@@ -1,4 +1,4 @@
-"""A MiniCluster in its own thread, with the client that programs use."""
+"""Runs a MiniCluster in its own thread, with the client that programs use."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flinkray.testing.mini_cluster import MiniCluster
 
 
 class ThreadedCluster:
-    """A cluster of simulated processes on one event loop, with real task threads and sockets.
+    """A MiniCluster in a thread, and its client.
 
-    The masters, TaskExecutors and task processes are simulated; the threads of the stream tasks and
-    the sockets between them are real.
+    The masters, TaskExecutors and task processes are simulated processes on one event loop; the
+    threads of the stream tasks and the sockets between them are real.
     """
 
     def __init__(self, mini: MiniCluster, loop: LoopThread, client: ClusterClient) -> None:

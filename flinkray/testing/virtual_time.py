@@ -1,6 +1,6 @@
-"""Virtual time for one program: waiting takes no real time, and waiting in vain is an error.
+"""Runs one program on virtual time: waiting takes no real time, and waiting in vain is an error.
 
-The loop is the only process of a simulation (:mod:`flinkray.testing.simulation`).
+The program's event loop is the only process of a simulation (:mod:`flinkray.testing.simulation`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run_on_virtual_time(main: Coroutine[Any, Any, T], limit: float = LIMIT) -> T
 def on_virtual_time(
     test: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, T]:
-    """Make a test of an ``async def``, which runs with :func:`run_on_virtual_time`."""
+    """Convert an ``async def`` test to a test that runs with :func:`run_on_virtual_time`."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -60,7 +60,7 @@ def on_virtual_time(
 
 
 def block_for(seconds: float) -> None:
-    """Let virtual time pass as in a callback that blocks, or in a stopped process."""
+    """Advance virtual time without running other callbacks, as a callback that blocks does."""
     process = asyncio.get_running_loop()
     if not isinstance(process, SimulatedProcess):
         raise RuntimeError("only on virtual time can one stand still at no cost")

@@ -18,7 +18,7 @@ _INTERVAL = 0.05
 
 
 def wait_until(condition: Callable[[], T | None], timeout: float, what: str) -> T:
-    """Call *condition* again and again until it is true; return its result.
+    """Call *condition* repeatedly until it is true; return its result. Blocks the thread.
 
     Args:
         timeout: seconds.
@@ -46,10 +46,10 @@ async def eventually(condition: Callable[[], Awaitable[T]], timeout: float, what
 @overload
 async def eventually(condition: Callable[[], T], timeout: float, what: str) -> T: ...
 async def eventually(condition: Callable[[], Awaitable[T] | T], timeout: float, what: str) -> T:
-    """Call *condition* on the event loop until it is true; return its result.
+    """Call *condition* repeatedly on the event loop until it is true; return its result.
 
-    *condition* may be async. A FlinkRayError means not yet. Raises AssertionError after *timeout*
-    seconds.
+    *condition* may be async. A FlinkRayError counts as not true yet. Raises AssertionError after
+    *timeout* seconds.
     """
     __tracebackhide__ = True
     loop = asyncio.get_running_loop()
@@ -65,9 +65,13 @@ async def ask_again(
     retry_on: Errors,
     complaint: str,
 ) -> T:
-    """Call *condition* until it is true, measuring *timeout* with *clock*.
+    """Call *condition* repeatedly until it is true, and return its result; used by ``eventually``.
 
-    Used by ``eventually``.
+    Args:
+        clock: returns the time, with which *timeout* is measured.
+        pause: seconds between two calls.
+        retry_on: errors that count as not true yet.
+        complaint: beginning of the AssertionError's text.
     """
     __tracebackhide__ = True
     give_up = clock() + timeout

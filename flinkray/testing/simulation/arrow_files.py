@@ -1,4 +1,4 @@
-"""Pyarrow's file system on a simulated disk."""
+"""Makes a simulated disk available as a file system of pyarrow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyarrow.fs import FileInfo, FileSystemHandler, FileType, PyFileSystem
 
 
 class Disk(Protocol):
-    """The needed part of :class:`~flinkray.testing.simulation.disk.SimulatedDisk`."""
+    """Interface to the needed part of :class:`~flinkray.testing.simulation.disk.SimulatedDisk`."""
 
     def make_directory(self, path: str) -> None: ...
     def read(self, path: str) -> bytes | None: ...
@@ -119,7 +119,7 @@ class _DiskHandler(FileSystemHandler):  # type: ignore[misc]
 
 
 class _Unwritten(io.BytesIO):
-    """A file that is being written; it exists once it is closed."""
+    """A file that is being written; the file exists once it is closed."""
 
     def __init__(self, handler: _DiskHandler, path: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Blocking work of simulated processes: it takes virtual time, and no real thread runs."""
+"""Runs the blocking work of simulated processes: it takes virtual time, and no real thread runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Stepping(Protocol):
-    """A simulated process, as its blocking work uses it."""
+    """Interface to a simulated process, as its blocking work needs it."""
 
     blocking_cost: float
 
@@ -20,7 +20,7 @@ class Stepping(Protocol):
 
 
 class SimulatedExecutor(Executor):
-    """Replaces a thread pool: each call runs as one step of the process, some time later.
+    """Replaces a thread pool: runs each call as one step of the process, after some virtual time.
 
     Calls overtake each other, as they do in a pool.
     """
@@ -77,4 +77,4 @@ class SimulatedExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Do nothing, as the executor has no threads."""
+        """Do nothing, because the executor has no threads."""

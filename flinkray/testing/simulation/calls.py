@@ -19,7 +19,7 @@ from flinkray.testing.simulation.process import SimulatedProcess
 
 @dataclass(eq=False, slots=True)
 class ObservedCall:
-    """A call whose handler begins."""
+    """Describes a call that an endpoint handles, and its sender."""
 
     sender: SimulatedProcess
     receiver: SimulatedProcess
@@ -36,16 +36,19 @@ class ObservedCall:
 
 
 class CallObserver:
-    """Base of observers, whose methods do nothing; they are called in the step of the handler."""
+    """Base of observers of calls; its methods do nothing.
+
+    The methods are called in the step of the handler.
+    """
 
     def begins(self, call: ObservedCall) -> None:
-        """Called before the handler runs."""
+        """Handle that the handler is about to run."""
 
     def began(self, call: ObservedCall) -> None:
-        """Called when the handler has returned or failed, or waits for the first time."""
+        """Handle that the handler has returned or failed, or waits for the first time."""
 
     def succeeded(self, call: ObservedCall, result: object) -> None:
-        """Called when the handler has returned, before the answer is sent."""
+        """Handle that the handler has returned; the answer has not been sent yet."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The conditions that frames and processes meet in the simulated network."""
+"""Defines the conditions of the simulated network and of process supervision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data channels between simulated task processes: real connections on simulated wires."""
+"""Simulates the data channels between task processes: real connections on simulated wires."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ frames.
 
 
 class DataWeather(Weather):
-    """The faults of data frames: as in TCP, they come late, or their connection breaks."""
+    """Applies faults to data frames: as in TCP, they arrive late, or their connection breaks."""
 
     repeats = None
 
@@ -68,7 +68,10 @@ class DataWeather(Weather):
 
 
 class SteppedWire(Wire):
-    """One end of a data connection: sends at once, and keeps received data until it is read."""
+    """One end of a simulated data connection.
+
+    It sends at once, and keeps received data until the data is read.
+    """
 
     is_on_one_node = False
 
@@ -112,7 +115,7 @@ class SteppedWire(Wire):
 
 
 class SteppedConnection(Connection):
-    """A connection without threads: whole frames arrive as callbacks of the process."""
+    """A data connection without threads: whole frames arrive as callbacks of the process."""
 
     most_sent_at_once = 1_000_000
 
@@ -181,7 +184,7 @@ class SteppedTransport:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the process is dead or banished, so that nobody connects to it any more."""
+        """Whether the process is dead or banished, so that no process can connect to it."""
         return not self._process.is_alive or self._process.is_banished
 
     def close(self) -> None:
@@ -189,7 +192,7 @@ class SteppedTransport:
 
 
 class SteppedTimers(Timers):
-    """Timers that are callbacks of the process."""
+    """Timers of the data network, as callbacks of the simulated process."""
 
     def __init__(self, service: SimulatedRpcService) -> None:
         super().__init__(service.clock)

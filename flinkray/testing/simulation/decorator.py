@@ -1,4 +1,4 @@
-"""``@simulate``: one pytest item that runs a scenario with many seeds."""
+"""Defines ``@simulate``, which makes one pytest item that runs a scenario with many seeds."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Scenario = Callable[..., Coroutine[Any, Any, None]]
 def simulate(
     *, seeds: int = 100, faults: Faults | None = None, **options: Any
 ) -> Callable[[Scenario], Callable[..., None]]:
-    """Make a pytest test of ``async def test(simulation: Simulation, …)``.
+    """Convert ``async def test(simulation: Simulation, …)`` to a pytest test that runs many seeds.
 
     The seeds 0 to *seeds* - 1 run in :class:`Simulation` objects with *faults* and *options*; other
-    parameters are fixtures, shared by all seeds. ``pytest --seeds N`` runs N seeds,
-    ``--first-seed S`` begins at S and ``--seed S`` runs only seed S. A failure shows the seed, the
-    end of its story and the command that replays it.
+    parameters are fixtures, shared by all seeds. A failure shows the seed, the end of its story and
+    the command that replays it. ``pytest --seeds N`` runs N seeds, ``--first-seed S`` begins at S
+    and ``--seed S`` runs only seed S.
 
     Raises TypeError: not ``async``, or without *simulation*; ValueError: *seeds* is below 1.
     """

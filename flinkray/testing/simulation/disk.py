@@ -1,4 +1,4 @@
-"""Simulated disks: written data is not durable at once, and crashes come at the worst moment."""
+"""Simulates disks: written data is not durable at once, and crashes come at the worst moment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _File:
 
 
 class SimulatedDisk(FileSystem):
-    """Files by path, with the guarantees of a POSIX file system.
+    """A simulated disk with the guarantees of a POSIX file system.
 
     Other processes see what a process has written at once, and it survives the process's death; if
     a process dies in the middle of a write, a beginning of the data stays. When the power fails,
@@ -40,7 +40,7 @@ class SimulatedDisk(FileSystem):
     """
 
     def __init__(self, name: str, random: Random, tell: Callable[..., None]) -> None:
-        """*tell* adds a line to the story."""
+        """*tell* adds a line to the story, the log of the run."""
         self.name = name
         self.failing = 0.0
         """The fraction of operations that fail, some of them after they took effect."""
@@ -242,7 +242,7 @@ class SimulatedDisk(FileSystem):
         return [(path, file) for path, file, _ in changes[: random.randint(0, len(changes))]]
 
     def listed_late(self, directory: str) -> Sequence[str]:
-        """List a directory as :meth:`list` does, from a storage whose listings are late."""
+        """List a directory as :meth:`list` does, but the result may be outdated."""
         names = dict.fromkeys(self.list(directory))
         process = self._process()
         if self.late_listing and process is not None:
@@ -259,7 +259,7 @@ class SimulatedDisk(FileSystem):
         return tuple(names)
 
     def discard(self, path: str) -> None:
-        """Remove a file for good, as if somebody had deleted it durably."""
+        """Remove a file, as if somebody had deleted it durably."""
         self.changes += 1
         self.losses += 1
         for entries in (self._entries, self._durable_entries):
@@ -268,7 +268,7 @@ class SimulatedDisk(FileSystem):
             changes[:] = [change for change in changes if change[0] != path]
 
     def wipe(self) -> None:
-        """Replace the disk by an empty one."""
+        """Remove all content, as if the disk was replaced by an empty one."""
         self._entries.clear()
         self._durable_entries.clear()
         self._unsynced.clear()

@@ -1,4 +1,4 @@
-"""Durations of events that take time by themselves."""
+"""Draws the durations of simulated events."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ class Durations:
         self._machines = machines
 
     def draw(self, what: str) -> float:
-        """Return a duration between the bounds of the conditions for *what*."""
+        """Return a random number of seconds.
+
+        *what* names the field of Conditions with the bounds.
+        """
         low, high = getattr(self._network.conditions, what)
         return self._random.uniform(low, high)
 
     def start_time(self, process: SimulatedProcess) -> float:
-        """Return the time until a new process makes its endpoint."""
+        """Return the seconds until a new process creates its endpoint."""
         bounds = self.start_times.get(process.kind)
         return self.draw("start") if bounds is None else self._random.uniform(*bounds)
 
     def blocking_time(self) -> tuple[float, float]:
-        """Return the times before and after the step of a blocking call."""
+        """Return the seconds before and after the step of a blocking call."""
         before, after = self.draw("blocking"), self.draw("blocking")
         # it is not known which disk the call will use: a slow disk may delay any call
         slowness = max((disk.slowness for disk in self._machines.disks.values()), default=0.0)

@@ -1,10 +1,13 @@
-"""Errors of a simulated run itself."""
+"""Defines the errors of a simulated run itself."""
 
 from __future__ import annotations
 
 
 class SimulationError(RuntimeError):
-    """A simulated run cannot go on; the text says why, and its story shows how this came about."""
+    """Raised if a simulated run cannot continue.
+
+    The text says why, and the story shows the events before.
+    """
 
 
 class NothingWillHappenError(SimulationError):
@@ -12,7 +15,7 @@ class NothingWillHappenError(SimulationError):
 
 
 class LivelockError(SimulationError):
-    """Callbacks follow each other without end, and no time passes."""
+    """Callbacks follow each other endlessly, and virtual time does not advance."""
 
 
 class ForbiddenInSimulationError(SimulationError):
@@ -23,8 +26,8 @@ class ForbiddenInSimulationError(SimulationError):
 
 
 class UnhandledError(SimulationError):
-    """An exception that nobody awaits; the exception is the cause of this error."""
+    """An exception was raised that nobody awaits; it is the cause of this error."""
 
 
 class ProcessDied(BaseException):
-    """Unwinds the blocking work of a process that died in the middle of the work."""
+    """Raised to end the blocking work of a simulated process that died in the middle of it."""

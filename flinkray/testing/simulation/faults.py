@@ -1,4 +1,4 @@
-"""The faults that a scenario allows, and the process that causes them."""
+"""Defines the faults that a scenario allows, and the process that causes them."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Faults:
     vary: bool = True
 
     def of_disk(self, disk: SimulatedDisk) -> None:
-        """Apply the constant faults to a new disk."""
+        """Set the constant faults of a new disk."""
         disk.torn, disk.spares = self.torn_writes, self.spare
         disk.reorders = self.reorders
         disk.late_listing = self.late_listing
@@ -198,7 +198,7 @@ _MOST_BEFORE_PAUSE = 12
 
 
 class Nemesis:
-    """Causes the :class:`Faults` of one seed, from its own process."""
+    """Causes the :class:`Faults` of one seed, from its own simulated process."""
 
     def __init__(self, simulation: World, faults: Faults, random: Random) -> None:
         self.faults = faults
@@ -258,7 +258,7 @@ class Nemesis:
         )
 
     def end(self) -> None:
-        """Stop all faults, and repair what is broken. Idempotent."""
+        """Stop all faults, and repair what is broken. Can be called again."""
         if not self._process.is_alive:
             return
         self._process.die("the faults are over")
@@ -378,7 +378,7 @@ class Nemesis:
             self._simulation.freeze(victim)
 
     async def _banish(self) -> None:
-        """Let a process be taken for dead, in most cases after a hang; later wake and end it."""
+        """Make a process be taken for dead, in most cases after a hang; later wake and end it."""
         victim = self._victim(for_good=True)
         if victim is None:
             return
@@ -430,7 +430,7 @@ class Nemesis:
         return before_disk
 
     def _pause(self, process: SimulatedProcess, sleep: float, exile: float) -> None:
-        """Stop the process, and let it be taken for dead; called in a thread of the process."""
+        """Stop the process, and make it be taken for dead; called in a thread of the process."""
         simulation, thread = self._simulation, StepThread.current()
         assert thread is not None
         simulation.hang(process)
@@ -542,7 +542,7 @@ _LONGEST_UNTIL_BOTH = 3.0
 
 
 class RepeatedRequests:
-    """Sends requests again under new frame numbers, as a sender does that got no answer.
+    """Sends requests again under new frame numbers, like a sender that got no answer.
 
     The connection cannot tell such a request from a new request.
     """
@@ -555,7 +555,7 @@ class RepeatedRequests:
         self._is_repeating = False
 
     def sent(self, end: End, frame: bytes) -> None:
-        """Note that the frame of a request was sent; maybe send the request again later."""
+        """Handle that the frame of a request was sent; perhaps send the request again later."""
         if self._is_repeating:
             return
         _, kind, _, target, method, token, timeout, _, payload = unpack_request(frame)
@@ -590,12 +590,12 @@ class RepeatedRequests:
 
 
 Fate = Callable[["End", bytes, "int | None"], None]
-"""A fault for a frame that is sent from an end, in a lane."""
+"""A function that applies a fault to a frame, which is sent from an end, in a lane."""
 
 
 @dataclass(slots=True)
 class _Aim:
-    """The fault for the frames of one method in one direction."""
+    """The fault that is applied to the frames of one method in one direction."""
 
     fate: Fate
     share: float
@@ -604,14 +604,14 @@ class _Aim:
 
 
 class Aims:
-    """Faults that happen while a call of one method, or its answer, is under way.
+    """Applies faults while a call of a chosen method, or its answer, is on its way.
 
-    The seed decides which methods are aimed at, and with which fault; both are drawn when a method
-    is first used.
+    The seed decides which methods are chosen, and with which fault; both are drawn when a method is
+    first used.
     """
 
     def __init__(self, simulation: World, faults: Faults) -> None:
-        """*faults* says which fraction of methods and answers is aimed at, and which are closed."""
+        """*faults* says which fraction of methods and answers is chosen, and which are closed."""
         self._simulation = simulation
         self._network = simulation.network
         self._faults = faults
@@ -624,9 +624,10 @@ class Aims:
         self._is_over = False
 
     def _choose_fates(self) -> tuple[list[Fate], float]:
-        """Return the fates of this seed, and the factor for how many methods they apply to.
+        """Return the faults of this seed, and a factor for how many methods they apply to.
 
-        Some seeds only lose messages, but more; others lose messages only together with a process.
+        Some seeds only lose messages, but more of them; others lose messages only together with a
+        process.
         """
         network, faults = self._network, self._faults
         of_messages: list[Fate] = [network.duplicate]
@@ -759,7 +760,7 @@ class Aims:
             self._for_a_while(length, lambda: simulation.resume(victim))
 
     def _banish_sender(self, end: End, frame: bytes, lane: int | None) -> None:
-        """Lose the message and banish its sender, which will try again beside its successor."""
+        """Lose the message and banish its sender, which will try again while its successor runs."""
         if self._may_befall(end.process, for_good=True):
             end.lose(frame, "lost")
             self._banish(end.process, 0.0)
@@ -769,7 +770,7 @@ class Aims:
             end.deliver(frame, lane, self._network.latency())
 
     def _hold(self, end: End, frame: bytes, lane: int | None) -> None:
-        """Hold the message back until its sender has a successor."""
+        """Delay the message until its sender has a successor."""
         victim = end.process
         if not self._may_befall(victim) or victim.name.startswith(self._faults.only_killed):
             self._crash_sender(end, frame, lane)

@@ -1,4 +1,4 @@
-"""Ensures that a simulated run uses nothing real: no thread, sleep, socket or other process."""
+"""Ensures that a simulated run uses no real thread, sleep, socket or other process."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ _FORBIDDEN = {
 _OWN = (sysconfig.get_path("stdlib"), str(Path(__file__).parent))
 
 _guards: dict[int, Callable[[Exception], None]] = {}
-"""For each thread: the function that gets the error of a breach."""
+"""For each thread: the function that gets the error of a forbidden call."""
 _is_installed = False
 
 
 def call_site() -> str:
-    """Return the innermost frame outside Python and the simulation: ``file:line (function)``."""
+    """Return where forbidden code was called from: ``file:line (function)``.
+
+    This is the innermost frame outside of Python's library and the simulation.
+    """
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
         frame = frame.f_back
@@ -59,7 +62,10 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 @contextmanager
 def nothing_real(report: Callable[[Exception], None]) -> Iterator[None]:
-    """Inside, raise when this thread uses the real world; *report* gets the error first."""
+    """Raise ForbiddenInSimulationError inside this context when this thread uses the real world.
+
+    *report* gets the error first.
+    """
     global _is_installed
     if not _is_installed:
         _is_installed = True

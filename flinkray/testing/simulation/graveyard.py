@@ -1,4 +1,4 @@
-"""Keeps the remains of dead processes until the run is over, then closes them silently."""
+"""Keeps the objects of dead processes until the run is over, then closes them silently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 
 class Stack(Protocol):
-    """A stack of a thread (:mod:`~flinkray.testing.simulation.step_threads`)."""
+    """Interface to a stack of a thread (:mod:`~flinkray.testing.simulation.step_threads`)."""
 
     def unwind(self) -> None: ...
 
@@ -42,7 +42,7 @@ class Graveyard:
         self._stacks.append(stack)
 
     def close(self) -> None:
-        """Close the coroutines, now that their actions have no effect.
+        """Close the coroutines, because their actions have no effect any more.
 
         If the garbage collector is off, the caller must collect the rest, inside
         :func:`in_silence`.
@@ -59,7 +59,7 @@ class Graveyard:
 
 @contextmanager
 def in_silence() -> Iterator[None]:
-    """Suppress log lines and warnings inside."""
+    """Suppress log lines and warnings inside this context."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -72,10 +72,10 @@ def in_silence() -> Iterator[None]:
 
 @contextmanager
 def collected_after_each() -> Iterator[Callable[[], None]]:
-    """For many runs: keep the garbage collector from scanning existing objects again and again.
+    """Turn off the garbage collector inside this context, for many runs one after the other.
 
-    The collector is off inside; otherwise it would scan the whole program, and all of a run that is
-    not over. Yields a function to call after each run, once nothing refers to the run any more.
+    Otherwise the collector would scan the whole program, and all of a run that is not over, again
+    and again. Yields a function to call after each run, once nothing refers to the run any more.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Connections between simulated processes, with their faults."""
+"""Simulates connections between processes, with their faults."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ _BANDWIDTH = 1e9
 
 
 class Repeating(Protocol):
-    """Sends requests again as a fault."""
+    """Interface to a fault that sends requests again."""
 
     def sent(self, end: End, frame: bytes) -> None: ...
 
 
 class Weather(Protocol):
-    """The :class:`~flinkray.testing.simulation.network.SimulatedNetwork`, as connections use it."""
+    """Interface to the network that carries frames, as connections need it.
+
+    Implemented by :class:`~flinkray.testing.simulation.network.SimulatedNetwork`.
+    """
 
     scheduler: Scheduler
     is_faulty: bool
@@ -37,7 +40,7 @@ class Weather(Protocol):
 
 
 class SimulatedConnection:
-    """A connection with two ends; frames of one lane arrive in order, except duplicates."""
+    """A connection with two ends. Frames of one lane arrive in order, except duplicates."""
 
     def __init__(
         self, network: Weather, client: SimulatedProcess, server: SimulatedProcess
@@ -62,7 +65,7 @@ class SimulatedConnection:
 
 
 class End(Transport):
-    """The end of a connection at one process, for sending and receiving."""
+    """One end of a connection, at one process; sends and receives frames."""
 
     peer: End
 
@@ -143,10 +146,10 @@ class End(Transport):
         peer.process.post_at(arrival, peer._context, peer._arrive, frame, then_break)
 
     def deliver_again(self, frame: bytes, lane: int | None, delay: float) -> None:
-        """For the network: deliver a duplicate, in no order, but after the original.
+        """For the network: deliver a duplicate at any time after the original.
 
-        Before the original, it would make the frames of the lane that are under way look like
-        duplicates, and asks without a deadline among them would never be answered.
+        Before the original, the duplicate would make the frames of the lane that are on their way
+        look like duplicates, and asks without a deadline among them would never be answered.
         """
         peer = self.peer
         arrival = max(self._scheduler.now + delay, self._last_arrivals.get(lane, 0.0))
@@ -247,17 +250,20 @@ class End(Transport):
     # --- fate, outside of any process -------------------------------------------------------------
 
     def learn_of_break(self, reason: str, delay: float | None = None) -> None:
-        """Let this side lose the connection after *delay* seconds (None: the time of a frame)."""
+        """Make this side notice that the connection broke.
+
+        It notices after *delay* seconds; None: after the time that a frame takes.
+        """
         delay = self._network.latency() if delay is None else delay
         self.process.post(delay, self._lost, reason, context=self._context)
 
     @property
     def is_cut(self) -> bool:
-        """Whether a partition holds up the frames that come in here."""
+        """Whether a partition holds back the frames that arrive here."""
         return self._is_cut
 
     def cut(self, is_cut: bool) -> None:
-        """Begin or end a partition; at the end the frames that it held up arrive."""
+        """Begin or end a partition; at its end, the frames that were held back arrive."""
         if is_cut:
             self._is_cut = self._is_shut = True
         elif self._is_cut:

@@ -1,4 +1,4 @@
-"""The simulated machines: nodes, and the disks of nodes and processes."""
+"""Simulates machines: nodes, and the disks of nodes and processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Node:
 
 
 class Machines:
-    """The machines of one simulation."""
+    """Places processes on the nodes of one simulation, and crashes and restarts nodes."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Machines:
         The function raises KeyError if there is no such group.
         """
         self.listeners: list[Callable[[Node], None]] = []
-        """Called when a node has gone or come back."""
+        """Called when a node has crashed or was restarted."""
         self._seed = seed
         self._scheduler = scheduler
         self._tell = tell
@@ -49,14 +49,14 @@ class Machines:
         self._placed = 0
 
     def node(self, name: str) -> Node:
-        """Return the node of that name. Raises SimulationError: there is none."""
+        """Return the node with this name. Raises SimulationError: there is no such node."""
         for node in self.nodes:
             if node.name == name:
                 return node
         raise SimulationError(f"there is no node {name}")
 
     def place(self, wanted: str | None = None) -> str:
-        """Return the node for a new process: *wanted* if that node is up, else the next node."""
+        """Return the name of a new process's node: *wanted* if it is up, else the next node."""
         up = [node.name for node in self.nodes if node.is_up] or [self.nodes[0].name]
         if wanted in up:
             return wanted
@@ -70,13 +70,13 @@ class Machines:
         return node
 
     def restart(self, name: str) -> None:
-        """Bring a node back, without its processes."""
+        """Restart a crashed node, without its processes."""
         node = self.node(name)
         node.is_up = True
         self._changed(node)
 
     def crash(self, name: str) -> None:
-        """Crash a node: its processes die, and it loses its power."""
+        """Crash a node: its processes die, and its disks lose their power."""
         node = self.node(name)
         node.is_up = False
         for process in tuple(self._scheduler.processes):
@@ -95,7 +95,7 @@ class Machines:
         return disk
 
     def wipe(self, name: str) -> None:
-        """Replace a disk by an empty one; does nothing if there is no such disk."""
+        """Replace the disk of this name by an empty one; does nothing if there is no such disk."""
         if name in self.disks:
             self._tell("the disk %s is lost", name)
             self.disks[name].wipe()

@@ -1,4 +1,4 @@
-"""The simulated network: running processes, connections, and the faults of frames."""
+"""Simulates the network: running processes, connections, and the faults of frames."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEVER_LOST = frozenset({Kind.TERMINATED, Kind.STOP})
 
 @dataclass(eq=False)
 class Partition:
-    """Processes that cannot reach others, given by names of processes or nodes."""
+    """A cut in the network between two sets of processes, given by names of processes or nodes."""
 
     sources: frozenset[str]
     targets: frozenset[str]
@@ -50,25 +50,28 @@ def _names(names: frozenset[str]) -> str:
 
 
 class NetworkedService(BaseRpcService):
-    """The RPC service of a simulated process, as the network uses it."""
+    """The RPC service of a simulated process, as the network needs it."""
 
     process: SimulatedProcess
 
     @property
     @abstractmethod
     def is_up(self) -> bool:
-        """Whether the process lives; also True while it starts or ends."""
+        """Whether the process is alive; also True while it starts or ends."""
 
 
 class Aiming(Protocol):
-    """Faults that wait for a certain moment: :class:`~flinkray.testing.simulation.faults.Aims`."""
+    """Interface to faults that wait for a certain moment.
+
+    Implemented by :class:`~flinkray.testing.simulation.faults.Aims`.
+    """
 
     def befall(self, end: End, frame: bytes, lane: int | None) -> bool: ...
     def end(self) -> None: ...
 
 
 class SimulatedNetwork:
-    """Carries frames between the processes of one simulation."""
+    """Carries frames between the processes of one simulation, and applies faults to them."""
 
     def __init__(self, scheduler: Scheduler, random: Random) -> None:
         self.scheduler = scheduler
@@ -101,14 +104,14 @@ class SimulatedNetwork:
         self.is_faulty = conditions.faulty > 0 or self.aims is not None
 
     def aim(self, aims: Aiming | None) -> None:
-        """Use *aims* from now on; None: aim at nothing."""
+        """Use these aimed faults from now on; None: no aimed faults."""
         self.aims = aims
         self.set_conditions(self.conditions)
 
     # --- frames -----------------------------------------------------------------------------------
 
     def latency(self) -> float:
-        """Return the seconds that the next frame takes."""
+        """Draw the seconds that the next frame takes."""
         return self._shortest + self._spread * self._draw()
 
     def befall(self, end: End, frame: bytes, lane: int | None) -> None:
@@ -262,7 +265,7 @@ class SimulatedNetwork:
         return tuple(names)
 
     def process_banished(self, process: SimulatedProcess) -> tuple[str, ...]:
-        """Let no further connections reach a process that is taken for dead; its connections stay.
+        """Prevent new connections to a process that is taken for dead; its open connections stay.
 
         Returns the names by which the process was known.
         """
@@ -291,7 +294,7 @@ class SimulatedNetwork:
         return partition
 
     def heal(self, partition: Partition | None = None) -> None:
-        """End one partition, or all (None); no error if it has ended."""
+        """End one partition, or all partitions (None); no error if it has ended already."""
         for ended in self._partitions if partition is None else [partition]:
             if ended in self._partitions:
                 self.tell(None, "healed: partition %s", ended)
@@ -299,7 +302,7 @@ class SimulatedNetwork:
         self._cut_ends()
 
     def is_cut(self, source: SimulatedProcess, target: SimulatedProcess) -> bool:
-        """Return whether a partition holds up frames from *source* to *target*."""
+        """Return whether a partition holds back frames from *source* to *target*."""
         return any(partition.cuts(source, target) for partition in self._partitions)
 
     def _cut_ends(self) -> None:

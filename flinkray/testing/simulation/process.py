@@ -1,4 +1,4 @@
-"""A simulated process: its own event loop, served by the scheduler of the simulation."""
+"""Simulates a process: an event loop of its own, which the scheduler of the simulation serves."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class UnrealLoop(asyncio.AbstractEventLoop):
 
     @abstractmethod
     def refusal(self, what: str) -> ForbiddenInSimulationError:
-        """Return the error for a forbidden call; the run ends with this error."""
+        """Return the error to raise for a forbidden call, and end the run with this error."""
 
     set_default_executor: Any = _forbidden("set_default_executor")
     getaddrinfo: Any = _forbidden("getaddrinfo")
@@ -134,7 +134,10 @@ class Timer(asyncio.TimerHandle):
 
 
 class Serving(Protocol):
-    """The :class:`~flinkray.testing.simulation.scheduler.Scheduler`, as its processes use it."""
+    """Interface to the scheduler, as its processes need it.
+
+    Implemented by :class:`~flinkray.testing.simulation.scheduler.Scheduler`.
+    """
 
     now: float
     heap: list[tuple[float, int, Timer | Callable[[], object]]]
@@ -156,9 +159,10 @@ class Serving(Protocol):
 
 
 class SimulatedProcess(UnrealLoop):
-    """Runs callbacks in the order in which they became ready, when the scheduler chooses it.
+    """The event loop of a simulated process; the scheduler chooses when a callback runs.
 
-    Once a process is dead, nothing of it ever runs again, not even a ``finally``.
+    Callbacks run in the order in which they became ready. Once the process is dead, none of its
+    code ever runs again, not even a ``finally``.
     """
 
     def __init__(self, scheduler: Serving, name: str, number: int, node: str) -> None:
@@ -221,11 +225,11 @@ class SimulatedProcess(UnrealLoop):
     # --- fate, for the simulation ---------------------------------------------------------------
 
     def on_death(self, listener: Callable[[], None]) -> None:
-        """Call *listener* when the process dies, outside of any process."""
+        """Register a function to call when the process dies, outside of any process."""
         self._death_listeners.append(listener)
 
     def die(self, reason: str) -> None:
-        """End the process as by SIGKILL: after the current callback no callback of it runs."""
+        """End the process as by SIGKILL: after the current callback, no callback of it runs."""
         if self.state is ProcessState.DEAD:
             return
         self.state = ProcessState.DEAD
@@ -252,18 +256,18 @@ class SimulatedProcess(UnrealLoop):
             self.scheduler.unlist(self)
 
     def freeze(self) -> None:
-        """Stop the process for good; :meth:`resume` has no effect."""
+        """Stop the process forever; :meth:`resume` has no effect."""
         self.is_frozen = True
         self.stop_serving()
 
     def resume(self) -> None:
-        """Continue the process as by SIGCONT; callbacks that became ready in the stop run now."""
+        """Continue the process as by SIGCONT; callbacks that became ready meanwhile run now."""
         if self.state is ProcessState.STOPPED and not self.is_frozen:
             self.state = ProcessState.RUNNING
             self._list()
 
     def slow_down(self, step_cost: float) -> None:
-        """Let each callback take this many virtual seconds from now on; 0: no time."""
+        """Make each callback take this many virtual seconds from now on; 0: no time."""
         self.step_cost = step_cost
         self.is_special = step_cost > 0 or self.steps_left is not None
 
@@ -294,7 +298,7 @@ class SimulatedProcess(UnrealLoop):
             self.scheduler.runnable.append(self)
 
     def enqueue(self, handle: Handle | Timer) -> None:
-        """Run a callback when its turn comes; the time of a timer must have come."""
+        """Add a callback to the ready callbacks; a timer must be due."""
         self.ready.append(handle)
         if not self.is_listed:
             self._list()
@@ -442,7 +446,7 @@ class SimulatedProcess(UnrealLoop):
         """Do nothing: asynchronous generators are closed with everything else, after the run."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Do nothing, as there is no default executor."""
+        """Do nothing, because there is no default executor."""
 
     def get_debug(self) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""The scheduler of a simulation: chooses the process that runs next, and holds virtual time."""
+"""Chooses which simulated process runs next, and holds virtual time."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _FEW_TIMERS = 1000
 
 
 class Scheduler:
-    """Serves the processes of one run: one callback at a time, of a process chosen by the seed.
+    """Runs the processes of one run: one callback at a time, of a process chosen by the seed.
 
-    Time stands still while any process can run, then goes to the next timer.
+    Time does not advance while any process can run; then it jumps to the next timer.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Scheduler:
                 gc.enable()
 
     def stop(self) -> None:
-        """Let :meth:`run_until` return after the current step."""
+        """Make :meth:`run_until` return after the current step."""
         self._is_stopping = True
 
     def fail(self, error: BaseException) -> None:
@@ -254,7 +254,7 @@ class Scheduler:
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the run: all processes die, and their remains are closed."""
+        """End the run: all processes die, and their coroutines are closed."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -48,7 +48,7 @@ class FailedSeed:
 
 @dataclass(frozen=True)
 class SeedsRun:
-    """The results of the seeds of one item."""
+    """The results of the seeds of one pytest item."""
 
     nodeid: str
     passed: int

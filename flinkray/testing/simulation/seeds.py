@@ -1,4 +1,4 @@
-"""Random streams of a run: independent of each other, and the same in every process."""
+"""Creates the random streams of a run: independent of each other, and the same in every process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 
 
 def stream(seed: int, *names: object) -> Random:
-    """Return the random stream of that name; draws from one stream do not affect another."""
+    """Return the random stream for these names; draws from one stream do not affect another."""
     text = "/".join(map(str, (seed, *names)))
     digest = blake2b(text.encode(), digest_size=16, person=b"flinkray-seeds").digest()
     return Random(int.from_bytes(digest, "big"))

@@ -1,4 +1,4 @@
-"""The RPC service of a simulated process."""
+"""Implements the RPC service of a simulated process."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ T = TypeVar("T")
 
 
 class SimulatedRpcService(NetworkedService):
-    """An RPC service that lives in a simulated process and uses the simulated network.
+    """An RPC service in a simulated process, which uses the simulated network.
 
-    Make it in its own process; :meth:`Simulation.service` makes one for the running process. The
-    processes that it spawns are simulated processes of their own.
+    Create it in its own process; :meth:`Simulation.service` creates one for the running process.
+    The processes that it spawns are simulated processes of their own.
     """
 
     def __init__(

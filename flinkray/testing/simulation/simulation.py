@@ -1,4 +1,4 @@
-"""One run of a cluster on virtual time, decided by a seed."""
+"""Runs a cluster on virtual time; a seed decides everything that is random."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SCHEME = "simulated"
 
 
 class Simulation:
-    """A cluster of simulated processes; the seed decides the order of events, durations and faults.
+    """Simulates a cluster; the seed decides the order of events, durations and faults.
 
     Every process has its own event loop. The scenario also runs in a process (``test``).
     """
@@ -82,7 +82,7 @@ class Simulation:
         self.main_process = self.scheduler.new_process(MAIN, "")
         self.supervisor = Supervisor(self)
         self.listeners: list[Callable[[SimulatedProcess], None]] = []
-        """Called with each process that comes or goes, outside of any process."""
+        """Called with each process that is created, dies or is banished, outside of any process."""
         self.durations = Durations(stream(seed, "durations"), self.network, self.machines)
         self.banished: list[SimulatedProcess] = []
         """Processes that were taken for dead while they lived."""
@@ -119,10 +119,10 @@ class Simulation:
     # --- the run ----------------------------------------------------------------------------------
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run *main* in the process ``test``, then end all processes; return its result.
+        """Run *main* in the process ``test``, then end all processes; return the result of *main*.
 
-        Raises SimulationError: the run cannot go on, or nobody awaited an exception.
-        Exceptions of *main* and of invariants are raised, too.
+        Raises SimulationError: the run cannot continue, or nobody awaited an exception. Exceptions
+        of *main* and of invariants are raised, too.
         """
         __tracebackhide__ = True
         state = standard_random.getstate()
@@ -151,7 +151,7 @@ class Simulation:
         return self.scheduler.trace.hexdigest()
 
     def tell(self, line: str, *args: object) -> None:
-        """Add a line to the story, formatted like a log line."""
+        """Add a line to the story, the log of the run; formatted like a log line."""
         process = self.scheduler.current
         self.story.add(self.now, process.name if process else "", line, *args)
 
@@ -191,7 +191,7 @@ class Simulation:
         return [p for p in self.victims() if p.name.startswith(kind)]
 
     def process(self, name: str) -> SimulatedProcess:
-        """Return the living process of that name. Raises SimulationError: there is none."""
+        """Return the living process with this name. Raises SimulationError: there is none."""
         for process in self.scheduler.processes:
             if process.name == name:
                 return process
@@ -232,13 +232,13 @@ class Simulation:
             victim.resume()
 
     def freeze(self, process: str | SimulatedProcess) -> None:
-        """Stop a process as by SIGSTOP, for good."""
+        """Stop a process forever, as by SIGSTOP."""
         victim = self._find(process)
         self.tell("%s hangs for good", victim.name)
         victim.freeze()
 
     def banish(self, process: str | SimulatedProcess) -> None:
-        """Let a process be taken for dead while it lives, as by Ray when it has lost a node.
+        """Make a process be taken for dead while it lives, as Ray does when it has lost a node.
 
         The process's name becomes free, and its watchers are notified. Its open connections stay.
         """
@@ -265,7 +265,8 @@ class Simulation:
         return self._nemesis.pause_in_work(process)
 
     def slow_down(self, process: str | SimulatedProcess, step_cost: float) -> None:
-        """Let each callback of a process take this many virtual seconds from now on; 0: no time."""
+        """Make each callback of a process take this many virtual seconds from now on (0: no
+        time)."""
         victim = self._find(process)
         if victim.is_alive:
             self.tell("%s: each step takes %g s", victim.name, step_cost)
@@ -288,12 +289,12 @@ class Simulation:
         return self.machines.nodes
 
     def crash_node(self, name: str) -> None:
-        """Let a machine lose its power: its processes die without closing their sockets."""
+        """Crash a machine, as by a power failure: its processes die and close no sockets."""
         self.tell("%s crashes", name)
         self.machines.crash(name)
 
     def restart_node(self, name: str, *, keep_disk: bool = True) -> None:
-        """Bring a machine back, without its processes."""
+        """Restart a crashed machine, without its processes."""
         node = self.machines.node(name)
         if not node.is_up:
             self.tell("%s is there again, %s", name, "with its disk" if keep_disk else "empty")
@@ -363,7 +364,7 @@ class Simulation:
         return await ask_again(condition, lambda: self.now, within, pause, retry_on, complaint)
 
     async def quiet(self) -> None:
-        """Wait until there are no more faults, as :attr:`Faults.until` says."""
+        """Wait until the time :attr:`Faults.until`, then stop all faults."""
         if self.faults.until < inf:
             await asyncio.sleep(self.faults.until - self.now)
         self.stop_faults()
@@ -416,7 +417,7 @@ class Simulation:
         process.die(reason)
 
     def victims(self) -> list[SimulatedProcess]:
-        """Return the processes that faults may hit, oldest first."""
+        """Return the processes to which faults may be applied, oldest first."""
         return [p for p in self.scheduler.processes if p.node and not p.is_banished]
 
     def reachable(self) -> list[SimulatedProcess]:
@@ -454,7 +455,7 @@ def open_simulated_directory(uri: str) -> FileDirectory:
 
 
 def open_simulated_state_files(uri: str) -> SimulatedStateFiles:
-    """Return the disk of a ``simulated://`` URI, as checkpoint storage."""
+    """Return the checkpoint storage on the disk of a ``simulated://`` URI."""
     simulation = Simulation.current()
     return SimulatedStateFiles(simulation.disk(urlsplit(uri).netloc), _writer(simulation))
 
@@ -471,7 +472,10 @@ def open_simulated_files(uri: str) -> tuple[ArrowFileSystem, str]:
 
 
 class IdSource:
-    """Random bytes, one stream per process, so that processes do not affect each other's ids."""
+    """Returns random bytes from one stream per process.
+
+    So processes do not affect each other's ids.
+    """
 
     def __init__(self, seed: int, scheduler: Scheduler) -> None:
         self._seed = seed
@@ -488,7 +492,7 @@ class IdSource:
 
 
 class StoryLog(logging.Handler):
-    """Inside its context, flinkray's log lines go to the story, and to no other handler.
+    """Redirects flinkray's log lines to the story inside its context; no other handler gets them.
 
     Other handlers may keep records: pytest does so until the end of an item, which may be thousands
     of runs. A record refers to the objects in its line, and through the traceback of an exception

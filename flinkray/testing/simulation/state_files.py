@@ -1,4 +1,4 @@
-"""A simulated disk as checkpoint storage."""
+"""Implements checkpoint storage on a simulated disk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SimulatedStateFiles(StateFiles):
             self._disk.sync_directory(parent)
 
     def _take_time(self) -> None:
-        """Let time pass in a thread of a task process, while other threads run."""
+        """Let virtual time pass in a thread of a task process, while other threads run."""
         pause_thread(max(_LONGEST, self._disk.slowness), _PAUSES)
 
     def open(self, location: str) -> InputFile:
@@ -102,7 +102,7 @@ class _Input:
         return self._data[offset : offset + length]
 
     def close(self) -> None:
-        """Do nothing, as no file is open."""
+        """Do nothing, because no file is open."""
 
 
 def _path(location: str) -> str:

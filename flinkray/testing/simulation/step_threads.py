@@ -1,7 +1,7 @@
-"""Threads of a simulated process: each step of a thread is a callback of the process.
+"""Simulates the threads of a process: each step of a thread is a callback of the process.
 
 A thread's code runs on its own stack (a greenlet) until it waits for a :class:`StepSignal` or for
-time to pass; then others get their turns, and a seed decides when the code continues.
+time to pass; then other threads and callbacks run, and a seed decides when the code continues.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ class _Stack(greenlet):
 
 
 class StepThread:
-    """Runs *function*, which must not raise, from the next turn of *process* on."""
+    """Runs *function*, which must not raise, in a simulated thread.
+
+    The thread begins in the next turn of *process*.
+    """
 
     def __init__(
         self, process: SimulatedProcess, function: Callable[[], object], random: Random
@@ -55,7 +58,7 @@ class StepThread:
             self._stack.switch()
 
     def wake(self) -> None:
-        """Let the thread go on, if it waits."""
+        """Let the thread continue, if it waits."""
         if self._is_waiting:
             self.process.call_soon(self._go_on, self._waits)
 
@@ -75,11 +78,11 @@ class StepThread:
             timer.cancel()
 
     def give_way(self) -> None:
-        """In the thread: let others run first."""
+        """In the thread: let other threads and callbacks run first."""
         self.wait(0.0)
 
     def unwind(self) -> None:
-        """End the stack after the run, as far as the code on it allows."""
+        """End the stack after the run, if the code on the stack allows it."""
         self._is_waiting = False
         if self._stack and not self._stack.dead:
             self._stack.parent = getcurrent()
@@ -90,7 +93,7 @@ class StepThread:
 
 
 class StepThreads:
-    """The simulated threads of one process."""
+    """Starts the simulated threads of one process."""
 
     def __init__(self, process: SimulatedProcess, random: Random) -> None:
         self._process = process
@@ -137,7 +140,7 @@ class StepSignal(Signal):
 
 
 def pause_thread(longest: float, share: float = 1.0) -> None:
-    """Let blocking work in a thread take up to *longest* virtual seconds.
+    """Let blocking work in a simulated thread take up to *longest* virtual seconds.
 
     The work takes time in the fraction *share* of the cases, or always if *longest* is above 0.01.
     Does nothing outside of a thread.

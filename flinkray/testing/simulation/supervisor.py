@@ -1,4 +1,4 @@
-"""The simulated counterpart of Ray: starts, restarts and ends processes, and knows who lives."""
+"""Simulates Ray's role: starts, restarts and ends processes, and knows which are alive."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PLACEMENT_POLL = 0.1
 
 @dataclass(eq=False)
 class _Record:
-    """A process name with its spec, and the process that has the name now."""
+    """A process name with its spec, and the process that currently has the name."""
 
     spec: EndpointSpec
     owner: str
@@ -46,7 +46,10 @@ class _Record:
 
 
 class Supervisor:
-    """Supervises the processes, from its own process that never fails; its answers take time."""
+    """Supervises the simulated processes from a process of its own, which never fails.
+
+    Its answers take virtual time.
+    """
 
     def __init__(self, simulation: World) -> None:
         self._simulation = simulation
@@ -111,7 +114,7 @@ class Supervisor:
         return tuple(sorted(name for name in names if name.startswith(prefix)))
 
     def guard(self, connection: ClientConnection, process: SimulatedProcess) -> None:
-        """Break a connection of *process* when the supervisor notices the death of its peer."""
+        """Break a connection of *process* when the supervisor notices the other process's death."""
         target = self._network.services.get(connection.process_name)
         if target is None or target.incarnation != connection.incarnation:
             process.post(self._network.latency(), _break, connection)
@@ -129,7 +132,7 @@ class Supervisor:
         self._post(self._orphan, owner, False)
 
     async def end(self, service: NetworkedService) -> None:
-        """End the process of *service*, which has ended normally; does not return."""
+        """End the process of *service*, whose work has ended normally; does not return."""
         try:
             await service.close()
         except Exception:
@@ -139,7 +142,7 @@ class Supervisor:
     # --- outside of any process, or in the supervisor's -------------------------------------------
 
     def has(self, process_name: str) -> bool:
-        """Return whether a process of that name lives, starts or will be started again."""
+        """Return whether a process with this name is alive, starts or will be started again."""
         return process_name in self._records
 
     def remove_group(self, group: WorkerGroupId) -> None:
@@ -150,7 +153,10 @@ class Supervisor:
     def process_died(
         self, process: SimulatedProcess, names: tuple[str, ...], noticed_after: float
     ) -> None:
-        """Note the death of a process known by *names*; the supervisor notices it after a while."""
+        """Handle that a process has died; the supervisor notices it *noticed_after* seconds later.
+
+        *names*: the names by which the process was known.
+        """
         self._last_arrivals.pop(process, None)
         self._process.post(noticed_after, self._found_dead, process, names)
 
@@ -218,7 +224,7 @@ class Supervisor:
         process.create_task(self._run(record, process))
 
     async def _run(self, record: _Record, process: SimulatedProcess) -> None:
-        """Make the endpoint of the new process; runs in that process."""
+        """Create the endpoint of the new process; runs in that process."""
         service = self._simulation.service(record.spec.name, ask_timeout=record.ask_timeout)
         self._network.tell(process, "starts")
         try:

@@ -41,7 +41,7 @@ class _Total:
 
 
 class SweepWorker:
-    """A pytest process with its share of the seeds."""
+    """Runs a pytest process with its share of the seeds, and collects its results."""
 
     def __init__(self, arguments: Sequence[str], report: Path) -> None:
         self.output: list[str] = []

@@ -1,4 +1,4 @@
-"""The record of a run: a hash of all events, and the end of its story as text."""
+"""Records a run: a hash of all events, and the last lines of its story as text."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hashlib import blake2b
 _CHUNK = 8192
 
 _OF_A_KIND = 3
-"""How many lines of a kind the end of a story shows.
+"""How many lines of one kind the end of a story shows.
 
-Lines of a kind differ only in the numbers of calls, as the lines of repeated calls do; without this
-limit the end of a story would show nothing else.
+Lines of one kind differ only in the numbers of calls, as the lines of repeated calls do; without
+this limit the end of a story would show nothing else.
 """
 _NUMBER_OF_CALL = re.compile(r"#\d+")
 
 
 class Trace:
-    """A running hash of all events.
+    """Computes a running hash of all events, to compare runs.
 
     ``append`` takes one number: the process that ran, the time, or the checksum of a frame.
     """
@@ -47,7 +47,7 @@ class Trace:
 
 
 class SimulationStory:
-    """The last lines of a run's story; they are formatted only when they are read."""
+    """Keeps the last lines of a run's story, its log; formats them only when they are read."""
 
     def __init__(self, length: int) -> None:
         self._entries: deque[tuple[float, str, str, tuple[object, ...]]] = deque(maxlen=length)

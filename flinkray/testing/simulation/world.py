@@ -1,4 +1,4 @@
-"""The simulation as its parts use it: services, their supervisor, faults."""
+"""Defines the interfaces through which the parts of a simulation use it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from flinkray.testing.simulation.scheduler import Scheduler
 
 
 class Supervision(Protocol):
-    """The part of the :class:`~flinkray.testing.simulation.supervisor.Supervisor` for services."""
+    """Interface to the supervisor, as services need it.
+
+    Implemented by :class:`~flinkray.testing.simulation.supervisor.Supervisor`.
+    """
 
     async def spawn(self, spec: EndpointSpec, spawner: NetworkedService) -> str: ...
     async def kill(self, process_name: str) -> None: ...
@@ -27,7 +30,10 @@ class Supervision(Protocol):
 
 
 class World(Protocol):
-    """The :class:`~flinkray.testing.simulation.simulation.Simulation`, as its parts use it."""
+    """Interface to the simulation, as its parts need it.
+
+    Implemented by :class:`~flinkray.testing.simulation.simulation.Simulation`.
+    """
 
     seed: int
     epoch: float
