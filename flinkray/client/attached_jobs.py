@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """Settings of a client; times in seconds."""
+    """Settings of a client: heartbeats, and jobs that end with the client. Times are in seconds."""
 
     heartbeat_interval: float
     heartbeat_timeout: float
@@ -41,7 +41,7 @@ class ClientSettings:
         )
 
     def attached_client(self, reason: str) -> AttachedClient:
-        """Return this process as a job's client.
+        """Return the description of this process that a job gets if it ends with its client.
 
         The job is cancelled for *reason* when the client ends.
         """
@@ -51,7 +51,7 @@ class ClientSettings:
 
 
 class AttachedJobs:
-    """Set of the jobs that end with this client.
+    """The jobs that are cancelled when this client ends, and their heartbeats.
 
     Jobs are added and removed from any thread. The client's event loop sends the heartbeats, so
     other threads that are busy or blocked do not delay them.
@@ -67,11 +67,11 @@ class AttachedJobs:
         return iter(tuple(self._job_ids))
 
     def add(self, job_id: JobID) -> None:
-        """Let a job end with this client. Idempotent."""
+        """Add a job that is cancelled when this client ends. Idempotent."""
         self._job_ids.add(job_id)
 
     def discard(self, job_id: JobID) -> None:
-        """Remove a job that has ended or that should run on. Idempotent."""
+        """Remove a job that has ended or that does not end with the client any more. Idempotent."""
         self._job_ids.discard(job_id)
 
     def begin_heartbeats(self) -> None:

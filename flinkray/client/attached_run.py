@@ -33,7 +33,7 @@ _PLAIN_INTERVAL = 5.0
 
 
 class LeftRunning(Exception):  # noqa: N818 - no error: what the user asked for
-    """Ctrl-C came a second time: the client did not wait for the cancelled job to end."""
+    """Raised when Ctrl-C came again: the client does not wait for the cancelled job's end."""
 
 
 class Progress(Protocol):

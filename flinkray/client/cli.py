@@ -70,7 +70,7 @@ COMMANDS = {
     "stop": "cli_savepoints:stop",
     "top": "cli_top:top",
 }
-"""Place of each command in this package, by name."""
+"""Command name -> module and function, ``module:function``, in this package."""
 
 SUMMARIES = {
     "cancel": "Begin to cancel a job.",

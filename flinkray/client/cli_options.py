@@ -62,7 +62,7 @@ _MOST_NAMED = 10
 
 
 class UnknownJob(click.ClickException):
-    """No job has an id with the given beginning."""
+    """Raised when no job has an id with the given beginning."""
 
     exit_code = UNKNOWN_JOB
 

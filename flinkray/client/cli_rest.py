@@ -75,7 +75,7 @@ def rest_token(cluster_id: str) -> None:
 
 
 class _TerminatedError(Exception):
-    """SIGTERM has come."""
+    """Raised at the first SIGTERM."""
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Settings of one command line, known from its beginning.
+"""Exit codes of the command line, and the settings and state of the command that runs.
 
 All commands load this module, so it imports little.
 """
@@ -30,7 +30,7 @@ Connect = Callable[[str, str, "Configuration"], AbstractContextManager["ClusterC
 
 @dataclass
 class Settings:
-    """Settings of one command line."""
+    """Settings and state of one run of the ``flinkray`` command, shared by all its parts."""
 
     verbose: bool = False
     connect: Connect | None = None
@@ -38,7 +38,7 @@ class Settings:
     process_ends: bool = False
     """Whether the process ends with the command line."""
     place: str | None = None
-    """Line of the user's program that made a refused call; None: no such line is known."""
+    """Line of the user's program whose call was refused, for the error message. None: not known."""
     ray_is_left_at_the_end: bool = False
     """Whether the process has joined Ray and leaves it only by ending."""
     is_connecting: bool = False
@@ -48,12 +48,12 @@ class Settings:
 
     @property
     def interrupted(self) -> int:
-        """Exit code of a command line that Ctrl-C or SIGTERM has ended."""
+        """Exit code for an end by Ctrl-C or SIGTERM."""
         return TERMINATED if self.was_terminated else INTERRUPTED
 
     @contextmanager
     def connecting(self) -> Iterator[None]:
-        """Let SIGTERM end the process at once inside the context; Ray clears up after it."""
+        """Context manager: a SIGTERM inside ends the process at once. Ray clears up after it."""
         self.is_connecting = True
         try:
             yield
@@ -61,7 +61,7 @@ class Settings:
             self.is_connecting = False
 
     def end_at_sigterm(self) -> None:
-        """Let SIGTERM do what Ctrl-C does from now on.
+        """Make SIGTERM do what Ctrl-C does, from now on.
 
         Containers and services are ended by SIGTERM. Call this only in a process that ends with its
         command line.
@@ -78,5 +78,5 @@ class Settings:
 
 
 def note(text: str) -> None:
-    """Write a line beside the results, to standard error."""
+    """Write a line to standard error, so that it is not among the results."""
     click.echo(text, err=True)

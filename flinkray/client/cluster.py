@@ -82,7 +82,7 @@ class ClusterEnd:
 
 
 class ClusterStartError(FlinkRayError):
-    """Processes were started, but they form no cluster; the text says what to do."""
+    """Raised when processes were started, but form no cluster. The text says what to do."""
 
 
 def cluster_storage(configuration: Configuration) -> str:

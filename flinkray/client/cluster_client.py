@@ -44,7 +44,7 @@ _ANSWER_TIMEOUT = 60.0
 
 
 class ClientClosedError(FlinkRayError):
-    """The client was closed; make a new one with :func:`flinkray.connect`."""
+    """Raised when the client was closed. :func:`flinkray.connect` makes a new client."""
 
 
 class ClusterClient:
@@ -70,9 +70,10 @@ class ClusterClient:
         configuration: Configuration | None = None,
         output: EmbeddedOutput | None = None,
     ) -> None:
-        """*configuration*: only ``client.*`` and ``execution.*`` are used.
+        """Create the client of a cluster that *connection* has found.
 
-        *output*: output of an embedded cluster; it has begun, and is closed with the client.
+        *configuration*: only ``client.*`` and ``execution.*`` are used. *output*: output of an
+        embedded cluster; it has begun, and is closed with the client.
         """
         self._loop = loop
         self._connection = connection
@@ -354,7 +355,7 @@ class ClusterClient:
         await self.job_result(job_id)
 
     def ending_with_it(self, job: JobGraph, reason: str) -> JobGraph:
-        """Return a copy of the job that ends with this client.
+        """Return a copy of *job* that is cancelled when this client ends.
 
         If the client is closed or lost, the job is cancelled for *reason*.
         """
@@ -368,7 +369,9 @@ class ClusterClient:
         self._attached.discard(job_id)
 
     def end_attached(self, job_id: JobID) -> None:
-        """Begin to cancel a job that this client does not need any more. From any thread."""
+        """Begin to cancel a job, because its reader in this process is gone.
+        Called from any thread.
+        """
         if not self._closed:
             with suppress(LoopEndedError):  # the client was closed: it ends such jobs
                 self._loop.start(self._end_attached(job_id))

@@ -64,7 +64,10 @@ class DispatcherConnection(LeaderRetrievalListener):
         unreachable_limit: float = UNREACHABLE_LIMIT,
         offload_min_size: int = BLOB_OFFLOAD_MIN_SIZE.default,
     ) -> None:
-        """*offload_min_size*: value of the option ``blob.offload.minsize``."""
+        """Create a connection that does not follow the leader yet.
+
+        *offload_min_size*: value of the option ``blob.offload.minsize``.
+        """
         self._rpc_service = rpc_service
         self._retriever = retriever
         self._cluster_id = cluster_id

@@ -23,7 +23,7 @@ class EmbeddedOutput:
     """
 
     def __init__(self, logs: str, write: Callable[[str], None] = write_text) -> None:
-        """*logs*: the ``logs`` folder of the session."""
+        """Start the thread. *logs*: the ``logs`` folder of Ray's session."""
         self._logs = Path(logs)
         self._write = write
         self._positions: dict[Path, int] = {}

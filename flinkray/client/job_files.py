@@ -14,7 +14,7 @@ _LEFT_OUT = "__pycache__"
 
 
 class JobFileError(FlinkRayError):
-    """A file that is to travel with a job cannot be read; the text names it."""
+    """Raised when a file that is to travel with a job cannot be read. The text names the file."""
 
 
 def expect_to_be_there(path: str) -> None:
@@ -38,7 +38,7 @@ def expect_archive(path: str) -> None:
 
 
 def take_along(path: str, name: str, use: JobFileUse, is_executable: bool = False) -> JobFile:
-    """Read a file, or pack a directory, for a job.
+    """Return a file, or a directory packed as an archive, in the form in which a job carries it.
 
     Raises:
         JobFileError: there is no such file, or it cannot be read.
@@ -53,7 +53,9 @@ def take_along(path: str, name: str, use: JobFileUse, is_executable: bool = Fals
 
 
 def take_archive_along(path: str, target_dir: str) -> JobFile:
-    """Read an archive for a job. Raises JobFileError, also if it is no archive."""
+    """Return an archive in the form in which a job carries it.
+    Raises JobFileError if it is none.
+    """
     expect_archive(path)
     return take_along(path, target_dir, JobFileUse.ARCHIVE)
 

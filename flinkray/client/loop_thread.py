@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class LoopEndedError(FlinkRayError):
-    """The loop was closed and runs nothing any more."""
+    """Raised when the loop was closed and runs nothing any more."""
 
 
 class LoopThread:

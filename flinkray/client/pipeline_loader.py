@@ -20,7 +20,7 @@ DEFAULT_FUNCTION = "pipeline"
 
 
 class PipelineNotFoundError(FlinkRayError):
-    """The named script, module or function does not exist or cannot be loaded."""
+    """Raised when the named script, module or function does not exist or cannot be loaded."""
 
 
 def load_pipeline(target: str) -> Callable[[Any], Any]:

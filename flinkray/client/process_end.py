@@ -42,7 +42,7 @@ def at_process_end(
 
 
 def check_process_goes_on() -> None:
-    """Raise RuntimeError if the interpreter is ending: thread pools take no work any more."""
+    """Raise RuntimeError if the interpreter is ending. Thread pools take no work any more then."""
     if _has_begun:
         raise RuntimeError(
             "the main thread has ended, and a program with checkpoints cannot be started any more: "

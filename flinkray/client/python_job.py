@@ -43,7 +43,7 @@ class _Vertex:
 
 @dataclass(frozen=True)
 class PythonVertex:
-    """Vertex of the job that is being built."""
+    """Handle of a vertex that was added to a :class:`PythonJobBuilder`."""
 
     vertex_id: JobVertexID
     name: str
@@ -66,9 +66,12 @@ class PythonJobBuilder:
         configuration: Mapping[str, str] | None = None,
         job_id: JobID | None = None,
     ) -> None:
-        """*restart_strategy*: None: the configuration's.
+        """Create a builder without vertices.
 
-        *configuration*: options of the job, over those of the cluster. *job_id*: None: a new one.
+        Args:
+            restart_strategy: None: the configuration's.
+            configuration: options of the job, over those of the cluster.
+            job_id: None: a new one.
         """
         self._graph = JobGraph(
             job_id or JobID.generate(),
@@ -137,7 +140,7 @@ class PythonJobBuilder:
         pattern: DistributionPattern = DistributionPattern.ALL_TO_ALL,
         result_type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
     ) -> None:
-        """Let a vertex read a new result of another vertex."""
+        """Add a result to *producer* that *consumer* reads."""
         result = IntermediateDataSet(IntermediateDataSetID.generate(), result_type)
         self._vertices[producer.vertex_id].results.append(result)
         self._vertices[consumer.vertex_id].inputs.append(JobEdge(result.data_set_id, pattern))

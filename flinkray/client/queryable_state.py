@@ -71,7 +71,7 @@ _MOVED = (
 
 
 class KvStateNotFoundAgainError(FlinkRayError):
-    """A state that this client has found before was not found again in time.
+    """Raised when a state that this client has found before was not found again in time.
 
     Its job is being restarted or has lost its slots, or the process that holds the state does not
     answer.

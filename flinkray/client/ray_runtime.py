@@ -85,11 +85,11 @@ _CONNECT_TIMEOUT = 5.0
 
 
 class ClusterNotFoundError(FlinkRayError):
-    """Ray, or a flinkray cluster in it, was not found. The text says what to do."""
+    """Raised when Ray, or a flinkray cluster in it, was not found. The text says what to do."""
 
 
 class RayStartError(ClusterNotFoundError):
-    """This process could not start a Ray of its own."""
+    """Raised when this process could not start a Ray of its own."""
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ def show_messages_on_standard_error() -> None:
 
 
 def in_time(start: Callable[[], T], clear_away: Callable[[], None] = ray.shutdown) -> T:
-    """Return the result of *start*.
+    """Call *start*, which starts Ray, up to :data:`_STARTS` times, and return its result.
 
     If Ray's start took too long or a port was taken, *clear_away* and *start* are called again. A
     port that was free may be taken by another process a moment later.

@@ -17,14 +17,17 @@ class ResultPieces:
 
     def __init__(self) -> None:
         self.position = 0
-        """Number of the next piece to be read."""
+        """Number of the next piece to be read, counted over all attempts."""
         self.shown = 0
-        """Number of pieces that were shown."""
+        """Number of the first piece that was not shown yet."""
         self._kept: deque[tuple[int, bytes]] = deque()
-        """Pieces that were read and are not shown yet, with their numbers."""
+        """(number, piece) of the pieces that were read and are not shown yet."""
 
     def read(self, data: PartitionData, *, are_final: bool) -> list[bytes]:
-        """Add pieces; return the kept pieces to be shown now. *are_final*: return all of them."""
+        """Add the pieces that were read; return the kept pieces that can be shown now.
+
+        A piece can be shown when no attempt can write it again, or if *are_final*.
+        """
         begin, self.position = self.position, self.position + len(data.buffers)
         self._kept.extend(enumerate(data.buffers, begin))
         return self.rest() if are_final else self._up_to(data.committed)
@@ -41,7 +44,7 @@ class ResultPieces:
         return pieces
 
     def go_on_at(self, place: CollectorPlace) -> bool:
-        """Set the position from which another attempt is read, and return True.
+        """Continue with another attempt, whose results are at *place*, and return True.
 
         Return False if pieces that were shown would come again. Kept pieces that the new attempt
         also has are dropped, because they may be of an earlier attempt.

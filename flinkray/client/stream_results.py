@@ -37,7 +37,10 @@ _PAUSE = 0.05
 
 
 class ResultsLostError(JobError):
-    """The job was restarted without a checkpoint of the results shown so far: they come again."""
+    """Raised when the job was restarted without a checkpoint of the results shown so far.
+
+    These results would come again.
+    """
 
 
 class StreamResults:
@@ -53,8 +56,9 @@ class StreamResults:
         owner: Callable[[], Awaitable[JobMasterId | None]],
         result: Awaitable[JobResult],
     ) -> None:
-        """*owner* returns the JobMaster that has started the job's coordinator; None: unknown.
+        """Create a reader, which has not read anything yet.
 
+        *owner* returns the JobMaster that has started the job's coordinator; None: unknown.
         *result* gives the job's result when the job has ended.
         """
         self._rpc_service = rpc_service
@@ -94,11 +98,16 @@ class StreamResults:
         return self._place is not None and self._place.restored is None
 
     async def _go_on_elsewhere(self) -> None:
-        """Wait for a new place of the results: the job may restart after all results were read."""
+        """Wait until the results are collected at another address, and read there.
+
+        The job may restart after all results were read.
+        """
         self._go_to(await self._find(self._place))
 
     def _go_to(self, place: CollectorPlace) -> None:
-        """Read from *place* from now on. Raises ResultsLostError: shown results come again."""
+        """Read from *place* from now on.
+        Raises ResultsLostError if shown results would come again.
+        """
         if place == self._place:
             return
         if not self._pieces.go_on_at(place):

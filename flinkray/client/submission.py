@@ -10,7 +10,9 @@ from flinkray.scheduler.graph.job_graph import JobGraph
 
 
 class SubmissionInterrupted(KeyboardInterrupt):
-    """Ctrl-C came while a job was being submitted; the text says what has become of the job."""
+    """Raised when Ctrl-C came while a job was being submitted.
+    The text says what became of the job.
+    """
 
 
 class Submission:
@@ -34,7 +36,7 @@ class Submission:
         await asyncio.shield(self._task)
 
     async def may_be_accepted(self) -> bool:
-        """Wait for the submission's end; return whether the job can exist because of it."""
+        """Wait until the submission has ended. Return whether the job may exist because of it."""
         if self._task is None:
             return False
         await asyncio.wait([self._task])
