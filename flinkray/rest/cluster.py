@@ -48,8 +48,8 @@ class _Look:
 class SharedLooks:
     """Shares requests to the cluster among clients that ask for the same answer (RE-12).
 
-    Use it on one event loop. An answer is used for *lifetime* seconds from when it was requested;
-    an error is raised for the callers that wait for the request, and is not stored.
+    Use it on one event loop. An answer is used for *lifetime* seconds from the time of its request.
+    An error is raised for the callers that wait for the request, and is not stored.
     """
 
     def __init__(self, lifetime: float) -> None:
@@ -57,9 +57,9 @@ class SharedLooks:
         self._looks: dict[Hashable, _Look] = {}
 
     async def look(self, key: Hashable, fetch: Callable[[], Awaitable[T]]) -> T:
-        """Return the answer for *key*: a fresh one, that of a running request, or from *fetch*.
+        """Return the answer for *key*: a fresh one, that of a running request, or that of *fetch*.
 
-        If a caller is cancelled, the others still get the answer.
+        If a caller is cancelled, the other callers still get the answer.
         """
         loop = asyncio.get_running_loop()
         look = self._looks.get(key)
@@ -70,7 +70,7 @@ class SharedLooks:
         return await asyncio.shield(look.answer)
 
     def answer_to(self, key: Hashable) -> Any:
-        """Return a fetched answer for *key* that is still fresh; None: there is none."""
+        """Return the answer for *key* if it was fetched and is fresh; None: there is none."""
         look = self._looks.get(key)
         if look is None or look.expires <= asyncio.get_running_loop().time():
             return None
@@ -99,10 +99,12 @@ def _has_succeeded(answer: asyncio.Future[Any]) -> bool:
 
 
 class ClusterView:
-    """The state of a cluster, at most as old as the lifetime of a shared answer."""
+    """Answers of the cluster for the handlers.
+    Shared answers are at most *lifetime* seconds old.
+    """
 
     def __init__(self, cluster: Cluster, lifetime: float, timeout: float) -> None:
-        """*timeout* is in seconds, for each answer of the cluster."""
+        """Create a view. *timeout* is in seconds, for each answer of the cluster."""
         self.cluster = cluster
         self.timeout = timeout
         self._looks = SharedLooks(lifetime)

@@ -22,7 +22,7 @@ NO_LEADER = "Service temporarily unavailable due to an ongoing leader election. 
 
 
 class RestError(Exception):
-    """An error that is answered with this status and these texts."""
+    """An error that is answered to the client with an HTTP status and texts."""
 
     def __init__(self, status: int, *texts: str) -> None:
         super().__init__(status, *texts)

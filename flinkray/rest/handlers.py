@@ -44,7 +44,7 @@ CHANGING_GETS = frozenset({"/jobs/{job}/yarn-cancel"})
 
 @dataclass(frozen=True)
 class Answer:
-    """The body of an answer, as a value or as written JSON, and the HTTP status."""
+    """The HTTP status of an answer, and its body: a value, or JSON that is already written."""
 
     body: object
     status: int = 200
@@ -52,7 +52,7 @@ class Answer:
 
 Handler = Callable[[web.Request], Awaitable[Answer]]
 Route = tuple[str, str, Handler]
-"""(method, path below the version, handler)"""
+"""(method, path below the version, handler) of one route."""
 
 
 def _check_location(name: str, location: str) -> None:

@@ -177,7 +177,7 @@ def _vertex(vertex: VertexInfo, job: JobDetails, now: float) -> dict[str, Any]:
 
 
 def _run(executions: Iterable[ExecutionInfo], job: JobDetails, now: float) -> dict[str, int]:
-    """Return start, end and duration of *executions*.
+    """Return start time, end time and duration of *executions*, in milliseconds.
 
     The start is the first deployment; the end is the end of the last execution, or the job's end.
     """
@@ -336,7 +336,7 @@ def _on_executor(
 
 
 def place_of(location: str | None) -> tuple[str, str]:
-    """Return the TaskExecutor and its host."""
+    """Return (id of the TaskExecutor, its host) for a task's location, or UNASSIGNED for both."""
     found = None if location is None else _LOCATION.fullmatch(location)
     if found is None:
         return UNASSIGNED, UNASSIGNED

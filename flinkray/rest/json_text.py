@@ -14,20 +14,22 @@ def to_json(value: object) -> str:
 
 @dataclass(frozen=True)
 class JsonText:
-    """JSON that is already written."""
+    """JSON that is already written as text."""
 
     text: str
 
 
 class WrittenOnce:
-    """Writes an answer as JSON once, not for each client that asks."""
+    """Keeps the JSON of the last answer, so that it is written once for all clients."""
 
     def __init__(self) -> None:
         self._source: object = None
         self._written = JsonText("null")
 
     def of(self, source: object, body: Callable[[], object]) -> JsonText:
-        """Return the JSON of *body*, which is called again only for another *source* object."""
+        """Return the JSON of *body()*.
+        The last JSON is returned if *source* is still the same object.
+        """
         if source is not self._source:
             self._written, self._source = JsonText(to_json(body())), source
         return self._written

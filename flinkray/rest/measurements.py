@@ -1,4 +1,4 @@
-"""The progress of tasks between two requests for their job."""
+"""Measures the progress of tasks between two requests for their job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
 
 WINDOW = 60.0
-"""Seconds. The previous measurement must not be older, so that rates are current."""
+"""Seconds. An older measurement is not used, so that rates are current."""
 
 _Totals = Mapping[tuple[JobVertexID, int, int], IOMetrics]
 """The I/O metrics by (vertex, subtask, attempt)."""
@@ -21,10 +21,10 @@ _Totals = Mapping[tuple[JobVertexID, int, int], IOMetrics]
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurements of one subtask.
+    """The I/O metrics of one subtask at this request, and *before*: at the previous request.
 
-    *before* is the measurement at the previous request; None: there was no request within
-    :data:`WINDOW`, or the attempt was another one.
+    *before* is None if there was no request within :data:`WINDOW`, or if the attempt was another
+    one.
     """
 
     subtask: int
@@ -34,7 +34,7 @@ class Measured:
     before: IOMetrics | None
 
     def per_second(self, total: Callable[[IOMetrics], int | None]) -> float | None:
-        """Return the growth of a total per second of the task's own time; None: it is not known."""
+        """Return the growth of *total* per second of the task's own time; None: it is not known."""
         if self.before is None or (elapsed := self.now.elapsed_ms - self.before.elapsed_ms) <= 0:
             return None
         now, before = total(self.now), total(self.before)
@@ -44,7 +44,7 @@ class Measured:
 
 
 class JobLook:
-    """A job at one request, and the measurements of its tasks at the request before."""
+    """A job's details at one request, and the I/O metrics of its tasks at the previous request."""
 
     def __init__(self, job: JobDetails, before: _Totals, taken_at: float) -> None:
         self.job = job
@@ -59,7 +59,7 @@ class JobLook:
         self._before = before
 
     def subtasks(self, vertex: VertexInfo) -> tuple[Measured, ...]:
-        """Return the measurements of the subtasks that report any."""
+        """Return the measurements of the vertex's subtasks that report I/O metrics."""
         return tuple(
             Measured(
                 one.subtask_index,
@@ -81,7 +81,9 @@ class Measurements:
         self._cluster = cluster
         self._now = now
         self._looks: dict[JobID, tuple[JobLook, asyncio.TimerHandle]] = {}
-        """The last look at each job, until it is too old. A look may take megabytes."""
+        """Each job's last details and metrics, until they are older than WINDOW.
+        They may be megabytes.
+        """
 
     async def look(self, job_id: JobID) -> JobLook:
         """Return a job with its current and previous measurements.

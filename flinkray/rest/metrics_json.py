@@ -48,7 +48,7 @@ AGGREGATIONS: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 def listed(values: Values, wanted: Iterable[str] | None) -> list[dict[str, str]]:
-    """Return the values of the metrics in *wanted*; None: return only the names of all metrics."""
+    """Return names and values of the metrics in *wanted*; None: the names of all metrics only."""
     if wanted is None:
         return [{"id": name} for name in values]
     return [{"id": name, "value": str(values[name])} for name in wanted if name in values]

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 def _is_no_fault_of_clients(record: logging.LogRecord) -> bool:
-    """Return False for errors of clients that send invalid HTTP.
+    """Logging filter: return False for errors that a client's invalid HTTP has caused.
 
     Such a client gets status 400; if these errors were logged, anybody could fill the log.
     """
@@ -219,9 +219,9 @@ class RestServer:
         )
 
     async def close(self) -> None:
-        """Stop to serve, after clients have fetched their results and open requests were answered.
+        """Stop serving, after clients have fetched their results and open requests were answered.
 
-        Work in the cluster goes on.
+        Work in the cluster continues.
         """
         await self._operations.close(_CLOSE_TIMEOUT)
         self._idle.close()
@@ -311,7 +311,7 @@ class _Limit:
 
 
 class _Door:
-    """Admits requests that carry the token; other requests may at most read.
+    """Middleware that admits requests with the token. Other requests may at most read.
 
     Requests without the token may read if the settings allow that, or if there is no token. The
     files of the web page are served to everybody, as the page asks its user for the token.

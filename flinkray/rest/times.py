@@ -16,7 +16,7 @@ STATES = (*(state.name for state in ExecutionState), "RECONCILING")
 
 
 def milliseconds(seconds: float | None, otherwise: int = NOT_YET) -> int:
-    """Return *seconds* in milliseconds, or *otherwise* for None."""
+    """Return *seconds* as whole milliseconds, or *otherwise* for None."""
     return otherwise if seconds is None else round(seconds * 1000)
 
 
@@ -26,7 +26,10 @@ def state_counts(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def distribution(values: Iterable[float]) -> dict[str, int]:
-    """Return the distribution of one number per subtask, as Flink's dashboard aggregates them."""
+    """Return minimum, maximum, mean, sum and percentiles of one number per subtask.
+
+    The names are those of Flink's dashboard. Without numbers all values are 0.
+    """
     ordered = sorted(values) or [0]
     return {
         "min": round(ordered[0]),
@@ -41,7 +44,10 @@ def distribution(values: Iterable[float]) -> dict[str, int]:
 
 
 def summary(values: Iterable[float]) -> dict[str, Any]:
-    """Return the summary of one number per checkpoint; Flink's summary if there is none."""
+    """Return minimum, maximum, mean and percentiles of one number per checkpoint.
+
+    Without numbers the percentiles are "NaN", as in Flink.
+    """
     ordered = sorted(values)
     shares = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
     if not ordered:

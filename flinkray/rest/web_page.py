@@ -30,7 +30,7 @@ _POLICY = "; ".join(
         "require-trusted-types-for 'script'",
     )
 )
-"""The page may use only these files, no inline code, and no text as HTML or script."""
+"""Content security policy: the page uses only these files, no inline code, and no text as HTML."""
 
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
