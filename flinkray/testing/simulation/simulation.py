@@ -265,8 +265,7 @@ class Simulation:
         return self._nemesis.pause_in_work(process)
 
     def slow_down(self, process: str | SimulatedProcess, step_cost: float) -> None:
-        """Make each callback of a process take this many virtual seconds from now on (0: no
-        time)."""
+        """Make each callback of a process take this many virtual seconds; 0: no time."""
         victim = self._find(process)
         if victim.is_alive:
             self.tell("%s: each step takes %g s", victim.name, step_cost)
