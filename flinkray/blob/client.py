@@ -130,7 +130,7 @@ class BlobClient:
 
 
 class _Progress:
-    """Measures how long a transfer has made no progress."""
+    """Measures for how long a transfer has made no progress."""
 
     def __init__(self, rpc_service: RpcService, patience: float) -> None:
         self._now = rpc_service.deadlines.time

@@ -21,7 +21,7 @@ _STORAGE_TIMEOUT = 60.0
 
 
 def blob_server_beside(address: str) -> str:
-    """Address of the blob server in the process of the endpoint at *address*."""
+    """Return the address of the blob server in the process of the endpoint at *address*."""
     process, _ = split_address(address)
     return f"{process}/{BLOB_SERVER}"
 
@@ -52,9 +52,9 @@ class BlobServerGateway(RpcGateway):
     @abstractmethod
     @ask_timeout(_STORAGE_TIMEOUT)
     async def get(self, owner: BlobOwner, key: BlobKey, offset: int, size: int) -> bytes:
-        """Return bytes from *offset* on: at most *size* bytes, and at least one before the end.
+        """Return bytes of a blob from *offset* on: at most *size*, and at least one before the end.
 
-        Raises BlobNotFoundError or (the blob cannot be read) BlobStoreError.
+        Raises BlobNotFoundError, or BlobStoreError if the blob cannot be read.
         """
 
     @abstractmethod
@@ -74,13 +74,18 @@ class BlobServerGateway(RpcGateway):
     @abstractmethod
     @ask_timeout(_STORAGE_TIMEOUT)
     async def delete(self, owner: BlobOwner) -> None:
-        """Delete all blobs and uploads of *owner*; BlobStoreError: some may be left; call again."""
+        """Delete all blobs and uploads of *owner*. Idempotent.
+
+        Raises:
+            BlobStoreError: some blobs may be left; call again.
+        """
 
 
 class BlobNotFoundError(FlinkRayError):
-    """The owner does not have this blob: the upload was never completed, or the owner was deleted.
+    """Raised when the owner does not have this blob.
 
-    If the owner is still in use, upload the blob again.
+    The upload was never completed, or the owner was deleted. If the owner is still in use, upload
+    the blob again.
     """
 
     def __init__(self, owner: BlobOwner, *keys: BlobKey) -> None:
@@ -93,11 +98,12 @@ class BlobNotFoundError(FlinkRayError):
 
 
 class BlobCorruptError(FlinkRayError):
-    """Received bytes do not match the hash of their key; the text says where this was noticed."""
+    """Raised when received bytes do not match the hash of their key. The text says where."""
 
     retryable = True
 
 
 class BlobStoreError(StoreError):
-    """The storage of the blob server fails (full, not reachable, no permission).
-    The text names the place and the cause."""
+    """Raised when the storage of the blob server fails (full, not reachable, no permission).
+    The text names the location and the cause.
+    """

@@ -163,8 +163,10 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         log.info("%s: blob %s is stored", owner, key)
 
     async def _throw_away(self, owner: BlobOwner, key: BlobKey, upload: _Upload) -> None:
-        """End the upload and delete its parts. If the storage fails, they are deleted later.
-        The caller holds the upload's lock."""
+        """End an incomplete upload and delete its parts.
+        If the storage fails, they are deleted later.
+        The caller holds the upload's lock.
+        """
         try:
             await self._delete_stored(owner, {key: tuple(upload.offsets)})
         except BlobStoreError as error:
@@ -321,7 +323,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
 
 
 async def _outcome(work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-    """Run *work* and return it as a done future, which holds the result or the error."""
+    """Run *work* to its end, and return a done future that holds its result or its error."""
     done = asyncio.ensure_future(work)
     done.add_done_callback(lambda _: done.cancelled() or done.exception())
     try:

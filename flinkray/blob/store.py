@@ -41,7 +41,7 @@ class StoredBlob:
 
 @dataclass(frozen=True)
 class RecoveredBlobs:
-    """The contents of a blob directory."""
+    """The complete blobs and the other parts that a blob directory contains."""
 
     complete: dict[BlobOwner, dict[BlobKey, Offsets]]
     strays: dict[tuple[BlobOwner, BlobKey], Offsets]
