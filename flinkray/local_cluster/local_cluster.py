@@ -1,4 +1,4 @@
-"""The cluster, on the event loop of the caller."""
+"""A cluster on the event loop of the caller, for tests and programs without Ray."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _Self = TypeVar("_Self", bound="LocalCluster")
 
 
 class LocalCluster:
-    """An async context manager; inside it, the cluster runs on the current event loop."""
+    """A whole cluster in this process. As an async context manager, it runs inside the context."""
 
     masters: ClassVar[dict[str, str]] = {
         "ResourceManager": "flinkray.local_cluster.local_workers:create_local_resource_manager",
         "Dispatcher": "flinkray.actors.dispatcher.endpoint:create_dispatcher",
     }
-    """The factory of each master."""
+    """Name of each master's process -> path of the factory of its endpoint."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class LocalCluster:
         *nodes: ResourceProfile,
         configuration: Mapping[str, str] | None = None,
     ) -> None:
-        """*nodes* defaults to one node of 4 CPU and 8 GiB.
+        """Create a cluster that is not started. *nodes* defaults to one node of 4 CPU and 8 GiB.
 
         No other cluster may use *storage_dir*.
         """

@@ -21,7 +21,7 @@ from flinkray.scheduler.resources.shortages import ClusterResources
 
 @dataclass(eq=False)
 class WorkerNode:
-    """A simulated node."""
+    """A simulated node, with its resources and the part of them that worker groups use."""
 
     node_id: str
     total: ResourceProfile
@@ -35,7 +35,7 @@ class WorkerNode:
 
 @dataclass(eq=False)
 class GroupRecord:
-    """An existing worker group."""
+    """Record of a worker group that exists, placed or not."""
 
     group: WorkerGroupHandle
     nodes: list[WorkerNode | None]
@@ -50,7 +50,7 @@ class GroupRecord:
         return None not in self.nodes
 
     def wake(self) -> None:
-        """Call the waiting listeners, as something has changed."""
+        """Call the listeners once, because the group was placed or removed."""
         listeners, self.listeners = self.listeners, []
         for listener in listeners:
             listener()
@@ -69,10 +69,10 @@ class WorkerNodes(ABC):
         self.created_groups: list[WorkerGroupHandle] = []
         self.starts: list[ResourceID] = []
         self.lists = 0
-        """How often the TaskExecutors were listed."""
+        """How often a ResourceManager has listed the TaskExecutors, for tests."""
         self._next_start = 0
         self.refusal: str | None = None
-        """Why no group can be created; None: groups can be created."""
+        """Why the creation of a group is refused; None: groups can be created."""
         self._waiting: dict[WorkerGroupId, GroupRecord] = {}
         """The groups that are not placed, oldest first."""
 
@@ -97,7 +97,7 @@ class WorkerNodes(ABC):
         return f"node-{len(self.nodes)}"
 
     def node_lost(self, node_id: str) -> None:
-        """Take a node away; its bundles are placed on other nodes when there is room."""
+        """Take a node away. Its bundles are placed on other nodes when there is room."""
         for node in self.nodes:
             if node.node_id == node_id and node.is_up:
                 node.is_up, node.used = False, ResourceProfile(0.0)
@@ -166,7 +166,7 @@ class WorkerNodes(ABC):
         self.place()
 
     def next_start(self) -> int:
-        """Return a number for a TaskExecutor that is going to be started."""
+        """Return a new number for the name of a TaskExecutor that is about to be started."""
         self._next_start += 1
         return self._next_start - 1
 

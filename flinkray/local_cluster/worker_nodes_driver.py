@@ -40,10 +40,12 @@ class WorkerNodesDriver(ResourceManagerDriver):
         self._task_executor_factory = task_executor_factory
 
     async def _take_time(self) -> None:
-        """Let time pass before and after a request; takes no time here."""
+        """Wait before or after a request takes effect. Does not wait here; subclasses may."""
 
     def _waker(self, changed: asyncio.Future[None]) -> Callable[[], None]:
-        """Return a function that completes a future of this process; any process may call it."""
+        """Return a function that completes *changed*, a future of this process.
+        Any process may call it.
+        """
 
         def wake() -> None:
             if not changed.done():
