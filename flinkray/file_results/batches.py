@@ -33,7 +33,7 @@ _BATCH = re.compile(r"batch-(\d+)\.json")
 
 
 class MicroBatchColumnsError(FlinkRayError):
-    """The micro-batches of a stream have other columns than the batches before them."""
+    """Raised when the micro-batches of a stream have other columns than the batches before them."""
 
 
 class BatchProgress(NamedTuple):
@@ -53,8 +53,9 @@ class MicroBatch:
     partitions: tuple[PublishedPartition, ...]
     """The partitions that have rows."""
     origin: int = -1
-    """Number of the input that the batch was computed from, higher than that of the batch before.
-    -1 if the input has no number."""
+    """Number of the input from which the batch was computed. It grows from batch to batch.
+    -1 if the input has no number.
+    """
 
     @property
     def rows(self) -> int:
@@ -63,8 +64,9 @@ class MicroBatch:
 
 
 class PublishedBatches:
-    """The micro-batches at a path of this machine or a URI.
-    All methods block, and raise OSError while the storage fails."""
+    """The micro-batches of one stream, in a directory: a path of this machine or a URI.
+    All methods block, and raise OSError while the storage fails.
+    """
 
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)
@@ -77,7 +79,7 @@ class PublishedBatches:
     # --- methods of the writer --------------------------------------------------------------------
 
     def begin(self, columns: str) -> None:
-        """Declare the columns of the batches that follow.
+        """Note the columns of the batches that follow, and check them against published batches.
 
         Args:
             columns: names and types of the columns.
@@ -97,8 +99,9 @@ class PublishedBatches:
     def write(
         self, number: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> PublishedPartition:
-        """Write a partition of a batch that is to be published.
-        Several attempts may write the same partition, also at the same time."""
+        """Write one partition of a batch. Readers see the partition when the batch is published.
+        Several attempts may write the same partition, also at the same time.
+        """
         return self._partitions.write(_ROWS, number, schema, batches, durable=True)
 
     def publish(self, batch: MicroBatch) -> None:
@@ -124,7 +127,9 @@ class PublishedBatches:
                 self._delete(_counted(number))
 
     def is_published(self, batch_id: int) -> bool:
-        """Return whether the batch is published; count it if its writer died before counting it."""
+        """Return whether the batch is published.
+        If its writer died before it counted the batch, count it.
+        """
         if batch_id < self.progress().batches:
             return True
         batch = self.batch(batch_id)
@@ -197,11 +202,11 @@ class PublishedBatches:
         return self._rows.read_pieces(name)
 
     def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Write a partition read from another stream's batches; it becomes visible as a whole."""
+        """Write a partition that was read from another stream's batches. It appears as a whole."""
         self._rows.write_pieces(name, pieces)
 
     def note_taken(self, batches: int) -> None:
-        """Note that the reader has taken this many batches."""
+        """Note that the reader has taken the first *batches* batches."""
         self._directory.write_json(_TAKEN, {"version": _VERSION, "batches": batches})
 
     def note_consumed(self, origin: int) -> None:
@@ -209,29 +214,33 @@ class PublishedBatches:
         self._directory.write_json(_CONSUMED, {"version": _VERSION, "origin": origin})
 
     def note_cut(self, checkpoint_id: int, batches: int) -> None:
-        """Note that the checkpoint comes after this many batches."""
+        """Note that the first *batches* batches are before the checkpoint."""
         self._directory.write_json(_cut(checkpoint_id), {"version": _VERSION, "batches": batches})
 
     def cut(self, checkpoint_id: int) -> int | None:
-        """Return the number of batches before the checkpoint; None if it was not noted."""
+        """Return the number of batches before the checkpoint; None without :meth:`note_cut`."""
         content = self._directory.read_json(_cut(checkpoint_id))
         return None if content is None else int(content["batches"])
 
     def forget_cuts(self, last: int) -> None:
-        """Delete the notes of cuts for checkpoints up to *last*."""
+        """Delete the notes of :meth:`note_cut` for checkpoints up to *last*."""
         for checkpoint_id in self._numbers(_CUT):
             if checkpoint_id <= last:
                 self._delete(_cut(checkpoint_id))
 
     def go_on_after(self, batches: int) -> None:
-        """Continue after this many batches: the next batch gets this number."""
+        """Note that the stream continues after *batches* batches.
+        The next batch gets this number.
+        """
         if batches:
             content = {"version": _VERSION, "rows": 0, "origin": -1}
             self._directory.write_json(_counted(batches), content)
         self._directory.write_json(_GOES_ON, {"version": _VERSION, "batches": batches})
 
     def forget(self, below: int) -> None:
-        """Delete the notes of batches below that number; their rows stay."""
+        """Delete the notes of batches with numbers below *below*.
+        The files with their rows stay.
+        """
         for batch_id in self._numbers(_BATCH):
             if batch_id < below:
                 self._delete(_name(batch_id))
@@ -254,12 +263,12 @@ class PublishedBatches:
     # --- the end of reading -----------------------------------------------------------------------
 
     def note_reader_ended(self, execution: str, subtask: int, parallelism: int) -> None:
-        """Note that this reader has finished in this execution of the stream."""
+        """Note that one of *parallelism* readers has finished in this execution of the stream."""
         name = _reader(execution, subtask)
         self._directory.write_json(name, {"version": _VERSION, "parallelism": parallelism})
 
     def is_read_no_more(self, execution: str) -> bool:
-        """Return whether all readers of the execution have finished."""
+        """Return whether all readers of this execution of the stream have finished."""
         first = self._directory.read_json(_reader(execution, 0))
         return first is not None and all(
             self._directory.read_json(_reader(execution, subtask)) is not None

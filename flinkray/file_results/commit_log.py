@@ -24,7 +24,7 @@ _NAME = "committables"
 
 
 class CommitLogError(FlinkRayError):
-    """The noted committables cannot be read."""
+    """Raised when the noted committables cannot be read."""
 
 
 class FileCommitLog:
@@ -40,7 +40,9 @@ class FileCommitLog:
         self._path = f"{self._directory.path}/{_NAME}"
 
     def settle(self, committables: Sequence[Any]) -> Sequence[Any]:
-        """Note these committables, unless others are noted already. Returns the noted ones. Blocks.
+        """Note these committables, unless an earlier attempt has noted others.
+        Returns the noted ones.
+        Blocks. Call this before committing, and commit the returned committables.
 
         Raises:
             OSError: the storage fails.

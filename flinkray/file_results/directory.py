@@ -43,7 +43,7 @@ def register_files(scheme: str, opener: FilesOpener) -> None:
 
 
 class FileResultLostError(FlinkRayError):
-    """A file of a result is missing or was changed; the producer must run again."""
+    """Raised when a file of a result is missing or was changed. The producer must run again."""
 
     retryable = True
 
@@ -103,8 +103,9 @@ class ResultDirectory:
         self._put(path, unfinished, [json.dumps(content).encode()], once=once)
 
     def epochs(self, kind: str, adopted: Collection[str]) -> EpochDirectory:
-        """Return entries in this directory that have one owner at a time: a later owner takes over.
-        *adopted*: names of files of earlier versions, each of which counts as an entry."""
+        """Return a store of files here that has one owner at a time: a later owner takes over.
+        *kind* names the store. *adopted*: names of files of earlier versions that belong to it.
+        """
         directory: Directory
         if self.is_local:
             directory = LocalDirectory(Path(self.path))
@@ -151,7 +152,7 @@ class ResultDirectory:
         return content
 
     def restrict(self) -> None:
-        """Give the files that Spark wrote the modes of this cluster's files."""
+        """Set the permissions of files that Spark wrote to those of the cluster's other files."""
         if self.is_local:
             restrict(self.path)
 
@@ -241,7 +242,7 @@ class ResultDirectory:
         self.sync_names()
 
     def sync_names(self) -> None:
-        """Make durable the names in the directory, and those of the directory and its parents."""
+        """Make the names of the files here durable, and those of the directory and its parents."""
         if self.is_local:
             disk.sync_names_to_root([self.path])
 
@@ -252,7 +253,7 @@ class ResultDirectory:
 
     @contextmanager
     def reading(self, file: ResultFile) -> Iterator[None]:
-        """Convert errors that show a lost or damaged file to FileResultLostError."""
+        """Context manager: errors that show a lost or damaged file become FileResultLostError."""
         try:
             yield
         except (FileNotFoundError, pa.ArrowInvalid) as error:

@@ -50,7 +50,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class EpochsDone:
-    """How far the reader of the epochs has come."""
+    """How far the reader has come: the last finished epoch, and the rows of all finished epochs."""
 
     checkpoint_id: int = -1
     """Id of the last finished epoch; -1 if there is none."""
@@ -59,8 +59,9 @@ class EpochsDone:
 
 
 class Epochs:
-    """The epochs at a path of this machine or a URI.
-    All methods block, and raise OSError while the storage fails."""
+    """The epochs that one stream hands to one reader, at a path of this machine or a URI.
+    All methods block, and raise OSError while the storage fails.
+    """
 
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)
@@ -93,7 +94,7 @@ class Epochs:
     # --- methods of the reader --------------------------------------------------------------------
 
     def is_ended(self, execution: str) -> bool:
-        """Return whether all epochs are published. Call this before :meth:`published`."""
+        """Return whether no epoch follows in this execution. Call this before :meth:`published`."""
         return self._directory.read_json(_ended(execution)) is not None
 
     def waiting(self) -> int:
@@ -118,8 +119,9 @@ class Epochs:
         return ResultDirectory(f"{self.location}/{_ROWS}/{name}")
 
     def note_done(self, epoch: Epoch, before: EpochsDone) -> EpochsDone:
-        """Note that the reader has finished *epoch*; *before*: how far it had come until then.
-        Returns how far it has come now."""
+        """Note that the reader has finished *epoch*, and return how far it has come now.
+        *before*: how far it had come until then.
+        """
         done = EpochsDone(epoch.checkpoint_id, before.rows + epoch.rows)
         # Each note has a file of its own, so a reader that was replaced without knowing it cannot
         # set back the notes of its successor.

@@ -1,4 +1,4 @@
-"""Notes of tasks whose records wait for a table: whether too many records wait, or none any more.
+"""Notes of tasks whose records wait for a table: too many records wait, or none any more.
 
 A note is never taken back. Of each subtask only the notes of the latest attempt count, so an
 attempt that was replaced without knowing it has no effect.
@@ -17,20 +17,22 @@ _NOTE = re.compile(r"(.*)-(\d+)-(\d+)-(full|free)\.json")
 
 
 class LookUpNotes:
-    """The notes of one operator, at a path of this machine or a URI.
-    All methods block, and raise OSError while the storage fails."""
+    """The notes of one look-up operator, at a path of this machine or a URI.
+    All methods block, and raise OSError while the storage fails.
+    """
 
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)
 
     def note(self, execution: str, subtask: int, attempt: int, *, is_full: bool) -> None:
-        """Note that too many records of the subtask wait. If not *is_full*: none waits any more,
-        and later notes of this attempt change nothing."""
+        """Note that too many records of a subtask wait. Not *is_full*: none waits any more.
+        After a note that none waits, later notes of this attempt change nothing.
+        """
         name = f"{execution}-{subtask}-{attempt}-{'full' if is_full else 'free'}.json"
         self._directory.write_json(name, {"version": _VERSION})
 
     def is_full(self, execution: str) -> bool:
-        """Return whether too many records wait in some subtask."""
+        """Return whether too many records wait in any subtask."""
         selector = pyarrow.fs.FileSelector(self._directory.path, allow_not_found=True)
         latest: dict[int, tuple[int, bool]] = {}
         for info in self._directory.files.get_file_info(selector):

@@ -39,7 +39,7 @@ _ACCEPTED = re.compile(r"(\d+)-(\d+)-\w+\.accepted")
 
 
 class NonDeterministicSourceError(FlinkRayError):
-    """Data that was read in part is gone, and computing it again has given another result."""
+    """Raised when data that was read in part is gone, and a new computation gives other data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class PublishedPartition:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A publication, as far as it is known."""
+    """Id of a publication, with its numbers of rows once it is complete."""
 
     publication_id: str
     rows: dict[int, int] | None
@@ -63,8 +63,9 @@ class Publication:
 
 
 class PublishedPartitions:
-    """The published partitions at a path of this machine or a URI.
-    All methods block, and raise OSError while the storage fails."""
+    """The published partitions of one vertex, at a path of this machine or a URI.
+    All methods block, and raise OSError while the storage fails.
+    """
 
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)

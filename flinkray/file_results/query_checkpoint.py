@@ -58,13 +58,13 @@ _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 class QueryCheckpointError(FlinkRayError):
-    """Spark's checkpoint of a query cannot be copied, or a copy is damaged."""
+    """Raised when Spark's checkpoint of a query cannot be copied, or a copy is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
     contents: dict[str, bytes]
-    """Contents of the files that were read to find the others, by path below the folder."""
+    """Contents of files that had to be read to find the other files, by path below the folder."""
     paths: list[str]
     """Paths of the other files."""
 
@@ -296,7 +296,7 @@ def _state_of(paths: Iterable[str], version: int) -> list[str] | None:
 
 
 def _named(paths: Iterable[str], snapshots: Mapping[str, bytes]) -> list[str]:
-    """Return the paths without files of RocksDB that no snapshot next to them names."""
+    """Return *paths* without files of RocksDB that no snapshot beside them refers to."""
     names: dict[str, bytes] = {}
     for path, snapshot in snapshots.items():
         store = path.rpartition("/")[0]

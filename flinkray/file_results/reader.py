@@ -12,7 +12,7 @@ from flinkray.file_results.directory import ResultDirectory, ResultFile
 
 @dataclass(frozen=True, slots=True)
 class RowGroupSplit:
-    """Some row groups of one file."""
+    """Some row groups of one Parquet file, which one reader reads."""
 
     directory: ResultDirectory
     file: ResultFile

@@ -14,7 +14,7 @@ _ROWS_PER_GROUP = 131_072
 
 
 class ResultSchemaError(FlinkRayError):
-    """A task has written a batch with other columns than the batches before it."""
+    """Raised when a task has written a batch with other columns than the batches before it."""
 
 
 class ResultWriter:
