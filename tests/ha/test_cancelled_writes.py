@@ -23,7 +23,7 @@ class Graph:
 
 
 @simulate(seeds=30)
-async def test_the_last_write_wins_though_the_one_before_was_cancelled(
+async def test_write_after_a_cancelled_write_is_the_one_that_is_stored(
     simulation: Simulation,
 ) -> None:
     service = simulation.service()

@@ -53,10 +53,11 @@ def counter_of(services: StandaloneHaServices, owner: str) -> CheckpointIDCounte
     return services.get_checkpoint_id_counter(JOB, owner)
 
 
-async def test_recovery_gives_the_checkpoints_by_their_ids_and_removes_none(
+async def test_recovery_returns_the_checkpoints_in_the_order_of_their_ids_and_removes_none(
     services: StandaloneHaServices,
 ) -> None:
-    """CP-28: the last one, which is restored, has the highest id, whatever was written last."""
+    """CP-28: the last checkpoint, which is restored, has the highest id, whatever was written
+    last."""
     store = store_of(services, "first")
     assert (await store.recover()).records == ()
     for checkpoint_id in (9, 100, 10):
@@ -67,10 +68,10 @@ async def test_recovery_gives_the_checkpoints_by_their_ids_and_removes_none(
         assert recovered.unreadable == ()
 
 
-async def test_checkpoint_recovered_by_a_later_leader_survives_the_earlier_one(
+async def test_checkpoint_recovered_by_a_later_leader_is_not_removed_by_the_earlier_leader(
     services: StandaloneHaServices,
 ) -> None:
-    """CP-28: its data stay, although it is subsumed for the earlier leader."""
+    """CP-28: its data stay, although the earlier leader has subsumed the checkpoint."""
     earlier, later = store_of(services, "earlier"), store_of(services, "later")
     await earlier.recover()
     await earlier.add(pointer(1))
@@ -122,11 +123,12 @@ class PausedDirectory(LocalDirectory):
 
 
 @pytest.mark.parametrize("pause_before", range(1, 7))
-async def test_leader_that_stood_still_tells_no_checkpoint_that_its_successor_lacks(
+async def test_leader_paused_while_storing_reports_no_checkpoint_that_its_successor_lacks(
     tmp_path: Path, executor: Executor, pause_before: int
 ) -> None:
-    """Its successor gave the checkpoint up, deleted its files, and had nothing to go on from when
-    the pointer came after all.  Paused before any operation of an id, a pointer and a removal."""
+    """Otherwise the successor would delete the files of a checkpoint whose pointer is stored
+    later. The leader is paused before each operation of taking an id, adding and removing a
+    pointer."""
     directory = PausedDirectory(tmp_path)
     store = DurableCompletedCheckpointStore(directory, JOB, "paused", executor)
     counter = DurableCheckpointIDCounter(directory, JOB, "paused", executor)
@@ -159,7 +161,7 @@ async def test_leader_that_stood_still_tells_no_checkpoint_that_its_successor_la
     assert [it.checkpoint_id for it in later.records] == recovered
 
 
-async def test_store_that_has_not_recovered_changes_nothing(
+async def test_checkpoint_store_and_counter_that_did_not_recover_refuse_changes(
     services: StandaloneHaServices, entries: Directory
 ) -> None:
     with pytest.raises(CheckpointStoreFencedError):
@@ -169,7 +171,7 @@ async def test_store_that_has_not_recovered_changes_nothing(
     assert entries.names() == []
 
 
-async def test_store_whose_claim_is_gone_is_nobody_s(
+async def test_checkpoint_store_whose_claim_was_deleted_refuses_changes(
     services: StandaloneHaServices, entries: Directory
 ) -> None:
     """Another leader may have taken over, and the job may have ended."""
@@ -184,7 +186,7 @@ async def test_store_whose_claim_is_gone_is_nobody_s(
     assert entries.names() == [], "what was written too late is deleted"
 
 
-async def test_removed_checkpoints_are_forgotten_and_removing_twice_is_fine(
+async def test_removed_checkpoint_is_not_recovered_and_may_be_removed_twice(
     services: StandaloneHaServices,
 ) -> None:
     store = store_of(services, "owner")
@@ -196,7 +198,9 @@ async def test_removed_checkpoints_are_forgotten_and_removing_twice_is_fine(
     assert (await store_of(services, "next").recover()).records == (pointer(2),)
 
 
-async def test_jobs_have_checkpoints_and_ids_of_their_own(services: StandaloneHaServices) -> None:
+async def test_checkpoints_and_checkpoint_ids_of_two_jobs_are_independent(
+    services: StandaloneHaServices,
+) -> None:
     for job_id in (JOB, OTHER):
         store = services.get_completed_checkpoint_store(job_id, "owner")
         counter = services.get_checkpoint_id_counter(job_id, "owner")
@@ -215,10 +219,10 @@ async def test_jobs_have_checkpoints_and_ids_of_their_own(services: StandaloneHa
         (encode_entry(pointer(2, OTHER)), f"about job {OTHER}"),
     ],
 )
-async def test_pointer_that_cannot_be_read_stays_and_keeps_no_other_from_being_recovered(
+async def test_unreadable_pointer_of_an_old_version_is_reported_and_others_are_recovered(
     services: StandaloneHaServices, entries: Directory, data: bytes, why: str
 ) -> None:
-    """Pointers of a version without epochs lie in files of their own."""
+    """Versions without epochs kept each pointer in a file of its own."""
     entries.write("1.checkpoint", encode_entry(pointer(1)))
     entries.write("2.checkpoint", data)
     entries.write("notes.checkpoint", b"somebody's")
@@ -241,10 +245,10 @@ async def test_pointer_that_cannot_be_read_stays_and_keeps_no_other_from_being_r
     assert entries.read("2.checkpoint") is None
 
 
-async def test_pointers_that_cannot_be_read_stay_as_they_are(
+async def test_unreadable_pointers_are_reported_and_stay_unchanged(
     services: StandaloneHaServices, entries: Directory
 ) -> None:
-    """Nobody takes the checkpoints before them for the last ones."""
+    """No earlier checkpoints are taken for the last ones."""
     store = store_of(services, "owner")
     await store.recover()
     await store.add(pointer(1))
@@ -263,10 +267,9 @@ async def test_pointers_that_cannot_be_read_stay_as_they_are(
         await store.add(pointer(2))
 
 
-async def test_ids_rise_over_all_leaders_and_each_is_given_once(
+async def test_checkpoint_ids_increase_across_leaders_and_past_leaders_get_none(
     services: StandaloneHaServices,
 ) -> None:
-    """Whoever leads."""
     first, second = counter_of(services, "first"), counter_of(services, "second")
     await first.start()
     assert [await first.get_and_increment() for _ in range(3)] == [1, 2, 3]
@@ -282,10 +285,10 @@ async def test_ids_rise_over_all_leaders_and_each_is_given_once(
     assert await second.get_and_increment() == 50
 
 
-async def test_count_that_cannot_be_read_gives_no_id(
+async def test_unreadable_checkpoint_counter_gives_no_id(
     services: StandaloneHaServices, entries: Directory
 ) -> None:
-    """An id that was given before would name the files of another checkpoint."""
+    """A repeated id would name the files of another checkpoint."""
     counter = counter_of(services, "owner")
     await counter.start()
     await counter.get_and_increment()
@@ -298,7 +301,7 @@ async def test_count_that_cannot_be_read_gives_no_id(
             await call()
 
 
-async def test_count_of_a_version_without_epochs_goes_on(
+async def test_checkpoint_counter_of_a_version_without_epochs_is_continued(
     services: StandaloneHaServices, entries: Directory
 ) -> None:
     entries.write("count-owner", encode_entry(CheckpointOwner(JOB, "before")))
@@ -311,7 +314,7 @@ async def test_count_of_a_version_without_epochs_goes_on(
     assert entries.read("count") is None
 
 
-async def test_job_that_has_ended_leaves_nothing(
+async def test_discarding_the_checkpoint_store_and_counter_of_a_job_deletes_all_entries(
     services: StandaloneHaServices, entries: Directory
 ) -> None:
     store, counter = store_of(services, "owner"), counter_of(services, "owner")
@@ -323,7 +326,7 @@ async def test_job_that_has_ended_leaves_nothing(
     assert entries.names() == []
 
 
-async def test_end_of_the_cluster_removes_pointers(
+async def test_cleanup_of_the_cluster_removes_checkpoint_pointers(
     directory: Directory, executor: Executor
 ) -> None:
     services = StandaloneHaServices(directory, executor)
@@ -335,7 +338,7 @@ async def test_end_of_the_cluster_removes_pointers(
     assert (await store_of(again, "owner").recover()).records == ()
 
 
-async def test_storage_that_fails_is_an_error_that_names_the_entry(
+async def test_failing_storage_raises_a_store_error_that_names_the_location(
     tmp_path: Path, executor: Executor
 ) -> None:
     (tmp_path / "checkpoint-pointers").write_text("a file where a directory should be")
@@ -355,7 +358,7 @@ class Unreadable(LocalDirectory):
         return super().read(name)
 
 
-def test_owner_that_cannot_read_the_contents_leaves_one_claim(tmp_path: Path) -> None:
+def test_owner_that_repeatedly_fails_to_take_over_leaves_one_claim(tmp_path: Path) -> None:
     EpochDirectory(LocalDirectory(tmp_path), "test", lambda _: False).take_over(b"first")
     directory = Unreadable(tmp_path)
     second = EpochDirectory(directory, "test", lambda _: False)
@@ -381,9 +384,11 @@ class FailsAfterwards(LocalDirectory):
             raise OSError("no answer came")
 
 
-def test_entry_whose_write_failed_is_gone_when_it_is_deleted(tmp_path: Path) -> None:
-    """It was there all the same, and the owner that deleted it did not know of it: the next one had
-    a checkpoint without files, or a job that its submitter was told is refused."""
+def test_entry_stored_by_a_write_that_reported_failure_is_removed_by_a_delete(
+    tmp_path: Path,
+) -> None:
+    """Otherwise the next owner has a checkpoint without files, or a job that its submitter
+    believes refused."""
     directory = FailsAfterwards(tmp_path)
     first = EpochDirectory(directory, "test", lambda _: False)
     first.take_over(b"first")

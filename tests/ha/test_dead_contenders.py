@@ -98,10 +98,9 @@ def stop_looking(services: ZooKeeperHaServices) -> None:
         latch._dead.stop()
 
 
-async def test_the_next_one_leads_though_the_session_of_the_dead_leader_lives(
+async def test_third_contender_leads_when_the_first_two_died_although_their_sessions_live(
     make_process: MakeProcess,
 ) -> None:
-    """Two have died: the leader, and who would have followed it."""
     processes = {name: await make_process(name) for name in ("one", "two", "three")}
     contenders = {}
     for place, (name, (_, services)) in enumerate(processes.items()):
@@ -116,7 +115,7 @@ async def test_the_next_one_leads_though_the_session_of_the_dead_leader_lives(
     assert contenders["two"].story == []
 
 
-async def test_who_was_taken_for_dead_changes_nothing_and_is_told(
+async def test_leader_believed_dead_is_revoked_and_its_writes_are_refused(
     make_process: MakeProcess,
 ) -> None:
     process, services = await make_process("one")
@@ -137,10 +136,11 @@ async def test_who_was_taken_for_dead_changes_nothing_and_is_told(
     await eventually(lambda: "revoked" in taken_for_dead.story, 300, "the loss to be told")
 
 
-async def test_the_next_process_of_a_name_does_not_wait_for_the_session_of_the_one_before(
+async def test_restarted_process_leads_without_waiting_for_its_predecessors_session(
     make_process: MakeProcess,
 ) -> None:
-    """HA-28: a job's JobMasters have one process name, and each leads in a session of its own."""
+    """HA-28: the JobMasters of a job have one process name, and each leads in a session of its
+    own."""
     process, services = await make_process("JobMaster")
     first, second = LeaderSessionID.generate(), LeaderSessionID.generate()
     contender = await contend(services.get_job_master_leader_election(JOB, first))
@@ -152,8 +152,8 @@ async def test_the_next_process_of_a_name_does_not_wait_for_the_session_of_the_o
 
 
 @on_virtual_time
-async def test_a_death_that_comes_as_nobody_looks_at_it_any_more_harms_nobody() -> None:
-    """It comes before the watch is cancelled, and after its waiter was: that was an error."""
+async def test_death_of_a_leader_reported_while_its_watch_is_stopped_raises_no_error() -> None:
+    """The death comes after the waiter was cancelled and before the watch is."""
     errors: list[object] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: errors.append(context["message"]))

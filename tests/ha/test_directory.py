@@ -59,7 +59,7 @@ WRITTEN = [
 ]
 
 
-def test_write_syncs_content_before_name_and_name_before_returning(
+def test_write_syncs_the_content_before_the_name_and_the_name_before_returning(
     tmp_path: Path,
 ) -> None:
     files = _Recording(tmp_path)
@@ -72,9 +72,9 @@ def test_write_syncs_content_before_name_and_name_before_returning(
     assert files.steps == WRITTEN
 
 
-def test_parent_that_is_there_is_made_durable_too(tmp_path: Path) -> None:
-    """Who made it may have died before it was: an accepted job was lost with it (seed 31098 of
-    ``test_every_job_ends_whatever_goes_wrong``)."""
+def test_existing_parent_directory_is_synced_before_a_write(tmp_path: Path) -> None:
+    """The process that created it may have died before the sync: an accepted job was lost with it
+    (seed 31098 of ``test_every_job_ends_whatever_goes_wrong``)."""
     (tmp_path / "a").mkdir()
     files = _Recording(tmp_path)
     FileDirectory(files, str(tmp_path / "a" / "b"), "me").write("entry", b"1")
@@ -82,7 +82,7 @@ def test_parent_that_is_there_is_made_durable_too(tmp_path: Path) -> None:
     assert files.steps.index("sync names of ..") < files.steps.index("sync names of .")
 
 
-def test_file_system_that_does_not_synchronise_directories_is_no_failure() -> None:
+def test_file_system_that_cannot_sync_directories_is_accepted() -> None:
     descriptor = os.open("/proc", os.O_RDONLY)
     with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
         os.fsync(descriptor)
@@ -103,16 +103,18 @@ class _Broken(_Recording):
         super().sync_directory(path)
 
 
-def test_parent_that_cannot_be_made_durable_fails_the_write(tmp_path: Path) -> None:
+def test_write_fails_if_its_parent_directory_cannot_be_synced(tmp_path: Path) -> None:
     directory = FileDirectory(_Broken(tmp_path, tmp_path), str(tmp_path / "a"), "me")
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         directory.write("entry", b"1")
     assert not (tmp_path / "a" / "entry").exists()
 
 
-def test_what_is_read_is_durable_though_who_wrote_it_failed_before_it_was(tmp_path: Path) -> None:
-    """A cancel was acknowledged by the next Dispatcher since it found it stored (seed 33397 of
-    ``test_every_job_ends_whatever_goes_wrong``)."""
+def test_read_syncs_the_directory_of_an_entry_whose_write_failed_before_the_sync(
+    tmp_path: Path,
+) -> None:
+    """Otherwise a Dispatcher acknowledges a cancel that it finds stored but that a power loss
+    removes (seed 33397 of ``test_every_job_ends_whatever_goes_wrong``)."""
     broken = FileDirectory(_Broken(tmp_path, tmp_path), str(tmp_path), "first")
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         broken.write("entry", b"1")
@@ -127,17 +129,17 @@ def test_what_is_read_is_durable_though_who_wrote_it_failed_before_it_was(tmp_pa
     assert files.steps == ["sync names of ."] * 2
 
 
-def test_directory_that_is_not_there_has_no_entries(tmp_path: Path) -> None:
+def test_missing_directory_has_no_entries(tmp_path: Path) -> None:
     directory = LocalDirectory(tmp_path / "a")
     assert directory.read("entry") is None
     assert directory.names() == []
 
 
-def test_an_entry_that_goes_while_they_are_listed_takes_no_other_with_it(
+def test_file_deleted_while_a_directory_is_listed_does_not_hide_other_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as the unfinished file of a writer that is just done: a Dispatcher that listed the
-    stored jobs meanwhile had none, and a JobMaster no checkpoint."""
+    """For example the unfinished file of a writer: a Dispatcher that listed the stored jobs found
+    none, and a JobMaster no checkpoint."""
     directory = LocalDirectory(tmp_path)
     directory.write("entry", b"1")
     unfinished = tmp_path / f"other.7{UNFINISHED}"
@@ -166,7 +168,7 @@ def test_an_entry_that_goes_while_they_are_listed_takes_no_other_with_it(
     assert LocalStateFiles().sizes(str(tmp_path)) == {"entry": 1}
 
 
-def test_a_deletion_is_durable_when_it_returns(tmp_path: Path) -> None:
+def test_deletion_is_synced_before_it_returns(tmp_path: Path) -> None:
     files = _Recording(tmp_path)
     directory = FileDirectory(files, str(tmp_path), "me")
     directory.write("entry", b"")
@@ -175,9 +177,11 @@ def test_a_deletion_is_durable_when_it_returns(tmp_path: Path) -> None:
     assert files.steps == ["delete entry", "sync names of ."]
 
 
-def test_what_another_has_deleted_is_durably_gone_when_a_deletion_returns(tmp_path: Path) -> None:
-    """Seed 50725: the directory could not be synchronised, and the next attempt found nothing to
-    delete.  The graph of a job that had ended was back after a power loss."""
+def test_deletion_of_an_entry_that_is_already_gone_still_syncs_the_directory(
+    tmp_path: Path,
+) -> None:
+    """Otherwise the graph of an ended job comes back after a power loss, if the sync of the first
+    deletion failed (seed 50725)."""
     files = _Recording(tmp_path)
     LocalDirectory(tmp_path).delete("entry")
     FileDirectory(files, str(tmp_path), "me").delete("entry")
@@ -185,7 +189,7 @@ def test_what_another_has_deleted_is_durably_gone_when_a_deletion_returns(tmp_pa
     FileDirectory(files, str(tmp_path / "nowhere"), "me").delete("entry")
 
 
-def test_a_directory_that_was_deleted_is_made_anew(tmp_path: Path) -> None:
+def test_write_creates_a_deleted_directory_again(tmp_path: Path) -> None:
     directory = LocalDirectory(tmp_path / "a" / "b")
     directory.write("entry", b"1")
     LocalDirectory(tmp_path / "a").delete_all()
@@ -193,7 +197,7 @@ def test_a_directory_that_was_deleted_is_made_anew(tmp_path: Path) -> None:
     assert directory.read("entry") == b"2"
 
 
-def test_the_system_is_told_to_make_files_and_directories_durable(
+def test_write_calls_fsync_for_the_file_and_its_directories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
@@ -211,15 +215,15 @@ class _Full(LocalFileSystem):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_what_is_being_written_is_no_entry(tmp_path: Path) -> None:
-    """Who was to write it may have died."""
+def test_unfinished_file_is_not_listed_as_an_entry(tmp_path: Path) -> None:
+    """Its writer may have died."""
     directory = LocalDirectory(tmp_path)
     directory.write("entry", b"content")
     (tmp_path / f"other.1{UNFINISHED}").write_bytes(b"con")
     assert directory.names() == ["entry"]
 
 
-def test_write_that_fails_leaves_no_unfinished_file(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_unfinished_file(tmp_path: Path) -> None:
     LocalDirectory(tmp_path).write("entry", b"before")
     with pytest.raises(OSError, match="No space left"):
         FileDirectory(_Full(), str(tmp_path), "me").write("entry", b"after")
@@ -227,8 +231,8 @@ def test_write_that_fails_leaves_no_unfinished_file(tmp_path: Path) -> None:
     assert LocalDirectory(tmp_path).read("entry") == b"before"
 
 
-def test_write_to_another_file_system_that_fails_leaves_no_unfinished_file(tmp_path: Path) -> None:
-    """There is a directory of the entry's name, which no file can take."""
+def test_failed_write_through_pyarrow_leaves_no_unfinished_file(tmp_path: Path) -> None:
+    """A directory has the name of the entry, so the write fails."""
     (tmp_path / "entry" / "in it").mkdir(parents=True)
     directory = ArrowDirectory(pyarrow.fs.LocalFileSystem(), str(tmp_path), tmp_path.as_uri())
     with pytest.raises(OSError, match="entry"):

@@ -39,7 +39,7 @@ async def services() -> AsyncIterator[EmbeddedHaServices]:
         await services.close()
 
 
-async def test_of_two_contenders_for_one_component_exactly_one_is_granted(
+async def test_one_of_two_contenders_for_a_component_is_granted_leadership(
     services: EmbeddedHaServices,
 ) -> None:
     """SPEC HA-01."""
@@ -52,7 +52,7 @@ async def test_of_two_contenders_for_one_component_exactly_one_is_granted(
         assert [len(first.story), len(second.story)] == [1, 0]
 
 
-async def test_contender_for_another_job_is_granted_independently(
+async def test_contenders_for_two_jobs_are_granted_leadership_independently(
     services: EmbeddedHaServices,
 ) -> None:
     """SPEC HA-01."""
@@ -63,7 +63,7 @@ async def test_contender_for_another_job_is_granted_independently(
     assert one.session_id != other.session_id
 
 
-async def test_listeners_hear_of_a_leader_only_after_it_confirmed(
+async def test_listeners_are_told_of_a_leader_only_after_it_has_confirmed(
     services: EmbeddedHaServices,
 ) -> None:
     """SPEC HA-02."""
@@ -81,7 +81,7 @@ async def test_listeners_hear_of_a_leader_only_after_it_confirmed(
     assert later.leaders == [leader]
 
 
-async def test_confirming_twice_is_told_once(services: EmbeddedHaServices) -> None:
+async def test_leader_that_confirms_twice_is_announced_once(services: EmbeddedHaServices) -> None:
     listener = RecordingListener()
     await services.get_dispatcher_leader_retriever().start(listener)
     election = services.get_dispatcher_leader_election()
@@ -92,7 +92,7 @@ async def test_confirming_twice_is_told_once(services: EmbeddedHaServices) -> No
     assert listener.leaders == [("here", contender.session_id)]
 
 
-async def test_a_stopped_retrieval_is_told_nothing_not_even_what_was_under_way(
+async def test_stopped_leader_retrieval_gets_no_announcement_not_even_one_in_flight(
     services: EmbeddedHaServices,
 ) -> None:
     listener = RecordingListener()
@@ -107,7 +107,7 @@ async def test_a_stopped_retrieval_is_told_nothing_not_even_what_was_under_way(
     assert listener.leaders == []
 
 
-async def test_revoked_leader_is_none_at_once_and_leads_again_under_a_new_session(
+async def test_revoked_leader_loses_leadership_at_once_and_leads_again_in_a_new_session(
     services: EmbeddedHaServices,
 ) -> None:
     """SPEC HA-03."""
@@ -136,7 +136,7 @@ async def test_revoked_leader_is_none_at_once_and_leads_again_under_a_new_sessio
 
 
 @pytest.mark.parametrize("in_flight", ["grant", "revoke"])
-async def test_closing_while_an_event_is_in_flight_is_quiet_and_leaves_the_service_usable(
+async def test_election_closed_with_an_event_in_flight_drops_it_and_a_later_election_works(
     services: EmbeddedHaServices, in_flight: str
 ) -> None:
     """SPEC HA-04."""
@@ -157,7 +157,7 @@ async def test_closing_while_an_event_is_in_flight_is_quiet_and_leaves_the_servi
     assert len((await start(services.get_dispatcher_leader_election())).story) == 1
 
 
-async def test_when_the_last_contender_leaves_listeners_hear_that_nobody_leads(
+async def test_listeners_are_told_of_no_leader_when_the_last_contender_leaves(
     services: EmbeddedHaServices,
 ) -> None:
     """SPEC HA-05."""
@@ -171,7 +171,7 @@ async def test_when_the_last_contender_leaves_listeners_hear_that_nobody_leads(
     assert listener.leaders == [("here", contender.session_id), NO_LEADER]
 
 
-async def test_closed_leader_is_revoked_once_and_longest_waiting_one_follows(
+async def test_closed_leader_is_revoked_once_and_the_longest_waiting_contender_follows(
     services: EmbeddedHaServices,
 ) -> None:
     elections = [services.get_dispatcher_leader_election() for _ in range(3)]
@@ -183,7 +183,7 @@ async def test_closed_leader_is_revoked_once_and_longest_waiting_one_follows(
     assert [len(contender.story) for contender in contenders[1:]] == [1, 0]
 
 
-async def test_closing_the_services_tells_every_contender(services: EmbeddedHaServices) -> None:
+async def test_closing_the_ha_services_tells_every_contender(services: EmbeddedHaServices) -> None:
     leader = await start(services.get_dispatcher_leader_election())
     waiting = await start(services.get_dispatcher_leader_election())
     await services.close()
@@ -195,7 +195,9 @@ async def test_closing_the_services_tells_every_contender(services: EmbeddedHaSe
         services.get_dispatcher_leader_election()
 
 
-async def test_election_and_retrieval_are_started_once(services: EmbeddedHaServices) -> None:
+async def test_starting_an_election_or_a_retrieval_twice_raises_an_error(
+    services: EmbeddedHaServices,
+) -> None:
     election = services.get_dispatcher_leader_election()
     await start(election)
     with pytest.raises(LeaderElectionError, match="one contender"):
@@ -206,7 +208,9 @@ async def test_election_and_retrieval_are_started_once(services: EmbeddedHaServi
         await retriever.start(RecordingListener())
 
 
-async def test_cleaning_up_a_job_ends_its_election_only(services: EmbeddedHaServices) -> None:
+async def test_cleaning_up_a_job_ends_only_the_election_of_that_job(
+    services: EmbeddedHaServices,
+) -> None:
     ended = await start(services.get_job_master_leader_election(JOB, SESSION))
     running = await start(
         services.get_job_master_leader_election(OTHER_JOB, LeaderSessionID.generate())
@@ -218,10 +222,10 @@ async def test_cleaning_up_a_job_ends_its_election_only(services: EmbeddedHaServ
     assert running.story == [running.session_id]
 
 
-async def test_checkpoints_of_an_ended_job_are_forgotten_whoever_had_them(
+async def test_forgetting_the_checkpoints_of_a_job_ends_the_store_of_its_dead_job_master(
     services: EmbeddedHaServices,
 ) -> None:
-    """Its last JobMaster has died before it did so itself."""
+    """The last JobMaster of the job died before it could discard the checkpoints."""
     store = services.get_completed_checkpoint_store(JOB, "died")
     counter = services.get_checkpoint_id_counter(JOB, "died")
     await store.recover()
@@ -246,11 +250,11 @@ _STEPS = st.lists(
 
 
 @given(_STEPS)
-def test_whatever_happens_one_leads_and_every_story_alternates(
+def test_at_most_one_contender_leads_and_each_is_granted_and_revoked_in_turn(
     steps: list[tuple[str, int]],
 ) -> None:
-    """At most one contender leads; sessions never come back; each contender is granted and revoked
-    in turn; what listeners hear was confirmed by its session's own leader."""
+    """In random sequences of steps. Sessions never come back, and listeners are told only what the
+    session's own leader has confirmed."""
     asyncio.run(_play(steps))
 
 

@@ -14,29 +14,29 @@ from tests.ha.golden.files import COMMAND, Golden, golden_files
 
 
 @pytest.mark.parametrize("golden", golden_files(), ids=lambda golden: golden.record.stem)
-def test_what_was_stored_is_read_as_before(golden: Golden) -> None:
-    """A difference that a migration is meant to make is accepted by running the command."""
+def test_golden_file_of_every_version_is_read_as_before(golden: Golden) -> None:
+    """A difference that a migration makes on purpose is accepted by running the command."""
     assert golden.read() == golden.reading.read_text(), COMMAND
 
 
-def test_every_specimen_has_a_golden_file_and_is_written_as_it_is_there() -> None:
+def test_every_specimen_has_a_golden_file_and_is_written_as_in_that_file() -> None:
     assert sorted(files.unwritten_specimens()) == [], COMMAND
     assert len(files.newest()) == len(list(files.specimens())) >= 10
 
 
-def test_no_stored_type_has_changed_its_shape_without_changing_its_version() -> None:
+def test_stored_type_with_a_changed_shape_has_a_new_version() -> None:
     assert files.changed_without_version() == []
     assert files.unrecorded_shapes() == [], COMMAND
 
 
 def test_every_stored_type_occurs_in_the_newest_golden_files() -> None:
-    """A type, and so a kind, that is stored from now on must be added to ``kinds.py``."""
+    """A new stored type must be added to ``kinds.py``."""
     found = {name for golden in files.newest().values() for name in files.types_in(golden)}
     assert {it.name for it in files.our_schemas()} - found == set(), "see tests/ha/golden/kinds.py"
     assert len(found) > 30
 
 
-def test_files_of_the_first_format_are_read_as_those_of_the_second() -> None:
+def test_golden_files_of_the_first_format_are_read_like_those_of_the_second() -> None:
     by_name = {golden.record.stem: golden for golden in golden_files()}
     first = [golden for golden in by_name.values() if files.canonical_of(golden) is None]
     assert len(first) == 7
@@ -63,7 +63,7 @@ def _declare(name: str, cls: type, version: int = 1) -> None:
 
 
 @pytest.mark.usefixtures("another_version")
-def test_a_field_that_is_added_without_a_version_is_noticed() -> None:
+def test_field_added_to_a_stored_type_without_a_new_version_is_reported() -> None:
     @dataclass
     class Wider:
         value: str
@@ -76,7 +76,7 @@ def test_a_field_that_is_added_without_a_version_is_noticed() -> None:
 
 
 @pytest.mark.usefixtures("another_version")
-def test_a_new_version_without_a_golden_file_is_noticed() -> None:
+def test_new_version_of_a_stored_type_without_a_golden_file_is_reported() -> None:
     @dataclass
     class Wider:
         value: str
@@ -88,7 +88,7 @@ def test_a_new_version_without_a_golden_file_is_noticed() -> None:
 
 
 @pytest.mark.usefixtures("another_version")
-def test_a_member_that_is_renamed_and_a_field_of_another_type_are_noticed() -> None:
+def test_renamed_enum_member_and_changed_field_type_of_a_stored_type_are_reported() -> None:
     class Renamed(Enum):
         STREAM = "STREAMING"
         BATCH = "BATCH"
@@ -104,7 +104,7 @@ def test_a_member_that_is_renamed_and_a_field_of_another_type_are_noticed() -> N
 
 
 @pytest.mark.usefixtures("another_version")
-def test_a_field_of_a_type_that_is_not_declared_is_noticed() -> None:
+def test_stored_field_of_an_undeclared_type_is_reported() -> None:
     class Undeclared:
         """Not stored."""
 
@@ -119,7 +119,7 @@ def test_a_field_of_a_type_that_is_not_declared_is_noticed() -> None:
 
 
 @pytest.mark.usefixtures("another_version")
-def test_a_stored_type_that_no_specimen_has_is_noticed() -> None:
+def test_stored_type_that_occurs_in_no_specimen_is_reported() -> None:
     class New(Enum):
         ONE = 1
 
@@ -129,6 +129,8 @@ def test_a_stored_type_that_no_specimen_has_is_noticed() -> None:
     assert {it.name for it in files.our_schemas()} - found == {"New"}
 
 
-def test_a_writer_that_writes_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writer_that_writes_other_bytes_than_the_golden_file_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("flinkray.core.records._payload", lambda value: str(value))
     assert {"job-graph.stream", "job-result.failed"} <= files.unwritten_specimens().keys()

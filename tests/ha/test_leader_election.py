@@ -40,7 +40,7 @@ async def services(request: pytest.FixtureRequest) -> AsyncIterator[HighAvailabi
         await services.close()
 
 
-async def test_has_leadership_from_the_grant_to_the_close_for_the_granted_session_only(
+async def test_election_has_leadership_from_grant_to_close_for_the_granted_session_only(
     services: HighAvailabilityServices,
 ) -> None:
     """SPEC HA-06."""
@@ -62,7 +62,7 @@ async def test_has_leadership_from_the_grant_to_the_close_for_the_granted_sessio
     assert contender.story == [session, "revoked"]
 
 
-async def test_grant_that_was_not_delivered_before_the_close_is_dropped(
+async def test_grant_not_delivered_before_the_election_is_closed_is_dropped(
     services: HighAvailabilityServices,
 ) -> None:
     """SPEC HA-11."""

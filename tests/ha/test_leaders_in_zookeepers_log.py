@@ -40,7 +40,7 @@ def leaders(*operations: Iterable[Operation]) -> Leaders:
 GONE = [Operation(DELETE, FIRST)]
 
 
-def test_leaders_that_write_one_after_the_other_are_as_they_should_be() -> None:
+def test_zookeeper_log_of_leaders_that_write_one_after_the_other_is_accepted() -> None:
     found = leaders(published(FIRST, 1), stored(FIRST), GONE, published(SECOND, 2), stored(SECOND))
     assert [it.process for it in found.confirmed] == ["Dispatcher-1", "Dispatcher-2"]
     assert found.effects == {FIRST: 2, SECOND: 2}
@@ -62,12 +62,16 @@ def test_leaders_that_write_one_after_the_other_are_as_they_should_be() -> None:
         ),
     ],
 )
-def test_what_must_not_happen_is_found(operations: list[list[Operation]]) -> None:
+def test_zookeeper_log_with_a_write_or_session_that_must_not_occur_is_refused(
+    operations: list[list[Operation]],
+) -> None:
     with pytest.raises(AssertionError):
         leaders(*operations)
 
 
-def test_the_log_of_a_server_is_read(zookeeper: ZooKeeperServer) -> None:
+def test_transactions_of_a_real_zookeeper_server_are_read_from_its_log(
+    zookeeper: ZooKeeperServer,
+) -> None:
     client = KazooClient(zookeeper.hosts)
     client.start()
     fence = client.create("/log/latch/a-", b"a", ephemeral=True, sequence=True, makepath=True)

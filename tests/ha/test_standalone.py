@@ -35,7 +35,7 @@ async def leaders_told_by(retriever: LeaderRetrievalService) -> list[Leader]:
     return listener.leaders
 
 
-async def test_contender_is_granted_at_once_with_session_zero(
+async def test_standalone_contender_is_granted_leadership_at_once_with_session_zero(
     services: StandaloneHaServices,
 ) -> None:
     """SPEC HA-07."""
@@ -50,7 +50,9 @@ async def test_contender_is_granted_at_once_with_session_zero(
         assert contender.story == [ZERO]
 
 
-async def test_retrievers_tell_the_configured_addresses(services: StandaloneHaServices) -> None:
+async def test_standalone_retrievers_report_the_configured_addresses(
+    services: StandaloneHaServices,
+) -> None:
     """SPEC HA-07."""
     assert await leaders_told_by(services.get_dispatcher_leader_retriever()) == [
         ("Dispatcher/dispatcher", ZERO)
@@ -67,10 +69,11 @@ async def test_retrievers_tell_the_configured_addresses(services: StandaloneHaSe
         ]
 
 
-async def test_job_master_is_unknown_unless_the_asker_was_told_of_it(
+async def test_standalone_retriever_knows_only_the_job_master_address_it_was_given(
     services: StandaloneHaServices,
 ) -> None:
-    """SPEC HA-07; the session id is ours: each attempt of a JobMaster has its own."""
+    """SPEC HA-07. The session id is flinkray's addition: each attempt of a JobMaster
+    has its own."""
     session = LeaderSessionID.generate()
     retriever = services.get_job_master_leader_retriever
     assert await leaders_told_by(retriever(JOB)) == [("UNKNOWN", ZERO)]
@@ -80,7 +83,7 @@ async def test_job_master_is_unknown_unless_the_asker_was_told_of_it(
     ]
 
 
-async def test_retrieval_that_is_stopped_before_its_turn_tells_nothing(
+async def test_standalone_retrieval_stopped_before_its_callback_ran_reports_no_leader(
     services: StandaloneHaServices,
 ) -> None:
     listener = RecordingListener()
@@ -107,7 +110,9 @@ async def test_closing_an_election_revokes_its_contender(services: StandaloneHaS
     assert not await election.has_leadership(ZERO)
 
 
-async def test_closed_services_hand_out_nothing(services: StandaloneHaServices) -> None:
+async def test_closed_ha_services_refuse_elections_and_retrievers(
+    services: StandaloneHaServices,
+) -> None:
     await services.close()
     for hand_out in (
         services.get_dispatcher_leader_election,

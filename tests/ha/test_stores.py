@@ -66,7 +66,7 @@ def results(services: StandaloneHaServices) -> JobResultStore[Result]:
 # --- job graphs
 
 
-async def test_graph_that_was_put_is_recovered_by_another_store_object(
+async def test_job_graph_that_was_put_is_recovered_by_another_store_object(
     services: StandaloneHaServices, graphs: JobGraphStore[Graph]
 ) -> None:
     """SPEC HA-24."""
@@ -76,7 +76,7 @@ async def test_graph_that_was_put_is_recovered_by_another_store_object(
     assert await again.recover_job_graph(TWO) is None
 
 
-async def test_putting_an_id_again_updates_it(graphs: JobGraphStore[Graph]) -> None:
+async def test_putting_a_job_graph_again_updates_it(graphs: JobGraphStore[Graph]) -> None:
     """SPEC HA-24."""
     await graphs.put_job_graph(Graph(ONE, "first"))
     await graphs.put_job_graph(Graph(ONE, "second"))
@@ -84,7 +84,7 @@ async def test_putting_an_id_again_updates_it(graphs: JobGraphStore[Graph]) -> N
     assert await graphs.recover_job_graph(ONE) == Graph(ONE, "second")
 
 
-async def test_updating_a_graph_that_was_neither_put_nor_recovered_is_refused(
+async def test_updating_a_job_graph_that_was_neither_put_nor_recovered_is_refused(
     services: StandaloneHaServices, graphs: JobGraphStore[Graph]
 ) -> None:
     """SPEC HA-24."""
@@ -98,7 +98,7 @@ async def test_updating_a_graph_that_was_neither_put_nor_recovered_is_refused(
     await other.put_job_graph(Graph(ONE, "second"))
 
 
-async def test_removing_twice_is_harmless_and_frees_the_id(
+async def test_job_graph_may_be_removed_twice_and_its_id_may_be_used_again(
     services: StandaloneHaServices, graphs: JobGraphStore[Graph]
 ) -> None:
     """SPEC HA-24."""
@@ -109,7 +109,7 @@ async def test_removing_twice_is_harmless_and_frees_the_id(
     await services.get_job_graph_store(Graph).put_job_graph(Graph(ONE, "anew"))
 
 
-async def test_graph_put_by_another_store_after_our_removal_is_not_overwritten(
+async def test_job_graph_put_by_another_store_after_a_removal_is_not_overwritten(
     services: StandaloneHaServices, graphs: JobGraphStore[Graph]
 ) -> None:
     """SPEC HA-24."""
@@ -122,7 +122,7 @@ async def test_graph_put_by_another_store_after_our_removal_is_not_overwritten(
     assert await others.recover_job_graph(ONE) == Graph(ONE, "another's")
 
 
-async def test_all_graphs_are_recovered_in_the_order_they_were_written(
+async def test_job_graphs_are_recovered_in_the_order_they_were_written(
     services: StandaloneHaServices, graphs: JobGraphStore[Graph]
 ) -> None:
     for job_id in (THREE, ONE, TWO):
@@ -133,7 +133,7 @@ async def test_all_graphs_are_recovered_in_the_order_they_were_written(
     assert await graphs.get_job_ids() == (ONE, TWO, THREE)
 
 
-async def test_a_graph_that_cannot_be_encoded_leaves_the_old_one(
+async def test_job_graph_that_cannot_be_encoded_leaves_the_stored_graph_unchanged(
     graphs: JobGraphStore[Graph],
 ) -> None:
     await graphs.put_job_graph(Graph(ONE, "first"))
@@ -182,7 +182,7 @@ def content_of(entries: Directory, entry: str) -> str:
 
 @pytest.mark.parametrize("is_adopted", [False, True], ids=["", "of a version without epochs"])
 @pytest.mark.parametrize("damage", UNREADABLE)
-async def test_unreadable_graph_is_kept_and_reported_and_blocks_no_other_graph(
+async def test_unreadable_job_graph_is_kept_and_reported_and_the_others_are_recovered(
     directory: Directory, services: StandaloneHaServices, damage: str, is_adopted: bool
 ) -> None:
     data, why = UNREADABLE[damage]
@@ -216,7 +216,7 @@ async def test_unreadable_graph_is_kept_and_reported_and_blocks_no_other_graph(
     assert await graphs.get_job_ids() == (ONE, TWO)
 
 
-async def test_files_of_other_names_are_left_alone(
+async def test_files_in_the_store_that_are_no_job_graphs_are_ignored_and_kept(
     directory: Directory, graphs: JobGraphStore[Graph]
 ) -> None:
     entries = directory.subdirectory("job-graphs")
@@ -230,7 +230,7 @@ async def test_files_of_other_names_are_left_alone(
 # --- job results
 
 
-async def test_second_result_of_a_job_is_refused_while_dirty_and_when_clean(
+async def test_second_result_of_a_job_is_refused_while_the_first_is_dirty_or_clean(
     results: JobResultStore[Result],
 ) -> None:
     """SPEC HA-23."""
@@ -255,7 +255,7 @@ async def test_marking_clean_twice_is_fine_and_of_an_unknown_job_an_error(
     assert caught.value.job_id == TWO
 
 
-async def test_dirty_results_exclude_the_clean_ones_and_both_count_as_results(
+async def test_clean_result_is_not_listed_as_dirty_and_both_kinds_count_as_results(
     services: StandaloneHaServices, results: JobResultStore[Result]
 ) -> None:
     """SPEC HA-23."""
@@ -277,7 +277,7 @@ async def test_dirty_results_exclude_the_clean_ones_and_both_count_as_results(
     assert await again.get_result(THREE) is None
 
 
-async def test_a_result_that_is_removed_is_gone_whatever_it_was(
+async def test_removed_job_result_is_gone_whether_dirty_clean_or_missing(
     directory: Directory, results: JobResultStore[Result]
 ) -> None:
     await results.create_dirty_result(Result(ONE))
@@ -290,10 +290,10 @@ async def test_a_result_that_is_removed_is_gone_whatever_it_was(
     assert not [name for name in left for job_id in (ONE, TWO) if job_id.hex() in name]
 
 
-async def test_result_that_was_being_marked_at_a_crash_is_clean(
+async def test_job_result_left_dirty_and_clean_by_a_crash_counts_as_clean(
     directory: Directory, results: JobResultStore[Result]
 ) -> None:
-    """The clean entry was written, the dirty one not yet deleted."""
+    """The crash came after the clean entry was written and before the dirty entry was deleted."""
     for state in ("dirty", "clean"):
         name = f"{ONE.hex()}.{state}"
         directory.subdirectory("job-results").write(name, encode_entry(Result(ONE)))
@@ -302,7 +302,7 @@ async def test_result_that_was_being_marked_at_a_crash_is_clean(
     assert (await results.get_clean_results()).records == (Result(ONE),)
 
 
-async def test_a_result_that_cannot_be_read_is_kept_and_reported_dirty_and_clean(
+async def test_unreadable_dirty_and_clean_results_are_kept_and_reported(
     directory: Directory, results: JobResultStore[Result]
 ) -> None:
     entries = directory.subdirectory("job-results")
@@ -325,7 +325,7 @@ async def test_a_result_that_cannot_be_read_is_kept_and_reported_dirty_and_clean
     assert entries.read(content_of(entries, f"{TWO.hex()}.clean")) == b"nonsense"
 
 
-async def test_a_dirty_result_stays_while_the_clean_one_cannot_be_read(
+async def test_dirty_result_is_kept_while_the_clean_result_of_the_job_is_unreadable(
     directory: Directory, results: JobResultStore[Result]
 ) -> None:
     """A crash has left both."""
@@ -340,11 +340,11 @@ async def test_a_dirty_result_stays_while_the_clean_one_cannot_be_read(
 # --- owners
 
 
-async def test_a_dispatcher_that_has_a_successor_changes_no_stored_job(
+async def test_job_stores_of_a_dispatcher_with_a_successor_refuse_changes(
     services: StandaloneHaServices,
 ) -> None:
-    """It looked whose the stores are, and then wrote: a job that had ended came back, an accepted
-    one was known to nobody, and one that was cancelled went on."""
+    """Otherwise an ended job comes back, an accepted job is unknown, or a cancelled
+    job continues."""
     graphs, results = services.get_job_graph_store(Graph), services.get_job_result_store(Result)
     await graphs.put_job_graph(Graph(ONE))
     await results.create_dirty_result(Result(TWO))
@@ -398,10 +398,10 @@ async def test_what_a_version_without_epochs_has_stored_goes_on(
     assert [name for name in results.names() if name.endswith(".dirty")] == [f"{TWO}.dirty"]
 
 
-async def test_contents_that_no_entry_leads_to_go_with_the_next_owner(
+async def test_next_owner_deletes_contents_of_earlier_owners_that_no_entry_refers_to(
     directory: Directory, services: StandaloneHaServices
 ) -> None:
-    """Whoever wrote them died before the change, or was too late with it."""
+    """Their writer died before it changed the entry, or was too late."""
     graphs = directory.subdirectory("job-graphs")
     await services.get_job_graph_store(Graph).put_job_graph(Graph(ONE))
     used = content_of(graphs, f"{ONE}.graph")
@@ -413,8 +413,10 @@ async def test_contents_that_no_entry_leads_to_go_with_the_next_owner(
     assert sorted(contents) == sorted([used, later])
 
 
-async def test_leadership_ends_with_the_stores(directory: Directory, executor: Executor) -> None:
-    """No election tells a Dispatcher that Ray takes for dead, and that lives."""
+async def test_dispatcher_whose_store_refuses_a_change_loses_its_leadership(
+    directory: Directory, executor: Executor
+) -> None:
+    """Without ZooKeeper no election tells a Dispatcher that is alive but that Ray believes dead."""
 
     class Contender(LeaderContender):
         def __init__(self) -> None:
@@ -447,7 +449,7 @@ async def test_leadership_ends_with_the_stores(directory: Directory, executor: E
 # --- the services' data as a whole
 
 
-async def test_close_keeps_the_data_and_cleanup_removes_exactly_ours(
+async def test_close_keeps_stored_data_and_cleanup_removes_only_the_data_of_the_cluster(
     directory: Directory, executor: Executor
 ) -> None:
     services = StandaloneHaServices(directory, executor)
@@ -465,7 +467,7 @@ async def test_close_keeps_the_data_and_cleanup_removes_exactly_ours(
     assert directory.subdirectory("data").read("somebody-elses") == b"data"
 
 
-async def test_storage_that_cannot_be_written_is_a_store_error_naming_the_entry(
+async def test_unwritable_storage_raises_a_store_error_that_names_the_entry(
     tmp_path: Path, executor: Executor
 ) -> None:
     (tmp_path / "job-graphs").write_text("a file where a directory should be")
@@ -477,7 +479,9 @@ async def test_storage_that_cannot_be_written_is_a_store_error_naming_the_entry(
         await graphs.get_job_ids()
 
 
-async def test_write_that_was_interrupted_is_not_seen(tmp_path: Path, executor: Executor) -> None:
+async def test_unfinished_file_of_an_interrupted_write_is_not_recovered(
+    tmp_path: Path, executor: Executor
+) -> None:
     services = StandaloneHaServices(open_directory(str(tmp_path)), executor)
     graphs = services.get_job_graph_store(Graph)
     await graphs.put_job_graph(Graph(ONE))
@@ -487,7 +491,9 @@ async def test_write_that_was_interrupted_is_not_seen(tmp_path: Path, executor: 
     assert (await graphs.recover_job_graphs()).unreadable == ()
 
 
-def test_locations_are_paths_or_uris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tilde_is_expanded_in_a_storage_path_and_not_in_a_uri(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert open_directory("~/flinkray").location("a") == str(tmp_path / "flinkray" / "a")
     assert absolute_location("~/flinkray") == str(tmp_path / "flinkray")
@@ -495,11 +501,11 @@ def test_locations_are_paths_or_uris(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("uri", ["file://{}/a b", "file://{}/a%20b"])
-def test_a_file_uri_is_the_path_that_it_is_for_checkpoints_and_results(
+def test_file_uri_with_a_blank_or_a_percent_sign_names_the_same_path_everywhere(
     uri: str, tmp_path: Path
 ) -> None:
-    """Stores had the name with a percent sign, and no job was cleaned up where there was a blank:
-    results could not be looked for, which ended the Dispatcher."""
+    """Checkpoints, results and stores agree. Otherwise no job is cleaned up where the path has a
+    blank, and the Dispatcher ends because it cannot look for results."""
     location = absolute_location(uri.format(tmp_path))
     assert location == locations.normal(uri.format(tmp_path)) == str(tmp_path / "a b")
     open_directory(uri.format(tmp_path)).write("entry", b"1")
@@ -529,7 +535,7 @@ class GraphsStay(MemoryDirectory):
         return super().subdirectory(name)
 
 
-async def test_blobs_are_kept_when_what_refers_to_them_cannot_be_removed(
+async def test_blobs_are_kept_if_the_job_graphs_that_refer_to_them_cannot_be_removed(
     executor: Executor,
 ) -> None:
     """HA-21"""
@@ -541,7 +547,7 @@ async def test_blobs_are_kept_when_what_refers_to_them_cannot_be_removed(
     assert blobs.names() == ["blob"]
 
 
-async def test_blobs_go_with_all_other_data_of_the_cluster(
+async def test_cleanup_of_the_cluster_deletes_its_blobs(
     directory: Directory, services: StandaloneHaServices
 ) -> None:
     """HA-21"""

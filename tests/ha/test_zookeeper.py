@@ -126,7 +126,7 @@ def expire(services: ZooKeeperHaServices, server: ZooKeeperServer) -> None:
     client.remove_listener(stay_away)
 
 
-async def test_exactly_one_of_two_contenders_is_granted_and_the_other_when_it_leaves(
+async def test_second_of_two_contenders_is_granted_leadership_when_the_first_leaves(
     make_services: MakeServices,
 ) -> None:
     """SPEC HA-01, HA-02, HA-05, HA-10."""
@@ -160,7 +160,7 @@ async def test_exactly_one_of_two_contenders_is_granted_and_the_other_when_it_le
     await told(listener, NO_LEADER, 2)
 
 
-async def test_leadership_is_gone_with_the_session_and_comes_back_under_another_id(
+async def test_leader_whose_zookeeper_session_expires_is_revoked_and_granted_a_new_session(
     make_services: MakeServices, zookeeper: ZooKeeperServer, root: str
 ) -> None:
     """SPEC HA-03, HA-12, HA-14."""
@@ -189,10 +189,10 @@ async def test_leadership_is_gone_with_the_session_and_comes_back_under_another_
     assert {address for address, _ in listener.leaders} == {"first", "second", None}
 
 
-async def test_leadership_is_asked_of_the_server_and_not_of_what_was_known_last(
+async def test_has_leadership_asks_the_zookeeper_server(
     make_services: MakeServices, zookeeper: ZooKeeperServer
 ) -> None:
-    """SPEC HA-12: as of a leader that wakes up, and has heard of nothing yet."""
+    """SPEC HA-12: a leader that wakes up may not have heard of its loss yet."""
     services, others = await make_services(), await make_services()
     election = services.get_dispatcher_leader_election()
     contender = await lead(election)
@@ -203,10 +203,10 @@ async def test_leadership_is_asked_of_the_server_and_not_of_what_was_known_last(
     assert not await election.has_leadership(contender.session_id)
 
 
-async def test_loss_counts_before_its_event_is_processed(
+async def test_has_leadership_is_false_after_a_session_loss_before_the_event_is_handled(
     make_services: MakeServices, zookeeper: ZooKeeperServer
 ) -> None:
-    """SPEC HA-12: the loop is busy meanwhile."""
+    """SPEC HA-12: the event loop is busy meanwhile."""
     services = await make_services()
     election = services.get_dispatcher_leader_election()
     contender = await lead(election)
@@ -225,7 +225,7 @@ async def test_loss_counts_before_its_event_is_processed(
     await granted(contender, 2)
 
 
-async def test_the_loser_does_not_touch_what_its_successor_has_published(
+async def test_past_leader_does_not_change_the_address_published_by_its_successor(
     make_services: MakeServices, zookeeper: ZooKeeperServer
 ) -> None:
     """SPEC HA-09, HA-10."""
@@ -266,7 +266,9 @@ async def test_closing_in_flight_is_quiet_and_leaves_the_services_usable(
         await again.start_leader_election(RecordingContender())
 
 
-async def test_what_is_published_is_ephemeral(make_services: MakeServices) -> None:
+async def test_published_leader_address_is_removed_with_its_zookeeper_session(
+    make_services: MakeServices,
+) -> None:
     """SPEC HA-19."""
     services, others = await make_services(), await make_services()
     await lead(services.get_dispatcher_leader_election())
@@ -283,7 +285,7 @@ async def test_what_is_published_is_ephemeral(make_services: MakeServices) -> No
     assert later.leaders == []
 
 
-async def test_the_same_leader_is_told_once_and_nobody_after_the_stop(
+async def test_listener_is_told_of_the_same_leader_once_and_of_no_leader_after_its_stop(
     make_services: MakeServices,
 ) -> None:
     """SPEC HA-16."""
@@ -306,7 +308,7 @@ async def test_the_same_leader_is_told_once_and_nobody_after_the_stop(
     assert stopped.leaders == [here]
 
 
-async def test_what_somebody_deletes_is_published_again(
+async def test_leader_publishes_its_address_again_if_the_address_is_deleted(
     make_services: MakeServices, root: str
 ) -> None:
     services = await make_services()
@@ -319,10 +321,10 @@ async def test_what_somebody_deletes_is_published_again(
     assert contender.story == [contender.session_id]
 
 
-async def test_a_leader_is_found_though_the_connection_breaks_as_it_looks_who_was_quicker(
+async def test_leader_publishes_its_address_although_the_connection_breaks_while_it_checks(
     make_services: MakeServices, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its confirmation failed, and so did its process."""
+    """Otherwise the confirmation and with it the process of the leader would fail."""
     services, others = await make_services(), await make_services()
     election = services.get_dispatcher_leader_election()
     contender = await contend(election)
@@ -347,8 +349,10 @@ async def test_a_leader_is_found_though_the_connection_breaks_as_it_looks_who_wa
     assert contender.story == [contender.session_id]
 
 
-async def test_who_loses_its_latch_leads_no_longer(make_services: MakeServices, root: str) -> None:
-    """And its successor is found in its place, though what it published lives as long as it."""
+async def test_leader_whose_latch_node_is_deleted_is_revoked_and_the_next_one_leads(
+    make_services: MakeServices, root: str
+) -> None:
+    """The successor is found, although the address published by the first leader still exists."""
     services, others = await make_services(), await make_services()
     contender = await lead(services.get_dispatcher_leader_election(), "first")
     election = others.get_dispatcher_leader_election()
@@ -369,10 +373,9 @@ def latches(services: ZooKeeperHaServices, path: str) -> list[str]:
     return services._client.blocking(lambda zk: list(zk.get_children(path)))
 
 
-async def test_who_won_before_the_connection_broke_has_not_won(
+async def test_connection_that_breaks_while_the_grant_is_answered_postpones_the_leadership(
     make_services: MakeServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It breaks while the answer that says so is under way."""
     services = await make_services()
     client = services._client
     watch = _Latch._watch
@@ -396,7 +399,9 @@ async def test_who_won_before_the_connection_broke_has_not_won(
 
 
 @pytest.mark.smoke
-async def test_ten_contenders_lead_one_after_the_other(make_services: MakeServices) -> None:
+async def test_ten_zookeeper_contenders_lead_one_after_the_other(
+    make_services: MakeServices,
+) -> None:
     """SPEC HA-18."""
     watching = await make_services()
     listener = await listen(watching)
@@ -443,11 +448,11 @@ async def own_server() -> AsyncIterator[ZooKeeperServer]:
         server.close()
 
 
-async def test_a_leader_is_told_again_after_the_server_was_away(
+async def test_leader_and_listener_recover_after_the_zookeeper_server_was_away(
     zookeeper: ZooKeeperServer, own_server: ZooKeeperServer, make_services: MakeServices
 ) -> None:
-    """SPEC HA-17: a listener whose connection is suspended knows of nobody; one that never knew
-    of anybody is told nothing.  Nothing that was begun before can pass for the new grant's."""
+    """SPEC HA-17: a listener whose connection is suspended is told of no leader; a listener that
+    never knew a leader is told nothing. The new grant has a new fence."""
     leading = await make_services(own_server.hosts)
     watching = await make_services(own_server.hosts)
     election = leading.get_dispatcher_leader_election()
@@ -479,7 +484,7 @@ async def test_a_leader_is_told_again_after_the_server_was_away(
     assert not leading._client.blocking(lambda zk: zk.exists(fence))
 
 
-async def test_a_break_that_is_tolerated_costs_no_leadership_unless_it_lasts(
+async def test_tolerated_connection_break_costs_the_leadership_only_if_it_lasts(
     zookeeper: ZooKeeperServer, root: str, tmp_path: Path, executor: Executor
 ) -> None:
     tolerance = PatientDeadlines(asyncio.get_running_loop())
@@ -516,8 +521,8 @@ class LoopOfOneThread(SteppedLoop):
         callback()
 
 
-def test_a_process_that_stood_still_does_not_give_its_connection_up_for_that() -> None:
-    """Its session may live: its machine, and ZooKeeper with it, may have been suspended."""
+def test_time_in_which_the_process_was_suspended_does_not_count_as_connection_loss() -> None:
+    """The session may be alive: the machine, and ZooKeeper with it, may have been suspended."""
     loop: Any = LoopOfOneThread()
     client = ZooKeeperClient(
         "127.0.0.1:1", "root", SESSION_TIMEOUT, tolerance=PatientDeadlines(loop)
@@ -551,7 +556,7 @@ async def ensemble() -> AsyncIterator[ZooKeeperEnsemble]:
         ensemble.close()
 
 
-async def test_an_ensemble_that_loses_its_leader_goes_on(
+async def test_leadership_and_stores_work_on_after_a_zookeeper_ensemble_loses_its_leader(
     zookeeper: ZooKeeperServer, ensemble: ZooKeeperEnsemble, make_services: MakeServices
 ) -> None:
     services = await make_services(ensemble.hosts)
@@ -570,17 +575,20 @@ async def test_an_ensemble_that_loses_its_leader_goes_on(
 
 
 @pytest.mark.parametrize(("servers", "known"), [(1, 3), (2, 4), (3, 3), (5, 5)])
-def test_a_server_that_never_answers_is_given_up_before_the_session_ends(
+def test_few_zookeeper_servers_are_listed_repeatedly_so_that_connects_time_out_early(
     servers: int, known: int
 ) -> None:
-    """kazoo divides the session time-out by the number of servers that it knows."""
+    """kazoo divides the session timeout by the number of servers that it knows. A server that
+    never answers must be given up before the session ends."""
     hosts = [f"127.0.0.1:{port}" for port in range(1, servers + 1)]
     found = ZooKeeperClient(",".join(hosts), "flinkray", SESSION_TIMEOUT)._kazoo.hosts
     assert {f"{host}:{port}" for host, port in found} == {*hosts}
     assert len(found) == known
 
 
-async def test_nobody_answers(root: str) -> None:
+async def test_connecting_without_a_zookeeper_server_raises_an_error_with_the_address(
+    root: str,
+) -> None:
     client = ZooKeeperClient("127.0.0.1:1", root, SESSION_TIMEOUT)
     with pytest.raises(ZooKeeperError, match=r"no ZooKeeper server answers at 127\.0\.0\.1:1"):
         await client.connect(0.2)
@@ -589,7 +597,9 @@ async def test_nobody_answers(root: str) -> None:
 # --- stores
 
 
-async def test_only_the_leader_writes(make_services: MakeServices) -> None:
+async def test_only_the_leading_dispatcher_may_write_job_graphs_to_zookeeper(
+    make_services: MakeServices,
+) -> None:
     services = await make_services()
     store = services.get_job_graph_store(Graph)
     with pytest.raises(StoreError, match="only a leader"):
@@ -603,13 +613,13 @@ async def test_only_the_leader_writes(make_services: MakeServices) -> None:
     assert await others.get_job_graph_store(Graph).recover_job_graph(JOB) == Graph(JOB, "mine")
 
 
-async def test_a_write_that_was_begun_in_a_leadership_changes_nothing_after_it(
+async def test_write_begun_by_a_leader_changes_nothing_after_its_session_expired(
     make_services: MakeServices,
     zookeeper: ZooKeeperServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As of a leader that is paused between two of its steps for longer than its session."""
+    """The leader is paused between two steps of the write for longer than its session."""
     services, others = await make_services(), await make_services()
     one = await lead(services.get_dispatcher_leader_election())
     store = services.get_job_graph_store(Graph)
@@ -651,14 +661,14 @@ def answers_are_lost(
     monkeypatch.setattr(services._client, "blocking", lose)
 
 
-async def test_what_was_committed_stays_though_its_writer_never_heard_of_it(
+async def test_entry_whose_write_was_committed_without_an_answer_is_recovered(
     make_services: MakeServices,
     zookeeper: ZooKeeperServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The connection broke before the answer, and the session ended before the next one.  The
-    content was taken for a past leader's, and deleted, and no Dispatcher could read its jobs."""
+    """The connection breaks before the answer, and the session ends before the next one. Otherwise
+    the content is deleted as that of a past leader, and no Dispatcher can read its jobs."""
     services, others = await make_services(), await make_services()
     await lead(services.get_dispatcher_leader_election())
     store = services.get_job_graph_store(Graph)
@@ -672,7 +682,7 @@ async def test_what_was_committed_stays_though_its_writer_never_heard_of_it(
     assert len(list((tmp_path / "storage" / "job-graphs").iterdir())) == 1
 
 
-async def test_what_is_replaced_or_removed_by_calls_whose_answers_are_lost_leaves_nothing(
+async def test_replacing_and_removing_without_an_answer_leave_no_old_contents(
     make_services: MakeServices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     services = await make_services()
@@ -688,10 +698,10 @@ async def test_what_is_replaced_or_removed_by_calls_whose_answers_are_lost_leave
     assert list(contents.iterdir()) == []
 
 
-async def test_an_entry_whose_content_is_gone_keeps_no_other_from_being_read(
+async def test_entry_whose_content_is_gone_is_unreadable_and_others_are_recovered(
     make_services: MakeServices, tmp_path: Path
 ) -> None:
-    """No Dispatcher could start any more, and a JobMaster waited for ever for a checkpoint's."""
+    """Otherwise no Dispatcher can start, and a JobMaster waits for ever for its checkpoints."""
     services = await make_services()
     await lead(services.get_dispatcher_leader_election())
     graphs, results = (
@@ -724,7 +734,7 @@ async def test_an_entry_whose_content_is_gone_keeps_no_other_from_being_read(
         await graphs.recover_job_graphs()
 
 
-async def test_checkpoints_whose_records_are_gone_are_told_as_such(
+async def test_checkpoint_pointers_whose_contents_are_gone_are_reported_as_unreadable(
     make_services: MakeServices, tmp_path: Path
 ) -> None:
     services = await make_services()
@@ -744,7 +754,7 @@ async def test_checkpoints_whose_records_are_gone_are_told_as_such(
         await services.get_checkpoint_id_counter(JOB, "next").start()
 
 
-async def test_what_failed_or_was_replaced_is_deleted_and_the_pointed_to_never(
+async def test_replaced_and_removed_contents_are_deleted_and_referenced_contents_are_kept(
     make_services: MakeServices, tmp_path: Path
 ) -> None:
     """SPEC HA-25."""
@@ -764,7 +774,7 @@ async def test_what_failed_or_was_replaced_is_deleted_and_the_pointed_to_never(
     assert len(list(contents.iterdir())) == 1
 
 
-async def test_nothing_is_written_while_the_server_is_away_and_all_is_there_afterwards(
+async def test_writes_fail_while_the_zookeeper_server_is_away_and_stored_data_survive(
     own_server: ZooKeeperServer, make_services: MakeServices
 ) -> None:
     services = await make_services(own_server.hosts)
@@ -782,7 +792,7 @@ async def test_nothing_is_written_while_the_server_is_away_and_all_is_there_afte
     assert await store.recover_job_graph(JOB) == Graph(JOB, "after")
 
 
-async def test_all_results_that_are_remembered_are_asked_for_together(
+async def test_all_job_results_are_read_with_few_requests_to_zookeeper(
     make_services: MakeServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Dispatcher that takes over waits for them."""
@@ -807,7 +817,7 @@ async def test_all_results_that_are_remembered_are_asked_for_together(
     assert asked <= 3
 
 
-def test_an_entry_that_is_replaced_while_many_are_read_is_read_anew(
+def test_entry_replaced_during_a_bulk_read_is_read_with_its_new_content(
     zookeeper: ZooKeeperServer, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with on_zookeeper(zookeeper, root, tmp_path) as directory:
@@ -830,7 +840,7 @@ def test_an_entry_that_is_replaced_while_many_are_read_is_read_anew(
         ]
 
 
-async def test_cleaning_up_removes_exactly_this_clusters(
+async def test_cleanup_removes_only_the_zookeeper_nodes_and_files_of_the_cluster(
     make_services: MakeServices, zookeeper: ZooKeeperServer, root: str, tmp_path: Path
 ) -> None:
     """SPEC HA-21."""
@@ -855,7 +865,9 @@ async def test_cleaning_up_removes_exactly_this_clusters(
     assert left == {"somebody else's"}
 
 
-async def test_closing_keeps_everything(make_services: MakeServices) -> None:
+async def test_closing_the_zookeeper_services_keeps_stored_jobs(
+    make_services: MakeServices,
+) -> None:
     services = await make_services()
     await lead(services.get_dispatcher_leader_election())
     await services.get_job_graph_store(Graph).put_job_graph(Graph(JOB, "kept"))
@@ -865,7 +877,7 @@ async def test_closing_keeps_everything(make_services: MakeServices) -> None:
     assert await next_one.get_job_graph_store(Graph).recover_job_graph(JOB) == Graph(JOB, "kept")
 
 
-async def test_children_that_are_no_latches_keep_nobody_from_leading(
+async def test_foreign_node_among_the_latches_does_not_prevent_leadership(
     make_services: MakeServices,
 ) -> None:
     services = await make_services()
@@ -884,7 +896,7 @@ class _Broken(Watching):
         """Nothing is kept of it."""
 
 
-async def test_whoever_waits_hears_of_any_error_that_ends_the_watching(
+async def test_error_that_ends_a_zookeeper_watch_is_reported_to_its_owner(
     make_services: MakeServices,
 ) -> None:
     errors: list[str] = []
