@@ -66,7 +66,7 @@ STAGE = JobDetails(
 )
 
 
-def test_progress_of_a_spark_stage() -> None:
+def test_progress_of_a_spark_stage_has_its_stages_and_task_counts() -> None:
     found = attempts_json.progress(STAGE, JobSettings(NoRestart(), "hashmap", None, True, ()))
     assert found["failovers"] == 7
     assert (found["restarts"], found["pending-reason"], found["warnings"], found["is-elastic"]) == (
@@ -95,7 +95,7 @@ def test_progress_of_a_spark_stage() -> None:
     }
 
 
-def test_attempts_are_told_oldest_first_with_what_they_failed_of() -> None:
+def test_attempts_are_listed_oldest_first_with_their_failures() -> None:
     found = attempts_json.attempts(STAGE.vertices[0], 9.0)
     assert (found["id"], found["name"], found["now"]) == (VERTEX.hex(), "stage", 9000)
     first, second = found["attempts"]
@@ -106,7 +106,7 @@ def test_attempts_are_told_oldest_first_with_what_they_failed_of() -> None:
     assert second["spark-executor"] == {"actor-id": "abc", "pid": 77}
 
 
-def test_spark_executors_of_a_task_executor() -> None:
+def test_tasks_of_a_task_executor_list_its_spark_executors() -> None:
     (task,) = attempts_json.tasks_on("TaskExecutor-1", [STAGE])["tasks"]
     assert (task["jid"], task["name"]) == (STAGE.job_id.hex(), "flights")
     assert (task["vertex"], task["vertex-name"], task["subtask"]) == (VERTEX.hex(), "stage", 0)
@@ -114,7 +114,9 @@ def test_spark_executors_of_a_task_executor() -> None:
     assert attempts_json.tasks_on("TaskExecutor-2", [STAGE])["tasks"] == []
 
 
-def test_of_a_job_that_has_failed_once_and_runs(cluster: ThreadedCluster, ask: Asker) -> None:
+def test_job_restarted_after_a_failure_lists_both_attempts_and_the_running_tasks(
+    cluster: ThreadedCluster, ask: Asker
+) -> None:
     job = scripted_job(
         ["register", "fail"], ["register", "wait"], restart_strategy=FixedDelayRestart(1, 0.0)
     )
@@ -147,10 +149,10 @@ def test_of_a_job_that_has_failed_once_and_runs(cluster: ThreadedCluster, ask: A
 @pytest.mark.parametrize(
     "error", [JobNotFoundError(STAGE.job_id), ConfigurationError("10 s is shorter than 20 s")]
 )
-def test_of_a_job_of_which_it_is_not_known_how_it_is_run(
+def test_progress_of_a_job_whose_settings_are_unknown_is_still_answered(
     error: FlinkRayError, cluster: ThreadedCluster
 ) -> None:
-    """It may have been submitted to a cluster that was configured otherwise."""
+    """The job may have been submitted to a cluster with another configuration."""
 
     class Forgetful:
         async def ask(self, question: str, call: object, timeout: float | None) -> Any:

@@ -41,7 +41,7 @@ def no_sigterm_of_ours() -> Iterator[None]:
 
 @pytest.mark.parametrize(("sent", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 @pytest.mark.usefixtures("no_sigterm_of_ours")
-def test_a_cluster_is_served_until_it_is_told_to_end(
+def test_rest_command_serves_the_cluster_until_a_signal_ends_it(
     sent: signal.Signals,
     exit_code: int,
     cluster: ThreadedCluster,
@@ -49,7 +49,7 @@ def test_a_cluster_is_served_until_it_is_told_to_end(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Whoever has the token that it creates may ask."""
+    """Requests with the token that the command creates are answered."""
     monkeypatch.setenv("RAY_ADDRESS", "scripted:6379")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     port = free_port()
@@ -92,7 +92,7 @@ def test_a_cluster_is_served_until_it_is_told_to_end(
         (["-D", "rest.ssl.key=k.pem"], "belong together"),
     ],
 )
-def test_what_cannot_be_served_says_why(
+def test_rest_command_with_an_invalid_option_exits_with_2_and_names_the_option(
     options: list[str],
     text: str,
     cluster: ThreadedCluster,
@@ -104,7 +104,7 @@ def test_what_cannot_be_served_says_why(
     assert (code, text in capsys.readouterr().err) == (2, True)
 
 
-def test_a_host_that_cannot_be_is_bad_input(
+def test_rest_command_with_an_impossible_host_exits_with_2_and_names_the_host(
     cluster: ThreadedCluster,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

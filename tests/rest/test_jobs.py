@@ -26,7 +26,9 @@ def submitted(cluster: ThreadedCluster, *attempts: list[str]) -> str:
     return cluster.client.submit(job).job_id.hex()
 
 
-def test_a_job_is_followed_until_it_has_finished(cluster: ThreadedCluster, ask: Asker) -> None:
+def test_job_status_and_result_can_be_polled_until_the_job_has_finished(
+    cluster: ThreadedCluster, ask: Asker
+) -> None:
     """RE-36."""
     job_id = submitted(cluster, ENDS)
     cluster.client.job(job_id).result()
@@ -44,7 +46,7 @@ def test_a_job_is_followed_until_it_has_finished(cluster: ThreadedCluster, ask: 
     assert {"id": job_id, "status": "FINISHED"} in ask.get("/jobs")["jobs"]
 
 
-def test_a_job_is_cancelled_and_again_and_not_when_it_has_ended(
+def test_repeated_cancel_is_accepted_and_cancel_of_an_ended_job_is_refused(
     cluster: ThreadedCluster, ask: Asker
 ) -> None:
     """RE-33."""
@@ -69,7 +71,7 @@ def test_a_job_is_cancelled_and_again_and_not_when_it_has_ended(
     assert (missing.status, missing.error) == (404, "Job could not be found.")
 
 
-def test_failures_are_told_newest_first(cluster: ThreadedCluster, ask: Asker) -> None:
+def test_exceptions_of_a_job_are_listed_newest_first(cluster: ThreadedCluster, ask: Asker) -> None:
     """RE-46."""
     job_id = submitted(cluster, ["register", "fail:no such airport"])
     wait_until(lambda: status_of(ask, job_id) == "FAILED", 150, "the job's end")
@@ -103,7 +105,9 @@ def test_failures_are_told_newest_first(cluster: ThreadedCluster, ask: Asker) ->
         f"/vertices/{UNKNOWN}",
     ],
 )
-def test_an_unknown_job_and_what_is_no_id_at(path: str, ask: Asker) -> None:
+def test_unknown_job_is_answered_with_404_and_a_malformed_job_id_with_400(
+    path: str, ask: Asker
+) -> None:
     """RE-03, RE-05."""
     unknown = ask("GET", f"/jobs/{UNKNOWN}{path}")
     assert (unknown.status, UNKNOWN in unknown.error) == (404, True)
@@ -111,7 +115,9 @@ def test_an_unknown_job_and_what_is_no_id_at(path: str, ask: Asker) -> None:
     assert (malformed.status, "'nonsense'" in malformed.error) == (400, True)
 
 
-def test_unknown_vertices_subtasks_and_task_executors(cluster: ThreadedCluster, ask: Asker) -> None:
+def test_unknown_vertices_subtasks_and_task_executors_are_answered_with_404(
+    cluster: ThreadedCluster, ask: Asker
+) -> None:
     """RE-05."""
     job_id = submitted(cluster, RUNS)
     wait_until(lambda: ask.get(f"/jobs/{job_id}")["vertices"], 150, "the job's vertices")
@@ -125,7 +131,9 @@ def test_unknown_vertices_subtasks_and_task_executors(cluster: ThreadedCluster, 
     wait_until(lambda: status_of(ask, job_id) == "CANCELED", 150, "the job's end")
 
 
-def test_what_clients_do_besides(ask: Asker, counting: Counting) -> None:
+def test_job_submission_is_refused_and_a_client_heartbeat_is_accepted(
+    ask: Asker, counting: Counting
+) -> None:
     refused = ask("POST", "/jobs", {"jobGraphFileName": "graph"})
     assert (refused.status, "flinkray run" in refused.error) == (400, True)
     alive = ask("PATCH", f"/jobs/{UNKNOWN}/clientHeartbeat", {"expiredTimestamp": 1})

@@ -81,7 +81,9 @@ def names(listed: list[dict[str, str]]) -> set[str]:
     return {one["id"] for one in listed}
 
 
-def test_back_pressure_is_known_from_the_second_look_on(ask: Asker, vertex: str) -> None:
+def test_back_pressure_of_a_vertex_is_known_from_the_second_measurement_on(
+    ask: Asker, vertex: str
+) -> None:
     """RE-44."""
     assert ask.get(f"{vertex}/backpressure") == {"status": "deprecated"}
 
@@ -97,7 +99,9 @@ def test_back_pressure_is_known_from_the_second_look_on(ask: Asker, vertex: str)
         assert shares == pytest.approx(1, abs=0.01)
 
 
-def test_metrics_of_a_vertex_are_listed_and_told(ask: Asker, vertex: str, source: str) -> None:
+def test_metrics_of_a_vertex_and_its_subtasks_are_listed_and_returned_by_name(
+    ask: Asker, vertex: str, source: str
+) -> None:
     """RE-40, RE-41."""
     wait_until(
         lambda: len(ask.get(f"{vertex}/metrics")) > len(OF_A_RUNNING_VERTEX), 150, "the next look"
@@ -115,7 +119,7 @@ def test_metrics_of_a_vertex_are_listed_and_told(ask: Asker, vertex: str, source
     assert ask("GET", f"{vertex}/subtasks/9/metrics").status == 404
 
 
-def test_metrics_of_subtasks_are_aggregated(ask: Asker, vertex: str) -> None:
+def test_metrics_of_subtasks_are_aggregated_as_requested(ask: Asker, vertex: str) -> None:
     """RE-41."""
     assert "numRecordsIn" in names(ask.get(f"{vertex}/subtasks/metrics"))
     (told,) = ask.get(f"{vertex}/subtasks/metrics?get=numRecordsIn,nothing")
@@ -129,7 +133,9 @@ def test_metrics_of_subtasks_are_aggregated(ask: Asker, vertex: str) -> None:
         assert ask("GET", f"{vertex}/subtasks/metrics?{query}").status == 400, query
 
 
-def test_watermarks_of_subtasks_that_have_one(ask: Asker, vertex: str, source: str) -> None:
+def test_watermarks_are_listed_only_for_subtasks_that_have_one(
+    ask: Asker, vertex: str, source: str
+) -> None:
     """RE-42."""
     found = wait_until(lambda: ask.get(f"{vertex}/watermarks"), 150, "a watermark")
     assert names(found) <= {"0.currentInputWatermark", "1.currentInputWatermark"}
@@ -137,7 +143,9 @@ def test_watermarks_of_subtasks_that_have_one(ask: Asker, vertex: str, source: s
     assert ask.get(f"{source}/watermarks") == []
 
 
-def test_metrics_of_jobs(ask: Asker, job: str, cluster: ThreadedCluster) -> None:
+def test_metrics_of_one_job_and_sums_over_jobs_are_returned(
+    ask: Asker, job: str, cluster: ThreadedCluster
+) -> None:
     told = ask.get(f"/jobs/{job}/metrics?get=numberOfCompletedCheckpoints,uptime,numRestarts")
     completed, uptime, restarts = (int(one["value"]) for one in told)
     assert (completed > 0, uptime > 0, restarts) == (True, True, 0)
@@ -155,7 +163,7 @@ def test_metrics_of_jobs(ask: Asker, job: str, cluster: ThreadedCluster) -> None
     assert told == {"id": "uptime", "value": "0"}
 
 
-def test_metrics_of_the_cluster(ask: Asker, job: str) -> None:
+def test_metrics_of_the_cluster_and_of_task_executors_are_returned(ask: Asker, job: str) -> None:
     (told,) = ask.get("/jobmanager/metrics?get=taskSlotsTotal")
     assert int(told["value"]) == ask.get("/overview")["slots-total"]
     assert ask.get("/taskmanagers/metrics?get=Status.JVM.CPU.Load") == []
@@ -165,7 +173,9 @@ def test_metrics_of_the_cluster(ask: Asker, job: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["metrics", "watermarks", "backpressure", "subtasks/metrics"])
-def test_of_an_unknown_vertex(kind: str, ask: Asker, job: str) -> None:
+def test_metrics_of_an_unknown_vertex_are_answered_with_404(
+    kind: str, ask: Asker, job: str
+) -> None:
     """RE-05."""
     assert ask("GET", f"/jobs/{job}/vertices/{UNKNOWN}/{kind}").status == 404
     assert ask("GET", f"/jobs/{UNKNOWN}/vertices/{UNKNOWN}/{kind}").status == 404
@@ -178,18 +188,18 @@ def test_of_an_unknown_vertex(kind: str, ask: Asker, job: str) -> None:
 @pytest.mark.parametrize(
     ("share", "level"), [(0.0, "ok"), (0.1, "ok"), (0.101, "low"), (0.5, "low"), (0.501, "high")]
 )
-def test_levels_of_back_pressure(share: float, level: str) -> None:
+def test_back_pressure_level_changes_at_10_and_50_percent(share: float, level: str) -> None:
     """RE-44."""
     assert metrics_json.level_of(share) == level
 
 
-def test_skew_is_the_mean_deviation_in_percent_of_the_mean() -> None:
+def test_skew_of_a_metric_is_its_mean_deviation_in_percent_of_the_mean() -> None:
     """RE-41."""
     assert metrics_json.skew([1, 3]) == 50
     assert metrics_json.skew([0, 0]) == 0
 
 
-def test_a_subtask_tells_whether_its_source_is_held() -> None:
+def test_metrics_of_a_subtask_show_whether_its_source_is_held() -> None:
     details = job_of(execution(replace(after(1, 2, 3), held=1)), execution(after(1, 2, 3)))
     held, other = JobLook(details, {}, 1.0).subtasks(details.vertices[0])
     assert metrics_json.of_subtask(held)["isHeld"] == 1
@@ -259,18 +269,20 @@ def test_a_vertex_is_as_back_pressured_as_its_worst_subtask() -> None:
         (execution(after(1, 2, 3)), execution(after(2, 3, 4), state=ExecutionState.FINISHED)),
     ],
 )
-def test_tasks_of_which_nothing_is_known(before: ExecutionInfo, now: ExecutionInfo) -> None:
+def test_back_pressure_is_unknown_without_two_measurements_of_a_running_attempt(
+    before: ExecutionInfo, now: ExecutionInfo
+) -> None:
     assert pressure(job_of(before), job_of(now)) == {"status": "deprecated"}
 
 
-def test_rates_are_of_the_tasks_own_time() -> None:
+def test_rates_are_computed_from_the_elapsed_time_that_the_task_has_measured() -> None:
     measured = Measured(0, 0, True, after(0, 0, 2500, records=60), after(0, 0, 500, records=20))
     assert measured.per_second(lambda it: it.records_in) == 20.0
     assert measured.per_second(lambda it: it.records_out) is None
 
 
-def test_an_attempt_that_was_begun_anew_has_not_read_less_than_nothing() -> None:
-    """A JobMaster that knows nothing of the one before numbers its attempts alike."""
+def test_rate_is_unknown_if_the_record_count_of_an_attempt_has_decreased() -> None:
+    """A JobMaster that knows nothing of its predecessor uses the same attempt numbers again."""
     measured = Measured(0, 0, True, after(0, 0, 2500, records=5), after(0, 0, 500, records=20))
     assert measured.per_second(lambda it: it.records_in) is None
 
@@ -286,8 +298,8 @@ class Looks:
 
 
 @on_virtual_time
-async def test_the_look_before_counts_for_a_time() -> None:
-    """And a look that many share is one."""
+async def test_previous_measurement_is_used_for_a_limited_time() -> None:
+    """Requests that share a measurement count as one."""
     jobs = [job_of(execution(after(n, 0, 0))) for n in range(4)]
     measurements = Measurements(ClusterView(Looks(*jobs), 3.0, 10.0), lambda: 0.0)
 
@@ -307,8 +319,8 @@ async def test_the_look_before_counts_for_a_time() -> None:
 
 
 @on_virtual_time
-async def test_no_more_than_the_last_look_at_a_job_is_kept() -> None:
-    """One at a job of many tasks is of hundreds of megabytes."""
+async def test_only_the_last_measurement_of_a_job_is_kept_in_memory() -> None:
+    """For a job of many tasks a measurement has hundreds of megabytes."""
     jobs = [job_of(execution(after(n, 0, 0))) for n in range(3)]
     measurements = Measurements(ClusterView(Looks(*jobs), 3.0, 10.0), lambda: 0.0)
     kept = []

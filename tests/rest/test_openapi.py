@@ -8,7 +8,7 @@ from flinkray.rest import openapi
 from tests.rest.http import Asker
 
 
-def test_all_that_is_served_is_described_and_nothing_else(ask: Asker) -> None:
+def test_openapi_description_has_exactly_the_operations_that_are_served(ask: Asker) -> None:
     paths = ask.get("/openapi.json")["paths"]
     served = {(method.upper(), path) for path, methods in paths.items() for method in methods}
     assert served == set(openapi._OPERATIONS)
@@ -17,7 +17,7 @@ def test_all_that_is_served_is_described_and_nothing_else(ask: Asker) -> None:
         assert answer is None or answer.status in (200, 400, 404), (path, answer)
 
 
-def test_each_place_of_a_path_is_a_parameter_of_its_own(ask: Asker) -> None:
+def test_openapi_description_lists_every_path_parameter_in_order(ask: Asker) -> None:
     for path, methods in ask.get("/v1/openapi.json")["paths"].items():
         for operation in methods.values():
             places = [it["name"] for it in operation["parameters"] if it["in"] == "path"]
@@ -25,7 +25,7 @@ def test_each_place_of_a_path_is_a_parameter_of_its_own(ask: Asker) -> None:
             assert operation["summary"]
 
 
-def test_errors_are_as_described(ask: Asker) -> None:
+def test_error_response_has_the_schema_in_the_openapi_description(ask: Asker) -> None:
     description = ask.get("/openapi.json")
     operation = description["paths"]["/jobs/{job}"]["get"]
     answer = ask("GET", "/jobs/none")
@@ -35,7 +35,7 @@ def test_errors_are_as_described(ask: Asker) -> None:
     assert set(answer.body) == set(schema["required"])
 
 
-def test_what_flinks_client_says_of_its_life_is_looked_at(ask: Asker) -> None:
+def test_client_heartbeat_with_a_malformed_timestamp_is_answered_with_400(ask: Asker) -> None:
     path = f"/jobs/{'0' * 32}/clientHeartbeat"
     assert ask("PATCH", path, {"expiredTimestamp": "soon"}).status == 400
     assert ask("PATCH", path, {"expiredTimestamp": 1_800_000_000_000}).status == 202

@@ -58,7 +58,9 @@ def outcome(ask: Asker, path: str) -> Any:
     return wait_until(completed, 150, "the operation's end")["operation"]
 
 
-def test_a_savepoint_is_taken_once_for_each_trigger_id(job: str, ask: Asker, folder: Path) -> None:
+def test_repeated_savepoint_request_with_the_same_trigger_id_takes_one_savepoint(
+    job: str, ask: Asker, folder: Path
+) -> None:
     """RE-20, RE-21, RE-22."""
     trigger = TriggerID.generate().hex()
     wanted = {"target-directory": str(folder), "cancel-job": False, "triggerId": trigger}
@@ -72,7 +74,7 @@ def test_a_savepoint_is_taken_once_for_each_trigger_id(job: str, ask: Asker, fol
     assert not Path(location).exists()
 
 
-def test_a_job_is_stopped_with_a_savepoint(job: str, ask: Asker, folder: Path) -> None:
+def test_stop_request_stops_the_job_with_a_savepoint(job: str, ask: Asker, folder: Path) -> None:
     wanted = {"targetDirectory": str(folder), "drain": True, "formatType": "CANONICAL"}
     trigger = ask("POST", f"/jobs/{job}/stop", wanted).body["request-id"]
     location = outcome(ask, f"/jobs/{job}/savepoints/{trigger}")["location"]
@@ -80,7 +82,9 @@ def test_a_job_is_stopped_with_a_savepoint(job: str, ask: Asker, folder: Path) -
     assert ask.get(f"/jobs/{job}/status") == {"status": "FINISHED"}
 
 
-def test_a_checkpoint_is_taken_as_the_job_is_configured(job: str, ask: Asker) -> None:
+def test_checkpoint_request_takes_a_checkpoint_as_the_job_is_configured(
+    job: str, ask: Asker
+) -> None:
     """RE-35."""
     trigger = ask("POST", f"/jobs/{job}/checkpoints").body["request-id"]
     number = outcome(ask, f"/jobs/{job}/checkpoints/{trigger}")["checkpointId"]
@@ -91,7 +95,9 @@ def test_a_checkpoint_is_taken_as_the_job_is_configured(job: str, ask: Asker) ->
         assert (refused.status, kind in refused.error) == (400, True)
 
 
-def test_what_is_refused_at_once_is_told_at_once(job: str, ask: Asker, folder: Path) -> None:
+def test_invalid_savepoint_stop_and_disposal_requests_are_refused_at_once(
+    job: str, ask: Asker, folder: Path
+) -> None:
     """RE-34."""
     nowhere = ask("POST", f"/jobs/{job}/savepoints", {})
     assert (nowhere.status, "savepoint-dir" in nowhere.error) == (400, True)
@@ -108,10 +114,10 @@ def test_what_is_refused_at_once_is_told_at_once(job: str, ask: Asker, folder: P
     assert missing.status == 404
 
 
-def test_savepoints_are_written_and_deleted_below_configured_directories_only(
+def test_savepoint_outside_the_configured_directories_is_neither_written_nor_deleted(
     job: str, ask: Asker, folder: Path, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """Whoever knew the endpoint could write into any directory of its user's."""
+    """Otherwise anyone who can reach the endpoint writes into any directory of its user."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     folder.mkdir(exist_ok=True)
@@ -140,7 +146,7 @@ def test_savepoints_are_written_and_deleted_below_configured_directories_only(
         cluster.client.run(server.close())
 
 
-def test_what_was_refused_may_be_asked_for_again_under_its_id(
+def test_refused_savepoint_may_be_requested_again_with_the_same_trigger_id(
     job: str, ask: Asker, folder: Path
 ) -> None:
     path, trigger = f"/jobs/{job}/savepoints", TriggerID.generate().hex()
@@ -165,10 +171,9 @@ def test_what_was_refused_may_be_asked_for_again_under_its_id(
         f"/{'x' * 300}",
     ],
 )
-def test_what_is_no_location_is_refused_and_does_no_harm(
+def test_malformed_savepoint_location_is_refused_and_the_job_master_survives(
     location: str, job: str, ask: Asker
 ) -> None:
-    """A JobMaster has died of some."""
     path = f"/jobs/{job}/savepoints"
     refused = [
         ask("POST", path, {"target-directory": location}),
@@ -180,8 +185,8 @@ def test_what_is_no_location_is_refused_and_does_no_harm(
     assert ask.get(f"/jobs/{job}/progress")["failovers"] == 0
 
 
-def test_a_savepoint_is_deleted_though_the_answer_is_lost() -> None:
-    """The next Dispatcher does not find it, as that was done."""
+def test_savepoint_disposal_succeeds_although_the_first_answer_is_lost() -> None:
+    """The next Dispatcher does not find the savepoint, because it is deleted already."""
     with scripted_cluster() as (world, client):
         world.savepoints.append("/savepoints/a")
         world.after_disposal = world.crash
@@ -194,7 +199,9 @@ def test_a_savepoint_is_deleted_though_the_answer_is_lost() -> None:
         client.run(server.close())
 
 
-def test_an_operation_that_nobody_has_started(job: str, ask: Asker) -> None:
+def test_polling_an_operation_that_was_never_started_is_answered_with_404(
+    job: str, ask: Asker
+) -> None:
     """RE-23."""
     trigger = TriggerID.generate().hex()
     for path in (f"/jobs/{job}/savepoints", f"/jobs/{job}/checkpoints", "/savepoint-disposal"):
@@ -209,7 +216,7 @@ def key() -> tuple[str, TriggerID]:
 
 
 @on_virtual_time
-async def test_a_failure_is_told_as_flinks_clients_read_it() -> None:
+async def test_failed_operation_has_a_failure_cause_in_the_format_of_flinks_clients() -> None:
     operations, failing = Operations(60.0), key()
 
     async def perform() -> dict[str, Any]:
@@ -229,7 +236,7 @@ async def test_a_failure_is_told_as_flinks_clients_read_it() -> None:
 
 
 @on_virtual_time
-async def test_results_are_kept_for_a_time() -> None:
+async def test_result_of_an_operation_is_kept_for_the_configured_time() -> None:
     """RE-24."""
     operations, done = Operations(60.0), key()
 
@@ -245,8 +252,8 @@ async def test_results_are_kept_for_a_time() -> None:
 
 
 @on_virtual_time
-async def test_what_was_refused_takes_nothing_with_it_when_it_would_have_expired() -> None:
-    """A client may ask again under the id that was refused."""
+async def test_operation_restarted_after_a_refusal_does_not_expire_with_the_refused_one() -> None:
+    """A client may use the id of a refused operation again."""
     operations, asked_twice = Operations(60.0), key()
     may_end = asyncio.Event()
 
@@ -269,7 +276,7 @@ async def test_what_was_refused_takes_nothing_with_it_when_it_would_have_expired
 
 
 @on_virtual_time
-async def test_closing_waits_until_results_are_fetched() -> None:
+async def test_closing_waits_until_the_results_of_operations_are_fetched() -> None:
     """RE-24."""
     operations, done = Operations(60.0), key()
     may_end = asyncio.Event()
@@ -291,7 +298,7 @@ async def test_closing_waits_until_results_are_fetched() -> None:
 
 
 @on_virtual_time
-async def test_closing_waits_for_so_long_only() -> None:
+async def test_closing_does_not_wait_for_an_operation_beyond_its_timeout() -> None:
     operations = Operations(60.0)
     never = asyncio.Event()
 

@@ -33,11 +33,13 @@ from flinkray.rest.savepoint_roots import is_within
         ("/data/a", "s3://bucket/data", False),
     ],
 )
-def test_a_location_is_within_a_root_or_not(location: str, root: str, expected: bool) -> None:
+def test_location_is_within_a_savepoint_root_only_after_resolving_dots_and_uris(
+    location: str, root: str, expected: bool
+) -> None:
     assert is_within(location, ("/nowhere", root)) is expected
 
 
-def test_a_link_that_leads_out_of_a_root_does_not_count_as_within(tmp_path: Path) -> None:
+def test_symbolic_link_out_of_a_savepoint_root_does_not_count_as_within_it(tmp_path: Path) -> None:
     root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
     root.mkdir()
     elsewhere.mkdir()

@@ -93,13 +93,13 @@ class Blocked:
         self._cluster.client.run(go_on())
 
 
-def test_every_path_is_there_with_and_without_its_version(ask: Asker) -> None:
+def test_paths_are_served_with_and_without_v1_and_not_with_v2(ask: Asker) -> None:
     """RE-01."""
     assert ask.get("/v1/config") == ask.get("/config")
     assert ask("GET", "/v2/config").status == 404
 
 
-def test_errors_are_json(ask: Asker) -> None:
+def test_errors_are_answered_as_json(ask: Asker) -> None:
     """RE-02."""
     unknown = ask("GET", "/nothing/here?x=1")
     assert (unknown.status, unknown.body) == (404, {"errors": ["Not found: /nothing/here?x=1"]})
@@ -111,7 +111,7 @@ def test_errors_are_json(ask: Asker) -> None:
 @pytest.mark.parametrize(
     "error", [RpcConnectionError("no Dispatcher leads"), RpcTimeoutError("no answer")]
 )
-def test_without_a_leader_a_client_is_to_come_again(
+def test_request_without_a_leading_dispatcher_is_answered_with_503(
     error: Exception, cluster: ThreadedCluster
 ) -> None:
     """RE-04."""
@@ -129,7 +129,7 @@ def test_without_a_leader_a_client_is_to_come_again(
         (UnreadableRecordError(JobID(bytes(16)), "/stored", "cut short"), "cut short"),
     ],
 )
-def test_what_no_client_has_done_wrong_is_told_as_json_too(
+def test_internal_error_is_answered_with_500_as_json(
     error: Exception, text: str, cluster: ThreadedCluster
 ) -> None:
     """RE-02."""
@@ -140,14 +140,14 @@ def test_what_no_client_has_done_wrong_is_told_as_json_too(
         assert answer.headers["content-type"] == "application/json; charset=utf-8"
 
 
-def test_a_cluster_is_ended(tmp_path: Path) -> None:
+def test_delete_of_the_cluster_ends_all_its_processes(tmp_path: Path) -> None:
     with threaded_cluster(str(tmp_path)) as cluster:
         with served(cluster, Counting(cluster)) as ask:
             assert ask("DELETE", "/v1/cluster").status == 200
         assert cluster.mini.processes() == ["client"]
 
 
-def test_a_cluster_whose_masters_have_successors_is_not_ended_by_half() -> None:
+def test_delete_of_a_cluster_with_standby_masters_is_refused_with_409() -> None:
     with scripted_cluster() as (_, client):
         server = RestServer(client.dispatcher, settings())
         client.run(server.start())
@@ -156,14 +156,16 @@ def test_a_cluster_whose_masters_have_successors_is_not_ended_by_half() -> None:
         client.run(server.close())
 
 
-def test_the_next_dispatcher_is_asked(cluster: ThreadedCluster, ask: Asker) -> None:
+def test_request_after_the_death_of_the_dispatcher_is_answered_by_the_next_one(
+    cluster: ThreadedCluster, ask: Asker
+) -> None:
     """RE-04."""
     before = ask.get("/jobs")
     cluster.crash("Dispatcher")
     assert ask.get("/jobs") == before
 
 
-def test_an_answer_waits_for_no_other(cluster: ThreadedCluster) -> None:
+def test_slow_answer_does_not_delay_the_answer_to_another_request(cluster: ThreadedCluster) -> None:
     """RE-06."""
     blocked = Blocked(cluster, "list the jobs")
     with served(cluster, blocked) as ask, ThreadPoolExecutor() as threads:
@@ -175,7 +177,7 @@ def test_an_answer_waits_for_no_other(cluster: ThreadedCluster) -> None:
         assert waiting.result(10).status == 200
 
 
-def test_closing_lets_what_is_being_answered_be_answered(cluster: ThreadedCluster) -> None:
+def test_closing_the_server_waits_for_the_answer_in_progress(cluster: ThreadedCluster) -> None:
     """RE-10."""
     blocked = Blocked(cluster, "list the jobs")
     server = RestServer(blocked, settings())
@@ -192,7 +194,9 @@ def test_closing_lets_what_is_being_answered_be_answered(cluster: ThreadedCluste
             ask("GET", "/jobs")
 
 
-def test_many_who_look_at_the_same_cost_one_look(cluster: ThreadedCluster) -> None:
+def test_concurrent_requests_for_the_same_overview_ask_the_dispatcher_once(
+    cluster: ThreadedCluster,
+) -> None:
     """RE-12."""
     counting = Counting(cluster)
     with served(cluster, counting) as ask, ThreadPoolExecutor(8) as threads:
@@ -201,7 +205,7 @@ def test_many_who_look_at_the_same_cost_one_look(cluster: ThreadedCluster) -> No
     assert counting.questions == ["list the jobs"]
 
 
-def test_what_many_look_at_is_written_once() -> None:
+def test_same_answer_is_encoded_as_json_only_once() -> None:
     written = WrittenOnce()
     first, second = (1,), (2,)
     bodies = iter([{"of": "the first"}, {"of": "the second"}, {"of": "the first again"}])
@@ -210,7 +214,9 @@ def test_what_many_look_at_is_written_once() -> None:
     assert written.of(first, lambda: next(bodies)).text == '{"of":"the first again"}'
 
 
-def test_who_has_seen_the_cluster_has_seen_its_jobs(cluster: ThreadedCluster) -> None:
+def test_answer_about_the_cluster_is_used_again_for_the_overview_of_its_jobs(
+    cluster: ThreadedCluster,
+) -> None:
     counting = Counting(cluster)
     with served(cluster, counting) as ask:
         ask.get("/taskmanagers")
@@ -221,7 +227,9 @@ def test_who_has_seen_the_cluster_has_seen_its_jobs(cluster: ThreadedCluster) ->
     assert counting.questions == [whole, numbers]
 
 
-def test_a_dashboard_does_not_ask_for_each_task_executor(cluster: ThreadedCluster) -> None:
+def test_overview_requests_do_not_fetch_the_list_of_task_executors(
+    cluster: ThreadedCluster,
+) -> None:
     counting = Counting(cluster)
     with served(cluster, counting) as ask:
         ask.get("/overview")
@@ -231,7 +239,7 @@ def test_a_dashboard_does_not_ask_for_each_task_executor(cluster: ThreadedCluste
 
 
 @on_virtual_time
-async def test_an_answer_is_there_for_others_when_it_has_come_and_as_long_as_it_counts() -> None:
+async def test_shared_answer_is_available_from_its_arrival_until_it_expires() -> None:
     looks = SharedLooks(3.0)
 
     async def fetch() -> int:
@@ -248,7 +256,7 @@ async def test_an_answer_is_there_for_others_when_it_has_come_and_as_long_as_it_
 
 
 @on_virtual_time
-async def test_a_look_counts_for_a_time_and_an_error_is_not_kept() -> None:
+async def test_shared_answer_is_reused_until_it_expires_and_an_error_is_not_reused() -> None:
     """RE-12."""
     fetched: list[int] = []
     looks = SharedLooks(3.0)
@@ -274,7 +282,7 @@ async def test_a_look_counts_for_a_time_and_an_error_is_not_kept() -> None:
     assert len(fetched) == 3
 
 
-def test_bodies_that_are_too_long_malformed_or_files(ask: Asker) -> None:
+def test_request_body_that_is_too_long_malformed_or_multipart_is_refused(ask: Asker) -> None:
     """RE-03, RE-07, RE-08."""
     path = "/savepoint-disposal"
     assert ask("POST", path, raw=b"x" * (2 << 20)).status == 413
@@ -305,7 +313,7 @@ PATHS = st.lists(
     raw=st.one_of(st.none(), st.binary(max_size=60), st.just(b'{"triggerId": "x"}')),
 )
 @hypothesis_settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_nothing_that_is_sent_breaks_it(
+def test_random_requests_are_never_answered_with_a_server_error(
     method: str, parts: list[str], raw: bytes | None, ask: Asker
 ) -> None:
     if method == "DELETE" and parts[-1:] == ["cluster"]:
@@ -315,10 +323,9 @@ def test_nothing_that_is_sent_breaks_it(
 
 
 @pytest.mark.parametrize("sent", ["GET /jobs HTTP/1.1", "GET /jobs HTTP/1.1\r\nHost", "NOTHING"])
-def test_what_is_no_http_is_answered_and_not_logged(
+def test_malformed_http_is_answered_with_400_and_not_logged(
     sent: str, ask: Asker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There was a traceback for each."""
     host, port = ask.place.split(":")
     with closing(socket.create_connection((host, int(port)))) as client:
         client.settimeout(30)
@@ -327,7 +334,7 @@ def test_what_is_no_http_is_answered_and_not_logged(
     assert caplog.text == ""
 
 
-def test_a_slow_client_keeps_nobody_waiting(ask: Asker) -> None:
+def test_half_sent_request_does_not_delay_other_clients(ask: Asker) -> None:
     host, port = ask.place.split(":")
     with closing(socket.create_connection((host, int(port)))) as slow:
         slow.sendall(
@@ -348,8 +355,8 @@ def until_closed(client: socket.socket) -> bytes:
     return said
 
 
-def test_a_connection_on_which_nothing_comes_is_closed(cluster: ThreadedCluster) -> None:
-    """Also while half a request has come, and after an answer; not while one is being worked on."""
+def test_idle_connection_is_closed_after_the_timeout(cluster: ThreadedCluster) -> None:
+    """Also after half a request and after an answer; not while a request is being answered."""
     blocked = Blocked(cluster, "list the jobs")
     idle = {"rest_idleness__timeout": "200 ms", **READS}
     with served(cluster, blocked, **idle) as ask, ThreadPoolExecutor() as threads:
@@ -365,8 +372,9 @@ def test_a_connection_on_which_nothing_comes_is_closed(cluster: ThreadedCluster)
         assert waiting.result(10).status == 200
 
 
-def test_a_connection_that_is_used_stays(cluster: ThreadedCluster, counting: Counting) -> None:
-    """For longer than one that is not."""
+def test_connection_in_use_stays_open_longer_than_an_idle_connection(
+    cluster: ThreadedCluster, counting: Counting
+) -> None:
     with served(cluster, counting, rest_idleness__timeout="200 ms", **READS) as ask:
         host, port = ask.place.split(":")
         with closing(HTTPConnection(host, int(port), timeout=10)) as used:
@@ -383,7 +391,9 @@ def test_a_connection_that_is_used_stays(cluster: ThreadedCluster, counting: Cou
             assert used.sock is first
 
 
-def test_so_many_requests_and_no_more(cluster: ThreadedCluster) -> None:
+def test_request_beyond_the_limit_of_concurrent_requests_is_answered_with_429(
+    cluster: ThreadedCluster,
+) -> None:
     blocked = Blocked(cluster, "list the jobs")
     limit = {"rest_server_max__requests": "1"}
     with served(cluster, blocked, **limit) as ask, ThreadPoolExecutor() as threads:
@@ -399,7 +409,9 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def test_who_has_the_token_may_ask(cluster: ThreadedCluster, counting: Counting) -> None:
+def test_request_with_the_token_is_answered_and_without_it_refused_with_401(
+    cluster: ThreadedCluster, counting: Counting
+) -> None:
     with served(cluster, counting) as with_token:
         ask = Asker(f"http://{with_token.place}", None)
         refused = [
@@ -416,10 +428,10 @@ def test_who_has_the_token_may_ask(cluster: ThreadedCluster, counting: Counting)
 
 
 @pytest.mark.parametrize("values", [{"rest_token": ""}, READS, {"rest_token": "", **READS}])
-def test_without_the_token_every_path_that_changes_something_is_refused(
+def test_without_the_token_every_path_that_changes_something_is_refused_with_401(
     values: dict[str, str], cluster: ThreadedCluster, counting: Counting
 ) -> None:
-    """Whoever may read may do nothing else, by any method and in any version."""
+    """Anonymous read access allows no change, by any method and in any API version."""
     with served(cluster, counting, **values) as with_token:
         ask = Asker(f"http://{with_token.place}", None)
         document = ask.get("/openapi.json")
@@ -452,7 +464,7 @@ def test_without_the_token_every_path_that_changes_something_is_refused(
         ({"Host": "[::1]:8081"}, 200),
     ],
 )
-def test_pages_of_other_sites_may_not_ask(
+def test_request_from_a_page_of_another_site_is_refused_with_403(
     headers: dict[str, str], status: int, cluster: ThreadedCluster, counting: Counting
 ) -> None:
     with served(cluster, counting, **READS) as with_token:
@@ -460,8 +472,8 @@ def test_pages_of_other_sites_may_not_ask(
         assert ask("GET", "/config", headers=headers).status == status
 
 
-def test_where_it_listens_may_be_written_in_capitals(cluster: ThreadedCluster) -> None:
-    """No client sends them."""
+def test_host_header_matches_a_bind_address_written_in_capitals(cluster: ThreadedCluster) -> None:
+    """Clients send the host in lower case."""
     runner = web.AppRunner(application([], settings(rest_bind__address="Node-1.Example", **READS)))
 
     async def start() -> str:
@@ -476,18 +488,18 @@ def test_where_it_listens_may_be_written_in_capitals(cluster: ThreadedCluster) -
 
 
 @pytest.mark.parametrize("token", ["tooshort", "with a space in it"])
-def test_a_token_that_is_none_is_not_shown(token: str) -> None:
+def test_error_about_an_invalid_token_does_not_show_the_token(token: str) -> None:
     with pytest.raises(ConfigurationError, match=r"rest\.token") as refused:
         Configuration({"rest.token": token})
     assert token not in str(refused.value)
     assert refused.value.__cause__ is None
 
 
-def test_a_token_is_not_shown() -> None:
+def test_repr_of_the_configuration_does_not_show_the_token() -> None:
     assert TOKEN not in repr(Configuration({"rest.token": TOKEN}))
 
 
-def test_two_handlers_of_one_route_are_an_error() -> None:
+def test_second_handler_for_a_route_raises_an_error() -> None:
     """RE-09."""
 
     async def handler(request: object) -> Answer:
@@ -497,7 +509,7 @@ def test_two_handlers_of_one_route_are_an_error() -> None:
         application([("GET", "/x", handler), ("GET", "/x", handler)], settings())
 
 
-def test_of_a_range_the_first_free_port_is_taken(
+def test_server_takes_a_free_port_of_its_range_and_fails_if_none_is_free(
     cluster: ThreadedCluster, counting: Counting
 ) -> None:
     """RE-09."""
@@ -512,12 +524,12 @@ def test_of_a_range_the_first_free_port_is_taken(
 
 
 @pytest.mark.parametrize("text", ["", "x", "8081-", "9-8", "70000", "1-2-3", "-1"])
-def test_what_is_no_port(text: str) -> None:
+def test_malformed_port_range_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"rest\.bind-port"):
         ports_of(text)
 
 
-def test_a_certificate_needs_its_key_and_both_must_be_there(
+def test_certificate_without_a_key_or_a_missing_file_is_refused(
     cluster: ThreadedCluster, counting: Counting, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigurationError, match="belong together"):
@@ -530,7 +542,7 @@ def test_a_certificate_needs_its_key_and_both_must_be_there(
     cluster.client.run(server.close())
 
 
-def test_an_endpoint_that_others_reach_without_tls_says_what_that_means(
+def test_public_endpoint_without_tls_logs_a_warning_with_the_options_to_set(
     cluster: ThreadedCluster, counting: Counting, caplog: pytest.LogCaptureFixture
 ) -> None:
     with served(cluster, counting, rest_bind__address="0.0.0.0"):
@@ -538,7 +550,9 @@ def test_an_endpoint_that_others_reach_without_tls_says_what_that_means(
     assert "set rest.ssl.certificate and rest.ssl.key" in caplog.text
 
 
-def test_the_time_zone_is_that_of_the_season(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dashboard_configuration_has_the_time_zone_offset_of_the_season(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     time.tzset()
     try:
@@ -554,7 +568,7 @@ def test_the_time_zone_is_that_of_the_season(monkeypatch: pytest.MonkeyPatch) ->
     assert (summer["timezone-name"], summer["timezone-offset"]) == ("CEST", 2 * hour)
 
 
-def test_counts_of_the_cluster(ask: Asker) -> None:
+def test_overview_counts_the_jobs_of_each_status(ask: Asker) -> None:
     """RE-47."""
     overview = ask.get("/overview")
     assert "taskmanagers-blocked" not in overview

@@ -70,7 +70,7 @@ def bounds(lower: int, upper: int) -> dict[str, Any]:
     return {"parallelism": {"lowerBound": lower, "upperBound": upper}}
 
 
-def test_an_elastic_job_goes_on_with_the_parallelism_that_is_put(elastic: str, ask: Asker) -> None:
+def test_put_of_new_parallelism_bounds_rescales_an_elastic_job(elastic: str, ask: Asker) -> None:
     path = f"/jobs/{elastic}/resource-requirements"
     found = ask.get(path)
     assert set(map(str, found.values())) == {str(bounds(1, 2))}
@@ -94,7 +94,7 @@ def test_an_elastic_job_goes_on_with_the_parallelism_that_is_put(elastic: str, a
         {JobVertexID.generate().hex(): {"parallelism": {"upperBound": True}}},
     ],
 )
-def test_what_is_no_parallelism(body: object, ask: Asker) -> None:
+def test_put_of_malformed_parallelism_bounds_is_answered_with_400(body: object, ask: Asker) -> None:
     """RE-03."""
     assert ask("PUT", f"/jobs/{UNKNOWN}/resource-requirements", body).status == 400
 
@@ -112,7 +112,7 @@ def test_a_job_that_is_not_elastic_says_so(cluster: ThreadedCluster, ask: Asker)
     assert ask("PUT", path, {vertex: bounds(1, 1)}).status == 409
 
 
-def test_how_a_job_takes_checkpoints_and_restarts(
+def test_job_configuration_shows_checkpointing_and_restart_settings(
     elastic: str, cluster: ThreadedCluster, ask: Asker
 ) -> None:
     """RE-45."""
@@ -143,7 +143,9 @@ def test_of_an_unknown_job(path: str, ask: Asker) -> None:
     assert ask("GET", f"/jobs/nonsense/{path}").status == 400
 
 
-def test_no_job_master_is_asked_for_them(elastic: str, ask: Asker, counting: Counting) -> None:
+def test_checkpoint_settings_are_answered_without_asking_the_job_master(
+    elastic: str, ask: Asker, counting: Counting
+) -> None:
     counting.questions.clear()
     ask.get(f"/jobs/{elastic}/checkpoints/config")
     assert counting.questions == [f"get the settings of job {elastic}"]
@@ -171,12 +173,14 @@ def test_no_job_master_is_asked_for_them(elastic: str, ask: Asker, counting: Cou
         ),
     ],
 )
-def test_restart_strategies_in_words(strategy: RestartStrategy, text: str) -> None:
+def test_restart_strategies_are_described_in_flinks_words(
+    strategy: RestartStrategy, text: str
+) -> None:
     found = settings_json.execution_config(JobSettings(strategy, "hashmap", None, False, ()))
     assert found["restart-strategy"] == text
 
 
-def test_checkpoints_on_request_that_are_retained() -> None:
+def test_checkpoint_config_without_interval_has_flinks_maximum_and_shows_retention() -> None:
     checkpoints = CheckpointConfiguration(
         is_exactly_once=False,
         retention=CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION,

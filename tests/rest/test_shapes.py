@@ -85,7 +85,7 @@ def job(cluster: ThreadedCluster, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.mark.parametrize("path", FLINK)
-def test_keys_and_types_are_flinks_at(path: str, ask: Asker, job: str) -> None:
+def test_answer_has_the_keys_and_types_of_flinks_answer(path: str, ask: Asker, job: str) -> None:
     vertex = ask.get(f"/jobs/{job}")["vertices"][-1]["id"]
     checkpoint = ask.get(f"/jobs/{job}/checkpoints")["latest"]["completed"]["id"]
     executor = ask.get("/taskmanagers")["taskmanagers"][0]["id"]
@@ -96,7 +96,7 @@ def test_keys_and_types_are_flinks_at(path: str, ask: Asker, job: str) -> None:
     assert set(differences(ask.get(asked), FLINK[path])) == absent
 
 
-def test_numbers_of_a_running_job_add_up(ask: Asker, job: str) -> None:
+def test_times_and_task_counts_of_a_running_job_are_consistent(ask: Asker, job: str) -> None:
     found = ask.get(f"/v1/jobs/{job}")
     assert found["state"] == "RUNNING"
     assert found["end-time"] == -1
@@ -116,7 +116,7 @@ def test_numbers_of_a_running_job_add_up(ask: Asker, job: str) -> None:
     assert sum(it["status-counts"]["RUNNING"] for it in places) == 2
 
 
-def test_a_checkpoint_is_found_by_its_id(ask: Asker, job: str) -> None:
+def test_details_of_a_checkpoint_are_found_by_its_id(ask: Asker, job: str) -> None:
     latest = ask.get(f"/jobs/{job}/checkpoints")["latest"]["completed"]
     found = ask.get(f"/jobs/{job}/checkpoints/details/{latest['id']}")
     assert (found["className"], found["status"]) == ("completed", "COMPLETED")

@@ -36,7 +36,7 @@ def private(path: Path, content: bytes | str) -> Path:
     return path
 
 
-def test_the_token_may_be_in_a_file(tmp_path: Path) -> None:
+def test_token_is_read_from_a_configured_file(tmp_path: Path) -> None:
     path = tmp_path / "token"
     of_file = {"rest.token-file": str(path)}
     assert "(rest.token-file) cannot be read" in refused(of_file)
@@ -53,7 +53,9 @@ def test_the_token_may_be_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o602, 0o620, 0o601, 0o644, 0o666])
-def test_a_token_file_that_others_can_read_or_write_is_refused(mode: int, tmp_path: Path) -> None:
+def test_token_file_that_other_users_can_read_or_write_is_refused(
+    mode: int, tmp_path: Path
+) -> None:
     path = private(tmp_path / "token", TOKEN)
     path.chmod(mode)
     link = tmp_path / "link"
@@ -73,7 +75,7 @@ def test_a_token_file_of_another_user_is_refused(tmp_path: Path) -> None:
     assert "belongs to another user" in refused({"rest.token-file": str(path)})
 
 
-def test_a_key_of_the_certificate_that_others_can_read_is_refused(tmp_path: Path) -> None:
+def test_certificate_key_that_other_users_can_read_is_refused(tmp_path: Path) -> None:
     key = private(tmp_path / "key.pem", "a key")
     key.chmod(0o644)
     text = refused({"rest.ssl.key": str(key), "rest.ssl.certificate": str(key)})
@@ -81,7 +83,7 @@ def test_a_key_of_the_certificate_that_others_can_read_is_refused(tmp_path: Path
     assert "mode 0644" in text
 
 
-def test_a_created_token_is_kept_and_only_its_user_reads_it(state_folder: Path) -> None:
+def test_created_token_is_kept_in_a_file_that_only_its_user_can_read(state_folder: Path) -> None:
     before = os.umask(0)
     try:
         token = created_token("mine")
@@ -106,7 +108,7 @@ def test_endpoints_that_start_at_the_same_time_create_one_token(state_folder: Pa
     assert len(tokens) == 1
 
 
-def test_a_created_token_that_others_can_read_by_now_is_refused(state_folder: Path) -> None:
+def test_created_token_file_that_other_users_can_read_by_now_is_refused(state_folder: Path) -> None:
     created_token("mine")
     default_token_file("mine").chmod(0o644)
     for find in (created_token, known_token):
@@ -124,7 +126,7 @@ def test_the_command_line_prints_the_created_token(
     assert capsys.readouterr().out == f"{token}\n"
 
 
-def test_a_user_without_a_place_for_a_token_is_told_to_name_one(
+def test_user_without_a_home_for_the_token_is_told_to_configure_a_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     private(tmp_path / "file", "")

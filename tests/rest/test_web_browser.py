@@ -131,7 +131,9 @@ def until_runs(endpoint: Served, job: str, parallelism: int) -> None:
     wait_until(runs, 300, f"{parallelism} subtasks of each vertex")
 
 
-def test_what_a_user_has_named_is_shown_as_text(page: Page, endpoint: Served, job: str) -> None:
+def test_names_given_by_a_user_are_shown_as_text_and_not_as_html(
+    page: Page, endpoint: Served, job: str
+) -> None:
     until_runs(endpoint, job, 2)
     page.goto(endpoint.url)
     page.get_by_role("link", name=HOSTILE).click()
@@ -148,7 +150,7 @@ def test_what_a_user_has_named_is_shown_as_text(page: Page, endpoint: Served, jo
     assert page.title() == "TaskExecutors · flinkray"
 
 
-def test_answers_and_refusals_of_what_is_asked_for_by_keyboard(
+def test_savepoint_can_be_requested_by_keyboard_and_a_refusal_is_shown(
     page: Page, endpoint: Served, job: str, folder: Path
 ) -> None:
     until_runs(endpoint, job, 2)
@@ -180,7 +182,7 @@ OUTCOMES = {
 
 
 @pytest.mark.parametrize("told", OUTCOMES)
-def test_what_has_begun_and_come_to_nothing_was_not_refused(
+def test_dialog_shows_why_a_savepoint_failed_after_it_had_begun(
     told: str, page: Page, endpoint: Served, job: str
 ) -> None:
     status, body = OUTCOMES[told]
@@ -192,7 +194,7 @@ def test_what_has_begun_and_come_to_nothing_was_not_refused(
     expect(page.get_by_role("dialog").get_by_role("status")).to_contain_text(told)
 
 
-def test_what_is_asked_for_again_as_nobody_answered_is_the_same_savepoint(
+def test_savepoint_requested_again_after_a_lost_answer_is_taken_once(
     page: Page, endpoint: Served, job: str, folder: Path
 ) -> None:
     open_job(page, endpoint, job)
@@ -218,7 +220,7 @@ def test_what_is_asked_for_again_as_nobody_answered_is_the_same_savepoint(
     assert len(list(folder.glob("savepoint-*"))) == 1
 
 
-def test_bounds_that_are_not_known_cannot_be_changed(
+def test_rescale_dialog_offers_no_change_while_the_bounds_are_unknown(
     page: Page, endpoint: Served, job: str
 ) -> None:
     open_job(page, endpoint, job)
@@ -230,7 +232,7 @@ def test_bounds_that_are_not_known_cannot_be_changed(
     expect(dialog.get_by_role("button")).to_have_text(["Do nothing"])
 
 
-def test_a_job_is_shown_though_it_was_not_kept_how_it_was_run(
+def test_job_is_shown_although_its_configuration_was_not_kept(
     page: Page, endpoint: Served, job: str
 ) -> None:
     unknown = json.dumps({"errors": ["not known"]})
@@ -239,10 +241,8 @@ def test_a_job_is_shown_though_it_was_not_kept_how_it_was_run(
     expect(page.get_by_text("How this job was run was not kept.")).to_be_visible()
 
 
-def test_the_jobs_that_are_shown_are_those_that_the_filter_names(
-    page: Page, endpoint: Served, job: str
-) -> None:
-    """Also when the list is asked for again, which keeps what is typed."""
+def test_filter_shows_only_the_jobs_that_it_names(page: Page, endpoint: Served, job: str) -> None:
+    """Also when the list is fetched again, which keeps the typed filter."""
     page.goto(endpoint.url)
     link = page.get_by_role("link", name=HOSTILE)
     expect(link).to_be_visible()
@@ -256,7 +256,7 @@ def test_the_jobs_that_are_shown_are_those_that_the_filter_names(
     expect(link).to_be_visible()
 
 
-def test_parts_of_a_processor_are_shown(page: Page, endpoint: Served) -> None:
+def test_fractions_of_a_cpu_are_formatted(page: Page, endpoint: Served) -> None:
     page.goto(endpoint.url)
     amounts = "[0.5, 1, 0.0001, -1].map(it.amount)"
     found = page.evaluate(f"import('/web/format.js').then((it) => {amounts})")
@@ -264,7 +264,9 @@ def test_parts_of_a_processor_are_shown(page: Page, endpoint: Served) -> None:
 
 
 @pytest.mark.smoke
-def test_a_job_is_rescaled_and_cancelled(page: Page, endpoint: Served, job: str) -> None:
+def test_job_can_be_rescaled_and_cancelled_in_the_browser(
+    page: Page, endpoint: Served, job: str
+) -> None:
     until_runs(endpoint, job, 2)
     open_job(page, endpoint, job)
     page.get_by_role("button", name="Rescale").click()
@@ -286,7 +288,7 @@ def test_a_job_is_rescaled_and_cancelled(page: Page, endpoint: Served, job: str)
     expect(page.get_by_role("button", name="Cancel the job")).to_have_count(0)
 
 
-def test_the_token_is_asked_for_and_kept_for_the_session(
+def test_page_asks_for_the_token_and_keeps_it_for_the_browser_session(
     page: Page, cluster: ThreadedCluster
 ) -> None:
     served = Served(cluster, rest_token=TOKEN)
@@ -309,7 +311,7 @@ def test_the_token_is_asked_for_and_kept_for_the_session(
         served.close()
 
 
-def test_a_link_with_the_token_opens_the_page_and_leaves_no_trace(
+def test_link_with_the_token_opens_the_page_and_leaves_no_token_in_url_or_requests(
     page: Page, cluster: ThreadedCluster
 ) -> None:
     served = Served(cluster)
@@ -326,7 +328,7 @@ def test_a_link_with_the_token_opens_the_page_and_leaves_no_trace(
         served.close()
 
 
-def test_whoever_reads_without_the_token_is_asked_for_it_to_change_something(
+def test_anonymous_reader_is_asked_for_the_token_before_a_change(
     page: Page, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     served = Served(cluster, rest_anonymous__access="read")
@@ -345,7 +347,7 @@ def test_whoever_reads_without_the_token_is_asked_for_it_to_change_something(
         served.close()
 
 
-def test_what_is_typed_of_a_token_stays_while_the_tab_is_hidden(
+def test_partly_typed_token_stays_while_the_tab_is_hidden(
     page: Page, cluster: ThreadedCluster
 ) -> None:
     """The token is often copied from another tab."""
@@ -371,7 +373,9 @@ def test_what_is_typed_of_a_token_stays_while_the_tab_is_hidden(
 
 
 @pytest.mark.slow  # a connection that comes as the endpoint closes may be left to the collector
-def test_an_endpoint_that_goes_away_is_missed_and_found_again(page: Page, endpoint: Served) -> None:
+def test_page_shows_that_the_endpoint_is_away_and_recovers_when_it_returns(
+    page: Page, endpoint: Served
+) -> None:
     page.goto(endpoint.url)
     expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
     endpoint.close()
@@ -391,11 +395,11 @@ def test_updates_can_be_paused(page: Page, endpoint: Served) -> None:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light")])
-def test_every_view_can_be_read_and_operated(
+def test_every_view_of_the_page_is_accessible(
     width: int, scheme: Any, page: Page, endpoint: Served, job: str
 ) -> None:
-    """Names of what can be operated, headings in order, contrast of 4.5, and nothing that is wider
-    than the screen."""
+    """Names of all controls, headings in order, contrast of 4.5, and nothing wider than the
+    screen."""
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 800})
     parts = ["", "/timeline", "/checkpoints", "/exceptions", "/configuration"]
@@ -447,7 +451,7 @@ Caused by: java.io.EOFException
         ("TaskExecutor lost\nmore", ["TaskExecutor lost", None, []]),
     ],
 )
-def test_the_innermost_cause_comes_first(
+def test_innermost_cause_of_a_traceback_is_shown_first(
     trace: str, cause: list[Any], page: Page, endpoint: Served
 ) -> None:
     page.goto(endpoint.url)
@@ -472,7 +476,7 @@ import("/web/overview.js").then((it) => {
 
 
 @pytest.mark.parametrize(("held", "is_told"), [(2, True), (0, False)])
-def test_a_source_that_waits_for_spark_says_so_in_graph_and_table(
+def test_source_that_waits_for_spark_is_marked_in_graph_and_table(
     held: int, is_told: bool, page: Page, endpoint: Served
 ) -> None:
     page.goto(endpoint.url)
@@ -494,7 +498,7 @@ NAMES_OF_VERTICES = """import('/web/graph.js').then(({ drawing, SIZE }) => {
 })"""
 
 
-def test_names_of_vertices_fit_into_their_boxes(page: Page, endpoint: Served) -> None:
+def test_vertex_names_fit_into_their_boxes(page: Page, endpoint: Served) -> None:
     page.goto(f"{endpoint.url}/")
     names = ["short", "Keyed Reduce -> slow mapper with a rather long name", "W" * 90, "i" * 40]
     names.append("\N{GRINNING FACE}" * 60)
@@ -508,7 +512,7 @@ def test_names_of_vertices_fit_into_their_boxes(page: Page, endpoint: Served) ->
     assert {*faces[0]} == {"\N{GRINNING FACE}"}
 
 
-def test_vertices_of_a_graph_do_not_lie_on_each_other(page: Page, endpoint: Served) -> None:
+def test_vertices_of_a_drawn_graph_do_not_overlap(page: Page, endpoint: Served) -> None:
     """Also where an edge passes a layer, in both directions."""
     page.goto(endpoint.url)
     inputs = {"a": [], "b": [], "c": ["a", "b"], "d": ["c"], "e": ["d", "a"], "f": ["a"]}

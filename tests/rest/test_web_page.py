@@ -26,7 +26,7 @@ FILES = {path.name: path.read_text() for path in (files("flinkray.rest") / "web"
         ("/web/icon.svg", "image/svg+xml; charset=utf-8", b"<svg"),
     ],
 )
-def test_a_file_is_sent_with_its_type(
+def test_file_of_the_web_page_is_sent_with_its_content_type(
     path: str, content_type: str, beginning: bytes, ask: Asker
 ) -> None:
     answer = ask("GET", path)
@@ -38,7 +38,7 @@ def test_a_file_is_sent_with_its_type(
     assert head.headers["content-length"] == str(len(answer.raw))
 
 
-def test_a_browser_that_has_a_file_does_not_get_it_again(ask: Asker) -> None:
+def test_file_with_a_matching_etag_is_answered_with_304(ask: Asker) -> None:
     answer = ask("GET", "/web/main.js")
     tag = answer.headers["etag"]
     assert answer.headers["cache-control"] == "no-cache"
@@ -68,19 +68,19 @@ def test_a_browser_that_has_a_file_does_not_get_it_again(ask: Asker) -> None:
         "/../../etc/passwd",
     ],
 )
-def test_nothing_else_is_sent(path: str, ask: Asker) -> None:
+def test_path_outside_the_web_page_is_refused(path: str, ask: Asker) -> None:
     answer = ask("GET", path)
     assert answer.status in (400, 404)
     assert b"import" not in answer.raw
     assert b"root:" not in answer.raw
 
 
-def test_pages_are_not_written_to(ask: Asker) -> None:
+def test_post_and_put_to_the_web_page_are_answered_with_405(ask: Asker) -> None:
     assert ask("POST", "/", {}).status == 405
     assert ask("PUT", "/web/main.js", {}).status == 405
 
 
-def test_a_page_may_load_its_own_files_only(ask: Asker) -> None:
+def test_content_security_policy_lets_the_page_load_only_its_own_files(ask: Asker) -> None:
     answer = ask("GET", "/")
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -92,7 +92,9 @@ def test_a_page_may_load_its_own_files_only(ask: Asker) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/web/main.js", "/jobs/overview", "/nothing", "/jobs/x"])
-def test_no_answer_is_taken_for_something_else(path: str, ask: Asker) -> None:
+def test_every_answer_forbids_mime_sniffing_framing_and_use_by_other_origins(
+    path: str, ask: Asker
+) -> None:
     headers = ask("GET", path).headers
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["cross-origin-resource-policy"] == "same-origin"
@@ -101,7 +103,7 @@ def test_no_answer_is_taken_for_something_else(path: str, ask: Asker) -> None:
         assert headers["cache-control"] == "no-store"
 
 
-def test_the_page_comes_without_the_token_and_what_it_shows_with_it(
+def test_web_page_is_served_without_the_token_and_its_data_only_with_it(
     cluster: ThreadedCluster, counting: Counting
 ) -> None:
     with served(cluster, counting) as with_token:
@@ -126,20 +128,20 @@ def test_the_page_comes_without_the_token_and_what_it_shows_with_it(
         ("/jobs/overview", {"Sec-Fetch-Site": "none"}, 200),
     ],
 )
-def test_other_sites_may_link_to_the_page_and_no_more(
+def test_cross_site_requests_are_refused_except_links_to_the_page(
     path: str,
     headers: dict[str, str],
     status: int,
     cluster: ThreadedCluster,
     counting: Counting,
 ) -> None:
-    """A picture whose address cancels a job has no Origin."""
+    """A picture whose address cancels a job sends no Origin header."""
     with served(cluster, counting, **READS) as with_token:
         ask = Asker(f"http://{with_token.place}", None)
         assert ask("GET", path, headers=headers).status == status
 
 
-def test_what_a_file_refers_to_is_there() -> None:
+def test_every_file_that_the_web_page_refers_to_exists() -> None:
     paths = WebPage().files
     assert set(paths) == {"/"} | {f"/web/{name}" for name in FILES if name != "index.html"}
     for path in re.findall(r'(?:src|href)="(web/[^"]*)"', FILES["index.html"]):
@@ -150,7 +152,7 @@ def test_what_a_file_refers_to_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_no_file_has_a_foreign_host_or_makes_html_of_text(name: str) -> None:
+def test_web_page_files_name_no_foreign_host_and_make_no_html_from_text(name: str) -> None:
     text = FILES[name].replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?://", text)
     for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
