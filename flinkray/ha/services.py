@@ -83,7 +83,7 @@ class HighAvailabilityServices(ABC):
 
     @abstractmethod
     async def cleanup_job(self, job_id: JobID) -> None:
-        """Remove the leader election data of a job that has ended. Idempotent.
+        """Remove the leader election data of a job that has ended. Can be called again.
 
         Raises:
             StoreError: the election's service fails.
@@ -93,7 +93,7 @@ class HighAvailabilityServices(ABC):
     async def forget_checkpoints(self, job_id: JobID) -> None:
         """Remove checkpoint pointers and id count of a job that has ended for good.
 
-        The job's last JobMaster may have died before. Idempotent. Raises StoreError.
+        The job's last JobMaster may have died before. Can be called again. Raises StoreError.
         """
 
     @abstractmethod
