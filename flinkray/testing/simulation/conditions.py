@@ -36,7 +36,7 @@ class Conditions:
     """
     longest_delay: float = 2.0
     connect_timeout: float = 5.0
-    """How long a connection attempt without an answer goes on."""
+    """Seconds until a connection attempt without an answer fails."""
     silence_timeout: float = 15.0
     """How long until a connection to a lost node, or across a partition, counts as broken."""
     start: tuple[float, float] = (0.001, 0.1)

@@ -69,7 +69,7 @@ class Faults:
     0: as the network's conditions say.
     """
     hang_every: float = 0.0
-    """Mean seconds until a process stops as by SIGSTOP, and goes on after a while; 0: never."""
+    """Mean seconds until a process stops as by SIGSTOP, and continues after a while; 0: never."""
     slow_every: float = 0.0
     """Mean seconds until, for a while, each callback of a process takes up to 50 ms; 0: never."""
     partition_every: float = 0.0
@@ -78,9 +78,9 @@ class Faults:
     A partition lasts for a while, and cuts one or both directions.
     """
     node_crash_every: float = 0.0
-    """Mean seconds until a node dies with all its processes; 0: never.
+    """Mean seconds until a node crashes with all its processes; 0: never.
 
-    The node comes back after a while, with or without its disk.
+    The node is restarted after a while, with or without its disk.
     """
     storage_every: float = 0.0
     """Mean seconds until a disk or the shared storage fails or is slow for a while; 0: never."""
@@ -89,31 +89,32 @@ class Faults:
     full_every: float = 0.0
     """Mean seconds until a disk or the shared storage is full for a while; 0: never."""
     freeze_every: float = 0.0
-    """Mean seconds until a process stops for good, as by SIGSTOP; 0: never."""
+    """Mean seconds until a process stops forever, as by SIGSTOP; 0: never."""
     banish_every: float = 0.0
     """Mean seconds until a supervisor takes a stopped or healthy process for dead; 0: never.
 
-    The supervisor starts a successor. The process goes on, or wakes up after at most a minute, and
-    runs beside the successor for a while.
+    The supervisor starts a successor. The process continues, at the latest after a minute, and runs
+    beside the successor for a while.
     """
 
     aimed: float = 0.0
-    """The fraction of methods whose calls, and of methods whose answers, are aimed at.
+    """The fraction of methods whose calls, and of methods whose answers, meet faults.
 
     Such messages are lost, duplicated or late; or their sender or receiver is killed, hangs or is
     replaced; or the shared storage fails or loses its power, if these faults are allowed.
     """
     aims_lose: bool = True
-    """Whether aimed messages may be lost or late while both their processes live on.
+    """Whether these messages may be lost or late while both their processes live on.
 
-    If False, aims hit only processes and the storage.
+    If False, such faults hit only processes and the storage.
     """
 
     closed: tuple[str, ...] = ()
-    """Methods that may be closed, such as ``TaskExecutor.free_slot`` of processes of that kind.
+    """Methods whose messages a seed may lose, such as ``TaskExecutor.free_slot``.
 
     A seed may close one of them: its first calls, its first answers or all are lost, or connections
-    break, and there are no other faults but kills. A method named twice is closed twice as often.
+    break, and there are no other faults but kills. Only the endpoints of the named kind are
+    affected. A method named twice is closed twice as often.
     """
 
     repeated: float = 0.0
@@ -130,7 +131,7 @@ class Faults:
     paused_work: float = 0.0
     """The fraction of blocking work in which the process is paused between two disk operations.
 
-    The process stops, as by SIGSTOP, and is taken for dead. It goes on with the work beside its
+    The process stops, as by SIGSTOP, and is taken for dead. It continues the work beside its
     successor.
     """
     reorders: float = 0.0
@@ -524,9 +525,9 @@ class Nemesis:
 _REQUESTS = frozenset({Kind.ASK, Kind.TELL})
 _ANSWERS = frozenset({Kind.RESULT, Kind.ERROR})
 _FRAMES = (1, 1, 2, 3, 4)
-"""How many frames an aim hits at most; one is chosen.
+"""How many frames one aimed fault affects at most; one number is chosen.
 
-The numbers are small: an aim is a moment that goes wrong, not a closed connection. A process whose
+The numbers are small, because an aimed fault is a moment, not a closed connection. A process whose
 start fails five times may be given up.
 """
 _CLOSED_FOR = (1, 3, 10, 1_000_000)

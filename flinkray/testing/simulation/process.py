@@ -194,7 +194,7 @@ class SimulatedProcess(UnrealLoop):
         self.steps_left: int | None = None
         """After how many more callbacks the process is killed; None: it is not killed."""
         self.exit_code: str | None = None
-        """Why the process is dead, or will be killed; None: it lives on."""
+        """Why the process is dead, or will be killed; None: neither."""
         self.ready: deque[Handle | Timer] = deque()
         self.is_listed = False
         """For the scheduler: whether the process is listed as runnable."""
@@ -203,7 +203,7 @@ class SimulatedProcess(UnrealLoop):
         self.is_banished = False
         """Whether the process is taken for dead while it lives."""
         self.is_frozen = False
-        """Whether the process is stopped for good."""
+        """Whether the process is stopped forever."""
         self.is_special = False
         """For the scheduler: whether :meth:`after_step` must be called after each step."""
         self._is_busy = False

@@ -424,7 +424,7 @@ class Simulation:
         return [*self.victims(), self.main_process]
 
     def place(self, spec: EndpointSpec) -> str | None:
-        """Return the node of a new process; None: its bundle has no node now.
+        """Return the name of the node for a new process; None: its bundle has no node now.
 
         Raises:
             KeyError: the worker group of the process is gone.
