@@ -441,7 +441,7 @@ def test_metadata_are_deleted_before_the_files_of_the_checkpoint(
             read_metadata(directory)
 
 
-def test_file_that_cannot_be_deleted_does_not_keep_other_checkpoints(
+def test_file_that_cannot_be_deleted_does_not_stop_deletion_of_other_checkpoints(
     root: str, tmp_path: Path
 ) -> None:
     """The checkpoints after it, and all shared files, were never deleted."""

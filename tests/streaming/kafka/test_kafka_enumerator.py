@@ -141,7 +141,7 @@ def test_restored_enumerator_of_a_bounded_source_does_not_search_again() -> None
     assert sorted(again.readers.done) == [0, 1]
 
 
-def test_enumerator_restored_from_before_its_first_search_searches() -> None:
+def test_enumerator_restored_before_its_first_search_ended_searches_again() -> None:
     run = Run(Finder(1)).begin()
     again = Run(run.finder).begin(run.enumerator.snapshot_state(1)).add_readers().search()
     assert again.given == partitions(0)

@@ -235,7 +235,7 @@ def test_restored_source_continues_at_the_position_of_the_snapshot() -> None:
     assert again.values() == ["c", "d", "e", "f"]
 
 
-def test_error_of_a_source_names_the_records_read_before() -> None:
+def test_error_of_a_source_names_the_number_of_records_read_before() -> None:
     class Failing(Batches):
         def create_reader(self, context: Any) -> Any:
             return FailingReader(context, self.batches)
