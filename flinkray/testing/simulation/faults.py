@@ -104,9 +104,9 @@ class Faults:
     replaced; or the shared storage fails or loses its power, if these faults are allowed.
     """
     aims_lose: bool = True
-    """Whether these messages may be lost or late while both their processes live on.
+    """Whether :attr:`aimed` faults may lose or delay a message while both its processes live on.
 
-    If False, such faults hit only processes and the storage.
+    If False, they hit only processes and the storage.
     """
 
     closed: tuple[str, ...] = ()
