@@ -46,7 +46,7 @@ from tests.actors.resource_cluster import ONE_CPU, ResourceCluster, number
 async def test_slot_pool_that_dies_while_starting_is_replaced(
     cluster: ChaosCluster,
 ) -> None:
-    """Seed 6.  It was the end of the JobMaster."""
+    """Seed 6: the death of the SlotPool ended the JobMaster."""
     start_slowly(cluster, "SlotPool", 0.3)
     job = scripted_job(["register", "finish"], restart_strategy=NoRestart())
     job_id = await cluster.submit(job)
@@ -59,10 +59,10 @@ async def test_slot_pool_that_dies_while_starting_is_replaced(
 
 
 @on_cluster(NODE)
-async def test_cancel_ends_despite_lost_task_end_and_dead_slot_pool(
+async def test_job_is_canceled_although_task_end_is_lost_and_slot_pool_dies(
     cluster: ChaosCluster,
 ) -> None:
-    """Seed 30065 of the cluster of fifty: the job was CANCELLING for ever."""
+    """Seed 30065 of the cluster of fifty: the job stayed CANCELLING for ever."""
     job_id = await cluster.submit(scripted_job(RUNS))
     await until_executing(cluster, job_id)
     with losing(cluster, "tasks_reported") as lost:
@@ -79,7 +79,8 @@ async def test_cancel_ends_despite_lost_task_end_and_dead_slot_pool(
 async def test_new_slot_pool_knows_task_executors_registered_before_it(
     cluster: ChaosCluster,
 ) -> None:
-    """Their offers were refused, and they could not register a second time."""
+    """Otherwise the offers of these TaskExecutors would be refused, and they could not register a
+    second time."""
     job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
     await until_executing(cluster, job_id)
     start_slowly(cluster, "SlotPool", 2.0)
@@ -92,7 +93,7 @@ async def test_new_slot_pool_knows_task_executors_registered_before_it(
 
 @on_cluster(NODE)
 async def test_stage_runs_on_when_its_slot_pool_dies(cluster: ChaosCluster) -> None:
-    """All its slots were given back, and the stage began anew."""
+    """Otherwise all its slots would be given back, and the stage would begin anew."""
     job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
     await until_executing(cluster, job_id)
     before = (await cluster.details(job_id)).vertices
@@ -108,8 +109,8 @@ async def test_stage_runs_on_when_its_slot_pool_dies(cluster: ChaosCluster) -> N
 async def test_worker_group_is_kept_by_the_next_slot_pool_while_its_job_waits_to_restart(
     cluster: ChaosCluster,
 ) -> None:
-    """SP-26: a pool that was replaced meanwhile gave the group back after 50 s, as nobody asked for
-    it."""
+    """SP-26: otherwise the next SlotPool would give the group back after 50 s, because nobody asks
+    for it."""
     job = scripted_job(
         ["register", "fail no luck"], RUNS, restart_strategy=FixedDelayRestart(1, 300)
     )
@@ -132,8 +133,8 @@ async def test_worker_group_is_kept_by_the_next_slot_pool_while_its_job_waits_to
 async def test_slot_pool_that_missed_its_restore_gets_no_further_calls(
     cluster: ChaosCluster,
 ) -> None:
-    """Seed 41304: it gave slots again that other tasks had, and the JobMaster lost count of
-    them."""
+    """Seed 41304: the SlotPool gave slots again that other tasks had, and the JobMaster lost count
+    of them."""
     job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
     await until_executing(cluster, job_id)
     with losing(cluster, "restore_slots") as lost:
@@ -152,8 +153,8 @@ async def test_slot_pool_that_missed_its_restore_gets_no_further_calls(
 async def test_slot_pool_that_missed_a_shortage_is_replaced(
     cluster: ChaosCluster,
 ) -> None:
-    """SM-14: the ResourceManager tells of it once, and the job waited until its requests timed
-    out."""
+    """SM-14: the ResourceManager reports a shortage once, and the job would wait until its requests
+    time out."""
     too_large = ResourceProfile(64, 2**30)
     job = scripted_job(RUNS, profile=too_large, restart_strategy=NoRestart())
     start_slowly(cluster, "SlotPool", 5.0)
@@ -170,7 +171,7 @@ async def test_slot_pool_that_missed_a_shortage_is_replaced(
 
 @on_cluster(NODE)
 async def test_hung_slot_pool_is_replaced(cluster: ChaosCluster) -> None:
-    """Nobody noticed, and its job got no slot any more."""
+    """Otherwise its job would get no slot any more."""
     job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
     await until_executing(cluster, job_id)
     cluster.simulation.hang(cluster.processes("SlotPool")[0])
@@ -183,7 +184,8 @@ async def test_hung_slot_pool_is_replaced(cluster: ChaosCluster) -> None:
 async def test_slot_pool_that_misses_its_job_masters_calls_is_replaced(
     cluster: ChaosCluster,
 ) -> None:
-    """It never learned of the ResourceManager, and its job waited for ever."""
+    """Otherwise the SlotPool would never learn of the ResourceManager, and its job would wait for
+    ever."""
     cluster.crash("ResourceManager")
     cluster.set_conditions(restart=(10.0, 10.0))
     job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=FixedDelayRestart(1, 0.0)))
@@ -200,7 +202,8 @@ async def test_slot_pool_that_misses_its_job_masters_calls_is_replaced(
 async def test_starting_slot_pool_notices_that_resource_manager_was_replaced(
     cluster: ChaosCluster,
 ) -> None:
-    """It was told of the loss when it was there at last, and declared nothing any more."""
+    """Otherwise the SlotPool would hear of the loss once it has started, and declare nothing any
+    more."""
     job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=FixedDelayRestart(1, 0.0)))
     await until_executing(cluster, job_id)
     start_slowly(cluster, "SlotPool", 10.0)
@@ -214,7 +217,7 @@ async def test_starting_slot_pool_notices_that_resource_manager_was_replaced(
 
 @on_cluster(NODE)
 async def test_hung_spark_driver_is_replaced(cluster: ChaosCluster) -> None:
-    """Its job ran for ever."""
+    """Otherwise its job would run for ever."""
     job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=FixedDelayRestart(1, 0.0)))
     await until_executing(cluster, job_id)
     cluster.simulation.hang(cluster.processes("SparkDriver")[0])
@@ -226,7 +229,7 @@ async def test_hung_spark_driver_is_replaced(cluster: ChaosCluster) -> None:
 
 @on_cluster(NODE)
 async def test_slot_pool_with_a_lost_report_of_slots_is_replaced(cluster: ChaosCluster) -> None:
-    """Its JobMaster waited for slots that the pool had."""
+    """Otherwise the JobMaster would wait for slots that the SlotPool has."""
     with losing(cluster, "slots_changed") as lost:
         job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
         await until_executing(cluster, job_id)
@@ -236,10 +239,10 @@ async def test_slot_pool_with_a_lost_report_of_slots_is_replaced(cluster: ChaosC
 
 
 @on_cluster(NODE)
-async def test_spark_driver_that_cannot_be_connected_to_is_not_left_behind(
+async def test_spark_driver_that_cannot_be_connected_to_is_ended(
     cluster: ChaosCluster,
 ) -> None:
-    """It ran on, beside the driver of the next attempt."""
+    """Otherwise the driver would run on, beside the driver of the next attempt."""
     job = scripted_job(RUNS, restart_strategy=FixedDelayRestart(5, 0.0))
     await cluster.submit(job)
 
@@ -260,7 +263,7 @@ async def test_spark_driver_that_cannot_be_connected_to_is_not_left_behind(
 async def test_late_report_does_not_revive_slots_of_a_lost_task_executor(
     cluster: ChaosCluster,
 ) -> None:
-    """Seed 41.  All restarts of the job were used up at one moment."""
+    """Seed 41: all restarts of the job were used up at one moment."""
     cluster.workers.nodes.clear()
     job = scripted_job(RUNS, parallelism=1, restart_strategy=NoRestart())
     await cluster.submit(job)
@@ -283,7 +286,7 @@ async def test_late_report_does_not_revive_slots_of_a_lost_task_executor(
 
 
 @on_cluster()
-async def test_shortages_of_a_dead_resource_manager_are_forgotten(
+async def test_reason_for_waiting_names_no_shortage_of_a_dead_resource_manager(
     cluster: ChaosCluster,
 ) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))
@@ -306,8 +309,8 @@ async def test_shortages_of_a_dead_resource_manager_are_forgotten(
 async def test_registration_of_a_dead_job_master_does_not_replace_its_successors(
     tmp_path: Path,
 ) -> None:
-    """Seed 28.  The call had been sent before the death, and the connection back reached the new
-    process at the same address: its requirements were refused from then on."""
+    """Seed 28. The call was sent before the death, and the connection back reached the new process
+    at the same address: the requirements of the successor were refused from then on."""
     cluster = ResourceCluster(tmp_path, ONE_CPU)
     manager = await cluster.start_resource_manager()
     present = cluster.job(1, attempt=1)
@@ -326,7 +329,7 @@ async def test_registration_of_a_dead_job_master_does_not_replace_its_successors
 async def test_leader_death_after_registration_is_noticed_despite_its_successor(
     cluster: ChaosCluster,
 ) -> None:
-    """Seed 1259 with slow messages.  The watch was set up by address and found the successor, at
+    """Seed 1259 with slow messages. The watch was set up by address and found the successor, at
     which the JobMaster never registered: no cancel reached the job any more."""
     job_id = await cluster.submit(scripted_job(RUNS))
     await until_executing(cluster, job_id)
@@ -353,7 +356,8 @@ async def test_leader_death_after_registration_is_noticed_despite_its_successor(
 async def test_past_job_master_can_neither_register_nor_report_at_new_dispatcher(
     cluster: ChaosCluster,
 ) -> None:
-    """Seed 300455: the Dispatcher did not know yet who leads the job, and took its word."""
+    """Seed 300455: the Dispatcher did not know yet which JobMaster leads the job, and accepted the
+    report."""
     job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
     await until_executing(cluster, job_id)
     details = await cluster.details(job_id)

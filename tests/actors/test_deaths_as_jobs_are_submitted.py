@@ -44,7 +44,8 @@ async def test_caller_waiting_for_a_refused_job_gets_the_error(cluster: ChaosClu
 async def test_second_submission_of_a_job_that_is_being_stored_is_refused_with_the_first(
     cluster: ChaosCluster,
 ) -> None:
-    """It was told that the job had been submitted before, and then the job could not be stored."""
+    """Otherwise the second caller would hear that the job was submitted before, and then the job
+    could not be stored."""
     job = scripted_job(RUNS)
     gateway = await cluster.dispatcher()
     cluster.fail_storage(1)
@@ -60,7 +61,7 @@ async def test_second_submission_of_a_job_that_is_being_stored_is_refused_with_t
 async def test_job_that_was_refused_is_not_run_by_a_later_dispatcher(
     cluster: ChaosCluster,
 ) -> None:
-    """Its graph had been stored, and what failed was to make it durable."""
+    """The graph was written, but could not be made durable."""
     job = scripted_job(RUNS)
     disk = cluster.simulation.disk()
     disk.intercept = lambda what, path: what == "sync" and path.endswith("job-graphs")

@@ -28,10 +28,10 @@ from tests.actors.chaos_cluster import ChaosCluster
 
 
 @on_cluster(NODE, configuration={"cluster.registration.error-delay": "30 s"})
-async def test_job_end_reported_before_registering_at_new_dispatcher_counts(
+async def test_new_dispatcher_accepts_a_job_end_before_the_job_master_registers(
     cluster: ChaosCluster,
 ) -> None:
-    """DI-13.  The job was executed a second time."""
+    """DI-13. Otherwise the job would be executed a second time."""
     job_id = await cluster.submit(scripted_job(["register", "pause 5", "finish"]))
     await until_executing(cluster, job_id)
     cluster.crash("Dispatcher")
@@ -43,7 +43,8 @@ async def test_job_end_reported_before_registering_at_new_dispatcher_counts(
 
 @on_cluster(NODE)
 async def test_result_is_stored_as_soon_as_the_storage_works_again(cluster: ChaosCluster) -> None:
-    """DI-13.  The JobMaster's second report was taken for stored, and the result was lost."""
+    """DI-13. Otherwise the JobMaster's second report would be taken for stored, and the result
+    would be lost."""
     job_id = await cluster.submit(scripted_job(["register", "pause 2", "finish"]))
     await until_executing(cluster, job_id)
     cluster.fail_storage(60)
@@ -61,7 +62,7 @@ async def test_result_is_stored_as_soon_as_the_storage_works_again(cluster: Chao
 async def test_job_end_not_stored_by_dead_dispatcher_is_reported_to_the_next(
     cluster: ChaosCluster,
 ) -> None:
-    """JM-20: a JobMaster whose report was answered too early would be gone, and its job run
+    """JM-20: a JobMaster whose report is answered too early would be gone, and its job would run
     again."""
     job_id = await cluster.submit(scripted_job(["register", "pause 2", "finish"]))
     await until_executing(cluster, job_id)
@@ -103,7 +104,7 @@ async def test_storage_failure_during_job_clean_up_kills_no_process(
 async def test_job_master_that_starts_while_the_dispatcher_dies_does_not_count_as_dead(
     cluster: ChaosCluster,
 ) -> None:
-    """The next Dispatcher counted against the job that the name of its JobMaster was not free."""
+    """The next Dispatcher must not count a death because the name of its JobMaster is not free."""
     start_slowly(cluster, "JobMaster", 1.0)
     job_id = await cluster.submit(scripted_job(["register", "finish"]))
     await until_up(cluster, "JobMaster")
@@ -134,7 +135,7 @@ async def test_cancel_during_job_master_death_reaches_the_next_job_master(
 async def test_cancel_that_was_acknowledged_outlives_dispatcher_and_job_master(
     cluster: ChaosCluster,
 ) -> None:
-    """DI-06.  It was forgotten when both died before the one had told the other."""
+    """DI-06. The two die before the Dispatcher has told the JobMaster of the cancel."""
     job_id = await cluster.submit(scripted_job(RUNS))
     await until_executing(cluster, job_id)
     cluster.crash("JobMaster")
@@ -151,7 +152,8 @@ async def test_cancel_that_was_acknowledged_outlives_dispatcher_and_job_master(
 async def test_cancel_reaches_living_job_master_after_broken_connection(
     cluster: ChaosCluster,
 ) -> None:
-    """DI-06.  The JobMaster was taken for dead, and its successor was to hear it."""
+    """DI-06. Otherwise the JobMaster would be taken for dead, and only its successor would hear of
+    the cancel."""
     job_id = await cluster.submit(scripted_job(RUNS))
     await until_executing(cluster, job_id)
     (master,) = cluster.processes("JobMaster")
@@ -173,7 +175,8 @@ async def test_cancel_reaches_living_job_master_after_broken_connection(
 async def test_task_end_is_reported_again_after_a_broken_connection(
     cluster: ChaosCluster,
 ) -> None:
-    """The JobMaster lived and never learned of it: the job was cancelling for ever."""
+    """Otherwise the JobMaster, which lives, would never learn of the end, and the job would stay
+    CANCELLING."""
     job_id = await cluster.submit(scripted_job(RUNS))
     await until_executing(cluster, job_id)
     (master,) = cluster.processes("JobMaster")
@@ -189,7 +192,7 @@ async def test_task_end_is_reported_again_after_a_broken_connection(
 async def test_stage_with_a_driver_that_does_not_start_can_be_cancelled(
     cluster: ChaosCluster,
 ) -> None:
-    """Its placement may be gone with a node, and then it waits for as long as that takes."""
+    """The node of the driver may be lost, and the start then waits until another node is there."""
     start_slowly(cluster, "SparkDriver", 3000.0)
     job_id = await cluster.submit(scripted_job(RUNS))
     await until_up(cluster, "SparkDriver")
@@ -226,7 +229,7 @@ async def test_job_master_successor_started_during_shutdown_ends_with_cluster(
 async def test_shutdown_ends_the_cluster_although_storage_fails(
     cluster: ChaosCluster,
 ) -> None:
-    """That the cancel could not be stored was the end of it, and the cluster went on."""
+    """A cancel that cannot be stored must not stop the shutdown."""
     job_id = await cluster.submit(scripted_job(RUNS))
     await until_executing(cluster, job_id)
     cluster.fail_storage(600)
@@ -240,7 +243,8 @@ async def test_shutdown_ends_the_cluster_although_storage_fails(
 async def test_a_cancel_that_is_being_stored_as_the_job_ends_brings_no_graph_back(
     cluster: ChaosCluster,
 ) -> None:
-    """DI-13: the writers of a job's graph take turns, and the next Dispatcher does not run it."""
+    """DI-13: the writes of a job's graph are done one after the other, and the next Dispatcher does
+    not run the job."""
     job_id = await cluster.submit(scripted_job(["register", "pause 1", "finish"]))
     await until_executing(cluster, job_id)
     assert cluster.stored_jobs.graph(job_id) is not None
@@ -274,7 +278,7 @@ async def reads(context: TaskContext) -> None:
 async def test_producer_finishes_although_calls_of_its_reader_are_lost(
     cluster: ChaosCluster,
 ) -> None:
-    """It waited for that for ever."""
+    """Otherwise the producer would wait for its reader for ever."""
     builder = PythonJobBuilder("exchange")
     builder.connect(builder.add(writes), builder.add(reads, slot_sharing_group="other"))
     with losing(cluster, "read_partition", number=2) as lost:
@@ -298,7 +302,7 @@ async def waits(context: TaskContext) -> None:
 async def test_task_that_failed_before_its_cancel_is_awaited_until_reported(
     cluster: ChaosCluster,
 ) -> None:
-    """EX-04.  It counted as one that could not be cancelled, and the exceptions said so."""
+    """EX-04. Otherwise the exceptions of the job would say that the task could not be cancelled."""
     builder = PythonJobBuilder("two fail", restart_strategy=NoRestart())
     builder.connect(builder.add(fails_at_ten, parallelism=2), builder.add(waits))
     job_id = await cluster.submit(builder.build())

@@ -125,7 +125,7 @@ def bounds(graph: JobGraph, lower: int, upper: int) -> tuple[ParallelismBounds, 
 
 @on_virtual_time
 async def test_a_running_elastic_job_grows_and_shrinks_with_its_bounds(tmp_path: Path) -> None:
-    """DI-20: one change after the other is fine; to shrink does not wait."""
+    """DI-20: one change may follow another, and the job shrinks without waiting."""
     async with MiniCluster(str(tmp_path), ONE_CPU, ONE_CPU, configuration=TWO_SLOTS) as cluster:
         graph = elastic_job(2)
         job_id = await cluster.submit(graph)
@@ -223,7 +223,8 @@ async def test_new_bounds_outlive_the_job_master_and_the_dispatcher(tmp_path: Pa
 async def test_bounds_that_cannot_be_stored_are_refused_and_not_applied(
     cluster: ChaosCluster,
 ) -> None:
-    """DI-20: also not by the next Dispatcher, and when the storage works again others are taken."""
+    """DI-20: the next Dispatcher does not apply the bounds either. When the storage works again,
+    other bounds are accepted."""
     graph = elastic_job(2)
     job_id = await cluster.submit(graph)
 

@@ -171,10 +171,10 @@ def recording(
 
 @pytest.mark.parametrize(("endpoint", "method"), FENCED_METHODS)
 @on_virtual_time
-async def test_call_under_a_token_of_the_past_does_not_reach_its_handler(
+async def test_call_with_a_past_or_wrong_fencing_token_does_not_reach_its_handler(
     endpoint: type[FencedRpcEndpoint[Any]], method: GatewayMethod
 ) -> None:
-    """FEN-02, FEN-03, FEN-04: asks are answered so, and one-way messages are dropped."""
+    """FEN-02, FEN-03, FEN-04: calls with an answer raise, and one-way messages are dropped."""
     network = LocalNetwork()
     client = LocalRpcService("client", network)
     reached: list[str] = []
@@ -375,7 +375,7 @@ all the same."""
 async def test_late_call_of_a_past_leader_changes_nothing_at_a_task_executor(
     tmp_path: Path, name: str
 ) -> None:
-    """A JobMaster that was replaced, or a ResourceManager, wakes up from a pause."""
+    """A JobMaster or ResourceManager that was replaced wakes up from a pause."""
     method = gateway_methods(TaskExecutorGateway)[name.partition(" ")[0]]
     scene, call = Scene(tmp_path), _call(name)
     executor = await scene.set(is_second_slot_free=name == "request_slots")
@@ -392,7 +392,7 @@ async def test_late_call_of_a_past_leader_changes_nothing_at_a_task_executor(
     assert (await scene.look() == before) == (name in QUESTIONS), "the present leader's call counts"
 
 
-def test_each_method_that_leaders_call_on_a_task_executor_is_called_late() -> None:
+def test_late_calls_cover_each_method_that_leaders_call_on_a_task_executor() -> None:
     taking = {
         name
         for name in gateway_methods(TaskExecutorGateway)
@@ -522,7 +522,8 @@ REFUSED = {
 async def test_job_master_without_leadership_leaves_tasks_to_its_successor(
     tmp_path: Path,
 ) -> None:
-    """HA-28: it neither cancels tasks nor says goodbye, by which slots would be given up."""
+    """HA-28: the JobMaster neither cancels tasks nor says goodbye, because a goodbye would free
+    slots."""
     scene = JobMasterScene(tmp_path)
     await scene.set(has_slot=True)
     scene.endpoint._leadership._contender.revoke_leadership()
@@ -575,7 +576,7 @@ OF_COORDINATORS = {"keep_part"}
 test_kept_parts.py."""
 
 
-def test_each_method_that_leaders_call_on_a_job_master_is_called_late() -> None:
+def test_late_calls_cover_each_method_that_leaders_call_on_a_job_master() -> None:
     taking = {
         name
         for name in gateway_methods(JobMasterGateway)
@@ -692,8 +693,8 @@ async def test_late_call_of_a_past_leader_changes_nothing_at_a_resource_manager(
 async def test_past_job_master_that_registers_anew_takes_nothing_from_its_successor(
     tmp_path: Path,
 ) -> None:
-    """It wakes up from a pause, and its heartbeats have timed out: the ResourceManager told the
-    TaskExecutors that the successor was lost, and they freed its slots."""
+    """The past JobMaster wakes up from a pause, and its heartbeats have timed out. Otherwise the
+    ResourceManager would report the successor as lost, and TaskExecutors would free its slots."""
     async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
         job_id = await cluster.submit(python_job(waits))
         await until_running(cluster, job_id)
@@ -714,10 +715,10 @@ async def test_past_job_master_that_registers_anew_takes_nothing_from_its_succes
 
 @pytest.mark.parametrize("has_the_name", [True, False])
 @on_virtual_time
-async def test_other_job_master_is_accepted_only_under_the_process_name(
+async def test_job_master_may_replace_another_only_under_the_same_process_name(
     tmp_path: Path, has_the_name: bool
 ) -> None:
-    """Without a Dispatcher, which may have died with the JobMaster."""
+    """No Dispatcher is asked, because it may have died with the JobMaster."""
     cluster = ResourceCluster(tmp_path)
     manager, job = await cluster.start_resource_manager(), cluster.job(1)
     await job.register()
@@ -739,10 +740,10 @@ async def test_other_job_master_is_accepted_only_under_the_process_name(
 
 
 @on_virtual_time
-async def test_heartbeats_of_a_past_job_master_do_not_keep_its_silent_successor(
+async def test_heartbeats_of_a_past_job_master_do_not_keep_a_silent_one_registered(
     tmp_path: Path,
 ) -> None:
-    """Both have one process name on Ray, one after the other."""
+    """On Ray, both JobMasters have the same process name, one after the other."""
     cluster = ResourceCluster(tmp_path)
     manager = await cluster.start_resource_manager()
     job = cluster.job(1)
@@ -754,7 +755,7 @@ async def test_heartbeats_of_a_past_job_master_do_not_keep_its_silent_successor(
     assert len(job.master.calls_of(JobMasterGateway.disconnect_resource_manager)) == 1
 
 
-def test_each_method_that_leaders_call_on_a_resource_manager_is_called_late() -> None:
+def test_late_calls_cover_each_method_that_leaders_call_on_a_resource_manager() -> None:
     taking = {
         name
         for name in gateway_methods(ResourceManagerGateway)
@@ -785,10 +786,9 @@ async def test_past_job_master_cannot_register_nor_end_its_job(tmp_path: Path) -
 
 
 @on_virtual_time
-async def test_heartbeats_of_a_past_job_master_do_not_keep_a_hung_one(
+async def test_hung_job_master_is_ended_despite_heartbeats_of_a_past_job_master(
     tmp_path: Path,
 ) -> None:
-    """It is killed, and replaced."""
     configuration = {**QUICK, "jobmaster.max-failovers": "0"}
     async with ClusterOfDeafJobMasters(str(tmp_path), configuration=configuration) as cluster:
         job_id = await cluster.submit(scripted_job(["register", "wait"]))
@@ -806,7 +806,7 @@ async def test_heartbeats_of_a_past_job_master_do_not_keep_a_hung_one(
     assert result.status is JobStatus.FAILED
 
 
-def test_each_method_that_leaders_call_on_a_dispatcher_is_called_late() -> None:
+def test_late_calls_cover_each_method_that_leaders_call_on_a_dispatcher() -> None:
     taking = {
         name
         for name in gateway_methods(DispatcherGateway)

@@ -161,7 +161,9 @@ async def test_a_coroutine_that_cancels_all_tasks_of_its_loop_fails_its_job(
     await assert_fails_alone(cluster, cancels, "has cancelled itself")
 
 
-async def test_a_task_of_a_coroutine_that_exits_fails_its_job(cluster: MiniCluster) -> None:
+async def test_system_exit_in_an_asyncio_task_of_a_coroutine_fails_its_job(
+    cluster: MiniCluster,
+) -> None:
     async def exits() -> None:
         raise SystemExit(4)
 
@@ -172,7 +174,7 @@ async def test_a_task_of_a_coroutine_that_exits_fails_its_job(cluster: MiniClust
     await assert_fails_alone(cluster, begins, "SystemExit: 4")
 
 
-async def test_a_coroutine_that_spoils_its_loop_for_others_fails_its_job(
+async def test_coroutine_that_breaks_its_event_loop_fails_only_its_own_job(
     cluster: MiniCluster,
 ) -> None:
     async def spoils(context: Any) -> None:

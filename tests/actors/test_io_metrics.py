@@ -37,7 +37,7 @@ def measured(*subtasks: int) -> tuple[TaskIOMetrics, ...]:
 
 
 @on_virtual_time
-async def test_each_process_is_asked_once_for_all_its_tasks() -> None:
+async def test_each_process_is_asked_once_for_the_io_metrics_of_all_its_tasks() -> None:
     processes = doubles(2)
     executor = TasksInDoubles(slots_per_process=2)
     await executor.run_four()
@@ -52,7 +52,7 @@ async def test_each_process_is_asked_once_for_all_its_tasks() -> None:
 
 
 @on_virtual_time
-async def test_tasks_of_a_process_that_does_not_answer_stay_unknown() -> None:
+async def test_io_metrics_leave_out_tasks_of_a_process_that_does_not_answer() -> None:
     answers, hangs = doubles(2)
     executor = TasksInDoubles(slots_per_process=2)
     await executor.run_four()

@@ -147,7 +147,7 @@ async def test_only_the_splits_of_a_task_that_failed_are_handed_out_again(
 async def test_split_request_with_lost_answer_keeps_its_number(
     error: FlinkRayError,
 ) -> None:
-    """JM-12: else nobody would read them."""
+    """JM-12: otherwise nobody would read the splits of the lost answer."""
     network = LocalNetwork()
     executor = TestingGateway(TaskProcessListenerGateway)
     executor.start(LocalRpcService("executor", network), "taskexecutor")
@@ -186,7 +186,7 @@ class Total(AggregateFunction[int, int, int]):
         return acc_a + acc_b
 
 
-async def test_global_aggregates_tell_the_running_value_of_each_name(
+async def test_global_aggregate_update_returns_the_running_value_of_its_name(
     two_slots: MiniCluster, tmp_path: Path
 ) -> None:
     """JM-16."""
@@ -256,7 +256,7 @@ async def test_aggregate_update_repeated_after_a_lost_answer_counts_once(
 async def test_late_duplicate_of_an_aggregate_update_is_refused(
     two_slots: MiniCluster, tmp_path: Path
 ) -> None:
-    """JM-16: it came twice, the second time by a connection that was slow."""
+    """JM-16: the update arrives twice, the second time by a slow connection."""
     await two_slots.submit(
         python_job(tells_its_id(tmp_path), restart_strategy=FixedDelayRestart(1, 0.0))
     )

@@ -151,10 +151,10 @@ async def test_one_of_simultaneous_submissions_of_an_id_is_accepted(
 
 
 @pytest.mark.parametrize("kind", SnapshotType)
-async def test_a_job_that_takes_no_checkpoints_says_so(
+async def test_snapshot_request_for_a_job_without_checkpoints_is_refused(
     cluster: MiniCluster, kind: SnapshotType
 ) -> None:
-    """Who asked for a savepoint of one waited for ever."""
+    """Otherwise the caller would wait for ever."""
     job_id = await cluster.submit(scripted_job(["register", "wait"]))
     request = SnapshotRequest(TriggerID.generate(), kind)
     dispatcher = await cluster.dispatcher()
@@ -165,7 +165,7 @@ async def test_a_job_that_takes_no_checkpoints_says_so(
 async def test_job_with_details_too_large_for_a_message_still_ends(
     cluster: MiniCluster,
 ) -> None:
-    """It could not tell its end to anybody, and would keep all it has for ever."""
+    """Otherwise its JobMaster could not report the end, and would keep everything for ever."""
     job = scripted_job(RUNS)
     await cluster.submit(job)
     await until_executing(cluster, job.job_id)
@@ -181,7 +181,7 @@ async def test_job_with_details_too_large_for_a_message_still_ends(
 async def test_job_list_and_status_do_not_fetch_job_details(
     cluster: MiniCluster,
 ) -> None:
-    """DI-08: those of large jobs are megabytes; the numbers of their tasks are not."""
+    """DI-08: the details of a large job are megabytes; the numbers of its tasks are not."""
     job_id = await cluster.submit(scripted_job(RUNS, parallelism=3))
     await until_executing(cluster, job_id)
     started = (await cluster.details(job_id)).start_time
@@ -208,13 +208,15 @@ async def test_job_list_and_status_do_not_fetch_job_details(
     assert (line.start_time, line.end_time is None) == (started, False)
 
 
-async def test_bad_graph_is_refused_with_the_way_out(cluster: MiniCluster) -> None:
+async def test_graph_with_parallelism_0_is_refused_with_the_reason(cluster: MiniCluster) -> None:
     with pytest.raises(JobSubmissionError, match="parallelism"):
         await cluster.submit(scripted_job(ENDS, parallelism=0))
     assert await (await cluster.dispatcher()).list_jobs() == ()
 
 
-async def test_unknown_job_is_named_by_every_question(cluster: MiniCluster) -> None:
+async def test_every_request_for_an_unknown_job_raises_an_error_with_its_id(
+    cluster: MiniCluster,
+) -> None:
     """DI-08."""
     dispatcher = await cluster.dispatcher()
     job_id = JobID.generate()
@@ -274,7 +276,7 @@ async def test_failures_are_followed_by_restarts_in_the_same_slots(cluster: Mini
     assert len(cluster.workers.starts) == 2
 
 
-async def test_lost_executor_is_a_new_attempt_of_its_subtask_only(cluster: MiniCluster) -> None:
+async def test_lost_executor_causes_a_new_attempt_of_its_subtask_only(cluster: MiniCluster) -> None:
     job_id = await cluster.submit(scripted_job(["register", "lose 1", "register", "wait"]))
     await until_executing(cluster, job_id)
 
@@ -339,7 +341,9 @@ async def test_two_jobs_have_their_own_worker_groups(cluster: MiniCluster) -> No
     "victim",
     ["SparkDriver", "TaskExecutor", "JobMaster", "ResourceManager", "Dispatcher"],
 )
-async def test_job_runs_again_after_the_death_of(victim: str, cluster: MiniCluster) -> None:
+async def test_job_runs_again_after_the_death_of_a_process(
+    victim: str, cluster: MiniCluster
+) -> None:
     job_id = await cluster.submit(scripted_job(RUNS, ENDS))
     await until_executing(cluster, job_id)
 
@@ -405,7 +409,7 @@ async def test_job_with_repeatedly_dying_job_master_fails_with_the_cause(
     assert "JobMaster died 6 times" in (result.failure or "")
 
 
-async def test_results_outlive_the_dispatcher(cluster: MiniCluster) -> None:
+async def test_job_results_outlive_the_dispatcher(cluster: MiniCluster) -> None:
     """DI-13."""
     job_id = await cluster.submit(scripted_job(ENDS))
     before = await end(cluster, job_id)
@@ -433,7 +437,7 @@ async def dispatcher_is_back(cluster: MiniCluster) -> None:
     ("victim", "cause"),
     [("TaskExecutor", "TaskExecutor"), ("SparkDriver", "Spark driver")],
 )
-async def test_job_without_restarts_fails_with_the_cause_after_the_death_of(
+async def test_job_without_restarts_fails_with_the_cause_after_the_death_of_a_process(
     victim: str, cause: str, cluster: MiniCluster
 ) -> None:
     job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
@@ -491,7 +495,7 @@ class ClusterOfDeafJobMasters(MiniCluster):
 
 
 @on_virtual_time
-async def test_job_master_that_is_hung_is_replaced_and_in_the_end_given_up(tmp_path: Path) -> None:
+async def test_job_fails_after_hung_job_masters_have_used_up_its_failovers(tmp_path: Path) -> None:
     configuration = {**QUICK, "jobmaster.max-failovers": "1"}
     async with ClusterOfDeafJobMasters(str(tmp_path), configuration=configuration) as cluster:
         job_id = await cluster.submit(scripted_job(RUNS))
@@ -520,7 +524,7 @@ class ClusterWithoutJobMasters(MiniCluster):
 async def test_job_with_an_unloadable_job_master_fails_at_once_with_cause(
     tmp_path: Path,
 ) -> None:
-    """Nobody has died: the next one could not be loaded either."""
+    """No JobMaster has died, and the next JobMaster could not be loaded either."""
     async with ClusterWithoutJobMasters(str(tmp_path), configuration=QUICK) as cluster:
         job_id = await cluster.submit(scripted_job(RUNS))
         result = await asyncio.wait_for(cluster.result(job_id), 60)
@@ -559,7 +563,7 @@ async def test_job_options_override_cluster_options(tmp_path: Path) -> None:
 async def test_job_with_checkpoints_restarts_by_default(
     tmp_path: Path,
 ) -> None:
-    """FO-14.  It failed with its first failure."""
+    """FO-14. Otherwise the job would fail with its first failure."""
     job = scripted_job(["fail one"], ENDS)
     configuration = {"cluster.registration.error-delay": "5 ms"}
     async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
@@ -585,7 +589,7 @@ async def test_job_with_checkpoints_restarts_by_default(
     ],
 )
 @on_virtual_time
-async def test_options_of_a_job_that_cannot_be_are_refused(
+async def test_job_with_impossible_options_is_refused(
     tmp_path: Path, configuration: dict[str, str], text: str
 ) -> None:
     of_cluster = {"restart-strategy.exponential-delay.max-backoff": "20 s"}

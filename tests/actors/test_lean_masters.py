@@ -12,7 +12,7 @@ import pytest
     "master", ["dispatcher", "job_master", "resource_manager", "slot_pool", "task_executor"]
 )
 def test_a_master_loads_neither_numpy_nor_arrow(master: str) -> None:
-    """They are 40 MB, and a quarter of the time in which a JobMaster starts."""
+    """The two modules are 40 MB, and a quarter of the time in which a JobMaster starts."""
     code = (
         f"import sys, flinkray.actors.{master}.endpoint; "
         "print({'numpy', 'pyarrow', 'pandas'} & sys.modules.keys())"

@@ -38,8 +38,8 @@ def slots(number: int) -> dict[str, str]:
 async def test_many_failures_with_long_multibyte_texts_fail_the_job(
     tmp_path: Path,
 ) -> None:
-    """Their reports exceeded a frame and were repeated for ever: texts had been cut by their
-    characters, not by their bytes."""
+    """Texts are cut by bytes, not by characters. Otherwise the reports would exceed a frame, and be
+    repeated for ever."""
     async with MiniCluster(str(tmp_path), configuration=slots(107)) as cluster:
         builder = PythonJobBuilder("wide", restart_strategy=NoRestart())
         builder.add(failing(20_000), parallelism=107)
@@ -49,7 +49,9 @@ async def test_many_failures_with_long_multibyte_texts_fail_the_job(
 
 
 @on_virtual_time
-async def test_reports_that_exceed_a_small_frame_are_divided(tmp_path: Path) -> None:
+async def test_task_reports_that_exceed_a_small_frame_are_sent_in_several_messages(
+    tmp_path: Path,
+) -> None:
     configuration = {**slots(20), "rpc.frame-size": "64 kb"}
     async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
         builder = PythonJobBuilder("wide", restart_strategy=NoRestart())
@@ -59,10 +61,10 @@ async def test_reports_that_exceed_a_small_frame_are_divided(tmp_path: Path) -> 
 
 
 @on_virtual_time
-async def test_an_end_that_is_too_large_with_all_exceptions_is_reported_with_less(
+async def test_job_end_that_is_too_large_is_reported_with_shorter_exceptions(
     tmp_path: Path,
 ) -> None:
-    """Left without executions it was still too large, and tried again at once, without end."""
+    """Without executions, the report is still too large."""
     configuration = {**slots(8), "rpc.frame-size": "64 kb"}
     async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
         builder = PythonJobBuilder("wide", restart_strategy=FixedDelayRestart(5, 0.0))

@@ -42,7 +42,8 @@ def running_tasks(cluster: ChaosCluster) -> list[ExecutionAttemptID]:
 async def test_task_with_unanswered_start_does_not_run_beside_its_successor(
     cluster: ChaosCluster,
 ) -> None:
-    """Seed 38: the TaskExecutor took it for failed, and the task process ran it for ever."""
+    """Seed 38: the TaskExecutor took the start for failed, and the task process ran the task for
+    ever."""
 
     async def waits(context: Any) -> None:
         await asyncio.get_running_loop().create_future()
@@ -71,11 +72,11 @@ class _Format:
 
 
 @on_cluster(NODE, configuration=ONE_SLOT)
-async def test_a_job_does_not_fail_with_the_process_that_prepares_its_formats(
+async def test_job_survives_the_death_of_the_process_that_prepares_its_formats(
     cluster: ChaosCluster,
 ) -> None:
-    """Seed 2: nothing ran yet, and the job was FAILED.  Of several formats each is prepared again,
-    by one process (seed 1000)."""
+    """Seed 2: the job FAILED although nothing ran yet. With several formats, each is prepared
+    again, by one process (seed 1000)."""
 
     async def finishes(context: Any) -> None:
         """Has nothing to do."""

@@ -246,8 +246,8 @@ async def test_blocking_results_are_read_once_finished_and_then_released(
 
 @on_virtual_time
 async def test_a_lost_blocking_result_is_produced_again(tmp_path: Path) -> None:
-    """TM-26: the reader does not find the partition of a process that died, and fails with that;
-    both are executed again."""
+    """TM-26: the reader does not find the partition of a process that died, and fails. Both the
+    producer and the reader are executed again."""
 
     async def sends_late(context: Any) -> None:
         await asyncio.sleep(0.1)
@@ -287,7 +287,7 @@ async def test_a_lost_blocking_result_is_produced_again(tmp_path: Path) -> None:
 async def test_one_restart_reproduces_all_results_lost_with_a_task_process(
     tmp_path: Path,
 ) -> None:
-    """TM-26: who cannot read one of them says which others are not there either."""
+    """TM-26: a reader that cannot read one result reports which other results are missing."""
 
     async def reads_late(context: Any) -> None:
         await asyncio.sleep(5)
@@ -342,7 +342,7 @@ async def test_only_the_region_of_a_dead_task_process_restarts_and_its_task_exec
 
 
 @on_virtual_time
-async def test_waiting_process_replaces_a_dead_one_and_is_replaced_itself(
+async def test_waiting_process_replaces_a_dead_process_and_another_one_is_started(
     tmp_path: Path,
 ) -> None:
     async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
@@ -391,7 +391,9 @@ async def test_each_job_has_own_task_processes_that_end_with_the_job(tmp_path: P
 
 
 @on_virtual_time
-async def test_jobs_have_processes_of_their_own_where_slots_share_processes(tmp_path: Path) -> None:
+async def test_each_job_has_its_own_task_process_though_slots_of_a_job_share_one(
+    tmp_path: Path,
+) -> None:
     async with MiniCluster(str(tmp_path), configuration=ONE_PROCESS) as cluster:
         for number in (1, 2):
             job_id = await cluster.submit(python_job(waiting(), parallelism=2))
@@ -402,7 +404,7 @@ async def test_jobs_have_processes_of_their_own_where_slots_share_processes(tmp_
 
 @on_virtual_time
 async def test_each_job_in_a_slot_gets_a_new_process(tmp_path: Path) -> None:
-    """Ten in a row: none sees what another has done to its process."""
+    """Ten jobs in a row: no job sees what another job has done to its process."""
     async with MiniCluster(str(tmp_path), configuration=ONE_PROCESS) as cluster:
         seen: set[str] = set()
         for _ in range(10):
@@ -415,8 +417,8 @@ async def test_each_job_in_a_slot_gets_a_new_process(tmp_path: Path) -> None:
 
 
 @on_virtual_time
-async def test_a_process_stays_as_long_as_its_results_are_kept(tmp_path: Path) -> None:
-    """TM-28: also when its slot has been given back, and the job has ended."""
+async def test_task_process_lives_as_long_as_its_results_are_kept(tmp_path: Path) -> None:
+    """TM-28: also when its slot is free again and the job has ended."""
     async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
         builder = PythonJobBuilder("producer", job_type=JobType.BATCH)
         data_set = builder.persist(builder.add(sending(1)))
@@ -448,7 +450,7 @@ async def test_only_the_regions_on_a_dead_task_executor_restart(tmp_path: Path) 
 
 @on_virtual_time
 async def test_no_task_notices_the_death_of_the_jobs_slot_pool(tmp_path: Path) -> None:
-    """All of them were started again: the next pool knew of no slot."""
+    """Otherwise all tasks would be started again, because the next SlotPool knows of no slot."""
     async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
         job_id = await cluster.submit(python_job(waiting(), parallelism=4))
         await until_running(cluster, job_id)
@@ -486,7 +488,7 @@ async def test_pending_requests_of_a_dead_slot_pool_are_served_by_the_next(
     [({"task.cancellation.timeout": "7 s"}, {}), ({}, {"task.cancellation.timeout": "7 s"})],
 )
 @on_virtual_time
-async def test_a_task_that_ignores_its_cancellation_takes_its_process_with_it(
+async def test_task_process_is_ended_when_a_task_ignores_its_cancellation(
     tmp_path: Path, of_cluster: dict[str, str], of_job: dict[str, str]
 ) -> None:
     async def stubborn(context: Any) -> None:
@@ -509,7 +511,9 @@ async def test_a_task_that_ignores_its_cancellation_takes_its_process_with_it(
 
 
 @on_virtual_time
-async def test_a_later_attempt_in_a_slot_finds_the_state_of_its_code(tmp_path: Path) -> None:
+async def test_later_attempt_in_the_same_slot_sees_python_variables_of_earlier_attempts(
+    tmp_path: Path,
+) -> None:
     """TM-25."""
     calls: list[int] = []
 
@@ -531,7 +535,9 @@ async def test_a_later_attempt_in_a_slot_finds_the_state_of_its_code(tmp_path: P
 
 
 @on_virtual_time
-async def test_messages_do_not_grow_with_the_number_of_tasks(tmp_path: Path) -> None:
+async def test_number_of_deployment_messages_does_not_grow_with_the_number_of_tasks(
+    tmp_path: Path,
+) -> None:
     async def deployment(parallelism: int, storage: str) -> dict[str, int]:
         async with MiniCluster(storage, configuration=ONE_PROCESS) as cluster:
             job_id = await cluster.submit(python_job(waiting(), parallelism=parallelism))
@@ -588,9 +594,9 @@ def calls(cluster: MiniCluster) -> Counter[str]:
 
 @on_virtual_time
 async def test_job_of_one_task_runs_after_seventeen_messages(tmp_path: Path) -> None:
-    """On a cluster that is there.  They were 19: its SlotPool was told of each TaskExecutor before
-    that one's offer, and asked for a heartbeat when it had just begun; and the task process of the
-    next job was started meanwhile."""
+    """On a cluster that runs already. Before, there were 19 messages: the SlotPool was told of each
+    TaskExecutor before its offer and was asked for a heartbeat at its start, and the task process
+    of the next job was started."""
     async with MiniCluster(str(tmp_path), configuration=ONE_PROCESS) as cluster:
         warm_up = await cluster.submit(python_job(waiting()))
         await until_running(cluster, warm_up)
@@ -609,7 +615,8 @@ async def test_job_of_one_task_runs_after_seventeen_messages(tmp_path: Path) -> 
 async def test_task_executor_death_reported_repeatedly_is_one_failure(
     tmp_path: Path,
 ) -> None:
-    """The ResourceManager tells for each slot, then the watch, and the pool last."""
+    """The ResourceManager reports the death for each slot, then the watch reports it, and the
+    SlotPool last."""
     async with MiniCluster(str(tmp_path), configuration=ONE_PROCESS) as cluster:
         job = python_job(waiting(), parallelism=4, restart_strategy=FixedDelayRestart(1, 0.0))
         job_id = await cluster.submit(job)

@@ -146,7 +146,8 @@ async def read(
 async def test_persistent_results_outlive_their_job_and_keep_their_task_executors(
     tmp_path: Path,
 ) -> None:
-    """TM-28, RM-11: they are promoted when it has finished, told of, and there until released."""
+    """TM-28, RM-11: the results are promoted when the job has finished, then listed, and kept until
+    they are released."""
     configuration = {**ONE_SLOT, "resourcemanager.taskmanager-timeout": "5 s"}
     node = ResourceProfile(4, 8 * 2**30)
     async with MiniCluster(str(tmp_path), node, configuration=configuration) as cluster:
@@ -188,7 +189,7 @@ async def test_persistent_results_of_a_job_that_fails_are_released(tmp_path: Pat
 async def test_persistent_result_is_released_when_a_holding_process_dies(
     tmp_path: Path,
 ) -> None:
-    """RM-11: its TaskExecutor lives, and tells so."""
+    """RM-11: the TaskExecutor of the process lives, and reports the loss."""
     configuration = {**ONE_SLOT, "resourcemanager.taskmanager-timeout": "1 h"}
     async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
         graph, data_set_id = persisting(leaving(b"data"))
@@ -236,7 +237,8 @@ async def test_persistent_result_lost_before_its_job_finished_is_reproduced(
 async def test_partly_promoted_persistent_result_is_released(
     tmp_path: Path,
 ) -> None:
-    """TM-28: its TaskExecutor died as the job finished; the other kept its part for ever."""
+    """TM-28: one TaskExecutor died as the job finished. Otherwise the other TaskExecutor would keep
+    its part for ever."""
 
     async with MiniCluster(str(tmp_path), configuration=ONE_SLOT) as cluster:
         dead: list[str] = []

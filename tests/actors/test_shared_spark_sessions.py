@@ -38,8 +38,8 @@ async def test_simultaneous_requests_start_one_shared_session(cluster: MiniClust
 
 
 @on_cluster(NODE)
-async def test_unstored_session_is_given_to_no_job(cluster: ChaosCluster) -> None:
-    """Who asks meanwhile waits for what becomes of it."""
+async def test_session_that_cannot_be_stored_is_given_to_no_job(cluster: ChaosCluster) -> None:
+    """Other requests wait until the session is stored or refused."""
     cluster.fail_storage(7)
     asked = (ensured(cluster, "shared") for _ in range(3))
     found = await asyncio.gather(*asked, return_exceptions=True)
@@ -56,7 +56,7 @@ async def test_request_after_the_cancel_of_a_session_gets_a_new_session(
     assert await ensured(cluster, "shared") != first
 
 
-async def test_a_guest_fails_with_the_reason_why_its_session_could_not_be_opened(
+async def test_job_fails_with_the_reason_why_its_shared_session_could_not_be_opened(
     cluster: MiniCluster,
 ) -> None:
     """The scripted driver does not know the function of a session."""

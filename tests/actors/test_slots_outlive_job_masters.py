@@ -79,7 +79,7 @@ async def until_it_waits(cluster: MiniCluster, job_id: JobID) -> None:
 async def test_next_job_master_keeps_its_slots_although_another_job_waits(
     tmp_path: Path,
 ) -> None:
-    """They were freed, and given to whoever had waited longest."""
+    """Otherwise the slots would be freed, and given to the job that has waited longest."""
     async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
         job_id = await cluster.submit(python_job(waiting(), parallelism=4))
         await until_running(cluster, job_id)
@@ -103,7 +103,7 @@ async def test_next_job_master_keeps_its_slots_although_another_job_waits(
 async def test_slots_that_the_next_job_master_does_not_require_yet_are_taken_over_too(
     tmp_path: Path,
 ) -> None:
-    """Its first stage needs one slot of the four that the last one had."""
+    """The first stage of the job needs one slot of the four that the last stage had."""
     async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
         builder = PythonJobBuilder("stages", job_type=JobType.BATCH)
         first = builder.add(finishing(), name="first")
@@ -128,8 +128,8 @@ async def test_slots_that_the_next_job_master_does_not_require_yet_are_taken_ove
 
 
 @on_virtual_time
-async def test_job_master_that_is_not_wanted_any_more_leaves_the_slots(tmp_path: Path) -> None:
-    """It woke up from a pause, and gave them back."""
+async def test_rejected_job_master_leaves_its_slots_to_its_successor(tmp_path: Path) -> None:
+    """A rejected JobMaster, which may have woken up from a pause, must not give the slots back."""
     async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
         job_id = await cluster.submit(python_job(waiting(), parallelism=4))
         await until_running(cluster, job_id)
@@ -147,7 +147,7 @@ async def test_job_master_that_is_not_wanted_any_more_leaves_the_slots(tmp_path:
 
 
 @on_virtual_time
-async def test_job_that_fails_for_good_with_its_job_master_leaves_its_slots_at_once(
+async def test_slots_of_a_job_that_fails_with_its_job_master_are_free_at_once(
     tmp_path: Path,
 ) -> None:
     configuration = {**FOUR_SLOTS, "jobmaster.max-failovers": "0"}
@@ -181,10 +181,10 @@ async def test_worker_group_of_a_spark_stage_stays_when_its_job_master_dies(
 
 
 @on_cluster(NODE, configuration={"jobmaster.takeover-timeout": "20 s"})
-async def test_slots_of_a_job_without_a_job_master_are_given_back_when_the_time_is_over(
+async def test_slots_of_a_job_without_a_job_master_are_freed_after_a_timeout(
     cluster: ChaosCluster,
 ) -> None:
-    """Nobody starts another one: the Dispatcher is away for so long."""
+    """The Dispatcher is away for longer than the timeout, and starts no JobMaster."""
     job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=FixedDelayRestart(9, 0.0)))
     await until_executing(cluster, job_id)
     cluster.set_conditions(restart=(80.0, 80.0))

@@ -108,7 +108,7 @@ async def test_process_that_dies_with_the_job_master_is_restarted(
     assert len(cluster.processes("SparkDriver")) == 1
 
 
-async def test_a_driver_of_which_no_notes_are_left_ends_and_the_job_begins_anew(
+async def test_spark_driver_without_notes_ends_and_its_job_begins_anew(
     cluster: MiniCluster,
 ) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))
@@ -130,7 +130,7 @@ async def test_a_driver_of_which_no_notes_are_left_ends_and_the_job_begins_anew(
     await end(cluster, job_id)
 
 
-async def test_an_executor_that_was_lost_without_a_job_master_has_another_attempt(
+async def test_executor_lost_while_no_job_master_leads_gets_another_attempt(
     cluster: MiniCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adopted = ScriptedSparkDriver.adopt
@@ -201,7 +201,7 @@ async def test_silent_driver_is_lost_after_the_takeover_report_timeout(
         assert past not in cluster.processes("SparkDriver")
 
 
-async def test_driver_starts_once_noted_and_stops_once_its_reports_are_noted() -> None:
+async def test_spark_driver_starts_and_stops_only_after_the_job_masters_notes_are_kept() -> None:
     service, noted, replaced = LocalRpcService("JobMaster-1"), asyncio.Event(), list[str]()
 
     async def wait() -> None:

@@ -89,7 +89,7 @@ def test_trace_spans_cover_a_job_from_its_submission(cluster: ThreadedCluster) -
     assert checkpoint.status.status_code is StatusCode.UNSET
 
 
-def test_a_refused_submission_has_failed(cluster: ThreadedCluster) -> None:
+def test_span_of_a_refused_submission_has_an_error_status(cluster: ThreadedCluster) -> None:
     graph = python_job(lambda context: None)
     cluster.client.submit(graph).wait(300)
     exporter.clear()
@@ -100,7 +100,9 @@ def test_a_refused_submission_has_failed(cluster: ThreadedCluster) -> None:
     assert "was submitted before" in str(span.status.description)
 
 
-def test_jobs_run_though_the_hook_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_jobs_run_although_the_setup_hook_of_traces_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     configuration = {"traces.setup-hook": "tests.actors.test_traces:fails"}
     with threaded_cluster(str(tmp_path), configuration=configuration) as cluster:
         env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
@@ -110,7 +112,7 @@ def test_jobs_run_though_the_hook_fails(tmp_path: Path, caplog: pytest.LogCaptur
     assert "no collector" in caplog.text
 
 
-def test_a_submission_belongs_to_the_trace_of_the_program(cluster: ThreadedCluster) -> None:
+def test_span_of_a_submission_is_a_child_of_the_programs_span(cluster: ThreadedCluster) -> None:
     graph = python_job(lambda context: None)
 
     async def submit() -> None:

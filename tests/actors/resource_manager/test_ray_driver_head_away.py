@@ -52,10 +52,10 @@ def failing(
     monkeypatch.setattr(head, "ask", ask_failing)
 
 
-async def test_a_group_that_was_recorded_before_the_head_went_is_found_by_its_name(
+async def test_group_recorded_before_the_head_went_away_is_found_by_its_name(
     driver: RayResourceManagerDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody would know of it, and it would keep its resources."""
+    """Otherwise nobody would know of the group, which would keep its resources."""
     failing(monkeypatch, driver._head, "_create", after_it_was_done=True)
     group = await driver.create_worker_group(REQUEST)
     entry = placement_group_table()[group.group_id.value]

@@ -59,7 +59,7 @@ NO_IDLE_RELEASE = {"resourcemanager.taskmanager-timeout": "1 h"}
 
 
 @on_virtual_time
-async def test_second_registration_gives_a_new_instance_id_and_one_worker(tmp_path: Path) -> None:
+async def test_second_registration_of_a_worker_replaces_the_first(tmp_path: Path) -> None:
     """RM-01"""
     cluster = ResourceCluster(tmp_path)
     manager = await cluster.start_resource_manager()
@@ -75,7 +75,7 @@ async def test_second_registration_gives_a_new_instance_id_and_one_worker(tmp_pa
 
 @on_virtual_time
 async def test_calls_of_an_earlier_registration_of_a_worker_change_nothing(tmp_path: Path) -> None:
-    """RM-01: they may be late."""
+    """RM-01: such calls may arrive late."""
     cluster = ResourceCluster(tmp_path)
     manager = await cluster.start_resource_manager()
     worker = Worker(cluster, "worker", slots=2)
@@ -164,7 +164,9 @@ async def test_a_wrong_fencing_token_is_refused(tmp_path: Path) -> None:
 
 
 @on_virtual_time
-async def test_registration_from_an_unreachable_address_fails_for_now(tmp_path: Path) -> None:
+async def test_registration_from_an_unreachable_address_fails_and_may_be_repeated(
+    tmp_path: Path,
+) -> None:
     """RM-04"""
     cluster = ResourceCluster(tmp_path)
     manager = await cluster.start_resource_manager()
@@ -255,7 +257,7 @@ async def test_requirements_of_an_unregistered_or_past_job_master_are_refused(
 
 
 @on_virtual_time
-async def test_a_lost_worker_fails_the_allocations_of_its_jobs_with_the_cause(
+async def test_job_masters_with_slots_of_a_lost_worker_hear_of_the_cause(
     tmp_path: Path,
 ) -> None:
     """SM-09"""
@@ -335,7 +337,7 @@ async def test_only_the_elected_master_of_a_job_may_register(tmp_path: Path) -> 
 async def test_a_master_of_a_job_may_register_as_soon_as_its_election_is_known(
     tmp_path: Path,
 ) -> None:
-    """RM-05: what is told first may be of the past."""
+    """RM-05: the leader that is announced first may be a past one."""
     cluster = ResourceCluster(tmp_path)
     service = LocalRpcService("ResourceManager", cluster.network)
     services = ClusterServices.create(service, cluster.arguments)
@@ -358,10 +360,10 @@ async def test_a_master_of_a_job_may_register_as_soon_as_its_election_is_known(
 
 
 @on_virtual_time
-async def test_a_resource_manager_that_leads_no_more_changes_nothing_at_the_provider(
+async def test_resource_manager_without_leadership_cannot_change_worker_groups(
     tmp_path: Path,
 ) -> None:
-    """HA-29: its successor sees to the workers; what only looks is answered."""
+    """HA-29: its successor manages the workers. Calls that only read are answered."""
     cluster = ResourceCluster(tmp_path, ONE_CPU)
     service = LocalRpcService("ResourceManager", cluster.network)
     services = EmbeddedHaServices(MemoryDirectory(), service.executor)
@@ -424,7 +426,8 @@ async def worker_with_a_slot_of(
 
 @on_virtual_time
 async def test_workers_with_slots_of_a_dead_job_master_are_notified(tmp_path: Path) -> None:
-    """They may not have noticed: a slot that was asked for while it died has no connection yet."""
+    """A worker may not have noticed the death: a slot that was requested while the JobMaster died
+    has no connection yet."""
     cluster = ResourceCluster(tmp_path)
     manager = await cluster.start_resource_manager()
     job = cluster.job(1)
@@ -437,7 +440,7 @@ async def test_workers_with_slots_of_a_dead_job_master_are_notified(tmp_path: Pa
 
 
 @on_virtual_time
-async def test_a_deaf_master_keeps_its_slots_and_may_register_again(tmp_path: Path) -> None:
+async def test_silent_job_master_keeps_its_slots_and_may_register_again(tmp_path: Path) -> None:
     cluster = ResourceCluster(tmp_path, configuration=NO_IDLE_RELEASE)
     manager = await cluster.start_resource_manager()
     job = cluster.job(1)
@@ -456,7 +459,7 @@ async def test_a_deaf_master_keeps_its_slots_and_may_register_again(tmp_path: Pa
 async def test_workers_with_slots_of_a_job_hear_of_its_next_job_master(
     tmp_path: Path,
 ) -> None:
-    """TM-15, until they have heard."""
+    """TM-15: the call is repeated until it succeeds."""
     cluster = ResourceCluster(tmp_path, configuration=NO_IDLE_RELEASE)
     manager = await cluster.start_resource_manager()
     first = cluster.job(1)
@@ -476,10 +479,11 @@ async def test_workers_with_slots_of_a_job_hear_of_its_next_job_master(
 
 
 @on_virtual_time
-async def test_registering_worker_hears_of_the_leaders_of_its_slots_jobs(
+async def test_registering_worker_hears_of_the_job_masters_of_its_assigned_slots(
     tmp_path: Path,
 ) -> None:
-    """The ResourceManager died with the JobMaster, and the next JobMaster was quicker."""
+    """The ResourceManager died with the JobMaster, and the next JobMaster registered before the
+    worker."""
     cluster = ResourceCluster(tmp_path, configuration=NO_IDLE_RELEASE)
     manager = await cluster.start_resource_manager()
     job = cluster.job(1)
@@ -490,10 +494,10 @@ async def test_registering_worker_hears_of_the_leaders_of_its_slots_jobs(
 
 
 @on_virtual_time
-async def test_past_master_that_wakes_up_before_its_successor_registers_gets_nothing(
+async def test_past_job_master_gets_nothing_though_its_successor_has_not_registered_yet(
     tmp_path: Path,
 ) -> None:
-    """It was taken, as no other one was registered."""
+    """The past JobMaster wakes up from a pause when no JobMaster is registered."""
     cluster = ResourceCluster(tmp_path, configuration=NO_IDLE_RELEASE)
     manager = await cluster.start_resource_manager()
     past = cluster.job(1)

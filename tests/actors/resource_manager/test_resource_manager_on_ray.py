@@ -130,8 +130,8 @@ def locations(job: Job) -> dict[int, WorkerLocation]:
     return {report.location.bundle_index: report.location for _, report in registered}
 
 
-async def test_groups_are_found_oldest_first(resources: RayResources) -> None:
-    """Of two of one owner the newer stays."""
+async def test_recovered_worker_groups_are_listed_oldest_first(resources: RayResources) -> None:
+    """Of two groups of one owner, the newer one stays."""
     await resources.start()
     arguments = ClusterArguments(resources.cluster_id, {}, str(resources.storage))
     driver = RayResourceManagerDriver(resources.client, arguments)
@@ -223,7 +223,7 @@ async def test_restarted_resource_manager_recovers_its_groups_and_workers(
 
 
 @pytest.mark.kill
-async def test_a_resource_manager_killed_while_workers_start_starts_none_twice(
+async def test_resource_manager_killed_during_worker_starts_starts_no_worker_twice(
     resources: RayResources,
 ) -> None:
     manager = await resources.start()

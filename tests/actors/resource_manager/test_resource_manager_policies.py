@@ -71,8 +71,8 @@ async def test_impossible_requirements_never_fail_where_start_up_never_ends(
 
 
 @on_virtual_time
-async def test_start_up_begins_again_with_the_next_resource_manager(tmp_path: Path) -> None:
-    """RM-09: its first word to the job is that it waits."""
+async def test_start_up_period_begins_again_with_the_next_resource_manager(tmp_path: Path) -> None:
+    """RM-09: the first report to the job says that the job waits."""
     configuration = {**SHARED, "resourcemanager.standalone.start-up-time": "30 s"}
     cluster = ResourceCluster(tmp_path, FOUR_CPUS, configuration=configuration)
     job = await job_that_asks_for_too_much(cluster)
@@ -134,7 +134,7 @@ async def requests_of_three_slots(
 
 
 @on_virtual_time
-async def test_slots_are_requested_together_and_refused_ones_replaced(
+async def test_slots_of_a_worker_are_requested_together_and_a_refused_slot_is_replaced(
     tmp_path: Path,
 ) -> None:
     """SM-05."""
@@ -144,7 +144,7 @@ async def test_slots_are_requested_together_and_refused_ones_replaced(
 
 
 @on_virtual_time
-async def test_slots_of_a_request_that_fails_are_all_requested_again(tmp_path: Path) -> None:
+async def test_all_slots_of_a_failed_slot_request_are_requested_again(tmp_path: Path) -> None:
     """SM-05."""
     first, *others = await requests_of_three_slots(tmp_path, refused=None)
     assert first == [0, 1, 2]
@@ -176,7 +176,9 @@ async def test_small_slots_are_cut_out_of_a_shared_worker(tmp_path: Path) -> Non
 
 
 @on_virtual_time
-async def test_idle_worker_is_asked_and_goes(tmp_path: Path) -> None:
+async def test_worker_without_slots_agrees_to_be_released_and_is_released_when_idle(
+    tmp_path: Path,
+) -> None:
     """SM-15."""
     cluster = ResourceCluster(tmp_path, FOUR_CPUS, configuration=SHARED)
     await cluster.start_resource_manager()
@@ -268,7 +270,7 @@ async def test_lost_task_executor_releases_its_data_sets_on_other_workers(
 
 @on_virtual_time
 async def test_slots_of_a_job_master_that_fell_silent_are_freed_if_unused(tmp_path: Path) -> None:
-    """SM-18: it is asked of each TaskExecutor that has any."""
+    """SM-18: each TaskExecutor with slots of the job is asked."""
     cluster = ResourceCluster(
         tmp_path, configuration={"resourcemanager.taskmanager-timeout": "1 h"}
     )

@@ -84,8 +84,10 @@ async def test_a_job_gets_exactly_the_bundles_of_a_group_of_its_own(tmp_path: Pa
 
 
 @on_virtual_time
-async def test_task_processes_are_started_ahead_where_any_job_may_run(tmp_path: Path) -> None:
-    """In a group of a job's own run executors of Spark."""
+async def test_task_processes_are_started_ahead_in_shared_worker_groups_only(
+    tmp_path: Path,
+) -> None:
+    """Executors of Spark run in a group of a job's own."""
     cluster = ResourceCluster(tmp_path, FOUR_CPUS)
     await cluster.start_resource_manager()
 
@@ -104,7 +106,7 @@ async def test_task_processes_are_started_ahead_where_any_job_may_run(tmp_path: 
 
 
 @on_virtual_time
-async def test_declarations_within_50_ms_are_looked_at_once(tmp_path: Path) -> None:
+async def test_declarations_within_50_ms_lead_to_one_worker_group(tmp_path: Path) -> None:
     """SM-16"""
     cluster = ResourceCluster(tmp_path, FOUR_CPUS)
     await cluster.start_resource_manager()
@@ -130,7 +132,9 @@ async def test_two_jobs_have_own_groups_and_only_the_ended_job_loses_its_group(
 
 
 @on_virtual_time
-async def test_releasing_an_ended_job_answers_when_its_resources_are_back(tmp_path: Path) -> None:
+async def test_release_of_an_ended_job_is_answered_when_its_resources_are_free(
+    tmp_path: Path,
+) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     manager = await cluster.start_resource_manager()
     job = await running_job(cluster, 1, 2)
@@ -158,7 +162,6 @@ async def create_stubborn_task_executor(
 
 @on_virtual_time
 async def test_group_with_a_stubborn_task_executor_is_removed_after_5_s(tmp_path: Path) -> None:
-    """After 5 s."""
     cluster = ResourceCluster(tmp_path, ONE_CPU)
     cluster.workers.factory = f"{__name__}:create_stubborn_task_executor"
     manager = await cluster.start_resource_manager()
@@ -175,7 +178,7 @@ async def test_group_with_a_stubborn_task_executor_is_removed_after_5_s(tmp_path
 async def test_job_released_right_after_its_declaration_gets_no_group(
     tmp_path: Path,
 ) -> None:
-    """SM-16: what it has declared was to be looked at a little later."""
+    """SM-16: the declaration was to be handled a little later."""
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     manager = await cluster.start_resource_manager()
     job = cluster.job(1)
@@ -190,7 +193,7 @@ async def test_job_released_right_after_its_declaration_gets_no_group(
 async def test_returned_slot_is_not_requested_again_for_past_requirements(
     tmp_path: Path,
 ) -> None:
-    """SM-16: the job has declared a moment before that it needs none."""
+    """SM-16: a moment before, the job has declared that it needs no slot."""
     cluster = ResourceCluster(tmp_path)
     group = cluster.workers.create(WorkerGroupRequest(None, (ONE_CPU,)))
     worker = Worker(cluster, "te")
@@ -282,7 +285,7 @@ async def test_a_killed_task_executor_is_replaced_in_the_same_bundle(tmp_path: P
 
 
 @on_virtual_time
-async def test_a_task_executor_that_does_not_start_is_tried_again(tmp_path: Path) -> None:
+async def test_failed_start_of_a_task_executor_is_repeated(tmp_path: Path) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     await cluster.start_resource_manager()
     works, cluster.workers.factory = cluster.workers.factory, "flinkray.no_such_module:nothing"
@@ -297,10 +300,10 @@ async def test_a_task_executor_that_does_not_start_is_tried_again(tmp_path: Path
 
 
 @on_virtual_time
-async def test_starts_and_releases_do_not_list_task_executors(
+async def test_worker_starts_and_releases_do_not_list_all_task_executors(
     tmp_path: Path,
 ) -> None:
-    """Each listed all named actors of the Ray: at 1,000 nodes, a thousand times a thousand."""
+    """Each list has all named actors of the Ray: at 1,000 nodes, a thousand times a thousand."""
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     manager = await cluster.start_resource_manager()
     looks = cluster.workers.lists
@@ -317,8 +320,9 @@ async def test_starts_and_releases_do_not_list_task_executors(
 
 
 @on_virtual_time
-async def test_recovered_task_executors_are_looked_for_once(tmp_path: Path) -> None:
-    """Whatever the number of groups."""
+async def test_recovered_task_executors_are_listed_once_for_all_worker_groups(
+    tmp_path: Path,
+) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS, TWO_CPUS)
     await cluster.start_resource_manager()
     jobs = [await running_job(cluster, value, slots=2) for value in (1, 2)]
@@ -346,8 +350,8 @@ async def create_late_task_executor(
 async def test_task_executor_dead_before_reregistration_is_replaced_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was there when it was looked who is.  It was waited for, for the time within which one has
-    to register: 60 s."""
+    """The TaskExecutor died after the new ResourceManager had listed it. The ResourceManager must
+    not wait for its registration until the timeout of 60 s."""
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     await cluster.start_resource_manager()
     job = await running_job(cluster, 1, slots=2)
@@ -372,7 +376,7 @@ async def test_task_executor_dead_before_reregistration_is_replaced_at_once(
 async def test_new_resource_manager_waits_for_a_task_executor_that_is_starting(
     tmp_path: Path,
 ) -> None:
-    """Nobody is at its address yet."""
+    """No process is at the TaskExecutor's address yet."""
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     cluster.workers.factory = f"{__name__}:create_late_task_executor"
     await cluster.start_resource_manager()
@@ -392,10 +396,10 @@ async def test_new_resource_manager_waits_for_a_task_executor_that_is_starting(
 
 
 @on_virtual_time
-async def test_newer_of_two_found_groups_of_one_owner_stays(
+async def test_newer_of_two_recovered_groups_of_one_owner_stays(
     tmp_path: Path,
 ) -> None:
-    """The older one was to be released when the last ResourceManager died."""
+    """The last ResourceManager died before it could release the older group."""
     cluster = ResourceCluster(tmp_path, FOUR_CPUS)
     owner = WorkerGroupOwner(number(JobID, 1), "default")
     request = WorkerGroupRequest(owner, (ONE_CPU,))
@@ -409,8 +413,8 @@ async def test_newer_of_two_found_groups_of_one_owner_stays(
 async def test_late_worker_is_not_killed_by_the_start_of_its_replacement(
     tmp_path: Path,
 ) -> None:
-    """Its start had been given up when it registered after all; it was killed by the next start,
-    whose own one was killed by another, without end (seed 1510 of the whole cluster)."""
+    """The start of the worker was given up before the worker registered. The next start killed it,
+    and another start killed the next worker, without end (seed 1510 of the whole cluster)."""
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     await cluster.start_resource_manager()
     job = await running_job(cluster, 1, slots=1)
@@ -427,7 +431,7 @@ async def test_late_worker_is_not_killed_by_the_start_of_its_replacement(
 
 
 @on_virtual_time
-async def test_a_group_that_cannot_be_created_is_tried_again(tmp_path: Path) -> None:
+async def test_failed_creation_of_a_worker_group_is_repeated(tmp_path: Path) -> None:
     """SM-02"""
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     await cluster.start_resource_manager()
@@ -469,7 +473,7 @@ async def test_the_next_master_of_a_job_gets_the_slots_of_its_predecessor(tmp_pa
 
 
 @on_virtual_time
-async def test_the_workers_of_a_job_that_gets_no_other_master_are_released_when_idle(
+async def test_workers_of_a_job_without_a_next_job_master_are_released_when_idle(
     tmp_path: Path,
 ) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
@@ -484,7 +488,7 @@ async def test_the_workers_of_a_job_that_gets_no_other_master_are_released_when_
 
 
 @on_virtual_time
-async def test_a_restarted_resource_manager_takes_over_and_starts_nothing_twice(
+async def test_restarted_resource_manager_takes_over_workers_and_starts_none_twice(
     tmp_path: Path,
 ) -> None:
     """HA-29"""
@@ -507,7 +511,7 @@ async def test_a_restarted_resource_manager_takes_over_and_starts_nothing_twice(
 
 
 @on_virtual_time
-async def test_a_resource_manager_that_dies_while_workers_start_leaves_none_behind(
+async def test_resource_manager_death_during_worker_starts_leaves_no_extra_worker(
     tmp_path: Path,
 ) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
@@ -570,7 +574,7 @@ class SlowProvider(LocalResourceManagerDriver):
 
 @on_virtual_time
 async def test_declaration_during_the_shutdown_starts_nothing(tmp_path: Path) -> None:
-    """Nobody would release it.  Who registers is turned away."""
+    """Nobody would release the worker group. Registrations are refused, too."""
     cluster = ResourceCluster(tmp_path, FOUR_CPUS)
     service = LocalRpcService("ResourceManager", cluster.network)
     services = ClusterServices.create(service, cluster.arguments)
@@ -684,8 +688,8 @@ async def test_job_whose_slots_come_in_time_hears_of_no_shortage(tmp_path: Path)
 
 @on_virtual_time
 async def test_job_master_that_registers_again_hears_of_the_shortage_again(tmp_path: Path) -> None:
-    """It has given up the ResourceManager, and what that said, and the other side has not
-    noticed."""
+    """The JobMaster has dropped the ResourceManager with its reports, which the ResourceManager has
+    not noticed."""
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     await cluster.start_resource_manager()
     job = cluster.job(1)

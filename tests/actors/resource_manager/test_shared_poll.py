@@ -32,7 +32,7 @@ class Provider:
 
 @on_virtual_time
 async def test_thousand_waiting_keys_are_polled_at_a_bounded_rate() -> None:
-    """Each was asked about four times a second: 4,000 calls."""
+    """Polled one by one, the keys would cause 4,000 calls a second."""
     provider = Provider()
     waiting = [asyncio.ensure_future(provider.poll.answer_for(key)) for key in range(1000)]
     await asyncio.sleep(100)

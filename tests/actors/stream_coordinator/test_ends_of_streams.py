@@ -91,8 +91,10 @@ class Streams:
 
 
 @pytest.mark.parametrize("restores", [0, 1])
-async def test_stream_end_counts_only_in_its_own_execution(tmp_path: Path, restores: int) -> None:
-    """In the next one streams have gone back to a checkpoint, and more is to come."""
+async def test_readers_hear_of_the_stream_end_in_the_execution_in_which_the_stream_ended(
+    tmp_path: Path, restores: int
+) -> None:
+    """In the next execution streams have gone back to a checkpoint, and more batches come."""
     streams = Streams(tmp_path)
     coordinator = await streams.start()
     if restores:
@@ -104,8 +106,8 @@ async def test_stream_end_counts_only_in_its_own_execution(tmp_path: Path, resto
 
 
 async def test_savepoint_without_query_state_fails_permanently(tmp_path: Path) -> None:
-    """A savepoint that says how far the micro-batches of another job were read, and has no copy of
-    what Spark keeps of the query."""
+    """The savepoint tells how far another job has read the micro-batches, but has no copy of what
+    Spark stores for the query."""
     first = Streams(tmp_path / "first")
     coordinator = await first.start()
     first.batches.publish(MicroBatch(0, ()))

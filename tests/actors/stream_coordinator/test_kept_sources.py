@@ -101,7 +101,7 @@ def letters(events: tuple[bytes, ...]) -> list[str]:
     return [pickle.loads(event) for event in events if event != END_OF_SPLITS]
 
 
-async def test_readers_get_splits_once_the_assignment_is_kept() -> None:
+async def test_readers_get_splits_only_after_the_keeper_has_the_assignment() -> None:
     keeper = Keeper()
     source = host(keeper)
     asked = asyncio.ensure_future(source.exchange(asks(1)))
@@ -172,8 +172,9 @@ async def one_that_owes_splits(keeper: Keeper) -> SourceHost:
 
 
 @on_virtual_time
-async def test_a_cut_waits_for_a_reader_where_splits_are_to_go_back() -> None:
-    """Else a checkpoint would have neither the split nor a reader that has read it (seed 20442)."""
+async def test_cut_of_a_checkpoint_waits_for_a_reader_whose_splits_must_go_back() -> None:
+    """Otherwise the checkpoint would have neither the split nor a reader that has read the split
+    (seed 20442)."""
     source = await one_that_owes_splits(Keeper())
     cut = asyncio.ensure_future(source.snapshot(1))
     await asyncio.sleep(1)
@@ -188,7 +189,7 @@ async def test_a_cut_waits_for_a_reader_where_splits_are_to_go_back() -> None:
 
 
 @on_virtual_time
-async def test_a_cut_waits_for_a_reader_for_a_while_only() -> None:
+async def test_cut_of_a_checkpoint_fails_when_the_awaited_reader_does_not_come() -> None:
     source = await one_that_owes_splits(Keeper())
     with pytest.raises(OperatorError, match="cannot go back"):
         await source.snapshot(1)
@@ -196,9 +197,9 @@ async def test_a_cut_waits_for_a_reader_for_a_while_only() -> None:
 
 
 @on_virtual_time
-async def test_a_cut_waits_for_no_reader_where_nothing_is_to_go_back() -> None:
+async def test_cut_of_a_checkpoint_waits_for_no_reader_without_splits_to_go_back() -> None:
     """A task that had finished in the checkpoint is restarted, and never asks: each checkpoint
-    failed for want of its cut (seed 11)."""
+    failed without its cut (seed 11)."""
     keeper = Keeper()
     keeper.may_answer.set()
     first = host(keeper)
@@ -232,8 +233,8 @@ async def one_that_goes_on(keeper: Keeper, *, has_cut: bool = False) -> SourceHo
 async def test_inherited_assignment_reaches_readers_once_it_is_kept_again(
     asked: str,
 ) -> None:
-    """Only the JobMaster that has started this one knew of it: the next one would have given the
-    split to another reader, too (seed 51928)."""
+    """Only the JobMaster that started this coordinator knew of the assignment: the next JobMaster
+    would have given the split to another reader, too (seed 51928)."""
     keeper = Keeper()
     source = await one_that_goes_on(keeper, has_cut=asked == "before a cut")
     is_cut = asked == "before a cut"

@@ -88,7 +88,7 @@ async def adopted(
 
 @on_virtual_time
 async def test_coordinator_obeys_the_job_master_that_adopted_it_last() -> None:
-    """Its tasks know it by its owner's id, whoever gives it orders."""
+    """Tasks know the coordinator by the id of its owner, whichever JobMaster gives the orders."""
     around = Surroundings()
     coordinator = await around.start()
     await coordinator.restore(FIRST, RestoredCoordinators(3, 0, ()))
@@ -144,7 +144,7 @@ async def test_coordinator_is_not_adopted_from_a_living_master_or_other_owner() 
 
 @on_virtual_time
 async def test_coordinator_ends_when_not_adopted_in_time() -> None:
-    """Also when the one that has adopted it is lost."""
+    """Also when the JobMaster that has adopted the coordinator is lost."""
     around = Surroundings()
     coordinator = await around.start()
     await asyncio.sleep(100)
@@ -163,7 +163,7 @@ async def test_coordinator_ends_when_not_adopted_in_time() -> None:
 
 @on_virtual_time
 async def test_coordinator_started_after_its_job_masters_death_ends() -> None:
-    """It watched the next one, which is at the same address."""
+    """The coordinator must not watch the next JobMaster, which is at the same address."""
     around = Surroundings()
     around.begin(SECOND)
     await around.start()
@@ -172,8 +172,8 @@ async def test_coordinator_started_after_its_job_masters_death_ends() -> None:
 
 
 @on_virtual_time
-async def test_failure_waits_for_the_next_job_master() -> None:
-    """It ended when it could not be told."""
+async def test_failure_of_an_orphaned_coordinator_is_reported_to_the_next_job_master() -> None:
+    """The coordinator must not end because the failure cannot be reported."""
     around = Surroundings()
     coordinator = await around.start()
     around.network.kill("JobMaster")

@@ -43,7 +43,7 @@ def seconds() -> float:
 
 
 @on_virtual_time
-async def test_a_text_that_is_sent_again_is_kept_once() -> None:
+async def test_printed_text_that_is_sent_again_is_kept_once() -> None:
     lines = lines_of()
     for number in (1, 2, 2, 1, 3):
         await lines.add(text(number, size=20))
@@ -53,7 +53,7 @@ async def test_a_text_that_is_sent_again_is_kept_once() -> None:
 
 
 @on_virtual_time
-async def test_lines_are_read_again_until_a_read_from_a_later_position() -> None:
+async def test_lines_can_be_read_again_until_a_read_from_a_later_position() -> None:
     lines = lines_of()
     await lines.add(text(1, size=20))
     first = await lines.read(None, 0)
@@ -64,14 +64,14 @@ async def test_lines_are_read_again_until_a_read_from_a_later_position() -> None
 
 
 @on_virtual_time
-async def test_a_position_that_another_coordinator_gave_is_none_here() -> None:
+async def test_read_position_given_by_another_coordinator_is_ignored() -> None:
     lines = lines_of(1)
     await lines.add(text(1, size=20))
     assert numbers(await lines.read(FIRST, 7)) == [1]
 
 
 @on_virtual_time
-async def test_tasks_wait_for_a_client_that_reads_and_nothing_is_lost(
+async def test_tasks_wait_for_a_client_that_reads_and_no_line_is_lost(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lines = lines_of()
@@ -98,7 +98,7 @@ async def test_tasks_wait_for_a_client_that_reads_and_nothing_is_lost(
 
 
 @on_virtual_time
-async def test_unread_lines_keep_the_newest_and_count_and_log_the_rest(
+async def test_newest_unread_lines_are_kept_and_the_rest_is_counted_and_logged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lines = lines_of()
@@ -113,7 +113,7 @@ async def test_unread_lines_keep_the_newest_and_count_and_log_the_rest(
 
 
 @on_virtual_time
-async def test_lines_given_to_a_slow_client_are_not_counted_as_left_out() -> None:
+async def test_lines_that_a_slow_client_has_read_are_not_counted_as_left_out() -> None:
     lines = lines_of()
     for number in range(1, 4):
         await lines.add(text(number))
@@ -126,7 +126,7 @@ async def test_lines_given_to_a_slow_client_are_not_counted_as_left_out() -> Non
 
 
 @on_virtual_time
-async def test_an_answer_is_not_larger_than_a_message_may_be() -> None:
+async def test_answer_with_printed_lines_is_not_larger_than_a_message_may_be() -> None:
     lines = lines_of()
     tasks = [asyncio.ensure_future(lines.add(text(1, f"task{n}"))) for n in range(20)]
     await asyncio.sleep(0)
@@ -139,7 +139,7 @@ async def test_an_answer_is_not_larger_than_a_message_may_be() -> None:
 
 
 @on_virtual_time
-async def test_the_end_waits_until_the_client_has_read_all() -> None:
+async def test_end_of_a_job_waits_until_the_client_has_read_all_lines() -> None:
     lines = lines_of()
     await lines.add(text(1))
     end = asyncio.ensure_future(lines.end())
@@ -154,7 +154,7 @@ async def test_the_end_waits_until_the_client_has_read_all() -> None:
 
 
 @on_virtual_time
-async def test_a_client_that_waits_for_more_hears_of_the_end() -> None:
+async def test_client_that_waits_for_more_lines_hears_of_the_end_of_the_job() -> None:
     lines = lines_of()
     waiting = asyncio.ensure_future(lines.read(None, 0))
     await asyncio.sleep(1)

@@ -97,7 +97,7 @@ async def told(
     return await asyncio.wait_for(coordinator.await_hold(MASTER, Holders(takers), known), 60)
 
 
-async def test_sources_are_held_until_fewer_batches_wait(
+async def test_sources_are_held_while_too_many_batches_wait_for_spark(
     coordinator: StreamCoordinatorGateway, tmp_path: Path
 ) -> None:
     spark = Spark(tmp_path, ONE)
@@ -110,7 +110,7 @@ async def test_sources_are_held_until_fewer_batches_wait(
     await coordinator.stop(MASTER)
 
 
-async def test_any_of_several_stages_holds_its_sources(
+async def test_source_is_held_while_any_of_its_spark_stages_has_too_many_batches(
     coordinator: StreamCoordinatorGateway, tmp_path: Path
 ) -> None:
     one, other = Spark(tmp_path, ONE), Spark(tmp_path, OTHER)
@@ -146,7 +146,7 @@ async def test_cancelled_question_does_not_block_answers_to_other_sources(tmp_pa
     await service.close()
 
 
-async def test_storage_that_fails_for_a_while_is_asked_again(
+async def test_hold_question_is_answered_once_failed_storage_works_again(
     coordinator: StreamCoordinatorGateway, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     location = unreadable(tmp_path)
@@ -160,7 +160,7 @@ async def test_storage_that_fails_for_a_while_is_asked_again(
     await coordinator.stop(MASTER)
 
 
-async def test_tasks_of_another_job_master_are_refused(
+async def test_hold_question_of_a_task_of_another_job_master_is_refused(
     coordinator: StreamCoordinatorGateway,
 ) -> None:
     with pytest.raises(CoordinatorReplacedError):
@@ -168,7 +168,7 @@ async def test_tasks_of_another_job_master_are_refused(
     await coordinator.stop(MASTER)
 
 
-async def test_a_look_up_holds_its_sources_until_its_table_has_ended(
+async def test_full_look_up_holds_its_sources_until_its_table_has_ended(
     coordinator: StreamCoordinatorGateway, tmp_path: Path
 ) -> None:
     notes = LookUpNotes(look_ups_location(str(tmp_path), JOB, "planes"))

@@ -62,7 +62,7 @@ async def coordinator(
 async def test_result_place_lost_with_its_connection_is_announced_again(
     simulation: Simulation,
 ) -> None:
-    """It was told once, and the client waited for ever for the results of a job that ran."""
+    """Otherwise the client would wait for ever for the results of a job that runs."""
     service = simulation.service()
     gateway = await coordinator(service)
     lost: list[str] = []
@@ -84,7 +84,7 @@ async def test_result_place_lost_with_its_connection_is_announced_again(
 async def test_late_result_place_of_an_earlier_attempt_is_ignored(
     simulation: Simulation,
 ) -> None:
-    """The client would have asked a dead process for them, for ever."""
+    """Otherwise the client would ask a dead process for the results, for ever."""
     service = simulation.service()
     gateway = await coordinator(service)
     for said in (place(1), place(0)):

@@ -163,7 +163,7 @@ async def test_process_reports_acknowledgements_before_the_end_of_their_task(
 
 @on_virtual_time
 async def test_late_answers_of_an_unknown_task_are_reported(tmp_path: Path) -> None:
-    """What was written for them is discarded by whoever knows of it."""
+    """The receiver discards the files that were written for the checkpoint."""
     bench = Bench(tmp_path)
     _, heard, process = await run_task(bench)
     past = ExecutionAttemptID(GRAPH, ATTEMPT.vertex, 7)
@@ -185,8 +185,10 @@ async def test_answers_for_a_job_without_slots_are_dropped(tmp_path: Path) -> No
 
 
 @on_virtual_time
-async def test_an_acknowledgement_that_no_message_can_hold_declines(tmp_path: Path) -> None:
-    """The checkpoint would wait for it until it expires."""
+async def test_acknowledgement_too_large_for_a_message_declines_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    """Otherwise the checkpoint would wait for the acknowledgement until the checkpoint expires."""
     bench = Bench(tmp_path)
     _, heard, process = await run_task(bench)
     handle = OperatorStateHandle(InlineState(bytes(MAX_FRAME_SIZE)), ())
@@ -210,7 +212,7 @@ ORDERS = TaskProcessGateway.order_checkpoint
 
 
 @on_virtual_time
-async def test_each_process_gets_one_order_for_all_its_tasks_after_deployment() -> None:
+async def test_checkpoint_order_is_sent_once_per_process_after_the_deployment() -> None:
     processes = doubles(2)
     executor = TasksInDoubles(slots_per_process=2)
     told: list[list[str]] = [[], []]
@@ -236,7 +238,7 @@ async def test_each_process_gets_one_order_for_all_its_tasks_after_deployment() 
 async def test_checkpoint_outcome_is_sent_again_until_it_arrives(
     order: CheckpointOrder,
 ) -> None:
-    """A sink waits for it, or a job that is stopped with a savepoint."""
+    """A sink may wait for the outcome, or a job that is stopped with a savepoint."""
     (process,) = doubles(1)
     reported: list[TaskReport] = []
     executor = TasksInDoubles(slots_per_process=4, on_reports=reported.extend)
@@ -270,8 +272,8 @@ async def test_checkpoint_outcome_is_not_repeated_to_a_killed_process() -> None:
 
 
 @on_virtual_time
-async def test_a_trigger_that_may_not_have_arrived_is_declined_and_not_repeated() -> None:
-    """Repeated, it may come after the word that the checkpoint was given up."""
+async def test_checkpoint_trigger_that_may_be_lost_is_declined_and_not_repeated() -> None:
+    """A repeated trigger could arrive after the abort of the checkpoint."""
     (process,) = doubles(1)
     reported: list[TaskReport] = []
     executor = TasksInDoubles(slots_per_process=4, on_reports=reported.extend)
@@ -296,7 +298,7 @@ def give(answers: list[FlinkRayError | None], *_: object) -> None:
 
 
 @on_virtual_time
-async def test_a_trigger_for_tasks_that_do_not_run_is_declined_and_the_rest_passed_over(
+async def test_trigger_for_a_task_that_does_not_run_is_declined_and_other_orders_ignored(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)

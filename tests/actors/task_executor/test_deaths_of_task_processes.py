@@ -12,8 +12,8 @@ from tests.actors.task_process_doubles import TasksInDoubles, doubles
 
 
 @on_virtual_time
-async def test_tasks_fail_with_the_way_to_the_last_words_of_their_process() -> None:
-    """Only there a crash in native code is told."""
+async def test_failure_of_tasks_of_a_dead_process_names_the_command_for_its_logs() -> None:
+    """A crash in native code is described only there."""
     (process,) = doubles(1)
     reported: list[TaskReport] = []
     executor = TasksInDoubles(slots_per_process=4, on_reports=reported.extend)

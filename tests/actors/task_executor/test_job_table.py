@@ -28,7 +28,7 @@ def test_job_entry_and_its_services_are_created_once() -> None:
     assert jobs.table.get(OTHER_JOB) is None
 
 
-def test_connecting_twice_is_an_error() -> None:
+def test_connecting_a_connected_job_entry_raises() -> None:
     """TM-23."""
     job = Table().job()
     job.connect("first")
@@ -51,7 +51,7 @@ def test_access_to_a_disconnected_entry_fails_until_reconnection() -> None:
     assert job.connection == "second"
 
 
-def test_access_after_closing_is_an_error() -> None:
+def test_access_to_a_closed_job_entry_raises() -> None:
     """TM-23."""
     jobs = Table()
     job = jobs.job()

@@ -36,7 +36,7 @@ def kept(copies: KeptCopies) -> tuple[int | None, list[int]]:
     return None if found is None else found.restores, versions
 
 
-def test_copy_counts_once_its_notes_arrived_and_then_takes_each_change() -> None:
+def test_kept_copy_is_used_once_its_notes_arrived_and_takes_later_changes() -> None:
     copies = KeptCopies()
     assert copies.keep(JOB, MASTER, 1, part(1))
     assert kept(copies) == (None, [])
@@ -47,7 +47,7 @@ def test_copy_counts_once_its_notes_arrived_and_then_takes_each_change() -> None
 
 
 def test_copy_of_the_next_job_master_replaces_the_last_as_a_whole() -> None:
-    """It may die in between: parts of two JobMasters do not belong together."""
+    """The next JobMaster may die in between, and parts of two JobMasters do not belong together."""
     copies = KeptCopies()
     for piece in (part(5), notes(1)):
         copies.keep(JOB, MASTER, 3, piece)
@@ -58,7 +58,7 @@ def test_copy_of_the_next_job_master_replaces_the_last_as_a_whole() -> None:
 
 
 def test_late_piece_of_an_earlier_copy_is_refused() -> None:
-    """The call broke off, and everything was told again."""
+    """The call was interrupted, and all pieces were sent again as a new copy."""
     copies = KeptCopies()
     for piece in (part(1), notes(1)):
         copies.keep(JOB, MASTER, 2, piece)

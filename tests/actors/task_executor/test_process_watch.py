@@ -61,7 +61,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-async def test_process_end_is_noticed_although_a_fork_holds_its_files() -> None:
+async def test_process_end_is_noticed_although_a_fork_keeps_its_files_open() -> None:
     process = start(MARKED + FORKS_AND_EXITS)
     host = host_of(process.pid)
     ended = asyncio.Event()
@@ -77,7 +77,7 @@ async def test_process_end_is_noticed_although_a_fork_holds_its_files() -> None:
     assert end_with_descendants(host) == 1
 
 
-async def test_a_watch_that_was_cancelled_says_nothing() -> None:
+async def test_cancelled_process_watch_reports_nothing() -> None:
     process = start("import sys; print('ready', flush=True); sys.stdin.read()")
     ended = asyncio.Event()
     watch = ProcessWatch(asyncio.get_running_loop(), process.pid, ended.set)
@@ -141,7 +141,8 @@ def test_descendants_are_ended_whether_or_not_their_process_is_dead(is_dead: boo
 def test_ending_the_caller_its_parent_or_no_process_is_refused(
     whose: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sweep that takes too much must not begin; here it could not end anything if it did."""
+    """A sweep that would end too much must not begin. If the sweep began here, it could end
+    nothing."""
     killed: list[psutil.Process] = []
     monkeypatch.setattr(leftover_processes, "_kill", killed.append)
     monkeypatch.setattr(leftover_processes, "_wait", lambda processes, seconds: None)
@@ -208,7 +209,7 @@ def test_process_note_is_removed_once_the_process_is_gone(
 
 
 def test_sweep_started_by_user_code_spares_itself() -> None:
-    """A cluster that user code has started, for example."""
+    """For example, user code may start a cluster."""
     process = start(MARKED + STARTS_A_SWEEP)
     assert process.stdout is not None
     sweeping = int(process.stdout.readline())
@@ -230,7 +231,7 @@ print("ready", flush=True)
 def test_process_group_with_a_reused_id_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ids are used again: this is how a daemon begins that has nothing to do with the note."""
+    """Ids are used again, for example by a daemon that has nothing to do with the note."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     daemon = start(LEAVES_ITS_GROUP)
     host = host_of(daemon.pid)

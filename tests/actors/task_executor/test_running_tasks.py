@@ -95,7 +95,7 @@ class Bench:
 
 
 @on_virtual_time
-async def test_a_task_that_is_to_fail_ends_as_failed_with_that_cause() -> None:
+async def test_task_that_is_told_to_fail_ends_as_failed_with_the_first_cause() -> None:
     bench = Bench()
     await bench.began()
     bench.tasks.fail(ATTEMPT, "nobody knows of it")
@@ -142,7 +142,7 @@ async def test_a_task_of_a_runner_declines_checkpoints_while_it_runs() -> None:
     [(None, ExecutionState.FINISHED), (FlinkRayError("no Java"), ExecutionState.FAILED)],
 )
 @on_virtual_time
-async def test_the_end_of_a_runner_is_the_end_of_its_task(
+async def test_task_ends_with_the_outcome_of_its_runner(
     error: FlinkRayError | None, state: ExecutionState
 ) -> None:
     bench = Bench()

@@ -186,7 +186,7 @@ async def test_task_ends_unheard_by_a_job_master_are_reported_to_the_next(tmp_pa
 
 @on_virtual_time
 async def test_task_executor_registers_at_a_job_master_that_takes_over(tmp_path: Path) -> None:
-    """Neither a Dispatcher nor a ResourceManager has told of it."""
+    """Neither a Dispatcher nor a ResourceManager has announced the JobMaster."""
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)
@@ -205,8 +205,8 @@ async def test_task_executor_registers_at_a_job_master_that_takes_over(tmp_path:
 
 @on_virtual_time
 async def test_late_news_of_a_past_job_master_is_refused_after_a_take_over(tmp_path: Path) -> None:
-    """The ResourceManager has named it before it died, and the process here stood still (seed
-    1000023 of the whole cluster)."""
+    """The ResourceManager had announced the past JobMaster before that one died, while the process
+    of the TaskExecutor was paused (seed 1000023 of the whole cluster)."""
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)
@@ -227,7 +227,7 @@ async def test_late_news_of_a_past_job_master_is_refused_after_a_take_over(tmp_p
 
 @on_virtual_time
 async def test_job_master_that_lost_its_name_cannot_take_over(tmp_path: Path) -> None:
-    """It was taken for dead, and lives."""
+    """The JobMaster was taken for dead, but lives."""
     bench = Bench(tmp_path)
     executor, first = await bench.start_with_slot()
     name = job_master_process(JOB)
@@ -243,7 +243,7 @@ async def test_job_master_that_lost_its_name_cannot_take_over(tmp_path: Path) ->
 
 @on_virtual_time
 async def test_only_the_latest_ended_attempt_of_a_subtask_is_remembered(tmp_path: Path) -> None:
-    """Else a job that restarts for months would be remembered for ever."""
+    """Otherwise the attempts of a job that restarts for months would be remembered for ever."""
     bench = Bench(tmp_path)
     executor, first = await bench.start_with_slot()
     for attempt in range(3):
@@ -281,7 +281,9 @@ async def test_events_after_the_report_are_sent_once_the_report_is_answered(
 
 
 @on_virtual_time
-async def test_registration_that_is_repeated_reports_anew(tmp_path: Path) -> None:
+async def test_repeated_registration_at_a_job_master_reports_the_present_tasks(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)
@@ -307,10 +309,10 @@ async def test_registration_that_is_repeated_reports_anew(tmp_path: Path) -> Non
 
 
 @on_virtual_time
-async def test_job_master_dead_before_adoption_leaves_everything_to_a_third(
+async def test_third_job_master_takes_over_all_tasks_if_the_second_dies_before_adoption(
     tmp_path: Path,
 ) -> None:
-    """With the whole time."""
+    """The third JobMaster has the full takeover timeout."""
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)
@@ -357,7 +359,7 @@ async def test_next_job_master_has_the_full_timeout_to_adopt_slots(tmp_path: Pat
 
 @on_virtual_time
 async def test_goodbye_of_a_lost_job_master_keeps_tasks_for_its_successor(tmp_path: Path) -> None:
-    """It wakes up after the ResourceManager has given it up."""
+    """The JobMaster wakes up after the ResourceManager has reported it as lost."""
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)
@@ -532,7 +534,7 @@ async def test_checkpoint_answers_for_a_past_job_master_are_dropped(
 async def test_task_is_reported_with_the_producers_of_its_deployment(
     tmp_path: Path,
 ) -> None:
-    """Others of its vertex were deployed since with later attempts of these."""
+    """Other tasks of the vertex were deployed later, with later attempts of the producers."""
     bench = Bench(tmp_path)
     executor, first = await bench.start_with_slot()
     await bench.request(executor, 1, B)
@@ -593,7 +595,7 @@ async def results(executor: TaskExecutorGateway) -> tuple[ResultPartitionID, ...
 
 @pytest.mark.parametrize("graph_id", [GRAPH, NEXT_GRAPH])
 @on_virtual_time
-async def test_results_are_kept_and_go_with_their_execution_graph(
+async def test_results_are_kept_for_a_next_job_master_of_the_same_execution_graph_only(
     tmp_path: Path, graph_id: ExecutionGraphID
 ) -> None:
     """TM-28"""
@@ -627,8 +629,11 @@ async def test_results_taken_by_no_job_master_are_dropped_with_the_slots(tmp_pat
 
 
 @on_virtual_time
-async def test_parts_of_the_next_job_master_replace_parts_of_the_last(tmp_path: Path) -> None:
-    """Each numbers them in its own way: what has key 1 for one is something else for the next."""
+async def test_deployment_parts_of_the_next_job_master_replace_those_of_the_last(
+    tmp_path: Path,
+) -> None:
+    """Each JobMaster numbers its parts: key 1 means one part for a JobMaster and another part for
+    the next."""
     bench = Bench(tmp_path)
     executor = await with_result(bench)
     second = await bench.next_job_master(executor)
@@ -652,8 +657,8 @@ async def test_parts_of_the_next_job_master_replace_parts_of_the_last(tmp_path: 
 async def test_report_that_does_not_fit_into_a_message_is_shortened(
     tmp_path: Path, failures: int, are_told: bool
 ) -> None:
-    """At first without most of its texts, and if that is not enough, without everything: who cannot
-    be told of a task cannot adopt it."""
+    """At first most texts are left out, and if that is not enough, everything but the tasks: a
+    JobMaster cannot adopt a task that is not reported."""
     bench = Bench(tmp_path, {"rpc.frame-size": "64 kb"})
     executor, first = await bench.start_with_slot()
     await bench.request(executor, 1, B)

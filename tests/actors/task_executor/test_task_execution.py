@@ -152,7 +152,7 @@ async def test_only_the_task_for_an_unknown_slot_is_refused(tmp_path: Path) -> N
 
 
 @on_virtual_time
-async def test_orders_of_a_past_master_are_refused(tmp_path: Path) -> None:
+async def test_tasks_of_a_job_master_that_does_not_lead_are_refused(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, _ = await start(bench)
     with pytest.raises(TaskError, match="does not lead the job here"):
@@ -160,7 +160,7 @@ async def test_orders_of_a_past_master_are_refused(tmp_path: Path) -> None:
 
 
 @on_virtual_time
-async def test_sent_parts_are_remembered_and_missing_parts_raise(
+async def test_parts_of_a_deployment_are_remembered_and_a_missing_part_raises(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
@@ -178,7 +178,7 @@ async def test_sent_parts_are_remembered_and_missing_parts_raise(
 
 
 @on_virtual_time
-async def test_message_with_a_part_missing_for_one_task_starts_no_task(
+async def test_deployment_with_a_part_missing_for_one_task_starts_no_task(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
@@ -193,10 +193,11 @@ async def test_message_with_a_part_missing_for_one_task_starts_no_task(
 
 
 @on_virtual_time
-async def test_message_without_the_common_job_part_starts_no_task(
+async def test_deployment_without_the_common_job_part_starts_no_task(
     tmp_path: Path,
 ) -> None:
-    """An earlier one was lost with that.  Tasks that never began had no end either."""
+    """An earlier message with the part was lost. A task that never began would have no end,
+    either."""
     bench = Bench(tmp_path)
     executor, _ = await start(bench)
     whole = deployments(vertex(waits), A)
@@ -230,7 +231,8 @@ async def test_results_of_a_job_keep_task_executor_until_job_master_is_gone(tmp_
 async def test_parts_of_a_past_graph_are_not_used_for_the_next_graph(
     tmp_path: Path,
 ) -> None:
-    """Both number them alike: the successor's tasks ran the code that its predecessor had sent."""
+    """Both graphs number their parts alike: tasks of the next graph would run code of the past
+    graph."""
     bench = Bench(tmp_path)
     executor, master = await start(bench)
     states = States(master)
@@ -244,7 +246,7 @@ async def test_parts_of_a_past_graph_are_not_used_for_the_next_graph(
 
 @on_virtual_time
 async def test_tasks_of_the_same_name_in_two_graphs_are_two_tasks(tmp_path: Path) -> None:
-    """The one runs on when the other is cancelled."""
+    """One task runs on when the other is cancelled."""
     bench = Bench(tmp_path)
     executor, master = await start(bench)
     states = States(master)

@@ -57,7 +57,7 @@ from tests.actors.task_executor_under_test import (
 
 
 @on_virtual_time
-async def test_a_dead_job_masters_tasks_run_on_until_the_time_is_over(tmp_path: Path) -> None:
+async def test_tasks_of_a_dead_job_master_run_on_until_the_takeover_timeout(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)
@@ -106,7 +106,7 @@ async def test_next_job_master_gets_slots_and_the_past_job_master_is_refused(
 async def test_kept_slot_is_offered_to_the_next_job_master_once_clean(
     tmp_path: Path,
 ) -> None:
-    """TM-15: the ResourceManager says who it is."""
+    """TM-15: the ResourceManager announces the next JobMaster."""
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)
@@ -128,7 +128,7 @@ async def test_kept_slot_is_offered_to_the_next_job_master_once_clean(
 async def test_goodbye_of_a_lost_job_master_keeps_slots_for_its_successor(
     tmp_path: Path,
 ) -> None:
-    """It wakes up after the ResourceManager has given it up."""
+    """The JobMaster wakes up after the ResourceManager has reported it as lost."""
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     await executor.job_master_lost(JOB, MASTER, RM_TOKEN, "it is deaf")
@@ -177,8 +177,9 @@ class LeadersSlowToLeave(StandaloneHaServices):
 
 
 @on_virtual_time
-async def test_job_that_is_named_twice_at_a_time_is_followed_once(tmp_path: Path) -> None:
-    """TM-14: by who asks for a slot and by who tells of its JobMaster, which had let it go."""
+async def test_job_named_by_two_simultaneous_calls_is_followed_once(tmp_path: Path) -> None:
+    """TM-14: one call requests a slot, the other announces the JobMaster, which had said
+    goodbye."""
     bench = Bench(tmp_path)
     bench.leaders = leaders = LeadersSlowToLeave(bench.client.executor)
     executor, _ = await bench.start_with_slot()
@@ -196,8 +197,10 @@ async def test_job_that_is_named_twice_at_a_time_is_followed_once(tmp_path: Path
 
 
 @on_virtual_time
-async def test_job_that_ends_without_a_job_master_leaves_no_slot(tmp_path: Path) -> None:
-    """The ResourceManager takes back what was kept."""
+async def test_slots_kept_for_a_job_that_ends_without_a_job_master_are_freed(
+    tmp_path: Path,
+) -> None:
+    """The ResourceManager frees the slots that were kept."""
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     bench.network.crash("JobMaster-1")
@@ -208,7 +211,8 @@ async def test_job_that_ends_without_a_job_master_leaves_no_slot(tmp_path: Path)
 
 @on_virtual_time
 async def test_task_end_of_a_past_job_master_is_reported_under_its_own_id(tmp_path: Path) -> None:
-    """JM-18.  Each numbers its attempts from 0: the next one took it for the end of its own."""
+    """JM-18. Each JobMaster numbers its attempts from 0: the next JobMaster would take the end for
+    that of its own attempt."""
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     bench.runner.is_stubborn = True
@@ -226,9 +230,11 @@ async def test_task_end_of_a_past_job_master_is_reported_under_its_own_id(tmp_pa
 
 
 @on_virtual_time
-async def test_goodbye_that_overtakes_the_answer_of_a_job_master_is_heard(tmp_path: Path) -> None:
-    """TM-14.  The TaskExecutor took itself for registered, and offered a slot that it was given
-    afterwards to a JobMaster that did not know it, until the heartbeats timed out, 50 s."""
+async def test_task_executor_registers_again_when_a_goodbye_overtakes_the_answer(
+    tmp_path: Path,
+) -> None:
+    """TM-14. Otherwise the TaskExecutor would take itself for registered, and offer slots to a
+    JobMaster that does not know it, until the heartbeat timeout of 50 s."""
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
     known: list[None] = []
@@ -263,10 +269,10 @@ async def test_goodbye_that_overtakes_the_answer_of_a_job_master_is_heard(tmp_pa
 
 
 @on_virtual_time
-async def test_next_slot_of_a_departed_job_master_causes_new_registration(
+async def test_next_slot_for_a_job_master_that_said_goodbye_causes_a_new_registration(
     tmp_path: Path,
 ) -> None:
-    """TM-14: while a slot of it is being cleaned yet."""
+    """TM-14: another slot of the JobMaster is still being cleaned up."""
     bench = Bench(tmp_path)
     executor, master = await bench.start_with_slot()
     await task(A).submit(executor)
@@ -287,9 +293,9 @@ async def test_next_slot_of_a_departed_job_master_causes_new_registration(
 async def test_job_master_registered_again_after_goodbye_stays_followed(
     tmp_path: Path,
 ) -> None:
-    """Seed 18212 of the whole cluster: the ResourceManager named the JobMaster that led the job all
-    the time.  It was left and registered at once more, and what its tasks said meanwhile was said
-    to nobody: one stayed DEPLOYING."""
+    """Seed 18212 of the whole cluster: the ResourceManager announced the JobMaster that led the job
+    all the time. The TaskExecutor left the JobMaster and registered once more, and reports in
+    between were lost: a task stayed DEPLOYING."""
     bench = Bench(tmp_path)
     executor, master = await bench.start_with_slot()
     success = TaskExecutorToJobMasterRegistrationSuccess(ResourceID("JobMaster-1"))

@@ -66,8 +66,9 @@ async def test_task_executor_registers_again_after_resource_manager_restart(tmp_
 
 
 @on_virtual_time
-async def test_a_silent_resource_manager_is_left_and_registered_at_again(tmp_path: Path) -> None:
-    """TM-04.  Without a goodbye: one that only stood still took all its slots for lost."""
+async def test_task_executor_registers_again_at_a_silent_resource_manager(tmp_path: Path) -> None:
+    """TM-04. The TaskExecutor sends no goodbye: a ResourceManager that was only paused would take
+    all its slots for lost."""
     bench = Bench(tmp_path)
     await bench.start()
     await bench.manager.wait_for(ResourceManagerGateway.register_task_executor, 2)
@@ -88,10 +89,11 @@ async def test_task_executor_registers_again_after_being_disconnected(tmp_path: 
 
 
 @on_virtual_time
-async def test_goodbye_that_overtakes_the_answer_to_the_registration_is_heard(
+async def test_task_executor_registers_again_when_a_goodbye_overtakes_the_answer(
     tmp_path: Path,
 ) -> None:
-    """TM-04.  The TaskExecutor took itself for registered until the heartbeats timed out, 50 s."""
+    """TM-04. Otherwise the TaskExecutor would take itself for registered until the heartbeat
+    timeout of 50 s."""
     bench = Bench(tmp_path)
     manager = bench.start_resource_manager()
     may_answer = asyncio.Event()
@@ -122,7 +124,7 @@ async def test_goodbye_that_overtakes_the_answer_to_the_registration_is_heard(
 async def test_task_executor_registers_again_after_any_slot_report_error(
     tmp_path: Path, error: Exception
 ) -> None:
-    """What was not an error of our own ended the TaskExecutor, and all tasks in it."""
+    """Errors that are not flinkray's own must not end the TaskExecutor and all its tasks."""
     bench = Bench(tmp_path)
     bench.start_resource_manager()
     bench.manager.on(ResourceManagerGateway.send_slot_report).raising(error)
@@ -151,7 +153,7 @@ async def test_task_executor_ends_when_it_finds_no_resource_manager(tmp_path: Pa
 
 
 @on_virtual_time
-async def test_stalled_task_executor_looks_again_before_it_ends(
+async def test_stalled_task_executor_tries_to_register_again_before_it_ends(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path, {"cluster.registration.error-delay": "200 ms"})
@@ -217,7 +219,9 @@ async def test_task_executor_follows_a_change_of_leading_resource_manager(tmp_pa
 
 
 @on_virtual_time
-async def test_job_master_without_leadership_is_left_until_it_leads_again(tmp_path: Path) -> None:
+async def test_task_executor_registers_at_a_job_master_again_once_it_leads_again(
+    tmp_path: Path,
+) -> None:
     """TM-24"""
     bench = Bench(tmp_path)
     bench.leaders = leaders = ManualLeaders(bench.client.executor)
@@ -238,10 +242,10 @@ async def test_job_master_without_leadership_is_left_until_it_leads_again(tmp_pa
 
 
 @on_virtual_time
-async def test_elected_job_master_wins_over_the_one_named_by_a_request(
+async def test_elected_job_master_is_followed_instead_of_the_one_named_by_a_request(
     tmp_path: Path,
 ) -> None:
-    """TM-15, HA-28: requests that are older than the election change nothing."""
+    """TM-15, HA-28: a request that is older than the election changes nothing."""
     bench = Bench(tmp_path)
     bench.leaders = leaders = ElectedLeaders(bench.client.executor)
     bench.start_resource_manager()

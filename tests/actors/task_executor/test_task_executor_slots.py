@@ -146,7 +146,9 @@ async def test_a_task_submitted_before_the_offer_is_answered_runs(tmp_path: Path
 
 
 @on_virtual_time
-async def test_an_offer_without_an_answer_is_repeated_and_the_slot_kept(tmp_path: Path) -> None:
+async def test_slot_offer_without_an_answer_is_repeated_and_the_slot_is_kept(
+    tmp_path: Path,
+) -> None:
     """TM-13"""
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
@@ -169,7 +171,7 @@ async def test_an_offer_without_an_answer_is_repeated_and_the_slot_kept(tmp_path
 
 
 @on_virtual_time
-async def test_a_job_master_that_cannot_take_slots_yet_is_asked_again(tmp_path: Path) -> None:
+async def test_slot_offer_is_repeated_until_the_job_master_can_take_slots(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
     master.on(JobMasterGateway.offer_slots).raising(
@@ -195,10 +197,10 @@ async def test_a_slot_that_no_job_takes_is_free_after_10_seconds(tmp_path: Path)
 
 
 @on_virtual_time
-async def test_a_slot_is_kept_while_a_task_executor_that_stood_still_looks_again(
+async def test_slot_is_offered_again_after_a_stall_before_its_timeout_frees_the_slot(
     tmp_path: Path,
 ) -> None:
-    """TM-21.  Its JobMaster has come meanwhile."""
+    """TM-21. The JobMaster has started during the stall of the TaskExecutor."""
     bench = Bench(tmp_path)
     executor = await bench.start()
     await bench.request(executor, 0, A)
@@ -232,7 +234,9 @@ async def test_freeing_a_slot_ends_its_task_and_answers_once_clean(tmp_path: Pat
 
 
 @on_virtual_time
-async def test_the_job_master_is_left_when_the_jobs_last_slot_is_freed(tmp_path: Path) -> None:
+async def test_task_executor_leaves_the_job_master_with_the_last_slot_of_the_job(
+    tmp_path: Path,
+) -> None:
     """TM-14"""
     bench = Bench(tmp_path)
     executor, master = await bench.start_with_slot()

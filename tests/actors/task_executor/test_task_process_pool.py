@@ -104,7 +104,7 @@ async def test_waiting_process_is_given_once_and_replaced_after_a_pause() -> Non
 @pytest.mark.parametrize("meanwhile", [0, 1])
 @on_virtual_time
 async def test_refill_pause_ends_with_its_job(meanwhile: int) -> None:
-    """A job that followed another one within a second waited for its process."""
+    """Otherwise a job that follows another job within a second would wait for its process."""
     processes = Processes(1)
     await settled()
     processes.request()
@@ -138,7 +138,8 @@ def sleeping() -> Iterator[dict[int, TaskProcessHost]]:
 async def test_stopped_waiting_process_is_ended_and_another_given(
     sleeping: dict[int, TaskProcessHost],
 ) -> None:
-    """A job waited for its answer until its tasks were given up, and was restarted."""
+    """Otherwise a job would wait for an answer until its tasks are given up, and would be
+    restarted."""
     processes = Processes(3)
     processes.hosts = sleeping
     await settled()
@@ -217,7 +218,8 @@ async def test_waiting_process_that_dies_is_replaced() -> None:
 
 @on_virtual_time
 async def test_request_is_served_by_the_first_started_process() -> None:
-    """Tasks stayed DEPLOYING while the start of their own process hung, and another one waited."""
+    """Tasks must not stay DEPLOYING because the start of their own process hangs while another
+    process waits."""
     processes = Processes(0)
     processes.hang = {1}
     processes.request()
@@ -228,8 +230,8 @@ async def test_request_is_served_by_the_first_started_process() -> None:
 
 
 @on_virtual_time
-async def test_a_start_that_never_ends_is_given_up_and_its_request_fails() -> None:
-    """Tasks stayed DEPLOYING for ever."""
+async def test_process_start_that_hangs_is_given_up_and_its_request_fails() -> None:
+    """Otherwise tasks would stay DEPLOYING for ever."""
     processes = Processes(0)
     processes.hang = {1}
     processes.request()

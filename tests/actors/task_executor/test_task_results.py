@@ -28,9 +28,10 @@ class _Processes:
         self.released += partitions
 
 
-def test_a_promoted_result_that_is_produced_anew_is_deleted_first() -> None:
-    """TM-28: the JobMaster died before it could tell that the job had finished.  The old data was
-    left in its process for ever, and a failure of the new task took the place of both."""
+def test_promoted_result_is_deleted_before_the_result_is_produced_anew() -> None:
+    """TM-28: the JobMaster died before it could report that the job had finished. Otherwise the old
+    data would stay in its process for ever; after a failure of the new task, nobody would know of
+    the data."""
     processes: Any = _Processes()
     results = TaskResults(processes, lambda place: None)
     produced = (ProducedPartition(PARTITION, 1, is_pipelined=False, total=1),)
@@ -50,7 +51,8 @@ def test_a_promoted_result_that_is_produced_anew_is_deleted_first() -> None:
 
 
 def test_result_of_a_task_that_ends_after_its_job_is_not_kept() -> None:
-    """TM-28.  The TaskExecutor followed the job for ever, and could not be released."""
+    """TM-28. Otherwise the TaskExecutor would follow the job for ever, and could not be
+    released."""
     processes: Any = _Processes()
     results = TaskResults(processes, lambda place: None)
     produced = (ProducedPartition(PARTITION, 1, is_pipelined=False, total=1),)
@@ -65,7 +67,7 @@ def test_result_of_a_task_that_ends_after_its_job_is_not_kept() -> None:
 
 
 def test_result_that_is_released_before_its_task_has_ended_is_not_kept() -> None:
-    """The JobMaster could not have the task cancelled, and takes it for ended."""
+    """The JobMaster could not have the task cancelled, and takes the task for ended."""
     processes: Any = _Processes()
     results = TaskResults(processes, lambda place: None)
     produced = (ProducedPartition(PARTITION, 1, is_pipelined=False, total=1),)

@@ -40,7 +40,7 @@ def doubling(timeout: int | None) -> JobVertex:
         ("2 s", -1, None),
     ],
 )
-async def test_records_wait_as_the_program_says_or_else_as_the_cluster_does(
+async def test_buffer_timeout_is_that_of_the_program_or_else_of_the_cluster(
     tmp_path: Path, of_cluster: str | None, of_program: int | None, seconds: float | None
 ) -> None:
     options = {} if of_cluster is None else {"execution.buffer-timeout.interval": of_cluster}

@@ -36,7 +36,7 @@ def locations(address: str) -> PartitionLocations:
 
 @pytest.mark.parametrize("late", [False, True])
 @on_virtual_time
-async def test_reader_waits_only_for_a_producer_that_is_to_come(late: bool) -> None:
+async def test_reader_waits_for_a_missing_producer_only_if_it_will_be_deployed(late: bool) -> None:
     """JM-13"""
     service = LocalRpcService()
     asked: list[Any] = []

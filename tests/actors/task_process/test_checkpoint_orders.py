@@ -83,7 +83,7 @@ NOT_READY = CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
 CLOSING = CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_CLOSING
 
 
-def test_a_task_that_is_not_open_yet_declines_to_be_triggered() -> None:
+def test_task_that_is_not_open_yet_declines_a_checkpoint_trigger() -> None:
     it = Ordered()
     it.orders.order(trigger(1))
     assert it.answers.all == [(1, NOT_READY)]
@@ -104,8 +104,8 @@ def test_checkpoint_notices_before_the_task_opens_are_queued_in_order() -> None:
 
 
 @pytest.mark.parametrize("how", ["its thread has ended", "its mailbox is closed", "never opened"])
-def test_a_task_that_has_ended_declines(how: str) -> None:
-    """Of what was given up before, something may still be written."""
+def test_ended_task_declines_triggered_and_aborted_checkpoints(how: str) -> None:
+    """Files of a checkpoint that was aborted before may still be written."""
     it = Ordered()
     if how != "never opened":
         it.orders.attach(it.task)
@@ -140,7 +140,7 @@ def test_source_is_triggered_once_it_has_everything_before_the_cut() -> None:
     assert it.task.run() == [("trigger", 1)]
 
 
-def test_a_source_that_ends_before_the_cut_declines() -> None:
+def test_source_that_ends_before_the_cut_declines_the_checkpoint() -> None:
     source = Source()
     it = Ordered(source)
     it.orders.attach(it.task)

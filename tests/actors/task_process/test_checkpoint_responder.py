@@ -60,7 +60,7 @@ def test_snapshot_is_acknowledged_with_its_written_state(answering: Answering) -
     assert answering.files() == ["chk-1", "shared"], "operator state, keyed state"
 
 
-def test_a_task_without_state_acknowledges_with_none(answering: Answering) -> None:
+def test_task_without_state_acknowledges_a_checkpoint_without_files(answering: Answering) -> None:
     """OS-03."""
     answering.capture(1)
     (answer,) = answering.run()
@@ -69,7 +69,7 @@ def test_a_task_without_state_acknowledges_with_none(answering: Answering) -> No
     assert answering.files() == []
 
 
-def test_small_state_lies_in_its_handle(tmp_path: Path) -> None:
+def test_small_state_is_stored_in_its_handle_and_not_in_a_file(tmp_path: Path) -> None:
     answering = Answering(tmp_path, inline_threshold=10_000)
     answering.stateful.put("k", 1)
     (part,) = parts_of(answering.acknowledged(1))
@@ -124,10 +124,10 @@ def test_increment_builds_on_the_latest_completed_checkpoint(answering: Answerin
 
 
 @pytest.mark.parametrize("fate", ["acknowledged", "aborted", "not written", "in flight"])
-def test_no_change_is_lost_with_a_checkpoint_that_is_not_complete(
+def test_changes_of_an_incomplete_checkpoint_are_in_the_next_checkpoint(
     answering: Answering, fate: str
 ) -> None:
-    """Its changes are in the next one, whatever has become of it by then."""
+    """Whether the incomplete checkpoint was aborted, failed, or is still being written."""
     stateful = filled(answering)
     answering.acknowledged(1)
     stateful.put("b", 2)
@@ -160,7 +160,7 @@ def test_checkpoint_without_a_known_completed_base_is_whole(answering: Answering
 
 
 def test_checkpoint_does_not_build_on_an_older_completed_one(answering: Answering) -> None:
-    """Its files may be gone by then."""
+    """The files of the older checkpoint may be deleted by then."""
     filled(answering)
     answering.acknowledged(1)
     answering.acknowledged(2, latest_completed=1)
@@ -191,7 +191,8 @@ def test_whole_state_is_written_again_after_ten_increments(answering: Answering)
 
 
 def test_whole_state_is_written_again_when_increments_exceed_it(answering: Answering) -> None:
-    """A table of which most has changed is whole anyway; so here it is a part of it."""
+    """A table of which most has changed is written as a whole anyway, so only a part of the table
+    changes here."""
     stateful = filled(answering)
     numbers = []
     for checkpoint_id in range(1, 6):
@@ -240,7 +241,7 @@ def test_increment_builds_on_the_restored_checkpoint(answering: Answering) -> No
 
 
 def test_checkpoint_does_not_build_on_a_restored_savepoint(answering: Answering) -> None:
-    """It is its user's, who may remove it."""
+    """The savepoint belongs to the user, who may delete it."""
     filled(answering)
     savepoint = answering.acknowledged(1, savepoint=True)
     answering.restart(1, savepoint)
@@ -251,7 +252,7 @@ def test_checkpoint_does_not_build_on_a_restored_savepoint(answering: Answering)
 
 
 def test_unwritable_state_declines_the_checkpoint_with_the_cause(answering: Answering) -> None:
-    """The files that were finished before are gone."""
+    """Files that were finished before are deleted."""
     answering.stateful.put("k", 1)
     answering.stateful.see(threading.Lock())
     answering.capture(1)
@@ -283,7 +284,9 @@ def test_storage_that_fails_declines_with_the_cause(
     assert answering.files() == []
 
 
-def test_user_code_that_ends_the_thread_only_declines(answering: Answering) -> None:
+def test_system_exit_in_pickled_user_code_only_declines_the_checkpoint(
+    answering: Answering,
+) -> None:
     class Leaves:
         def __reduce__(self) -> Any:
             raise SystemExit("bye")
@@ -295,7 +298,7 @@ def test_user_code_that_ends_the_thread_only_declines(answering: Answering) -> N
     answering.acknowledged(2)
 
 
-def test_abort_before_the_write_declines(answering: Answering) -> None:
+def test_abort_before_the_write_declines_the_checkpoint(answering: Answering) -> None:
     answering.stateful.put("k", 1)
     answering.capture(1)
     answering.responder.aborted(1)
@@ -305,7 +308,7 @@ def test_abort_before_the_write_declines(answering: Answering) -> None:
     assert answering.run() == [], "it was answered"
 
 
-def test_abort_during_the_write_declines_once_writing_stopped(
+def test_abort_during_the_write_declines_the_checkpoint_once_writing_stopped(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answering.stateful.put("k", 1)
@@ -352,7 +355,7 @@ def test_aborted_snapshot_is_not_serialised_further(
     assert serialised == ["first"]
 
 
-def test_an_abort_at_the_last_moment_declines(
+def test_abort_just_before_the_acknowledgement_declines_the_checkpoint(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def acknowledging(
@@ -368,7 +371,7 @@ def test_an_abort_at_the_last_moment_declines(
     assert answering.files() == []
 
 
-def test_decline_tells_the_first_reason(answering: Answering) -> None:
+def test_decline_reports_the_first_of_two_reasons(answering: Answering) -> None:
     answering.capture(1)
     answering.responder.declined(1, SUBSUMED)
     answering.responder.aborted(1)
@@ -384,8 +387,8 @@ def test_an_abort_after_the_answer_changes_nothing(answering: Answering) -> None
     assert answering.responder._bases == {}, "nothing will refer to it"
 
 
-def test_an_abort_before_the_barrier_declines(answering: Answering) -> None:
-    """The coordinator waits for all to say that they write nothing."""
+def test_abort_before_the_barrier_declines_the_checkpoint(answering: Answering) -> None:
+    """The coordinator waits until all tasks say that they write nothing."""
     answering.responder.aborted(1)
     assert answering.taken == [1]
     answering.declined(1)
@@ -400,10 +403,9 @@ def test_an_abort_before_the_barrier_declines(answering: Answering) -> None:
         (DECLINED_BEFORE, CheckpointFailureReason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER),
     ],
 )
-def test_declines_name_their_reasons(
+def test_decline_reports_its_reason_and_is_no_failure_of_the_job(
     answering: Answering, why: str, reason: CheckpointFailureReason
 ) -> None:
-    """None of them counts as a failure of the job."""
     answering.responder.declined(1, why)
     answer = answering.declined(1)
     assert (answer.reason, answer.text) == (reason, why)
@@ -411,7 +413,7 @@ def test_declines_name_their_reasons(
     assert answering.taken == [1]
 
 
-def test_aborted_capture_causes_no_copies(answering: Answering) -> None:
+def test_change_after_an_aborted_capture_does_not_copy_the_state(answering: Answering) -> None:
     stateful = answering.stateful
     stateful.append("k", 1)
     answering.capture(1)
@@ -434,7 +436,7 @@ def test_an_unaligned_checkpoint_waits_for_the_data_in_flight(answering: Answeri
     assert isinstance(answer, AcknowledgeCheckpoint)
 
 
-def test_data_in_flight_may_be_complete_before_the_snapshot_is_written(
+def test_checkpoint_is_acknowledged_if_data_in_flight_was_complete_before_the_write(
     answering: Answering,
 ) -> None:
     answering.stateful.put("k", 1)
@@ -471,7 +473,7 @@ def shown(elements: list[Element]) -> list[Any]:
     return [list(e.values) if isinstance(e, Block) else e for e in elements]
 
 
-def test_data_in_flight_that_cannot_be_written_declines(answering: Answering) -> None:
+def test_unwritable_data_in_flight_declines_the_checkpoint(answering: Answering) -> None:
     answering.stateful.put("k", 1)
     answering.capture(1, unaligned=True)
     answering.responder.in_flight(1, 0, [Block([threading.Lock()])])
@@ -511,7 +513,7 @@ async def test_a_task_ends_when_its_snapshots_are_answered(answering: Answering)
     assert isinstance(answer, AcknowledgeCheckpoint)
 
 
-async def test_a_task_that_fails_gives_its_snapshots_up(answering: Answering) -> None:
+async def test_failing_task_declines_its_unfinished_checkpoints(answering: Answering) -> None:
     answering.stateful.put("k", 1)
     answering.capture(1)
     closing = asyncio.ensure_future(answering.responder.close(is_given_up=True))
@@ -526,7 +528,7 @@ async def test_a_task_that_fails_gives_its_snapshots_up(answering: Answering) ->
     assert answering.files() == []
 
 
-async def test_data_in_flight_is_not_waited_for_when_the_task_has_ended(
+async def test_ended_task_declines_a_checkpoint_that_waits_for_data_in_flight(
     answering: Answering,
 ) -> None:
     answering.capture(1, unaligned=True)
@@ -539,7 +541,7 @@ async def test_data_in_flight_is_not_waited_for_when_the_task_has_ended(
 
 
 def test_each_checkpoint_has_the_state_at_its_capture(answering: Answering) -> None:
-    """Of each of several that are written later, in another order than they were taken in."""
+    """Several checkpoints are captured, and written later in another order."""
     states: dict[int, dict[str, Any]] = {}
     for checkpoint_id in (1, 2, 3):
         answering.stateful.put(checkpoint_id, "x")
@@ -555,10 +557,10 @@ def test_each_checkpoint_has_the_state_at_its_capture(answering: Answering) -> N
     assert not states
 
 
-def test_task_that_had_finished_keeps_none_of_the_signs_that_a_barrier_overtakes(
+def test_finished_task_stores_no_watermark_that_a_barrier_overtakes(
     tmp_path: Path,
 ) -> None:
-    """It gives them again, and has no operator to keep them with."""
+    """The task sends the watermark again, and has no operator to store it with."""
     answering = Answering(tmp_path, had_finished=True)
     barrier = answering.barrier(1, unaligned=True)
     answering.responder.overtaken_results(1, 0, 0, [Watermark(5)])

@@ -20,7 +20,7 @@ def test_suppress_restarts_error_is_found_among_the_causes() -> None:
     assert not CodeFailure.of(raised_from(ValueError("no"))).suppress_restarts
 
 
-def test_causes_that_go_round_in_a_circle_are_looked_at_once() -> None:
+def test_circular_causes_of_an_error_are_examined_once() -> None:
     first, second = ValueError("first"), ValueError("second")
     first.__cause__, second.__cause__ = second, first
     assert not CodeFailure.of(first).suppress_restarts

@@ -13,7 +13,8 @@ from flinkray.testing.waiting import wait_until
 
 
 def test_coroutine_running_at_process_end_is_cancelled_and_cleans_up() -> None:
-    """It was dropped while it waited: its ``finally`` ran whenever it was collected, if at all."""
+    """Otherwise the ``finally`` of the coroutine would run when the coroutine is garbage collected,
+    if at all."""
     begun = threading.Event()
     told: list[str] = []
 
@@ -33,7 +34,7 @@ def test_coroutine_running_at_process_end_is_cancelled_and_cleans_up() -> None:
     assert told == ["cleaned up"]
 
 
-def test_code_that_does_not_leave_when_the_process_ends_is_left_behind(
+def test_coroutine_that_ignores_its_cancellation_does_not_block_the_process_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("flinkray.actors.task_process.code_loop._CLOSE_GRACE", 0.05)
@@ -57,8 +58,8 @@ def test_code_that_does_not_leave_when_the_process_ends_is_left_behind(
 
 
 @pytest.mark.parametrize("was_used", [False, True])
-def test_threads_of_tasks_that_outlive_their_process_begin_no_other_loop(was_used: bool) -> None:
-    """Its thread stayed for ever."""
+def test_coroutine_run_after_the_process_end_fails_and_starts_no_other_loop(was_used: bool) -> None:
+    """Otherwise the thread of the other loop would stay for ever."""
 
     async def returns() -> str:
         return "done"

@@ -37,7 +37,7 @@ def handler() -> Iterator[_Slow]:
     log.removeHandler(handler)
 
 
-async def test_a_function_is_interrupted(handler: _Slow) -> None:
+async def test_interrupt_ends_a_function_that_runs_for_ever(handler: _Slow) -> None:
     has_begun = threading.Event()
 
     def spin() -> None:
@@ -53,7 +53,8 @@ async def test_a_function_is_interrupted(handler: _Slow) -> None:
 
 
 async def test_a_function_is_not_interrupted_while_it_logs(handler: _Slow) -> None:
-    """The handler's lock would be held for good, and stop whoever logs, the event loop too."""
+    """Otherwise the lock of the log handler would stay locked, and block every thread that logs,
+    the event loop too."""
     thread = CodeThread(lambda: log.warning("written slowly"), "logs")
     await asyncio.to_thread(handler.is_writing.wait, 30)
     thread.interrupt()
@@ -86,6 +87,6 @@ asyncio.run(main())
 
 
 def test_code_that_is_traced_after_an_interrupt_runs() -> None:
-    """CPython 3.11 went round and round in the first traced call, as a debugger or coverage makes
-    it, if any thread of the process had been told to raise no exception."""
+    """CPython 3.11 looped for ever in the first traced call (of a debugger or coverage) after any
+    thread of the process had been told to raise no exception."""
     subprocess.run([sys.executable, "-c", TRACED], check=True, timeout=300)

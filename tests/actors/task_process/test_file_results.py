@@ -25,13 +25,13 @@ def output_at(location: Path) -> FileOutput:
 async def test_failed_task_ends_although_its_result_cannot_be_deleted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its end was never reported."""
+    """Otherwise the end of the task would never be reported."""
     (tmp_path / "file").touch()
     await output_at(tmp_path / "file" / "result").abandon()
     assert "result before the job ends: [Errno 20] Cannot delete directory" in caplog.text
 
 
-async def test_only_an_unfinished_result_is_abandoned(
+async def test_abandon_keeps_a_finished_result_and_loses_an_unfinished_one(
     tmp_path: Path,
 ) -> None:
     finished, failed = output_at(tmp_path / "finished"), output_at(tmp_path / "failed")

@@ -59,7 +59,7 @@ async def run(*script: bool | Exception) -> tuple[Asked, list[bool], HoldClient]
 
 
 @on_virtual_time
-async def test_hold_answer_is_applied_and_asked_for_again() -> None:
+async def test_hold_client_applies_each_answer_and_asks_again() -> None:
     asked, told, client = await run(False, True, False)
     assert [known for _, known in asked] == [None, False, True, False]
     assert told == [False, True, False]
@@ -75,7 +75,7 @@ async def test_last_hold_answer_stays_while_the_coordinator_is_silent() -> None:
 
 
 @on_virtual_time
-async def test_pauses_are_doubled_up_to_a_second_and_begin_anew_after_an_answer() -> None:
+async def test_pauses_between_failed_hold_questions_double_up_to_a_second() -> None:
     asked, _, _ = await run(*[FAILS] * 8, False, FAILS, FAILS)
     times = [time for time, _ in asked]
     pauses = [later - time for time, later in itertools.pairwise(times)]

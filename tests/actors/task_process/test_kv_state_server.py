@@ -68,7 +68,7 @@ def test_query_answers_are_counted_and_name_missing_keys() -> None:
     assert server.counted == (1, 1, 0)
 
 
-def test_failures_are_of_their_query_alone() -> None:
+def test_failed_state_query_does_not_affect_other_queries() -> None:
     """QS-09, QS-13."""
     server = Server()
     with pytest.raises(UnknownKvStateIdError):
@@ -180,7 +180,7 @@ async def test_refused_state_registration_is_not_repeated() -> None:
         assert len(it.told()) == 2
 
 
-def test_threads_take_turns_sooner_in_a_process_with_queryable_state(
+def test_queryable_state_shortens_the_thread_switch_interval_of_its_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     intervals: list[float] = []

@@ -101,7 +101,7 @@ async def test_partition_with_a_deploying_producer_is_awaited() -> None:
 
 
 @on_virtual_time
-async def test_a_partition_that_its_running_producer_does_not_have_is_given_up() -> None:
+async def test_partition_that_its_running_producer_lacks_is_given_up() -> None:
     """TM-26, JM-13."""
     around = Surroundings(there_after=300.0, states=[ExecutionState.RUNNING])
     with pytest.raises(ResultPartitionNotFoundError):
@@ -129,8 +129,8 @@ async def test_partition_with_a_replaced_producer_is_given_up() -> None:
     "error", [JobMasterAwayError("it died"), RecipientUnreachableError("it died just now")]
 )
 @on_virtual_time
-async def test_a_question_that_no_job_master_answers_is_asked_again(error: FlinkRayError) -> None:
-    """The reader failed, and with it a job of which only the JobMaster had died."""
+async def test_unanswered_question_about_a_producer_is_repeated(error: FlinkRayError) -> None:
+    """Otherwise the reader would fail its job, of which only the JobMaster has died."""
     around = Surroundings(there_after=40.0, states=[error, error, ExecutionState.DEPLOYING])
     assert await around.read() == [b"data"]
     assert len(around.questions) > 3

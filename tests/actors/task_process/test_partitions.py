@@ -23,7 +23,7 @@ PARTITION = JobPartition(
 
 @on_virtual_time
 async def test_reader_that_waits_for_data_is_told_at_once_of_the_removal() -> None:
-    """Whoever reads the results of a restarted task looks for the next attempt then."""
+    """A reader of a restarted task's results then looks for the next attempt."""
     partitions = ResultPartitions("here")
     partitions.add(PARTITION, HeldPartition(1, is_pipelined=True))
     reading = asyncio.ensure_future(partitions.read(PARTITION, 0, 0, 1000))

@@ -77,7 +77,7 @@ async def test_a_message_that_was_not_answered_is_sent_again() -> None:
     assert around.text == "a\n"
 
 
-async def test_a_task_has_no_room_until_the_coordinator_has_answered() -> None:
+async def test_task_has_no_room_for_more_lines_until_the_coordinator_has_answered() -> None:
     around = Surroundings()
     around.has_room.clear()
     around.lines.write("x" * MOST_WAITING)

@@ -98,7 +98,7 @@ async def wait(event: threading.Event) -> None:
     assert await asyncio.to_thread(event.wait, 30)
 
 
-async def test_task_acknowledges_the_state_before_the_barriers(tmp_path: Path) -> None:
+async def test_snapshot_has_the_state_before_the_barriers_of_all_channels(tmp_path: Path) -> None:
     """ST-01: exactly once."""
     async with ProcessUnderTest(tmp_path, VERTEX, producers=2) as process:
         await process.run()
@@ -118,7 +118,9 @@ async def test_task_acknowledges_the_state_before_the_barriers(tmp_path: Path) -
         assert await process.results(2) == [("a", 3, True), ("after", 1, True)]
 
 
-async def test_at_least_once_no_channel_waits(tmp_path: Path) -> None:
+async def test_at_least_once_task_does_not_block_the_channel_behind_a_barrier(
+    tmp_path: Path,
+) -> None:
     """ST-05."""
     async with ProcessUnderTest(tmp_path, VERTEX, producers=2, is_exactly_once=False) as process:
         await process.run()
@@ -129,7 +131,7 @@ async def test_at_least_once_no_channel_waits(tmp_path: Path) -> None:
         assert await process.state(1) is not None
 
 
-async def test_changes_follow_the_latest_complete_checkpoint(tmp_path: Path) -> None:
+async def test_checkpoint_adds_changes_to_the_latest_complete_checkpoint(tmp_path: Path) -> None:
     async with ProcessUnderTest(tmp_path, VERTEX) as process:
         await process.run()
         await process.read_results()
@@ -201,7 +203,7 @@ async def test_a_task_is_finished_when_its_snapshots_are_acknowledged(
 async def test_task_is_canceled_once_its_snapshot_writes_have_stopped(
     tmp_path: Path, held_writes: tuple[threading.Event, threading.Event]
 ) -> None:
-    """Its files are gone."""
+    """The files of the snapshot are deleted."""
     begun, may_go_on = held_writes
     async with ProcessUnderTest(tmp_path, VERTEX) as process:
         attempt_id = await process.run()
@@ -218,7 +220,7 @@ async def test_task_is_canceled_once_its_snapshot_writes_have_stopped(
         assert process.files() == []
 
 
-async def test_a_snapshot_that_is_given_up_leaves_nothing(
+async def test_aborted_snapshot_is_declined_and_leaves_no_file(
     tmp_path: Path, held_writes: tuple[threading.Event, threading.Event]
 ) -> None:
     begun, may_go_on = held_writes
@@ -263,7 +265,9 @@ async def test_unwritable_snapshot_does_not_fail_the_task(
         assert await process.state(2) is not None
 
 
-async def test_a_job_says_how_much_lies_in_handles(tmp_path: Path) -> None:
+async def test_state_below_the_jobs_inline_threshold_is_not_written_to_a_file(
+    tmp_path: Path,
+) -> None:
     async with ProcessUnderTest(tmp_path, VERTEX, inline_threshold=10_000) as process:
         await process.run()
         process.put(0, Block(["a"]), process.barrier(1))
@@ -274,8 +278,8 @@ async def test_a_job_says_how_much_lies_in_handles(tmp_path: Path) -> None:
 # --- orders -----------------------------------------------------------------------------------
 
 
-async def test_an_order_reaches_the_task(tmp_path: Path) -> None:
-    """ST-10: what is given up before its barrier comes is skipped, and declined at once."""
+async def test_barrier_of_a_checkpoint_that_was_aborted_before_is_skipped(tmp_path: Path) -> None:
+    """ST-10: the checkpoint is declined at once."""
     async with ProcessUnderTest(tmp_path, VERTEX) as process:
         await process.run()
         await process.read_results()
@@ -355,10 +359,10 @@ async def test_restored_source_continues_with_unread_splits(tmp_path: Path) -> N
         assert await process.results(2) == [4, 5]
 
 
-async def test_a_source_that_the_next_job_master_deploys_asks_the_coordinator_of_the_last(
+async def test_source_deployed_by_the_next_job_master_asks_the_existing_coordinator(
     tmp_path: Path,
 ) -> None:
-    """It bears the id of the JobMaster that has started it, and lives on."""
+    """The coordinator lives on, and has the id of the JobMaster that started it."""
     async with ProcessUnderTest(tmp_path, numbers()) as process:
         splits = Splits(process)
         await process.run(job_master_id=JobMasterId(b"n" * 16))
@@ -369,10 +373,10 @@ async def test_a_source_that_the_next_job_master_deploys_asks_the_coordinator_of
         assert reader.job_master_id == MASTER
 
 
-async def test_a_source_goes_on_when_a_checkpoint_is_given_up_before_its_cut(
+async def test_source_reads_on_after_a_checkpoint_is_aborted_before_its_cut(
     tmp_path: Path,
 ) -> None:
-    """It is triggered all the same, later, and takes no snapshot."""
+    """The cut comes later all the same, and the source takes no snapshot."""
     async with ProcessUnderTest(tmp_path, numbers()) as process:
         splits = Splits(process)
         await process.run()
@@ -423,11 +427,11 @@ def lead_astray(path: Path) -> None:
         (lead_astray, "cannot read it: ", False),
     ],
 )
-async def test_state_that_cannot_be_read_fails_the_task_and_the_job_if_it_is_lost(
+async def test_unreadable_state_fails_the_task_and_lost_state_prevents_restarts(
     harm: Callable[[Path], None], cause: str, is_lost: bool, is_foreign: bool, tmp_path: Path
 ) -> None:
-    """The operator and the file are named.  Where storage may be away, a restart may help: a job
-    that had started from a savepoint failed for good there."""
+    """The failure names the operator and the file. If the storage may only be away, a restart may
+    help."""
     async with ProcessUnderTest(tmp_path, VERTEX) as process:
         state = await checkpointed(process, "a")
         (part,) = only_handle(state).parts
@@ -445,7 +449,7 @@ async def test_state_that_cannot_be_read_fails_the_task_and_the_job_if_it_is_los
 async def test_a_task_that_reads_its_state_can_be_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And declines to be triggered meanwhile."""
+    """While the task reads its state, it declines checkpoints."""
     begun, may_go_on = threading.Event(), threading.Event()
     opened: list[str] = []
     open_file = files.LocalStateFiles.open
@@ -473,8 +477,9 @@ async def test_a_task_that_reads_its_state_can_be_cancelled(
         assert len(opened) == 1, "the second file was not read"
 
 
-async def test_a_task_has_only_the_key_groups_that_are_its(tmp_path: Path) -> None:
-    """SA-11: by the max parallelism that its deployment says, which the state has."""
+async def test_restored_task_has_only_its_own_key_groups(tmp_path: Path) -> None:
+    """SA-11: key groups follow the max parallelism of the deployment, which is that of the
+    state."""
     keys = [f"key {number}" for number in range(100)]
     own = [key for key in keys if key_group_of(key, 16) in key_group_range(16, 2, 1)]
     async with ProcessUnderTest(tmp_path, VERTEX, max_parallelism=16) as process:
@@ -497,7 +502,7 @@ async def test_a_task_has_only_the_key_groups_that_are_its(tmp_path: Path) -> No
         assert await process.results(len(keys)) == counts
 
 
-async def test_task_without_restored_state_knows_its_checkpoint(
+async def test_task_restored_without_state_ignores_the_barrier_of_its_checkpoint(
     tmp_path: Path,
 ) -> None:
     async with ProcessUnderTest(tmp_path, VERTEX) as process:
@@ -508,7 +513,7 @@ async def test_task_without_restored_state_knows_its_checkpoint(
         assert await process.next_result() == process.barrier(5), "the others are over"
 
 
-async def test_data_in_flight_in_the_input_comes_again(tmp_path: Path) -> None:
+async def test_restored_task_processes_the_data_in_flight_of_its_input(tmp_path: Path) -> None:
     """ST-06."""
     async with ProcessUnderTest(tmp_path, VERTEX, producers=2) as process:
         await process.run()
@@ -529,8 +534,8 @@ async def test_data_in_flight_in_the_input_comes_again(tmp_path: Path) -> None:
         assert await process.results(1) == [("after", 1, True)]
 
 
-async def test_data_in_flight_in_the_results_is_sent_again(tmp_path: Path) -> None:
-    """ST-06: ahead of all that is put out anew."""
+async def test_restored_task_sends_the_data_in_flight_of_its_results_again(tmp_path: Path) -> None:
+    """ST-06: before all new results."""
     async with ProcessUnderTest(tmp_path, VERTEX) as process:
         await process.run()
         process.put(0, Block(["a"]), process.barrier(1, unaligned=True))
@@ -562,9 +567,9 @@ async def test_data_in_flight_that_cannot_be_read_fails_the_task(tmp_path: Path)
 # --- tasks that had finished ------------------------------------------------------------------
 
 
-async def test_a_task_that_had_finished_ends_at_once(tmp_path: Path) -> None:
-    """Nothing of its code is even unpickled; who reads it hears of the end of time and of
-    the input."""
+async def test_task_restored_as_finished_ends_without_running_its_code(tmp_path: Path) -> None:
+    """Its code is not even unpickled. Readers of the task get the last watermark and the end of the
+    input."""
     async with ProcessUnderTest(tmp_path, without_code(VERTEX), producers=2) as process:
         await process.run(RestoredTask(1, TaskState({}, is_finished=True)))
         await process.read_results()
@@ -574,15 +579,17 @@ async def test_a_task_that_had_finished_ends_at_once(tmp_path: Path) -> None:
         assert (await process.ended()).state is ExecutionState.FINISHED
 
 
-async def test_a_task_that_had_finished_can_be_cancelled(tmp_path: Path) -> None:
+async def test_task_restored_as_finished_can_be_cancelled(tmp_path: Path) -> None:
     async with ProcessUnderTest(tmp_path, without_code(VERTEX)) as process:
         attempt_id = await process.run(RestoredTask(1, TaskState({}, is_finished=True)))
         await process.process.cancel_tasks((attempt_id,))
         assert (await process.ended()).state is ExecutionState.CANCELED
 
 
-async def test_a_task_that_had_finished_takes_part_until_its_end_is_read(tmp_path: Path) -> None:
-    """In the next checkpoint it has finished, too."""
+async def test_task_restored_as_finished_takes_part_in_checkpoints_until_its_end_is_read(
+    tmp_path: Path,
+) -> None:
+    """In the next checkpoint the task has finished, too."""
     async with ProcessUnderTest(tmp_path, without_code(VERTEX), producers=2) as process:
         await process.run(RestoredTask(1, TaskState({}, is_finished=True)))
         await process.read_results()
@@ -598,7 +605,7 @@ async def test_a_task_that_had_finished_takes_part_until_its_end_is_read(tmp_pat
 async def test_finished_source_does_not_ask_for_the_cut_of_a_checkpoint(
     tmp_path: Path,
 ) -> None:
-    """Its enumerator has nothing for it, and need not be there."""
+    """The enumerator has nothing for the source, and may be absent."""
     async with ProcessUnderTest(tmp_path, without_code(numbers())) as process:
         await process.run(RestoredTask(1, TaskState({}, is_finished=True)))
         await process.order(process.trigger(2))
@@ -609,11 +616,11 @@ async def test_finished_source_does_not_ask_for_the_cut_of_a_checkpoint(
 
 
 @pytest.mark.parametrize("unaligned", [False, True])
-async def test_a_task_at_its_end_takes_part_until_its_data_is_processed(
+async def test_task_at_the_end_of_its_data_takes_part_until_the_data_is_processed(
     tmp_path: Path, unaligned: bool
 ) -> None:
-    """Whether barriers come to it or, as those that it reads have ended, an order.  What goes on
-    from there, and has no input, has the same to put out."""
+    """The task is triggered by barriers or, when its producers have ended, by an order. A task that
+    is restored from the checkpoint, and has no input, sends the same data in flight."""
     async with ProcessUnderTest(tmp_path, VERTEX) as process:
         await process.run()
         process.put(0, Block(["a"]), END_OF_DATA, process.barrier(1, unaligned=unaligned))
@@ -636,11 +643,10 @@ async def test_a_task_at_its_end_takes_part_until_its_data_is_processed(
             assert (await process.ended()).state is ExecutionState.FINISHED
 
 
-async def test_a_task_ends_though_its_reader_is_busy_when_all_data_is_processed(
+async def test_task_ends_after_all_data_is_processed_though_its_reader_reads_nothing(
     tmp_path: Path,
 ) -> None:
-    """The reader takes nothing more for a while, and a task that waited for it would decline
-    checkpoints."""
+    """A task that waited for the reader would decline checkpoints."""
     async with ProcessUnderTest(tmp_path, VERTEX) as process:
         await process.run()
         process.put(0, Block(["a"]), END_OF_INPUT)

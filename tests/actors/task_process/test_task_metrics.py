@@ -35,7 +35,8 @@ def _values(metrics: TaskMetrics) -> dict[tuple[str, str], float]:
 
 
 def test_vertices_of_equal_name_share_one_metric_series() -> None:
-    """They share slots, and so processes; the one that began last was shown alone."""
+    """Vertices share slots, and so processes. Otherwise only the vertex that began last would be
+    shown."""
     metrics = TaskMetrics(lambda: 10.0)
     times = {"busyTimeMs": 30, "idleTimeMs": 70, "backPressuredTimeMs": 0}
     metrics.begun(_task(1), _group(numRecordsIn=5, currentInputWatermark=9000, **times))
@@ -71,7 +72,7 @@ def test_a_source_that_waits_for_spark_is_shown_as_held() -> None:
     assert _values(metrics) == {("is_held", "Source"): 1, ("is_held", "Other source"): 0}
 
 
-def test_held_source_is_reported_with_its_output_figures() -> None:
+def test_io_metrics_of_sources_count_the_held_ones() -> None:
     times = {"busyTimeMs": 30, "idleTimeMs": 70, "backPressuredTimeMs": 0}
     held = io_metrics_of(_group(isHeld=1, **times), reads=False, writes=True)
     free = io_metrics_of(_group(isHeld=0, **times), reads=False, writes=True)
@@ -94,8 +95,8 @@ def test_metrics_of_a_later_attempt_replace_the_earlier_ones() -> None:
     assert _values(metrics) == {}
 
 
-def test_a_task_that_has_read_all_is_not_late() -> None:
-    """Its lag was shown as so many milliseconds before the beginning of time."""
+def test_task_that_has_read_all_has_no_watermark_lag() -> None:
+    """The lag behind the last watermark would be a huge negative number."""
     metrics = TaskMetrics(lambda: 10.0)
     metrics.begun(_task(1), _group(currentInputWatermark=MAX_TIMESTAMP))
     metrics.begun(_task(2, "Source"), _group(currentOutputWatermark=9000))
@@ -113,8 +114,8 @@ class _NoNumber:
 
 
 def test_odd_numbers_in_user_counters_harm_no_other_metric() -> None:
-    """Ray takes Python's own numbers and raises at others: no figure of the process came any more
-    once one function had counted with a number of NumPy."""
+    """Ray takes Python's own numbers and raises at others. A NumPy number in one counter must not
+    stop all metrics of the process."""
     group = MetricGroup()
     group.counter("of_numpy").inc(np.int64(3))
     group.meter("rate").mark_event(np.int32(4))
@@ -129,7 +130,7 @@ def test_odd_numbers_in_user_counters_harm_no_other_metric() -> None:
 
 
 def test_time_shares_cover_the_time_since_the_last_read() -> None:
-    """At the first look nothing is known of them, and none is below zero."""
+    """The first read shows no shares, and no share is below zero."""
     times = {"busyTimeMs": 30, "idleTimeMs": 70}
     group = MetricGroup()
     for name in times:
