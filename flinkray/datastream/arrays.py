@@ -1,4 +1,4 @@
-"""Arithmetic by key for functions of batches: on slots, columns of numbers, and array state."""
+"""Sums by key for functions of batches: by slot of array state, or running within a batch."""
 
 from __future__ import annotations
 

@@ -28,8 +28,6 @@ class AsyncDataStream:
     Each subtask has up to *capacity* open calls. As in PyFlink, the records of a keyed stream are
     passed as rows of key and value.
 
-    As in PyFlink, the records of a keyed stream are passed as rows of key and value.
-
     >>> import asyncio
     >>> from flinkray.datastream import AsyncFunction, StreamExecutionEnvironment, Time
     >>> class Slowly(AsyncFunction):

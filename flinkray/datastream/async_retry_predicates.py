@@ -23,8 +23,8 @@ def has_exception_predicate(error: Exception | None) -> bool:
 def exception_type_predicate(
     error: Exception | None, expected_error_type: type[BaseException]
 ) -> bool:
-    """Return whether there is an exception of a type.
+    """Return whether there is an exception of type *expected_error_type*.
 
-    The type is bound with ``functools.partial``.
+    Bind the type with ``functools.partial``.
     """
     return isinstance(error, expected_error_type)

@@ -59,7 +59,7 @@ The function returns a DataStream, or None if the program ends in sinks.
 
 @dataclass(frozen=True)
 class Stage:
-    """Stage of the job that is being built; an input of later stages."""
+    """Handle of a stage that was added to a :class:`BatchJob`; later stages may read its result."""
 
     name: str
     vertex_id: JobVertexID
@@ -67,12 +67,12 @@ class Stage:
 
 @dataclass
 class _Part:
-    """Part of the job that a stage adds."""
+    """A stage with its vertices in the job, and its result."""
 
     stage: Stage
     vertices: tuple[JobVertex, ...]
     result: IntermediateDataSetID | None
-    """Result that readers of the stage read.
+    """Data set that readers of the stage read.
 
     None: the stage is a program that has ended in sinks.
     """
@@ -84,7 +84,9 @@ class _Part:
         return self.vertices[0].invokable.kind == STREAM
 
     def built(self) -> tuple[JobVertex, ...]:
-        """Return the vertices. A result without a reader is left out and not written."""
+        """Return the stage's vertices for the job graph.
+        A result without a reader is not written.
+        """
         if self.is_program or not self.is_read or self.result is None:
             return self.vertices
         return tuple(replace(vertex, results=(_result(self.result),)) for vertex in self.vertices)

@@ -20,7 +20,7 @@ from flinkray.datastream.externalized_checkpoint_retention import ExternalizedCh
 class CheckpointConfig:
     """Times and kinds of a program's checkpoints; times are milliseconds.
 
-    The settings apply to programs on a cluster. A program in a single process takes no checkpoints.
+    Without a cluster, batch programs and programs with a clock of their own take no checkpoints.
     """
 
     DEFAULT_MODE = CheckpointingMode.EXACTLY_ONCE

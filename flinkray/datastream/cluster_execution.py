@@ -176,7 +176,7 @@ def vertices_of(
 
 
 def _is_of_job(key: str) -> bool:
-    """Return whether the job gets a setting of a program.
+    """Return whether a setting of a program is passed on to the job.
 
     The program itself uses the other settings, or only Flink knows them.
     """
@@ -252,7 +252,10 @@ def _ends_with_its_client(cluster: ClusterClient, settings: dict[str, str]) -> b
 
 
 def _progress(*, is_in_process: bool = False) -> Progress:
-    """Return what shows the progress. A JobMaster in this process logs the failures here itself."""
+    """Return the receiver of the program's progress.
+
+    *is_in_process*: the JobMaster runs in this process and logs the failures here itself.
+    """
     progress: Progress | None = execution_target().progress
     return progress or ProgressLog(time.monotonic, shows_failures=not is_in_process)
 
@@ -283,7 +286,7 @@ def start(cluster: ClusterClient | None, job: JobGraph) -> JobClient:
 class ClusterJobClient(JobClient):
     """Client of a program in the slots of a cluster.
 
-    The program goes on when the client is gone.
+    The program continues when the client is gone.
     """
 
     def __init__(self, cluster: ClusterClient, handle: JobHandle) -> None:
@@ -330,7 +333,10 @@ class ClusterJobClient(JobClient):
 
 
 async def _result(cluster: ClusterClient, job_id: JobID) -> JobExecutionResult:
-    """Return the job's result. No method: an error that is kept would keep the job's client."""
+    """Return the job's result.
+
+    This is a function, because a method's error would keep its object, the job's client, alive.
+    """
     return _told(ClusterJobResult.of(await cluster.job_result(job_id)))
 
 
@@ -369,7 +375,9 @@ class ClusterResults(CloseableIterator):
     """
 
     def __init__(self, cluster: ClusterClient | None, job: JobGraph) -> None:
-        """*cluster* None: a cluster in this process, which ends with the job."""
+        """Submit the job.
+        *cluster* None: start a cluster in this process, which ends with the job.
+        """
         self._own: ClusterClient | None = None
         if cluster is None:
             self._own = cluster = cluster_for(job)

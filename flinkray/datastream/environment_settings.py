@@ -80,7 +80,7 @@ class EnvironmentSettings:
         self._archives: dict[str, str] = {}
         """Paths of archives, by the directories into which they are unpacked."""
         self._of_no_effect: dict[str, str] = {}
-        """Messages for calls that clusters refuse, by call."""
+        """Call -> message with which clusters refuse the program because of the call."""
         self._warned_of: set[str] = set()
         """Settings without effect for which a warning was logged."""
         self._savepoint_directory: str | None = None
@@ -105,12 +105,12 @@ class EnvironmentSettings:
         )
 
     def set_max_parallelism(self: _Self, max_parallelism: int) -> _Self:
-        """Set the number of key groups."""
+        """Set the maximum parallelism of operators. State is divided into as many key groups."""
         self._config.set_max_parallelism(max_parallelism)
         return self
 
     def get_max_parallelism(self) -> int:
-        """Return the number of key groups. -1: it depends on the parallelism."""
+        """Return the maximum parallelism. -1: not set, so that it depends on the parallelism."""
         return self._config.get_max_parallelism()
 
     def set_buffer_timeout(self: _Self, timeout_millis: int) -> _Self:
@@ -214,7 +214,7 @@ class EnvironmentSettings:
     def set_restart_strategy(
         self: _Self, restart_strategy_configuration: RestartStrategyConfiguration
     ) -> _Self:
-        """Set the restart strategy on a cluster.
+        """Set the restart strategy, on a cluster and for a streaming program in this process.
 
         From Flink 2.0 on, ``restart-strategy.*`` of the configuration replaces this method.
         """
@@ -341,7 +341,7 @@ class EnvironmentSettings:
         return self._configuration
 
     def register_slot_sharing_group(self: _Self, slot_sharing_group: SlotSharingGroup) -> _Self:
-        """Set the resources of a group's slots."""
+        """Set the resources of the slots in which the group's operators run."""
         self._slot_sharing_groups[slot_sharing_group.get_name()] = slot_sharing_group
         return self
 

@@ -155,7 +155,7 @@ FLINK_SETTINGS: dict[str, Callable[[Any, str], Any]] = {
         parse_milliseconds(v)
     ),
 }
-"""Functions that apply settings, by Flink's names."""
+"""Flink's name of a setting -> function that applies the setting's value to an environment."""
 
 _READ_WHERE_NEEDED = frozenset(
     {"pipeline.name", "execution.sorted-inputs.memory", SHUTDOWN_ON_ATTACHED_EXIT.key, *JOB_KEYS}

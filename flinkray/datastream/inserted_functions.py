@@ -1,4 +1,4 @@
-"""Functions that stream methods insert: values with their keys, and two streams as one."""
+"""Functions that stream methods add to a program: keys beside values, and two streams as one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class KeyAndValue(MapFunction[Any, Row]):
 
 
 class Tag(MapFunction[Any, Any]):
-    """Map function that returns (number of the stream, value)."""
+    """Map function that tags a value with the number of its stream: (number, value)."""
 
     def __init__(self, side: int) -> None:
         self._side = side
@@ -44,7 +44,7 @@ class Tag(MapFunction[Any, Any]):
 
 
 class KeyOfTagged(KeySelector[Any, Any]):
-    """Key selector for tagged values, which uses the keys of the value's stream."""
+    """Key selector for the pairs of :class:`Tag`, which uses the keys of the value's stream."""
 
     def __init__(self, *keys: Keys) -> None:
         self._keys = keys

@@ -101,7 +101,7 @@ class CoGroupedStreams(_TwoStreams):
 
 
 class JoinKeys(Generic[_Windows]):
-    """Keys of a join or co-group."""
+    """A join or co-group with its keys, before its windows are set."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class JoinKeys(Generic[_Windows]):
 
 
 class _TwoInWindows:
-    """Two streams in windows."""
+    """A join or co-group with its windows, before its function is set."""
 
     def __init__(
         self, first: DataStream, second: DataStream, first_key: Any, second_key: Any, assigner: Any
@@ -135,9 +135,9 @@ class _TwoInWindows:
         self._builder = WindowOperatorBuilder(assigner, *types)
 
     def trigger(self: _Windows, trigger: Trigger) -> _Windows:
-        """Evaluate windows when this trigger fires.
+        """Evaluate windows when this trigger fires, instead of the assigner's own trigger.
 
-        The trigger sees pairs of the stream's number and value.
+        The trigger is given (number of the stream, value) for each record.
         """
         self._builder.trigger(trigger)
         return self
@@ -165,7 +165,7 @@ class _TwoInWindows:
 
 
 class WindowedJoin(_TwoInWindows):
-    """Pairs of records in windows."""
+    """Join of two streams in windows: all pairs of records of a key and a window."""
 
     def apply(self, function: Any, output_type: TypeInformation | None = None) -> DataStream:
         """Return one value for each pair.
@@ -211,7 +211,7 @@ class WindowedJoin(_TwoInWindows):
 
 
 class WindowedCoGroup(_TwoInWindows):
-    """Records of both streams by key and window."""
+    """Co-group of two streams in windows: two lists of records for each key and window."""
 
     def apply(self, function: Any, output_type: TypeInformation | None = None) -> DataStream:
         """Return any number of values for the two lists of records of each key and window.
@@ -223,7 +223,7 @@ class WindowedCoGroup(_TwoInWindows):
 
 
 class IntervalJoin:
-    """Pairs of records of a key; :meth:`between` sets the bounds of their times."""
+    """Join of two keyed streams by time, before :meth:`between` sets the bounds of the times."""
 
     def __init__(self, left: KeyedStream, right: KeyedStream) -> None:
         self._left = left
@@ -242,7 +242,7 @@ class IntervalJoin:
 
 
 class IntervalJoined:
-    """Pairs of an interval join."""
+    """Join of two keyed streams by time, with its bounds."""
 
     def __init__(self, left: KeyedStream, right: KeyedStream, lower: int, upper: int) -> None:
         self._left = left

@@ -147,7 +147,7 @@ class KeyedStream(DataStream):
         """Apply *func* to all records of one key that have come together.
 
         The effect is that of ``process``, but state is looked up once for these records. Results
-        have their latest timestamp.
+        have the latest timestamp of these records.
 
         >>> from flinkray.datastream import KeyedGroupFunction, StreamExecutionEnvironment
         >>> class Count(KeyedGroupFunction):
@@ -337,7 +337,7 @@ class KeyedStream(DataStream):
         return self._values().end_with(name, operator)
 
     def _values(self) -> DataStream:
-        """Return the stream for operators that ignore keys.
+        """Return this stream for operators that ignore keys.
 
         The key selector is called for each record all the same, as in PyFlink.
         """

@@ -51,7 +51,11 @@ def _changed_at(path: str) -> int | None:
 
 @cache
 def _unpacked(path: str, name: str, changed_at: int | None) -> tempfile.TemporaryDirectory[str]:
-    """Unpack an archive once; return its folder, which is removed when the process ends."""
+    """Unpack an archive, once per process, and return its folder.
+
+    The folder is removed when the process ends. *changed_at*: an archive that was changed is
+    unpacked again.
+    """
     from flinkray.actors.shared.archives import unpack
     from flinkray.client.job_files import take_archive_along
 

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 
 
 class StreamProgram(EnvironmentSettings, ABC):
-    """Program so far, from the view of its streams.
+    """The program that streams belong to: the operators that were added so far.
 
     Base of :class:`~flinkray.datastream.StreamExecutionEnvironment`.
     """
@@ -107,7 +107,7 @@ class StreamProgram(EnvironmentSettings, ABC):
 
     @abstractmethod
     def partition(self, stream: DataStream, keys: Keys) -> KeyedStream:
-        """Return a stream of the program, partitioned by key."""
+        """Return *stream*, partitioned by *keys*."""
 
     @abstractmethod
     def from_stage_of_epochs(
@@ -222,10 +222,8 @@ class DataStream(StreamSettings):
     ) -> DataStream:
         """Apply *func* to whole Arrow record batches.
 
-        It returns a batch, a table, several, or None. Streams of Python values are converted to
-        columns.
-
-        Streams of Python values are converted to columns.
+        *func* returns a batch, a table, several of them, or None. Streams of Python values are
+        converted to columns.
 
         >>> import pyarrow as pa, pyarrow.compute as pc
         >>> from flinkray.datastream import StreamExecutionEnvironment
@@ -536,7 +534,7 @@ class DataStream(StreamSettings):
         return RecordBatches(serialized.execute_and_collect(job_execution_name))
 
     def _values(self) -> DataStream:
-        """Return the stream for operators that ignore keys."""
+        """Return this stream for operators that ignore keys."""
         return self
 
     def _collected(self) -> DataStream:
@@ -560,7 +558,10 @@ class DataStream(StreamSettings):
         typed: bool = True,
         **settings: Any,
     ) -> DataStream:
-        """Add an operator and return the stream of its results."""
+        """Add an operator on this stream, and return the stream of its results.
+
+        *typed*: whether results are converted to *output_type*.
+        """
         transformation = OperatorTransformation(
             name,
             output_type,
@@ -572,7 +573,7 @@ class DataStream(StreamSettings):
         return self._env.add(transformation)
 
     def end_with(self, name: str, operator: StreamOperator) -> DataStreamSink:
-        """Add a sink: an operator that no other follows."""
+        """Add an operator on this stream that is a sink, and return the sink."""
         transformation = OperatorTransformation(
             name, operator=operator, inputs=[self._stream], kind="Data Sink"
         )

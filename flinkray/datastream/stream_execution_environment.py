@@ -425,10 +425,11 @@ class StreamExecutionEnvironment(StreamProgram):
         return batch
 
     def _is_on_cluster(self) -> bool:
-        """Return whether the program becomes a job of a cluster.
+        """Return whether the program runs as a job of a cluster.
 
-        Without ``cluster=``, that is a cluster of threads of this process. It takes the program's
-        checkpoints, and restarts the program after failures.
+        Without ``cluster=``, the cluster consists of threads of this process. It takes the
+        program's checkpoints, and restarts the program after failures. A program that needs neither
+        runs without it.
         """
         if self._cluster is not None:
             return True
@@ -463,7 +464,8 @@ class StreamExecutionEnvironment(StreamProgram):
         Raises:
             OperatorError: a function failed; the error has its traceback, the record and the
                 operator.
-            JobExecutionError: a function failed on a cluster; the error's text has the same.
+            JobExecutionError: a function failed in a program that runs as a job: on a cluster, or
+                in this process with checkpoints or restarts. The error's text has the same.
             StreamError, JobSubmissionError: the program cannot run on the cluster.
         """
         is_on_cluster = self._is_on_cluster()
@@ -579,13 +581,12 @@ class StreamExecutionEnvironment(StreamProgram):
         returned: DataStream | None,
         result: IntermediateDataSetID | None,
     ) -> tuple[tuple[JobVertex, ...], tuple[JobFile, ...]]:
-        """Return the program as vertices of a batch job, and its files.
+        """Return the program as vertices of a batch job, and the files that it needs.
 
         The environment then begins a new program.
 
         Args:
-            owner: hex id that goes into the vertex ids: the same program of another owner has
-                others.
+            owner: hex id from which the vertex ids are made: another owner gives other vertex ids.
             returned: the stream that becomes *result*, which the last vertex writes.
 
         Raises:
@@ -640,7 +641,7 @@ def _instead_of_table(data: object) -> str:
 
 
 def _warn_of_sinks_that_show_nothing(graph: StreamGraph) -> None:
-    """Warn of sinks that would show no results: they commit results, and a source has no end."""
+    """Warn of sinks that never show results: they commit at the end, and a source has no end."""
     if graph.batch:
         return
     for node in graph.nodes:

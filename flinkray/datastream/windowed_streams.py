@@ -1,4 +1,4 @@
-"""Windows of a stream, and what evaluates them."""
+"""Windows of a stream, and the functions that evaluate them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def count_assigner(size: int, slide: int) -> WindowAssigner:
 
 
 class _Windowed:
-    """Common part of windows of a key and windows of all records."""
+    """Common base of the windows of a keyed stream and of a whole stream."""
 
     _keyed = True
 
@@ -98,7 +98,7 @@ class _Windowed:
     ) -> DataStream:
         """Reduce the records of a window to one value.
 
-        A window function is given only this value.
+        If there is a window function, it is given only this value.
         """
         expect_function(reduce_function, "reduce", "a ReduceFunction", 2)
         if output_type is None and window_function is None:
@@ -116,7 +116,7 @@ class _Windowed:
     ) -> DataStream:
         """Aggregate the records of a window with an accumulator.
 
-        A window function is given only the result.
+        If there is a window function, it is given only the result.
         """
         expect_kind(aggregate_function, AggregateFunction, "an AggregateFunction is needed")
         contents = AggregateContents(aggregate_function)
@@ -125,7 +125,7 @@ class _Windowed:
     def apply(self, window_function: Any, output_type: TypeInformation | None = None) -> DataStream:
         """Apply a WindowFunction to all records of a window.
 
-        After window_all: an AllWindowFunction.
+        On windows of a whole stream (``window_all``), an AllWindowFunction.
         """
         wanted = WindowFunction if self._keyed else AllWindowFunction
         expect_kind(window_function, wanted, f"apply needs a {wanted.__name__} here")
@@ -136,7 +136,7 @@ class _Windowed:
     ) -> DataStream:
         """Apply a ProcessWindowFunction to all records of a window.
 
-        After window_all: a ProcessAllWindowFunction.
+        On windows of a whole stream (``window_all``), a ProcessAllWindowFunction.
         """
         wanted = ProcessWindowFunction if self._keyed else ProcessAllWindowFunction
         expect_kind(process_window_function, wanted, f"process needs a {wanted.__name__} here")

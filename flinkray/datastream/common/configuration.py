@@ -56,57 +56,68 @@ class Configuration:
         return [part.strip().strip("'\"") for part in parts if part.strip()]
 
     def set_string(self, key: str, value: str) -> Configuration:
-        """Set a text."""
+        """Set the value of *key* to a text."""
         self._values[key] = value
         return self
 
     set = set_string
 
     def set_integer(self, key: str, value: int) -> Configuration:
-        """Set a number."""
+        """Set the value of *key* to a whole number."""
         self._values[key] = value
         return self
 
     def set_boolean(self, key: str, value: bool) -> Configuration:
-        """Set true or false."""
+        """Set the value of *key* to true or false."""
         self._values[key] = value
         return self
 
     def set_float(self, key: str, value: float) -> Configuration:
-        """Set a number."""
+        """Set the value of *key* to a number."""
         self._values[key] = value
         return self
 
     def set_bytearray(self, key: str, value: bytes | bytearray) -> Configuration:
-        """Set bytes. Their text is Base64."""
+        """Set the value of *key* to bytes. As a text it is Base64."""
         self._values[key] = bytes(value)
         return self
 
     def get_string(self, key: str, default_value: str) -> str:
-        """Return the value as a text."""
+        """Return the value of *key* as a text; *default_value* if it is not set."""
         return _text(self._values[key]) if key in self._values else default_value
 
     get = get_string
 
     def get_integer(self, key: str, default_value: int) -> int:
-        """Return the value as a whole number.
+        """Return the value of *key* as a whole number; *default_value* if it is not set.
 
         Raises:
-            ConfigurationError: the value is no whole number. The other ``get_`` methods raise it
-                likewise for their types.
+            ConfigurationError: the value is no whole number.
         """
         return self._read(key, int, "a whole number", default_value)
 
     def get_boolean(self, key: str, default_value: bool) -> bool:
-        """Return the value as true or false."""
+        """Return the value of *key* as true or false; *default_value* if it is not set.
+
+        Raises:
+            ConfigurationError: the value is neither true nor false.
+        """
         return self._read(key, _truth, "true or false", default_value)
 
     def get_float(self, key: str, default_value: float) -> float:
-        """Return the value as a number."""
+        """Return the value of *key* as a number; *default_value* if it is not set.
+
+        Raises:
+            ConfigurationError: the value is no number.
+        """
         return self._read(key, float, "a number", default_value)
 
     def get_bytearray(self, key: str, default_value: bytearray) -> bytearray:
-        """Return the value as bytes."""
+        """Return the value of *key* as bytes; *default_value* if it is not set.
+
+        Raises:
+            ConfigurationError: the value is not Base64.
+        """
         return self._read(key, _bytes, "bytes in Base64", default_value)
 
     def _read(self, key: str, parse: Callable[[str], T], what: str, default_value: T) -> T:
@@ -131,14 +142,14 @@ class Configuration:
         return self._values.pop(key, None) is not None
 
     def add_all(self, other: Configuration, prefix: str | None = None) -> Configuration:
-        """Take over the other's values, under keys that begin with *prefix*."""
+        """Set all values of *other* here. *prefix* is put before their keys."""
         self._values.update({(prefix or "") + key: value for key, value in other._values.items()})
         return self
 
     add_configuration = add_all
 
     def add_all_to_dict(self, target_dict: dict[str, Any]) -> None:
-        """Put all values into a dictionary, with the types that they were set with."""
+        """Put all values into a dictionary, with the types in which they were set."""
         for key, value in self._values.items():
             target_dict[key] = bytearray(value) if isinstance(value, bytes) else value
 

@@ -18,9 +18,6 @@ class ExecutionConfig:
     PyFlink's settings for Java's serializers and closures are stored and have no effect: values and
     functions are pickled here.
 
-    What PyFlink sets for Java's serializers and closures is kept and has no effect: values and
-    functions travel pickled.
-
     >>> config = ExecutionConfig().set_max_parallelism(64).enable_force_kryo()
     >>> config.get_max_parallelism(), config.is_force_kryo_enabled()
     (64, True)
@@ -59,7 +56,7 @@ class ExecutionConfig:
         return self._auto_watermark_interval
 
     def set_parallelism(self, parallelism: int) -> ExecutionConfig:
-        """Set the default parallelism of operators that are made from now on."""
+        """Set the default number of subtasks of operators that are made from now on."""
         if parallelism < 1 and parallelism not in (
             self.PARALLELISM_DEFAULT,
             self.PARALLELISM_UNKNOWN,
@@ -77,7 +74,7 @@ class ExecutionConfig:
         return self._parallelism
 
     def set_max_parallelism(self, max_parallelism: int) -> ExecutionConfig:
-        """Set the number of key groups."""
+        """Set the maximum parallelism of operators. State is divided into as many key groups."""
         max_parallelism = whole_number(max_parallelism, "max parallelism")
         if not 1 <= max_parallelism <= MAX_PARALLELISM:
             raise ValueError(
@@ -87,7 +84,7 @@ class ExecutionConfig:
         return self
 
     def get_max_parallelism(self) -> int:
-        """Return the number of key groups. -1: it depends on the parallelism."""
+        """Return the maximum parallelism. -1: not set, so that it depends on the parallelism."""
         return self._max_parallelism
 
     def enable_auto_generated_uids(self) -> ExecutionConfig:
@@ -133,9 +130,9 @@ class ExecutionConfig:
         return 0
 
     def set_task_cancellation_interval(self, interval: int) -> ExecutionConfig:
-        """Set the interval of interrupts to a cancelled task on a cluster.
+        """Set the milliseconds between two interrupts of a cancelled task on a cluster.
 
-        In milliseconds; interrupts repeat until the task ends.
+        Interrupts are repeated until the task ends.
 
         Raises:
             ValueError: *interval* is not positive.

@@ -20,9 +20,10 @@ class JobClient(ABC):
 
     @abstractmethod
     def get_job_status(self) -> Future[JobStatus]:
-        """Return the status.
+        """Return the status of the program.
 
-        For a program in this process: RUNNING, FINISHED, FAILED or CANCELED.
+        A program without checkpoints and restarts in this process is never in another status than
+        RUNNING, FINISHED, FAILED or CANCELED.
         """
 
     @abstractmethod
@@ -31,7 +32,8 @@ class JobClient(ABC):
 
     @abstractmethod
     def trigger_savepoint(self, savepoint_directory: str | None = None) -> Future[str]:
-        """Take a savepoint; the program goes on. The future's result is the savepoint's directory.
+        """Take a savepoint. The program continues.
+        The future's result is the savepoint's directory.
 
         The directory lies below *savepoint_directory*; None: below the environment's default
         savepoint directory.
@@ -52,7 +54,9 @@ class JobClient(ABC):
 
     @abstractmethod
     def get_job_execution_result(self) -> Future[JobExecutionResult]:
-        """Return a future that is done when the program has ended; its failure is the program's."""
+        """Return a future of the result, done when the program has ended.
+        It fails if the program fails.
+        """
 
     def get_accumulators(self) -> Future[dict[str, Any]]:
         """Return an empty dict: functions have no accumulators, as in PyFlink."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class RestartStrategyConfiguration:
-    """Restart strategy, in the form of options of the configuration."""
+    """A restart strategy and its options in the configuration."""
 
     description: str
     options: dict[str, str] = field(default_factory=dict)
@@ -27,21 +27,21 @@ class RestartStrategies:
 
     @staticmethod
     def no_restart() -> RestartStrategyConfiguration:
-        """End the program with its first failure."""
+        """Return the strategy that ends the program with its first failure."""
         return RestartStrategyConfiguration(
             "Restart deactivated.", {"restart-strategy.type": "none"}
         )
 
     @staticmethod
     def fall_back_restart() -> RestartStrategyConfiguration:
-        """Use the strategy of the cluster's configuration."""
+        """Return the strategy that the cluster's configuration names."""
         return RestartStrategyConfiguration("Cluster level default restart strategy")
 
     @staticmethod
     def fixed_delay_restart(
         restart_attempts: int, delay_between_attempts: int
     ) -> RestartStrategyConfiguration:
-        """Restart up to a number of times, each time after the same pause."""
+        """Return the strategy that restarts *restart_attempts* times, after equal pauses."""
         return RestartStrategyConfiguration(
             f"Restart with fixed delay ({delay_between_attempts} ms). "
             f"#{restart_attempts} restart attempts.",
@@ -56,7 +56,10 @@ class RestartStrategies:
     def failure_rate_restart(
         failure_rate: int, failure_interval: int, delay_interval: int
     ) -> RestartStrategyConfiguration:
-        """Restart unless more than *failure_rate* failures fall into an interval."""
+        """Return the strategy that restarts after a pause, but not after too many failures.
+
+        The program ends if more than *failure_rate* failures fall into *failure_interval*.
+        """
         return RestartStrategyConfiguration(
             f"Failure rate restart with maximum of {failure_rate} failures within interval "
             f"{failure_interval} ms and fixed delay {delay_interval} ms.",
@@ -76,7 +79,10 @@ class RestartStrategies:
         reset_backoff_threshold: int,
         jitter_factor: float,
     ) -> RestartStrategyConfiguration:
-        """Restart without limit, after pauses that grow with each failure."""
+        """Return the strategy that restarts without limit. The pauses grow with each failure.
+
+        The pause is *initial_backoff* again after *reset_backoff_threshold* without a failure.
+        """
         prefix = "restart-strategy.exponential-delay"
         return RestartStrategyConfiguration(
             f"Restart with exponential delay: starting at {initial_backoff} ms, increasing by "

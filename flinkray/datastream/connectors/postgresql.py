@@ -83,11 +83,11 @@ class StagedBatch(NamedTuple):
 
 
 class FencedSinkError(SinkError, SuppressRestartsError):
-    """Another job writes in place of this job, which fails for good: a restart is useless."""
+    """Raised when another job writes in place of this job, which fails for good."""
 
 
 class _Attempt(NamedTuple):
-    """Attempt of a writer; the middle part of the names of its batches.
+    """Identity of an attempt of a writer. As a text it is the middle part of its batches' names.
 
     Attempt numbers begin again with a new JobMaster or parallelism, but checkpoint ids never
     decrease. An attempt is restored from the last complete checkpoint, so an attempt that was
@@ -110,7 +110,7 @@ class _Attempt(NamedTuple):
 
 
 class _Lineage(NamedTuple):
-    """State of a writer: its batches and those of the attempts before it."""
+    """State of a writer: which batches of its attempts the checkpoint covers."""
 
     run: str
     """Beginning of the names of the batches."""
@@ -588,10 +588,11 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
         )
 
     def _cleaned(self, connection: psycopg.Connection[Any], lineage: _Lineage) -> _Lineage:
-        """Remove rows staged after the restored checkpoint; return *lineage* of attempts with rows.
+        """Remove rows that were staged after the restored checkpoint.
 
-        Other attempts of this job may have gone on from the same checkpoint, before this attempt or
-        while it stood still. Their rows stay; the committer removes them if the attempts failed.
+        Returns *lineage* without the attempts that have no staged rows any more. Other attempts of
+        this job may have gone on from the same checkpoint, before this attempt or while it stood
+        still. Their rows stay; the committer removes them if the attempts failed.
         """
         run, covered = lineage
         left: dict[str, int] = {}
