@@ -33,9 +33,10 @@ class CoordinatorProcesses:
         noted: Callable[[], Awaitable[None]],
         on_replaced: Callable[[str], None],
     ) -> None:
-        """*beginning* returns the state with which the coordinator of the sources begins.
+        """Create the kinds of coordinators of a job.
 
-        *noted* returns when the notes for the next JobMaster, with all begun attempts, are kept.
+        *beginning* returns the state with which the coordinator of the sources begins. *noted*
+        returns when the notes for the next JobMaster, with all begun attempts, are kept.
         *on_replaced* gets the reason when another JobMaster has taken over a coordinator.
         """
         self.master_formats = MasterFormatsProcess(job_master, graph)

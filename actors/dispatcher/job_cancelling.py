@@ -36,7 +36,7 @@ class JobCancelling:
         job_masters: JobMasterSupervision,
         job: Callable[[JobID], ManagedJob | None],
     ) -> None:
-        """*job* returns a job that is not cleaned up yet, or None."""
+        """Create the object. *job* returns a job that is not cleaned up yet, or None."""
         self._dispatcher = dispatcher
         self._graphs = graphs
         self._job_masters = job_masters

@@ -15,9 +15,10 @@ _Number = tuple[int, int]
 class GlobalAggregates:
     """The aggregates of a job. Lives on the JobMaster's main thread, as long as the JobMaster.
 
-    Restarts of tasks do not change the aggregates. A task that has added to any, and goes on under
-    the next JobMaster, fails at its next update. Updates of an attempt are numbered, so that a
-    repeated update is made once. An attempt begins an update only after the answer to its last one.
+    Restarts of tasks do not change the aggregates. A task that has added to an aggregate, and
+    continues under the next JobMaster, fails at its next update. Updates of an attempt are
+    numbered, so that a repeated update is made once. An attempt begins an update only after the
+    answer to its last one.
     """
 
     def __init__(self, process: UserCodeProcessConnection) -> None:

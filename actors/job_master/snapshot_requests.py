@@ -52,12 +52,12 @@ _NOT_BEGUN = (
 
 
 class SnapshotRequests:
-    """Takes snapshots on request. Lives on the JobMaster's main thread.
+    """Takes snapshots that clients request. Lives on the JobMaster's main thread.
 
     A new JobMaster knows nothing of the requests to its predecessor. It finds a savepoint by its
-    directory, which follows from the request. A complete savepoint is not taken again. A job that
-    was to be stopped, and goes on under a new JobMaster, is stopped again with another savepoint,
-    because the job has gone on from the first.
+    directory, which follows from the request. A complete savepoint is not taken again. If a job was
+    to be stopped but continues under a new JobMaster, it is stopped again with another savepoint,
+    because the job has changed its state since the first.
     """
 
     def __init__(

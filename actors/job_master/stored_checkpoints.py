@@ -258,7 +258,8 @@ class StoredCheckpoints:
     async def place_of_savepoint(self, request: SnapshotRequest) -> str | SnapshotTaken:
         """Return a savepoint's directory, or the savepoint if an earlier JobMaster completed it.
 
-        If the savepoint was to stop the job but the job went on, the job needs another savepoint.
+        If the savepoint was to stop the job but the job has continued, the job needs another
+        savepoint.
 
         Raises:
             JobError: no directory is named, or the name is not a directory.
@@ -328,7 +329,7 @@ class StoredCheckpoints:
 
     def hold(self) -> None:
         """Hold back deletions until :meth:`release`.
-        Another JobMaster may have to go on from the checkpoints. A deletion that is under way
+        Another JobMaster may have to recover from the checkpoints. A deletion that is under way
         continues.
         """
         self._is_held = True

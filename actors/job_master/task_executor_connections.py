@@ -46,8 +46,9 @@ class TaskExecutorConnections:
         allocations: Callable[[ResourceID], tuple[AllocationID, ...]],
         on_lost: Callable[[ResourceID, str], None],
     ) -> None:
-        """*allocations*: returns the job's allocations on a TaskExecutor, for heartbeats (JM-08).
+        """Create the object, without connections.
 
+        *allocations*: returns the job's allocations on a TaskExecutor, for heartbeats (JM-08).
         *on_lost*: called when a connection ended without :meth:`remove` or :meth:`remove_all`.
         """
         self._owner = owner
@@ -119,7 +120,7 @@ class TaskExecutorConnections:
         return connection
 
     def heartbeat(self, resource_id: ResourceID, payload: TaskExecutorHeartbeat) -> None:
-        """Receive a heartbeat."""
+        """Note a TaskExecutor's heartbeat, so that the TaskExecutor does not count as silent."""
         if self._heartbeats is not None:
             self._heartbeats.receive_heartbeat(resource_id, payload)
 

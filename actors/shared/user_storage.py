@@ -50,7 +50,7 @@ class UserStorage:
 
         Raises:
             StorageHangsError: the storage has not answered for :data:`PATIENCE` seconds. The
-                operation goes on in its thread.
+                operation continues in its thread.
         """
         if not self._service.has_threads:
             return await self._service.run_blocking(function, location)

@@ -84,7 +84,7 @@ class SparkExecutorTasks(TaskRunner):
     def __init__(
         self, rpc_service: RpcService, host: TaskExecutorHost, bundle_index: int, spark_host: str
     ) -> None:
-        """*spark_host* applies to stages that do not choose a host."""
+        """Create the runner. *spark_host* applies to stages that do not choose a host."""
         self._rpc_service = rpc_service
         self._host = host
         self._bundle_index = bundle_index

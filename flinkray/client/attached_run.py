@@ -132,7 +132,9 @@ class ProgressLog:
     interval = _LOG_INTERVAL
 
     def __init__(self, monotonic: Callable[[], float], *, shows_failures: bool = True) -> None:
-        """*shows_failures*: whether restarts and warnings of the job are logged, too."""
+        """Create the log.
+        *shows_failures*: whether restarts and warnings of the job are logged, too.
+        """
         self._monotonic = monotonic
         self._shows_failures = shows_failures
         self._shown: tuple[object, ...] = ()

@@ -67,7 +67,7 @@ _MOVED = (
     RpcConnectionError,
     RpcTimeoutError,
 )
-"""Errors of a query after which the state is, or may be, at another place."""
+"""Errors of a query after which another process may hold the state."""
 
 
 class KvStateNotFoundAgainError(FlinkRayError):
@@ -136,7 +136,9 @@ class QueryableStateClient:
     """
 
     def __init__(self, client: _Client) -> None:
-        """*client*: client of the cluster. Closing it ends this client, too."""
+        """Create a client for queries.
+        Closing *client*, the cluster's client, ends this client, too.
+        """
         self._client = client
         self._locations: dict[tuple[JobID, str], KvStateLocation] = {}
         self._looking: dict[tuple[JobID, str], asyncio.Future[KvStateLocation]] = {}

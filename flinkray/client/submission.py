@@ -29,7 +29,7 @@ class Submission:
     async def make(self) -> None:
         """Submit the job; returns when it is stored.
 
-        If the caller stops waiting, the submission goes on: a cancel request could otherwise
+        If the caller stops waiting, the submission continues: a cancel request could otherwise
         reach the Dispatcher before the job does.
         """
         self._task = asyncio.ensure_future(self._connection.submit(self._job, self._timeout))

@@ -128,7 +128,9 @@ class WorkerNodes(ABC):
     # --- groups -----------------------------------------------------------------------------------
 
     def create(self, request: WorkerGroupRequest) -> WorkerGroupHandle:
-        """Create a group and place it if there is room. Raises WorkerGroupStartError: refused."""
+        """Create a group, and place it if there is room.
+        Raises WorkerGroupStartError if refused.
+        """
         if self.refusal is not None:
             raise WorkerGroupStartError(self.refusal)
         number = len(self.created_groups)

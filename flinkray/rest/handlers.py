@@ -80,7 +80,9 @@ class Handlers:
         refresh_interval: float,
         now: Callable[[], float],
     ) -> None:
-        """*now* returns the seconds since the epoch, by the cluster's clocks."""
+        """Create the handlers.
+        *now* returns the seconds since the epoch, by the cluster's clocks.
+        """
         self._cluster = cluster
         self._operations = operations
         self._roots = roots

@@ -25,7 +25,7 @@ class IdleConnections:
     __middleware_version__ = 1
 
     def __init__(self, most_idle: float) -> None:
-        """*most_idle* is the idle timeout in seconds."""
+        """Create the middleware. *most_idle* is the idle timeout in seconds."""
         self._most_idle = most_idle
         self._since: dict[RequestHandler, float] = {}
         """The time at which each checked connection became idle, by the loop's clock."""

@@ -77,7 +77,9 @@ class Measurements:
     """Keeps the last measurements of each job to compute rates. Use it on one event loop."""
 
     def __init__(self, cluster: ClusterView, now: Callable[[], float]) -> None:
-        """*now* returns the seconds since the epoch, by the cluster's clocks."""
+        """Create an empty collection.
+        *now* returns seconds since the epoch, by the cluster's clocks.
+        """
         self._cluster = cluster
         self._now = now
         self._looks: dict[JobID, tuple[JobLook, asyncio.TimerHandle]] = {}

@@ -21,7 +21,9 @@ class MetricHandlers:
     """The metric handlers for one cluster. Use them on one event loop."""
 
     def __init__(self, cluster: ClusterView, now: Callable[[], float]) -> None:
-        """*now* returns the seconds since the epoch, by the cluster's clocks."""
+        """Create the handlers.
+        *now* returns the seconds since the epoch, by the cluster's clocks.
+        """
         self._cluster = cluster
         self._now = now
         self._measurements = Measurements(cluster, now)

@@ -34,7 +34,9 @@ class Operations:
     """The running and finished operations. Use it on one event loop."""
 
     def __init__(self, kept: float) -> None:
-        """*kept* is the number of seconds for which results can be fetched."""
+        """Create the collection.
+        *kept* is the number of seconds for which results can be fetched.
+        """
         self._kept = kept
         self._operations: dict[Key, _Operation] = {}
         self._is_closing = False
@@ -91,7 +93,7 @@ class Operations:
     async def close(self, patience: float) -> None:
         """Start no more operations; wait until every result was fetched or has expired.
 
-        Waits at most *patience* seconds. Work in the cluster goes on.
+        Waits at most *patience* seconds. Work in the cluster continues.
         """
         self._is_closing = True
         waiting = [operation.fetched for operation in self._operations.values()]

@@ -145,7 +145,9 @@ class RestServer:
     def __init__(
         self, cluster: Cluster, settings: RestSettings, now: Callable[[], float] = time.time
     ) -> None:
-        """*now* returns the seconds since the epoch, by the cluster's clocks."""
+        """Create the server, not started.
+        *now* returns seconds since the epoch, by the cluster's clocks.
+        """
         self._settings = settings
         self._view = ClusterView(cluster, settings.refresh_interval, _ANSWER_TIMEOUT)
         self._operations = Operations(settings.store_duration)
@@ -320,7 +322,7 @@ class _Door:
     __middleware_version__ = 1
 
     def __init__(self, settings: RestSettings, page: Container[str]) -> None:
-        """*page* holds the paths of the page's files."""
+        """Create the middleware. *page* holds the paths of the web page's files."""
         self._token = None if settings.token is None else settings.token.encode()
         self._anonymous_may_read = settings.anonymous_may_read or settings.token is None
         self._host = settings.host.lower()  # as urlsplit does with hosts

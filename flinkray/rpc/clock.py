@@ -28,7 +28,7 @@ class LoopClock:
     """The clock of an event loop; virtual if the loop's time is virtual."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, epoch: float = 0.0) -> None:
-        """*epoch* is the wall-clock time, in seconds, at the loop's time zero."""
+        """Create a clock. *epoch* is the wall-clock time, in seconds, at the loop's time zero."""
         self._loop = loop
         self._epoch = epoch
 

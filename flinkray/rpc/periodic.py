@@ -38,7 +38,7 @@ class PeriodicTask:
         self._task.add_done_callback(self._ended)
 
     def cancel(self) -> None:
-        """Start no further run; a run that is under way goes on to its end. Idempotent."""
+        """Start no further run. A run that is under way continues to its end. Idempotent."""
         self.future.cancel()
         if not self._is_in_run:
             self._task.cancel()

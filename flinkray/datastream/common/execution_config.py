@@ -190,7 +190,7 @@ class ExecutionConfig:
         return self
 
     def is_object_reuse_enabled(self) -> bool:
-        """Whether :meth:`enable_object_reuse` was called."""
+        """Return whether :meth:`enable_object_reuse` was called."""
         return self._object_reuse
 
     # --- without effect -------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class ExecutionConfig:
         return self
 
     def is_force_kryo_enabled(self) -> bool:
-        """Whether :meth:`enable_force_kryo` was called."""
+        """Return whether :meth:`enable_force_kryo` was called."""
         return self._force_kryo
 
     def enable_force_avro(self) -> ExecutionConfig:
@@ -237,7 +237,7 @@ class ExecutionConfig:
         return self
 
     def is_force_avro_enabled(self) -> bool:
-        """Whether :meth:`enable_force_avro` was called."""
+        """Return whether :meth:`enable_force_avro` was called."""
         return self._force_avro
 
     def enable_generic_types(self) -> ExecutionConfig:
@@ -254,7 +254,7 @@ class ExecutionConfig:
         return self
 
     def has_generic_types_disabled(self) -> bool:
-        """Whether :meth:`disable_generic_types` was called."""
+        """Return whether :meth:`disable_generic_types` was called."""
         return not self._generic_types
 
     def get_default_kryo_serializer_classes(self) -> dict[str, str]:

@@ -366,8 +366,8 @@ class KafkaSinkBuilder:
     def set_transactional_id_prefix(self, transactional_id_prefix: str) -> KafkaSinkBuilder:
         """Set the prefix of transaction ids, needed for exactly once.
 
-        No other sink in the whole Kafka cluster may have it, and it must stay the same when the job
-        goes on.
+        No other sink in the whole Kafka cluster may have the prefix. It must stay the same when the
+        job continues from a checkpoint.
         """
         self._prefix = transactional_id_prefix
         return self

@@ -546,7 +546,7 @@ def _is_lasting(error: psycopg.Error) -> bool:
 
 
 def _text_of(error: psycopg.Error) -> str:
-    """Return the server's message on one line, with its place."""
+    """Return the text of the server's error on one line."""
     return " ".join(str(error).split())
 
 

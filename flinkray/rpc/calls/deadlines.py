@@ -19,7 +19,7 @@ class Expirable(Protocol):
     """True: this object has ended in time, and its deadline has no effect any more."""
 
     def expire(self) -> None:
-        """Called when the deadline has passed and this object is not over."""
+        """End this object, because its deadline has passed and it is not over."""
 
 
 class DeadlineHeap(ABC):

@@ -31,14 +31,17 @@ class TerminationWatch:
         self._end()
 
     def fire(self, reason: str) -> None:
-        """For services: report the end; has no effect if the watch was cancelled or has fired."""
+        """Report the end of the watched endpoint; for services.
+
+        Has no effect if the watch was cancelled or has fired.
+        """
         callback, self._on_terminated = self._on_terminated, None
         if callback is not None:
             self._end()
             callback(reason)
 
     def on_end(self, release: Callable[[], None]) -> None:
-        """For services: call *release* when the watch fires or is cancelled.
+        """Call *release* when the watch fires or is cancelled; for services.
 
         If that has already happened, *release* is called at once.
         """
@@ -52,7 +55,7 @@ class TerminationWatch:
         reached: Callable[[], Awaitable[tuple[ClientConnection, int]]],
         successor_of: Callable[[ClientConnection], ClientConnection],
     ) -> None:
-        """For services: wait for the end of the watched endpoint and report the end.
+        """Wait for the end of the watched endpoint, and fire; for services.
 
         *reached* returns (connection, endpoint number); the number of the control lane stands for
         the whole process.
@@ -69,7 +72,7 @@ class TerminationWatch:
         self.fire(reason)
 
     def kept_by(self, task: asyncio.Task[None]) -> None:
-        """For services: *task* runs :meth:`keep`. Cancelling the watch cancels *task*.
+        """Note that *task* runs :meth:`keep`; for services. Cancelling the watch cancels *task*.
 
         If *task* fails, the watch fires.
         """

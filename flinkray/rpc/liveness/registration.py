@@ -84,10 +84,11 @@ class RetryingRegistration(Generic[G, S]):
         settings: RegistrationSettings | None = None,
         connect: Callable[[], Awaitable[G]] | None = None,
     ) -> None:
-        """*register* makes one registration call on the gateway that it receives.
+        """Create a registration that does nothing before :meth:`start`.
 
-        *connect* replaces ``endpoint.connect(address, gateway, fencing_token)``. An exception that
-        *connect* or *register* raise when called (not when awaited) fails the registration.
+        *register* makes one registration call on the gateway that it receives. *connect* replaces
+        ``endpoint.connect(address, gateway, fencing_token)``. An exception that *connect* or
+        *register* raise when called (not when awaited) fails the registration.
         """
         self._endpoint = endpoint
         self._target_name = target_name
@@ -199,8 +200,9 @@ class RegisteredRpcConnection(Generic[G, S]):
         settings: RegistrationSettings | None = None,
         connect: Callable[[], Awaitable[G]] | None = None,
     ) -> None:
-        """*on_failure* gets the error of a failed registration; default: endpoint.on_fatal_error.
+        """Create a connection that does nothing before :meth:`start`.
 
+        *on_failure* gets the error of a failed registration; default: endpoint.on_fatal_error.
         *connect* replaces ``endpoint.connect(address, gateway, fencing_token)``.
         """
         self._endpoint = endpoint

@@ -65,7 +65,7 @@ class RayHead:
         executor: Executor | None = None,
         is_in_ray: Callable[[], bool] = ray.is_initialized,
     ) -> None:
-        """*executor* runs the questions; by default one with its own threads.
+        """Create the object. *executor* runs the questions; by default one with its own threads.
 
         *is_in_ray* returns whether this process is still connected to Ray.
         """
@@ -95,7 +95,7 @@ class RayHead:
     async def ask(self, fn: Callable[..., T], *args: object) -> T:
         """Run a Ray call that may wait for the head, and return its result.
 
-        The call goes on if the caller is cancelled.
+        If the caller is cancelled, the call continues in its thread.
 
         Raises:
             ProcessEndsError: this object is closed, or the interpreter ends.

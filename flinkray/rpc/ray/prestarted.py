@@ -125,7 +125,7 @@ class PrestartedTaker:
         kill_actor: Callable[[str], Awaitable[None]],
         on_taken: Callable[[], None],
     ) -> None:
-        """*on_taken* is called when this object has taken a prestarted process."""
+        """Create the object. *on_taken* is called when it has taken a prestarted process."""
         self._service = service
         self._directory = directory
         self._run = run
@@ -254,7 +254,7 @@ class PrestartedKeeper:
         create: Callable[[str], Awaitable[None]],
         kill_actor: Callable[[str], Awaitable[None]],
     ) -> None:
-        """*create* begins to create a prestarted process with the given name."""
+        """Create the object. *create* begins to create a prestarted process with the given name."""
         self._service = service
         self._directory = directory
         self._run = run

@@ -135,7 +135,7 @@ class RayProcess:
     async def park(self) -> bool:
         """Return True when the process is about to end.
 
-        The call fails, by Ray, when the process dies. False: the process goes on, and the caller
+        The call fails, by Ray, when the process dies. False: the process continues, and the caller
         must ask again. The caller may be dead by now, and Ray keeps the calls of a dead process,
         and its connection, until the calls return.
         """

@@ -161,7 +161,9 @@ class BaseRpcService(RpcService):
                 peer.endpoint_terminated(number, reason)
 
     def find_endpoint(self, endpoint_id: str) -> tuple[int, HostedEndpoint | None]:
-        """For connections: return number and endpoint of an id; (0, None): there is none."""
+        """Return (number, endpoint) for an endpoint id; (0, None): there is none.
+        For connections.
+        """
         if not endpoint_id.endswith(WILDCARD):
             return self._endpoints.get(endpoint_id, (0, None))
         prefix = endpoint_id.removesuffix(WILDCARD)
@@ -175,11 +177,13 @@ class BaseRpcService(RpcService):
         return f"{prefix}_{self._names}"
 
     def endpoint_by_number(self, number: int) -> HostedEndpoint | None:
-        """For connections: return the endpoint with *number*; None: ended or never existed."""
+        """Return the endpoint with *number*; None: it has ended or never existed.
+        For connections.
+        """
         return self._by_number.get(number)
 
     def end_of(self, number: int) -> str:
-        """For connections: return why an endpoint of this process has ended."""
+        """Return why an endpoint of this process has ended. For connections."""
         return self.ended_with.get(number, ENDED)
 
     def self_gateway(self, endpoint: HostedEndpoint, gateway: type[G]) -> G:
@@ -276,16 +280,18 @@ class BaseRpcService(RpcService):
     # --- called side --------------------------------------------------------------------------
 
     def refuse_frame(self, peer: str, reason: str) -> None:
-        """For connections: count and log a frame that was refused."""
+        """Count and log a frame that was refused. For connections."""
         self.refused_frames += 1
         self._refusals.refused(f"{self.process_name} refused a frame from {peer}", reason)
 
     def peer_lost(self, peer: ServerConnection) -> None:
-        """For connections: forget a peer whose connection is lost."""
+        """Forget a peer whose connection is lost. For connections."""
         self._peers.pop(peer, None)
 
     def stop_requested(self, answer: Callable[[], None]) -> None:
-        """For connections: close all endpoints, answer the request, end the process."""
+        """Close all endpoints, answer the request with *answer*, and end the process.
+        For connections.
+        """
 
         async def stop() -> None:
             await self._close_endpoints()

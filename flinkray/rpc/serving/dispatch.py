@@ -240,7 +240,7 @@ class ServerConnection:
     # --- calls under way ----------------------------------------------------------------------
 
     def expire_at(self, deadline: float, call: HandlerCall) -> None:
-        """For calls: expire *call* at *deadline*, in the loop's time, if it is not over by then."""
+        """Expire *call* at *deadline*, in the loop's time, if it is not over by then. For calls."""
         self._service.deadlines_of_calls.add(deadline, call)
 
     def _done(self, call: HandlerCall) -> None:
@@ -258,7 +258,7 @@ class ServerConnection:
             self._transport.resume_reading()
 
     def succeeded(self, call: HandlerCall, result: object) -> None:
-        """For calls: the handler has returned; send its result."""
+        """Send the result of a call whose handler has returned. For calls."""
         self._done(call)
         if call.sequence == 0:
             return
@@ -275,7 +275,7 @@ class ServerConnection:
             self._refuse(call.method.name, call.sequence, unsendable)
 
     def failed(self, call: HandlerCall, error: BaseException) -> None:
-        """For calls: the handler has failed, or could not begin; send the error."""
+        """Send the error of a call whose handler has failed, or could not begin. For calls."""
         call.recorder.failures += 1
         self._done(call)
         self._refuse(call.method.name, call.sequence, error)

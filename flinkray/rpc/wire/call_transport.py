@@ -166,10 +166,11 @@ class CallingStream(CarriedStream):
         call: Callable[[bytes], asyncio.Future[bytes]],
         max_frame_size: int = MAX_FRAME_SIZE,
     ) -> None:
-        """*call* sends a request to the other side and returns a future of the answer.
+        """Create the calling side, which has not called yet.
 
-        The other side is a :class:`~flinkray.rpc.wire.call_transport_server.Carrier`. *call* raises
-        nothing, but its future may fail.
+        *call* sends a request to the other side and returns a future of the answer. The other side
+        is a :class:`~flinkray.rpc.wire.call_transport_server.Carrier`. *call* raises nothing, but
+        its future may fail.
         """
         super().__init__(max_frame_size)
         self._connection_id = connection_id

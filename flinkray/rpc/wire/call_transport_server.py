@@ -34,7 +34,10 @@ class AnsweringStream(CarriedStream):
     def __init__(
         self, on_forgotten: Callable[[], None], max_frame_size: int = MAX_FRAME_SIZE
     ) -> None:
-        """*on_forgotten* is called some time after the end, when no more requests are expected."""
+        """Create the called side of a new connection.
+
+        *on_forgotten* is called some time after the end, when no more requests are expected.
+        """
         super().__init__(max_frame_size)
         self._on_forgotten = on_forgotten
         self._next_request = 1
@@ -135,9 +138,10 @@ class Carrier:
     def __init__(
         self, welcome: Callable[[AnsweringStream], None], frame_limit: Callable[[], int]
     ) -> None:
-        """*welcome* takes each new stream.
+        """Create the object, without connections.
 
-        *frame_limit* returns the largest size of a frame in bytes, for a new stream.
+        *welcome* takes each new stream. *frame_limit* returns the largest size of a frame in bytes,
+        for a new stream.
         """
         self._welcome = welcome
         self._frame_limit = frame_limit

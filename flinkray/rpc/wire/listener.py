@@ -46,7 +46,10 @@ class Listener:
         create_task: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
         tls: ssl.SSLContext | None,
     ) -> None:
-        """*welcome* gets the stream of each new peer, *refuse* the reason of each refused peer."""
+        """Create a listener without sockets.
+
+        *welcome* gets the stream of each new peer, *refuse* the reason of each refused peer.
+        """
         self._new_stream = new_stream
         self._welcome = welcome
         self._refuse = refuse

@@ -35,7 +35,7 @@ class Transport(ABC):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._congested: asyncio.Future[None] | None = None
-        """A future while senders should wait, completed when they may go on; else None."""
+        """A future while senders should wait, completed when they may continue; else None."""
 
     @abstractmethod
     def attach(self, receiver: FrameReceiver) -> None:
@@ -239,7 +239,9 @@ class OpeningTransport(Transport):
         """Do nothing, as no frame arrives here."""
 
     def take(self) -> list[tuple[bytes, int | None]]:
-        """Return the frames sent so far, with lanes; callers waiting in :meth:`drain` go on."""
+        """Return the frames sent so far, with lanes.
+        Callers that wait in :meth:`drain` continue.
+        """
         self._let_senders_go()
         frames, self._frames = self._frames, []
         return frames
