@@ -147,7 +147,7 @@ def test_job_that_a_program_awaits_ends_with_its_client_only_if_configured(
             assert found.reason == "execution.shutdown-on-attached-exit is true"
 
 
-def test_a_program_that_nobody_waits_for_goes_on_without_its_client() -> None:
+def test_job_that_a_program_does_not_await_never_ends_with_its_client() -> None:
     of = {"execution.shutdown-on-attached-exit": True}
     with scripted_cluster(configuration=Configuration(of)) as (world, client):
         env, _ = a_program(client)

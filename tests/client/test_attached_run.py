@@ -266,7 +266,9 @@ def test_ctrl_c_as_the_job_finishes_reports_the_job_as_finished(
     assert (ended.status, was_interrupted) == (JobStatus.FINISHED, True)
 
 
-def test_each_restart_is_a_warning_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_restart_of_a_job_is_shown_as_a_warning_with_its_cause(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     once = replace(RUNNING, restarts=3, restart_causes=("no topic", "a (1/2): KeyError: 'x'"))
     twice = replace(once, restarts=4, restart_causes=(*once.restart_causes, "gone\x1b[2J"))
     stream = io.StringIO()

@@ -234,7 +234,7 @@ def test_client_starts_without_importing_numpy_or_arrow() -> None:
     ("words", "offered"),
     [("flinkray li", ["plain,list"]), ("flinkray data-sets re", ["plain,release"])],
 )
-def test_the_shell_completes_commands(words: str, offered: list[str]) -> None:
+def test_shell_completion_offers_the_matching_commands(words: str, offered: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "flinkray"],
         env={
@@ -467,7 +467,7 @@ def test_long_failure_cause_is_cut_to_one_line_below_600_characters(
     assert len(line) < 600
 
 
-def test_run_of_a_job_that_somebody_else_cancels_exits_with_5(
+def test_run_exits_with_5_when_its_job_is_cancelled_by_another_client(
     world: World, command: Command, script: str, output: Output
 ) -> None:
     """DI-19: Flink's application cluster has a separate exit status for a cancelled job, too."""
@@ -581,7 +581,7 @@ def test_detached_run_prints_the_job_id_only(
     assert output()[0] == f"{job_id}\n"
 
 
-def test_list_is_json_when_asked_for(
+def test_list_with_json_prints_the_jobs_as_json(
     world: World, client: ClusterClient, command: Command, output: Output
 ) -> None:
     job = job_graph("flights")
@@ -699,7 +699,7 @@ def test_cancel_requests_cancellation_and_does_not_wait_for_the_end(
     assert output()[0] == f"job {job.job_id} is being cancelled\n"
 
 
-def test_cancelling_a_finished_job_is_an_error(
+def test_cancel_of_a_finished_job_exits_with_1(
     world: World, client: ClusterClient, command: Command, output: Output
 ) -> None:
     job = job_graph()
@@ -793,7 +793,7 @@ _DETAILS = JobDetails(
 )
 
 
-def test_details_show_executions_waiting_and_failures() -> None:
+def test_details_show_duration_executions_reason_for_waiting_and_failures() -> None:
     text = cli_output.job_details(_DETAILS, now=75.0)
     for line in (
         "duration    1 min 5 s",
@@ -992,6 +992,6 @@ def test_format_seconds_prints_short_durations(seconds: float, text: str) -> Non
     assert cli_output.format_seconds(seconds) == text
 
 
-def test_ended_jobs_show_their_own_duration_and_running_ones_until_now() -> None:
+def test_duration_of_an_ended_job_ends_with_the_job() -> None:
     details = replace(_DETAILS, end_time=12.5, status=JobStatus.FINISHED)
     assert "duration    2.5 s" in cli_output.job_details(details, now=1e6)

@@ -64,7 +64,7 @@ def test_submitted_job_is_listed_and_its_handle_answers(
         (JobStatus.SUSPENDED, JobNotFinishedError, "was suspended"),
     ],
 )
-def test_result_of_a_job_that_did_not_finish_raises_with_its_id_and_cause(
+def test_result_of_a_job_that_did_not_finish_raises_an_error_with_its_id_and_cause(
     world: World, client: ClusterClient, status: JobStatus, error_type: type[Exception], text: str
 ) -> None:
     handle = client.submit(job_graph())
@@ -262,7 +262,7 @@ def test_error_of_a_request_without_a_dispatcher_names_the_outage_of_rays_head(
                 client._ask("list the jobs", lambda gateway: gateway.list_jobs(), timeout)
 
 
-def test_waiting_longer_than_the_timeout_leaves_the_job_alone(
+def test_waiting_longer_than_the_timeout_raises_and_the_job_runs_on(
     world: World, client: ClusterClient
 ) -> None:
     handle = client.submit(job_graph())
@@ -273,7 +273,7 @@ def test_waiting_longer_than_the_timeout_leaves_the_job_alone(
     assert world.cancelled == []
 
 
-def test_ctrl_c_ends_the_waiting_at_once_and_not_the_job(
+def test_ctrl_c_ends_the_waiting_at_once_but_not_the_job(
     world: World, client: ClusterClient
 ) -> None:
     handle = client.submit(job_graph())

@@ -82,7 +82,7 @@ def said_by_a_process(*arguments: str) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def test_connecting_where_no_cluster_runs_says_how_to_start_one() -> None:
+def test_connect_without_a_running_cluster_says_how_to_start_a_cluster() -> None:
     with pytest.raises(ClusterNotFoundError, match="flinkray cluster up --cluster-id nowhere"):
         flinkray.connect("auto", cluster_id="nowhere")
     assert ray.is_initialized()

@@ -152,10 +152,10 @@ def test_ray_start_is_repeated_after_a_conflict_with_other_processes(words: str)
 
 
 @pytest.mark.parametrize("given", [DEFAULT_DASHBOARD_AGENT_LISTEN_PORT, 4711])
-def test_agents_and_raylet_are_told_the_same_ports(
+def test_agents_and_raylet_of_ray_get_the_same_free_ports(
     given: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray's default for one of the ports is the same for all Rays of a machine."""
+    """Ray's default for one of the ports is the same for every Ray on a machine."""
     commands: list[list[str]] = []
     monkeypatch.setattr(
         services, "start_ray_process", lambda command, *arguments: commands.append(command)
