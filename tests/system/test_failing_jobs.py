@@ -243,7 +243,7 @@ def test_error_in_a_task_cancelled_by_a_failure_does_not_hide_the_cause(
     assert "things away" not in "\n".join(info(handle, "--verbose"))
 
 
-def test_process_death_during_cancellation_is_named_once_for_all_tasks(
+def test_death_of_a_task_process_during_cancellation_is_shown_once_for_all_tasks(
     client: ClusterClient, info: Info
 ) -> None:
     handle = client.submit(pair(waits, dies_when_it_leaves))

@@ -134,7 +134,7 @@ def fill(directory: Path) -> None:
             return
 
 
-def test_checkpoints_fail_while_the_disk_is_full_or_read_only_and_go_on_afterwards(
+def test_checkpoints_fail_while_the_disk_is_full_or_read_only_and_succeed_later(
     streams: ClusterClient, mount: Mount, tmp_path: Path, capsys: Output
 ) -> None:
     program = HalfWay(streams, tmp_path)

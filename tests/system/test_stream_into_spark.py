@@ -108,7 +108,7 @@ def squares(
 
 
 @pytest.mark.slow  # a job of test_mixed_jobs ends in Spark; tests of committers kill
-def test_each_row_is_handed_over_once_although_a_driver_and_a_task_are_killed(
+def test_spark_gets_each_row_once_although_a_driver_and_a_task_are_killed(
     cluster: ClusterClient, storage: Path, tmp_path: Path
 ) -> None:
     count = 1_500
