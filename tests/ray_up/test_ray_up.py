@@ -82,7 +82,7 @@ def cluster() -> Iterator[Cluster]:
         shutil.rmtree(place)
 
 
-def test_head_and_worker_join_and_flinkray_answers(cluster: Cluster) -> None:
+def test_head_and_worker_join_the_ray_and_flinkray_cluster_status_answers(cluster: Cluster) -> None:
     deadline = time.monotonic() + 120
     while "127.0.0.2" not in cluster.on_head("ray list nodes --filter state=ALIVE"):
         assert time.monotonic() < deadline, "the worker did not join within 120 s"
@@ -111,8 +111,8 @@ def test_job_runs_on_the_cluster(cluster: Cluster) -> None:
     assert "FINISHED" in cluster.on_head("flinkray list")
 
 
-def test_down_ends_every_process_of_ray(cluster: Cluster) -> None:
-    """Brings the cluster up again when it is done, so that tests may come in any order."""
+def test_ray_down_ends_every_process_of_ray(cluster: Cluster) -> None:
+    """Brings the cluster up again at the end, so that the tests may run in any order."""
     cluster.ray("down", "--yes")
     assert cluster.processes_of_ray() == []
     cluster.ray("up", "--yes", "--no-config-cache")
