@@ -40,7 +40,9 @@ async def attempts(cluster: MiniCluster, job_id: JobID) -> list[int]:
     return [execution.attempt_number for vertex in vertices for execution in vertex.executions]
 
 
-async def test_driver_and_executors_live_on_when_job_masters_die(cluster: MiniCluster) -> None:
+async def test_spark_driver_and_executors_live_on_when_job_masters_die(
+    cluster: MiniCluster,
+) -> None:
     job_id = await cluster.submit(scripted_job(["register", "progress 3", "wait"]))
     await until_executing(cluster, job_id)
     drivers, task_executors = cluster.processes("SparkDriver"), cluster.processes("TaskExecutor")
@@ -58,7 +60,7 @@ async def test_driver_and_executors_live_on_when_job_masters_die(cluster: MiniCl
     assert (await end(cluster, job_id)).status is JobStatus.CANCELED
 
 
-async def test_stage_end_without_job_master_is_reported_to_the_next(
+async def test_stage_end_while_no_job_master_leads_is_reported_to_the_next(
     cluster: MiniCluster,
 ) -> None:
     job_id = await cluster.submit(scripted_job(["register", "row a", "pause 0.3", "finish"]))
@@ -72,7 +74,9 @@ async def test_stage_end_without_job_master_is_reported_to_the_next(
     assert (details.restarts, details.failovers) == (0, 1)
 
 
-async def test_a_failure_without_a_job_master_restarts_the_stage(cluster: MiniCluster) -> None:
+async def test_stage_that_fails_while_no_job_master_leads_is_restarted(
+    cluster: MiniCluster,
+) -> None:
     job_id = await cluster.submit(scripted_job(["register", "pause 0.3", "fail it broke"], RUNS))
     await until_executing(cluster, job_id)
 
@@ -159,7 +163,7 @@ async def test_executor_lost_while_no_job_master_leads_gets_another_attempt(
     assert (details.restarts, details.failovers) == (0, 1)
 
 
-async def test_driver_counted_as_dead_is_killed_before_the_next_starts(
+async def test_spark_driver_counted_as_dead_is_killed_before_the_next_starts(
     cluster: MiniCluster,
 ) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))
@@ -181,7 +185,7 @@ async def test_driver_counted_as_dead_is_killed_before_the_next_starts(
     assert past not in cluster.processes("SparkDriver")
 
 
-async def test_silent_driver_is_lost_after_the_takeover_report_timeout(
+async def test_spark_driver_silent_after_a_take_over_is_replaced_after_a_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(self: ScriptedSparkDriver, job_master_id: JobMasterId, address: str) -> None:

@@ -143,7 +143,7 @@ async def test_graph_with_a_missing_blob_is_refused_and_its_id_stays_free(
 
 
 @on_virtual_time
-async def test_a_job_survives_the_dispatcher_and_keeps_its_blobs(tmp_path: Path) -> None:
+async def test_job_runs_on_and_keeps_its_blobs_when_the_dispatcher_dies(tmp_path: Path) -> None:
     async with cluster_and_client(tmp_path) as (cluster, connection):
         job = large_job(["register", "wait"], ["register", "finish"], size=2 * MIB)
         await connection.submit(job, 60)

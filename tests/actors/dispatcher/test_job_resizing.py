@@ -125,8 +125,10 @@ async def test_resize_above_the_number_of_key_groups_is_refused_and_changes_noth
 
 
 @pytest.mark.parametrize("job_master", [NONE, SILENT, NOT_YET])
-async def test_graph_limits_the_parallelism_while_the_state_is_unknown(job_master: str) -> None:
-    """DI-20: a JobMaster makes no more of the bounds than is possible."""
+async def test_resize_is_limited_by_the_graph_while_the_key_groups_are_unknown(
+    job_master: str,
+) -> None:
+    """DI-20: a JobMaster that takes the bounds limits them to its key groups."""
     job = managed(elastic(), job_master, 8)
     assert await upper_after(job, 128) == 128
     with pytest.raises(JobStateError, match="Ask for 128 at most"):

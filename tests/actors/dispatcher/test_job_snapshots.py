@@ -35,7 +35,7 @@ ENDED = JobResult(JobID(bytes(16)), "a job", JobStatus.FINISHED, 1.0)
 STOPPED = ENDED.with_savepoint("/savepoints/a", STOP.trigger_id)
 
 
-def test_repeated_stop_request_of_an_ended_job_is_answered_again() -> None:
+def test_repeated_stop_request_for_an_ended_job_returns_the_savepoint_again() -> None:
     assert taken_at_the_end(STOPPED, STOP) == SnapshotTaken("/savepoints/a")
 
 

@@ -193,7 +193,7 @@ async def is_missed(cluster: MiniCluster, job: JobGraph) -> bool:
 
 
 @on_virtual_time
-async def test_cancel_cause_outlives_the_dispatcher_that_missed_the_client(
+async def test_cancel_cause_of_a_client_timeout_outlives_the_dispatcher(
     tmp_path: Path,
 ) -> None:
     job = reading(python_job(slow_to_end()))

@@ -46,14 +46,14 @@ def test_remembered_overview_is_valid_until_a_greater_overview_number_comes() ->
     assert remembered.get(4.0) == CANCELLING
 
 
-def test_an_answer_that_was_overtaken_by_a_change_is_not_remembered() -> None:
+def test_overview_answer_overtaken_by_a_change_is_not_remembered() -> None:
     remembered = RememberedOverview(20.0, 0.0)
     remembered.heard(1, 1.0)
     remembered.answered(NumberedOverview(0, RUNNING))
     assert remembered.get(1.0) is None
 
 
-def test_an_answer_that_was_overtaken_by_another_is_not_remembered() -> None:
+def test_overview_answer_overtaken_by_another_answer_is_not_remembered() -> None:
     remembered = RememberedOverview(20.0, 0.0)
     remembered.answered(NumberedOverview(1, CANCELLING))
     remembered.answered(NumberedOverview(0, RUNNING))

@@ -57,7 +57,7 @@ def test_attempt_that_ended_and_runs_on_is_unknown() -> None:
     assert found.heartbeat(HERE, (ONE,)) == Differences((), (ONE,))
 
 
-def test_unknown_attempt_is_remembered_while_others_come_and_go() -> None:
+def test_unknown_attempt_is_remembered_while_other_attempts_come_and_go() -> None:
     """Otherwise the unknown attempt would run on while other attempts come and go."""
     found = DeploymentReconciliation()
     assert found.heartbeat(HERE, (ONE,)) == NONE

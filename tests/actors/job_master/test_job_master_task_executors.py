@@ -119,7 +119,9 @@ async def test_repeated_registration_succeeds_and_does_not_disconnect(tmp_path: 
 
 
 @on_virtual_time
-async def test_new_session_replaces_the_old_one_and_offers_slots(tmp_path: Path) -> None:
+async def test_new_task_executor_process_replaces_the_old_one_and_offers_slots(
+    tmp_path: Path,
+) -> None:
     """JM-01."""
     async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
         around = await Surroundings.begin(cluster)
@@ -132,7 +134,7 @@ async def test_new_session_replaces_the_old_one_and_offers_slots(tmp_path: Path)
 
 
 @on_virtual_time
-async def test_job_master_adopts_its_own_slots_not_those_of_an_earlier_one(
+async def test_job_master_adopts_only_slots_that_were_offered_to_itself(
     tmp_path: Path,
 ) -> None:
     """A TaskExecutor that only lost the connection and registers again keeps its slots. Calls to

@@ -68,7 +68,7 @@ JOB_MASTER = number(JobMasterId, 1)
 
 
 @on_virtual_time
-async def test_new_resource_manager_ends_registration_attempts_at_the_old(
+async def test_job_master_stops_registering_at_the_old_resource_manager_for_a_new_one(
     tmp_path: Path,
 ) -> None:
     """JM-06: the old ResourceManager has not answered yet, and its late answer is ignored."""
@@ -267,7 +267,9 @@ def endpoint_of(cluster: MiniCluster, kind: str) -> RpcEndpoint:
 
 
 @on_virtual_time
-async def test_job_master_that_stops_early_suspends_its_job(tmp_path: Path) -> None:
+async def test_job_master_that_stops_early_suspends_its_job_and_another_runs_the_job(
+    tmp_path: Path,
+) -> None:
     """JM-18, EX-08, DI-09: its tasks are cancelled. Another JobMaster runs the job, which is listed
     once, with its present state."""
     async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
@@ -471,7 +473,7 @@ async def test_job_id_is_free_again_once_its_job_is_forgotten(
         "jobmaster.failover-validity-interval": "2 min",
     },
 )
-async def test_deaths_of_job_masters_count_for_a_while_only(cluster: ChaosCluster) -> None:
+async def test_job_master_deaths_are_counted_only_within_an_interval(cluster: ChaosCluster) -> None:
     """Otherwise the sixth death of a JobMaster would end a stream after months."""
 
     async def dies(death: int) -> None:

@@ -148,7 +148,7 @@ async def test_change_needs_no_keeper_while_no_task_executor_runs() -> None:
 
 
 @on_virtual_time
-async def test_next_keeper_gets_everything_when_the_keeper_is_lost() -> None:
+async def test_next_keeper_gets_all_pieces_when_the_keeper_is_lost() -> None:
     """Even if the lost keeper was only silent and still lives."""
     keeping = Keeping()
     await keeping.begin()
@@ -178,7 +178,7 @@ async def test_change_is_kept_only_after_past_copies_are_forgotten() -> None:
 
 
 @on_virtual_time
-async def test_past_copies_are_kept_until_the_keeper_has_everything() -> None:
+async def test_past_copies_are_kept_until_the_keeper_has_all_pieces() -> None:
     keeping = Keeping()
     await keeping.begin(keeping.second)
     keeping.second.may_forget.set()
@@ -202,7 +202,7 @@ async def test_change_is_kept_although_a_lost_task_executor_did_not_forget_its_c
 
 
 @on_virtual_time
-async def test_keeper_that_did_not_answer_gets_everything_as_a_new_copy() -> None:
+async def test_keeper_that_did_not_answer_gets_all_pieces_as_a_new_copy() -> None:
     """The keeper may have taken the pieces, and pieces that were sent later may arrive before
     them."""
     keeping = Keeping()
@@ -213,7 +213,7 @@ async def test_keeper_that_did_not_answer_gets_everything_as_a_new_copy() -> Non
 
 
 @on_virtual_time
-async def test_keeper_that_registers_again_gets_everything_again() -> None:
+async def test_keeper_that_registers_again_gets_all_pieces_again() -> None:
     """The keeper may have forgotten its copy."""
     keeping = Keeping()
     await keeping.begin()

@@ -113,7 +113,7 @@ async def test_part_is_not_kept_by_a_job_master_that_has_lost_leadership() -> No
 
 
 @on_virtual_time
-async def test_pool_that_replaces_a_lost_one_gets_the_latest_part() -> None:
+async def test_next_slot_pool_gets_the_latest_part_when_a_slot_pool_is_lost() -> None:
     around = Surroundings()
     around.pool = None
     waiting = [asyncio.ensure_future(around.parts.keep(part(n))) for n in (1, 3, 2)]
@@ -146,7 +146,7 @@ def nobody() -> NoReturn:
 
 
 @on_virtual_time
-async def test_part_is_kept_once_the_task_executor_with_the_copy_has_it() -> None:
+async def test_part_is_kept_only_once_the_task_executor_with_the_copy_has_the_part() -> None:
     around = Surroundings()
     around.copy.has_all = False
     waiting = asyncio.ensure_future(around.parts.keep(part(1)))

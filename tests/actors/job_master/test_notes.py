@@ -83,7 +83,7 @@ class Noting:
 
 
 @on_virtual_time
-async def test_notes_are_acknowledged_once_pool_and_coordinator_have_them() -> None:
+async def test_notes_are_acknowledged_once_slot_pool_and_coordinator_have_the_notes() -> None:
     noting = Noting()
     for restores in (1, 2, 3):
         noting.notes.note(noting.of(restores))
@@ -94,7 +94,7 @@ async def test_notes_are_acknowledged_once_pool_and_coordinator_have_them() -> N
 
 
 @on_virtual_time
-async def test_notes_are_acknowledged_once_a_named_task_executor_has_them() -> None:
+async def test_notes_are_acknowledged_once_a_task_executor_named_in_them_has_the_notes() -> None:
     noting = Noting()
     noting.may_answer.set()
     executor = TestingGateway(TaskExecutorGateway).lenient()
@@ -117,7 +117,7 @@ async def test_notes_are_acknowledged_once_a_named_task_executor_has_them() -> N
 
 
 @on_virtual_time
-async def test_notes_are_acknowledged_without_a_coordinator_that_is_gone() -> None:
+async def test_notes_are_acknowledged_without_a_lost_coordinator() -> None:
     noting = Noting()
     noting.notes.note(noting.of(1, coordinated=False))
     assert await noting.is_acknowledged()
@@ -155,7 +155,7 @@ async def test_replacement_of_a_lost_coordinator_gets_the_notes() -> None:
 
 
 @on_virtual_time
-async def test_notes_are_acknowledged_only_after_past_pools_have_ended() -> None:
+async def test_notes_are_acknowledged_only_after_past_slot_pools_have_ended() -> None:
     """A past SlotPool outlived its successor. By its notes an attempt was never deployed, and the
     attempt was deployed a second time (seed 40883)."""
     noting = Noting(has_predecessors=True)

@@ -15,7 +15,7 @@ def running() -> tuple[TasksUnderTest, OverviewNews, list[int]]:
     return tasks, OverviewNews(tasks.scheduler, told.append), told
 
 
-def test_change_before_the_first_overview_is_not_reported() -> None:
+def test_change_before_the_first_overview_request_is_not_reported() -> None:
     tasks, news, told = running()
     tasks.report("a1", ExecutionState.FINISHED)
     news.changed()

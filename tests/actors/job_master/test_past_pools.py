@@ -99,7 +99,7 @@ async def test_latest_notes_of_several_past_slot_pools_are_used(
 
 
 @on_virtual_time
-async def test_slots_and_finished_tasks_of_all_past_pools_are_merged() -> None:
+async def test_slots_and_finished_tasks_of_all_past_slot_pools_are_merged() -> None:
     """Together with the TaskExecutors that have the results."""
     successor = Successor()
     allocations = tuple(number(AllocationID, n) for n in range(4))
@@ -117,7 +117,7 @@ async def test_slots_and_finished_tasks_of_all_past_pools_are_merged() -> None:
 
 
 @on_virtual_time
-async def test_notes_of_two_execution_graphs_are_dropped_and_slots_expected() -> None:
+async def test_notes_of_two_execution_graphs_are_dropped_but_their_slots_are_kept() -> None:
     """It is unknown which execution graph is the later one."""
     successor = Successor()
     one, other = (number(AllocationID, n) for n in (1, 2))
@@ -128,7 +128,7 @@ async def test_notes_of_two_execution_graphs_are_dropped_and_slots_expected() ->
 
 
 @on_virtual_time
-async def test_useless_past_pools_end_except_one_with_a_living_job_master() -> None:
+async def test_useless_past_slot_pools_end_unless_their_job_master_lives() -> None:
     """Notes of a SlotPool that has not answered must not come up later."""
     successor = Successor()
     asked = successor.finds(1, HandedOver((), (), notes(1)))

@@ -63,7 +63,7 @@ class Coordinated:
 
 
 @on_virtual_time
-async def test_readers_are_reset_only_to_noted_attempts() -> None:
+async def test_readers_are_reset_only_after_their_attempts_are_noted() -> None:
     """Otherwise the next JobMaster could deploy an earlier attempt, to which a coordinator that was
     told of a later attempt gives nothing (seed 400326)."""
     coordinated = Coordinated()

@@ -218,7 +218,7 @@ async def test_checkpoint_ids_rise_across_job_masters(simulation: Simulation) ->
 
 
 @simulate(seeds=3)
-async def test_savepoint_gets_its_own_directory_below_the_wanted_one(
+async def test_savepoint_gets_its_own_directory_below_the_requested_directory(
     simulation: Simulation,
 ) -> None:
     where = "execution.checkpointing.savepoint-dir"
@@ -271,7 +271,7 @@ async def test_snapshot_completed_by_an_earlier_job_master_is_not_taken_again(
 
 
 @simulate(seeds=3)
-async def test_checkpoint_id_is_taken_once_failed_storage_works_again(
+async def test_checkpoint_gets_its_id_once_failed_storage_works_again(
     simulation: Simulation,
 ) -> None:
     master = Master(simulation)
@@ -314,7 +314,7 @@ async def test_next_job_master_recovers_the_stored_checkpoints(simulation: Simul
 
 
 @simulate(seeds=3)
-async def test_job_recovers_from_a_savepoint_only_if_it_was_stopped_with_it(
+async def test_next_job_master_recovers_a_savepoint_only_if_the_job_was_stopped_with_it(
     simulation: Simulation,
 ) -> None:
     master = Master(simulation)
@@ -431,7 +431,7 @@ async def test_replaced_job_master_reports_nothing_of_pending_stores(
 
 
 @simulate(seeds=3)
-async def test_only_unneeded_checkpoint_files_are_deleted(simulation: Simulation) -> None:
+async def test_discarding_a_checkpoint_deletes_only_its_own_files(simulation: Simulation) -> None:
     master = Master(simulation)
     await master.stored.recover()
     one, two, three = [await master.store(checkpoint_id) for checkpoint_id in (1, 2, 3)]

@@ -95,7 +95,7 @@ async def test_calls_of_an_earlier_registration_of_a_worker_change_nothing(tmp_p
 
 
 @on_virtual_time
-async def test_overtaken_registration_does_not_evict_the_newer_one(
+async def test_late_earlier_registration_does_not_replace_the_newer_registration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RM-02"""

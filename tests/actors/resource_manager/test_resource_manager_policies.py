@@ -198,7 +198,7 @@ async def test_worker_without_slots_agrees_to_be_released_and_is_released_when_i
 
 
 @on_virtual_time
-async def test_slots_of_a_blocked_node_are_not_given(tmp_path: Path) -> None:
+async def test_free_slots_of_a_blocked_node_are_given_to_no_job(tmp_path: Path) -> None:
     cluster = ResourceCluster(tmp_path, FOUR_CPUS, configuration=SHARED)
     manager = await cluster.start_resource_manager()
     job = cluster.job(1)

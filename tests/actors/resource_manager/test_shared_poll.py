@@ -56,7 +56,7 @@ async def test_single_waiting_key_is_polled_often() -> None:
 
 
 @on_virtual_time
-async def test_key_that_is_awaited_no_more_is_not_polled() -> None:
+async def test_key_that_no_caller_awaits_any_more_is_not_polled() -> None:
     provider = Provider()
     given_up = asyncio.ensure_future(provider.poll.answer_for(1))
     waiting = asyncio.ensure_future(provider.poll.answer_for(2))

@@ -110,7 +110,7 @@ async def test_working_directory_does_not_change_for_a_job_without_archives(
     files.close()
 
 
-def test_files_of_killed_processes_are_swept_and_others_stay(
+def test_files_of_killed_processes_are_swept_and_those_of_living_ones_stay(
     temporary_folder: Path,
 ) -> None:
     """Otherwise the files of killed processes would stay on the disk for ever."""
@@ -143,7 +143,7 @@ def test_next_process_of_the_cluster_removes_files_of_a_dead_process(
     assert list(temporary_folder.iterdir()) == []
 
 
-def test_only_an_old_unfinished_folder_is_swept(
+def test_unfinished_folder_is_swept_only_when_it_is_old(
     temporary_folder: Path,
 ) -> None:
     files = asyncio.run(provided("here"))

@@ -63,7 +63,7 @@ async def test_error_names_hanging_storage_and_repeated_reads_use_one_thread(
     await network.close()
 
 
-async def test_hanging_storage_takes_no_thread_of_the_process(
+async def test_hanging_storage_blocks_no_thread_of_the_shared_executor(
     mount: Mount, impatient: None
 ) -> None:
     network = LocalNetwork()
@@ -79,7 +79,7 @@ async def test_hanging_storage_takes_no_thread_of_the_process(
     await network.close()
 
 
-async def test_waiting_storage_work_gets_a_thread_and_errors_reach_the_caller(
+async def test_storage_work_above_the_thread_limit_waits_and_errors_reach_the_caller(
     mount: Mount,
 ) -> None:
     network = LocalNetwork()

@@ -229,7 +229,7 @@ async def test_declaration_after_a_disconnect_goes_to_the_next_resource_manager_
 
 
 @on_virtual_time
-async def test_requirements_changed_without_resource_manager_go_to_the_next() -> None:
+async def test_requirements_changed_during_an_outage_go_to_the_next_resource_manager() -> None:
     """SP-27: and not to the lost ResourceManager."""
     around = Surroundings()
     pool = await around.start()
@@ -346,7 +346,7 @@ async def test_cancelled_slot_request_is_no_longer_declared_and_gets_no_event() 
 
 
 @on_virtual_time
-async def test_idle_slot_is_freed_and_forgotten_although_freeing_it_fails() -> None:
+async def test_idle_slot_is_forgotten_although_the_call_that_frees_the_slot_fails() -> None:
     """SP-07, SP-08."""
     around = Surroundings()
     around.executor.on(TaskExecutorGateway.free_slot).raising(RpcTimeoutError("too busy"))

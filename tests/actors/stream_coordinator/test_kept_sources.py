@@ -121,7 +121,7 @@ async def test_readers_get_splits_only_after_the_keeper_has_the_assignment() -> 
 @pytest.mark.parametrize(
     ("can_be_stored", "has_room"), [(False, True), (True, False)], ids=["not stored", "too large"]
 )
-async def test_unkeepable_assignment_is_reported_once_and_readers_get_splits(
+async def test_assignment_that_cannot_be_kept_is_reported_once_and_readers_get_splits(
     can_be_stored: bool, has_room: bool
 ) -> None:
     keeper = Keeper(has_room=has_room)
@@ -142,7 +142,7 @@ async def test_unkeepable_assignment_is_reported_once_and_readers_get_splits(
     await source.close()
 
 
-async def test_next_keeper_gets_everything_even_during_a_pending_keep() -> None:
+async def test_next_keeper_gets_the_whole_assignment_even_during_a_pending_keep() -> None:
     keeper = Keeper()
     source = host(keeper)
     asked = asyncio.ensure_future(source.exchange(asks(1)))
@@ -253,7 +253,7 @@ async def test_inherited_assignment_reaches_readers_once_it_is_kept_again(
     await source.close()
 
 
-async def test_unkeepable_inherited_assignment_is_reported_and_reaches_readers() -> None:
+async def test_inherited_assignment_that_cannot_be_kept_is_reported_and_reaches_readers() -> None:
     keeper = Keeper(has_room=False)
     keeper.may_answer.set()
     source = await one_that_goes_on(keeper, has_cut=True)

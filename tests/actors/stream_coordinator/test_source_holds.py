@@ -129,7 +129,9 @@ async def test_source_is_held_while_any_of_its_spark_stages_has_too_many_batches
     await coordinator.stop(MASTER)
 
 
-async def test_cancelled_question_does_not_block_answers_to_other_sources(tmp_path: Path) -> None:
+async def test_cancelled_hold_question_does_not_block_answers_to_other_sources(
+    tmp_path: Path,
+) -> None:
     service = LocalRpcService("coordinator")
     endpoint = RpcEndpoint(service, "holds")
     endpoint.start()

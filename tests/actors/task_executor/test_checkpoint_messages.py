@@ -162,7 +162,7 @@ async def test_process_reports_acknowledgements_before_the_end_of_their_task(
 
 
 @on_virtual_time
-async def test_late_answers_of_an_unknown_task_are_reported(tmp_path: Path) -> None:
+async def test_late_checkpoint_answers_of_an_unknown_task_are_reported(tmp_path: Path) -> None:
     """The receiver discards the files that were written for the checkpoint."""
     bench = Bench(tmp_path)
     _, heard, process = await run_task(bench)
@@ -173,7 +173,7 @@ async def test_late_answers_of_an_unknown_task_are_reported(tmp_path: Path) -> N
 
 
 @on_virtual_time
-async def test_answers_for_a_job_without_slots_are_dropped(tmp_path: Path) -> None:
+async def test_checkpoint_answers_for_a_job_without_slots_are_dropped(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, heard, process = await run_task(bench)
     name = process.rpc_service.process_name

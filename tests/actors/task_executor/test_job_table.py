@@ -37,7 +37,7 @@ def test_connecting_a_connected_job_entry_raises() -> None:
     assert job.connection == "first"
 
 
-def test_access_to_a_disconnected_entry_fails_until_reconnection() -> None:
+def test_access_to_a_disconnected_job_entry_fails_until_reconnection() -> None:
     """TM-23."""
     job = Table().job()
     job.connect("first")
@@ -67,7 +67,7 @@ def test_access_to_a_closed_job_entry_raises() -> None:
     assert jobs.closed == [1]
 
 
-def test_entry_that_is_connected_is_not_closed() -> None:
+def test_connected_job_entry_cannot_be_closed() -> None:
     """TM-23."""
     jobs = Table()
     jobs.job().connect("first")

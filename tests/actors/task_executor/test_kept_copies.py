@@ -77,7 +77,7 @@ def test_forgotten_copy_is_not_handed_over() -> None:
 
 
 @on_virtual_time
-async def test_next_job_master_gets_kept_pieces_and_checkpoints_of_tasks(
+async def test_next_job_master_gets_kept_pieces_and_acknowledged_checkpoints(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)

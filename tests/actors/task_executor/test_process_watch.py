@@ -138,11 +138,10 @@ def test_descendants_are_ended_whether_or_not_their_process_is_dead(is_dead: boo
 
 
 @pytest.mark.parametrize("whose", ["no process", "the caller", "its parent"])
-def test_ending_the_caller_its_parent_or_no_process_is_refused(
+def test_ending_the_caller_or_its_parent_or_process_0_is_refused(
     whose: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sweep that would end too much must not begin. If the sweep began here, it could end
-    nothing."""
+    """Nothing is killed here, even if the refusal fails."""
     killed: list[psutil.Process] = []
     monkeypatch.setattr(leftover_processes, "_kill", killed.append)
     monkeypatch.setattr(leftover_processes, "_wait", lambda processes, seconds: None)

@@ -167,7 +167,7 @@ async def test_next_job_master_gets_running_and_ended_tasks(tmp_path: Path) -> N
 
 
 @on_virtual_time
-async def test_task_ends_unheard_by_a_job_master_are_reported_to_the_next(tmp_path: Path) -> None:
+async def test_task_end_while_no_job_master_leads_is_reported_to_the_next(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)
@@ -257,7 +257,7 @@ async def test_only_the_latest_ended_attempt_of_a_subtask_is_remembered(tmp_path
 
 
 @on_virtual_time
-async def test_events_after_the_report_are_sent_once_the_report_is_answered(
+async def test_task_end_after_the_takeover_report_is_sent_once_the_report_is_answered(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
@@ -431,7 +431,9 @@ async def test_adopted_task_continues_and_its_end_is_reported(tmp_path: Path) ->
 
 
 @on_virtual_time
-async def test_tasks_of_another_execution_graph_end_in_adopted_slots_too(tmp_path: Path) -> None:
+async def test_tasks_of_another_execution_graph_are_cancelled_in_adopted_slots(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)
@@ -513,7 +515,7 @@ async def test_queryable_states_of_running_tasks_are_reported(tmp_path: Path) ->
 async def test_checkpoint_answers_for_a_past_job_master_are_dropped(
     tmp_path: Path,
 ) -> None:
-    """But that a task waits for some checkpoint does."""
+    """But the report to the next JobMaster says for which checkpoint a task waits."""
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)

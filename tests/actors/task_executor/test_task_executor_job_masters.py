@@ -357,7 +357,9 @@ async def test_a_job_master_that_rejects_the_registration_gets_no_slots(tmp_path
 
 
 @on_virtual_time
-async def test_slots_of_both_sides_are_compared_in_heartbeats(tmp_path: Path) -> None:
+async def test_slots_that_only_one_side_has_are_failed_or_freed_after_heartbeats(
+    tmp_path: Path,
+) -> None:
     """TM-16"""
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
@@ -416,7 +418,7 @@ async def test_a_failed_task_is_reported_with_its_cause(tmp_path: Path) -> None:
 
 
 @on_virtual_time
-async def test_a_task_of_an_unknown_kind_or_a_past_master_is_refused(tmp_path: Path) -> None:
+async def test_task_of_an_unknown_kind_or_of_a_past_job_master_is_refused(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, _ = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)

@@ -61,7 +61,7 @@ async def test_slot_requests_of_a_non_leading_resource_manager_are_refused(
 
 
 @on_virtual_time
-async def test_refused_slot_does_not_affect_slots_requested_with_it(
+async def test_refused_slot_does_not_affect_other_slots_of_the_same_request(
     tmp_path: Path,
 ) -> None:
     """TM-09, TM-19."""
@@ -213,7 +213,9 @@ async def test_slot_is_offered_again_after_a_stall_before_its_timeout_frees_the_
 
 
 @on_virtual_time
-async def test_freeing_a_slot_ends_its_task_and_answers_once_clean(tmp_path: Path) -> None:
+async def test_freeing_a_slot_ends_its_task_and_is_answered_once_the_slot_is_clean(
+    tmp_path: Path,
+) -> None:
     """TM-21"""
     bench = Bench(tmp_path)
     executor, master = await bench.start_with_slot()

@@ -78,7 +78,7 @@ async def test_silent_idle_process_is_reported(is_pretended: bool) -> None:
     assert ("of a processor" in silence) is not is_pretended
 
 
-async def test_silent_process_is_reported_only_once_it_stops_computing(
+async def test_silent_process_that_computes_is_reported_only_once_it_stops_computing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)

@@ -191,7 +191,7 @@ async def test_failed_process_start_is_repeated_after_a_pause(
 
 
 @on_virtual_time
-async def test_request_fails_with_its_start_and_the_next_awaits_the_pause() -> None:
+async def test_request_fails_with_its_process_start_and_the_next_start_waits_for_a_pause() -> None:
     processes = Processes(0)
     processes.failures = 1
     processes.request()

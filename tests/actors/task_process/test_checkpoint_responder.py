@@ -151,7 +151,7 @@ def test_changes_of_an_incomplete_checkpoint_are_in_the_next_checkpoint(
     assert restored(answer.state) == stateful.everything()
 
 
-def test_checkpoint_without_a_known_completed_base_is_whole(answering: Answering) -> None:
+def test_checkpoint_without_a_known_completed_checkpoint_is_full(answering: Answering) -> None:
     filled(answering)
     answering.acknowledged(1)
     for latest_completed in (0, 7):
@@ -170,7 +170,7 @@ def test_checkpoint_does_not_build_on_an_older_completed_one(answering: Answerin
     assert sorted(answering.responder._bases) == [2, 3, 4], "what is not named is forgotten"
 
 
-def test_checkpoint_requested_as_whole_is_whole(answering: Answering) -> None:
+def test_checkpoint_requested_as_full_has_no_increments(answering: Answering) -> None:
     filled(answering)
     first = answering.acknowledged(1)
     state = answering.acknowledged(2, latest_completed=1, is_whole=True)
@@ -203,7 +203,9 @@ def test_whole_state_is_written_again_when_increments_exceed_it(answering: Answe
     assert numbers == [1, 2, 3, 1, 2]
 
 
-def test_a_savepoint_is_whole_and_disturbs_no_increments(answering: Answering) -> None:
+def test_savepoint_is_full_and_does_not_affect_increments_of_checkpoints(
+    answering: Answering,
+) -> None:
     stateful = filled(answering)
     answering.acknowledged(1)
     stateful.put("b", 2)
