@@ -167,7 +167,7 @@ class JobLeaderService:
 
     def _register(self, job: _Job, master: JobMasterGateway) -> Awaitable[_Answer]:
         """Register at the JobMaster, with a report of everything that is here of the job.
-        From now on :meth:`said_goodbye` calls before this registration have no effect.
+        A disconnection before this registration does not count any more.
         """
         job.services.has_said_goodbye = False
         assert master.fencing_token is not None

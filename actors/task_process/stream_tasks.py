@@ -211,8 +211,8 @@ class StreamTasks:
         partitions: list[tuple[ProducedPartition, ResultPartition]],
         reason: str | None,
     ) -> None:
-        """Keep or release the results of an ended task. *reason*: why it failed.
-        None if it has finished.
+        """Keep, release or fail the results of a task that has ended.
+        *reason*: why the task failed or was cancelled. None if it has finished.
         """
         del self._running[attempt_id]
         for one, partition in partitions:
