@@ -243,7 +243,7 @@ async def test_second_result_of_a_job_is_refused_while_the_first_is_dirty_or_cle
     assert await results.get_result(ONE) == Result(ONE, "first")
 
 
-async def test_marking_clean_twice_is_fine_and_of_an_unknown_job_an_error(
+async def test_result_may_be_marked_clean_twice_and_marking_an_unknown_job_raises_an_error(
     results: JobResultStore[Result],
 ) -> None:
     """SPEC HA-23."""
@@ -374,7 +374,7 @@ async def test_job_stores_of_a_dispatcher_with_a_successor_refuse_changes(
     )
 
 
-async def test_what_a_version_without_epochs_has_stored_goes_on(
+async def test_job_graphs_and_results_of_a_version_without_epochs_are_recovered(
     directory: Directory, services: StandaloneHaServices
 ) -> None:
     graphs = directory.subdirectory("job-graphs")

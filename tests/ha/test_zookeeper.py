@@ -246,7 +246,7 @@ async def test_past_leader_does_not_change_the_address_published_by_its_successo
     assert await second.has_leadership(other.session_id)
 
 
-async def test_closing_in_flight_is_quiet_and_leaves_the_services_usable(
+async def test_election_closed_with_a_grant_in_flight_drops_it_and_a_new_election_works(
     make_services: MakeServices,
 ) -> None:
     """SPEC HA-04, HA-11, HA-15."""
