@@ -99,7 +99,9 @@ def test_put_of_malformed_parallelism_bounds_is_answered_with_400(body: object, 
     assert ask("PUT", f"/jobs/{UNKNOWN}/resource-requirements", body).status == 400
 
 
-def test_a_job_that_is_not_elastic_says_so(cluster: ThreadedCluster, ask: Asker) -> None:
+def test_put_of_parallelism_bounds_for_a_job_that_is_not_elastic_is_refused(
+    cluster: ThreadedCluster, ask: Asker
+) -> None:
     handle = cluster.client.submit(scripted_job(["register", "wait"], parallelism=2))
     path = f"/jobs/{handle.job_id.hex()}/resource-requirements"
     ((vertex, found),) = ask.get(path).items()
@@ -136,7 +138,7 @@ def test_job_configuration_shows_checkpointing_and_restart_settings(
 
 
 @pytest.mark.parametrize("path", ["config", "checkpoints/config", "resource-requirements"])
-def test_of_an_unknown_job(path: str, ask: Asker) -> None:
+def test_settings_of_an_unknown_job_are_answered_with_404(path: str, ask: Asker) -> None:
     """RE-05."""
     unknown = ask("GET", f"/jobs/{UNKNOWN}/{path}")
     assert (unknown.status, UNKNOWN in unknown.error) == (404, True)
