@@ -12,7 +12,7 @@ from tests.blob.hosts import DATA, KEY, OWNER, Host
 
 
 @on_virtual_time
-async def test_a_blob_is_downloaded_once_for_all_who_ask() -> None:
+async def test_blob_requested_several_times_is_downloaded_once() -> None:
     host = await Host().start()
     await host.client.put(OWNER, DATA)
     cache = BlobCache(host.client)
@@ -22,7 +22,7 @@ async def test_a_blob_is_downloaded_once_for_all_who_ask() -> None:
 
 
 @on_virtual_time
-async def test_one_who_gives_up_does_not_take_the_download_from_the_others() -> None:
+async def test_cancelled_request_for_a_blob_does_not_cancel_the_shared_download() -> None:
     host = await Host().start()
     await host.client.put(OWNER, DATA)
     cache = BlobCache(host.client)
@@ -33,7 +33,7 @@ async def test_one_who_gives_up_does_not_take_the_download_from_the_others() -> 
 
 
 @on_virtual_time
-async def test_the_least_recently_used_blob_makes_room() -> None:
+async def test_full_blob_cache_evicts_the_least_recently_used_blob() -> None:
     host = await Host().start()
     keys = [await host.client.put(OWNER, bytes([n]) * 100) for n in range(3)]
     cache = BlobCache(host.client, max_size=250)
@@ -48,7 +48,7 @@ async def test_the_least_recently_used_blob_makes_room() -> None:
 
 
 @on_virtual_time
-async def test_a_blob_above_the_bound_is_given_out_and_not_kept() -> None:
+async def test_blob_larger_than_the_cache_is_returned_and_not_kept() -> None:
     host = await Host().start()
     small = await host.client.put(OWNER, b"small")
     await host.client.put(OWNER, DATA)
@@ -59,7 +59,7 @@ async def test_a_blob_above_the_bound_is_given_out_and_not_kept() -> None:
 
 
 @on_virtual_time
-async def test_a_failed_download_fails_all_who_wait_and_is_not_remembered() -> None:
+async def test_failed_download_fails_all_waiting_requests_and_the_next_request_retries() -> None:
     host = await Host().start()
     cache = BlobCache(host.client)
     results = await asyncio.gather(
@@ -71,7 +71,7 @@ async def test_a_failed_download_fails_all_who_wait_and_is_not_remembered() -> N
 
 
 @on_virtual_time
-async def test_closing_ends_downloads_and_forgets_blobs() -> None:
+async def test_closing_the_blob_cache_cancels_downloads_and_drops_blobs() -> None:
     host = await Host().start()
     await host.client.put(OWNER, DATA)
     cache = BlobCache(host.client)

@@ -20,7 +20,9 @@ OWNER = BlobOwner("owner")
 
 
 @on_every_service
-async def test_a_blob_above_the_frame_limit_travels_between_processes(services: Services) -> None:
+async def test_blob_above_the_frame_limit_is_transferred_between_processes(
+    services: Services,
+) -> None:
     server = await BlobServer.create(services.host, BlobStore(MemoryDirectory()))
     server.start()
     client = BlobClient(services.caller, f"host/{BLOB_SERVER}")

@@ -16,7 +16,7 @@ MISSING = BlobKey.of(b"never uploaded")
 
 
 @on_virtual_time
-async def test_an_abandoned_upload_is_deleted_after_the_timeout() -> None:
+async def test_abandoned_upload_is_deleted_after_the_upload_timeout() -> None:
     host = await Host(upload_timeout=100).start()
     server = await host.gateway()
     await server.put(OWNER, KEY, 0, DATA[:1000])
@@ -30,7 +30,7 @@ async def test_an_abandoned_upload_is_deleted_after_the_timeout() -> None:
 
 
 @on_virtual_time
-async def test_an_abandoned_upload_of_a_retained_owner_is_deleted_too() -> None:
+async def test_abandoned_upload_of_a_retained_owner_is_deleted_and_its_blobs_are_kept() -> None:
     host = await Host(upload_timeout=100).start()
     server = await host.gateway()
     await host.client.put(OWNER, b"small")
@@ -57,7 +57,9 @@ async def test_blobs_that_nobody_retains_go_and_retained_ones_stay() -> None:
 
 
 @on_virtual_time
-async def test_retaining_names_what_is_missing_and_retains_nothing_then() -> None:
+async def test_retaining_an_owner_with_a_missing_blob_reports_the_blob_and_retains_nothing() -> (
+    None
+):
     host = await Host(upload_timeout=100).start()
     server = await host.gateway()
     await host.client.put(OWNER, DATA)
@@ -67,7 +69,7 @@ async def test_retaining_names_what_is_missing_and_retains_nothing_then() -> Non
 
 
 @on_virtual_time
-async def test_a_restart_keeps_complete_blobs_and_deletes_parts() -> None:
+async def test_restarted_blob_server_keeps_complete_blobs_and_deletes_unfinished_uploads() -> None:
     host = await Host(upload_timeout=100).start()
     await host.client.put(OWNER, DATA)
     complete = host.entries()
@@ -81,7 +83,7 @@ async def test_a_restart_keeps_complete_blobs_and_deletes_parts() -> None:
 
 
 @on_virtual_time
-async def test_a_closed_server_leaves_no_unfinished_upload() -> None:
+async def test_closed_blob_server_deletes_unfinished_uploads() -> None:
     host = await Host().start()
     await host.client.put(OWNER, DATA)
     complete = host.entries()
@@ -91,9 +93,9 @@ async def test_a_closed_server_leaves_no_unfinished_upload() -> None:
 
 
 @on_virtual_time
-async def test_a_server_that_was_paused_deletes_nothing_that_its_successor_has() -> None:
-    """What it was sent half of was sent to the successor again, under the same names; and it does
-    not know what is retained there."""
+async def test_paused_blob_server_deletes_nothing_that_its_successor_has() -> None:
+    """The unfinished upload was sent to the successor again under the same names, and the past
+    server does not know what is retained there."""
     storage = FaultyDirectory()
     is_past = asyncio.Event()
 
@@ -126,9 +128,8 @@ async def test_a_server_that_was_paused_deletes_nothing_that_its_successor_has()
 
 
 @on_virtual_time
-async def test_a_server_that_was_paused_before_it_began_deletes_nothing_either() -> None:
-    """What it takes for the unfinished uploads of its predecessor is its successor's by then: a
-    job that was accepted lacked its blob."""
+async def test_blob_server_paused_before_its_start_deletes_no_upload_of_its_successor() -> None:
+    """Otherwise an accepted job lacks its blob."""
     storage = FaultyDirectory()
     is_in_charge = asyncio.Event()
 
@@ -154,7 +155,7 @@ async def test_a_server_that_was_paused_before_it_began_deletes_nothing_either()
 
 
 @on_virtual_time
-async def test_unfinished_uploads_that_cannot_be_deleted_keep_no_server_from_starting() -> None:
+async def test_blob_server_starts_although_unfinished_uploads_cannot_be_deleted() -> None:
     host = await Host(upload_timeout=100).start()
     await host.client.put(OWNER, DATA)
     await (await host.gateway()).retain(OWNER, (KEY,))
@@ -171,8 +172,7 @@ async def test_unfinished_uploads_that_cannot_be_deleted_keep_no_server_from_sta
 
 
 @on_virtual_time
-async def test_an_owner_is_deleted_while_one_of_its_uploads_is_completed() -> None:
-    """It was looked for where it was no longer, once another upload had been deleted."""
+async def test_owner_is_deleted_although_one_of_its_uploads_completes_meanwhile() -> None:
     service, storage = LocalRpcService("blobs"), FaultyDirectory()
 
     async def is_in_charge() -> bool:
@@ -189,8 +189,8 @@ async def test_an_owner_is_deleted_while_one_of_its_uploads_is_completed() -> No
 
 
 @on_virtual_time
-async def test_markers_are_deleted_before_parts() -> None:
-    """HA-21: what a crash in between leaves is no blob, and no blob lacks its parts."""
+async def test_markers_of_blobs_are_deleted_before_their_parts() -> None:
+    """HA-21: a crash in between leaves no blob that lacks parts."""
     host = await Host().start()
     await host.client.put(OWNER, DATA)
     await host.client.put(OWNER, b"small")
@@ -202,7 +202,7 @@ async def test_markers_are_deleted_before_parts() -> None:
 
 
 @on_virtual_time
-async def test_a_deletion_that_failed_can_be_repeated() -> None:
+async def test_failed_deletion_of_an_owner_can_be_repeated() -> None:
     host = await Host().start()
     server = await host.gateway()
     await host.client.put(OWNER, DATA)
@@ -216,7 +216,7 @@ async def test_a_deletion_that_failed_can_be_repeated() -> None:
 
 
 @on_virtual_time
-async def test_a_sweep_that_failed_is_repeated() -> None:
+async def test_failed_sweep_of_unretained_blobs_is_repeated() -> None:
     host = await Host(upload_timeout=100).start()
     await host.client.put(OWNER, DATA)
     host.storage.broken = True
@@ -228,7 +228,7 @@ async def test_a_sweep_that_failed_is_repeated() -> None:
 
 
 @on_virtual_time
-async def test_a_deletion_in_the_middle_of_an_upload_leaves_nothing_half() -> None:
+async def test_deletion_of_the_owner_during_an_upload_leaves_a_complete_blob() -> None:
     host = await Host().start()
     server = await host.gateway()
     upload = asyncio.ensure_future(host.client.put(OWNER, DATA))

@@ -65,7 +65,7 @@ async def insist(what: Awaitable[None]) -> bool:
 
 
 @simulate(seeds=100, faults=FAULTS)
-async def test_what_was_stored_comes_back_and_what_was_deleted_does_not(
+async def test_stored_blobs_are_returned_and_deleted_blobs_are_not(
     simulation: Simulation,
 ) -> None:
     random = simulation.random

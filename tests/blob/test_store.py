@@ -32,7 +32,7 @@ def store_whole(store: BlobStore, owner: BlobOwner) -> None:
     store.complete(owner, KEY, (0, 6))
 
 
-def test_a_complete_blob_is_found_again_with_its_parts(directory: Directory) -> None:
+def test_complete_blob_is_recovered_with_its_parts(directory: Directory) -> None:
     store_whole(BlobStore(directory), OWNER)
     recovered = BlobStore(directory)
     assert recovered.recover().complete == {OWNER: {KEY: (0, 6)}}
@@ -40,7 +40,7 @@ def test_a_complete_blob_is_found_again_with_its_parts(directory: Directory) -> 
     assert parts == [b"hello ", b"world", None]
 
 
-def test_parts_without_a_marker_are_no_blob(directory: Directory) -> None:
+def test_parts_without_a_marker_are_recovered_as_strays(directory: Directory) -> None:
     store = BlobStore(directory)
     store_whole(store, OWNER)
     store.write_part(OTHER, KEY, 0, b"hello ")
@@ -52,7 +52,7 @@ def test_parts_without_a_marker_are_no_blob(directory: Directory) -> None:
     assert sorted(directory.names()) == before
 
 
-def test_deleting_an_owner_leaves_the_others_alone(directory: Directory) -> None:
+def test_deleting_an_owner_keeps_the_blobs_of_other_owners(directory: Directory) -> None:
     store = BlobStore(directory)
     store_whole(store, OWNER)
     store_whole(store, OTHER)
@@ -74,7 +74,7 @@ def marker_of(directory: Directory) -> str:
         (lambda marker: b"", "no flinkray entry"),
     ],
 )
-def test_a_blob_whose_marker_cannot_be_read_is_kept_and_reported(
+def test_blob_with_an_unreadable_marker_is_kept_and_reported(
     directory: Directory,
     caplog: pytest.LogCaptureFixture,
     change: Callable[[bytes], bytes],
@@ -98,7 +98,7 @@ def test_a_blob_whose_marker_cannot_be_read_is_kept_and_reported(
     assert store.recover().complete == {OWNER: {KEY: (0, 6)}}
 
 
-def test_markers_of_the_first_format_stand_for_the_parts_that_are_there(
+def test_marker_of_the_first_format_covers_all_existing_parts(
     directory: Directory,
 ) -> None:
     store = BlobStore(directory)
@@ -107,15 +107,17 @@ def test_markers_of_the_first_format_stand_for_the_parts_that_are_there(
     assert store.recover().complete == {OWNER: {KEY: (0, 6)}}
 
 
-def test_parts_that_the_marker_does_not_name_are_none_of_the_blob(directory: Directory) -> None:
-    """An upload that was thrown away left them, and the storage failed."""
+def test_parts_that_the_marker_does_not_name_do_not_belong_to_the_blob(
+    directory: Directory,
+) -> None:
+    """A discarded upload left them when the storage failed."""
     store = BlobStore(directory)
     store_whole(store, OWNER)
     store.write_part(OWNER, KEY, 3, b"lo wor")
     assert store.recover() == RecoveredBlobs({OWNER: {KEY: (0, 6)}}, {(OWNER, KEY): (3,)})
 
 
-def test_a_blob_that_lacks_a_part_is_no_blob_and_is_reported(
+def test_blob_that_lacks_a_part_is_not_recovered_and_is_reported(
     directory: Directory, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = BlobStore(directory)
@@ -125,7 +127,7 @@ def test_a_blob_that_lacks_a_part_is_no_blob_and_is_reported(
     assert f"{OWNER}: blob {KEY} lacks the parts at [6]" in caplog.text
 
 
-def test_entries_of_others_are_left_alone(directory: Directory) -> None:
+def test_foreign_entries_in_the_blob_directory_are_kept(directory: Directory) -> None:
     names = ["README", "job-1.notakey.complete", f"job-1.{KEY}.part", f"_.{KEY}.complete"]
     for name in names:
         directory.write(name, b"mine")
@@ -133,7 +135,7 @@ def test_entries_of_others_are_left_alone(directory: Directory) -> None:
     assert sorted(directory.names()) == sorted(names)
 
 
-def test_a_storage_that_fails_is_named_with_the_cause(tmp_path: Path) -> None:
+def test_failing_storage_raises_an_error_with_its_location_and_cause(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file where the directory should be")
     store = BlobStore(open_directory(str(tmp_path / "taken")))
     for call in (
@@ -146,12 +148,12 @@ def test_a_storage_that_fails_is_named_with_the_cause(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a b", "a.b", "ä", "a/b", "x" * 65])
-def test_an_owner_that_would_be_no_file_name_is_refused(text: str) -> None:
+def test_owner_that_is_no_valid_file_name_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not an owner"):
         BlobOwner(text)
 
 
-def test_keys_survive_being_written_as_text() -> None:
+def test_blob_key_is_parsed_from_its_text_and_other_text_is_refused() -> None:
     assert BlobKey.parse(str(KEY)) == KEY
     for text in ("", "ab-1", f"{KEY}x", str(KEY).replace("-", "_")):
         with pytest.raises(ValueError, match=r"blob key|hexadecimal"):

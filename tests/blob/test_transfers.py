@@ -19,7 +19,7 @@ from tests.blob.hosts import DATA, FRAME, KEY, OTHER, OWNER, SERVER, Host
 
 
 @on_virtual_time
-async def test_a_blob_larger_than_a_frame_comes_back_whole() -> None:
+async def test_blob_larger_than_a_frame_is_downloaded_unchanged() -> None:
     host = await Host().start()
     assert len(DATA) > 3 * FRAME
     assert await host.client.put(OWNER, DATA) == KEY
@@ -28,7 +28,7 @@ async def test_a_blob_larger_than_a_frame_comes_back_whole() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"x", bytes(FRAME)])
-def test_blobs_of_any_size_come_back(data: bytes) -> None:
+def test_blob_of_any_size_is_downloaded_unchanged(data: bytes) -> None:
     @on_virtual_time
     async def there_and_back() -> None:
         host = await Host().start()
@@ -42,7 +42,7 @@ def test_blobs_of_any_size_come_back(data: bytes) -> None:
 
 
 @on_virtual_time
-async def test_what_is_there_does_not_travel_again() -> None:
+async def test_upload_of_an_existing_blob_sends_no_data() -> None:
     host = await Host().start()
     await host.client.put(OWNER, DATA)
     written = len(host.storage.writes)
@@ -51,7 +51,7 @@ async def test_what_is_there_does_not_travel_again() -> None:
 
 
 @on_virtual_time
-async def test_each_owner_has_a_blob_of_its_own() -> None:
+async def test_deleting_a_blob_of_one_owner_keeps_the_same_blob_of_another_owner() -> None:
     host = await Host().start()
     await host.client.put(OWNER, DATA)
     await host.client.put(OTHER, DATA)
@@ -63,7 +63,7 @@ async def test_each_owner_has_a_blob_of_its_own() -> None:
 
 
 @on_virtual_time
-async def test_two_uploads_of_the_same_blob_make_one() -> None:
+async def test_concurrent_uploads_of_the_same_blob_write_each_part_once() -> None:
     host = await Host().start()
     other = BlobClient(host.service, SERVER)
     await asyncio.gather(host.client.put(OWNER, DATA), other.put(OWNER, DATA))
@@ -73,8 +73,8 @@ async def test_two_uploads_of_the_same_blob_make_one() -> None:
 
 
 @on_virtual_time
-async def test_a_part_that_is_sent_twice_or_too_early_changes_nothing() -> None:
-    """As after an answer that was lost: the server says where to go on."""
+async def test_part_sent_twice_or_too_early_is_answered_with_the_offset_to_continue_at() -> None:
+    """As after a lost answer."""
     host = await Host().start()
     server = await host.gateway()
     assert await server.put(OWNER, KEY, 0, DATA[:1000]) == 1000
@@ -87,7 +87,7 @@ async def test_a_part_that_is_sent_twice_or_too_early_changes_nothing() -> None:
 
 
 @on_virtual_time
-async def test_an_upload_survives_the_death_of_the_server_in_its_middle() -> None:
+async def test_upload_completes_although_the_blob_server_dies_in_its_middle() -> None:
     host = Host()
     host.network.restart_delay = 2.0
     await host.start()
@@ -104,7 +104,7 @@ async def test_an_upload_survives_the_death_of_the_server_in_its_middle() -> Non
 
 
 @on_virtual_time
-async def test_a_download_goes_on_where_the_server_died() -> None:
+async def test_download_continues_at_the_part_where_the_blob_server_died() -> None:
     host = Host()
     host.network.restart_delay = 2.0
     await host.start()
@@ -121,7 +121,7 @@ async def test_a_download_goes_on_where_the_server_died() -> None:
 
 
 @on_virtual_time
-async def test_a_server_that_stays_away_is_given_up_with_its_address() -> None:
+async def test_upload_to_a_server_that_stays_away_fails_with_its_address() -> None:
     host = Host()
     host.network.restart_delay = 1000.0
     await host.start()
@@ -133,7 +133,7 @@ async def test_a_server_that_stays_away_is_given_up_with_its_address() -> None:
 
 
 @on_virtual_time
-async def test_an_upload_of_wrong_bytes_is_refused_and_leaves_nothing() -> None:
+async def test_upload_with_a_wrong_checksum_is_refused_and_deleted() -> None:
     host = await Host().start()
     server = await host.gateway()
     await server.put(OWNER, KEY, 0, bytes(10_000))
@@ -148,7 +148,7 @@ async def test_an_upload_of_wrong_bytes_is_refused_and_leaves_nothing() -> None:
 
 
 @on_virtual_time
-async def test_wrong_bytes_of_another_uploader_cost_one_more_attempt() -> None:
+async def test_upload_succeeds_after_another_uploader_sent_wrong_bytes() -> None:
     host = await Host().start()
     await (await host.gateway()).put(OWNER, KEY, 0, bytes(10_000))
     await host.client.put(OWNER, DATA)
@@ -156,7 +156,7 @@ async def test_wrong_bytes_of_another_uploader_cost_one_more_attempt() -> None:
 
 
 @on_virtual_time
-async def test_more_bytes_than_the_key_says_are_refused() -> None:
+async def test_upload_of_more_bytes_than_the_key_says_is_refused() -> None:
     host = await Host().start()
     key = BlobKey(KEY.digest, 100)
     with pytest.raises(BlobCorruptError, match="more bytes"):
@@ -165,7 +165,7 @@ async def test_more_bytes_than_the_key_says_are_refused() -> None:
 
 
 @on_virtual_time
-async def test_a_chunk_that_is_corrupt_once_is_downloaded_again() -> None:
+async def test_chunk_that_is_corrupt_once_is_downloaded_again() -> None:
     host = await Host().start()
     await host.client.put(OWNER, DATA)
     host.storage.flips = 1
@@ -173,7 +173,7 @@ async def test_a_chunk_that_is_corrupt_once_is_downloaded_again() -> None:
 
 
 @on_virtual_time
-async def test_a_blob_that_stays_corrupt_is_never_given_out() -> None:
+async def test_download_of_a_blob_that_stays_corrupt_raises_an_error() -> None:
     host = await Host().start()
     await host.client.put(OWNER, DATA)
     host.storage.flips = 10_000
@@ -182,7 +182,7 @@ async def test_a_blob_that_stays_corrupt_is_never_given_out() -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut short"])
-def test_a_damaged_store_is_reported_by_its_place(damage: str) -> None:
+def test_missing_or_short_part_raises_an_error_with_its_location(damage: str) -> None:
     @on_virtual_time
     async def download() -> None:
         host = await Host().start()
@@ -198,7 +198,7 @@ def test_a_damaged_store_is_reported_by_its_place(damage: str) -> None:
 
 
 @on_virtual_time
-async def test_a_full_disk_is_a_clear_error_and_has_its_room_again() -> None:
+async def test_upload_to_a_full_disk_raises_an_error_and_frees_the_space_it_used() -> None:
     host = await Host().start()
     host.storage.capacity = len(DATA) // 2
     with pytest.raises(BlobStoreError, match=r"cannot write faulty:.*No space left on device"):
