@@ -33,7 +33,7 @@ def batch_of(batches: PublishedBatches, batch_id: int, *partitions: list[int]) -
     return MicroBatch(batch_id, tuple(written))
 
 
-def test_a_batch_is_there_when_it_is_published_with_all_its_partitions(
+def test_batch_is_available_with_all_its_partitions_once_it_is_published(
     batches: PublishedBatches,
 ) -> None:
     batch = batch_of(batches, 0, [1, 2], [3])
@@ -50,7 +50,7 @@ def test_a_batch_is_there_when_it_is_published_with_all_its_partitions(
     assert tables == [[1, 2], [3]]
 
 
-def test_a_batch_is_on_the_disk_when_it_is_there(
+def test_batch_is_durable_before_it_is_published(
     batches: PublishedBatches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
@@ -62,7 +62,7 @@ def test_a_batch_is_on_the_disk_when_it_is_there(
     assert disk.lacks(tmp_path) == []
 
 
-def test_rows_are_counted_once_however_often_a_batch_is_published(
+def test_rows_of_a_batch_published_twice_are_counted_once(
     batches: PublishedBatches,
 ) -> None:
     assert batches.progress() == (0, 0, -1)
@@ -71,17 +71,18 @@ def test_rows_are_counted_once_however_often_a_batch_is_published(
     assert batches.progress() == (2, 6, -1)
 
 
-def test_of_a_batch_that_is_published_again_the_first_files_stay(
+def test_batch_published_again_keeps_the_files_of_the_first_publication(
     batches: PublishedBatches,
 ) -> None:
-    """Its second writer did not know of the first one, and who was reading lost its place."""
+    """The second writer does not know of the first one. A reader would lose its place if the files
+    changed."""
     first = batch_of(batches, 0, [1, 2])
     batches.publish(first)
     batches.publish(batch_of(batches, 0, [2, 1]))
     assert batches.batch(0) == first
 
 
-def test_a_batch_whose_writer_died_before_it_had_counted_it_is_published(
+def test_batch_whose_writer_died_before_counting_it_counts_as_published(
     batches: PublishedBatches, tmp_path: Path
 ) -> None:
     batches.publish(batch_of(batches, 0, [1]))
@@ -92,7 +93,7 @@ def test_a_batch_whose_writer_died_before_it_had_counted_it_is_published(
     assert batches.progress() == (2, 3, -1)
 
 
-def test_the_next_batch_is_known_with_what_the_last_one_was_computed_of(
+def test_next_batch_number_and_origin_of_the_last_batch_are_known_without_the_note(
     batches: PublishedBatches, tmp_path: Path
 ) -> None:
     assert batches.next_batch() == (0, -1)
@@ -104,10 +105,10 @@ def test_the_next_batch_is_known_with_what_the_last_one_was_computed_of(
     assert batches.progress() == (2, 3, 9)
 
 
-def test_one_who_was_overtaken_does_not_set_back_how_many_there_are(
+def test_late_note_of_an_overtaken_writer_does_not_lower_the_number_of_batches(
     batches: PublishedBatches, tmp_path: Path
 ) -> None:
-    """It has counted what it published before the others, and its note comes late."""
+    """The writer counted its batch before the others, and its note is written late."""
     batches.publish(batch_of(batches, 0, [1]))
     (note,) = tmp_path.glob("_published-*")
     late = note.read_bytes()
@@ -119,7 +120,9 @@ def test_one_who_was_overtaken_does_not_set_back_how_many_there_are(
     assert batches.progress() == (3, 3, -1)
 
 
-def test_those_that_are_published_and_not_taken_wait(batches: PublishedBatches) -> None:
+def test_number_of_waiting_batches_is_published_minus_taken_batches(
+    batches: PublishedBatches,
+) -> None:
     for batch_id in range(5):
         assert batches.waiting() == batch_id
         batches.publish(batch_of(batches, batch_id, [1]))
@@ -129,7 +132,7 @@ def test_those_that_are_published_and_not_taken_wait(batches: PublishedBatches) 
     assert batches.waiting() == 4
 
 
-def test_all_there_are_is_known_at_the_end(batches: PublishedBatches) -> None:
+def test_totals_of_an_ended_stream_are_known_after_its_end(batches: PublishedBatches) -> None:
     batches.publish(batch_of(batches, 0, [1, 2]))
     assert batches.ended() is None
     batches.end()
@@ -137,7 +140,9 @@ def test_all_there_are_is_known_at_the_end(batches: PublishedBatches) -> None:
     assert batches.ended("1") == (1, 2, -1)
 
 
-def test_what_is_forgotten_stays_published(batches: PublishedBatches) -> None:
+def test_forgotten_batch_still_counts_as_published_and_keeps_its_rows(
+    batches: PublishedBatches,
+) -> None:
     for batch_id in range(3):
         batches.publish(batch_of(batches, batch_id, [batch_id]))
     first = batches.batch(0)
@@ -149,7 +154,9 @@ def test_what_is_forgotten_stays_published(batches: PublishedBatches) -> None:
     assert batches.open(first.partitions[0].name).read_all().num_rows == 1
 
 
-def test_rows_that_are_deleted_are_lost_to_who_reads_them(batches: PublishedBatches) -> None:
+def test_reading_deleted_rows_raises_an_error_that_names_the_partition(
+    batches: PublishedBatches,
+) -> None:
     (partition,) = batch_of(batches, 0, [1]).partitions
     batches.delete(partition.name)
     batches.delete(partition.name)
@@ -157,7 +164,7 @@ def test_rows_that_are_deleted_are_lost_to_who_reads_them(batches: PublishedBatc
         batches.open(partition.name)
 
 
-def test_columns_may_not_change_once_rows_were_published(batches: PublishedBatches) -> None:
+def test_batch_with_other_columns_than_published_rows_is_refused(batches: PublishedBatches) -> None:
     batches.begin("struct<n:bigint>")
     batches.begin("struct<n:int>")
     batches.publish(batch_of(batches, 0, [1]))
@@ -166,7 +173,7 @@ def test_columns_may_not_change_once_rows_were_published(batches: PublishedBatch
         batches.begin("struct<n:string>")
 
 
-def test_nobody_reads_any_more_when_all_readers_of_an_execution_have_ended(
+def test_stream_is_read_no_more_once_all_readers_of_an_execution_have_ended(
     batches: PublishedBatches,
 ) -> None:
     assert not batches.is_read_no_more("a")
@@ -179,8 +186,8 @@ def test_nobody_reads_any_more_when_all_readers_of_an_execution_have_ended(
     assert not batches.is_read_no_more("b")
 
 
-def test_they_are_ended_for_those_who_are_of_the_same_execution(tmp_path: Path) -> None:
-    """In another one the stream has gone back to a checkpoint, and goes on."""
+def test_end_of_the_batches_counts_only_for_its_own_execution(tmp_path: Path) -> None:
+    """In another execution the stream was restored from a checkpoint and continues."""
     batches = PublishedBatches(str(tmp_path))
     batches.end("1")
     assert batches.ended("1") == (0, 0, -1)

@@ -43,7 +43,7 @@ async def commits_of_two(simulation: Simulation, pause_before: int) -> tuple[boo
 
 
 @simulate(seeds=1)
-async def test_all_attempts_that_commit_commit_one_thing_wherever_one_stood_still(
+async def test_all_attempts_commit_the_same_committables_wherever_one_of_them_is_paused(
     simulation: Simulation,
 ) -> None:
     for pause_before in count(1):
@@ -56,10 +56,10 @@ async def test_all_attempts_that_commit_commit_one_thing_wherever_one_stood_stil
 
 
 @simulate(seeds=1)
-async def test_what_a_version_without_epochs_has_noted_is_committed(
+async def test_committables_noted_by_a_version_without_epochs_are_committed(
     simulation: Simulation,
 ) -> None:
-    """And nothing, if it is damaged."""
+    """If the note is damaged, nothing is committed."""
     disk = simulation.disk()
     payload = pickle.dumps(["before"])
     for folder in ("commits", "commits/op"):

@@ -35,20 +35,20 @@ def ids(epochs: Epochs, after: int = -1) -> list[int]:
     return [epoch.checkpoint_id for epoch in epochs.published(after)]
 
 
-def test_nothing_is_published_at_first(epochs: Epochs) -> None:
+def test_new_epochs_folder_has_no_published_epochs(epochs: Epochs) -> None:
     assert epochs.published(-1) == []
     assert epochs.last_done() == EpochsDone(-1, 0)
     assert not epochs.is_ended("1")
 
 
-def test_epochs_are_found_in_the_order_of_their_ids(epochs: Epochs) -> None:
+def test_epochs_are_listed_in_the_order_of_their_ids(epochs: Epochs) -> None:
     for checkpoint_id in (9, 100, 10):
         epochs.publish(checkpoint_id, [part(epochs, checkpoint_id)])
     assert ids(epochs) == [9, 10, 100]
     assert ids(epochs, after=9) == [10, 100]
 
 
-def test_an_epoch_that_is_published_again_is_the_same(epochs: Epochs) -> None:
+def test_epoch_published_again_stays_unchanged(epochs: Epochs) -> None:
     parts = [part(epochs, 1, 2), part(epochs, 3)]
     epochs.publish(4, parts)
     first = epochs.published(-1)
@@ -58,8 +58,8 @@ def test_an_epoch_that_is_published_again_is_the_same(epochs: Epochs) -> None:
     assert first[0].parts == tuple(parts)
 
 
-def test_how_far_they_are_done_with_never_goes_back(epochs: Epochs) -> None:
-    """One who does not know that another has taken over notes an earlier one."""
+def test_last_finished_epoch_never_decreases(epochs: Epochs) -> None:
+    """A reader that does not know of its successor notes an earlier epoch."""
     for checkpoint_id in (1, 2):
         epochs.publish(checkpoint_id, [part(epochs, 0, 0, 0)])
     one, two = epochs.published(-1)
@@ -69,7 +69,7 @@ def test_how_far_they_are_done_with_never_goes_back(epochs: Epochs) -> None:
     assert epochs.last_done() == done
 
 
-def test_what_is_done_with_is_forgotten_and_its_rows_are_deleted(epochs: Epochs) -> None:
+def test_finished_epochs_are_deleted_with_their_rows(epochs: Epochs) -> None:
     for checkpoint_id in (1, 2, 3):
         epochs.publish(checkpoint_id, [part(epochs, checkpoint_id)])
     one, two, three = epochs.published(-1)
@@ -84,7 +84,7 @@ def test_what_is_done_with_is_forgotten_and_its_rows_are_deleted(epochs: Epochs)
     assert len(epochs.part(three.parts[0].name).list()) == 1
 
 
-def test_an_epoch_that_comes_again_when_it_is_done_with_is_not_handed_over_again(
+def test_finished_epoch_that_is_published_again_is_not_returned_again(
     epochs: Epochs,
 ) -> None:
     parts = [part(epochs, 1)]
@@ -97,8 +97,8 @@ def test_an_epoch_that_comes_again_when_it_is_done_with_is_not_handed_over_again
     assert ids(epochs) == []
 
 
-def test_they_are_ended_for_those_who_are_of_the_same_execution(epochs: Epochs) -> None:
-    """In another one the stream has gone back to a checkpoint, and goes on."""
+def test_end_of_the_epochs_counts_only_for_its_own_execution(epochs: Epochs) -> None:
+    """In another execution the stream was restored from a checkpoint and continues."""
     graph = ExecutionGraphID.generate()
     first, second = stream_execution(graph, 0), stream_execution(graph, 1)
     epochs.end(first)
@@ -109,8 +109,8 @@ def test_they_are_ended_for_those_who_are_of_the_same_execution(epochs: Epochs) 
     assert epochs.is_ended(second)
 
 
-def test_the_end_of_an_execution_that_is_over_leaves_that_of_the_next_one(epochs: Epochs) -> None:
-    """A task of it had stood still just before that."""
+def test_late_end_of_a_past_execution_does_not_undo_the_end_of_the_next_one(epochs: Epochs) -> None:
+    """A task of the past execution was paused just before it noted the end."""
     graph = ExecutionGraphID.generate()
     first, second = stream_execution(graph, 0), stream_execution(graph, 1)
     epochs.end(second)
@@ -118,7 +118,7 @@ def test_the_end_of_an_execution_that_is_over_leaves_that_of_the_next_one(epochs
     assert epochs.is_ended(second)
 
 
-def test_those_wait_that_nobody_is_done_with(epochs: Epochs) -> None:
+def test_number_of_waiting_epochs_is_published_minus_finished_epochs(epochs: Epochs) -> None:
     assert epochs.waiting() == 0
     for checkpoint_id in (2, 3, 7):
         epochs.publish(checkpoint_id, [part(epochs, 1)])

@@ -47,7 +47,7 @@ def read_by(reader: int, readers: int, *directories: ResultDirectory) -> list[in
     readers=st.integers(1, 4),
 )
 @settings(max_examples=40, deadline=None)
-def test_readers_together_read_every_row_once(
+def test_readers_of_a_result_together_read_every_row_once(
     tmp_path_factory: pytest.TempPathFactory, parts: list[list[int]], readers: int
 ) -> None:
     root = tmp_path_factory.mktemp("result")
@@ -63,22 +63,22 @@ def test_readers_together_read_every_row_once(
     assert sorted(rows) == list(range(first))
 
 
-def test_one_large_file_is_read_by_several(tmp_path: Path) -> None:
+def test_large_file_is_divided_among_several_readers(tmp_path: Path) -> None:
     directory = written(tmp_path / "r", numbers(0, 400_000))
     shares = [len(read_by(reader, 2, directory)) for reader in range(2)]
     assert sum(shares) == 400_000
     assert min(shares) > 100_000
 
 
-def test_a_result_without_rows_has_its_columns(tmp_path: Path) -> None:
+def test_result_without_rows_has_its_columns(tmp_path: Path) -> None:
     directory = written(tmp_path / "r")
     (file,) = directory.list()
     assert directory.open(file).schema_arrow.equals(NUMBERS)
 
 
-def test_a_manifest_of_the_first_version_is_read_by_every_later_one(tmp_path: Path) -> None:
-    """As it lies in storages: to write something else, read this as before, and raise the
-    version."""
+def test_manifest_of_the_first_version_is_still_read(tmp_path: Path) -> None:
+    """Storages contain such manifests. To write another format, keep reading this one and raise
+    the version."""
     stored = (
         '{"version": 1, "files": [{"name": "part-00000.parquet", "size": %d, "row_groups": [3]}]}'
     )
@@ -92,7 +92,7 @@ def test_a_manifest_of_the_first_version_is_read_by_every_later_one(tmp_path: Pa
     assert read_by(0, 1, directory) == [0, 1, 2]
 
 
-def test_a_manifest_of_a_later_version_is_refused_by_its_number(tmp_path: Path) -> None:
+def test_manifest_of_a_later_version_is_refused_with_its_version_number(tmp_path: Path) -> None:
     directory = written(tmp_path / "r", numbers(0, 3))
     manifest = tmp_path / "r" / MANIFEST
     manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 7'))
@@ -100,7 +100,7 @@ def test_a_manifest_of_a_later_version_is_refused_by_its_number(tmp_path: Path) 
         directory.list()
 
 
-def test_a_result_that_is_not_finished_is_lost(tmp_path: Path) -> None:
+def test_reading_a_result_without_a_manifest_raises_a_result_lost_error(tmp_path: Path) -> None:
     directory = ResultDirectory(str(tmp_path / "r"))
     ResultWriter(directory, NUMBERS).write(numbers(0, 3))
     with pytest.raises(FileResultLostError, match="has no manifest"):
@@ -108,7 +108,9 @@ def test_a_result_that_is_not_finished_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["deleted", "truncated"])
-def test_a_file_that_is_gone_is_told_and_not_passed_over(tmp_path: Path, damage: str) -> None:
+def test_missing_or_truncated_result_file_raises_a_result_lost_error(
+    tmp_path: Path, damage: str
+) -> None:
     directory = written(tmp_path / "r", numbers(0, 3))
     (file,) = (tmp_path / "r").glob("*.parquet")
     if damage == "deleted":
@@ -120,7 +122,7 @@ def test_a_file_that_is_gone_is_told_and_not_passed_over(tmp_path: Path, damage:
     assert error.value.location == directory.location
 
 
-def test_a_file_that_goes_while_it_is_read_is_told(tmp_path: Path) -> None:
+def test_result_file_deleted_before_it_is_read_raises_a_result_lost_error(tmp_path: Path) -> None:
     directory = written(tmp_path / "r", numbers(0, 3))
     share = share_of([directory], 0, 1)
     next((tmp_path / "r").glob("*.parquet")).unlink()
@@ -128,7 +130,9 @@ def test_a_file_that_goes_while_it_is_read_is_told(tmp_path: Path) -> None:
         list(read_batches(share))
 
 
-def test_a_file_of_the_right_size_with_other_content_is_lost(tmp_path: Path) -> None:
+def test_result_file_with_other_content_of_the_same_size_raises_a_result_lost_error(
+    tmp_path: Path,
+) -> None:
     """As after a loss of power."""
     directory = written(tmp_path / "r", numbers(0, 3000))
     (file,) = (tmp_path / "r").glob("*.parquet")
@@ -139,7 +143,7 @@ def test_a_file_of_the_right_size_with_other_content_is_lost(tmp_path: Path) -> 
         list(read_batches(share_of([directory], 0, 1)))
 
 
-def test_storage_that_fails_while_a_file_is_read_loses_nothing(tmp_path: Path) -> None:
+def test_storage_error_while_reading_is_not_reported_as_a_lost_result(tmp_path: Path) -> None:
     directory = written(tmp_path / "r", numbers(0, 3))
     (file,) = directory.list()
     with pytest.raises(OSError, match="later") as error, directory.reading(file):
@@ -147,29 +151,30 @@ def test_storage_that_fails_while_a_file_is_read_loses_nothing(tmp_path: Path) -
     assert error.value.errno == errno.EIO
 
 
-def test_a_damaged_manifest_is_a_lost_result(tmp_path: Path) -> None:
+def test_damaged_manifest_raises_a_result_lost_error(tmp_path: Path) -> None:
     directory = written(tmp_path / "r", numbers(0, 3))
     (tmp_path / "r" / MANIFEST).write_text("{")
     with pytest.raises(FileResultLostError, match="manifest cannot be read"):
         directory.list()
 
 
-def test_rows_of_other_columns_are_refused_by_name(tmp_path: Path) -> None:
+def test_rows_with_other_columns_are_refused_naming_both_schemas(tmp_path: Path) -> None:
     writer = ResultWriter(ResultDirectory(str(tmp_path / "r")))
     writer.write(numbers(0, 1))
     with pytest.raises(ResultSchemaError, match=r"columns n: int64 .* of columns n: double"):
         writer.write(pa.record_batch([pa.array([1.5])], names=["n"]))
 
 
-def test_nothing_is_left_of_an_attempt_that_is_abandoned(tmp_path: Path) -> None:
+def test_abandoned_result_writer_deletes_its_files(tmp_path: Path) -> None:
     writer = ResultWriter(ResultDirectory(str(tmp_path / "r")), NUMBERS)
     writer.write(numbers(0, 3))
     writer.abandon()
     assert not (tmp_path / "r").exists()
 
 
-def test_files_that_others_have_written_are_sealed_but_for_hidden_ones(tmp_path: Path) -> None:
-    """As Spark leaves them."""
+def test_sealing_a_folder_written_by_spark_lists_all_files_except_hidden_ones(
+    tmp_path: Path,
+) -> None:
     root = tmp_path / "r"
     root.mkdir()
     pq.write_table(pa.table({"n": [1, 2]}), root / "part-0-uuid.snappy.parquet")
@@ -180,8 +185,8 @@ def test_files_that_others_have_written_are_sealed_but_for_hidden_ones(tmp_path:
     assert read_by(0, 1, directory) == [1, 2]
 
 
-def test_file_that_is_lost_before_the_result_is_complete_is_missed(tmp_path: Path) -> None:
-    """The manifest listed what was there."""
+def test_file_lost_before_its_result_is_finished_makes_the_result_fail(tmp_path: Path) -> None:
+    """Otherwise the manifest would list only the remaining files."""
     writer = ResultWriter(ResultDirectory(str(tmp_path / "r")), NUMBERS)
     writer.write(numbers(0, 3))
     (file,) = (tmp_path / "r").iterdir()

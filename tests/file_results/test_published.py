@@ -35,11 +35,11 @@ def there(published: PublishedPartitions) -> list[int]:
     return sorted(published.list(publication))
 
 
-def test_nothing_is_there_before_anybody_has_begun(tmp_path: Path) -> None:
+def test_there_is_no_publication_before_an_attempt_has_begun(tmp_path: Path) -> None:
     assert PublishedPartitions(str(tmp_path / "none")).publication() is None
 
 
-def test_a_partition_is_there_when_all_of_it_is_and_its_attempt_counts(tmp_path: Path) -> None:
+def test_partition_is_listed_once_it_is_written_completely_and_accepted(tmp_path: Path) -> None:
     published = published_in(tmp_path)
     seen: list[list[int]] = []
 
@@ -56,7 +56,7 @@ def test_a_partition_is_there_when_all_of_it_is_and_its_attempt_counts(tmp_path:
     assert there(published) == [4]
 
 
-def test_one_that_fails_half_way_is_never_there(tmp_path: Path) -> None:
+def test_partition_whose_writing_fails_is_not_listed(tmp_path: Path) -> None:
     published = published_in(tmp_path)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -69,7 +69,7 @@ def test_one_that_fails_half_way_is_never_there(tmp_path: Path) -> None:
     assert there(published) == []
 
 
-def test_of_several_attempts_the_one_that_was_chosen_stays_to_be_read(tmp_path: Path) -> None:
+def test_all_accepted_attempts_of_a_partition_stay_readable(tmp_path: Path) -> None:
     published = published_in(tmp_path)
     first = published.write("a", 0, SCHEMA, [BATCH])
     second = published.write("a", 0, SCHEMA, [BATCH])
@@ -82,8 +82,8 @@ def test_of_several_attempts_the_one_that_was_chosen_stays_to_be_read(tmp_path: 
         assert published.open("a", one.name).read_all().num_rows == one.rows == 3
 
 
-def test_an_attempt_that_does_not_count_is_never_seen(tmp_path: Path) -> None:
-    """Its input may have broken off: it has taken a part for all there is."""
+def test_attempt_that_was_not_accepted_is_not_listed(tmp_path: Path) -> None:
+    """Its input may have broken off, so that it wrote only a part of the rows."""
     published = published_in(tmp_path)
     part, whole = (published.write("a", 0, SCHEMA, [BATCH] * number) for number in (1, 2))
     published.accept("a", whole)
@@ -95,7 +95,7 @@ def test_an_attempt_that_does_not_count_is_never_seen(tmp_path: Path) -> None:
     assert part.name != whole.name
 
 
-def test_one_that_is_gone_is_not_there(tmp_path: Path) -> None:
+def test_partition_whose_file_is_gone_is_not_listed(tmp_path: Path) -> None:
     published = published_in(tmp_path)
     first, second = (published.write("a", 0, SCHEMA, [BATCH]) for _ in range(2))
     for one in (first, second):
@@ -106,13 +106,13 @@ def test_one_that_is_gone_is_not_there(tmp_path: Path) -> None:
     assert there(published) == []
 
 
-def test_an_empty_partition_has_its_columns(tmp_path: Path) -> None:
+def test_empty_partition_has_its_columns(tmp_path: Path) -> None:
     published = published_in(tmp_path)
     one = published.write("a", 0, SCHEMA, [])
     assert published.open("a", one.name).schema == SCHEMA
 
 
-def test_it_is_complete_when_it_is_sealed(tmp_path: Path) -> None:
+def test_publication_is_complete_once_it_is_sealed(tmp_path: Path) -> None:
     published = published_in(tmp_path)
     assert published.publication() == Publication("a", None)
 
@@ -121,14 +121,14 @@ def test_it_is_complete_when_it_is_sealed(tmp_path: Path) -> None:
     assert published.publication() == Publication("a", {0: 3, 1: 0})
 
 
-def test_the_first_one_that_is_sealed_stays(tmp_path: Path) -> None:
+def test_second_seal_does_not_replace_the_first_publication(tmp_path: Path) -> None:
     published = PublishedPartitions(str(tmp_path))
     published.seal("first", {0: 3})
     published.seal("late", {0: 4})
     assert published.publication() == Publication("first", {0: 3})
 
 
-def test_what_is_known_at_the_end_only_is_not_seen_before(tmp_path: Path) -> None:
+def test_publication_without_a_begin_is_visible_only_once_it_is_sealed(tmp_path: Path) -> None:
     published = PublishedPartitions(str(tmp_path))
     published.accept("attempt", published.write("attempt", 0, SCHEMA, [BATCH]))
     assert published.publication() is None
@@ -138,7 +138,7 @@ def test_what_is_known_at_the_end_only_is_not_seen_before(tmp_path: Path) -> Non
     assert there(published) == [0]
 
 
-def test_the_same_may_begin_again_and_another_one_only_if_nothing_was_published(
+def test_other_attempt_may_begin_only_while_no_partition_was_accepted(
     tmp_path: Path,
 ) -> None:
     published = published_in(tmp_path)
@@ -150,7 +150,7 @@ def test_the_same_may_begin_again_and_another_one_only_if_nothing_was_published(
         published.begin("c")
 
 
-def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_opening_a_missing_partition_raises_an_error_with_its_file_name(tmp_path: Path) -> None:
     with pytest.raises(FileResultLostError, match=r"000007-1-x\.arrow"):
         published_in(tmp_path).open("a", "000007-1-x.arrow")
 
@@ -164,7 +164,7 @@ def digest_as_read(folder: Path, *batches: pa.RecordBatch) -> int:
     return digest
 
 
-def test_digests_tell_rows_from_others_and_are_those_of_the_same_rows(tmp_path: Path) -> None:
+def test_digests_are_equal_exactly_for_equal_rows_in_the_same_order(tmp_path: Path) -> None:
     nested = pa.struct([("a", pa.list_(pa.string())), ("b", pa.int32())])
     rows: list[list[Any]] = [
         [1, 2, 3],
@@ -189,9 +189,9 @@ def test_digests_tell_rows_from_others_and_are_those_of_the_same_rows(tmp_path: 
     assert digest_as_read(tmp_path, one, other) != digest_as_read(tmp_path, other, one)
 
 
-def test_an_attempt_that_has_a_successor_begins_and_seals_nothing(tmp_path: Path) -> None:
-    """It had looked whether another one is there, and stood still before it wrote: who had read
-    partitions of the one found another one in its place."""
+def test_attempt_with_a_successor_can_neither_begin_nor_seal_a_publication(tmp_path: Path) -> None:
+    """The attempt is paused between its check and its write. Otherwise a reader of the successor's
+    partitions would find the attempt's partitions in their place."""
     first, second = PublishedPartitions(str(tmp_path)), PublishedPartitions(str(tmp_path))
     first.begin("a")
     second.begin("b")
@@ -209,7 +209,9 @@ def test_an_attempt_that_has_a_successor_begins_and_seals_nothing(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["_begun.json", "_sealed.json"])
-def test_what_an_earlier_version_has_published_goes_on(tmp_path: Path, name: str) -> None:
+def test_publication_begun_by_an_earlier_version_is_continued_and_sealed(
+    tmp_path: Path, name: str
+) -> None:
     rows = [[0, 3]]
     content = {"version": 1, "id": "a", "rows": rows, "division": {"key": "value"}}
     (tmp_path / name).write_text(json.dumps(content))
@@ -221,7 +223,7 @@ def test_what_an_earlier_version_has_published_goes_on(tmp_path: Path, name: str
     assert PublishedPartitions(str(tmp_path)).publication() == sealed
 
 
-def test_the_division_that_was_said_first_holds(tmp_path: Path) -> None:
+def test_first_division_into_partitions_stays(tmp_path: Path) -> None:
     first, second = PublishedPartitions(str(tmp_path)), PublishedPartitions(str(tmp_path))
     first.divide_as({"partitions": "4"})
     second.divide_as({"partitions": "8"})

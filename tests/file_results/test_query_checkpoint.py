@@ -46,7 +46,7 @@ def moved(source: Path, target: Path, batches: int) -> set[str]:
     return files - {"metadata"}
 
 
-def test_what_later_batches_have_noted_is_left_out_and_what_spark_does_not_look_at(
+def test_copy_of_a_query_checkpoint_leaves_out_later_and_unneeded_batches(
     tmp_path: Path,
 ) -> None:
     logs(tmp_path / "a", offsets=6, commits=5)
@@ -56,16 +56,16 @@ def test_what_later_batches_have_noted_is_left_out_and_what_spark_does_not_look_
     }
 
 
-def test_before_the_first_batch_there_is_what_sources_have_noted(tmp_path: Path) -> None:
-    """Where they began, for one."""
+def test_copy_before_the_first_batch_has_the_notes_of_the_sources(tmp_path: Path) -> None:
+    """Such as where they started."""
     logs(tmp_path / "a", offsets=1, commits=0)
     write(tmp_path / "a", "state/0/_metadata/metadata")
     assert moved(tmp_path / "a", tmp_path / "b", 0) == {"sources/0/0", "sources/0/1"}
     assert moved(tmp_path / "nothing", tmp_path / "c", 0) == set()
 
 
-def test_the_copy_is_another_query(tmp_path: Path) -> None:
-    """Spark runs no two of one id at a time."""
+def test_copied_query_checkpoint_has_a_new_query_id(tmp_path: Path) -> None:
+    """Spark does not run two queries with one id at the same time."""
     logs(tmp_path / "a", offsets=1, commits=1)
     for name in "bc":
         moved(tmp_path / "a", tmp_path / name, 1)
@@ -74,7 +74,7 @@ def test_the_copy_is_another_query(tmp_path: Path) -> None:
     assert first != second
 
 
-def test_of_its_state_there_is_what_the_next_batch_needs(tmp_path: Path) -> None:
+def test_copy_has_only_the_state_files_that_the_next_batch_needs(tmp_path: Path) -> None:
     logs(tmp_path / "a", offsets=9, commits=9)
     state = "state/0/1/left-keyToNumValues"
     write(tmp_path / "a", *(f"{state}/{version}.delta" for version in range(1, 10)))
@@ -93,8 +93,8 @@ def test_of_its_state_there_is_what_the_next_batch_needs(tmp_path: Path) -> None
     }
 
 
-def test_a_batch_that_is_not_committed_needs_the_state_before_it(tmp_path: Path) -> None:
-    """It is computed again.  A snapshot of what it has made may be there already."""
+def test_copy_at_an_uncommitted_batch_has_the_state_before_that_batch(tmp_path: Path) -> None:
+    """The batch is computed again. A snapshot of its state may exist already."""
     logs(tmp_path / "a", offsets=3, commits=2)
     write(tmp_path / "a", "state/0/0/1.delta", "state/0/0/2.delta", "state/0/0/3.delta")
     write(tmp_path / "a", "state/0/0/3.snapshot")
@@ -107,8 +107,8 @@ def test_a_batch_that_is_not_committed_needs_the_state_before_it(tmp_path: Path)
     assert "commits/2" not in files
 
 
-def test_files_that_no_needed_snapshot_names_are_left_out(tmp_path: Path) -> None:
-    """They may be deleted at any time."""
+def test_copy_leaves_out_files_that_no_needed_snapshot_names(tmp_path: Path) -> None:
+    """Spark may delete them at any time."""
     logs(tmp_path / "a", offsets=3, commits=3)
     for version in (1, 2, 3):
         snapshot(tmp_path / "a", f"state/0/0/{version}.zip", f"7-{version}.sst", f"8-{version}.log")
@@ -123,8 +123,8 @@ def test_files_that_no_needed_snapshot_names_are_left_out(tmp_path: Path) -> Non
     }
 
 
-def test_a_snapshot_that_may_be_of_an_attempt_without_effect_does_not_do(tmp_path: Path) -> None:
-    """Spark names files of its later format by attempts, and its commits say which counts."""
+def test_snapshot_that_may_be_of_an_uncommitted_attempt_is_not_used_alone(tmp_path: Path) -> None:
+    """Spark's later format names files by attempts, and its commits say which attempt counts."""
     logs(tmp_path / "a", offsets=4, commits=4)
     write(
         tmp_path / "a", *(f"state/0/0/{version}_a{version}.changelog" for version in (1, 2, 3, 4))
@@ -136,14 +136,16 @@ def test_a_snapshot_that_may_be_of_an_attempt_without_effect_does_not_do(tmp_pat
     assert {"state/0/0/2_a2.zip", "state/0/0/3_a3.changelog", "state/0/0/4_a4.changelog"} <= state
 
 
-def test_state_of_an_operator_that_the_query_had_once_is_copied_as_it_is(tmp_path: Path) -> None:
+def test_state_of_an_operator_that_the_query_no_longer_has_is_copied_unchanged(
+    tmp_path: Path,
+) -> None:
     logs(tmp_path / "a", offsets=9, commits=9)
     write(tmp_path / "a", "state/1/0/3.snapshot", "state/1/0/4.delta")
     assert {"state/1/0/3.snapshot", "state/1/0/4.delta"} <= moved(tmp_path / "a", tmp_path / "b", 9)
 
 
-def test_what_is_not_finished_is_left_out(tmp_path: Path) -> None:
-    """And what Spark 4.1 and Hadoop check files with."""
+def test_copy_leaves_out_unfinished_files_and_checksum_files(tmp_path: Path) -> None:
+    """Spark 4.1 and Hadoop write checksum files."""
     logs(tmp_path / "a", offsets=1, commits=1)
     write(tmp_path / "a", "offsets/.0.crc", "sources/0/.2.5c.tmp", "state/0/0/.temp.1.delta")
     write(tmp_path / "a", "state/0/0/1.delta.crc")
@@ -152,7 +154,7 @@ def test_what_is_not_finished_is_left_out(tmp_path: Path) -> None:
     }
 
 
-def test_large_files_and_long_names_come_whole(tmp_path: Path) -> None:
+def test_large_files_with_long_names_are_copied_completely(tmp_path: Path) -> None:
     logs(tmp_path / "a", offsets=1, commits=1)
     path = f"state/0/0/{'x' * 200}"
     (tmp_path / "a/state/0/0").mkdir(parents=True)
@@ -161,7 +163,7 @@ def test_large_files_and_long_names_come_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("offsets", "commits"), [(2, 2), (3, 1), (3, 0)])
-def test_a_batch_of_which_spark_has_deleted_its_notes_is_named(
+def test_copy_at_a_batch_whose_notes_spark_has_deleted_raises_an_error(
     tmp_path: Path, offsets: int, commits: int
 ) -> None:
     logs(tmp_path, offsets, commits)
@@ -169,7 +171,9 @@ def test_a_batch_of_which_spark_has_deleted_its_notes_is_named(
         list(QueryCheckpoint(str(tmp_path)).pieces(3))
 
 
-def test_spark_begins_at_no_batch_without_the_offsets_of_the_one_before(tmp_path: Path) -> None:
+def test_copy_at_a_batch_without_the_offsets_of_the_batch_before_raises_an_error(
+    tmp_path: Path,
+) -> None:
     logs(tmp_path, offsets=4, commits=4)
     (tmp_path / "offsets/1").unlink()
     with pytest.raises(QueryCheckpointError, match=r"micro-batch 2,.*minBatchesToRetain"):
@@ -177,7 +181,7 @@ def test_spark_begins_at_no_batch_without_the_offsets_of_the_one_before(tmp_path
 
 
 @pytest.mark.parametrize("gone", ["2.snapshot", "3.delta", "4.delta"])
-def test_state_that_is_not_all_there_is_not_copied(tmp_path: Path, gone: str) -> None:
+def test_copy_with_a_missing_state_file_raises_an_error(tmp_path: Path, gone: str) -> None:
     logs(tmp_path, offsets=6, commits=6)
     write(tmp_path, "state/0/0/2.snapshot", *(f"state/0/0/{it}.delta" for it in (3, 4, 5, 6)))
     (tmp_path / "state/0/0" / gone).unlink()
@@ -185,7 +189,9 @@ def test_state_that_is_not_all_there_is_not_copied(tmp_path: Path, gone: str) ->
         list(QueryCheckpoint(str(tmp_path)).pieces(4))
 
 
-def test_state_that_is_deleted_while_it_is_copied_is_named(tmp_path: Path) -> None:
+def test_copy_of_state_that_is_deleted_meanwhile_raises_an_error_with_the_batch(
+    tmp_path: Path,
+) -> None:
     logs(tmp_path, offsets=2, commits=2)
     write(tmp_path, "state/0/0/1.delta", "state/0/0/2.delta")
     pieces = QueryCheckpoint(str(tmp_path)).pieces(2)
@@ -196,7 +202,7 @@ def test_state_that_is_deleted_while_it_is_copied_is_named(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("size", [0, 5, 5_000_000])
-def test_a_file_that_another_attempt_has_put_in_its_place_meanwhile_is_whole(
+def test_file_replaced_by_another_attempt_during_the_copy_is_copied_completely(
     tmp_path: Path, size: int
 ) -> None:
     logs(tmp_path / "a", offsets=1, commits=1)
@@ -210,7 +216,7 @@ def test_a_file_that_another_attempt_has_put_in_its_place_meanwhile_is_whole(
     assert (tmp_path / "b/state/0/1/1.delta").read_text() == "state/0/1/1.delta"
 
 
-def test_a_file_that_grows_while_it_is_copied_fails_the_copy(tmp_path: Path) -> None:
+def test_copy_of_a_file_that_grows_meanwhile_raises_an_error(tmp_path: Path) -> None:
     logs(tmp_path, offsets=1, commits=1)
     write(tmp_path, "state/0/0/1.delta")
     pieces = QueryCheckpoint(str(tmp_path)).pieces(1)
@@ -223,7 +229,7 @@ def test_a_file_that_grows_while_it_is_copied_fails_the_copy(tmp_path: Path) -> 
         list(pieces)
 
 
-def test_files_that_sources_put_together_meanwhile_are_looked_for_again(
+def test_source_logs_compacted_during_the_copy_are_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs(tmp_path / "a", offsets=2, commits=2)
@@ -246,7 +252,9 @@ def test_files_that_sources_put_together_meanwhile_are_looked_for_again(
 @pytest.mark.parametrize(
     "path", ["../offsets/0", "offsets/../../0", "/offsets/0", "offsets", "rows/0", "offsets//0"]
 )
-def test_a_copy_cannot_write_elsewhere(tmp_path: Path, path: str) -> None:
+def test_restore_of_a_copy_with_a_path_outside_the_checkpoint_is_refused(
+    tmp_path: Path, path: str
+) -> None:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         archive.addfile(tarfile.TarInfo(path), io.BytesIO())
@@ -255,15 +263,15 @@ def test_a_copy_cannot_write_elsewhere(tmp_path: Path, path: str) -> None:
     assert not (tmp_path / "b").exists()
 
 
-def test_state_of_many_small_files_comes_whole(tmp_path: Path) -> None:
-    """They are written by several threads."""
+def test_state_of_many_small_files_is_restored_completely(tmp_path: Path) -> None:
+    """The files are written by several threads."""
     logs(tmp_path / "a", offsets=1, commits=1)
     paths = {f"state/0/{partition}/1.delta" for partition in range(100)}
     write(tmp_path / "a", *paths)
     assert paths < moved(tmp_path / "a", tmp_path / "b", 1)
 
 
-def test_a_small_file_that_cannot_be_written_fails_the_restore(tmp_path: Path) -> None:
+def test_restore_fails_if_a_small_file_cannot_be_written(tmp_path: Path) -> None:
     logs(tmp_path / "a", offsets=1, commits=1)
     write(tmp_path / "a", "state/0/0/1.delta")
     (tmp_path / "b").mkdir()
@@ -273,7 +281,7 @@ def test_a_small_file_that_cannot_be_written_fails_the_restore(tmp_path: Path) -
     assert not (tmp_path / "b/metadata").exists()
 
 
-def test_a_copy_that_is_damaged_is_named(tmp_path: Path) -> None:
+def test_restore_of_a_damaged_copy_raises_an_error(tmp_path: Path) -> None:
     logs(tmp_path / "a", offsets=2, commits=2)
     pieces = list(QueryCheckpoint(str(tmp_path / "a")).pieces(2))
     for damaged in ([b"?" * 1024], pieces[:1], []):
@@ -281,7 +289,7 @@ def test_a_copy_that_is_damaged_is_named(tmp_path: Path) -> None:
             QueryCheckpoint(str(tmp_path / "b")).restore(damaged)
 
 
-def test_a_copy_that_is_cut_between_two_files_is_named(tmp_path: Path) -> None:
+def test_restore_of_a_copy_cut_between_two_files_raises_an_error(tmp_path: Path) -> None:
     logs(tmp_path / "a", offsets=2, commits=2)
     *pieces, _ = QueryCheckpoint(str(tmp_path / "a")).pieces(2)
     with pytest.raises(QueryCheckpointError, match="cannot be read: it is cut short"):
@@ -290,8 +298,10 @@ def test_a_copy_that_is_cut_between_two_files_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", range(0, 10_240, 512))
-def test_a_copy_is_read_to_its_end(tmp_path: Path, size: int) -> None:
-    """Whoever reads it from storage knows only then that it is what was written."""
+def test_restore_reads_the_copy_to_its_end_and_fails_if_the_last_read_fails(
+    tmp_path: Path, size: int
+) -> None:
+    """The storage detects a damaged copy only at its end."""
     logs(tmp_path / "a", offsets=1, commits=1)
     (tmp_path / "a/sources/0/2").write_bytes(bytes(size))
 
