@@ -35,19 +35,20 @@ def content(file: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_the_file_is_what_rays_schema_asks_for(file: str) -> None:
+def test_cluster_file_is_valid_by_rays_schema(file: str) -> None:
     schema = json.loads(files("ray.autoscaler").joinpath("ray-schema.json").read_text("utf-8"))
     jsonschema.validate(content(file), schema)
 
 
 @pytest.mark.parametrize("file", FILES[1:])
-def test_the_head_is_one_of_the_types_of_nodes(file: str) -> None:
+def test_head_node_type_of_a_cluster_file_is_one_of_its_node_types(file: str) -> None:
     assert content(file)["head_node_type"] in content(file)["available_node_types"]
 
 
 @pytest.mark.parametrize("file", FILES[1:])
-def test_what_nodes_run_is_as_in_the_file_that_is_tested_from_up_to_down(file: str) -> None:
-    """But for commands that come before those, which prepare the machine."""
+def test_cloud_cluster_files_run_the_commands_of_the_tested_cluster_file(file: str) -> None:
+    """Except for commands before them that prepare the machine. The tested file is run from `ray
+    up` to `ray down`."""
     here, tested = content(file), content("cluster.yaml")
     count = len(tested["setup_commands"])
     assert here.pop("setup_commands")[-count:] == tested.pop("setup_commands")
@@ -56,13 +57,13 @@ def test_what_nodes_run_is_as_in_the_file_that_is_tested_from_up_to_down(file: s
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_files_that_nodes_are_given_are_there(file: str) -> None:
+def test_files_that_a_cluster_file_mounts_on_nodes_exist(file: str) -> None:
     mounted = [local for local in content(file)["file_mounts"].values() if local[0] != "~"]
     assert [local for local in mounted if not (ROOT / local).exists()] == []
 
 
-def test_nodes_are_given_all_that_an_installation_is_made_of(tmp_path: Path) -> None:
-    """What is installed beside the package was missing there, and no node could be set up."""
+def test_files_mounted_on_nodes_suffice_to_build_the_wheel(tmp_path: Path) -> None:
+    """Otherwise no node can be set up."""
     source = tmp_path / "source"
     source.mkdir()
     for there, local in content("cluster.yaml")["file_mounts"].items():

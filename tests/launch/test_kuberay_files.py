@@ -61,7 +61,7 @@ def cluster_specs() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_a_manifest_is_what_the_schema_asks_for(name: str) -> None:
+def test_kuberay_manifest_is_valid_by_its_schema(name: str) -> None:
     check(OBJECTS[name])
 
 
@@ -77,7 +77,9 @@ def test_a_manifest_is_what_the_schema_asks_for(name: str) -> None:
         (("gcsFaultToleranceOption",), {}),
     ],
 )
-def test_a_mistake_in_a_manifest_is_noticed(path: tuple[str | int, ...], value: object) -> None:
+def test_mistake_in_a_kuberay_manifest_is_found_by_the_schema(
+    path: tuple[str | int, ...], value: object
+) -> None:
     (manifest,) = (it for name, it in of_kuberay() if name.startswith("cluster.yaml: RayCluster"))
     part = manifest["spec"]
     for key in path[:-1]:
@@ -87,7 +89,7 @@ def test_a_mistake_in_a_manifest_is_noticed(path: tuple[str | int, ...], value: 
         check(manifest)
 
 
-def test_there_are_clusters_and_jobs_with_and_without_masters_that_stand_by() -> None:
+def test_kuberay_files_have_clusters_and_jobs_with_and_without_standby_masters() -> None:
     assert list(OBJECTS) == [
         "cluster.yaml: RayCluster flinkray",
         "cluster.yaml: RayJob flinkray-up",
@@ -97,7 +99,7 @@ def test_there_are_clusters_and_jobs_with_and_without_masters_that_stand_by() ->
     ]
 
 
-def test_nodes_are_of_one_image_and_ray_is_the_one_that_is_in_it() -> None:
+def test_kuberay_nodes_have_one_image_and_its_ray_version() -> None:
     containers = [
         group["template"]["spec"]["containers"]
         for spec in cluster_specs()
@@ -108,7 +110,7 @@ def test_nodes_are_of_one_image_and_ray_is_the_one_that_is_in_it() -> None:
     assert {spec["rayVersion"] for spec in cluster_specs()} == {arguments()["RAY_VERSION"]}
 
 
-def test_the_image_is_named_after_the_version_of_flinkray() -> None:
+def test_image_in_kuberay_files_has_the_version_of_flinkray() -> None:
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     (version,) = re.findall(r'^version = "(.*)"$', project, re.M)
     text = "".join(file.read_text("utf-8") for file in FILES)
@@ -116,8 +118,8 @@ def test_the_image_is_named_after_the_version_of_flinkray() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTS if "RayJob" in name])
-def test_what_a_job_runs_are_commands_with_options_that_there_are(name: str) -> None:
-    """Also after the shell's line into which KubeRay pastes it."""
+def test_entry_point_of_a_ray_job_has_only_existing_commands_and_options(name: str) -> None:
+    """Also inside the line of a shell into which KubeRay pastes it."""
     words = shlex.split(OBJECTS[name]["spec"]["entrypoint"])
     if words[:2] == ["bash", "-c"]:
         words = shlex.split(words[2])
@@ -139,7 +141,7 @@ def test_what_a_job_runs_are_commands_with_options_that_there_are(name: str) -> 
         assert given["address"] == "auto"
 
 
-def test_jobs_run_on_the_cluster_of_their_file_and_secrets_are_in_the_folder() -> None:
+def test_ray_jobs_select_the_cluster_of_their_file_and_their_secrets_exist() -> None:
     for name in ("cluster.yaml", "standby-masters.yaml"):
         cluster, job = (it for key, it in OBJECTS.items() if key.startswith(name))
         selected = job["spec"]["clusterSelector"]["ray.io/cluster"]

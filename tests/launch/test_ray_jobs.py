@@ -63,7 +63,7 @@ def submit(dashboard: str, entrypoint: str, folder: Path) -> tuple[int, str]:
     return ends[-1]
 
 
-def test_ray_jobs_start_a_cluster_run_a_program_and_leave_nothing(
+def test_ray_jobs_start_a_cluster_run_a_program_and_leave_no_actors(
     dashboard: str, tmp_path: Path
 ) -> None:
     entrypoint, program = manifests()
@@ -96,7 +96,7 @@ def test_ray_jobs_start_a_cluster_run_a_program_and_leave_nothing(
     wait_until(lambda: left() == [], 300, "the end of what the jobs have started")
 
 
-def test_a_ray_job_fails_with_its_program(dashboard: str, tmp_path: Path) -> None:
+def test_ray_job_fails_if_its_program_fails(dashboard: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("raise SystemExit(7)\n")
     entrypoint = (
         f'bash -c "{FLINKRAY} cluster up --address auto -D storage.dir={tmp_path}/storage'
