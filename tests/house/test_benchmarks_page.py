@@ -14,22 +14,22 @@ from tools.benchmarks_page import PAGE, PageError, render, results
 SMALL_PAGE = "# Figures\n\n<!-- results: calls -->\nold\n<!-- end of results -->\n\nThe end.\n"
 
 
-def test_page_is_up_to_date() -> None:
+def test_benchmarks_page_is_up_to_date() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == render(page, results()), "run: python -m tools.benchmarks_page --write"
 
 
-def test_each_benchmark_has_a_results_file() -> None:
+def test_each_benchmark_script_has_a_results_file() -> None:
     scripts = {script.stem for script in RESULTS.parent.glob("[!_]*.py")}
     assert {file.stem for file in RESULTS.glob("*.json")} == scripts
 
 
-def test_page_without_a_benchmark_is_refused() -> None:
+def test_benchmarks_page_with_a_table_of_no_results_file_is_refused() -> None:
     with pytest.raises(PageError, match=r"tables are of \['calls'\], results files of \[\]"):
         render(SMALL_PAGE, {})
 
 
-def test_run_replaces_its_rows_and_keeps_the_others(
+def test_benchmark_run_replaces_its_own_rows_on_the_page_and_keeps_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "calls.json"
@@ -63,7 +63,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Namespace:
 
 
 @pytest.mark.parametrize("shortened", [["--rounds", "3"], ["--no-peers"]])
-def test_shortened_run_is_not_recorded(
+def test_shortened_benchmark_run_is_not_recorded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shortened: list[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -73,13 +73,13 @@ def test_shortened_run_is_not_recorded(
     assert parsed(monkeypatch, *shortened, "--record", "other.json").record == Path("other.json")
 
 
-def test_whole_run_is_recorded_in_its_own_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_benchmark_run_is_recorded_in_its_own_file(monkeypatch: pytest.MonkeyPatch) -> None:
     options = parsed(monkeypatch, "--record", "--rounds", "9", "--runner", "cluster")
     assert options.record == RESULTS / "calls.json"
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(0.9, 0), (1.1, 1)])
-def test_missed_goal_is_the_exit_status(seconds: float, status: int) -> None:
+def test_benchmark_that_misses_a_goal_exits_with_status_1(seconds: float, status: int) -> None:
     results = Results(Namespace(record=None))
     results.add(Figure("ask", "an ask", seconds, 1.0, "s"), Figure("", "no goal", 5))
     with pytest.raises(SystemExit) as ended:

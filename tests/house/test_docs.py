@@ -31,13 +31,13 @@ def name(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_between_pages_lead_to_existing_files(page: Path) -> None:
     assert [target for target in links(page) if not (page.parent / target).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_lines_have_at_most_a_hundred_columns(page: Path) -> None:
-    """But for rows of tables, and what cannot be broken: a link."""
+    """Except rows of tables and links, which cannot be broken."""
     lines = page.read_text(encoding="utf-8").splitlines()
     too_long = [
         f"{number}: {line}"
@@ -50,14 +50,14 @@ def test_lines_have_at_most_a_hundred_columns(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_make_targets_exist(page: Path) -> None:
+def test_make_targets_named_in_pages_exist(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z][a-z0-9-]*):", makefile, re.MULTILINE))
     assert set(MAKE.findall(page.read_text(encoding="utf-8"))) <= targets
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_python_blocks_compile(page: Path) -> None:
+def test_python_blocks_in_pages_compile(page: Path) -> None:
     for number, block in enumerate(PYTHON_BLOCK.findall(page.read_text(encoding="utf-8")), 1):
         compile(block, f"{name(page)}, block {number}", "exec", dont_inherit=True)
 
@@ -86,8 +86,9 @@ FILE_PIECE = re.compile(r"# ((?:\w+/)+\w+\.py)\n(.*)", re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_blocks_that_name_a_file_are_together_the_whole_file(page: Path) -> None:
-    """The file is tested, and so are the blocks: they begin with a comment that is its path."""
+def test_python_blocks_that_name_a_file_are_together_the_whole_file(page: Path) -> None:
+    """The blocks start with a comment that has the path. The file is tested, and so are the
+    blocks."""
     pieces: dict[str, list[str]] = defaultdict(list)
     for block in PYTHON_BLOCK.findall(page.read_text(encoding="utf-8")):
         piece = FILE_PIECE.fullmatch(block)
@@ -121,9 +122,8 @@ INFO = re.compile(r"[a-z]*(?: title=\"[^\"]+\")?")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_fences_of_code_are_such_as_the_site_reads(page: Path) -> None:
-    """It takes a word and a title.  Of another one it shows the code as text, and what follows it
-    as code."""
+def test_code_fences_have_only_a_language_and_a_title(page: Path) -> None:
+    """The site shows the code behind another fence as text, and the text after it as code."""
     fences = FENCE.findall(page.read_text(encoding="utf-8"))
     assert [info for info in fences if not INFO.fullmatch(info)] == []
     assert len(fences) % 2 == 0

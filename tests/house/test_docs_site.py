@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=[\"']?(https?:)?//[^>]*>")
 
 
-def test_links_out_of_the_docs_are_their_text_alone() -> None:
+def test_links_out_of_the_docs_are_replaced_by_their_text() -> None:
     page = (
         "See [the\ntest](../tests/a.py#x), [state](state.md#y), [why](design/), "
         "![a](pictures/a.svg).\n"
@@ -29,7 +29,7 @@ def test_links_out_of_the_docs_are_their_text_alone() -> None:
     )
 
 
-def test_links_between_folders_of_the_docs_stay() -> None:
+def test_links_between_folders_of_the_docs_are_kept() -> None:
     page = "[rpc](../rest.md) [code](../../README.md)"
     assert without_links_out(page, "design/0062-rest-as-a-client.md") == "[rpc](../rest.md) code"
 

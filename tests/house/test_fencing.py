@@ -252,7 +252,7 @@ def unfenced_methods() -> set[str]:
     }
 
 
-def test_each_gateway_method_takes_a_leaders_id_or_has_a_reason_not_to() -> None:
+def test_each_gateway_method_takes_a_leader_id_or_has_a_reason_not_to() -> None:
     assert unfenced_methods() - EXCEPTIONS.keys() == set(), (
         "give it the id of the leader that calls it, and refuse those of the past; or say in "
         "EXCEPTIONS why it needs none"
@@ -260,7 +260,7 @@ def test_each_gateway_method_takes_a_leaders_id_or_has_a_reason_not_to() -> None
     assert EXCEPTIONS.keys() - unfenced_methods() == set(), "it needs no exception (any more)"
 
 
-def test_gateways_of_leaders_are_fenced_by_their_token() -> None:
+def test_gateways_of_leaders_are_fenced_with_the_token_of_the_leader() -> None:
     fenced = {g.__name__ for g in shipped_gateways() if issubclass(g, FencedRpcGateway)}
     assert fenced == {
         "FencedRpcGateway",

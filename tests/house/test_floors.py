@@ -49,12 +49,12 @@ def rules(root: Path, changed: dict[str, str] | None = None) -> list[str]:
     return [violation.rule for violation in check_floors(root)]
 
 
-def test_no_folder_breaks_a_rule() -> None:
+def test_no_folder_breaks_a_rule_of_the_floors() -> None:
     assert [str(violation) for violation in check_floors(ROOT)] == []
 
 
 @pytest.mark.parametrize("package", ["actors", "scheduler"])
-def test_tests_lie_in_folders_that_the_package_has(package: str) -> None:
+def test_test_folders_have_the_names_of_folders_of_the_package(package: str) -> None:
     def folders(path: Path) -> set[str]:
         return {folder.parent.name for folder in path.glob("*/*.py")}
 
@@ -63,7 +63,7 @@ def test_tests_lie_in_folders_that_the_package_has(package: str) -> None:
     assert of_tests <= folders(ROOT / package)
 
 
-def test_folders_that_keep_the_rules_pass(tmp_path: Path) -> None:
+def test_floor_check_accepts_folders_that_keep_the_rules(tmp_path: Path) -> None:
     assert rules(tmp_path) == []
 
 
@@ -143,7 +143,7 @@ def test_folders_that_keep_the_rules_pass(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_planted_violation_is_found_and_named(
+def test_floor_check_finds_and_names_each_planted_violation(
     tmp_path: Path, path: str, source: str, rule: str
 ) -> None:
     assert rule in rules(tmp_path, {path: source})

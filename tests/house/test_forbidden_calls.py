@@ -48,7 +48,7 @@ def shipped() -> list[Path]:
     )
 
 
-def test_no_shipped_module_makes_a_call_for_which_there_is_a_better_one() -> None:
+def test_no_shipped_module_makes_a_forbidden_call() -> None:
     assert len(shipped()) > 300
     uses = {
         str(path.relative_to(ROOT)): found
@@ -67,9 +67,9 @@ def test_no_shipped_module_makes_a_call_for_which_there_is_a_better_one() -> Non
         "import cloudpickle\ncloudpickle.dumps(1)",
     ],
 )
-def test_such_a_call_is_found_however_it_is_written(source: str) -> None:
+def test_forbidden_call_is_found_under_each_form_of_import(source: str) -> None:
     assert len(forbidden(source)) == 1
 
 
-def test_a_condition_may_be_waited_for() -> None:
+def test_wait_for_of_a_condition_is_not_forbidden() -> None:
     assert forbidden("async def f(c): await c.wait_for(lambda: True)") == []

@@ -23,12 +23,12 @@ def rules(root: Path) -> list[str]:
     return [violation.rule for violation in check_shipped(root)]
 
 
-def test_shipped_packages_have_no_arrow_that_runs_back() -> None:
+def test_shipped_packages_import_only_packages_of_lower_layers() -> None:
     assert [str(violation) for violation in check_shipped(ROOT)] == []
 
 
-def test_links_to_actors_and_scheduler_are_walked() -> None:
-    """A checker that did not follow links would see two packages less, and pass."""
+def test_import_check_follows_the_links_to_actors_and_scheduler() -> None:
+    """Otherwise the check would see two packages less, and pass."""
     for package in ("actors", "scheduler"):
         link = ROOT / "flinkray" / package
         assert (link / "__init__.py").is_file()
@@ -121,13 +121,13 @@ def test_links_to_actors_and_scheduler_are_walked() -> None:
         ),
     ],
 )
-def test_a_broken_rule_is_found_and_named(
+def test_import_check_finds_and_names_a_broken_rule(
     tmp_path: Path, path: str, source: str, rule: str
 ) -> None:
     assert rule in rules(write_tree(tmp_path, {path: source}))
 
 
-def test_sources_that_keep_the_rules_pass(tmp_path: Path) -> None:
+def test_import_check_accepts_sources_that_keep_the_rules(tmp_path: Path) -> None:
     write_tree(
         tmp_path,
         {
@@ -144,7 +144,7 @@ def test_sources_that_keep_the_rules_pass(tmp_path: Path) -> None:
     assert rules(tmp_path) == []
 
 
-def test_two_packages_of_one_layer_may_import_one_another_one_way_only(tmp_path: Path) -> None:
+def test_packages_of_one_layer_may_import_each_other_only_in_one_direction(tmp_path: Path) -> None:
     write_tree(tmp_path, {"flinkray/checkpoint/a.py": "import flinkray.state.b"})
     assert rules(tmp_path) == []
     write_tree(tmp_path, {"flinkray/state/b.py": "import flinkray.checkpoint.a"})
@@ -154,7 +154,7 @@ def test_two_packages_of_one_layer_may_import_one_another_one_way_only(tmp_path:
     ]
 
 
-def test_impurity_that_comes_through_another_module_is_found(tmp_path: Path) -> None:
+def test_import_check_finds_a_forbidden_import_through_another_module(tmp_path: Path) -> None:
     write_tree(
         tmp_path,
         {
@@ -168,6 +168,6 @@ def test_impurity_that_comes_through_another_module_is_found(tmp_path: Path) -> 
     ]
 
 
-def test_a_package_is_in_one_layer_only() -> None:
+def test_each_package_is_in_one_layer_only() -> None:
     packages = [package for layer in LAYERS for package in layer]
     assert len(packages) == len(set(packages))

@@ -49,23 +49,23 @@ def expressions_of_dashboard() -> list[str]:
     return [target["expr"] for panel in panels for target in panel["targets"]]
 
 
-def test_dashboard_asks_for_what_is_exported(exported: set[str]) -> None:
+def test_dashboard_queries_only_exported_metrics(exported: set[str]) -> None:
     queries = [it["query"] for it in DASHBOARD["templating"]["list"]]
     used = names_in("\n".join([*expressions_of_dashboard(), *queries]))
     assert len(used) > 15
     assert used <= exported
 
 
-def test_names_have_no_capitals() -> None:
-    """Ray would make small letters of them, and dashboards would show nothing."""
+def test_metric_names_have_no_capitals() -> None:
+    """Ray converts them to lower case, and dashboards would show nothing."""
     assert all(name == name.lower() for name in OF_TABLE)
 
 
-def test_every_panel_is_of_the_chosen_clusters() -> None:
+def test_every_dashboard_panel_is_limited_to_the_chosen_clusters() -> None:
     assert all('cluster_id=~"$cluster"' in each for each in expressions_of_dashboard())
 
 
-def test_alerts_ask_for_what_is_exported(exported: set[str]) -> None:
+def test_alerts_query_only_exported_metrics(exported: set[str]) -> None:
     rules = [rule for group in RULES["groups"] for rule in group["rules"]]
     assert len({rule["alert"] for rule in rules}) == len(rules)
     for rule in rules:
@@ -74,9 +74,9 @@ def test_alerts_ask_for_what_is_exported(exported: set[str]) -> None:
         assert rule["annotations"]["summary"]
 
 
-def test_alerts_are_of_one_cluster_and_end_with_it() -> None:
-    """What is absent has no labels: of two clusters one could be without a leader unseen, and after
-    `flinkray cluster down` the alert would stay."""
+def test_no_alert_uses_absent() -> None:
+    """An absent metric has no labels: a missing leader in one of two clusters would not be seen,
+    and the alert would stay after `flinkray cluster down`."""
     rules = [rule for group in RULES["groups"] for rule in group["rules"]]
     assert not [rule["alert"] for rule in rules if "absent" in rule["expr"]]
 
@@ -86,8 +86,8 @@ SCRAPERS = {"job", "instance", "le", "__name__"}
 RAYS = {"Component", "NodeAddress", "NodeId", "SessionName", "Version", "WorkerId", "JobId", "pid"}
 
 
-def test_no_label_is_one_of_the_scraper_or_of_ray() -> None:
-    """Ray's discovery file gives job="ray": ours became exported_job."""
+def test_no_metric_label_has_a_name_used_by_the_scraper_or_by_ray() -> None:
+    """Ray's discovery file sets job="ray": flinkray's label would become exported_job."""
     tags = {"cluster_id", "process", "method", "side", "quantile", "vertex", "subtask", "metric"}
     tags |= job_tags("flights", JobID(bytes(16))).keys()
     (sample,) = state_of_job("flights", JobID(bytes(16)), JobStatus.RUNNING)
@@ -101,8 +101,8 @@ def test_no_label_is_one_of_the_scraper_or_of_ray() -> None:
     assert {one or other for one, other in used} <= tags
 
 
-def test_docs_have_every_metric(exported: set[str]) -> None:
-    """In the table of its scope, with what the endpoint says of it."""
+def test_metrics_page_lists_every_metric_with_its_description(exported: set[str]) -> None:
+    """In the table of its scope."""
     page = (ROOT / "docs/metrics.md").read_text()
     for scope, names in DESCRIPTIONS.items():
         _, _, section = page.partition(f"`ray_{scope}…`")

@@ -63,11 +63,13 @@ def changed(body: str) -> list[str]:
         ("def g(c: int = 1) -> None:\n    a(c)", ["def g(c: int=1) -> None: pass"]),
     ],
 )  # fmt: skip
-def test_a_function_has_the_mutants_of_its_statements(body: str, expected: list[str]) -> None:
+def test_function_has_the_expected_mutants_of_its_statements(
+    body: str, expected: list[str]
+) -> None:
     assert changed(body) == expected
 
 
-def test_mutants_alike_in_a_function_have_names_of_their_own() -> None:
+def test_equal_mutants_of_a_function_have_different_names() -> None:
     names = [mutant.name for mutant in mutants_of("m.py", "def f(a):\n    a()\n    a()\n")]
     assert names == ["m.py f: `a()` → `pass`", "m.py f: `a()` → `pass` (2)"]
 
@@ -107,7 +109,7 @@ def exchange(mutant: Mutant) -> int:
         ("Shop.__init__: `super().__init__()` → `pass`", 6, [0, 5]),
     ],
 )
-def test_objects_that_live_run_the_changed_code_until_it_is_changed_back(
+def test_existing_objects_run_the_mutant_until_the_original_is_restored(
     name: str, price: int, prices: list[int]
 ) -> None:
     shop = Shop(5)
@@ -120,7 +122,7 @@ def test_objects_that_live_run_the_changed_code_until_it_is_changed_back(
     assert (shop.price, shop.prices(2)) == (6, [0, 5])
 
 
-def test_a_test_comes_by_the_statements_that_it_runs() -> None:
+def test_statements_reached_by_a_call_are_recorded() -> None:
     source = (
         "def f(a):\n    if a:\n        return g(1)\n    return g(2)\n\ndef g(a):\n    return a\n"
     )
@@ -136,7 +138,7 @@ def test_a_test_comes_by_the_statements_that_it_runs() -> None:
     assert {line for line, number in by_line.items() if number in reached} == {2, 4, 7}
 
 
-def test_survivor_is_retried_by_other_tests_and_killed_mutant_if_changed(
+def test_surviving_mutant_is_run_again_with_other_tests_and_a_killed_one_if_changed(
     tmp_path: Path,
 ) -> None:
     one, other, *_ = mutants_of("m.py", "def f(a):\n    a()\n    del a\n")
@@ -150,12 +152,12 @@ def test_survivor_is_retried_by_other_tests_and_killed_mutant_if_changed(
     assert not any(again.is_known(mutant, "tests") for mutant in edited[:2])
 
 
-def test_a_sample_is_of_each_folder_and_the_same_for_a_seed() -> None:
+def test_sample_of_mutants_covers_each_folder_and_is_equal_for_equal_seeds() -> None:
     mutants = mutants_below(["scheduler/slots", "scheduler/graph"])
     sample = choose(mutants, 10, 1)
     assert [m.module.split("/")[1] for m in sample] == ["graph"] * 10 + ["slots"] * 10
     assert sample == choose(mutants, 10, 1) != choose(mutants, 10, 2)
 
 
-def test_every_mutant_that_is_called_equivalent_has_a_reason() -> None:
+def test_every_mutant_listed_as_equivalent_has_a_reason() -> None:
     assert [name for name, reason in equivalents().items() if not reason.strip()] == []

@@ -41,7 +41,7 @@ def test_classes_of_different_modules_have_different_names() -> None:
     assert found.keys() >= OF_PYFLINK, "a name that is not shared any more needs no exception"
 
 
-def test_a_name_of_two_classes_is_found_and_a_private_one_is_not() -> None:
+def test_name_used_by_two_classes_is_found_unless_it_is_private() -> None:
     sources = {
         "a": "class Slot: ...\nclass _State: ...\nclass Task: ...",
         "b": "class _State: ...\nclass Slot: ...",

@@ -55,7 +55,7 @@ FILES = [
 ]
 
 
-def test_there_are_operators_sources_and_sinks_to_look_at() -> None:
+def test_operator_test_check_finds_the_operators_sources_and_sinks() -> None:
     operators, sources, sinks = (classes_of(base) for base in (StreamOperator, Source, Sink))
     assert len(operators) >= 33
     assert {"MapOperator", "AlignedWindowOperator", "WindowJoinOperator"} <= {*operators}
@@ -64,12 +64,14 @@ def test_there_are_operators_sources_and_sinks_to_look_at() -> None:
 
 
 @pytest.mark.parametrize(("name", "path"), FILES)
-def test_class_has_a_file_of_tests_which_uses_it(name: str, path: Path) -> None:
+def test_each_operator_source_and_sink_has_a_test_file_that_uses_the_class(
+    name: str, path: Path
+) -> None:
     assert path.exists(), f"{name} has no tests of its own: {path.relative_to(TESTS.parent)}"
     text = path.read_text()
     assert re.search(rf"\b{name}\b", text), f"{path.name} does not use {name}"
     assert re.search(r"^def test_", text, re.MULTILINE), f"there is no test in {path.name}"
 
 
-def test_every_file_of_operators_is_that_of_one() -> None:
+def test_every_operator_test_file_belongs_to_one_operator() -> None:
     assert {*(TESTS / "operators").glob("test_*.py")} <= {file.values[1] for file in FILES}

@@ -77,7 +77,7 @@ def look_from_outside(place: Path, *modules: str) -> tuple[list[Path], list[str]
     return [Path(file) for file in looked["files"]], looked["bare"]
 
 
-def test_wheel_holds_every_module_and_only_the_package(built: Built) -> None:
+def test_wheel_contains_every_module_and_only_the_package(built: Built) -> None:
     names = zipfile.ZipFile(built.wheel).namelist()
     packaged = {name for name in names if name.endswith(".py")}
     assert packaged == modules_of(built.source)
@@ -89,7 +89,7 @@ def test_wheel_holds_every_module_and_only_the_package(built: Built) -> None:
     assert {top for top in tops if not top.startswith("flinkray-")} == {"flinkray"}
 
 
-def test_wheel_holds_what_is_needed_beside_the_modules(built: Built) -> None:
+def test_wheel_contains_web_page_shared_files_type_marker_and_license(built: Built) -> None:
     names = zipfile.ZipFile(built.wheel).namelist()
     assert "flinkray/py.typed" in names
     page = {f"flinkray/rest/web/{it.name}" for it in (ROOT / "flinkray/rest/web").iterdir()}
@@ -100,7 +100,7 @@ def test_wheel_holds_what_is_needed_beside_the_modules(built: Built) -> None:
     assert [name for name in names if name.endswith(".dist-info/licenses/LICENSE")]
 
 
-def test_sdist_holds_real_folders_and_no_top_level_actors_or_scheduler(built: Built) -> None:
+def test_sdist_contains_real_folders_and_no_top_level_actors_or_scheduler(built: Built) -> None:
     with tarfile.open(built.sdist) as archive:
         members = {m.name.split("/", 1)[1]: m for m in archive.getmembers() if "/" in m.name}
     assert not [name for name, member in members.items() if member.issym() or member.islnk()]
@@ -125,7 +125,7 @@ def test_installed_wheel_imports_and_its_command_exists(built: Built, tmp_path: 
     assert (tmp_path / "share" / "flinkray" / "cluster.yaml").is_file()
 
 
-def test_editable_install_maps_the_one_name_flinkray(built: Built, tmp_path: Path) -> None:
+def test_editable_install_maps_only_the_name_flinkray(built: Built, tmp_path: Path) -> None:
     hook = (
         "import sys; from setuptools import build_meta as b; print(b.build_editable(sys.argv[1]))"
     )

@@ -27,7 +27,7 @@ def test_spark4_requirements_drop_raydp_replace_spark_and_expand_extras() -> Non
     ]
 
 
-def test_flinkrays_own_requirements_have_no_raydp_then() -> None:
+def test_requirements_of_flinkray_for_spark4_have_no_raydp() -> None:
     found = requirements(metadata.requires("flinkray") or (), "test")
 
     assert not any(text.startswith("raydp") for text in found)

@@ -22,18 +22,18 @@ SMALL_PAGE = """# Cases
 """
 
 
-def test_page_is_up_to_date() -> None:
+def test_spec_coverage_page_is_up_to_date() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == render(page, cited_cases(TESTS)), "run: make coverage-page"
 
 
-def test_page_lists_every_case_once() -> None:
+def test_spec_coverage_page_lists_every_case_once() -> None:
     rows = [ROW.match(line) for line in PAGE.read_text(encoding="utf-8").splitlines()]
     listed = [row["id"] for row in rows if row]
     assert len(listed) == len(set(listed)) == CASES
 
 
-def test_every_row_of_a_table_is_read_as_a_case() -> None:
+def test_every_row_of_a_spec_table_is_read_as_a_case() -> None:
     rows = [
         line
         for line in PAGE.read_text(encoding="utf-8").splitlines()
@@ -42,7 +42,7 @@ def test_every_row_of_a_table_is_read_as_a_case() -> None:
     assert [line for line in rows if not ROW.match(line)] == []
 
 
-def test_a_cited_case_names_its_files_and_the_others_keep_their_reason() -> None:
+def test_case_cited_by_tests_lists_their_files_and_other_cases_keep_their_reason() -> None:
     page = render(SMALL_PAGE, {"RPC-01": ["tests/a/test_a.py", "tests/b/test_b.py"]})
     assert (
         "| RPC-01 | a self gateway | [tests/a/test_a.py](../tests/a/test_a.py), "
@@ -53,24 +53,24 @@ def test_a_cited_case_names_its_files_and_the_others_keep_their_reason() -> None
     assert render(page, {"RPC-01": ["tests/a/test_a.py", "tests/b/test_b.py"]}) == page
 
 
-def test_a_case_that_lost_its_test_must_be_explained() -> None:
+def test_case_that_lost_its_test_must_be_explained() -> None:
     page = render(SMALL_PAGE, {"RPC-01": ["tests/a/test_a.py"]})
     with pytest.raises(PageError, match="RPC-01 is cited in no test's docstring"):
         render(page, {})
 
 
-def test_an_unknown_case_is_refused_with_the_file_that_cites_it() -> None:
+def test_unknown_spec_case_is_refused_with_the_file_that_cites_it() -> None:
     with pytest.raises(PageError, match=r"RPC-99 is cited in tests/a/test_a\.py and is no known"):
         render(SMALL_PAGE, {"RPC-99": ["tests/a/test_a.py"]})
 
 
-def test_a_case_listed_twice_is_refused() -> None:
+def test_spec_case_listed_twice_is_refused() -> None:
     twice = SMALL_PAGE + "| RPC-01 | again | planned: actor framework |\n"
     with pytest.raises(PageError, match="RPC-01 is listed 2 times"):
         render(twice, {})
 
 
-def test_ids_are_found_in_docstrings_alone(tmp_path: Path) -> None:
+def test_case_ids_are_found_only_in_docstrings(tmp_path: Path) -> None:
     test = tmp_path / "tests" / "rpc" / "test_a.py"
     test.parent.mkdir(parents=True)
     test.write_text(

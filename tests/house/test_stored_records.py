@@ -34,7 +34,7 @@ def writes(source: str) -> list[int]:
     return lines
 
 
-def test_nothing_writes_to_a_store_but_those_that_are_known_to() -> None:
+def test_only_known_modules_write_to_stores() -> None:
     found = {
         str(path.relative_to(ROOT))
         for folder in ("flinkray", "actors", "scheduler")
@@ -44,6 +44,6 @@ def test_nothing_writes_to_a_store_but_those_that_are_known_to() -> None:
     assert found == set(WRITERS)
 
 
-def test_writes_are_found() -> None:
+def test_write_to_a_directory_and_put_to_the_kv_store_are_found_in_source() -> None:
     source = "self._directory.write(name, data)\nfile.write(data)\nkv._internal_kv_put(b'', b'')"
     assert writes(source) == [1, 3]
