@@ -12,7 +12,7 @@ from flinkray.core.clock import Clock
 from flinkray.testing import ManualClock
 
 
-def test_time_passes_only_when_it_is_advanced() -> None:
+def test_time_of_a_manual_clock_passes_only_when_it_is_advanced() -> None:
     clock = ManualClock(epoch=1000.0)
     as_clock: Clock = clock
     assert (as_clock.time(), as_clock.monotonic()) == (1000.0, 0.0)
@@ -22,7 +22,7 @@ def test_time_passes_only_when_it_is_advanced() -> None:
         clock.advance(-1)
 
 
-def test_a_corrected_wall_clock_does_not_move_the_monotonic_one() -> None:
+def test_correction_of_the_wall_clock_does_not_move_the_monotonic_clock() -> None:
     clock = ManualClock(epoch=1000.0)
     clock.advance(1.0)
     clock.set_wall_clock(500.0)
@@ -30,7 +30,7 @@ def test_a_corrected_wall_clock_does_not_move_the_monotonic_one() -> None:
     assert (clock.time(), clock.monotonic()) == (501.0, 2.0)
 
 
-def test_every_public_name_is_there_and_without_a_cluster_none_imports_ray() -> None:
+def test_public_names_of_the_testing_package_exist_and_most_do_not_import_ray() -> None:
     clusters = ("MiniCluster", "SimulatedCluster", "scripted_job")
     names = [name for name in flinkray.testing.__all__ if name not in clusters]
     program = (

@@ -44,7 +44,7 @@ def by_name(value: Any) -> Any:
     return value[0]
 
 
-def test_a_keyed_function_has_state_timers_and_side_outputs() -> None:
+def test_harness_of_a_keyed_function_has_state_timers_and_side_outputs() -> None:
     harness = ProcessFunctionTestHarnesses.for_keyed_process_function(Totals(), by_name, [LATE])
     harness.process(("a", 1), ("b", 10), ("a", 2), at=[0, 5, 9])
     assert harness.records() == []
@@ -57,7 +57,7 @@ def test_a_keyed_function_has_state_timers_and_side_outputs() -> None:
     harness.close()
 
 
-def test_what_a_harness_has_kept_another_one_goes_on_from() -> None:
+def test_harness_continues_from_the_snapshot_of_another_harness() -> None:
     make = ProcessFunctionTestHarnesses.for_keyed_process_function
     before = make(Totals(), "name")
     before.process({"name": "a", 1: 5}, at=0)
@@ -73,7 +73,7 @@ class Doubled(ProcessFunction[Any, Any]):
         yield LATE, ctx.timestamp()
 
 
-def test_a_function_without_keys() -> None:
+def test_harness_of_a_function_without_keys_collects_records_and_side_outputs() -> None:
     harness = ProcessFunctionTestHarnesses.for_process_function(Doubled(), [LATE])
     harness.process(1, 2, at=7)
     assert harness.records() == [(2, 7), (4, 7)]
@@ -88,7 +88,7 @@ class Told(CoProcessFunction[Any, Any, Any]):
         yield "second", value
 
 
-def test_a_function_of_two_inputs() -> None:
+def test_harness_of_a_two_input_function_passes_records_to_each_input() -> None:
     harness = ProcessFunctionTestHarnesses.for_co_process_function(Told())
     harness.process(1)
     harness.process(2, on=1)
@@ -106,7 +106,7 @@ class Joined(KeyedCoProcessFunction[Any, Any, Any, Any]):
         self.name.update(value["name"])
 
 
-def test_a_keyed_function_of_two_inputs() -> None:
+def test_harness_of_a_keyed_two_input_function_restores_its_state() -> None:
     make = ProcessFunctionTestHarnesses.for_keyed_co_process_function
     before = make(Joined(), by_name, "id")
     before.process({"id": 1, "name": "one"}, {"id": 2, "name": "two"}, on=1)
@@ -124,6 +124,6 @@ def test_a_keyed_function_of_two_inputs() -> None:
         ("for_keyed_co_process_function", Told(), (by_name, by_name)),
     ],
 )
-def test_a_function_of_another_class_is_refused(make: str, function: Any, more: Any) -> None:
+def test_harness_refuses_a_function_of_another_class(make: str, function: Any, more: Any) -> None:
     with pytest.raises(TypeError, match=r"ProcessFunction is needed, got <.*test_process_function"):
         getattr(ProcessFunctionTestHarnesses, make)(function, *more)

@@ -37,14 +37,14 @@ class VaultGateway(FencedRpcGateway):
 
 
 @on_virtual_time
-async def test_results_come_in_their_order_and_the_last_one_repeats() -> None:
+async def test_gateway_double_returns_its_results_in_order_and_repeats_the_last_one() -> None:
     double = TestingGateway(BankGateway).on(BankGateway.balance).returning(10, 20)
     assert [await double.gateway.balance() for _ in range(3)] == [10, 20, 20]
     assert isinstance(double.gateway, BankGateway)
 
 
 @on_virtual_time
-async def test_functions_get_the_arguments_of_the_call() -> None:
+async def test_function_given_to_a_gateway_double_gets_the_arguments_of_the_call() -> None:
     async def decide(amount: int, *, currency: str) -> bool:
         await asyncio.sleep(1)
         return amount < 20 and currency == "EUR"
@@ -56,7 +56,7 @@ async def test_functions_get_the_arguments_of_the_call() -> None:
 
 
 @on_virtual_time
-async def test_an_error_is_raised_and_answers_may_change() -> None:
+async def test_gateway_double_raises_its_error_until_another_answer_is_set() -> None:
     double = (
         TestingGateway(BankGateway).on(BankGateway.balance).raising(PermissionError("not yours"))
     )
@@ -66,7 +66,9 @@ async def test_an_error_is_raised_and_answers_may_change() -> None:
 
 
 @on_virtual_time
-async def test_a_method_without_an_answer_says_what_the_test_should_say() -> None:
+async def test_call_of_a_double_without_an_answer_raises_an_error_that_says_how_to_set_one() -> (
+    None
+):
     double = TestingGateway(BankGateway)
     with pytest.raises(UnexpectedCallError, match=r"BankGateway\.pay.*\(5, 'EUR'\).*returning"):
         await double.gateway.pay(5)
@@ -78,7 +80,7 @@ async def test_a_method_without_an_answer_says_what_the_test_should_say() -> Non
 
 
 @on_virtual_time
-async def test_a_started_double_is_an_endpoint_that_others_connect_to() -> None:
+async def test_started_gateway_double_is_an_endpoint_that_others_can_connect_to() -> None:
     network = LocalNetwork()
     host, caller = LocalRpcService("host", network), LocalRpcService("caller", network)
     double = TestingGateway(BankGateway).on(BankGateway.pay).returning(True).start(host, "bank")
@@ -98,7 +100,7 @@ async def test_a_started_double_is_an_endpoint_that_others_connect_to() -> None:
 
 
 @on_virtual_time
-async def test_a_double_of_a_fenced_gateway_is_fenced() -> None:
+async def test_double_of_a_fenced_gateway_refuses_calls_with_another_token() -> None:
     service = LocalRpcService("host")
     double = TestingGateway(VaultGateway, TOKEN).on(VaultGateway.open).returning("come in")
     assert double.gateway.fencing_token == TOKEN

@@ -10,7 +10,7 @@ from flinkray.core.errors import RpcConnectionError
 from flinkray.testing import eventually
 
 
-async def test_the_error_that_was_met_last_is_the_cause_and_its_words_are_shown() -> None:
+async def test_eventually_shows_the_last_error_and_raises_from_it() -> None:
     async def refused() -> bool:
         raise RpcConnectionError("nobody listens")
 
@@ -22,14 +22,15 @@ async def test_the_error_that_was_met_last_is_the_cause_and_its_words_are_shown(
     assert "refused" in "".join(traceback.format_exception(error.__cause__))
 
 
-async def test_of_a_value_that_stays_false_the_value_is_told_and_no_cause() -> None:
+async def test_eventually_shows_the_last_false_value_and_has_no_cause() -> None:
     with pytest.raises(AssertionError, match=r"waited 0 s for rows; last seen: \[\]") as caught:
         await eventually(list, 0.0, "rows")
     assert caught.value.__cause__ is None
 
 
-def test_what_a_failing_test_shows_begins_at_the_test(pytester: pytest.Pytester) -> None:
-    """Without the frames of the polling."""
+def test_traceback_of_a_failed_eventually_has_no_frames_of_the_polling(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makepyfile(
         """
         import asyncio
