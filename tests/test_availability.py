@@ -32,25 +32,25 @@ def whats(*history: Event) -> list[str]:
 WELL = seen(RUNNING, 5, 10, 15, 20, 25)
 
 
-def test_a_job_that_runs_is_fine() -> None:
+def test_job_that_always_runs_has_no_violations() -> None:
     assert whats(*WELL) == []
 
 
-def test_five_in_a_row_are_wanted() -> None:
+def test_job_counts_as_running_only_after_five_sightings_in_a_row() -> None:
     """E2E-07."""
     assert whats(*WELL[:4]) == [NEVER_RUNNING]
     interrupted: list[Event] = [*WELL[:4], *seen(RESTARTING, 21), *seen(RUNNING, 25)]
     assert whats(*interrupted) == [NEVER_RUNNING]
 
 
-def test_anything_may_be_while_a_fault_is_on_and_in_its_grace() -> None:
+def test_no_violation_is_reported_during_a_fault_and_its_grace_period() -> None:
     """E2E-07."""
     fault: list[Event] = [FaultBegan(30, "kill"), *seen(None, 300, 305), FaultEnded(310, "kill")]
     grace: list[Event] = [*seen(RESTARTING, 315), *seen(None, 490)]
     assert whats(*WELL, *fault, *grace, *seen(RUNNING, 495, 500, 505, 510, 515)) == []
 
 
-def test_a_job_that_does_not_run_after_the_grace_is_noticed() -> None:
+def test_job_or_cluster_that_does_not_run_after_the_grace_period_is_a_violation() -> None:
     """E2E-07."""
     fault: list[Event] = [FaultBegan(30, "kill"), FaultEnded(40, "kill")]
     again = seen(RUNNING, 230, 235, 240, 245, 250)
@@ -59,7 +59,7 @@ def test_a_job_that_does_not_run_after_the_grace_is_noticed() -> None:
     assert whats(*WELL, *fault, *late, *again) == [JOB_IS_NOT_RUNNING, CLUSTER_IS_NOT_RUNNING]
 
 
-def test_the_grace_of_one_fault_begins_when_all_are_over() -> None:
+def test_grace_period_starts_when_all_overlapping_faults_are_over() -> None:
     faults: list[Event] = [
         FaultBegan(30, "a"),
         FaultBegan(31, "b"),
@@ -69,7 +69,7 @@ def test_the_grace_of_one_fault_begins_when_all_are_over() -> None:
     assert whats(*WELL, *faults, FaultEnded(501, "b"), *seen(RUNNING, 505)) == [NOT_SETTLED]
 
 
-def test_what_was_seen_before_a_fault_does_not_count_after_it() -> None:
+def test_sightings_before_the_end_of_a_fault_do_not_count_after_it() -> None:
     """E2E-07."""
     fault: list[Event] = [
         FaultBegan(30, "kill"),
@@ -80,7 +80,7 @@ def test_what_was_seen_before_a_fault_does_not_count_after_it() -> None:
     assert whats(*WELL, *fault, *seen(RUNNING, 56, 61, 66, 71, 76)) == []
 
 
-def test_a_job_that_was_cancelled_has_to_end() -> None:
+def test_cancelled_job_that_does_not_end_in_time_is_a_violation() -> None:
     """E2E-07."""
     ended: list[Event] = [Cancelled(30), *seen(RUNNING, 35, 40), *seen(JobStatus.CANCELED, 45)]
     assert whats(*WELL, *ended) == []
@@ -93,7 +93,7 @@ def test_a_job_that_was_cancelled_has_to_end() -> None:
     assert whats(*WELL, Cancelled(30), *seen(None, 60)) == []
 
 
-def test_who_waits_for_a_job_to_run_well_counts_what_was_seen_since() -> None:
+def test_job_is_healthy_only_after_enough_sightings_since_the_given_one() -> None:
     assert is_healthy(WELL, 0)
     assert not is_healthy(WELL, 1)
     assert not is_healthy([*WELL, *seen(RESTARTING, 30)], 0)
