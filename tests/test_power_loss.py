@@ -108,7 +108,7 @@ def committables(folder: Path) -> Callable[[], object]:
     "write",
     [entry, state_file, note, manifest, epoch, micro_batch, publication, committables],
 )
-def test_what_is_durable_survives_with_its_new_folders(
+def test_durable_files_survive_a_power_loss_with_their_new_folders(
     tmp_path: Path, write: Callable[[Path], Callable[[], object]], is_made_by_another: bool
 ) -> None:
     folder = tmp_path / "of" / "a" / "job"
@@ -121,7 +121,7 @@ def test_what_is_durable_survives_with_its_new_folders(
         assert read() == before
 
 
-def test_losing_disk_loses_what_was_not_synchronised(tmp_path: Path) -> None:
+def test_losing_disk_loses_files_that_were_not_synced(tmp_path: Path) -> None:
     with LosingDisk(tmp_path) as disk:
         (tmp_path / "a" / "b").mkdir(parents=True)
         (tmp_path / "a" / "b" / "file").write_bytes(b"content")
