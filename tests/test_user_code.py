@@ -53,7 +53,7 @@ def import_users_module(
     return module
 
 
-def test_a_function_of_the_users_own_modules_runs_where_they_are_not_installed(
+def test_function_of_a_users_module_runs_where_the_module_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import_users_module(tmp_path, "users_rates", "def rate(x):\n    return x + '!'\n", monkeypatch)
@@ -68,7 +68,7 @@ def test_a_function_of_the_users_own_modules_runs_where_they_are_not_installed(
     assert run_elsewhere(dump_function(module.pipeline), tmp_path) == '["session!"]\n'  # type: ignore[attr-defined]
 
 
-def test_a_module_that_is_loaded_under_two_names_travels_and_is_no_trouble(
+def test_function_of_a_module_loaded_under_two_names_can_be_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = import_users_module(tmp_path, "users_twice", "def f(s):\n    return s\n", monkeypatch)
@@ -77,10 +77,10 @@ def test_a_module_that_is_loaded_under_two_names_travels_and_is_no_trouble(
     assert run_elsewhere(dump_function(module.f), tmp_path) == "session\n"  # type: ignore[attr-defined]
 
 
-def test_lazy_modules_and_objects_in_the_place_of_modules_are_no_trouble(
+def test_function_can_be_sent_although_odd_objects_are_loaded_as_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every loaded module is looked at, and what is in their place may do anything when asked."""
+    """Every loaded module is inspected, and an object in place of a module may raise anything."""
 
     class Lazy(ModuleType):
         def __getattr__(self, name: str) -> object:
@@ -105,10 +105,10 @@ def test_lazy_modules_and_objects_in_the_place_of_modules_are_no_trouble(
     assert run_elsewhere(dump_function(module.f), tmp_path) == "session\n"  # type: ignore[attr-defined]
 
 
-def test_what_a_function_does_to_the_registry_does_not_hide_its_error(
+def test_error_while_pickling_is_raised_although_the_module_registry_was_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a framework does that sends functions while this one is pickled."""
+    """As by a framework that sends functions while this function is pickled."""
     module = import_users_module(tmp_path, "users_known", "def f(s): pass\n", monkeypatch)
 
     def meddle() -> None:
@@ -120,7 +120,7 @@ def test_what_a_function_does_to_the_registry_does_not_hide_its_error(
         meddle()
 
 
-def test_two_threads_that_send_functions_at_once_do_not_disturb_each_other(
+def test_two_threads_can_send_functions_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import_users_module(tmp_path, "users_shared", "def f(s): pass\n", monkeypatch)
@@ -154,7 +154,7 @@ def guarded(session):
 def test_distribution_in_its_own_folder_is_imported_and_not_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As ``pip install --target`` makes one, or an environment that a .pth file names."""
+    """As created by ``pip install --target``, or an environment that a .pth file names."""
     dependencies, own = tmp_path / "dependencies", tmp_path / "own"
     (dependencies / "users_dependency").mkdir(parents=True)
     (dependencies / "users_dependency" / "__init__.py").write_text(INSTALLED_PACKAGE)
@@ -190,7 +190,7 @@ def test_own_modules_beside_installed_distributions_are_sent(
     assert run_elsewhere(dump_function(module.f), tmp_path) == "session\n"  # type: ignore[attr-defined]
 
 
-def test_pickling_leaves_the_registry_of_modules_as_it_was() -> None:
+def test_pickling_a_function_leaves_cloudpickles_module_registry_unchanged() -> None:
     before = set(cloudpickle.list_registry_pickle_by_value())
 
     dump_function(lambda session: None)
@@ -198,13 +198,13 @@ def test_pickling_leaves_the_registry_of_modules_as_it_was() -> None:
     assert set(cloudpickle.list_registry_pickle_by_value()) == before
 
 
-def test_what_is_no_function_is_refused_with_what_it_is() -> None:
+def test_object_that_is_not_a_function_is_refused_with_its_type_and_value() -> None:
     wanted = r"takes a function here \(.*of one SparkSession\), not int: 7"
     with pytest.raises(UserCodeError, match=wanted):
         dump_function(7)  # type: ignore[arg-type]
 
 
-def test_a_captured_object_that_cannot_be_pickled_is_named() -> None:
+def test_error_names_a_captured_variable_that_cannot_be_pickled() -> None:
     lock = threading.Lock()
 
     def guarded(session: object) -> None:
@@ -222,7 +222,7 @@ def test_a_captured_object_that_cannot_be_pickled_is_named() -> None:
 LOCK = threading.Lock()
 
 
-def test_a_global_that_cannot_be_pickled_is_named() -> None:
+def test_error_names_a_global_that_cannot_be_pickled() -> None:
     def guarded(session: object) -> None:
         with LOCK:
             return
@@ -241,7 +241,7 @@ class Unsendable:
 UNSENDABLE = Unsendable()
 
 
-def test_whatever_pickling_raises_is_told_as_such() -> None:
+def test_error_shows_whatever_exception_pickling_raises() -> None:
     def pipeline(session: object) -> object:
         return [UNSENDABLE for _ in range(3)]
 
@@ -253,7 +253,7 @@ def test_whatever_pickling_raises_is_told_as_such() -> None:
 
 
 @pytest.mark.spark
-def test_a_session_of_the_client_is_named_and_that_there_is_one_on_the_cluster() -> None:
+def test_error_about_a_captured_spark_session_suggests_the_session_of_the_cluster() -> None:
     """As in scripts that begin with ``SparkSession.builder.getOrCreate()``."""
     spark = SparkSession.__new__(SparkSession)
     spark._sc = SparkContext.__new__(SparkContext)
@@ -273,7 +273,7 @@ def test_a_session_of_the_client_is_named_and_that_there_is_one_on_the_cluster()
     assert "use the SparkSession that the function is given" in str(caught.value)
 
 
-def test_of_a_function_in_another_one_what_it_refers_to_is_named() -> None:
+def test_error_names_the_variable_of_an_inner_function_that_cannot_be_pickled() -> None:
     lock = threading.Lock()
 
     def guarded(session: object) -> object:
@@ -296,7 +296,7 @@ def test_functions_that_refer_to_each_other_have_no_end_of_culprits() -> None:
         dump_function(other)
 
 
-def test_a_module_that_the_cluster_lacks_is_named_with_the_way_out(
+def test_error_names_a_module_missing_on_the_cluster_and_says_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pipeline(session: object) -> object:
@@ -323,14 +323,14 @@ class Unwilling:
         raise LookupError("not to be unpickled")
 
 
-def test_whatever_unpickling_raises_is_told_as_such() -> None:
+def test_error_shows_whatever_exception_unpickling_raises() -> None:
     unwilling = Unwilling()
     told = "refers to cannot be unpickled: LookupError: not to be unpickled"
     with pytest.raises(UserCodeError, match=told):
         load_function(dump_function(lambda session: unwilling))
 
 
-def test_another_python_version_is_refused_with_both_versions() -> None:
+def test_function_of_another_python_version_is_refused_with_both_versions() -> None:
     code = dump_function(lambda session: None)
     version = f"{sys.version_info.major}.{sys.version_info.minor}".encode()
     other = code.replace(version + b"\n", b"3.99\n", 1)
@@ -340,6 +340,6 @@ def test_another_python_version_is_refused_with_both_versions() -> None:
 
 
 @pytest.mark.parametrize("code", [b"", b"junk", b"\x80\x05."])
-def test_bytes_that_no_client_sent_are_refused(code: bytes) -> None:
+def test_bytes_that_are_no_pickled_function_are_refused(code: bytes) -> None:
     with pytest.raises(UserCodeError, match="not a function pickled by flinkray"):
         load_function(code)
