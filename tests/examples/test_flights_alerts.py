@@ -64,7 +64,7 @@ def run(env: StreamExecutionEnvironment, flights: pa.Table) -> tuple[Rows, Rows]
     return found["hour"], found["alert"]
 
 
-def test_hours_and_alerts_of_all_flights_are_those_that_pandas_computes(
+def test_hours_and_alerts_of_all_flights_equal_those_that_pandas_computes(
     flights: pd.DataFrame, expected: pd.DataFrame
 ) -> None:
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(3)
@@ -99,13 +99,13 @@ def judged(*flights: dict[str, Any]) -> tuple[Rows, Rows]:
     return run(StreamExecutionEnvironment(clock=ManualClock()), pa.Table.from_pylist(in_order))
 
 
-def test_nothing_is_usual_before_14_days_with_departures() -> None:
+def test_usual_delay_is_unknown_before_14_days_with_departures() -> None:
     hours, alerts = judged(*days(*[10] * 13, None, 500, 500))
     assert [hour["usual_delay"] for hour in hours] == [None] * 15 + [pytest.approx(10 + 490 / 14)]
     assert [alert["hour"] for alert in alerts] == [15 * 24 * HOUR]
 
 
-def test_airports_learn_for_themselves() -> None:
+def test_usual_delay_is_learned_for_each_airport_separately() -> None:
     hours, alerts = judged(*days(*[10] * 20), *days(*[10, 30] * 10, airport="LGA"))
     usual = {hour["airport"]: hour["usual_delay"] for hour in hours[-2:]}
     assert usual["JFK"] == pytest.approx(10)
@@ -134,7 +134,7 @@ def right(expected: pd.DataFrame) -> tuple[Rows, Rows]:
     ],
     ids=["lost", "twice", "one for another", "another number"],
 )
-def test_results_with_a_mistake_are_not_the_same(
+def test_comparison_with_pandas_finds_lost_repeated_replaced_and_changed_rows(
     right: tuple[Rows, Rows], expected: pd.DataFrame, which: int, mistake: Callable[[Rows], Rows]
 ) -> None:
     check(*right, expected)
@@ -145,7 +145,7 @@ def test_results_with_a_mistake_are_not_the_same(
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can")
-def test_table_of_an_earlier_run_is_not_mixed_with_this_one(tmp_path: Path) -> None:
+def test_existing_table_of_an_earlier_run_is_refused_as_output(tmp_path: Path) -> None:
     with flights_outputs.alerts_output(None, tmp_path) as table:
         assert isinstance(table, flights_outputs.Table)
         assert table.rows() == []
@@ -155,14 +155,16 @@ def test_table_of_an_earlier_run_is_not_mixed_with_this_one(tmp_path: Path) -> N
         flights_outputs.Table(table.conninfo)
 
 
-def test_files_of_an_earlier_run_are_not_mixed_with_those_of_this_one(tmp_path: Path) -> None:
+def test_existing_files_of_an_earlier_run_are_refused_as_output(tmp_path: Path) -> None:
     flights_outputs.Files(tmp_path / "new")
     (tmp_path / "part-0").touch()
     with pytest.raises(flights_outputs.OutputError, match="remove it, or name another folder"):
         flights_outputs.Files(tmp_path)
 
 
-def test_worst_hours_are_told_in_words(right: tuple[Rows, Rows]) -> None:
+def test_worst_hours_are_printed_with_airport_time_and_usual_delay(
+    right: tuple[Rows, Rows],
+) -> None:
     worst, *_ = flights_alerts.worst(right[1], 3)
     assert flights_alerts.line_of(worst) == (
         "EWR  19 Dec 17:00   849.0 min late on average, usual: 29.8 ± 34.2"

@@ -16,7 +16,7 @@ from flinkray.datastream.connectors import END_OF_INPUT, NOTHING_NOW, ReaderCont
 from flinkray.testing.manual_clock import ManualClock
 
 
-def test_no_flight_of_the_second_half_leaves_before_the_kill(tmp_path: Path) -> None:
+def test_replay_source_emits_the_second_half_only_after_the_kill(tmp_path: Path) -> None:
     gate, clock, count = tmp_path / "killed", ManualClock(), 10 * flights_kill.FLIGHTS_AT_ONCE
     source = flights_kill.Replay(pa.table({"flight": range(count)}), gate)
 
@@ -52,7 +52,9 @@ def test_no_flight_of_the_second_half_leaves_before_the_kill(tmp_path: Path) -> 
     ],
     ids=["lost", "twice", "one for another", "another number"],
 )
-def test_results_with_a_mistake_are_not_the_same(mistake: Callable[[list[Any]], list[Any]]) -> None:
+def test_comparison_of_days_finds_lost_repeated_replaced_and_changed_days(
+    mistake: Callable[[list[Any]], list[Any]],
+) -> None:
     flights = flights_stream.read_flights().slice(0, 10_000)
     env = StreamExecutionEnvironment.get_execution_environment()
     events = env.from_arrow(flights, batch_rows=1000)

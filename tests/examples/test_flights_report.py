@@ -92,7 +92,9 @@ def test_airline_without_a_name_is_shown_by_its_code() -> None:
     assert table.splitlines()[2].startswith("ZZ  ")
 
 
-def test_summary_counts_the_year_in_one_line(statistics: pd.DataFrame) -> None:
+def test_summary_of_the_year_is_one_line_with_counts_and_mean_delay(
+    statistics: pd.DataFrame,
+) -> None:
     line = summary(statistics)
 
     assert line.startswith("285 flights, 279 departed 81.6 min late on average, 49.5%")

@@ -83,7 +83,7 @@ def run(table: pa.Table) -> list[dict[str, Any]]:
     return [row.as_dict() for row in results]
 
 
-def test_day_without_a_departure_has_no_delay_and_is_no_worst_day() -> None:
+def test_day_without_a_departure_has_no_delay_and_is_not_a_worst_day() -> None:
     first, second = run(small(("JFK", None, 6), ("JFK", None, 7), ("JFK", -3, 30)))
     assert first == {
         "airport": "JFK", "day": 5 * HOUR, "flights": 2, "cancelled": 2, "late": 0,
@@ -92,14 +92,14 @@ def test_day_without_a_departure_has_no_delay_and_is_no_worst_day() -> None:
     assert (second["day"], second["mean_delay"], second["worst_so_far"]) == (29 * HOUR, -3.0, True)
 
 
-def test_late_means_more_than_15_minutes_and_days_change_at_5_utc() -> None:
+def test_flight_is_late_after_more_than_15_minutes_and_days_change_at_5_utc() -> None:
     days = run(small(("JFK", 15, 28), ("JFK", 16, 28), ("JFK", 50, 29)))
     assert [(day["late"], day["flights"], day["greatest_delay"]) for day in days] == [
         (1, 2, 16), (1, 1, 50),
     ]  # fmt: skip
 
 
-def test_worst_days_are_an_airports_own() -> None:
+def test_worst_days_are_found_for_each_airport_separately() -> None:
     days = run(
         small(("JFK", 10, 6), ("LGA", 50, 6), ("JFK", 30, 30), ("LGA", 20, 30), ("JFK", 20, 54))
     )
@@ -117,6 +117,6 @@ def test_program_prints_the_worst_days_as_the_year_goes_by(
     assert last == "336,776 flights in 3 airports' days"
 
 
-def test_missing_data_is_named(tmp_path: Path) -> None:
+def test_missing_flights_file_raises_an_error_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"flights\.csv\.zip"):
         flights_stream.read_flights(tmp_path)

@@ -15,7 +15,7 @@ LEADER_ID = LeaderId(bytes(16))
 
 
 @on_virtual_time
-async def test_a_worker_registers_again_when_its_leader_is_gone() -> None:
+async def test_worker_registers_again_when_its_leader_is_gone() -> None:
     network = LocalNetwork()
     leader = TestingGateway(LeaderGateway, LEADER_ID).on(LeaderGateway.register).returning(1)
     leader.start(LocalRpcService("leader", network), "leader")
