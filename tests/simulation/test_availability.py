@@ -28,7 +28,7 @@ class NotRestarted(AvailableJob):
         return replace(program, configuration={**program.configuration, **none})
 
 
-def test_a_job_that_does_not_come_back_is_noticed() -> None:
+def test_job_that_is_not_restarted_after_a_fault_fails_the_availability_check() -> None:
     simulation = Simulation(1, nodes=2)
     job = NotRestarted(simulation, bursts=("kill all TaskExecutors",))
     with pytest.raises(AssertionError, match=JOB_IS_NOT_RUNNING):

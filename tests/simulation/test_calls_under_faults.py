@@ -232,5 +232,7 @@ async def test_calls_are_handled_in_order_and_at_most_once_and_each_ask_ends(
 
 
 @simulate(seeds=10, faults=replace(FAULTS, crash_every=0.0, hang_every=0.0, slow_every=0.0))
-async def test_the_same_while_only_the_network_is_bad(simulation: Simulation) -> None:
+async def test_calls_are_handled_in_order_and_at_most_once_on_a_bad_network(
+    simulation: Simulation,
+) -> None:
     await play(simulation)

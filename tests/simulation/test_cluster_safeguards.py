@@ -43,7 +43,7 @@ def test_a_missing_safeguard_of_the_whole_cluster_is_noticed(name: str, first: i
 
 
 @pytest.mark.parametrize("name", CLUSTER.safeguards)
-def test_what_is_switched_off_is_there(name: str) -> None:
+def test_every_safeguard_of_the_cluster_can_be_switched_off(name: str) -> None:
     """A piece that was renamed or moved raises AttributeError."""
     with CLUSTER.safeguards[name].switched_off() as replacement:
         assert replacement is not None

@@ -16,7 +16,7 @@ from tests.rpc.endpoints import EchoGateway, echo_spec
 
 
 @simulate(seeds=10)
-async def test_nothing_of_a_killed_process_ever_runs_again(simulation: Simulation) -> None:
+async def test_nothing_of_a_killed_process_runs_again(simulation: Simulation) -> None:
     seen: list[str] = []
 
     async def program() -> None:
@@ -56,7 +56,7 @@ async def test_a_process_is_killed_in_the_middle_of_what_it_does(simulation: Sim
     assert seen == list(range(steps - 1))
 
 
-def test_what_is_left_of_dead_processes_is_closed_without_a_word() -> None:
+def test_coroutines_of_dead_processes_are_closed_without_warnings() -> None:
     async def never() -> None:
         """Not awaited: Python would complain."""
 
@@ -98,7 +98,7 @@ async def test_a_process_that_kills_itself_finishes_its_step(simulation: Simulat
 
 
 @simulate(seeds=10)
-async def test_a_hung_process_is_deaf_and_goes_on_where_it_was(simulation: Simulation) -> None:
+async def test_hung_process_answers_calls_only_after_it_is_resumed(simulation: Simulation) -> None:
     service = simulation.service()
     address = await service.spawn(echo_spec("echo-1"))
     echo = await service.connect(address, EchoGateway)
@@ -112,7 +112,9 @@ async def test_a_hung_process_is_deaf_and_goes_on_where_it_was(simulation: Simul
 
 
 @simulate(seeds=10)
-async def test_on_a_slow_process_every_step_takes_its_time(simulation: Simulation) -> None:
+async def test_every_step_of_a_slow_process_takes_the_configured_time(
+    simulation: Simulation,
+) -> None:
     moments: list[float] = []
 
     async def program() -> None:
@@ -147,7 +149,9 @@ async def test_pending_calls_fail_and_watches_fire_when_a_process_is_killed(
 
 
 @simulate(seeds=10)
-async def test_a_restarted_process_is_another_one(simulation: Simulation) -> None:
+async def test_restarted_process_has_no_state_of_the_killed_one_and_old_connections_fail(
+    simulation: Simulation,
+) -> None:
     service = simulation.service()
     address = await service.spawn(echo_spec("echo-1", max_restarts=1))
     echo = await service.connect(address, EchoGateway)
@@ -166,7 +170,7 @@ async def test_a_restarted_process_is_another_one(simulation: Simulation) -> Non
 
 
 @simulate(seeds=10)
-async def test_a_process_dies_with_the_one_that_started_it_unless_it_is_detached(
+async def test_process_dies_with_its_parent_unless_it_is_detached(
     simulation: Simulation,
 ) -> None:
     client = simulation.service()
@@ -187,7 +191,9 @@ async def test_a_process_dies_with_the_one_that_started_it_unless_it_is_detached
 
 
 @simulate(seeds=10, nodes=3)
-async def test_a_node_dies_with_its_processes_and_no_socket_tells(simulation: Simulation) -> None:
+async def test_crash_of_a_node_kills_its_processes_without_closing_connections(
+    simulation: Simulation,
+) -> None:
     service = simulation.service()
     on_node = Placement(node_id="node-1")
     address = await service.spawn(echo_spec("echo-1", placement=on_node, max_restarts=-1))
@@ -210,7 +216,7 @@ async def test_a_node_dies_with_its_processes_and_no_socket_tells(simulation: Si
 
 
 @simulate(seeds=2)
-async def test_the_process_of_the_scenario_itself_is_spared(simulation: Simulation) -> None:
+async def test_process_of_the_scenario_itself_cannot_be_crashed(simulation: Simulation) -> None:
     with pytest.raises(SimulationError, match="nothing may befall the process test"):
         simulation.crash("test")
     with pytest.raises(SimulationError, match="no process nobody"):

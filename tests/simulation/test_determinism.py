@@ -22,7 +22,7 @@ def traces(seeds: int) -> list[str]:
     return found
 
 
-def test_a_seed_replays_exactly_and_seeds_differ() -> None:
+def test_same_seed_gives_the_same_trace_and_different_seeds_different_ones() -> None:
     first = traces(5)
     assert first == traces(5)
     assert len(set(first)) == 5
@@ -47,7 +47,7 @@ def test_a_seed_is_the_same_in_every_process_and_with_every_hash_seed() -> None:
     assert outputs == {True}
 
 
-def test_a_faulty_run_that_is_told_differently_has_the_same_trace() -> None:
+def test_length_of_the_story_does_not_change_the_trace_of_a_run_with_faults() -> None:
     quiet, talkative = (
         Simulation(3, faults=FAULTS, nodes=3, story_length=length) for length in (1, 10_000)
     )

@@ -74,8 +74,10 @@ MOMENTS: dict[str, list[Moment]] = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_job_is_scaled_without_a_failure_when_its_job_master_dies_as(moment: str) -> None:
-    """It would fail for good if it might not be restarted."""
+def test_job_is_scaled_without_a_failure_although_its_job_master_dies_at_the_moment(
+    moment: str,
+) -> None:
+    """The job allows no restart, so a failure would end it."""
     simulation = Simulation(1, nodes=2)
     deaths = Deaths(simulation, job_masters(*MOMENTS[moment]))
     job = ShrinkingJob(simulation, only_masters_die=True, observers=(deaths,))
@@ -111,7 +113,8 @@ def test_tasks_of_a_job_that_begins_anew_ask_the_next_coordinator_of_its_sources
 
 
 def test_next_job_master_runs_a_waiting_job_with_the_available_slots() -> None:
-    """It does not ask for all that the job would like: these requests would fail in the end."""
+    """The JobMaster does not request all slots that the job would like: such requests would fail
+    in the end."""
     simulation = Simulation(1, nodes=2)
     deaths = Deaths(simulation, job_masters(of("SlotPool", "note")))
     job = ShrinkingJob(simulation, only_masters_die=True, observers=(deaths,))

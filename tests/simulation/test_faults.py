@@ -63,7 +63,7 @@ _VISIBLE: dict[str, tuple[Faults, str]] = {
 
 
 @pytest.mark.parametrize("kind", _VISIBLE)
-def test_each_kind_shows_in_the_story_when_it_is_allowed_and_only_then(kind: str) -> None:
+def test_each_kind_of_fault_shows_in_the_story_exactly_when_it_is_allowed(kind: str) -> None:
     faults, mark = _VISIBLE[kind]
     text = "\n".join(story_of(faults, seed) for seed in range(4))  # some seeds leave it out
     assert re.search(mark, text, re.MULTILINE)
@@ -111,7 +111,7 @@ _ALL = Faults(
 
 
 @simulate(seeds=30, faults=_ALL, nodes=2)
-async def test_nothing_goes_wrong_after_the_end_and_what_was_broken_is_mended(
+async def test_after_the_end_of_the_faults_no_fault_occurs_and_all_processes_answer(
     simulation: Simulation,
 ) -> None:
     service = simulation.service()
@@ -138,7 +138,7 @@ async def test_nothing_goes_wrong_after_the_end_and_what_was_broken_is_mended(
 
 
 @simulate(seeds=20, faults=Faults(crash_every=1, hang_every=1, slow_every=1, spare=("echo-1",)))
-async def test_who_is_to_be_spared_is_spared(simulation: Simulation) -> None:
+async def test_spared_processes_are_never_crashed_hung_or_slowed(simulation: Simulation) -> None:
     async def idle() -> None:
         await asyncio.sleep(1000)
 
@@ -167,7 +167,7 @@ async def test_wall_clocks_of_processes_differ_and_virtual_time_does_not(
     assert {monotonic for _, monotonic in seen} == {0.0}
 
 
-def test_seeds_leave_out_kinds_and_change_how_much_there_is_of_the_others() -> None:
+def test_seeds_leave_out_some_kinds_of_faults_and_vary_the_rates_of_the_others() -> None:
     def of(seed: int, field: Callable[[Faults], float]) -> float:
         return field(Simulation(seed, faults=_ALL).faults)
 
@@ -179,7 +179,7 @@ def test_seeds_leave_out_kinds_and_change_how_much_there_is_of_the_others() -> N
     assert exact.faults.loss == 0.3
 
 
-def test_what_is_left_of_faults_that_were_stopped_is_nothing() -> None:
+def test_stopping_the_faults_resumes_hung_and_slow_processes() -> None:
     async def program(simulation: Simulation) -> None:
         await asyncio.sleep(5)
         simulation.stop_faults()
@@ -203,8 +203,8 @@ def test_what_is_left_of_faults_that_were_stopped_is_nothing() -> None:
     assert "victim hangs" in simulation.story.text()
 
 
-def test_some_seeds_have_nothing_but_what_is_aimed_at_calls() -> None:
-    """What one lost message leaves behind is soon gone where processes die all the time."""
+def test_some_seeds_have_only_faults_aimed_at_calls() -> None:
+    """The effect of one lost message does not last where processes die all the time."""
     faults = Faults(loss=0.1, crash_every=1.0, torn_writes=0.1, aimed=0.5, until=9.0)
     of_seeds = [faults.of_seed(Random(seed)) for seed in range(50)]
     alone = [f for f in of_seeds if f == Faults(aimed=f.aimed, until=9.0) and f.aimed > 0]
@@ -212,6 +212,6 @@ def test_some_seeds_have_nothing_but_what_is_aimed_at_calls() -> None:
     assert any(f.crash_every > 0 and f.aimed > 0 for f in of_seeds)
 
 
-def test_without_aims_no_seed_is_left_with_nothing() -> None:
+def test_without_aimed_faults_nearly_every_seed_has_some_faults() -> None:
     of_seeds = [Faults(loss=0.1, crash_every=1.0).of_seed(Random(seed)) for seed in range(50)]
     assert sum(f.loss > 0 or f.crash_every > 0 for f in of_seeds) > 40

@@ -19,7 +19,7 @@ from tests.rpc.endpoints import EchoGateway, echo_spec
 
 
 @simulate(seeds=10, nodes=2)
-async def test_a_banished_process_has_a_successor_and_still_speaks_to_others(
+async def test_banished_process_can_be_replaced_and_still_calls_others_until_it_is_ended(
     simulation: Simulation,
 ) -> None:
     client = simulation.service()
@@ -52,7 +52,7 @@ async def test_a_banished_process_has_a_successor_and_still_speaks_to_others(
 
 
 @simulate(seeds=10)
-async def test_who_watches_a_banished_process_is_told_and_it_is_started_again(
+async def test_watcher_of_a_banished_process_is_told_of_its_end_and_it_is_started_again(
     simulation: Simulation,
 ) -> None:
     service = simulation.service()
@@ -77,7 +77,9 @@ async def test_who_watches_a_banished_process_is_told_and_it_is_started_again(
 
 
 @simulate(seeds=5)
-async def test_a_banished_process_can_start_and_kill_nobody(simulation: Simulation) -> None:
+async def test_banished_process_can_neither_spawn_nor_kill_processes(
+    simulation: Simulation,
+) -> None:
     refused: list[str] = []
 
     async def program() -> None:
@@ -98,7 +100,7 @@ async def test_a_banished_process_can_start_and_kill_nobody(simulation: Simulati
 
 
 @simulate(seeds=5)
-async def test_a_frozen_process_does_not_go_on_and_can_be_killed(simulation: Simulation) -> None:
+async def test_frozen_process_cannot_be_resumed_and_can_be_killed(simulation: Simulation) -> None:
     service = simulation.service()
     await service.spawn(echo_spec("echo", max_restarts=-1))
     process = simulation.process("echo")
@@ -133,10 +135,10 @@ async def _calls(simulation: Simulation) -> None:
 
 
 @simulate(seeds=5)
-async def test_a_process_that_freezes_as_it_ends_is_found_by_its_name_and_can_be_killed(
+async def test_process_frozen_while_it_ends_is_found_by_its_name_and_can_be_killed(
     simulation: Simulation,
 ) -> None:
-    """Seed 20085 of the whole cluster: a SlotPool froze when it was of no use any more."""
+    """Seed 20085 of the whole cluster: a SlotPool froze when it was no longer needed."""
     service = simulation.service()
     await service.spawn(echo_spec("echo"))
     process = simulation.process("echo")
@@ -153,7 +155,7 @@ async def test_a_process_that_freezes_as_it_ends_is_found_by_its_name_and_can_be
     ending.cancel()
 
 
-def test_what_is_aimed_at_a_method_comes_when_it_is_called_and_differs_by_seed() -> None:
+def test_faults_aimed_at_a_method_occur_at_its_calls_and_differ_by_seed() -> None:
     marks = {
         "will be killed: it had sent a message",
         "will be killed: it was about to send a message",
@@ -180,7 +182,7 @@ def test_what_is_aimed_at_a_method_comes_when_it_is_called_and_differs_by_seed()
     raise AssertionError(marks - seen)
 
 
-def test_those_who_are_spared_lose_no_message_where_aims_do_not_lose() -> None:
+def test_spared_processes_lose_no_message_if_aimed_faults_may_not_lose_messages() -> None:
     for seed in range(8):
         faults = Faults(aimed=1.0, aims_lose=False, spare=("",), until=10, vary=False)
         simulation = Simulation(seed, faults=faults, story_length=100_000)
@@ -209,7 +211,7 @@ def create_patient(rpc_service: RpcService, arguments: object) -> Patient:
 
 
 def test_call_without_a_deadline_that_is_aimed_at_fails_or_is_answered() -> None:
-    """A caller that is spared lost its call while its connection lived, and waited for ever."""
+    """Otherwise a spared caller waits for ever for a lost call while its connection lives."""
 
     async def program(simulation: Simulation) -> None:
         service = simulation.service()
@@ -229,7 +231,7 @@ def test_call_without_a_deadline_that_is_aimed_at_fails_or_is_answered() -> None
         simulation.run(program(simulation))
 
 
-def test_the_storage_is_not_aimed_at_unless_it_may_fail() -> None:
+def test_faults_are_aimed_at_the_storage_only_if_storage_faults_are_allowed() -> None:
     for seed in range(40):
         faults = Faults(aimed=1.0, until=10, vary=False)
         simulation = Simulation(seed, faults=faults, story_length=100_000)
@@ -239,7 +241,7 @@ def test_the_storage_is_not_aimed_at_unless_it_may_fail() -> None:
         assert "the power is gone" not in text
 
 
-def test_the_power_of_a_disk_goes_only_when_that_is_allowed() -> None:
+def test_disk_loses_power_only_if_power_faults_are_allowed() -> None:
     async def program(simulation: Simulation) -> bytes | None:
         disk = simulation.disk()
         disk.write("file", b"x" * 10)
@@ -258,8 +260,8 @@ def test_the_power_of_a_disk_goes_only_when_that_is_allowed() -> None:
     assert b"x" * 10 not in left[10:]
 
 
-def test_the_first_calls_of_a_closed_method_or_their_answers_are_all_lost() -> None:
-    """And no call of another method, here those that look for an endpoint."""
+def test_first_calls_of_a_closed_method_or_their_answers_are_all_lost() -> None:
+    """Calls of other methods are not lost, here those that look up an endpoint."""
     lost: dict[str, set[int]] = {"ask": set(), "result": set()}
     for seed in range(60):
         faults = Faults(closed=("echo.echo",), until=10, vary=False)
@@ -277,7 +279,7 @@ def test_the_first_calls_of_a_closed_method_or_their_answers_are_all_lost() -> N
     assert lost["result"] > {0, 1, 3, 10}
 
 
-def test_seeds_in_which_a_method_is_closed_have_nothing_else_but_crashes() -> None:
+def test_seeds_with_a_closed_method_have_no_other_faults_except_crashes() -> None:
     names = ("A.one", "A.two", "A.two")
     faults = Faults(loss=0.1, crash_every=1.0, hang_every=1.0, aimed=0.5, closed=names)
     of_seeds = [faults.of_seed(Random(seed)) for seed in range(200)]
@@ -292,7 +294,7 @@ def test_seeds_in_which_a_method_is_closed_have_nothing_else_but_crashes() -> No
 
 
 @simulate(seeds=5)
-async def test_the_calls_that_endpoints_handle_are_seen_with_their_senders(
+async def test_call_observer_sees_each_handled_call_with_its_sender_and_result(
     simulation: Simulation,
 ) -> None:
     seen: list[tuple[str, str, str, tuple[object, ...]]] = []

@@ -9,7 +9,7 @@ from tests.simulation.ledger import FAULTS, LedgerSettings, play
 
 
 @simulate(seeds=100, faults=FAULTS, nodes=3)
-async def test_each_booking_is_made_once_and_none_that_was_confirmed_is_lost(
+async def test_each_booking_is_made_once_and_no_confirmed_booking_is_lost(
     simulation: Simulation,
 ) -> None:
     await play(simulation)
@@ -26,7 +26,9 @@ async def test_each_booking_is_made_once_and_none_that_was_confirmed_is_lost(
     ],
     ids=["no de-duplication", "answers before it is durable", "writes beside each other"],
 )
-def test_a_missing_safeguard_is_found(settings: LedgerSettings, first: int, message: str) -> None:
+def test_missing_safeguard_of_the_ledger_is_found_by_some_seed(
+    settings: LedgerSettings, first: int, message: str
+) -> None:
     for seed in range(first, first + 300):
         simulation = Simulation(seed, faults=FAULTS, nodes=3)
         try:

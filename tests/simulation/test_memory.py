@@ -33,14 +33,14 @@ def run_streaming_job(seed: int) -> ref[Simulation]:
     return ref(simulation)
 
 
-def test_a_simulation_that_is_over_can_be_collected() -> None:
+def test_finished_simulation_is_garbage_collected() -> None:
     # of the streaming job's runs the one with seed 0 has used its disk by Arrow
     runs = [run_whole_cluster(1), run_registration(1), run_streaming_job(0)]
     gc.collect()
     assert [run() for run in runs] == [None, None, None]
 
 
-def test_after_each_of_many_runs_the_collector_looks_at_that_run_alone() -> None:
+def test_garbage_collection_between_runs_examines_only_the_last_run() -> None:
     was_enabled = gc.isenabled()
     with collected_after_each() as collect:
         known = len(gc.get_objects())
@@ -54,7 +54,7 @@ def test_after_each_of_many_runs_the_collector_looks_at_that_run_alone() -> None
     assert gc.get_freeze_count() == 0
 
 
-def test_the_workers_of_a_local_network_go_with_it() -> None:
+def test_workers_of_a_local_network_are_garbage_collected_with_the_network() -> None:
     def make() -> ref[LocalNetwork]:
         network = LocalNetwork()
         assert LocalWorkers.of(LocalWorkers(network, ResourceProfile(1)).network).nodes

@@ -43,10 +43,10 @@ async def test_calls_of_one_sender_arrive_in_their_order(simulation: Simulation)
 
 
 @simulate(seeds=20)
-async def test_a_duplicate_of_a_late_message_makes_none_before_it_look_like_a_duplicate(
+async def test_duplicate_of_a_delayed_message_does_not_make_earlier_messages_duplicates(
     simulation: Simulation,
 ) -> None:
-    """Whole cluster, seed 4156: an ask that was under way was refused, and waited for ever."""
+    """Seed 4156 of the whole cluster: an ask in flight was refused, and waited for ever."""
     echo = await echo_of(simulation)
     set_shares(simulation, delay=0.3, duplication=0.5)
     for number in range(30):
@@ -54,7 +54,7 @@ async def test_a_duplicate_of_a_late_message_makes_none_before_it_look_like_a_du
     assert await echo.notes() == tuple(range(30))
 
 
-def test_calls_of_two_senders_overtake_each_other_as_the_seed_says() -> None:
+def test_order_of_calls_of_two_senders_depends_only_on_the_seed() -> None:
     async def program(simulation: Simulation) -> tuple[int, ...]:
         echo = await echo_of(simulation)
 
@@ -79,7 +79,7 @@ def test_calls_of_two_senders_overtake_each_other_as_the_seed_says() -> None:
 
 
 @simulate(seeds=10)
-async def test_a_lost_frame_is_a_call_without_answer(simulation: Simulation) -> None:
+async def test_call_whose_frame_is_lost_times_out(simulation: Simulation) -> None:
     echo = await echo_of(simulation)
     set_shares(simulation, loss=0.4)
     with asks_within(1.0):
@@ -93,7 +93,7 @@ async def test_a_lost_frame_is_a_call_without_answer(simulation: Simulation) -> 
 
 
 @simulate(seeds=20)
-async def test_a_call_that_waits_for_ever_loses_its_connection_instead(
+async def test_lost_call_without_a_timeout_fails_by_a_closed_connection(
     simulation: Simulation,
 ) -> None:
     echo = await echo_of(simulation)
@@ -103,7 +103,7 @@ async def test_a_call_that_waits_for_ever_loses_its_connection_instead(
 
 
 @simulate(seeds=10)
-async def test_the_notice_of_an_end_is_not_lost(simulation: Simulation) -> None:
+async def test_notice_of_the_end_of_an_endpoint_is_never_lost(simulation: Simulation) -> None:
     async def host() -> None:
         EchoEndpoint(simulation.service("host")).start()
         await asyncio.sleep(1000)
@@ -133,7 +133,9 @@ async def test_a_duplicated_call_is_handled_once(simulation: Simulation) -> None
 
 
 @simulate(seeds=10)
-async def test_a_call_is_handled_and_its_caller_sees_an_error(simulation: Simulation) -> None:
+async def test_connection_that_breaks_after_a_call_was_handled_fails_the_caller(
+    simulation: Simulation,
+) -> None:
     echo = await echo_of(simulation)
     set_shares(simulation, breaks_after=1.0)
     with pytest.raises(RecipientUnreachableError, match="reset"):
@@ -144,7 +146,7 @@ async def test_a_call_is_handled_and_its_caller_sees_an_error(simulation: Simula
 
 
 @simulate(seeds=10)
-async def test_a_call_is_lost_with_its_connection(simulation: Simulation) -> None:
+async def test_connection_that_breaks_before_a_call_loses_the_call(simulation: Simulation) -> None:
     echo = await echo_of(simulation)
     set_shares(simulation, breaks_before=1.0)
     await echo.note(1)
@@ -155,7 +157,7 @@ async def test_a_call_is_lost_with_its_connection(simulation: Simulation) -> Non
 
 
 @simulate(seeds=10)
-async def test_a_connection_is_reset(simulation: Simulation) -> None:
+async def test_reset_connection_fails_its_pending_calls(simulation: Simulation) -> None:
     echo = await echo_of(simulation)
     pending = asyncio.ensure_future(echo.hang())
     await asyncio.sleep(1)
@@ -167,7 +169,7 @@ async def test_a_connection_is_reset(simulation: Simulation) -> None:
 
 
 @simulate(seeds=10)
-async def test_a_short_partition_only_delays(simulation: Simulation) -> None:
+async def test_short_network_partition_only_delays_a_call(simulation: Simulation) -> None:
     echo = await echo_of(simulation)
     partition = simulation.partition(["test"], ["echo-1"])
     answer = asyncio.ensure_future(echo.echo("late"))
@@ -179,7 +181,7 @@ async def test_a_short_partition_only_delays(simulation: Simulation) -> None:
 
 
 @simulate(seeds=10)
-async def test_a_long_partition_breaks_connections_and_lets_none_be_opened(
+async def test_long_network_partition_breaks_connections_and_lets_none_be_opened(
     simulation: Simulation,
 ) -> None:
     echo = await echo_of(simulation)
@@ -208,7 +210,9 @@ async def test_a_one_way_partition_lets_the_other_direction_through(
 
 
 @simulate(seeds=10, nodes=2)
-async def test_nodes_are_parted(simulation: Simulation) -> None:
+async def test_partition_of_a_node_cuts_off_only_the_processes_of_that_node(
+    simulation: Simulation,
+) -> None:
     service = simulation.service()
     names = ["echo-1", "echo-2"]
     addresses = [await service.spawn(echo_spec(name)) for name in names]
@@ -221,7 +225,7 @@ async def test_nodes_are_parted(simulation: Simulation) -> None:
 
 
 @simulate(seeds=5, conditions=Conditions(latency=(0.01, 0.02)))
-async def test_who_sends_more_than_is_read_is_told_to_wait(simulation: Simulation) -> None:
+async def test_sender_waits_while_its_receiver_does_not_read(simulation: Simulation) -> None:
     echo = await echo_of(simulation)
     simulation.hang("echo-1")
     calls = [asyncio.ensure_future(echo.echo(bytes(100_000))) for _ in range(10)]

@@ -47,7 +47,7 @@ def seeds_run(scenario: pytest.Pytester) -> list[int]:
     return [int(line) for line in (scenario.path / "seeds").read_text().split()]
 
 
-def test_a_failing_seed_is_shown_with_its_story_and_the_command_that_replays_it(
+def test_failing_seed_is_shown_with_its_story_and_the_command_to_replay_it(
     scenario: pytest.Pytester,
 ) -> None:
     result = run(scenario, "--simulation-report", "report.jsonl")
@@ -68,7 +68,7 @@ def test_a_failing_seed_is_shown_with_its_story_and_the_command_that_replays_it(
     assert (failed["passed"], [it["seed"] for it in failed["failures"]]) == (7, [7])
 
 
-def test_repeated_questions_do_not_push_the_cause_out_of_the_story(
+def test_repeated_polling_does_not_push_the_cause_out_of_the_story(
     scenario: pytest.Pytester,
 ) -> None:
     scenario.makepyfile(
@@ -110,7 +110,9 @@ async def test_waits(simulation: Simulation) -> None:
         ("async def test_it(): ...", "TypeError: test_it: a scenario takes a parameter*"),
     ],
 )
-def test_what_is_no_scenario_is_refused(scenario: pytest.Pytester, source: str, error: str) -> None:
+def test_scenario_that_is_not_async_or_takes_no_simulation_is_refused(
+    scenario: pytest.Pytester, source: str, error: str
+) -> None:
     begin = "from flinkray.testing.simulation import simulate\n\n@simulate()\n"
     scenario.makepyfile(test_scenario=f"{begin}{source}")
     result = run(scenario)
@@ -128,23 +130,23 @@ def test_what_is_no_scenario_is_refused(scenario: pytest.Pytester, source: str, 
     ],
     ids=lambda value: " ".join(value) if isinstance(value[0], str) else "",
 )
-def test_the_command_line_chooses_the_seeds(
+def test_command_line_options_choose_the_seeds(
     scenario: pytest.Pytester, options: list[str], seeds: list[int]
 ) -> None:
     run(scenario, *options, "-k", "passes").assert_outcomes(passed=1, deselected=1)
     assert seeds_run(scenario) == seeds
 
 
-def test_a_shard_that_makes_no_sense_is_refused(scenario: pytest.Pytester) -> None:
+def test_malformed_seed_shard_is_refused(scenario: pytest.Pytester) -> None:
     result = run(scenario, "--seed-shard", "3/3")
     result.stderr.fnmatch_lines(["*'3/3' is not I/N with 0 <= I < N*"])
 
 
-def test_scenarios_are_marked(scenario: pytest.Pytester) -> None:
+def test_scenarios_have_the_marker_simulation(scenario: pytest.Pytester) -> None:
     run(scenario, "-m", "not simulation").assert_outcomes(deselected=2)
 
 
-def test_a_scenario_must_take_the_simulation(scenario: pytest.Pytester) -> None:
+def test_scenario_without_the_parameter_simulation_is_refused(scenario: pytest.Pytester) -> None:
     scenario.makepyfile(
         test_wrong=_SCENARIO.partition("@")[0] + "@simulate()\nasync def test_it() -> None: ..."
     )
@@ -152,7 +154,7 @@ def test_a_scenario_must_take_the_simulation(scenario: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*test_it: a scenario takes a parameter `simulation`*"])
 
 
-def test_a_sweep_runs_all_seeds_over_several_processes_and_sums_up(
+def test_sweep_runs_all_seeds_in_several_processes_and_prints_a_summary(
     scenario: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = sweep(["--seeds", "10", "--processes", "2", *_PLUGINS])
@@ -187,7 +189,7 @@ async def test_kills(simulation: Simulation) -> None:
 """
 
 
-def test_a_sweep_that_keeps_going_lists_all_seeds_that_fail_and_who_was_killed(
+def test_sweep_with_keep_going_lists_all_failing_seeds_and_killed_processes(
     scenario: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scenario.makepyfile(test_scenario=_ODD_SEEDS)
@@ -203,13 +205,13 @@ def test_a_sweep_that_keeps_going_lists_all_seeds_that_fail_and_who_was_killed(
     assert re.search(r"3 .* test_scenario.py::test_kills\n", out), out
 
 
-def test_a_sweep_that_finds_nothing_has_not_succeeded(
+def test_sweep_that_finds_no_scenario_fails(
     pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sweep(["--processes", "1", *_PLUGINS]) == 1
 
 
-def test_the_entry_point_is_named_as_its_module_is() -> None:
-    """Else pytest would take it and a conftest.py's request for two plugins."""
+def test_pytest_entry_point_has_the_name_of_its_module() -> None:
+    """Otherwise pytest loads the plugin twice if a conftest.py requests it, too."""
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     assert '\n"flinkray.testing.pytest_plugin" = "flinkray.testing.pytest_plugin"\n' in text

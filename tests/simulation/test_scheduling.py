@@ -43,7 +43,7 @@ async def test_callbacks_of_one_process_run_in_the_order_of_their_calls(
     assert seen == list(range(20))
 
 
-def test_processes_overtake_each_other_as_the_seed_says() -> None:
+def test_order_of_the_steps_of_two_processes_depends_only_on_the_seed() -> None:
     async def program(simulation: Simulation) -> str:
         seen: list[str] = []
 
@@ -64,7 +64,7 @@ def test_processes_overtake_each_other_as_the_seed_says() -> None:
 
 
 @simulate(seeds=3)
-async def test_waiting_takes_virtual_time_only(simulation: Simulation) -> None:
+async def test_waiting_takes_only_virtual_time(simulation: Simulation) -> None:
     begin = time.perf_counter()
     await asyncio.sleep(3000)
     assert simulation.now == 3000
@@ -72,7 +72,7 @@ async def test_waiting_takes_virtual_time_only(simulation: Simulation) -> None:
 
 
 @simulate(seeds=3)
-async def test_timers_of_one_instant_run_in_the_order_in_which_they_were_set(
+async def test_timers_of_the_same_time_run_in_the_order_in_which_they_were_set(
     simulation: Simulation,
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -86,7 +86,7 @@ async def test_timers_of_one_instant_run_in_the_order_in_which_they_were_set(
     assert seen == [-1, *range(10)]
 
 
-def test_a_wait_for_nothing_is_an_error() -> None:
+def test_wait_that_can_never_end_raises_an_error() -> None:
     async def program(simulation: Simulation) -> None:
         await asyncio.get_running_loop().create_future()
 
@@ -94,7 +94,7 @@ def test_a_wait_for_nothing_is_an_error() -> None:
         run(program)
 
 
-def test_a_hung_process_that_all_wait_for_is_named() -> None:
+def test_error_about_an_endless_wait_names_the_hung_process() -> None:
     async def program(simulation: Simulation) -> None:
         done = asyncio.get_running_loop().create_future()
 
@@ -109,7 +109,7 @@ def test_a_hung_process_that_all_wait_for_is_named() -> None:
         run(program)
 
 
-def test_waiting_beyond_the_limit_is_an_error() -> None:
+def test_waiting_beyond_the_time_limit_raises_an_error() -> None:
     async def program(simulation: Simulation) -> None:
         for _ in count():
             await asyncio.sleep(1)
@@ -118,7 +118,7 @@ def test_waiting_beyond_the_limit_is_an_error() -> None:
         run(program, time_limit=100.0)
 
 
-def test_going_in_circles_while_no_time_passes_is_an_error(
+def test_endless_callbacks_without_passing_time_raise_a_livelock_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("flinkray.testing.simulation.scheduler.STEPS_WITHOUT_TIME", 1000)
@@ -131,7 +131,7 @@ def test_going_in_circles_while_no_time_passes_is_an_error(
         run(program)
 
 
-def test_an_exception_that_nobody_awaits_ends_the_run() -> None:
+def test_exception_in_a_task_that_nobody_awaits_ends_the_run() -> None:
     async def program(simulation: Simulation) -> None:
         async def fail() -> None:
             raise ValueError("unheard")
@@ -167,7 +167,9 @@ def _submit_to_threads() -> None:
 @pytest.mark.parametrize(
     "forbidden", [_sleep, _start_thread, _make_socket, _start_process, _submit_to_threads]
 )
-def test_what_is_real_is_refused_by_its_place(forbidden: Callable[[], None]) -> None:
+def test_real_sleep_thread_socket_and_process_are_refused_with_their_line(
+    forbidden: Callable[[], None],
+) -> None:
     async def program(simulation: Simulation) -> None:
         forbidden()
 
@@ -176,7 +178,7 @@ def test_what_is_real_is_refused_by_its_place(forbidden: Callable[[], None]) -> 
     forbidden()  # allowed again
 
 
-def test_a_breach_ends_the_run_whoever_catches_it() -> None:
+def test_forbidden_call_ends_the_run_although_its_error_is_caught() -> None:
     async def program(simulation: Simulation) -> None:
         try:
             _sleep()
@@ -188,7 +190,7 @@ def test_a_breach_ends_the_run_whoever_catches_it() -> None:
 
 
 @pytest.mark.parametrize("call", ["to_thread", "open_connection", "add_reader"])
-def test_what_is_real_is_refused_by_the_event_loop(call: str) -> None:
+def test_event_loop_refuses_real_threads_connections_and_readers(call: str) -> None:
     async def program(simulation: Simulation) -> None:
         if call == "to_thread":
             await asyncio.to_thread(print)
@@ -201,7 +203,7 @@ def test_what_is_real_is_refused_by_the_event_loop(call: str) -> None:
         run(program)
 
 
-def test_another_thread_cannot_call_into_a_process() -> None:
+def test_thread_outside_the_simulation_cannot_call_into_a_process() -> None:
     errors: list[Exception] = []
     go, gone = threading.Event(), threading.Event()
 
@@ -232,7 +234,7 @@ def test_another_thread_cannot_call_into_a_process() -> None:
     assert len(errors) == 1
 
 
-def test_ids_and_the_random_module_come_from_the_seed() -> None:
+def test_ids_and_random_numbers_come_from_the_seed() -> None:
     async def program(simulation: Simulation) -> tuple[object, ...]:
         return JobID.generate(), JobID.generate(), random.random(), simulation.random.random()
 
@@ -245,7 +247,9 @@ def test_ids_and_the_random_module_come_from_the_seed() -> None:
 
 
 @simulate(seeds=5)
-async def test_blocking_work_takes_virtual_time_and_no_thread(simulation: Simulation) -> None:
+async def test_blocking_work_takes_virtual_time_and_runs_in_no_other_thread(
+    simulation: Simulation,
+) -> None:
     service = simulation.service("client")
     assert await service.run_blocking(threading.get_ident) == threading.get_ident()
     assert simulation.now > 0
@@ -256,7 +260,7 @@ async def test_blocking_work_takes_virtual_time_and_no_thread(simulation: Simula
     assert service.executor.submit(sum, (3, 4)).result() == 7
 
 
-def test_an_invariant_that_breaks_ends_the_run_at_that_step() -> None:
+def test_broken_invariant_ends_the_run_at_that_step() -> None:
     seen: list[float] = []
 
     async def program(simulation: Simulation) -> None:
@@ -273,7 +277,7 @@ def test_an_invariant_that_breaks_ends_the_run_at_that_step() -> None:
     assert seen == [1, 2, 3, 4]
 
 
-def test_what_does_not_come_in_time_is_named_with_what_was_seen() -> None:
+def test_simulated_eventually_that_times_out_names_the_condition_and_the_last_value() -> None:
     async def program(simulation: Simulation) -> None:
         assert await simulation.eventually(lambda: simulation.now > 2, within=3, what="two")
         await simulation.eventually(lambda: 0, within=10, what="anything")

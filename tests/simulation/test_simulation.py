@@ -8,7 +8,7 @@ from tests.rpc.endpoints import EchoGateway, echo_spec
 
 
 @simulate(seeds=20)
-async def test_a_spawned_endpoint_answers_and_is_there_again_after_a_crash(
+async def test_spawned_endpoint_answers_and_is_restarted_after_a_crash(
     simulation: Simulation,
 ) -> None:
     service = simulation.service("client")

@@ -10,10 +10,12 @@ from tests.simulation.stalled_processes import StalledProcesses
 
 
 @simulate(seeds=3, nodes=2)
-async def test_nobody_is_given_up_by_who_stood_still(simulation: Simulation) -> None:
+async def test_process_that_was_stalled_declares_no_other_process_dead(
+    simulation: Simulation,
+) -> None:
     await StalledProcesses(simulation).run()
 
 
 @pytest.mark.parametrize("name", STALLS.safeguards)
-def test_it_is_noticed_that_who_stood_still_gives_others_up(name: str) -> None:
+def test_missing_safeguard_against_stalled_processes_is_noticed(name: str) -> None:
     assert seeds_until_noticed(STALLS, name, 0, 10) is not None

@@ -40,7 +40,9 @@ async def writer(simulation: Simulation, write: Callable[[Directory], None]) -> 
 
 
 @simulate(seeds=5)
-async def test_entries_are_kept_in_the_order_of_their_writes(simulation: Simulation) -> None:
+async def test_simulated_directory_lists_entries_in_the_order_of_their_first_writes(
+    simulation: Simulation,
+) -> None:
     directory = open_directory("simulated://shared/data")
     for name in ("b", "a", "c", "b"):
         directory.write(name, name.encode())
@@ -56,7 +58,7 @@ async def test_entries_are_kept_in_the_order_of_their_writes(simulation: Simulat
 
 
 @simulate(seeds=5)
-async def test_the_stores_of_a_cluster_work_on_it(simulation: Simulation) -> None:
+async def test_stores_of_a_cluster_work_on_the_simulated_storage(simulation: Simulation) -> None:
     service = simulation.service()
     record = Record(JobID.generate(), "a job")
     for _ in range(2):
@@ -69,11 +71,11 @@ async def test_the_stores_of_a_cluster_work_on_it(simulation: Simulation) -> Non
 
 
 @simulate(seeds=3)
-async def test_a_result_that_is_there_and_not_durable_is_stored_again(
+async def test_job_result_whose_name_could_not_be_synced_is_stored_again(
     simulation: Simulation,
 ) -> None:
-    """Seed 4 of the whole cluster: its name was there and could not be synchronised; the next
-    attempt found it there, and the job's end was acknowledged."""
+    """Seed 4 of the whole cluster: the next attempt found the result, and the end of the job was
+    acknowledged although a power loss could remove it."""
     record = Record(JobID.generate(), "a job")
     service = simulation.service()
     services = StandaloneHaServices(open_directory("simulated://shared/c"), service.executor)
@@ -92,7 +94,7 @@ async def test_a_result_that_is_there_and_not_durable_is_stored_again(
 
 
 @simulate(seeds=30)
-async def test_an_entry_survives_any_power_failure_as_it_was_or_as_it_was_to_be(
+async def test_entry_has_its_old_or_its_new_content_after_a_power_failure_during_a_write(
     simulation: Simulation,
 ) -> None:
     await writer(simulation, lambda directory: directory.write("entry", OLD))
@@ -109,7 +111,7 @@ async def test_an_entry_survives_any_power_failure_as_it_was_or_as_it_was_to_be(
     assert open_directory("simulated://node-0/data").read("entry") in (OLD, NEW)
 
 
-def test_a_file_that_is_not_renamed_into_place_is_torn_by_a_death() -> None:
+def test_file_written_in_place_is_torn_if_its_writer_dies() -> None:
     async def program(simulation: Simulation) -> bytes | None:
         disk = simulation.disk("node-0")
         disk.write("file", OLD)
@@ -130,7 +132,7 @@ def test_a_file_that_is_not_renamed_into_place_is_torn_by_a_death() -> None:
     assert all(data is not None and NEW.startswith(data) for data in left)
 
 
-def test_what_was_not_synced_is_lost_or_torn_when_the_power_goes() -> None:
+def test_unsynced_file_is_lost_or_torn_by_a_power_loss() -> None:
     async def program(simulation: Simulation) -> tuple[bytes | None, ...]:
         disk = simulation.disk("node-0")
         disk.make_directory("d")
@@ -156,7 +158,7 @@ def test_what_was_not_synced_is_lost_or_torn_when_the_power_goes() -> None:
     assert len(new) > 3
 
 
-def test_a_directory_whose_name_was_not_synced_is_lost_with_all_that_is_in_it() -> None:
+def test_directory_whose_name_was_not_synced_is_lost_with_its_files() -> None:
     async def program(simulation: Simulation) -> bytes | None:
         disk = simulation.disk("node-0")
         disk.make_directory("d")
@@ -172,7 +174,7 @@ def test_a_directory_whose_name_was_not_synced_is_lost_with_all_that_is_in_it() 
 
 
 @simulate(seeds=5)
-async def test_what_a_directory_has_written_is_durable_with_the_directories_that_it_made(
+async def test_entry_written_to_a_directory_is_durable_with_all_directories_it_created(
     simulation: Simulation,
 ) -> None:
     disk = simulation.disk("shared")
@@ -188,7 +190,9 @@ async def test_what_a_directory_has_written_is_durable_with_the_directories_that
 
 
 @simulate(seeds=10)
-async def test_a_disk_is_kept_or_lost_with_its_process(simulation: Simulation) -> None:
+async def test_disk_of_a_killed_process_is_kept_or_lost_as_requested(
+    simulation: Simulation,
+) -> None:
     async def idle() -> None:
         await asyncio.sleep(1000)
 
@@ -203,7 +207,7 @@ async def test_a_disk_is_kept_or_lost_with_its_process(simulation: Simulation) -
 
 
 @simulate(seeds=5, nodes=2)
-async def test_a_disk_is_kept_or_lost_with_its_node(simulation: Simulation) -> None:
+async def test_disk_of_a_crashed_node_is_kept_or_lost_as_requested(simulation: Simulation) -> None:
     directory = open_directory("simulated://node-1/data")
     directory.write("entry", OLD)
     simulation.crash_node("node-1")
@@ -215,7 +219,7 @@ async def test_a_disk_is_kept_or_lost_with_its_node(simulation: Simulation) -> N
 
 
 @simulate(seeds=10)
-async def test_a_failing_disk_raises_and_sometimes_after_the_effect(
+async def test_failing_disk_raises_an_error_before_or_after_the_write_took_effect(
     simulation: Simulation,
 ) -> None:
     directory = open_directory("simulated://shared/data")
@@ -238,7 +242,7 @@ async def test_a_failing_disk_raises_and_sometimes_after_the_effect(
 
 
 @simulate(seeds=5)
-async def test_a_slow_disk_takes_its_time(simulation: Simulation) -> None:
+async def test_write_to_a_slow_disk_takes_virtual_time(simulation: Simulation) -> None:
     service = simulation.service()
     directory = open_directory("simulated://shared/data")
     simulation.disk("shared").slowness = 10.0
@@ -250,8 +254,8 @@ async def test_a_slow_disk_takes_its_time(simulation: Simulation) -> None:
 async def test_second_deletion_of_a_half_deleted_result_survives_power_loss(
     simulation: Simulation,
 ) -> None:
-    """Seed 5412 of the whole cluster: what the first attempt had deleted came back with a loss of
-    power, after the second had made the end of the job final."""
+    """Seed 5412 of the whole cluster: files deleted by the first attempt came back with a power
+    loss, after the second attempt had made the end of the job final."""
     disk = simulation.disk()
     for name in ("a", "b"):
         directory = ResultDirectory(f"simulated://shared/results/{name}")
@@ -269,9 +273,9 @@ async def test_second_deletion_of_a_half_deleted_result_survives_power_loss(
     assert not [path for path in disk.paths() if path.startswith("results/")]
 
 
-def test_blocking_work_is_slow_no_longer_than_its_disk() -> None:
-    """Seed 5607 of the whole cluster: a result of many operations was being written 60 s after the
-    last fault."""
+def test_blocking_work_is_slow_only_as_long_as_its_disk() -> None:
+    """Seed 5607 of the whole cluster: a result of many operations was still being written 60 s
+    after the last fault."""
 
     async def program(simulation: Simulation) -> float:
         disk = simulation.disk()
@@ -292,7 +296,7 @@ def test_blocking_work_is_slow_no_longer_than_its_disk() -> None:
 
 def test_a_parquet_file_left_open_by_a_killed_process_is_dropped_after_the_run() -> None:
     """Seeds from 500,000 on of the whole cluster: the garbage collector closed the file after its
-    disk was gone, and pytest failed by a warning."""
+    disk was gone, and pytest failed because of a warning."""
     simulation = Simulation(0)
     writer = pq.ParquetWriter(
         "left.parquet", pa.schema({}), filesystem=arrow_file_system(simulation.disk())
@@ -304,10 +308,10 @@ def test_a_parquet_file_left_open_by_a_killed_process_is_dropped_after_the_run()
 
 
 @simulate(seeds=5)
-async def test_a_file_that_was_discarded_does_not_come_back_when_its_directory_is_synced(
+async def test_discarded_file_does_not_come_back_when_its_directory_is_synced(
     simulation: Simulation,
 ) -> None:
-    """Seed 19316 of the whole cluster: the file was of a process that had died as it wrote it."""
+    """Seed 19316 of the whole cluster: the writer of the file had died while it wrote."""
     disk = simulation.disk("shared")
     disk.make_directory("results")
     disk.write("results/part", NEW)
@@ -318,7 +322,7 @@ async def test_a_file_that_was_discarded_does_not_come_back_when_its_directory_i
 
 
 @simulate(seeds=20)
-async def test_a_file_of_state_is_there_as_a_whole_when_it_is_closed(
+async def test_state_file_is_durable_once_closed_and_never_partial(
     simulation: Simulation,
 ) -> None:
     location = "simulated://shared/a/b/state"
@@ -340,7 +344,7 @@ async def test_a_file_of_state_is_there_as_a_whole_when_it_is_closed(
 
 
 @simulate(seeds=5)
-async def test_a_directory_of_checkpoints_is_removed_when_nothing_is_in_it(
+async def test_empty_checkpoint_directory_is_removed(
     simulation: Simulation,
 ) -> None:
     folder = "simulated://shared/a/b"

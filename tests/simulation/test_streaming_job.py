@@ -30,25 +30,25 @@ async def test_no_task_is_restarted_whatever_goes_wrong_with_masters(
 
 @simulate(seeds=6, nodes=2, faults=TOGETHER_FAULTS)
 async def test_no_task_is_restarted_when_masters_die_together(simulation: Simulation) -> None:
-    """Two within a second, or three within 19 s: all, too, that know what runs."""
+    """Two within a second, or three within 19 s, including all masters that know what runs."""
     await LongStreamingJob(simulation, only_masters_die=True).run()
 
 
 @simulate(seeds=6, nodes=2, faults=WRITERS_FAULTS)
-async def test_masters_that_stand_still_as_they_write_change_nothing_of_their_successors(
+async def test_masters_paused_during_a_write_change_nothing_that_their_successors_have(
     simulation: Simulation,
 ) -> None:
-    """They are taken for dead between two operations on a disk, and go on afterwards."""
+    """They are believed dead between two operations on a disk, and continue afterwards."""
     await StreamingJob(simulation, only_masters_die=True).run()
 
 
 @simulate(seeds=3, nodes=2, faults=REPEATS_FAULTS)
-async def test_calls_that_come_again_change_nothing(simulation: Simulation) -> None:
-    """Each under a number of its own, so that no connection knows it for a duplicate."""
+async def test_repeated_calls_change_nothing_in_a_streaming_job(simulation: Simulation) -> None:
+    """Each repetition has a new number, so that no connection recognizes it as a duplicate."""
     await StreamingJob(simulation, only_masters_die=True).run()
 
 
-def test_a_streaming_job_is_the_same_again() -> None:
+def test_streaming_job_with_the_same_seed_has_the_same_trace() -> None:
     traces = []
     for _ in range(2):
         simulation = Simulation(7, faults=FAULTS, nodes=2)

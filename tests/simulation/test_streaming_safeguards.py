@@ -51,7 +51,7 @@ def test_a_missing_safeguard_of_checkpoints_is_noticed(name: str, first: int) ->
 @pytest.mark.safeguards
 @pytest.mark.slow
 def test_a_missing_safeguard_of_masters_is_noticed() -> None:
-    """*replaced JobMasters*: by a test of its own, in ``test_take_over``."""
+    """*replaced JobMasters* has a test of its own in ``test_take_over``."""
     assert seeds_until_noticed(MASTERS, "told what is kept", 32, SEEDS) is not None
 
 
@@ -68,7 +68,7 @@ def test_a_missing_safeguard_of_masters_that_die_together_is_noticed() -> None:
 
 
 @pytest.mark.safeguards
-def test_that_a_task_executor_has_what_dead_masters_knew_is_missed() -> None:
+def test_missing_copy_of_the_notes_at_a_task_executor_is_noticed() -> None:
     assert seeds_until_noticed(TRIPLES, "kept at a TaskExecutor", 0, SEEDS) is not None
 
 
@@ -80,8 +80,8 @@ SAFEGUARDS = {
 
 
 @pytest.mark.parametrize("name", SAFEGUARDS)
-def test_what_is_switched_off_is_there(name: str) -> None:
-    """A piece that was renamed or moved raises AttributeError, one that is called otherwise now
-    TypeError."""
+def test_every_safeguard_of_streaming_jobs_can_be_switched_off(name: str) -> None:
+    """A piece that was renamed or moved raises AttributeError; a piece with a changed signature
+    raises TypeError."""
     with SAFEGUARDS[name].switched_off() as replacement:
         assert replacement is not None

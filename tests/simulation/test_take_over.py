@@ -110,7 +110,7 @@ MOMENTS: dict[str, list[Moment]] = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_no_task_is_restarted_when_a_job_master_dies_as(moment: str) -> None:
+def test_no_task_is_restarted_when_a_job_master_dies_at_the_moment(moment: str) -> None:
     simulation = Simulation(1, nodes=2)
     deaths = Deaths(simulation, job_masters(*MOMENTS[moment]))
     simulation.run(SmallJob(simulation, only_masters_die=True, observers=(deaths,)).run())
@@ -119,7 +119,7 @@ def test_no_task_is_restarted_when_a_job_master_dies_as(moment: str) -> None:
 
 
 def test_no_task_is_restarted_when_a_job_master_dies_with_its_slot_pool() -> None:
-    """The coordinator of the sources has the notes, too."""
+    """The source coordinator also has the notes."""
     simulation = Simulation(1, nodes=2)
     moments = [("SlotPool", A_CHECKPOINT), *job_masters(A_CHECKPOINT)]
     deaths = Deaths(simulation, moments)
@@ -135,7 +135,7 @@ HOLDERS = ("JobMaster", "SlotPool", "StreamCoordinator")
 def test_no_task_is_restarted_when_all_masters_of_the_job_die_at_once(
     order: tuple[str, ...],
 ) -> None:
-    """A TaskExecutor has what they knew."""
+    """A TaskExecutor has a copy of their notes."""
     simulation = Simulation(1, nodes=2)
     deaths = Deaths(simulation, [(kind, A_CHECKPOINT) for kind in order])
     simulation.run(SmallJob(simulation, only_masters_die=True, observers=(deaths,)).run())
@@ -143,8 +143,8 @@ def test_no_task_is_restarted_when_all_masters_of_the_job_die_at_once(
     assert [*deaths.attempts] == [0]
 
 
-def test_a_job_begins_anew_with_other_attempts_when_all_have_died_who_knew_it() -> None:
-    """From its last checkpoint; each record is committed once."""
+def test_job_restarts_from_its_checkpoint_if_all_processes_with_its_notes_died() -> None:
+    """With new attempts; each record is committed once."""
     simulation = Simulation(1, nodes=2)
     kinds = ("TaskExecutor", *HOLDERS)
     deaths = Deaths(simulation, [(kind, A_CHECKPOINT) for kind in kinds])
@@ -157,11 +157,11 @@ ABSENT = (("Dispatcher",), ("ResourceManager",), ("Dispatcher", "ResourceManager
 
 
 @pytest.mark.parametrize("absent", ABSENT, ids=" and ".join)
-def test_a_successor_waits_for_task_executors_though_other_masters_are_long_away(
+def test_next_job_master_finds_its_task_executors_while_other_masters_are_away(
     absent: tuple[str, ...],
 ) -> None:
-    """They die as soon as it asks what is there, and come back after three times as long as a
-    TaskExecutor may be silent: it finds its TaskExecutors without them."""
+    """The other masters die as soon as the JobMaster asks what runs, and come back after three
+    times the heartbeat timeout of a TaskExecutor."""
     simulation = Simulation(1, nodes=2)
     weather = simulation.network.conditions
     simulation.network.set_conditions(replace(weather, restart=(30.0, 30.0)))
@@ -175,8 +175,7 @@ def test_a_successor_waits_for_task_executors_though_other_masters_are_long_away
     assert reports.wait < 2.0
 
 
-def test_a_job_that_has_ended_is_taken_over_when_nobody_has_heard_of_its_end() -> None:
-    """There was no Dispatcher to tell it to."""
+def test_job_that_ended_while_no_dispatcher_ran_is_taken_over_and_finished() -> None:
     simulation = Simulation(1, nodes=2)
     last = after(3, a_task_has_finished)
     moments = [("Dispatcher", last), ("JobMaster", of("SlotPool", "request_heartbeat"))]
@@ -208,8 +207,8 @@ class Ends(CallObserver):
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_what_runs_is_left_to_the_successor_of_a_job_master_that(how: str) -> None:
-    """Which need not be there yet."""
+def test_running_tasks_are_left_to_the_successor_of_a_job_master_that_ends(how: str) -> None:
+    """The successor may start later."""
     simulation = Simulation(1, nodes=2)
     ends = Ends(ENDS[how])
     deaths = Deaths(simulation, [])
@@ -229,8 +228,9 @@ RESTARTS = {
 
 
 @pytest.mark.parametrize("moment", RESTARTS)
-def test_a_restart_goes_on_when_the_job_master_dies_as(moment: str) -> None:
-    """With one more, where the next JobMaster cannot know how far it has come."""
+def test_restart_of_tasks_continues_when_the_job_master_dies_at_the_moment(moment: str) -> None:
+    """At most one more restart is needed, where the next JobMaster cannot know how far the restart
+    has come."""
     simulation = Simulation(5, nodes=2)
     first, then = RESTARTS[moment]
     deaths = Deaths(simulation, [first, *job_masters(then)])
@@ -300,8 +300,8 @@ COORDINATORS_DIE: dict[str, list[tuple[str, Moment]]] = {
 
 
 @pytest.mark.parametrize("moment", COORDINATORS_DIE)
-def test_no_task_is_restarted_when_a_coordinator_of_sources_dies_as(moment: str) -> None:
-    """The moment does not come in every seed."""
+def test_no_task_is_restarted_when_a_source_coordinator_dies_at_the_moment(moment: str) -> None:
+    """The moment does not occur with every seed."""
     for seed in range(1, 9):
         simulation = Simulation(seed, nodes=2)
         deaths = Deaths(simulation, list(COORDINATORS_DIE[moment]))
@@ -334,9 +334,9 @@ class DiesBeforeItTells(CallObserver):
             self.simulation.crash(call.sender)
 
 
-def test_sources_that_only_a_dead_coordinator_knew_begin_from_the_last_checkpoint() -> None:
-    """That pool must not seem to say that readers were told nothing: all splits would be read
-    again (seed 42266)."""
+def test_sources_known_only_to_a_dead_coordinator_are_restored_from_the_checkpoint() -> None:
+    """The notes must not suggest that readers were told nothing: all splits would be read again
+    (seed 42266)."""
     simulation = Simulation(1, nodes=2)
     deaths = Deaths(simulation, [("SlotPool", A_CHECKPOINT), ("JobMaster", A_CHECKPOINT)])
     dies = DiesBeforeItTells(simulation, deaths)
@@ -373,9 +373,9 @@ class LosesTheNote(CallObserver):
             call.endpoint._notes = self.known
 
 
-def test_a_coordinator_that_could_not_be_told_hands_over_no_earlier_notes() -> None:
-    """By those the first attempts were never deployed, and were deployed once more (seed 205982).
-    All die who know better."""
+def test_source_coordinator_that_missed_the_last_notes_hands_over_no_earlier_notes() -> None:
+    """By the earlier notes the first attempts were never deployed, and would be deployed again
+    (seed 205982). All processes with the last notes die."""
     simulation = Simulation(1, nodes=2)
     loses = LosesTheNote(simulation)
     reported = of("JobMaster", "tasks_reported")
@@ -405,7 +405,7 @@ class ReportsLate(CallObserver):
         simulation.scheduler.at(simulation.now + 3.0, lambda: simulation.resume(silent))
 
 
-def test_what_is_reported_after_the_decision_ends_and_runs_elsewhere() -> None:
+def test_task_reported_after_the_take_over_was_decided_is_ended_and_run_elsewhere() -> None:
     simulation = Simulation(1, nodes=2)
     late, deaths = ReportsLate(simulation), Deaths(simulation, [])
     patience = {"jobmaster.takeover-report-timeout": "500 ms"}

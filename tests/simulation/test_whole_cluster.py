@@ -32,7 +32,7 @@ async def test_every_job_of_fifty_task_executors_ends_whatever_goes_wrong(
 
 
 @simulate(seeds=3, nodes=6)
-async def test_the_jobs_of_a_large_cluster_have_their_task_executors_at_the_same_time(
+async def test_jobs_of_a_large_cluster_have_their_task_executors_at_the_same_time(
     simulation: Simulation,
 ) -> None:
     run = WholeCluster(simulation, LARGE)
@@ -58,8 +58,8 @@ BLOCKING, PIPELINED = ResultPartitionType.BLOCKING, ResultPartitionType.PIPELINE
 def test_vertices_after_a_blocking_result_may_get_task_executors_later(
     widths: tuple[int, ...], results: tuple[ResultPartitionType, ...], at_first: int
 ) -> None:
-    """The widest vertex of a batch job needs no TaskExecutors while other jobs have theirs: those
-    two seeds expected it."""
+    """The vertices after a blocking result need no TaskExecutors while other jobs have theirs
+    (seeds 556 and 557)."""
     builder = PythonJobBuilder("batch", job_type=JobType.BATCH)
     vertices = [builder.add(step(0.0), name=f"vertex {w}", parallelism=w) for w in widths]
     for (producer, consumer), kind in zip(pairwise(vertices), results, strict=True):
