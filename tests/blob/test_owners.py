@@ -42,7 +42,7 @@ async def test_abandoned_upload_of_a_retained_owner_is_deleted_and_its_blobs_are
 
 
 @on_virtual_time
-async def test_blobs_that_nobody_retains_go_and_retained_ones_stay() -> None:
+async def test_blobs_are_deleted_after_the_timeout_unless_their_owner_is_retained() -> None:
     host = await Host(upload_timeout=100).start()
     server = await host.gateway()
     await host.client.put(OWNER, DATA)
@@ -241,8 +241,7 @@ async def test_deletion_of_the_owner_during_an_upload_leaves_a_complete_blob() -
 
 
 @on_virtual_time
-async def test_a_part_whose_uploader_gave_up_while_it_was_written_is_deleted_too() -> None:
-    """The storage is still busy with it when the owner is deleted."""
+async def test_deletion_of_an_owner_removes_a_part_that_a_cancelled_upload_still_writes() -> None:
     service, storage = LocalRpcService("blobs"), FaultyDirectory()
     server = await BlobServer.create(service, BlobStore(storage))
     server.start()
