@@ -285,7 +285,7 @@ def test_error_names_the_variable_of_an_inner_function_that_cannot_be_pickled() 
         dump_function(with_key(guarded, ["key"]))
 
 
-def test_functions_that_refer_to_each_other_have_no_end_of_culprits() -> None:
+def test_unpicklable_global_is_found_in_functions_that_refer_to_each_other() -> None:
     def one(session: object) -> object:
         return other, UNSENDABLE
 
