@@ -101,9 +101,9 @@ class EndsSlowly(CallObserver):
             simulation.scheduler.at(simulation.now + 3.0, lambda: simulation.resume(slow))
 
 
-def test_tasks_of_a_job_that_begins_anew_ask_the_next_coordinator_of_its_sources() -> None:
-    """Not the one of the last JobMaster, which takes its time to end: nobody would be there when
-    it has."""
+def test_restarted_tasks_ask_the_new_source_coordinator_and_not_the_last_one() -> None:
+    """The coordinator of the last JobMaster takes long to end; after its end nobody
+    would answer."""
     simulation = Simulation(1, nodes=2)
     slow = EndsSlowly(simulation)
     deaths = Deaths(simulation, job_masters(is_being_scaled))

@@ -54,7 +54,7 @@ async def test_duplicate_of_a_delayed_message_does_not_make_earlier_messages_dup
     assert await echo.notes() == tuple(range(30))
 
 
-def test_order_of_calls_of_two_senders_depends_only_on_the_seed() -> None:
+def test_calls_of_two_senders_interleave_by_seed_and_keep_the_order_of_each_sender() -> None:
     async def program(simulation: Simulation) -> tuple[int, ...]:
         echo = await echo_of(simulation)
 

@@ -477,6 +477,6 @@ def test_a_job_master_that_was_replaced_while_it_stored_a_checkpoint_stores_none
     assert wakes_up.is_over
 
 
-def test_without_the_fence_of_the_stores_it_would_have_stored_one() -> None:
+def test_without_the_fence_of_the_stores_a_replaced_job_master_stores_its_checkpoint() -> None:
     with WRITERS.safeguards["stores fenced"].switched_off(), pytest.raises(AssertionError):
         test_a_job_master_that_was_replaced_while_it_stored_a_checkpoint_stores_none()
