@@ -347,7 +347,7 @@ def test_unsent_task_counts_as_lost_if_a_source_may_have_begun(says: dict[str, o
 
 
 @pytest.mark.parametrize(("noted", "says"), [(1, 0), (0, 1)])
-def test_take_over_restores_all_tasks_if_sources_were_restored_less_often_than_noted(
+def test_take_over_restores_all_if_sources_and_tasks_were_restored_differently_often(
     noted: int, says: int
 ) -> None:
     """Otherwise tasks deployed from the notes would wait for ever for sources that were not
