@@ -104,7 +104,7 @@ def test_default_checkpoint_configuration_equals_flinks() -> None:
     assert (default.max_concurrent, default.max_retained) == (1, 1)
 
 
-def test_the_period_is_not_shorter_than_the_pause_and_the_pause_is_bounded() -> None:
+def test_checkpoint_period_is_at_least_the_minimum_pause_and_is_bounded() -> None:
     """CP-10"""
     assert CheckpointConfiguration(interval=1.0, min_pause=5.0).period == 5.0
     assert CheckpointConfiguration(interval=5.0, min_pause=1.0).period == 5.0
@@ -144,7 +144,7 @@ def test_checkpoint_messages_and_errors_survive_encoding_and_pickling(value: obj
         assert str(copy) == str(value)
 
 
-def test_an_error_says_which_checkpoint_failed_and_why() -> None:
+def test_checkpoint_error_names_the_checkpoint_and_the_reason() -> None:
     error = CheckpointError(JOB, Reason.CHECKPOINT_DECLINED, 7, "no room")
     assert str(error).endswith("checkpoint 7 failed: a task declined it: no room")
     without = CheckpointError(JOB, Reason.CHECKPOINT_EXPIRED)
@@ -154,7 +154,7 @@ def test_an_error_says_which_checkpoint_failed_and_why() -> None:
 # --- plan -----------------------------------------------------------------------------------------
 
 
-def test_sources_are_triggered_and_all_tasks_are_waited_for() -> None:
+def test_checkpoint_plan_triggers_the_sources_and_waits_for_all_tasks() -> None:
     """CP-01"""
     topology = Topology(2, 2)
     plan = calculate_plan(topology, allows_finished=True)
@@ -386,7 +386,7 @@ def test_job_fails_if_one_more_checkpoint_in_a_row_fails_than_tolerated() -> Non
     assert failures(CheckpointFailureManager(ENDLESS), expired, *range(99)) == [False] * 99
 
 
-def test_completed_checkpoint_resets_the_count_of_failed_checkpoints() -> None:
+def test_failed_checkpoint_older_than_the_last_completed_one_does_not_count() -> None:
     """CP-23"""
     manager = CheckpointFailureManager(0)
     manager.completed(5)

@@ -93,7 +93,7 @@ def test_checkpoint_request_fails_when_a_task_is_not_running(
     assert job.coordinator.pending_ids == ()
 
 
-def test_checkpoints_go_on_when_source_tasks_have_finished() -> None:
+def test_checkpoints_complete_although_some_source_tasks_have_finished() -> None:
     """CP-01"""
     job = JobWithCheckpoints(topology=Topology(2, 1))
     job.topology.vertices[0].states[0] = ExecutionState.FINISHED

@@ -91,7 +91,7 @@ def test_recovery_sorts_all_checkpoints_by_id_and_removes_none() -> None:
     assert store.add(four) == (one, two, three)
 
 
-def test_job_end_removes_checkpoints_by_their_retention() -> None:
+def test_job_end_removes_checkpoints_by_their_retention_policy() -> None:
     """CP-29, CP-33"""
     store = CompletedCheckpoints(9)
     stopped_with, kept = completed(2, STOPPED_WITH), completed(3, KEPT_ON_FAILURE)
