@@ -245,7 +245,7 @@ def test_job_whose_stop_savepoint_got_no_id_is_scaled_to_the_new_slots_and_bound
 
 
 def test_job_grows_by_new_slots_after_its_stop_savepoint_is_declined() -> None:
-    """The job is restarted once, by the failure."""
+    """The job is restarted once, because of the failure."""
     job = running_with(2)
     job.now += 100.0
     job.trigger(synchronous_savepoint(is_drain=False))
@@ -257,7 +257,6 @@ def test_job_grows_by_new_slots_after_its_stop_savepoint_is_declined() -> None:
 
 
 def test_failure_during_a_stop_restarts_the_job_once_with_all_slots_it_has_by_then() -> None:
-    """The job is restarted once, by the failure."""
     job = running_with(2)
     job.now += 100.0
     job.trigger(synchronous_savepoint(is_drain=False))

@@ -241,7 +241,7 @@ def test_slot_that_fits_both_profiles_goes_to_the_profile_no_other_slot_fits(
     assert chosen(job_graph, *reversed(slots)) == {"a": 1, "b": 1}
 
 
-def test_small_slots_are_of_no_use_to_large_profiles() -> None:
+def test_small_slots_are_not_used_for_large_profiles() -> None:
     job_graph = graph(elastic("a", 1, 4, "x"), elastic("b", 1, 4, "y", LARGE))
     assert chosen(job_graph, (SMALL, 10)) is None
     assert chosen(job_graph, (SMALL, 10), (LARGE, 1)) == {"a": 4, "b": 1}
