@@ -47,7 +47,7 @@ def exponential(**settings: float | int) -> ExponentialDelayRestart:
     return ExponentialDelayRestart(**{"jitter_factor": 0.0, **seconds})  # type: ignore[arg-type]
 
 
-def test_no_restart_never_restarts() -> None:
+def test_no_restart_strategy_never_restarts() -> None:
     """FO-14."""
     strategy = new_restart_strategy(NoRestart())
     strategy.notify_failure(0.0)
@@ -66,7 +66,7 @@ def test_fixed_delay_allows_as_many_restarts_as_configured_however_often_asked()
     assert answers == [True, True, True, False]
 
 
-def test_failure_rate_allows_so_many_failures_in_an_interval() -> None:
+def test_failure_rate_allows_the_configured_number_of_failures_per_interval() -> None:
     """FO-09."""
     strategy = new_restart_strategy(FailureRateRestart(3, interval=10.0, delay=1.0))
     answers = []
