@@ -455,7 +455,7 @@ def test_second_group_of_a_job_that_is_recovered_is_released(manager: SlotManage
     assert one(actions, StopTaskExecutor).resource_id == ResourceID("late")
 
 
-def test_recovered_group_without_task_executors_is_kept_for_its_job_for_a_while(
+def test_worker_group_without_task_executors_is_kept_for_its_job_for_a_while(
     manager: SlotManager,
 ) -> None:
     (held,) = job_with_group(manager, slots=1)

@@ -367,7 +367,7 @@ def test_report_that_is_older_than_the_confirmation_does_not_free_the_slot(
     assert one(actions, RequestSlot).job_id == JOB
 
 
-def test_unreported_slot_is_removed_and_a_new_index_is_a_new_slot(
+def test_slot_missing_in_a_report_is_removed_and_a_new_index_adds_a_slot(
     manager: SlotManager,
 ) -> None:
     manager.set_requirements(requirements((SMALL, 1)), 0.0)

@@ -63,7 +63,7 @@ def test_needed_workers_cover_the_sum_and_never_exceed_one_per_slot(
         max_size=6,
     )
 )
-def test_number_of_workers_equals_first_fit_decreasing(
+def test_number_of_needed_workers_equals_that_of_first_fit_decreasing_packing(
     missing: list[tuple[float, int]],
 ) -> None:
     """SM-10: each into the first worker with room for it."""
