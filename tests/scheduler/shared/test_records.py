@@ -64,7 +64,7 @@ def test_worker_group_without_a_name_or_a_bundle_is_refused(name: str, size: int
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-def test_partitions_at_a_location_are_those_of_its_producers() -> None:
+def test_partition_locations_list_the_partitions_of_each_location() -> None:
     here, there = location("here"), location("there")
     locations = PartitionLocations(
         GRAPH, DATA_SET, 10, (here, there), pack_numbers([0, 1, 0]), pack_numbers([3, 4, 5])
