@@ -121,7 +121,7 @@ def shortage(
 # --- served ---------------------------------------------------------------------------------------
 
 
-def test_many_requests_raise_the_total_by_one_declaration() -> None:
+def test_many_slot_requests_raise_the_total_with_one_declaration() -> None:
     """SP-21."""
     actions = Pool().request(wanted(*range(1, 101)))
     assert declared(actions) == {SMALL: 100}
