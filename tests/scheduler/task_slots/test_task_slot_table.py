@@ -499,7 +499,7 @@ def test_closed_slot_table_allocates_no_slots_and_is_empty_once_all_tasks_have_e
     assert table.is_empty
 
 
-def test_thirds_of_a_worker_can_all_be_allocated() -> None:
+def test_three_slots_of_a_third_of_a_worker_can_all_be_allocated() -> None:
     table = TaskSlotTable(ResourceID("te"), ResourceProfile(2.0, GIB, {"GPU": 1.0}), 3)
     profile = table.report().slots[0].profile
     for index in range(3):
