@@ -28,7 +28,7 @@ def test_same_seed_gives_the_same_trace_and_different_seeds_different_ones() -> 
     assert len(set(first)) == 5
 
 
-def test_a_seed_is_the_same_in_every_process_and_with_every_hash_seed() -> None:
+def test_seed_gives_the_same_trace_in_every_process_and_with_every_hash_seed() -> None:
     outputs = {
         subprocess.run(
             [sys.executable, "-c", _PROGRAM],

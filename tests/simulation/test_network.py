@@ -197,7 +197,7 @@ async def test_long_network_partition_breaks_connections_and_lets_none_be_opened
 
 
 @simulate(seeds=10)
-async def test_a_one_way_partition_lets_the_other_direction_through(
+async def test_one_way_partition_lets_messages_of_the_other_direction_through(
     simulation: Simulation,
 ) -> None:
     echo = await echo_of(simulation)

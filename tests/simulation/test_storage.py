@@ -158,7 +158,7 @@ def test_unsynced_file_is_lost_or_torn_by_a_power_loss() -> None:
     assert len(new) > 3
 
 
-def test_directory_whose_name_was_not_synced_is_lost_with_its_files() -> None:
+def test_directory_whose_name_was_not_synced_may_be_lost_with_its_synced_files() -> None:
     async def program(simulation: Simulation) -> bytes | None:
         disk = simulation.disk("node-0")
         disk.make_directory("d")
