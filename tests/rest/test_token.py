@@ -116,7 +116,7 @@ def test_created_token_file_that_other_users_can_read_by_now_is_refused(state_fo
             find("mine")
 
 
-def test_the_command_line_prints_the_created_token(
+def test_token_command_prints_the_created_token(
     state_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert execute(["rest-token"], connect=lambda *_: nullcontext()) == 2  # type: ignore[arg-type]

@@ -384,7 +384,7 @@ def test_page_shows_that_the_endpoint_is_away_and_recovers_when_it_returns(
     expect(page.locator("#trouble")).to_be_empty()
 
 
-def test_updates_can_be_paused(page: Page, endpoint: Served) -> None:
+def test_updates_of_the_web_page_can_be_paused(page: Page, endpoint: Served) -> None:
     page.goto(endpoint.url)
     expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
     page.get_by_role("button", name="Pause updates").click()
