@@ -271,7 +271,7 @@ def test_job_details_have_the_checkpoint_overview() -> None:
 # --- restarts -------------------------------------------------------------------------------------
 
 
-def test_restarted_region_and_readers_return_to_the_last_checkpoint() -> None:
+def test_restarted_region_and_its_source_readers_restore_the_last_checkpoint() -> None:
     """EX-16, EX-07"""
     tasks = two_pipelines()
     tasks.take()
