@@ -44,7 +44,7 @@ def partition(number: int, attempt: int = 0) -> ResultPartitionID:
         ({WIDE: 1, DEEP: 1}, {ResourceProfile(2.0, 4 * GIB): 1, DEEP: 1}, {}),
     ],
 )
-def test_smallest_fitting_slots_fulfil_a_requirement(
+def test_requirement_counts_as_fulfilled_by_the_smallest_slots_that_fit(
     required: dict[ResourceProfile, int],
     there: dict[ResourceProfile, int],
     missing: dict[ResourceProfile, int],
