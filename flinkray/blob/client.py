@@ -54,7 +54,7 @@ class BlobClient:
         return key
 
     async def get(self, owner: BlobOwner, key: BlobKey) -> bytes:
-        """Return the blob, after its hash was checked.
+        """Download a blob, check its hash, and return its bytes.
 
         Raises:
             BlobNotFoundError: the owner has no such blob.
@@ -130,7 +130,7 @@ class BlobClient:
 
 
 class _Progress:
-    """Measures for how long a transfer has made no progress."""
+    """Measures for how long one transfer of a blob has received or sent nothing new."""
 
     def __init__(self, rpc_service: RpcService, patience: float) -> None:
         self._now = rpc_service.deadlines.time

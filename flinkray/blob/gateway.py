@@ -32,7 +32,9 @@ def chunk_size(rpc_service: RpcService) -> int:
 
 
 class BlobServerGateway(RpcGateway):
-    """Keeps blobs by owner. If an answer is lost, every method can be called again."""
+    """The RPC interface of a blob server, which keeps the blobs of each owner.
+    If the answer to a call is lost, the caller can repeat the call, whatever the method.
+    """
 
     @abstractmethod
     @ask_timeout(_STORAGE_TIMEOUT)

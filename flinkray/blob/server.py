@@ -31,7 +31,7 @@ UPLOAD_TIMEOUT = 600.0
 
 
 async def always() -> bool:
-    """Return True: the server is always in charge, because no other server can replace it."""
+    """Return True: the *is_in_charge* of a blob server that no other server can replace."""
     return True
 
 

@@ -126,8 +126,9 @@ class BlobStore:
             self._delete(_part(owner, key, offset))
 
     def _offsets(self, owner: BlobOwner, key: BlobKey, there: Offsets) -> Offsets:
-        """Return the offsets of the parts of a complete blob.
-        *there* are the parts that were found. Raises StoredFormatError."""
+        """Return the offsets of a complete blob's parts, as listed in the blob's marker.
+        *there*: the parts found in the directory; returned if the marker lists none. Raises
+        StoredFormatError if the marker cannot be read."""
         marker = self._read(_marker(owner, key))
         if marker is None or marker == _FIRST_MARKER:
             return there
@@ -165,7 +166,7 @@ def _marker(owner: BlobOwner, key: BlobKey) -> str:
 
 def _parse(name: str) -> tuple[BlobOwner, BlobKey, int | None] | None:
     """Parse the name of an entry into (owner, key, offset).
-    The offset is None for a marker. None if the name is not of a blob."""
+    The offset is None for a marker. Returns None if the entry does not belong to a blob."""
     pieces = name.split(".")
     if len(pieces) != 3:
         return None
