@@ -50,7 +50,7 @@ class BlobKey:
         return cls(bytes.fromhex(digest), int(size))
 
     def matches(self, data: bytes) -> bool:
-        """Whether this is the key of *data*."""
+        """Return whether this is the key of *data*."""
         return len(data) == self.size and hashlib.sha256(data).digest() == self.digest
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class BlobKey:
 
 @register
 class BlobOwner(str):
-    """The owner of blobs that are deleted together: 1 to 64 letters, digits and hyphens."""
+    """Names the owner of blobs that are deleted together: 1 to 64 letters, digits and hyphens."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Options of clients, given to ``flinkray.connect``.
+"""Defines the options of clients, which are given to ``flinkray.connect``.
 
 Part of the table in :mod:`flinkray.core.options`.
 """

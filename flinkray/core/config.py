@@ -1,4 +1,5 @@
-"""Defines Configuration: immutable values for the options of :mod:`flinkray.core.options`.
+"""Defines Configuration, which holds immutable values for the options of
+:mod:`flinkray.core.options`.
 
 Values are checked when a :class:`Configuration` is made. A configuration is sent as texts
 (:meth:`Configuration.to_dict`), from which an equal configuration can be made.
@@ -69,7 +70,10 @@ class Configuration:
 
 
 def _by_first_name(values: Mapping[str, object]) -> dict[str, object]:
-    """Replace aliases by the option's own key; a value under the own key takes precedence."""
+    """Return *values* with each alias replaced by the key that its option has today.
+
+    If an option is given by its key and by an alias, the value under the key counts.
+    """
     aliases = options.ALIASES
     others = {aliases[key]: value for key, value in values.items() if key in aliases}
     return others | {key: value for key, value in values.items() if key not in aliases}

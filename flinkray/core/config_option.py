@@ -49,7 +49,10 @@ class ValueType(Generic[T]):
 
 @dataclass(frozen=True)
 class ConfigOption(Generic[T]):
-    """One option: a row of the table in :mod:`flinkray.core.options`."""
+    """Describes one configuration option: key, type, default and meaning.
+
+    Each option is a row of the table in :mod:`flinkray.core.options`.
+    """
 
     key: str
     type: ValueType[T]

@@ -11,7 +11,7 @@ _Span = TypeVar("_Span", bound="_Milliseconds")
 
 
 def _times(number: int, unit: int) -> int:
-    """Return ``number * unit``.
+    """Return ``number * unit``, for a span of *number* units of time.
 
     A text is refused, because ``*`` would repeat it.
 
@@ -118,8 +118,7 @@ class Duration(_Milliseconds):
 
     @staticmethod
     def of_nanos(nanos: int) -> Duration:
-        """Return a span of this many nanoseconds, rounded down to milliseconds, as in stream
-        time."""
+        """Return a span of this many nanoseconds, rounded down to milliseconds."""
         return Duration(nanos // 1_000_000)
 
     @staticmethod

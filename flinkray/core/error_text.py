@@ -68,7 +68,12 @@ def in_one_line(text: str, most: int = 600) -> str:
 
 
 def traceback_of(error: BaseException, frames: TracebackType | None, *, chain: bool = True) -> str:
-    """Return the text of the traceback that Python would show for the error with these frames."""
+    """Return the text of the traceback that Python would show for an error.
+
+    *frames* is the part of the traceback to show, such as ``error.__traceback__``. With *chain*,
+    the
+    errors that caused the error are shown, too.
+    """
     try:
         lines = traceback.format_exception(type(error), error, frames, chain=chain)
         return sendable(str.__str__("".join(lines)))

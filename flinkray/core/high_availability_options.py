@@ -1,4 +1,4 @@
-"""Options of leader election and of standby masters.
+"""Defines the options of leader election and of standby masters.
 
 Part of the table in :mod:`flinkray.core.options`.
 """

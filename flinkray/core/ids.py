@@ -94,7 +94,7 @@ class AbstractID:
         return self._value.hex()
 
     def short(self) -> str:
-        """Return the first 8 digits, for names of processes and for log lines."""
+        """Return the first 8 hexadecimal digits, for names of processes and for log lines."""
         return self.hex()[:8]
 
     def __eq__(self, other: object) -> bool:

@@ -14,8 +14,7 @@ from flinkray.core.message import message
 
 @message
 class KvStateRegistration:
-    """Registers a queryable state that an attempt holds for its key groups, under the name for
-    queries."""
+    """Reports that an attempt serves the key groups of a queryable state under ``name``."""
 
     job_id: JobID
     attempt_id: ExecutionAttemptID
@@ -72,7 +71,7 @@ class KvStateLocation:
 
     @property
     def number_of_registered_key_groups(self) -> int:
-        """Number of key groups that a server answers for."""
+        """The number of key groups for which a server answers at present."""
         return sum(place.last_key_group - place.first_key_group + 1 for place in self.places)
 
     def place_of(self, key_group: int) -> KvStatePlace | None:
@@ -170,7 +169,7 @@ class KvStateNameClashError(FlinkRayError):
     """Two operators made a state queryable under the same name. The job has failed."""
 
     def __init__(self, name: str, operator: str) -> None:
-        """*operator*: the operator that registered the name first."""
+        """Make the error for *name*, which *operator* registered first."""
         super().__init__(name, operator)
         self.name = name
         self.operator = operator

@@ -80,8 +80,9 @@ def _remove_if_abandoned(folder: Path, now: float) -> bool:
 
 
 def _takes(lock: BinaryIO) -> bool:
-    """Try to take the lock, and return whether this process has it.
-    This process and its forks hold the lock until the file is closed."""
+    """Try to lock the open file *lock* for this process, and return whether this succeeded.
+    This process and its forks hold the lock until the file is closed.
+    """
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

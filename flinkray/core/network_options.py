@@ -1,4 +1,7 @@
-"""Options of the network between tasks; part of the table in :mod:`flinkray.core.options`."""
+"""Defines the options of the network between tasks.
+
+Part of the table in :mod:`flinkray.core.options`.
+"""
 
 from __future__ import annotations
 

@@ -506,7 +506,7 @@ def reference_page() -> str:
 
 
 def set_for(option: ConfigOption[Any]) -> str:
-    """Return where the option is set: cluster, job, client or REST endpoint."""
+    """Return where users may set an option: ``cluster``, ``job``, ``client``, ``REST endpoint``."""
     if option.key in job_options.JOB_OPTIONS:
         return "job"
     if option.key.startswith(("rest.", "web.")):

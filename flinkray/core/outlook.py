@@ -1,4 +1,4 @@
-"""Describes predictions of whether an error would occur again after a restart."""
+"""Defines predictions that say whether an error would occur again after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names the settings of stream programs in Flink's configuration.
+"""Defines the keys of Flink's configuration that set up stream programs.
 
 Jobs and clusters do not know these settings, or know only their defaults. They are read by
 :mod:`flinkray.datastream.flink_settings`.

@@ -106,7 +106,7 @@ def is_of_program(builtin: str) -> bool:
 
 
 def is_of_missing_things(builtin: str) -> bool:
-    """Return whether the builtin class of that name reports a missing or forbidden file."""
+    """Return whether the builtin class of that name reports that a file is missing or forbidden."""
     return _is_one_of(builtin, _OF_MISSING_THINGS)
 
 

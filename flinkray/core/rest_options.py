@@ -1,4 +1,4 @@
-"""Options of the REST endpoint, given to ``flinkray rest``.
+"""Defines the options of the REST endpoint, which are given to ``flinkray rest``.
 
 Part of the table in :mod:`flinkray.core.options`.
 """

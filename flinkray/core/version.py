@@ -1,3 +1,3 @@
-"""The version of flinkray."""
+"""Defines the version of flinkray."""
 
 VERSION = "0.1.0"
