@@ -48,11 +48,15 @@ class AbstractHaServices(HighAvailabilityServices):
 
     @abstractmethod
     def _of_dispatcher(self) -> Directory:
-        """Return the cluster's directory, with the write access of the leading Dispatcher."""
+        """Return the cluster's directory for the stores that only the leading Dispatcher may
+        change.
+        """
 
     @abstractmethod
     def _of_job_master(self, job_id: JobID) -> Directory:
-        """Return the cluster's directory, with the write access of the job's leading JobMaster."""
+        """Return the cluster's directory for the stores that only the job's leading JobMaster may
+        change.
+        """
 
     @abstractmethod
     def _blobs(self) -> Directory: ...

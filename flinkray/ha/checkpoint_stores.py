@@ -62,7 +62,7 @@ class CheckpointIDCounter(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Take over from earlier leaders. Raises UnreadableRecordError."""
+        """Take the counter over from earlier leaders. Raises UnreadableRecordError."""
 
     @abstractmethod
     async def get(self) -> int:
@@ -97,7 +97,7 @@ class CheckpointIDCounter(ABC):
 
 @dataclass(frozen=True)
 class RecoveredPointers(Recovered[CompletedCheckpointPointer]):
-    """The recovered pointers, ordered by rising checkpoint id."""
+    """Holds the pointers that a store has recovered, ordered by rising checkpoint id."""
 
     is_last_unreadable: bool = False
     """Whether the pointer with the highest id cannot be read."""
@@ -138,7 +138,7 @@ class CompletedCheckpointStore(ABC):
 
     @abstractmethod
     async def check(self) -> None:
-        """Check that this leader still owns the data.
+        """Check that no other leader has taken over the job's checkpoints.
 
         Call this before deleting data that no pointer leads to.
 

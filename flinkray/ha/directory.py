@@ -200,7 +200,12 @@ class FileDirectory(Directory):
     """
 
     def __init__(self, files: FileSystem, path: str, writer: str) -> None:
-        """*writer* is a name that no other process that writes here at the same time has."""
+        """Represent the directory *path* of *files*.
+
+        *writer* is part of the names of temporary files. No other process that writes to the
+        directory
+        at the same time may have this name.
+        """
         self._files = files
         self._path = path
         self._writer = writer

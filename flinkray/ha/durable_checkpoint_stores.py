@@ -60,7 +60,10 @@ class _Entries:
         self._do("take over", "", lambda: self._directory.take_over(owner))
 
     def look(self) -> None:
-        """Read the current entries without taking over. Raises UnreadableRecordError."""
+        """Load the current entries, which :meth:`read` then returns, without taking over.
+
+        Raises UnreadableRecordError.
+        """
         self._do("read", "", self._directory.look)
 
     def check_owner(self) -> None:

@@ -58,7 +58,10 @@ class Sequential:
 
 
 class _Sequential(Sequential):
-    """Runs a store's operations, and calls *on_fenced* if the store has a later owner."""
+    """Runs the operations of a store one at a time, as :class:`Sequential` does.
+
+    If a later owner has taken over the store, *on_fenced* is called.
+    """
 
     def __init__(self, executor: Executor, on_fenced: OnFenced) -> None:
         super().__init__(executor)

@@ -155,7 +155,11 @@ class DriverLeaderElection(LeaderElection):
             self._contender.revoke_leadership()
 
     def _published(self, information: LeaderInformation | None) -> None:
-        """Publish the confirmed information again if another process has overwritten it."""
+        """Handle the leader information that is published now.
+
+        If another process has overwritten the information that this leader confirmed, publish the
+        latter again.
+        """
         confirmed = self._confirmed
         if confirmed is not None and information != confirmed and self._leads(confirmed.session_id):
             assert self._driver is not None
@@ -208,7 +212,9 @@ class LeaderRetrievalDriver(ABC):
     ) -> None:
         """Start to follow the leader; both functions are called on the event loop.
 
-        *on_information* also gets None while the service does not answer.
+        *on_information* gets each published information, and None while the service does not
+        answer.
+        *on_error* gets an error after which the driver reports nothing more.
         """
 
     @abstractmethod

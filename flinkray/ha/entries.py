@@ -112,7 +112,7 @@ class EntryDirectory(Generic[RecordT]):
         return None if data is None else self._decoded(job_id, data)
 
     def read_many(self, job_ids: Iterable[JobID]) -> Iterator[RecordT | UnreadableRecordError]:
-        """Yield the records of the jobs that have one, or the errors why they cannot be read."""
+        """Yield the record of each job that has one; yield the error if it cannot be read."""
         jobs = {self.name(job_id): job_id for job_id in job_ids}
         try:
             for name, data in self._directory.read_many(tuple(jobs)):
@@ -131,9 +131,11 @@ class EntryDirectory(Generic[RecordT]):
         return decoded(data, self._record_type, job_id, self._directory.location(self.name(job_id)))
 
     def read_as_stored(self, job_id: JobID) -> bytes | None:
-        """Return the entry's bytes unchanged, to copy it with another :meth:`write_as_stored`.
+        """Return the bytes of the job's entry unchanged, so that they can be written to another
+        directory.
 
-        None: there is no entry. Raises UnreadableRecordError.
+        Write them there with :meth:`write_as_stored`. None: there is no entry. Raises
+        UnreadableRecordError.
         """
         data = self._read(job_id)
         if isinstance(data, LostEntryError):

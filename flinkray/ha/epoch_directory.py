@@ -35,7 +35,7 @@ from flinkray.ha.entries import decode_entry, encode_entry
 @stored("ha.EpochEntry")
 @message
 class EpochEntry:
-    """One of the entries of an epoch."""
+    """One entry among the :class:`EpochContents` of an epoch: its name and its content."""
 
     name: str
     data: bytes | None
@@ -46,14 +46,15 @@ class EpochEntry:
 @stored("ha.EpochContents")
 @message
 class EpochContents:
-    """All entries of an epoch."""
+    """Holds all entries of an epoch, as one file stores them."""
 
     entries: tuple[EpochEntry, ...]
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class _File:
-    """A file that contains a claim (generation 0) or contents.
+    """Names a file of an :class:`EpochDirectory`, which contains a claim (generation 0) or
+    contents.
 
     Files are ordered by owners, then by the owner's writes.
     """
@@ -69,7 +70,7 @@ class _File:
 
     @property
     def claim(self) -> _File:
-        """The claim of the same epoch."""
+        """The file with the claim of the epoch to which this file belongs."""
         return _File(self.epoch, self.owner, 0)
 
 
@@ -157,7 +158,10 @@ class EpochDirectory:
     # --- entries ----------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Read the current entries without taking over; does nothing for an owner."""
+        """Load the current entries without taking over.
+
+        Does nothing if this owner has taken over, because then the entries are known.
+        """
         if self._written is None:
             self._counts, self._entries = self._read(self._files())
 
@@ -171,8 +175,13 @@ class EpochDirectory:
 
     @property
     def entries(self) -> Mapping[str, bytes | None]:
-        """Names and contents of the entries, as of the last take-over or look and later own
+        """Names and contents of the entries, as this owner knows them.
+
+        They are loaded by :meth:`take_over` or :meth:`look`, and changed by this owner's later
         changes.
+
+        They are in the order of their last writes. A value of None: the content is in a file of
+        that name.
 
         In the order of their last writes. A value of None: the content is in a file of that name.
         """
@@ -232,7 +241,10 @@ class EpochDirectory:
         return max((file for file in files if file.is_claim), default=None)
 
     def _own_files(self) -> list[_File]:
-        """Return all files. Raises TakenOverError if this owner is not the last one."""
+        """Check that this owner is the last one, and return all files of the directory.
+
+        Raises TakenOverError if this owner is not the last one.
+        """
         if self._written is None:
             raise self._taken_over()
         files = self._files()

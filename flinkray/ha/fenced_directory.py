@@ -132,9 +132,9 @@ class FencedDirectory(Entries):
                     del self._superseded[content]
 
     def _leave_to_successor(self, content: str) -> None:
-        """Delete *content* of this owner, after another owner has taken over.
+        """Delete a file of this owner, after another owner has taken over.
 
-        The content stays if an entry of the later owner leads to it.
+        The file stays if an entry of the later owner points to it.
         """
         with suppress(OSError, StoredFormatError):
             entries = self._pointers.entries_of_successor()

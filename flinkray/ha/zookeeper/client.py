@@ -59,9 +59,9 @@ class ZooKeeperClient:
         root: path of the znode that holds all znodes of the client.
         session_timeout: seconds without contact after which the server ends a session, and with it
             all leaderships; the server may choose another value within its own limits.
-        tolerance: the deadlines that measure a broken connection: the connection counts as lost
-            only if it is not back within *session_timeout*, or the session has ended. None: a
-            broken connection counts as lost at once.
+        tolerance: deadlines that do not count time for which this process was paused. With them, a
+            broken connection counts as lost only if it is not back within *session_timeout*, or if
+            the session has ended. None: a broken connection counts as lost at once.
     """
 
     def __init__(
@@ -290,7 +290,10 @@ class ZooKeeperClient:
 
 
 def _so_often(hosts: str, least: int) -> str:
-    """Return a host list of at least *least* servers, by repeating *hosts*."""
+    """Return a host list of at least *least* servers, by repeating *hosts*.
+
+    So kazoo tries each server several times before it gives up.
+    """
     return ",".join([hosts] * math.ceil(least / len(hosts.split(","))))
 
 

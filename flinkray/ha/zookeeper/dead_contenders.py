@@ -33,9 +33,10 @@ class DeadContenders:
     """
 
     def __init__(self, client: ZooKeeperClient, information: str, processes: RpcService) -> None:
-        """*information* is the path of the leader's published information.
+        """Watch contenders of one election, with no contender to watch yet.
 
-        *processes* knows which processes have died.
+        *information* is the path of the leader's published information. *processes* knows which
+        processes have died.
         """
         self._client = client
         self._information = information
@@ -70,9 +71,10 @@ class DeadContenders:
             await self._remove(latch)
 
     async def _until_lost(self, process: str) -> bool:
-        """Wait until the connection to the process is lost, or cannot be made.
+        """Wait until the connection to *process* is lost, or cannot be made.
 
-        Return whether this took longer than ``_LONGEST_PAUSE``: the process was alive.
+        Return whether this took longer than ``_LONGEST_PAUSE``: then the process was alive at
+        first.
         """
         began = self._processes.clock.monotonic()
         lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()

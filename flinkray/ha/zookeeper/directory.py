@@ -141,9 +141,11 @@ class ZooKeeperDirectory(Directory):
         return ZooKeeperDirectory(self._client, path, self._storage.subdirectory(name), self._fence)
 
     def delete_all(self) -> None:
-        """Delete pointers, then contents; if the first fails, contents are kept (SPEC HA-21).
+        """Delete the pointers in ZooKeeper, then the contents in the storage.
 
-        Not fenced.
+        If the pointers cannot be deleted, the contents are kept (SPEC HA-21). Any process may call
+        this,
+        as it needs no leadership.
         """
 
         with suppress(NoNodeError):
@@ -168,7 +170,9 @@ class ZooKeeperDirectory(Directory):
         return pointer
 
     def _point(self, name: str, pointer: str, fence: str) -> str | None:
-        """Point an entry to *pointer*; return its earlier pointer; None if unknown or none.
+        """Make the entry *name* point to *pointer*; return the pointer that the entry had before.
+
+        None: the entry had no pointer before, or the earlier pointer is not known.
 
         Raises FencedError if the entry will never point to *pointer*, and OSError if it is unknown
         to which content the entry points.

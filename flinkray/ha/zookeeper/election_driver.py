@@ -113,7 +113,10 @@ class ZooKeeperElectionDriver(LeaderElectionDriver):
                     await self._client.until_connected()
 
     async def _put(self, fence: str, data: bytes) -> bool:
-        """Publish *data*; return False if another process was faster, or has taken over."""
+        """Publish *data* as the leader's information, if the znode *fence* still exists.
+
+        Return False if another process was faster, or has taken over.
+        """
         path = f"{self._path}/{CONNECTION_INFO}"
         stat = await self._client.do(lambda zk: zk.exists_async(path))
         session = self._client.session
