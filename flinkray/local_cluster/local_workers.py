@@ -15,7 +15,7 @@ from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint
 
 
 class LocalWorkers(WorkerNodes):
-    """Worker nodes of a LocalNetwork."""
+    """The simulated worker nodes of a LocalNetwork. They run TaskExecutors in this process."""
 
     def __init__(self, network: LocalNetwork, *nodes: ResourceProfile) -> None:
         super().__init__(*nodes)
@@ -49,7 +49,9 @@ class LocalWorkers(WorkerNodes):
 
 
 class LocalResourceManagerDriver(WorkerNodesDriver):
-    """Drives LocalWorkers from the process of *rpc_service*."""
+    """The ResourceManager's driver that starts and releases workers on LocalWorkers.
+    The ResourceManager runs in the process of *rpc_service*.
+    """
 
     def __init__(self, rpc_service: LocalRpcService, cluster: ClusterArguments) -> None:
         self._local = LocalWorkers.of(rpc_service.network)
@@ -70,6 +72,6 @@ class LocalResourceManagerDriver(WorkerNodesDriver):
 async def create_local_resource_manager(
     rpc_service: LocalRpcService, arguments: ClusterArguments
 ) -> RpcEndpoint:
-    """Factory of a ResourceManager on the LocalWorkers of its network."""
+    """Create the endpoint of a ResourceManager that uses the LocalWorkers of its network."""
     driver = LocalResourceManagerDriver(rpc_service, arguments)
     return await lead_resource_manager(rpc_service, arguments, driver)

@@ -116,7 +116,7 @@ class WorkerNodes(ABC):
 
     @property
     def resources(self) -> ClusterResources:
-        """The resources of the nodes that are up."""
+        """The total and available resources of the nodes that are up."""
         up = [node for node in self.nodes if node.is_up]
         zero = ResourceProfile(0.0)
         return ClusterResources(

@@ -1,4 +1,4 @@
-"""A ResourceManager's driver on simulated nodes."""
+"""The ResourceManager's driver that creates worker groups on simulated nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from flinkray.scheduler.resources.shortages import ClusterResources
 
 
 class WorkerNodesDriver(ResourceManagerDriver):
-    """Drives WorkerNodes from the process of *rpc_service*.
+    """The ResourceManager's driver that starts and releases workers on WorkerNodes.
+    The ResourceManager runs in the process of *rpc_service*.
 
     A subclass may let each request take time, before and after it takes effect.
     """
@@ -40,11 +41,13 @@ class WorkerNodesDriver(ResourceManagerDriver):
         self._task_executor_factory = task_executor_factory
 
     async def _take_time(self) -> None:
-        """Wait before or after a request takes effect. Does not wait here; subclasses may."""
+        """Return at once.
+        A subclass overrides this to delay a request, before and after its effect.
+        """
 
     def _waker(self, changed: asyncio.Future[None]) -> Callable[[], None]:
-        """Return a function that completes *changed*, a future of this process.
-        Any process may call it.
+        """Return a function that any process may call to complete the future *changed*.
+        The future belongs to this process.
         """
 
         def wake() -> None:
