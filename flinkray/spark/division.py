@@ -41,7 +41,7 @@ _MOST_LOOKS = 300
 
 
 def fixed_division(session: SparkSession, before: Mapping[str, str]) -> dict[str, str]:
-    """Set the division settings *before* in the session, and return those that now apply.
+    """Set the settings *before*, which an earlier job had, and return the settings that now apply.
 
     If *before* is empty, the session keeps its own settings.
     """

@@ -90,8 +90,11 @@ class SparkDriver(LedDriver, SparkExecutorsGateway):
         session: SparkSessionGateway | None = None,
         node_id: str = "",
     ) -> None:
-        """*session*: session that the stage is attached to, as a guest.
+        """Make the driver of one attempt of *stage*; *create_run* makes the stage that the driver
+        runs.
 
+        *session*: shared session to which this process is attached as a guest; None: it is no
+        guest.
         *node_id*: node of this process.
         """
         super().__init__(rpc_service, stage)

@@ -32,7 +32,10 @@ class ExecutorDesk:
     """
 
     def __init__(self, on_failed: Callable[[str], None]) -> None:
-        """*on_failed* is called at most once, with the reason why a slot has no executor."""
+        """Make a desk that is not open yet.
+
+        *on_failed* is called at most once, with the reason why a slot has no executor.
+        """
         self._on_failed = on_failed
         self._lock = threading.Lock()
         self._executors: dict[str, _Executor] = {}
@@ -56,7 +59,9 @@ class ExecutorDesk:
             self.application.set_exception(StageEndedError("the Spark stage has ended"))
 
     def launch(self, slot: ExecutorSlot) -> ExecutorLaunch:
-        """Return the launch of a new executor for a slot; :attr:`application` must be done."""
+        """Return the launch of a new executor for a slot. Call this only when :attr:`application`
+        is done.
+        """
         launch_of = self.application.result(timeout=0)
         with self._lock:
             executor_id = str(len(self._executors))

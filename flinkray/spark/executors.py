@@ -45,7 +45,9 @@ def join_executors(
 
 
 def lost_for_good(actors: Collection[ActorInfo]) -> ActorInfo | None:
-    """Return an actor that Ray does not restart and whose bundle has no other executor."""
+    """Return a dead actor in a bundle without an actor that lives or restarts; None: there
+    is none.
+    """
     alive = {actor.bundle_index for actor in actors if not actor.is_dead}
     dead = [actor for actor in actors if actor.bundle_index not in alive]
     return min(dead, key=lambda actor: actor.bundle_index, default=None)
@@ -66,13 +68,15 @@ class ExecutorView:
         return self._store.is_stopped()
 
     def look(self) -> tuple[tuple[SparkExecutorInfo, ...], SparkProgress]:
-        """Return the executors that are registered now, and the progress."""
+        """Return the executors that are registered now, and the progress of Spark's jobs and
+        stages.
+        """
         executors = self._store.executors()
         registered = self._host.executors(e["id"] for e in executors if e["isActive"])
         return registered, self._progress(executors)
 
     def missed(self) -> str | None:
-        """Return why a slot has no executor and will get none, as :meth:`SparkHost.missed` does.
+        """Return why a slot has no executor and will get none; None: no such slot is known.
 
         None once the application has stopped.
         """

@@ -204,7 +204,7 @@ class SparkStageDescriptor:
 
     @property
     def coordinator(self) -> CoordinatorID:
-        """Id under which the driver reports."""
+        """The id by which the JobMaster knows this attempt's driver."""
         return CoordinatorID(CoordinatorKind.SPARK_DRIVER, self.vertex_id, self.attempt_number)
 
 

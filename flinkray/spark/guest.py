@@ -40,8 +40,12 @@ class GuestApplication:
         place: SparkExecutorInfo,
         python: str,
     ) -> None:
-        """*place*: this process in the stage's slot. *python*: interpreter of the Python
-        workers."""
+        """Prepare to run *stage* as a guest of the session that *access* leads to.
+
+        *place*: description of this process as the only executor of the stage. *python*:
+        interpreter for
+        the Python workers, unless the stage sets one.
+        """
         assert stage.session is not None
         self._stage = stage
         self._access = access
@@ -184,7 +188,9 @@ class GuestView:
         return None  # the session's stage watches its executors
 
     def look(self) -> tuple[tuple[SparkExecutorInfo, ...], SparkProgress]:
-        """Return this process as the only executor, and the current progress."""
+        """Return this process as the stage's only executor, and the progress of the guest's
+        jobs.
+        """
         return (self._place,), self._progress()
 
     def final_progress(self) -> SparkProgress:

@@ -12,7 +12,7 @@ from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo
 
 @dataclass(frozen=True, slots=True)
 class HostProperties:
-    """Properties of a stage's JVMs that depend on the host of executors."""
+    """Properties of a stage's JVMs that the host of the executors decides."""
 
     class_path: str
     """Class path of the driver's JVM."""
@@ -60,7 +60,9 @@ class SparkHost(ABC):
 
     @abstractmethod
     def missed(self) -> str | None:
-        """Return why a slot has no executor and will get none by itself. None: no such slot."""
+        """Return why a slot has no executor and will get none; None: the host knows no such
+        slot.
+        """
 
     @abstractmethod
     def is_lost(self) -> bool:

@@ -83,9 +83,11 @@ class JobMasterOfStage:
         on_told: Callable[[CoordinatorEvent], None],
         on_alone: Callable[[], object],
     ) -> None:
-        """*on_told*: called with each event that the JobMaster has received.
+        """Track the JobMaster of *stage* for the driver *endpoint*.
 
-        *on_alone*: called if no JobMaster has adopted the driver in time.
+        *on_told* is called with each event that the JobMaster has received. *on_alone* is called if
+        no
+        JobMaster has adopted the driver in time.
         """
         self._endpoint = endpoint
         self._stage = stage

@@ -142,7 +142,7 @@ def written_partitions(
     there: frozenset[int] = frozenset(),
     on_written: OnWritten | None = None,
 ) -> list[PublishedPartition]:
-    """Compute a DataFrame whose partitions the executors write; return the partitions.
+    """Compute a DataFrame; its executors write the partitions. Return the written partitions.
 
     A file counts only if its task attempt counts: other files may lack rows, or contain rows that
     Spark has distributed again since.
@@ -154,8 +154,11 @@ def written_partitions(
 
 
 class _Writing:
-    """Writes the partitions of a DataFrame, by computing a DataFrame that describes the written
-    files."""
+    """Writes the partitions of a DataFrame.
+
+    :attr:`frame` is another DataFrame with one row for each written file. To compute it writes the
+    files.
+    """
 
     def __init__(
         self, frame: DataFrame, write: WritePartition, on_written: OnWritten | None = None
@@ -232,7 +235,10 @@ class _Tally:
     """
 
     def __init__(self, on_written: OnWritten | None = None) -> None:
-        """*on_written*: called with each written partition; given in the driver only."""
+        """Make a rule; in the driver, *on_written* is called with each written partition.
+
+        In executors *on_written* is None, and the values are collected.
+        """
         self._on_written = on_written
 
     def __reduce__(self) -> tuple[type[_Tally], tuple[()]]:
@@ -297,9 +303,11 @@ class _PartitionWriter:
         tally: Any,
         names: tuple[str, ...],
     ) -> None:
-        """*tally*: PySpark's accumulator of a :class:`_Tally`, or None.
+        """Make a function that writes each partition with *write*.
 
-        *names*: names of columns that were renamed in the input.
+        *tally*: PySpark's accumulator of a :class:`_Tally`, or None. *names*: original names of the
+        columns
+        if they were renamed in the input; empty if not.
         """
         self._write = write
         self._tally = tally

@@ -45,8 +45,7 @@ def current_ray_context() -> RayContext:
 
 
 def place_of_this_process() -> SparkExecutorInfo:
-    """Describe this process as the only executor of a stage that runs as a guest in its single
-    slot."""
+    """Describe this process as an executor, for a stage that runs as a guest in its single slot."""
     import ray
 
     context = ray.get_runtime_context()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Repeats(IntEnum):
-    """Tells how much of a plan node's rows is the same in every computation."""
+    """Tells how much of a plan node's output is the same in every computation."""
 
     NOTHING = 0
     """Nothing is the same, or nothing is known about it."""
@@ -216,7 +216,7 @@ class _Plan:
         is_final: bool = False,
         describes: bool = False,
     ) -> None:
-        """Examine a DataFrame's plan.
+        """Examine the physical plan of a DataFrame; the result is in :attr:`repeats`.
 
         Args:
             is_final: whether to use the plan that adaptive execution has decided on.
@@ -241,7 +241,11 @@ class _Plan:
             self.described += texts
 
     def _stable(self, text: str) -> str:
-        """Replace the ids of columns by numbers in the order of their appearance."""
+        """Return *text* with numbers in place of column ids, in the order in which the ids first
+        appear.
+
+        So equal plans have equal texts, although Spark gives new ids to columns each time.
+        """
 
         def numbered(match: re.Match[str]) -> str:
             return self._ids.setdefault(match[1], f"#{len(self._ids)}")
@@ -286,7 +290,9 @@ class _Plan:
         return self._rule(name, node, least, is_adaptive) if least else Repeats.NOTHING
 
     def _rule(self, name: str, node: Any, least: Repeats, is_adaptive: bool) -> Repeats:
-        """Return how repeatable a node is. *least*: the least degree of its children."""
+        """Return how repeatable a plan node called *name* is; *least* is the least degree of its
+        children.
+        """
         if name in _SAME_AS_CHILD:
             return least if node.children().size() else Repeats.NOTHING
         if name == "UnionExec":
@@ -447,7 +453,10 @@ def _is_commutative(name: str, expression: Any) -> bool:
 
 
 def _is_long_decimal(name: str, kind: str) -> bool:
-    """Return whether a partial sum may have too many digits although the whole sum has not."""
+    """Return whether aggregate *name* is a sum of decimals so long that a partial sum may overflow.
+
+    Then the result depends on the order of rows, even if the whole sum does not overflow.
+    """
     match = re.fullmatch(r"decimal\((\d+),-?\d+\)", kind)
     return name == "Sum" and match is not None and int(match[1]) > 28
 

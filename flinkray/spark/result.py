@@ -68,8 +68,9 @@ class InvalidStageResultError(FlinkRayError):
 def store_result(returned: Any, location: str, *, is_read: bool = False) -> SparkResult:
     """Store the DataFrame that the user's function returned, as Parquet; the executors write it.
 
-    It replaces the result of an earlier attempt. *is_read*: other vertices read the result, so the
-    function must return one, and it gets its manifest.
+    The files replace the result of an earlier attempt. *is_read*: other vertices read the result.
+    Then
+    the function must return a DataFrame, and a manifest of the result's files is written.
 
     Raises InvalidStageResultError: neither a bounded DataFrame nor an allowed None was returned.
     """

@@ -92,9 +92,10 @@ class OpenSession(Protocol):
         """Cancel the Spark jobs that carry the tag."""
 
     def works_for(self, tag: str) -> bool:
-        """Return whether the session still works for a guest with this tag.
+        """Return whether the session still works for a guest whose Spark jobs carry this tag.
 
-        A command may begin several Spark jobs, and cleans up when one was cancelled.
+        This may last after :meth:`cancel`: a command of the guest may begin several Spark jobs, and
+        cleans up when one of them was cancelled.
         """
 
     def forget_cached(self) -> None:
@@ -121,7 +122,12 @@ class SessionGuests:
         monotonic: Callable[[], float] = time.monotonic,
         end: Callable[[SparkSessionGuest], None] = end_process,
     ) -> None:
-        """*end*: ends the process of a guest whose successor has come."""
+        """Make the guests of a session that is not open yet.
+
+        *idle_timeout*: seconds without guests after which the session ends. *end*: ends the process
+        of a
+        guest after a later attempt of the guest's stage has come.
+        """
         self._end = end
         self._present: dict[str, SparkSessionGuest] = {}
         self._leaving: dict[str, SparkSessionGuest] = {}
@@ -270,7 +276,7 @@ class SessionGuests:
 
 @contextmanager
 def _noting_silence(process: str) -> Iterator[None]:
-    """Log errors of a JVM that does not answer, instead of raising them.
+    """Log an error of a JVM that does not answer, instead of raising it, inside this context.
 
     Such a JVM ends the session anyway.
     """
@@ -353,7 +359,9 @@ class HeldSparkSession:
     """The session that a stage keeps open for guests; implements :class:`OpenSession`."""
 
     def __init__(self, stage: SparkStageDescriptor, session: SparkSession, jvm: Jvm) -> None:
-        """*stage*: the stage that holds the session."""
+        """Present *session*, which the function of *stage* holds open; *jvm* is the
+        driver's JVM.
+        """
         self._stage = stage
         self._session = session
         self._jvm = jvm

@@ -44,8 +44,7 @@ class SparkSessionEndedError(FlinkRayError):
 
 
 class HeldSession:
-    """Tells the driver to keep its session open for guests, as the result of the stage's
-    function."""
+    """Tells the driver to keep its session open for guests; the stage's function returns it."""
 
 
 def hold_session(session: Any) -> HeldSession:

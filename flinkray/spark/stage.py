@@ -497,7 +497,9 @@ class SparkStage:
 
 
 class _Outcome:
-    """Context manager that catches any error, also ``SystemExit``, and keeps it in ``error``."""
+    """Context manager that catches any error of its block, also ``SystemExit``, and keeps it in
+    ``error``.
+    """
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
