@@ -30,7 +30,7 @@ class StateNotFoundError(FlinkRayError):
 
 
 class KeyedEntry(NamedTuple):
-    """What one state stores for one key, or for one key in one window."""
+    """An entry of a keyed state: the contents for one key, or for one key in one window."""
 
     key: Any
     namespace: Any
@@ -71,7 +71,7 @@ class SavepointReader:
 
     @property
     def operators(self) -> list[str]:
-        """Uids of the operators, or ids of operators without uid, in the order of the job."""
+        """The uid of each operator in the checkpoint, or else its id, in the order of the job."""
         return [operator.uid or operator.operator_id for operator in self._metadata.operators]
 
     # --- keyed state ------------------------------------------------------------------------------
@@ -125,9 +125,9 @@ class SavepointReader:
         return pa.table(columns)
 
     def timers(self, operator: str) -> dict[str, list[StoredTimer]]:
-        """Return the timers of an operator, sorted by time, by the name of their queue.
+        """Return, for each timer queue of an operator, the queue's timers, sorted by time.
 
-        The queues are ``event-time`` and ``processing-time``.
+        The queues are named ``event-time`` and ``processing-time``.
         """
         found: dict[str, list[StoredTimer]] = {}
         for snapshots in self._keyed_snapshots(self._operator(operator)):
@@ -178,7 +178,8 @@ class SavepointReader:
     def _elements(
         self, operator: str, state: str, kinds: tuple[str, ...]
     ) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield the elements of an operator state, one list for each handle of a subtask."""
+        """Yield lists that together have all elements of an operator state, of all subtasks.
+        *kinds*: the accepted kinds of the state. Raises StateNotFoundError."""
         found = self._operator(operator)
         names = {n: kind for n, kind in self.operator_states(operator).items() if kind in kinds}
         if state not in names:
@@ -206,15 +207,17 @@ class SavepointReader:
             yield from subtask.state.keyed_state
 
     def _keyed_snapshots(self, operator: CheckpointedOperator) -> Iterator[list[KeyedSnapshot]]:
-        """Yield the keyed snapshots of each subtask: a whole snapshot, and the changes after it."""
+        """Yield, for each subtask, the list of its keyed snapshots.
+        The first is a whole snapshot; each further snapshot has the changes after the one before.
+        """
         everything = KeyGroupRange(0, operator.max_parallelism - 1)
         for handle in self._keyed_handles(operator):
             yield [collected(stored) for stored in read_keyed_state((handle,), everything)]
 
 
 def _entries_of(name: str, tables: list[TableSnapshot]) -> Iterator[KeyedEntry]:
-    """Yield the present entries of a state of one subtask.
-    *tables*: a whole snapshot, and the snapshots of changes after it."""
+    """Yield the entries that a keyed state of one subtask has after all snapshots in *tables*.
+    *tables*: the state in a whole snapshot, followed by the changes in each later snapshot."""
     entries: dict[Any, KeyedEntry] = {}
     for table in tables:
         serializer = StateSerializer.as_stored(name, table.serializer)
@@ -244,7 +247,8 @@ def _places(keys: list[Any], namespaces: list[Any] | None) -> Iterable[_Place]:
 
 
 def _without_times(kind: str, contents: Any) -> Any:
-    """Return contents without the renewal times that are stored if values have a time to live."""
+    """Return the stored contents of one key without the renewal times of the values.
+    Renewal times are stored only in state with a time to live. *kind*: kind of the state."""
     if kind == "list":
         return [value for value, _ in contents]
     if kind == "map":
