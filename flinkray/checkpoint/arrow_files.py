@@ -53,8 +53,8 @@ class ArrowStateFiles(StateFiles):
     """The :class:`StateFiles` of a storage that is read and written through pyarrow.
 
     Args:
-        path: the path of *location* in pyarrow's file system. Other locations of the same storage
-            are converted to paths in the same way.
+        path: the path of *location* in pyarrow's file system. How the two differ shows how every
+            other location in the storage becomes a path.
     """
 
     def __init__(self, file_system: pyarrow.fs.FileSystem, path: str, location: str) -> None:

@@ -88,7 +88,8 @@ _DENIED = ("ACCESS_DENIED", "HTTP response code 403", "(HTTP status 403)")
 
 @contextmanager
 def storage_errors(path: str, what: str) -> Iterator[None]:
-    """Convert OSErrors of the storage to errors of this module. *what*: the operation on *path*."""
+    """Return a context manager that converts OSErrors of the storage to errors of this module.
+    The errors name *path* and *what*, a verb for the operation on *path*, such as ``delete``."""
     try:
         yield
     except OSError as error:

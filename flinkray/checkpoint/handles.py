@@ -107,7 +107,7 @@ class OperatorStateHandle:
 @stored("checkpoint.ChannelStateHandle")
 @message
 class ChannelStateHandle:
-    """Data in one channel that an unaligned checkpoint has overtaken."""
+    """The data of one channel that the barrier of an unaligned checkpoint has overtaken."""
 
     gate: int
     channel: int
@@ -117,7 +117,9 @@ class ChannelStateHandle:
 @stored("checkpoint.CarriedFile")
 @message
 class CarriedFile:
-    """A copy of a file to which an operator's state refers, and which is stored elsewhere."""
+    """The copy, in a checkpoint, of a file to which an operator's state refers.
+    The file itself is stored outside the checkpoint.
+    """
 
     name: str
     """Name by which the operator refers to the file."""
@@ -129,7 +131,9 @@ class CarriedFile:
 @stored("checkpoint.OperatorSubtaskState", version=2, migrations={1: with_defaults})
 @message
 class OperatorSubtaskState:
-    """All state of one subtask of an operator; after a rescaling, handles of several subtasks."""
+    """Handles of all state of one subtask of an operator.
+    After a rescaling, these may be handles that several earlier subtasks wrote.
+    """
 
     operator_state: tuple[OperatorStateHandle, ...] = ()
     keyed_state: tuple[KeyedStateHandle, ...] = ()

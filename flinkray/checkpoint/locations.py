@@ -37,8 +37,8 @@ def is_local(location: str) -> bool:
 
 
 def storage_of(location: str) -> tuple[str, str, str]:
-    """Return (scheme, host or bucket, query) of the location, which is equal within one storage.
-    For a local path, all three are empty."""
+    """Return (scheme, host or bucket, query) of the location, which identify its storage.
+    Locations are in one storage if these are equal. For a local path, all three are empty."""
     uri = _split(location)
     return uri.scheme, uri.netloc, uri.query
 

@@ -65,8 +65,9 @@ class MasterState:
 class CheckpointedEdge:
     """A connection over which one operator sends records to another.
 
-    Handles identify a connection by the number of the *result* within the writing chain of
-    operators, and by the number of the *gate* within the reading chain.
+    A :class:`ChannelStateHandle` identifies its connection by a number. In the state of the writer
+    this is the number of the *result* within the writing chain of operators, in the state of the
+    reader the number of the *gate* within the reading chain.
     """
 
     writer: str

@@ -72,7 +72,7 @@ def write_operator_state(snapshot: OperatorSnapshot, output: StateOutput) -> Ope
 
 
 def read_operator_state(handles: Iterable[OperatorStateHandle]) -> list[OperatorSnapshot]:
-    """Read the state that a subtask gets; returns one snapshot for each handle.
+    """Read the operator state that a subtask gets; returns one snapshot for each of *handles*.
     Raises CheckpointStorageError if the state of a handle cannot be read, or was changed."""
     snapshots = []
     for handle in handles:
@@ -103,7 +103,9 @@ def _read(state: StateInput, states: Sequence[NamedOperatorState]) -> OperatorSn
 
 
 class _Elements:
-    """Reads elements; elements that are near each other are read in one request."""
+    """Reads elements of operator state from a file; reads neighbouring elements in one request.
+    *first*: the first bytes of the file, which were read with the header.
+    """
 
     def __init__(self, state: StateInput, first: bytes) -> None:
         self._state = state
@@ -111,7 +113,7 @@ class _Elements:
         self._data = first
 
     def read(self, offsets: Sequence[int]) -> list[bytes]:
-        """Return the elements in the order of the offsets."""
+        """Return the elements that begin at *offsets*, in the same order."""
         ends = _ends_of_runs(offsets)
         return [self._element(offset, ends[offset]) for offset in offsets]
 
@@ -133,8 +135,8 @@ class _Elements:
 
 
 def _ends_of_runs(offsets: Sequence[int]) -> dict[int, int]:
-    """Return, for each element's offset, the end of the byte range that is read from there at
-    once."""
+    """Return, for each offset of an element, where a read that begins at this offset should end.
+    A read also covers the following elements in *offsets* if the gaps between them are small."""
     ends: dict[int, int] = {}
     end = following = -1
     for offset in sorted(offsets, reverse=True):

@@ -188,7 +188,8 @@ def _files_of(operator: CheckpointedOperator) -> Iterator[FileState]:
 
 def dispose_savepoint(location: str) -> None:
     """Delete a savepoint with its files, and its directory if nothing else is in the directory.
-    Raises CheckpointNotFoundError if there is none, or for a checkpoint, which its job owns."""
+    Raises CheckpointNotFoundError if *location* has no savepoint, or has a checkpoint: only a
+    checkpoint's job deletes the checkpoint."""
     path = metadata_path(location)
     directory = locations.parent_of(path)
     metadata = read_metadata(path)
@@ -294,9 +295,9 @@ def delete_directory(directory: str) -> None:
 
 
 def delete_checkpoints_of_job(directory: str) -> None:
-    """Delete all checkpoints in the directory of a job that retains none, complete or not.
-    Savepoints that a user has put there stay. If a checkpoint cannot be deleted, the others are
-    still deleted, and the first error is raised."""
+    """Delete all checkpoints, complete or not, in *directory*, the directory of one job.
+    For jobs that retain no checkpoints. Savepoints that a user has put there stay. If a checkpoint
+    cannot be deleted, the others are still deleted, and the first error is raised."""
     directory = locations.normal(directory)
     with storage_errors(directory, "delete"):
         names = files_at(directory).names(directory)

@@ -37,7 +37,8 @@ def files_at(location: str) -> StateFiles:
 
 @contextmanager
 def opened(location: str) -> Iterator[InputFile]:
-    """Open a file for reading, as a context manager. Raises CheckpointStorageError."""
+    """Open the file at *location* for reading while the context lasts.
+    Raises CheckpointStorageError if the file cannot be opened."""
     with storage_errors(location, "read"):
         file = files_at(location).open(location)
     try:
