@@ -12,7 +12,9 @@ class ManualClock:
     """
 
     def __init__(self, epoch: float = 0.0) -> None:
-        """*epoch* is the wall-clock time in seconds at the start, when ``monotonic`` is zero."""
+        """Make a clock whose ``monotonic`` is zero; *epoch* is the wall-clock time then, in
+        seconds.
+        """
         self._now = 0.0
         self._epoch = epoch
         self.waits: list[float] = []

@@ -1,4 +1,4 @@
-"""A Spark driver that follows a script instead of running Spark.
+"""Defines a Spark driver that follows a script instead of running Spark.
 
 For tests of the control plane on a local or simulated RPC service. The job's code is the script:
 a JSON list of attempts, each a list of steps. The last attempt's steps also serve all later

@@ -54,7 +54,7 @@ class SimulatedCluster(ClusterUnderTest):
         configuration: Mapping[str, str] | None = None,
         storage_dir: str = "simulated://shared/cluster",
     ) -> None:
-        """Prepare a cluster; :meth:`start` starts it.
+        """Prepare a cluster of simulated processes; :meth:`start` starts it.
 
         *nodes* are the resources for workers on each node of the simulation. By default each node
         has 4 CPU and 8 GiB. Missing nodes are added to the simulation.

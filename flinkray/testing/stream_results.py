@@ -10,7 +10,9 @@ from flinkray.streaming.records.typeinfo import TypeInformation, stringifier
 
 
 class DataStreamTestSinkFunction(SinkFunction[Any]):
-    """For ``add_sink``; after ``execute`` it has the results (PyFlink's tests have one like it).
+    """Keeps the values of a stream for a test, which reads them after ``execute``.
+
+    Pass the sink to ``add_sink``. PyFlink's tests have a sink like this one.
 
     >>> from flinkray.datastream import StreamExecutionEnvironment
     >>> env = StreamExecutionEnvironment.get_execution_environment()

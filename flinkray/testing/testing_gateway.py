@@ -1,4 +1,5 @@
-"""Test doubles of gateways: they give the answers that a test has set, and record the calls.
+"""Defines test doubles of gateways, which give the answers that a test has set, and record the
+calls.
 
 After Flink's ``Testing…Gateway`` builders, but one class for all gateways::
 
@@ -85,7 +86,10 @@ class TestingGateway(Generic[G]):
     __test__ = False  # for pytest
 
     def __init__(self, gateway: type[G], fencing_token: FencingToken | None = None) -> None:
-        """*fencing_token* is the token of a fenced gateway, which needs a token to be started."""
+        """Make a test double of the class *gateway*, without answers.
+
+        *fencing_token* is the token of a fenced gateway; without it the double cannot be started.
+        """
         self.gateway_class = gateway
         self.fencing_token = fencing_token
         self.calls: list[Call] = []

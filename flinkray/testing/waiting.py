@@ -94,5 +94,5 @@ async def ask_again(
 
 
 def _shown(seen: object) -> str:
-    """Return a seen value as text: an error's message, or the representation of another value."""
+    """Return as text what a condition has returned or raised last, for an error text."""
     return f"{type(seen).__name__}: {seen}" if isinstance(seen, BaseException) else repr(seen)

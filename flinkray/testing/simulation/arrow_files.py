@@ -119,7 +119,7 @@ class _DiskHandler(FileSystemHandler):  # type: ignore[misc]
 
 
 class _Unwritten(io.BytesIO):
-    """A file that is being written; the file exists once it is closed."""
+    """A file that is being written; the disk gets the file when it is closed."""
 
     def __init__(self, handler: _DiskHandler, path: str) -> None:
         super().__init__()

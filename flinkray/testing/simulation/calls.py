@@ -56,14 +56,14 @@ def observed_calls(observer: CallObserver) -> Iterator[None]:
     """Report all calls that endpoints handle inside the context to *observer*."""
 
     class Server(dispatch.ServerConnection):
-        """Remembers the frame that it handles."""
+        """A server's connection that remembers the frame that it handles."""
 
         def frame_received(self, frame: bytes | memoryview) -> None:
             self.frame = frame
             super().frame_received(frame)
 
     class Observed(HandlerCall):
-        """Reports itself to the observer."""
+        """A handler's call that reports its beginning and its success to the observer."""
 
         __slots__ = ("seen",)
 

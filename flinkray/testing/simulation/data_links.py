@@ -131,7 +131,10 @@ class SteppedConnection(Connection):
     def channels_from(
         self, producer: SteppedConnection
     ) -> Iterator[tuple[ReceivingChannel, RemoteView]]:
-        """Yield both ends of each open channel; *producer* is the connection at the other end."""
+        """Yield the two ends of each open channel over which *producer* sends to this connection.
+
+        *producer* is the connection at the other end.
+        """
         for number, channel in self._channels.items():
             view = producer._views.get(number)
             if view is not None:

@@ -40,7 +40,7 @@ class SimulatedDisk(FileSystem):
     """
 
     def __init__(self, name: str, random: Random, tell: Callable[..., None]) -> None:
-        """*tell* adds a line to the story, the log of the run."""
+        """Make an empty disk; *tell* is called with each line for the story, the log of the run."""
         self.name = name
         self.failing = 0.0
         """The fraction of operations that fail, some of them after they took effect."""
@@ -295,7 +295,10 @@ class SimulatedDisk(FileSystem):
         return f"simulated://{self.name}/{path}"
 
     def _link(self, path: str, file: _File | None, *, is_same: bool = False) -> None:
-        """Change the file of a name; *is_same*: whether this belongs to the previous operation."""
+        """Make the name *path* lead to *file*; None removes the name.
+
+        *is_same*: whether this change and the one before are parts of one operation.
+        """
         self.losses += file is None
         self._operations += not is_same
         _put(self._entries, path, file)

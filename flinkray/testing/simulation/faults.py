@@ -160,7 +160,7 @@ class Faults:
     vary: bool = True
 
     def of_disk(self, disk: SimulatedDisk) -> None:
-        """Set the constant faults of a new disk."""
+        """Set the faults of a new disk that do not change during the run."""
         disk.torn, disk.spares = self.torn_writes, self.spare
         disk.reorders = self.reorders
         disk.late_listing = self.late_listing
@@ -612,7 +612,10 @@ class Aims:
     """
 
     def __init__(self, simulation: World, faults: Faults) -> None:
-        """*faults* says which fraction of methods and answers is chosen, and which are closed."""
+        """Choose the kinds of faults for the seed of *simulation*.
+
+        *faults* says which fraction of methods and answers is hit, and which methods are closed.
+        """
         self._simulation = simulation
         self._network = simulation.network
         self._faults = faults

@@ -31,7 +31,10 @@ class Machines:
         tell: Callable[..., None],
         new_disk: Callable[[SimulatedDisk], object],
     ) -> None:
-        """*tell* adds a line to the story; *new_disk* is called with each new disk."""
+        """Make a simulation's nodes, which are all up.
+
+        *tell* is called with each line for the story; *new_disk* is called with each new disk.
+        """
         self.nodes = [Node(f"node-{number}") for number in range(nodes)]
         self.disks: dict[str, SimulatedDisk] = {}
         """The disks used so far, by the names of nodes and processes."""

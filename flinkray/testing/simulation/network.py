@@ -31,7 +31,7 @@ class Partition:
     is_one_way: bool
 
     def cuts(self, source: SimulatedProcess, target: SimulatedProcess) -> bool:
-        """Return whether frames from *source* do not reach *target*."""
+        """Return whether this partition holds back frames from *source* to *target*."""
         if _among(source, self.sources) and _among(target, self.targets):
             return True
         return not self.is_one_way and _among(source, self.targets) and _among(target, self.sources)
@@ -61,7 +61,7 @@ class NetworkedService(BaseRpcService):
 
 
 class Aiming(Protocol):
-    """Interface to faults that wait for a certain moment.
+    """Interface to faults that wait for the frames of certain methods.
 
     Implemented by :class:`~flinkray.testing.simulation.faults.Aims`.
     """
@@ -189,7 +189,7 @@ class SimulatedNetwork:
         timer = process.call_at(give_up, _fail, answer, f"{process_name} does not answer")
 
         def knock() -> None:
-            """Handle the arrival of the request to connect; runs outside of any process."""
+            """Handle the arrival of the request to connect, at the other process's machine."""
             target = self.services.get(process_name)
             if answer.done() or not process.is_alive:
                 return
@@ -202,7 +202,7 @@ class SimulatedNetwork:
                 target.process.post(0.0, accept, target)
 
         def accept(target: NetworkedService) -> None:
-            """Accept the connection; runs in the other process."""
+            """Accept the connection; runs in the process to which *service* connects."""
             if self.services.get(process_name) is not target or not process.is_alive:
                 process.post(self.latency(), _fail, answer, f"{process_name} has just ended")
                 return

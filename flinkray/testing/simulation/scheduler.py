@@ -40,7 +40,12 @@ class Scheduler:
     def __init__(
         self, random: Random, *, limit: float = inf, story: SimulationStory | None = None
     ) -> None:
-        """*limit*: virtual seconds after which the run counts as waiting in vain."""
+        """Make a scheduler whose clock is at 0 and that has no processes.
+
+        *limit*: virtual seconds after which the run counts as waiting in vain. *story* gets the
+        lines of
+        the run's log.
+        """
         self.now = 0.0
         self.limit = limit
         self.steps = 0

@@ -40,7 +40,9 @@ class SimulatedRpcService(NetworkedService):
         ask_timeout: float = RpcService.DEFAULT_ASK_TIMEOUT,
         max_frame_size: int = MAX_FRAME_SIZE,
     ) -> None:
-        """*clock* defaults to the clock of the process, whose wall clock may be wrong.
+        """Make the service of the running process, which other processes know by *process_name*.
+
+        *clock* defaults to the clock of the process, whose wall clock may be wrong.
 
         Raises:
             ProcessExistsError: the network has a process of that name.

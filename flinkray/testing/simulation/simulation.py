@@ -62,7 +62,9 @@ class Simulation:
         epoch: float = 1_700_000_000.0,
         log_level: int = logging.INFO,
     ) -> None:
-        """*conditions* are the durations of events where no fault is active.
+        """Prepare a simulation; :meth:`run` runs it.
+
+        *conditions* are the durations of events where no fault is active.
 
         *time_limit*: virtual seconds after which the run counts as waiting in vain. *epoch*: the
         wall clock at time zero. *log_level*: the lowest level of flinkray's log lines in the story.
@@ -258,7 +260,10 @@ class Simulation:
             process.die("it was taken for dead")
 
     def pause_in_work(self, process: SimulatedProcess) -> Callable[[], None] | None:
-        """Return a function to call before each disk operation of blocking work of *process*.
+        """Decide whether a fault pauses *process* in its next blocking work, and return a function
+        for this.
+
+        The work must call the function before each of its disk operations.
 
         None: no function need be called.
         """

@@ -21,7 +21,12 @@ class SimulatedStateFiles(StateFiles):
     """Checkpoint storage on a simulated disk; call it as blocking work."""
 
     def __init__(self, disk: SimulatedDisk, writer: str) -> None:
-        """*writer* is a name that no other process that writes entries at the same time has."""
+        """Represent the checkpoint storage on *disk*.
+
+        *writer* is part of the names of temporary files; no other process that writes entries at
+        the same
+        time may have this name.
+        """
         self._disk = disk
         self._writer = writer
 

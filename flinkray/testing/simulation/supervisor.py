@@ -220,11 +220,11 @@ class Supervisor:
         process.post(self._simulation.durations.start_time(process), self._boot, record, process)
 
     def _boot(self, record: _Record, process: SimulatedProcess) -> None:
-        """Begin to run the new process; called in that process."""
+        """Begin to run the new process named in *record*; called in that process."""
         process.create_task(self._run(record, process))
 
     async def _run(self, record: _Record, process: SimulatedProcess) -> None:
-        """Create the endpoint of the new process; runs in that process."""
+        """Create the endpoint of the new process named in *record*; runs in that process."""
         service = self._simulation.service(record.spec.name, ask_timeout=record.ask_timeout)
         self._network.tell(process, "starts")
         try:

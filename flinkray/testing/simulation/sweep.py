@@ -100,7 +100,10 @@ class SweepWorker:
 
 
 def sweep(seeds: int, first_seed: int, processes: int, arguments: Sequence[str]) -> int:
-    """Run the sweep and print the summary; return the exit status."""
+    """Run every ``@simulate`` test with many seeds, divided among *processes* pytest processes.
+
+    Print a summary, and return the exit status. *arguments* are further arguments for pytest.
+    """
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         workers = [
@@ -164,7 +167,10 @@ def _print_summary(totals: dict[str, _Total], seconds: float, complaints: Sequen
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit status."""
+    """Run the sweep that the command line asks for; return the exit status.
+
+    See the module for the arguments.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m flinkray.testing.simulation.sweep",
         description="Run every @simulate test with many seeds; other arguments are pytest's.",

@@ -20,7 +20,7 @@ _NUMBER_OF_CALL = re.compile(r"#\d+")
 
 
 class Trace:
-    """Computes a running hash of all events, to compare runs.
+    """Computes a running hash of all events, by which two runs can be compared.
 
     ``append`` takes one number: the process that ran, the time, or the checksum of a frame.
     """
