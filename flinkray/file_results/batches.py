@@ -37,7 +37,7 @@ class MicroBatchColumnsError(FlinkRayError):
 
 
 class BatchProgress(NamedTuple):
-    """How many batches and rows were published."""
+    """Counts the published micro-batches of a stream, and their rows."""
 
     batches: int = 0
     rows: int = 0
@@ -138,14 +138,15 @@ class PublishedBatches:
         return batch is not None
 
     def next_batch(self) -> tuple[int, int]:
-        """Return (number of the next batch to publish, origin of the last published batch)."""
+        """Return (number of the next batch to publish, origin of the last published batch).
+        For *origin* see :class:`MicroBatch`."""
         while self.is_published(self.progress().batches):
             pass
         so_far = self.progress()
         return so_far.batches, so_far.origin
 
     def progress(self) -> BatchProgress:
-        """Return how many batches and rows were published so far, and the last origin."""
+        """Return how many batches and rows were published so far, and the last batch's origin."""
         last = max(self._numbers(_PUBLISHED), default=0)
         if not last:
             return BatchProgress()
@@ -161,26 +162,29 @@ class PublishedBatches:
         return max(0, self.progress().batches - taken)
 
     def consumed(self) -> int:
-        """Return the highest origin of the batches that are not needed any more; -1 if none."""
+        """Return the origin that was last given to :meth:`note_consumed`; -1 if there is none.
+        Batches with this origin or a lower one are not needed any more."""
         content = self._directory.read_json(_CONSUMED)
         return -1 if content is None else int(content["origin"])
 
     def goes_on_after(self) -> int | None:
-        """Return the number of batches before the savepoint from which this job starts.
-        The query continues after them. None if the number is not known yet."""
+        """Return how many batches are before the savepoint from which this job starts.
+        The reader notes this with :meth:`go_on_after`, and the query that writes batches continues
+        after them. None if it was not noted yet."""
         content = self._directory.read_json(_GOES_ON)
         return None if content is None else int(content["batches"])
 
     def end(self, execution: str = "") -> None:
         """Note that no batch follows the published ones.
-        If *execution* is given, this holds for that execution of the stream only; executions from
-        an earlier checkpoint get more batches."""
+        If *execution* is given (see ``stream_execution``), only readers in this execution of the
+        stream see the end. If the stream goes back to a checkpoint, batches may follow again."""
         self._directory.write_json(_ended(execution), {"version": _VERSION})
 
     # --- methods of the reader --------------------------------------------------------------------
 
     def ended(self, execution: str = "") -> BatchProgress | None:
-        """Return the final progress in that execution of the stream; None if batches may follow."""
+        """Return the progress if no batch follows in *execution*; None if batches may follow.
+        See :meth:`end`."""
         names = dict.fromkeys((_ended(""), _ended(execution)))
         is_ended = any(self._directory.read_json(name) is not None for name in names)
         return self.progress() if is_ended else None
@@ -214,23 +218,23 @@ class PublishedBatches:
         self._directory.write_json(_CONSUMED, {"version": _VERSION, "origin": origin})
 
     def note_cut(self, checkpoint_id: int, batches: int) -> None:
-        """Note that the first *batches* batches are before the checkpoint."""
+        """Note that the reader had taken the first *batches* batches at the checkpoint."""
         self._directory.write_json(_cut(checkpoint_id), {"version": _VERSION, "batches": batches})
 
     def cut(self, checkpoint_id: int) -> int | None:
-        """Return the number of batches before the checkpoint; None without :meth:`note_cut`."""
+        """Return how many batches :meth:`note_cut` noted for a checkpoint; None if none."""
         content = self._directory.read_json(_cut(checkpoint_id))
         return None if content is None else int(content["batches"])
 
     def forget_cuts(self, last: int) -> None:
-        """Delete the notes of :meth:`note_cut` for checkpoints up to *last*."""
+        """Delete the notes of :meth:`note_cut` for checkpoints with ids up to *last*."""
         for checkpoint_id in self._numbers(_CUT):
             if checkpoint_id <= last:
                 self._delete(_cut(checkpoint_id))
 
     def go_on_after(self, batches: int) -> None:
-        """Note that the stream continues after *batches* batches.
-        The next batch gets this number.
+        """Note that the stream starts from a savepoint, which *batches* batches precede.
+        The next published batch gets the number *batches*. See :meth:`goes_on_after`.
         """
         if batches:
             content = {"version": _VERSION, "rows": 0, "origin": -1}

@@ -103,8 +103,10 @@ class ResultDirectory:
         self._put(path, unfinished, [json.dumps(content).encode()], once=once)
 
     def epochs(self, kind: str, adopted: Collection[str]) -> EpochDirectory:
-        """Return a store of files here that has one owner at a time: a later owner takes over.
-        *kind* names the store. *adopted*: names of files of earlier versions that belong to it.
+        """Return a store of files in this directory that one process at a time owns.
+        A later process can take the store over. *kind*: name of the store, since a directory can
+        have several. *adopted*: names of files from earlier versions of flinkray that belong to the
+        store.
         """
         directory: Directory
         if self.is_local:

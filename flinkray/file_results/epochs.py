@@ -50,7 +50,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class EpochsDone:
-    """How far the reader has come: the last finished epoch, and the rows of all finished epochs."""
+    """The reader's progress: the last finished epoch, and the rows of all finished epochs."""
 
     checkpoint_id: int = -1
     """Id of the last finished epoch; -1 if there is none."""
@@ -119,8 +119,8 @@ class Epochs:
         return ResultDirectory(f"{self.location}/{_ROWS}/{name}")
 
     def note_done(self, epoch: Epoch, before: EpochsDone) -> EpochsDone:
-        """Note that the reader has finished *epoch*, and return how far it has come now.
-        *before*: how far it had come until then.
+        """Note that the reader has finished *epoch*, and return the reader's new progress.
+        *before*: the reader's progress before *epoch*.
         """
         done = EpochsDone(epoch.checkpoint_id, before.rows + epoch.rows)
         # Each note has a file of its own, so a reader that was replaced without knowing it cannot
@@ -131,7 +131,7 @@ class Epochs:
         return done
 
     def last_done(self) -> EpochsDone:
-        """Return how far the reader has come."""
+        """Return the progress that the reader has noted."""
         last = max(_numbers(_DONE, self._names()), default=-1)
         if last < 0:
             return EpochsDone()

@@ -61,7 +61,7 @@ def published_location(storage_dir: str, job_id: JobID, vertex_id: JobVertexID) 
 
 
 def epochs_location(storage_dir: str, job_id: JobID, vertex_id: JobVertexID) -> str:
-    """Return the location of the epochs of a stream that a vertex takes."""
+    """Return the location of the epochs that a stream hands over to the vertex."""
     return f"{results_of_job(storage_dir, job_id)}/epochs/{vertex_id}"
 
 
@@ -71,6 +71,7 @@ def look_ups_location(storage_dir: str, job_id: JobID, operator_id: str) -> str:
 
 
 def stream_execution(graph_id: ExecutionGraphID | None, restores: int) -> str:
-    """Return an id that changes each time all streams of the job go back to a checkpoint.
-    Empty if *graph_id* is None."""
+    """Return the id of the present execution of a job's streams.
+    The id changes each time all streams go back to a checkpoint. It is empty if *graph_id* is None.
+    *restores*: how often this execution graph has gone back to a checkpoint."""
     return "" if graph_id is None else f"{graph_id}-{restores}"

@@ -17,7 +17,8 @@ _NOTE = re.compile(r"(.*)-(\d+)-(\d+)-(full|free)\.json")
 
 
 class LookUpNotes:
-    """The notes of one look-up operator, at a path of this machine or a URI.
+    """Files with which the subtasks of one look-up operator say whether too many records wait.
+    *location*: a path of this machine or a URI.
     All methods block, and raise OSError while the storage fails.
     """
 
@@ -25,14 +26,14 @@ class LookUpNotes:
         self._directory = ResultDirectory(location)
 
     def note(self, execution: str, subtask: int, attempt: int, *, is_full: bool) -> None:
-        """Note that too many records of a subtask wait. Not *is_full*: none waits any more.
-        After a note that none waits, later notes of this attempt change nothing.
+        """Note that too many records of a subtask wait for the table (*is_full*), or none any more.
+        After an attempt has noted that none waits, its further notes have no effect.
         """
         name = f"{execution}-{subtask}-{attempt}-{'full' if is_full else 'free'}.json"
         self._directory.write_json(name, {"version": _VERSION})
 
     def is_full(self, execution: str) -> bool:
-        """Return whether too many records wait in any subtask."""
+        """Return whether the notes say that too many records wait in at least one subtask."""
         selector = pyarrow.fs.FileSelector(self._directory.path, allow_not_found=True)
         latest: dict[int, tuple[int, bool]] = {}
         for info in self._directory.files.get_file_info(selector):

@@ -172,7 +172,7 @@ class PublishedPartitions:
         _note(self._notes, _SEALED, content)
 
     def division(self) -> dict[str, str] | None:
-        """Return the settings given to :meth:`divide_as`; None if there are none yet."""
+        """Return the settings that a reader gave to :meth:`divide_as`; None if none did yet."""
         noted = _noted(self._notes_of_readers, _DIVISION)
         return None if noted is None else dict(noted["division"])
 
@@ -189,10 +189,11 @@ class PublishedPartitions:
         return Publication(begun["id"], None, begun.get("division", {}))
 
     def divide_as(self, division: Mapping[str, str]) -> None:
-        """Ask the writer to divide rows by these settings, since some partitions were read already.
+        """Ask the writer to divide rows among partitions by the settings *division*.
 
-        Empty settings let the writer use its own. Only the first call has an effect.
-        Raises TakenOverError if a later reader has taken over.
+        A reader calls this when it has read some partitions already: a new computation must divide
+        the rows in the same way. Empty settings let the writer use its own. Only the first call
+        has an effect. Raises TakenOverError if a later reader has taken over.
         """
         if self.division() is None:
             self._notes_of_readers.take_over(b"an attempt that reads")

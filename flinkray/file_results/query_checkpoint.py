@@ -267,7 +267,8 @@ def _number(path: str) -> int:
 
 
 def _state_of(paths: Iterable[str], version: int) -> list[str] | None:
-    """Return the paths of the state files that the version needs; None if some are missing."""
+    """Return those of *paths* that are needed to load the state as of *version*.
+    None if a needed file is missing."""
     kept: list[str] = []
     folders: dict[str, list[tuple[int, re.Match[str], str]]] = {}
     for path in paths:
@@ -296,7 +297,8 @@ def _state_of(paths: Iterable[str], version: int) -> list[str] | None:
 
 
 def _named(paths: Iterable[str], snapshots: Mapping[str, bytes]) -> list[str]:
-    """Return *paths* without files of RocksDB that no snapshot beside them refers to."""
+    """Return *paths* without RocksDB files to which none of the *snapshots* refers.
+    *snapshots*: contents of the snapshots, by path."""
     names: dict[str, bytes] = {}
     for path, snapshot in snapshots.items():
         store = path.rpartition("/")[0]
