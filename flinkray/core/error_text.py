@@ -71,8 +71,7 @@ def traceback_of(error: BaseException, frames: TracebackType | None, *, chain: b
     """Return the text of the traceback that Python would show for an error.
 
     *frames* is the part of the traceback to show, such as ``error.__traceback__``. With *chain*,
-    the
-    errors that caused the error are shown, too.
+    the errors that caused the error are shown, too.
     """
     try:
         lines = traceback.format_exception(type(error), error, frames, chain=chain)

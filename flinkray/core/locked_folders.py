@@ -80,8 +80,8 @@ def _remove_if_abandoned(folder: Path, now: float) -> bool:
 
 
 def _takes(lock: BinaryIO) -> bool:
-    """Try to lock the open file *lock* for this process, and return whether this succeeded.
-    This process and its forks hold the lock until the file is closed.
+    """Try to lock the open file *lock* for this process, and return whether this succeeded. This
+    process and its forks hold the lock until the file is closed.
     """
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -40,8 +40,7 @@ def variables(who: str) -> dict[str, str]:
 @contextmanager
 def permitted(who: str | None) -> Iterator[None]:
     """Inside this context, let *who* (``owner`` or ``group``) read the files that this thread
-    creates.
-    With None, the setting of the process applies.
+    creates. With None, the setting of the process applies.
     """
     before = _of_context.set(who)
     try:
@@ -55,8 +54,8 @@ def _is_for_group() -> bool:
 
 
 def opener(path: str, flags: int) -> int:
-    """Open a file with the mode that the cluster's files have, for ``open(..., opener=opener)``.
-    An existing file gets this mode, too. A link is not followed (OSError).
+    """Open a file with the mode that the cluster's files have, for ``open(..., opener=opener)``. An
+    existing file gets this mode, too. A link is not followed (OSError).
     """
     mode = 0o640 if _is_for_group() else 0o600
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
