@@ -203,8 +203,7 @@ class FileDirectory(Directory):
         """Represent the directory *path* of *files*.
 
         *writer* is part of the names of temporary files. No other process that writes to the
-        directory
-        at the same time may have this name.
+        directory at the same time may have this name.
         """
         self._files = files
         self._path = path

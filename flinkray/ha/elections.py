@@ -213,8 +213,7 @@ class LeaderRetrievalDriver(ABC):
         """Start to follow the leader; both functions are called on the event loop.
 
         *on_information* gets each published information, and None while the service does not
-        answer.
-        *on_error* gets an error after which the driver reports nothing more.
+        answer. *on_error* gets an error after which the driver reports nothing more.
         """
 
     @abstractmethod

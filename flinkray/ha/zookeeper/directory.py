@@ -144,8 +144,7 @@ class ZooKeeperDirectory(Directory):
         """Delete the pointers in ZooKeeper, then the contents in the storage.
 
         If the pointers cannot be deleted, the contents are kept (SPEC HA-21). Any process may call
-        this,
-        as it needs no leadership.
+        this, as it needs no leadership.
         """
 
         with suppress(NoNodeError):
