@@ -94,8 +94,7 @@ class SparkDriver(LedDriver, SparkExecutorsGateway):
         runs.
 
         *session*: shared session to which this process is attached as a guest; None: it is no
-        guest.
-        *node_id*: node of this process.
+        guest. *node_id*: node of this process.
         """
         super().__init__(rpc_service, stage)
         self._stage = stage

@@ -43,8 +43,7 @@ class GuestApplication:
         """Prepare to run *stage* as a guest of the session that *access* leads to.
 
         *place*: description of this process as the only executor of the stage. *python*:
-        interpreter for
-        the Python workers, unless the stage sets one.
+        interpreter for the Python workers, unless the stage sets one.
         """
         assert stage.session is not None
         self._stage = stage

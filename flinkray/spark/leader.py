@@ -86,8 +86,7 @@ class JobMasterOfStage:
         """Track the JobMaster of *stage* for the driver *endpoint*.
 
         *on_told* is called with each event that the JobMaster has received. *on_alone* is called if
-        no
-        JobMaster has adopted the driver in time.
+        no JobMaster has adopted the driver in time.
         """
         self._endpoint = endpoint
         self._stage = stage

@@ -306,8 +306,7 @@ class _PartitionWriter:
         """Make a function that writes each partition with *write*.
 
         *tally*: PySpark's accumulator of a :class:`_Tally`, or None. *names*: original names of the
-        columns
-        if they were renamed in the input; empty if not.
+        columns if they were renamed in the input; empty if not.
         """
         self._write = write
         self._tally = tally

@@ -69,8 +69,7 @@ def store_result(returned: Any, location: str, *, is_read: bool = False) -> Spar
     """Store the DataFrame that the user's function returned, as Parquet; the executors write it.
 
     The files replace the result of an earlier attempt. *is_read*: other vertices read the result.
-    Then
-    the function must return a DataFrame, and a manifest of the result's files is written.
+    Then the function must return a DataFrame, and a manifest of the result's files is written.
 
     Raises InvalidStageResultError: neither a bounded DataFrame nor an allowed None was returned.
     """

@@ -125,8 +125,7 @@ class SessionGuests:
         """Make the guests of a session that is not open yet.
 
         *idle_timeout*: seconds without guests after which the session ends. *end*: ends the process
-        of a
-        guest after a later attempt of the guest's stage has come.
+        of a guest after a later attempt of the guest's stage has come.
         """
         self._end = end
         self._present: dict[str, SparkSessionGuest] = {}
