@@ -43,8 +43,7 @@ class Scheduler:
         """Make a scheduler whose clock is at 0 and that has no processes.
 
         *limit*: virtual seconds after which the run counts as waiting in vain. *story* gets the
-        lines of
-        the run's log.
+        lines of the run's log.
         """
         self.now = 0.0
         self.limit = limit

@@ -24,8 +24,7 @@ class SimulatedStateFiles(StateFiles):
         """Represent the checkpoint storage on *disk*.
 
         *writer* is part of the names of temporary files; no other process that writes entries at
-        the same
-        time may have this name.
+        the same time may have this name.
         """
         self._disk = disk
         self._writer = writer
