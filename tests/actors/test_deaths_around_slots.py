@@ -150,7 +150,7 @@ async def test_slot_pool_that_missed_its_restore_gets_no_further_calls(
 
 
 @on_cluster(NODE)
-async def test_slot_pool_that_missed_a_shortage_is_replaced(
+async def test_slot_pool_that_missed_the_report_of_a_shortage_is_replaced(
     cluster: ChaosCluster,
 ) -> None:
     """SM-14: the ResourceManager reports a shortage once, and the job would wait until its requests
@@ -199,7 +199,7 @@ async def test_slot_pool_that_misses_its_job_masters_calls_is_replaced(
 
 
 @on_cluster(NODE)
-async def test_starting_slot_pool_notices_that_resource_manager_was_replaced(
+async def test_slot_pool_that_is_starting_notices_that_the_resource_manager_was_replaced(
     cluster: ChaosCluster,
 ) -> None:
     """Otherwise the SlotPool would hear of the loss once it has started, and declare nothing any
@@ -260,7 +260,7 @@ async def test_spark_driver_that_cannot_be_connected_to_is_ended(
 
 
 @on_cluster(NODE)
-async def test_late_report_does_not_revive_slots_of_a_lost_task_executor(
+async def test_late_report_of_a_lost_task_executor_does_not_bring_back_its_slots(
     cluster: ChaosCluster,
 ) -> None:
     """Seed 41: all restarts of the job were used up at one moment."""
@@ -286,7 +286,7 @@ async def test_late_report_does_not_revive_slots_of_a_lost_task_executor(
 
 
 @on_cluster()
-async def test_reason_for_waiting_names_no_shortage_of_a_dead_resource_manager(
+async def test_pending_reason_of_a_job_does_not_name_a_shortage_of_a_dead_resource_manager(
     cluster: ChaosCluster,
 ) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))
@@ -306,7 +306,7 @@ async def test_reason_for_waiting_names_no_shortage_of_a_dead_resource_manager(
 
 
 @on_virtual_time
-async def test_registration_of_a_dead_job_master_does_not_replace_its_successors(
+async def test_late_registration_of_a_dead_job_master_does_not_replace_its_successor(
     tmp_path: Path,
 ) -> None:
     """Seed 28. The call was sent before the death, and the connection back reached the new process

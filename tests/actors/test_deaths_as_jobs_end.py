@@ -80,7 +80,7 @@ async def test_job_end_not_stored_by_dead_dispatcher_is_reported_to_the_next(
 
 
 @on_cluster(NODE)
-async def test_storage_failure_during_job_clean_up_kills_no_process(
+async def test_storage_failure_during_the_cleanup_of_a_job_kills_no_process(
     cluster: ChaosCluster,
 ) -> None:
     """DI-13."""
@@ -240,7 +240,7 @@ async def test_shutdown_ends_the_cluster_although_storage_fails(
 
 
 @on_cluster(NODE)
-async def test_a_cancel_that_is_being_stored_as_the_job_ends_brings_no_graph_back(
+async def test_cancel_that_is_stored_while_the_job_ends_does_not_store_the_job_graph_again(
     cluster: ChaosCluster,
 ) -> None:
     """DI-13: the writes of a job's graph are done one after the other, and the next Dispatcher does
@@ -275,7 +275,7 @@ async def reads(context: TaskContext) -> None:
 
 
 @on_cluster(NODE, configuration={"taskmanager.cpu.cores": "1"})
-async def test_producer_finishes_although_calls_of_its_reader_are_lost(
+async def test_producer_of_a_partition_finishes_although_calls_of_its_reader_are_lost(
     cluster: ChaosCluster,
 ) -> None:
     """Otherwise the producer would wait for its reader for ever."""
@@ -299,7 +299,7 @@ async def waits(context: TaskContext) -> None:
 
 
 @on_cluster(NODE, configuration={"taskmanager.cpu.cores": "1"})
-async def test_task_that_failed_before_its_cancel_is_awaited_until_reported(
+async def test_task_that_failed_before_the_job_was_cancelled_is_awaited_until_reported(
     cluster: ChaosCluster,
 ) -> None:
     """EX-04. Otherwise the exceptions of the job would say that the task could not be cancelled."""

@@ -63,7 +63,7 @@ async def until_runs_with(cluster: MiniCluster, job_id: JobID, parallelism: int)
 
 
 @on_virtual_time
-async def test_an_elastic_job_runs_with_fewer_slots_than_it_wants(tmp_path: Path) -> None:
+async def test_elastic_job_runs_with_fewer_slots_than_it_wants(tmp_path: Path) -> None:
     async with MiniCluster(str(tmp_path), ONE_CPU, configuration=TWO_SLOTS) as cluster:
         job_id = await cluster.submit(elastic_job(6))
 
@@ -175,7 +175,7 @@ async def test_impossible_bounds_are_refused_and_change_nothing(tmp_path: Path) 
 
 
 @on_virtual_time
-async def test_one_of_two_simultaneous_resizes_of_a_job_is_refused(tmp_path: Path) -> None:
+async def test_second_of_two_simultaneous_resizes_of_a_job_is_refused(tmp_path: Path) -> None:
     """DI-20."""
     async with MiniCluster(str(tmp_path), ONE_CPU, configuration=TWO_SLOTS) as cluster:
         graph = elastic_job(2)

@@ -50,7 +50,7 @@ async def has_status(cluster: SimulatedCluster, job_id: JobID, status: JobStatus
 
 @pytest.mark.parametrize("patience", PATIENCE)
 @simulate(seeds=2)
-async def test_job_whose_submitter_gave_up_waiting_runs_or_does_not_exist(
+async def test_job_whose_submission_timed_out_either_runs_or_is_unknown(
     simulation: Simulation, patience: float
 ) -> None:
     cluster = await started(simulation)

@@ -67,7 +67,7 @@ async def test_io_metrics_leave_out_tasks_of_a_process_that_does_not_answer() ->
 
 
 @on_virtual_time
-async def test_io_metrics_of_other_task_executors_are_known_when_some_fail() -> None:
+async def test_io_metrics_of_other_task_executors_are_known_when_some_do_not_answer() -> None:
     network = LocalNetwork()
     job_master = FencedRpcEndpoint(LocalRpcService("master", network), "jobmaster", MASTER)
     job_master.start()

@@ -94,7 +94,7 @@ def reading_splits(builder: PythonJobBuilder, function: Any) -> PythonVertex:
     )
 
 
-async def test_each_split_is_read_once_by_a_ready_task(
+async def test_each_input_split_is_read_once_by_a_task_that_asks_for_it(
     two_slots: MiniCluster, tmp_path: Path
 ) -> None:
     """JM-12."""
@@ -144,7 +144,7 @@ async def test_only_the_splits_of_a_task_that_failed_are_handed_out_again(
 
 @pytest.mark.parametrize("error", [RpcTimeoutError("no answer"), JobMasterAwayError("it died")])
 @on_virtual_time
-async def test_split_request_with_lost_answer_keeps_its_number(
+async def test_input_split_request_whose_answer_is_lost_repeats_its_number(
     error: FlinkRayError,
 ) -> None:
     """JM-12: otherwise nobody would read the splits of the lost answer."""
@@ -315,7 +315,7 @@ async def job_master(cluster: MiniCluster) -> JobMasterGateway:
 
 
 @on_virtual_time
-async def test_producer_state_is_given_only_for_its_current_attempt(
+async def test_state_of_a_producer_is_returned_only_for_its_current_attempt(
     tmp_path: Path,
 ) -> None:
     """JM-13."""

@@ -162,7 +162,7 @@ async def test_snapshot_request_for_a_job_without_checkpoints_is_refused(
         await asyncio.wait_for(dispatcher.take_snapshot(job_id, request), 30)
 
 
-async def test_job_with_details_too_large_for_a_message_still_ends(
+async def test_job_with_details_that_exceed_the_message_limit_still_ends(
     cluster: MiniCluster,
 ) -> None:
     """Otherwise its JobMaster could not report the end, and would keep everything for ever."""
@@ -589,7 +589,7 @@ async def test_job_with_checkpoints_restarts_by_default(
     ],
 )
 @on_virtual_time
-async def test_job_with_impossible_options_is_refused(
+async def test_job_whose_options_contradict_those_of_the_cluster_is_refused(
     tmp_path: Path, configuration: dict[str, str], text: str
 ) -> None:
     of_cluster = {"restart-strategy.exponential-delay.max-backoff": "20 s"}

@@ -35,7 +35,7 @@ def slots(number: int) -> dict[str, str]:
 
 
 @on_virtual_time
-async def test_many_failures_with_long_multibyte_texts_fail_the_job(
+async def test_many_failures_with_long_multibyte_texts_are_reported_and_fail_the_job(
     tmp_path: Path,
 ) -> None:
     """Texts are cut by bytes, not by characters. Otherwise the reports would exceed a frame, and be

@@ -317,7 +317,7 @@ async def test_one_restart_reproduces_all_results_lost_with_a_task_process(
 
 
 @on_virtual_time
-async def test_only_the_region_of_a_dead_task_process_restarts_and_its_task_executor_stays(
+async def test_death_of_a_task_process_restarts_only_its_region_and_not_its_task_executor(
     tmp_path: Path,
 ) -> None:
     async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
@@ -467,7 +467,7 @@ async def test_no_task_notices_the_death_of_the_jobs_slot_pool(tmp_path: Path) -
 
 
 @on_virtual_time
-async def test_pending_requests_of_a_dead_slot_pool_are_served_by_the_next(
+async def test_pending_slot_requests_of_a_dead_slot_pool_are_served_by_the_next_pool(
     tmp_path: Path,
 ) -> None:
     async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
@@ -593,7 +593,9 @@ def calls(cluster: MiniCluster) -> Counter[str]:
 
 
 @on_virtual_time
-async def test_job_of_one_task_runs_after_seventeen_messages(tmp_path: Path) -> None:
+async def test_job_with_one_task_on_a_running_cluster_takes_seventeen_messages(
+    tmp_path: Path,
+) -> None:
     """On a cluster that runs already. Before, there were 19 messages: the SlotPool was told of each
     TaskExecutor before its offer and was asked for a heartbeat at its start, and the task process
     of the next job was started."""

@@ -48,7 +48,7 @@ async def until_third_runs(cluster: MiniCluster, job_id: JobID) -> None:
 
 
 @on_virtual_time
-async def test_a_task_executor_without_slots_is_kept_as_long_as_its_results_are_needed(
+async def test_task_executor_without_slots_is_kept_while_its_results_are_needed(
     tmp_path: Path,
 ) -> None:
     """JM-15."""
@@ -186,7 +186,7 @@ async def test_persistent_results_of_a_job_that_fails_are_released(tmp_path: Pat
 
 
 @on_virtual_time
-async def test_persistent_result_is_released_when_a_holding_process_dies(
+async def test_persistent_result_is_released_when_the_task_process_that_has_it_dies(
     tmp_path: Path,
 ) -> None:
     """RM-11: the TaskExecutor of the process lives, and reports the loss."""

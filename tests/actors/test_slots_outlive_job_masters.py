@@ -76,7 +76,7 @@ async def until_it_waits(cluster: MiniCluster, job_id: JobID) -> None:
 
 
 @on_virtual_time
-async def test_next_job_master_keeps_its_slots_although_another_job_waits(
+async def test_next_job_master_keeps_the_slots_of_its_job_although_another_job_waits(
     tmp_path: Path,
 ) -> None:
     """Otherwise the slots would be freed, and given to the job that has waited longest."""
@@ -100,7 +100,7 @@ async def test_next_job_master_keeps_its_slots_although_another_job_waits(
 
 
 @on_virtual_time
-async def test_slots_that_the_next_job_master_does_not_require_yet_are_taken_over_too(
+async def test_slots_not_required_yet_by_the_next_job_master_are_taken_over_as_well(
     tmp_path: Path,
 ) -> None:
     """The first stage of the job needs one slot of the four that the last stage had."""

@@ -60,7 +60,7 @@ async def test_spark_driver_and_executors_live_on_when_job_masters_die(
     assert (await end(cluster, job_id)).status is JobStatus.CANCELED
 
 
-async def test_stage_end_while_no_job_master_leads_is_reported_to_the_next(
+async def test_spark_stage_that_ends_without_a_job_master_is_reported_to_the_next_one(
     cluster: MiniCluster,
 ) -> None:
     job_id = await cluster.submit(scripted_job(["register", "row a", "pause 0.3", "finish"]))
@@ -94,7 +94,7 @@ async def test_stage_that_fails_while_no_job_master_leads_is_restarted(
 
 
 @pytest.mark.parametrize("victim", ["SparkDriver", "TaskExecutor"])
-async def test_process_that_dies_with_the_job_master_is_restarted(
+async def test_spark_process_that_dies_together_with_the_job_master_is_restarted(
     cluster: MiniCluster, victim: str
 ) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))
@@ -112,7 +112,7 @@ async def test_process_that_dies_with_the_job_master_is_restarted(
     assert len(cluster.processes("SparkDriver")) == 1
 
 
-async def test_spark_driver_without_notes_ends_and_its_job_begins_anew(
+async def test_spark_driver_whose_job_lost_its_recovery_notes_ends_and_the_job_starts_anew(
     cluster: MiniCluster,
 ) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))
@@ -185,7 +185,7 @@ async def test_spark_driver_counted_as_dead_is_killed_before_the_next_starts(
     assert past not in cluster.processes("SparkDriver")
 
 
-async def test_spark_driver_silent_after_a_take_over_is_replaced_after_a_timeout(
+async def test_spark_driver_that_stays_silent_after_a_take_over_is_replaced_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(self: ScriptedSparkDriver, job_master_id: JobMasterId, address: str) -> None:
@@ -205,7 +205,7 @@ async def test_spark_driver_silent_after_a_take_over_is_replaced_after_a_timeout
         assert past not in cluster.processes("SparkDriver")
 
 
-async def test_spark_driver_starts_and_stops_only_after_the_job_masters_notes_are_kept() -> None:
+async def test_spark_driver_starts_and_stops_only_once_the_recovery_notes_are_safe() -> None:
     service, noted, replaced = LocalRpcService("JobMaster-1"), asyncio.Event(), list[str]()
 
     async def wait() -> None:

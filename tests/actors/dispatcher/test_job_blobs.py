@@ -239,7 +239,7 @@ async def test_a_dispatcher_that_stops_keeps_the_blobs_for_its_successor(tmp_pat
 
 
 @on_virtual_time
-async def test_stopping_dispatcher_keeps_running_job_and_reports_no_end(
+async def test_stopping_dispatcher_leaves_its_running_job_running_and_reports_no_job_end(
     tmp_path: Path,
 ) -> None:
     """DI-12. In Flink the job would be suspended; here the job runs on."""

@@ -55,7 +55,7 @@ def with_checkpoint(checkpoints: Path) -> Path:
 
 @pytest.mark.parametrize("is_unreadable", [False, True])
 @on_virtual_time
-async def test_checkpoints_are_deleted_unless_job_failed_because_unreadable(
+async def test_checkpoints_of_a_failed_job_are_kept_only_if_one_of_them_was_unreadable(
     is_unreadable: bool, tmp_path: Path
 ) -> None:
     """A job that failed because its checkpoint is unreadable tells the user to start anew from
@@ -71,7 +71,9 @@ async def test_checkpoints_are_deleted_unless_job_failed_because_unreadable(
 
 
 @on_virtual_time
-async def test_checkpoints_are_deleted_after_storage_failed_for_a_while(tmp_path: Path) -> None:
+async def test_checkpoints_of_an_ended_job_are_deleted_once_failing_storage_works_again(
+    tmp_path: Path,
+) -> None:
     """One error of the storage must not leave the checkpoints for ever."""
     network = LocalNetwork()
     services = cluster_in(tmp_path / "cluster", network)

@@ -63,7 +63,7 @@ async def test_jobs_that_expired_while_no_dispatcher_ran_are_not_listed_by_the_n
 
 
 @on_virtual_time
-async def test_undeletable_job_or_job_that_ended_in_the_future_does_not_keep_other_jobs(
+async def test_job_that_cannot_be_deleted_or_ended_in_the_future_keeps_no_other_ended_job(
     tmp_path: Path,
 ) -> None:
     """The data of one job cannot be deleted; the other job ended while a clock was years ahead."""

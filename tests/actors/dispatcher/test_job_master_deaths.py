@@ -51,7 +51,9 @@ def test_job_ends_only_after_too_many_job_master_deaths_in_the_interval() -> Non
 
 
 @pytest.mark.parametrize(("most", "how_often"), [(0, "once"), (1, "2 times within 100 s")])
-def test_failure_tells_number_of_deaths_last_cause_and_options(most: int, how_often: str) -> None:
+def test_error_of_a_job_whose_job_master_died_too_often_names_count_and_options(
+    most: int, how_often: str
+) -> None:
     none = deaths(most)
     for _ in range(most):
         assert none.one_more("killed", 0.0, 1.0) is None
@@ -108,7 +110,7 @@ async def test_death_of_all_masters_is_no_restart_of_a_job_that_never_got_slots(
 
 
 @on_virtual_time
-async def test_late_note_that_a_job_has_run_does_not_store_the_ended_job_again(
+async def test_job_that_ends_while_the_dispatcher_notes_that_it_runs_is_not_stored_again(
     tmp_path: Path,
 ) -> None:
     """Otherwise the next Dispatcher would run the job once more."""

@@ -24,7 +24,7 @@ def managed(cluster: Configuration) -> ManagedJob:
     return ManagedJob(graph, 0.0, JobMasterDeaths(cluster), *futures, cluster)
 
 
-async def test_ended_job_keeps_its_timestamps_and_settings() -> None:
+async def test_job_ended_as_its_job_masters_died_keeps_its_timestamps_and_settings() -> None:
     job = managed(Configuration({INITIAL: "5 s"}))
     ended = job.failed(JobExecutionError(JOB, "its JobMasters died"), 7.0)
     assert ended.details.status_timestamps["FAILED"] == ended.details.end_time == 7.0

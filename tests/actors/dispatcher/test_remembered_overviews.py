@@ -33,7 +33,7 @@ A_WHILE = 1.0
 """Seconds: what is told is heard."""
 
 
-def test_remembered_overview_is_valid_until_a_greater_overview_number_comes() -> None:
+def test_remembered_job_overview_is_valid_until_a_greater_overview_number_is_heard() -> None:
     remembered = RememberedOverview(20.0, 0.0)
     assert remembered.get(0.0) is None
     remembered.answered(NumberedOverview(0, RUNNING))
@@ -46,21 +46,21 @@ def test_remembered_overview_is_valid_until_a_greater_overview_number_comes() ->
     assert remembered.get(4.0) == CANCELLING
 
 
-def test_overview_answer_overtaken_by_a_change_is_not_remembered() -> None:
+def test_job_overview_that_arrives_after_a_newer_number_was_heard_is_not_remembered() -> None:
     remembered = RememberedOverview(20.0, 0.0)
     remembered.heard(1, 1.0)
     remembered.answered(NumberedOverview(0, RUNNING))
     assert remembered.get(1.0) is None
 
 
-def test_overview_answer_overtaken_by_another_answer_is_not_remembered() -> None:
+def test_job_overview_that_arrives_after_a_newer_overview_is_not_remembered() -> None:
     remembered = RememberedOverview(20.0, 0.0)
     remembered.answered(NumberedOverview(1, CANCELLING))
     remembered.answered(NumberedOverview(0, RUNNING))
     assert remembered.get(1.0) == CANCELLING
 
 
-def test_remembered_overview_of_a_silent_job_master_expires() -> None:
+def test_remembered_job_overview_expires_when_its_job_master_is_silent() -> None:
     remembered = RememberedOverview(20.0, 0.0)
     remembered.answered(NumberedOverview(0, RUNNING))
     assert remembered.get(20.0) == RUNNING
@@ -112,7 +112,7 @@ async def test_job_master_of_an_unchanged_job_is_asked_once_for_many_listings(
 
 
 @on_cluster(NODE)
-async def test_change_of_a_job_is_reported_once_and_only_after_a_listing(
+async def test_change_of_a_job_is_reported_once_and_only_if_the_jobs_were_listed_before(
     cluster: ChaosCluster,
 ) -> None:
     asked = Asked(cluster)
@@ -135,7 +135,7 @@ async def test_next_listing_shows_a_changed_overview(cluster: ChaosCluster) -> N
 
 
 @on_cluster(NODE)
-async def test_listing_shows_a_change_after_a_heartbeat_when_the_report_was_lost(
+async def test_job_list_shows_a_change_after_a_heartbeat_if_the_report_of_it_is_lost(
     cluster: ChaosCluster,
 ) -> None:
     await running_job(cluster)

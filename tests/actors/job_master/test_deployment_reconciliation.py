@@ -24,21 +24,21 @@ def deployed(*attempts: ExecutionAttemptID) -> DeploymentReconciliation:
     return found
 
 
-def test_attempt_that_two_heartbeats_in_a_row_lack_is_missing() -> None:
+def test_deployed_attempt_that_two_heartbeats_in_a_row_leave_out_counts_as_missing() -> None:
     found = deployed(ONE, TWO)
     assert found.heartbeat(HERE, (ONE, TWO)) == NONE
     assert found.heartbeat(HERE, (ONE,)) == NONE
     assert found.heartbeat(HERE, (ONE,)) == Differences((TWO,), ())
 
 
-def test_attempt_reported_again_is_not_missing() -> None:
+def test_attempt_that_every_other_heartbeat_leaves_out_does_not_count_as_missing() -> None:
     found = deployed(ONE)
     assert found.heartbeat(HERE, ()) == NONE
     assert found.heartbeat(HERE, (ONE,)) == NONE
     assert found.heartbeat(HERE, ()) == NONE
 
 
-def test_attempt_that_is_not_acknowledged_is_not_missing() -> None:
+def test_attempt_whose_deployment_is_not_acknowledged_does_not_count_as_missing() -> None:
     found = DeploymentReconciliation()
     found.deploying(HERE, (ONE,))
     assert [found.heartbeat(HERE, ()) for _ in range(3)] == [NONE] * 3

@@ -107,7 +107,9 @@ class Surroundings:
 
 
 @on_virtual_time
-async def test_repeated_registration_succeeds_and_does_not_disconnect(tmp_path: Path) -> None:
+async def test_repeated_task_executor_registration_does_not_disconnect_the_task_executor(
+    tmp_path: Path,
+) -> None:
     """JM-02."""
     async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
         around = await Surroundings.begin(cluster)
@@ -164,7 +166,9 @@ async def test_job_master_adopts_only_slots_that_were_offered_to_itself(
 
 
 @on_virtual_time
-async def test_registration_for_another_job_is_rejected(tmp_path: Path) -> None:
+async def test_task_executor_registration_for_another_job_is_rejected_by_the_job_master(
+    tmp_path: Path,
+) -> None:
     """TM-17."""
     async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
         around = await Surroundings.begin(cluster)
@@ -174,7 +178,9 @@ async def test_registration_for_another_job_is_rejected(tmp_path: Path) -> None:
 
 
 @on_virtual_time
-async def test_registration_with_an_unreachable_address_fails(tmp_path: Path) -> None:
+async def test_registration_of_a_task_executor_with_an_unreachable_address_fails(
+    tmp_path: Path,
+) -> None:
     """TM-17: the registration may be tried again."""
     async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
         around = await Surroundings.begin(cluster)
@@ -185,7 +191,9 @@ async def test_registration_with_an_unreachable_address_fails(tmp_path: Path) ->
 
 
 @on_virtual_time
-async def test_heartbeats_report_a_slot_from_the_acceptance_of_its_offer_on(tmp_path: Path) -> None:
+async def test_job_master_reports_a_slot_in_heartbeats_once_it_has_accepted_the_offer(
+    tmp_path: Path,
+) -> None:
     """JM-08: before the offer is accepted, the report is empty."""
     async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
         around = await Surroundings.begin(cluster)

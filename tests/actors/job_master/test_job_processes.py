@@ -110,7 +110,7 @@ def processes(network: LocalNetwork, kind: str) -> list[LocalRpcService]:
 
 @pytest.mark.parametrize("kind", STARTS)
 @on_virtual_time
-async def test_late_process_start_of_a_past_job_master_does_not_end_the_successors_process(
+async def test_past_job_master_that_starts_a_process_does_not_end_its_successors_process(
     kind: str,
 ) -> None:
     """When processes were named by the job only, the past JobMaster ended its successor's process

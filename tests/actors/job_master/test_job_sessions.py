@@ -68,7 +68,7 @@ JOB_MASTER = number(JobMasterId, 1)
 
 
 @on_virtual_time
-async def test_job_master_stops_registering_at_the_old_resource_manager_for_a_new_one(
+async def test_job_master_ignores_the_old_resource_manager_while_it_registers_at_a_new_one(
     tmp_path: Path,
 ) -> None:
     """JM-06: the old ResourceManager has not answered yet, and its late answer is ignored."""

@@ -122,7 +122,7 @@ class Keeping:
 
 
 @on_virtual_time
-async def test_change_is_kept_once_the_keeper_has_all_pieces_and_last_the_notes() -> None:
+async def test_change_is_safe_once_the_backup_task_executor_has_all_data_and_the_notes() -> None:
     keeping = Keeping()
     await keeping.begin()
     keeping.first.may_answer.clear()
@@ -140,7 +140,7 @@ async def test_change_is_kept_once_the_keeper_has_all_pieces_and_last_the_notes(
 
 
 @on_virtual_time
-async def test_change_needs_no_keeper_while_no_task_executor_runs() -> None:
+async def test_change_to_recovery_data_is_safe_without_a_backup_if_no_task_executor_runs() -> None:
     keeping = Keeping()
     await keeping.begin()
     assert keeping.copy.has(keeping.note(1))
@@ -148,7 +148,9 @@ async def test_change_needs_no_keeper_while_no_task_executor_runs() -> None:
 
 
 @on_virtual_time
-async def test_next_keeper_gets_all_pieces_when_the_keeper_is_lost() -> None:
+async def test_next_backup_task_executor_gets_all_recovery_data_when_the_first_one_is_lost() -> (
+    None
+):
     """Even if the lost keeper was only silent and still lives."""
     keeping = Keeping()
     await keeping.begin()
@@ -164,7 +166,7 @@ async def test_next_keeper_gets_all_pieces_when_the_keeper_is_lost() -> None:
 
 
 @on_virtual_time
-async def test_change_is_kept_only_after_past_copies_are_forgotten() -> None:
+async def test_change_is_safe_only_once_other_task_executors_deleted_their_old_backups() -> None:
     """Otherwise a JobMaster could find a past copy when the keeper has died."""
     keeping = Keeping()
     await keeping.begin(keeping.first, keeping.second)
@@ -178,7 +180,7 @@ async def test_change_is_kept_only_after_past_copies_are_forgotten() -> None:
 
 
 @on_virtual_time
-async def test_past_copies_are_kept_until_the_keeper_has_all_pieces() -> None:
+async def test_old_backups_stay_until_the_new_backup_task_executor_has_all_recovery_data() -> None:
     keeping = Keeping()
     await keeping.begin(keeping.second)
     keeping.second.may_forget.set()
@@ -192,7 +194,7 @@ async def test_past_copies_are_kept_until_the_keeper_has_all_pieces() -> None:
 
 
 @on_virtual_time
-async def test_change_is_kept_although_a_lost_task_executor_did_not_forget_its_copy() -> None:
+async def test_change_is_safe_although_a_lost_task_executor_did_not_delete_its_old_backup() -> None:
     keeping = Keeping()
     await keeping.begin(keeping.second)
     change = keeping.note(1, keeping.first)
@@ -202,7 +204,7 @@ async def test_change_is_kept_although_a_lost_task_executor_did_not_forget_its_c
 
 
 @on_virtual_time
-async def test_keeper_that_did_not_answer_gets_all_pieces_as_a_new_copy() -> None:
+async def test_backup_task_executor_that_did_not_answer_is_sent_all_recovery_data_anew() -> None:
     """The keeper may have taken the pieces, and pieces that were sent later may arrive before
     them."""
     keeping = Keeping()
@@ -213,7 +215,7 @@ async def test_keeper_that_did_not_answer_gets_all_pieces_as_a_new_copy() -> Non
 
 
 @on_virtual_time
-async def test_keeper_that_registers_again_gets_all_pieces_again() -> None:
+async def test_backup_task_executor_that_registers_again_is_sent_all_recovery_data_again() -> None:
     """The keeper may have forgotten its copy."""
     keeping = Keeping()
     await keeping.begin()
@@ -226,7 +228,7 @@ async def test_keeper_that_registers_again_gets_all_pieces_again() -> None:
 
 
 @on_virtual_time
-async def test_keeper_without_slots_of_the_job_is_replaced_by_another() -> None:
+async def test_backup_task_executor_without_slots_of_the_job_is_replaced_by_another() -> None:
     keeping = Keeping()
     await keeping.begin()
     keeping.first.has_slots = False
@@ -238,7 +240,7 @@ async def test_keeper_without_slots_of_the_job_is_replaced_by_another() -> None:
 
 
 @on_virtual_time
-async def test_next_job_master_uses_the_latest_of_several_copies_with_its_parts() -> None:
+async def test_next_job_master_restores_the_latest_of_several_backups_of_recovery_notes() -> None:
     """There are several copies when a JobMaster died before other TaskExecutors had forgotten
     theirs."""
     keeping = Keeping()
@@ -255,7 +257,7 @@ async def test_next_job_master_uses_the_latest_of_several_copies_with_its_parts(
 
 
 @on_virtual_time
-async def test_copies_of_two_execution_graphs_are_not_used() -> None:
+async def test_backups_of_recovery_notes_of_two_execution_graphs_are_not_restored() -> None:
     """It is unknown which execution graph is the later one."""
     keeping = Keeping()
     await keeping.begin()
@@ -264,7 +266,7 @@ async def test_copies_of_two_execution_graphs_are_not_used() -> None:
 
 
 @on_virtual_time
-async def test_no_copy_is_used_when_the_latest_copy_cannot_be_read() -> None:
+async def test_no_backup_of_recovery_notes_is_restored_when_the_latest_cannot_be_read() -> None:
     keeping = Keeping()
     await keeping.begin()
     reports = [keeping.first.report(notes(2)), keeping.second.report(notes(1))]
@@ -273,7 +275,7 @@ async def test_no_copy_is_used_when_the_latest_copy_cannot_be_read() -> None:
 
 
 @on_virtual_time
-async def test_copy_is_used_unless_the_notes_of_the_coordinator_are_later() -> None:
+async def test_backup_is_restored_unless_the_coordinator_has_later_recovery_notes() -> None:
     keeping = Keeping()
     await keeping.begin()
     reports = [keeping.first.report(notes(2), KeptPiece(part=PART))]

@@ -88,7 +88,7 @@ class Surroundings:
 
 
 @on_virtual_time
-async def test_part_is_kept_once_a_slot_pool_that_the_next_job_master_finds_has_the_part() -> None:
+async def test_source_progress_is_saved_once_the_slot_pool_of_the_leading_master_has_it() -> None:
     """SlotPools of past JobMasters hand over outdated parts. Nobody asks the SlotPool of a
     JobMaster that has lost leadership."""
     around = Surroundings()
@@ -103,7 +103,7 @@ async def test_part_is_kept_once_a_slot_pool_that_the_next_job_master_finds_has_
 
 
 @on_virtual_time
-async def test_part_is_not_kept_by_a_job_master_that_has_lost_leadership() -> None:
+async def test_source_progress_is_not_saved_by_a_job_master_that_has_lost_leadership() -> None:
     around = Surroundings()
     waiting = asyncio.ensure_future(around.parts.keep(part(1)))
     await around.is_kept(waiting)
@@ -113,7 +113,7 @@ async def test_part_is_not_kept_by_a_job_master_that_has_lost_leadership() -> No
 
 
 @on_virtual_time
-async def test_next_slot_pool_gets_the_latest_part_when_a_slot_pool_is_lost() -> None:
+async def test_next_slot_pool_gets_the_latest_source_progress_when_a_slot_pool_is_lost() -> None:
     around = Surroundings()
     around.pool = None
     waiting = [asyncio.ensure_future(around.parts.keep(part(n))) for n in (1, 3, 2)]
@@ -127,12 +127,12 @@ async def test_next_slot_pool_gets_the_latest_part_when_a_slot_pool_is_lost() ->
     assert around.pool.has == [part(3)]
 
 
-def test_part_of_a_later_restore_replaces_a_part_of_a_higher_version() -> None:
+def test_source_progress_after_a_later_restore_replaces_a_higher_version_before_it() -> None:
     assert latest_parts([part(9), part(1, restores=1), part(8)]) == {VERTEX: part(1, restores=1)}
 
 
 @on_virtual_time
-async def test_part_of_an_earlier_restore_is_not_used() -> None:
+async def test_source_progress_of_an_earlier_restore_is_not_used() -> None:
     around = Surroundings()
     around.parts.adopt([part(4)])
     assert around.parts.of(0) == (part(4),)
@@ -146,7 +146,7 @@ def nobody() -> NoReturn:
 
 
 @on_virtual_time
-async def test_part_is_kept_only_once_the_task_executor_with_the_copy_has_the_part() -> None:
+async def test_source_progress_is_saved_only_once_the_backup_task_executor_has_it_too() -> None:
     around = Surroundings()
     around.copy.has_all = False
     waiting = asyncio.ensure_future(around.parts.keep(part(1)))
@@ -173,7 +173,7 @@ def sources_of(around: Surroundings) -> SourceCoordination:
 
 
 @on_virtual_time
-async def test_replaced_coordinator_cannot_keep_parts_for_its_successor() -> None:
+async def test_replaced_source_coordinator_cannot_save_progress_for_its_successor() -> None:
     """The coordinator did not answer when the next JobMaster took over, but lives. The job has
     begun anew with another coordinator of the same number. By the parts of the first coordinator,
     its splits were given away, and nobody would read them again (seed 20145)."""
@@ -201,7 +201,7 @@ async def test_replaced_coordinator_cannot_keep_parts_for_its_successor() -> Non
     ],
 )
 @on_virtual_time
-async def test_coordinator_may_begin_anew_only_if_readers_were_told_nothing(
+async def test_source_coordinator_may_start_anew_only_if_no_reader_was_assigned_a_split(
     restores: int, is_known: bool, is_kept: bool, may_go_on: bool
 ) -> None:
     """If a SlotPool says that readers were told nothing, another coordinator may begin anew in
@@ -217,7 +217,7 @@ async def test_coordinator_may_begin_anew_only_if_readers_were_told_nothing(
 
 
 @on_virtual_time
-async def test_next_job_master_learns_that_source_progress_is_unknown() -> None:
+async def test_next_job_master_learns_that_the_progress_of_a_source_is_unknown() -> None:
     """A JobMaster whose predecessor's SlotPool was lost knows the coordinator from notes, and tells
     its own SlotPool. When both die before the coordinator has reported, this SlotPool must not seem
     to say that readers were told nothing: all splits would be read again (seed 42266)."""

@@ -83,7 +83,7 @@ class Noting:
 
 
 @on_virtual_time
-async def test_notes_are_acknowledged_once_slot_pool_and_coordinator_have_the_notes() -> None:
+async def test_recovery_notes_are_safe_once_slot_pool_and_source_coordinator_have_them() -> None:
     noting = Noting()
     for restores in (1, 2, 3):
         noting.notes.note(noting.of(restores))
@@ -94,7 +94,7 @@ async def test_notes_are_acknowledged_once_slot_pool_and_coordinator_have_the_no
 
 
 @on_virtual_time
-async def test_notes_are_acknowledged_once_a_task_executor_named_in_them_has_the_notes() -> None:
+async def test_recovery_notes_are_safe_once_a_task_executor_named_in_them_has_them() -> None:
     noting = Noting()
     noting.may_answer.set()
     executor = TestingGateway(TaskExecutorGateway).lenient()
@@ -117,7 +117,7 @@ async def test_notes_are_acknowledged_once_a_task_executor_named_in_them_has_the
 
 
 @on_virtual_time
-async def test_notes_are_acknowledged_without_a_lost_coordinator() -> None:
+async def test_recovery_notes_are_safe_without_a_source_coordinator_that_is_lost() -> None:
     noting = Noting()
     noting.notes.note(noting.of(1, coordinated=False))
     assert await noting.is_acknowledged()
@@ -133,7 +133,9 @@ async def test_notes_are_acknowledged_without_a_lost_coordinator() -> None:
 
 @pytest.mark.parametrize("error", [RpcTimeoutError("no answer"), RpcConnectionError("was reset")])
 @on_virtual_time
-async def test_coordinator_that_did_not_answer_gets_the_notes_again(error: Exception) -> None:
+async def test_source_coordinator_that_did_not_answer_is_sent_the_recovery_notes_again(
+    error: Exception,
+) -> None:
     """The coordinator may have earlier notes, and must not hand these over (seed 205982)."""
     noting = Noting()
     noting.may_answer.set()
@@ -144,7 +146,7 @@ async def test_coordinator_that_did_not_answer_gets_the_notes_again(error: Excep
 
 
 @on_virtual_time
-async def test_replacement_of_a_lost_coordinator_gets_the_notes() -> None:
+async def test_replacement_of_a_lost_source_coordinator_is_sent_the_recovery_notes() -> None:
     noting = Noting()
     noting.notes.coordinator_is_gone(0)
     noting.notes.note(noting.of(1, attempt=1))
@@ -155,7 +157,7 @@ async def test_replacement_of_a_lost_coordinator_gets_the_notes() -> None:
 
 
 @on_virtual_time
-async def test_notes_are_acknowledged_only_after_past_slot_pools_have_ended() -> None:
+async def test_recovery_notes_are_safe_only_after_slot_pools_of_past_masters_have_ended() -> None:
     """A past SlotPool outlived its successor. By its notes an attempt was never deployed, and the
     attempt was deployed a second time (seed 40883)."""
     noting = Noting(has_predecessors=True)

@@ -15,7 +15,7 @@ def running() -> tuple[TasksUnderTest, OverviewNews, list[int]]:
     return tasks, OverviewNews(tasks.scheduler, told.append), told
 
 
-def test_change_before_the_first_overview_request_is_not_reported() -> None:
+def test_job_change_before_the_first_overview_request_is_not_reported() -> None:
     tasks, news, told = running()
     tasks.report("a1", ExecutionState.FINISHED)
     news.changed()
@@ -23,7 +23,7 @@ def test_change_before_the_first_overview_request_is_not_reported() -> None:
     assert news.give().number == 0
 
 
-def test_change_is_reported_once_per_overview() -> None:
+def test_job_change_is_reported_once_until_the_overview_is_requested_again() -> None:
     tasks, news, told = running()
     given = news.give()
     news.changed()
@@ -41,7 +41,7 @@ def test_change_is_reported_once_per_overview() -> None:
     assert told == [1]
 
 
-def test_change_is_noticed_when_the_overview_number_is_read() -> None:
+def test_job_change_is_noticed_when_the_number_of_the_overview_is_read() -> None:
     tasks, news, told = running()
     news.give()
     tasks.report("a1", ExecutionState.FINISHED)
@@ -49,7 +49,7 @@ def test_change_is_noticed_when_the_overview_number_is_read() -> None:
     assert (news.give().number, told) == (1, [1])
 
 
-def test_overview_after_a_change_has_a_new_number() -> None:
+def test_job_overview_after_a_change_has_a_new_number() -> None:
     """Otherwise a receiver of the earlier overview would take the two for equal."""
     tasks, news, told = running()
     news.give()

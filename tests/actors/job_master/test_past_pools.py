@@ -88,7 +88,7 @@ class Successor:
     ],
 )
 @on_virtual_time
-async def test_latest_notes_of_several_past_slot_pools_are_used(
+async def test_job_master_uses_the_latest_recovery_notes_of_several_past_slot_pools(
     earlier: JobNotes, later: JobNotes, is_first: bool
 ) -> None:
     """There are several SlotPools when a JobMaster died before it could end the useless ones."""
@@ -117,7 +117,9 @@ async def test_slots_and_finished_tasks_of_all_past_slot_pools_are_merged() -> N
 
 
 @on_virtual_time
-async def test_notes_of_two_execution_graphs_are_dropped_but_their_slots_are_kept() -> None:
+async def test_recovery_notes_of_two_execution_graphs_are_dropped_but_their_slots_are_kept() -> (
+    None
+):
     """It is unknown which execution graph is the later one."""
     successor = Successor()
     one, other = (number(AllocationID, n) for n in (1, 2))
@@ -128,7 +130,7 @@ async def test_notes_of_two_execution_graphs_are_dropped_but_their_slots_are_kep
 
 
 @on_virtual_time
-async def test_useless_past_slot_pools_end_unless_their_job_master_lives() -> None:
+async def test_past_slot_pools_end_after_the_take_over_unless_their_job_master_lives() -> None:
     """Notes of a SlotPool that has not answered must not come up later."""
     successor = Successor()
     asked = successor.finds(1, HandedOver((), (), notes(1)))

@@ -43,14 +43,14 @@ class Surroundings:
 
 
 @on_virtual_time
-async def test_task_executor_that_does_not_know_the_job_counts_as_answered() -> None:
+async def test_task_executor_that_does_not_know_a_job_has_answered_the_take_over() -> None:
     around = Surroundings()
     around.executor.on(TaskExecutorGateway.take_over_job).returning(False)
     assert await around.ask()
 
 
 @on_virtual_time
-async def test_task_executor_that_reported_counts_as_answered_until_lost() -> None:
+async def test_report_of_a_task_executor_counts_at_a_take_over_until_the_executor_is_lost() -> None:
     """A lost TaskExecutor may live, but its report is outdated."""
     around = Surroundings()
     around.report()
@@ -60,7 +60,7 @@ async def test_task_executor_that_reported_counts_as_answered_until_lost() -> No
 
 
 @on_virtual_time
-async def test_dead_task_executor_counts_as_answered() -> None:
+async def test_dead_task_executor_is_not_awaited_at_a_take_over() -> None:
     around = Surroundings()
     around.executor.on(TaskExecutorGateway.take_over_job).returning(True)
     asking = asyncio.ensure_future(around.ask())
@@ -70,7 +70,7 @@ async def test_dead_task_executor_counts_as_answered() -> None:
 
 
 @on_virtual_time
-async def test_silent_task_executor_counts_as_unanswered() -> None:
+async def test_silent_task_executor_counts_as_unanswered_at_a_take_over() -> None:
     around = Surroundings()
     never = asyncio.get_running_loop().create_future()
     around.executor.on(TaskExecutorGateway.take_over_job).calling(lambda *_: never)
@@ -78,7 +78,7 @@ async def test_silent_task_executor_counts_as_unanswered() -> None:
 
 
 @on_virtual_time
-async def test_task_executor_that_did_not_report_counts_as_unanswered() -> None:
+async def test_task_executor_that_sent_no_report_counts_as_unanswered_at_a_take_over() -> None:
     around = Surroundings()
     around.executor.on(TaskExecutorGateway.take_over_job).returning(True)
     assert not await around.ask()

@@ -63,7 +63,9 @@ class Coordinated:
 
 
 @on_virtual_time
-async def test_readers_are_reset_only_after_their_attempts_are_noted() -> None:
+async def test_source_readers_are_reset_only_once_their_attempts_are_in_the_recovery_notes() -> (
+    None
+):
     """Otherwise the next JobMaster could deploy an earlier attempt, to which a coordinator that was
     told of a later attempt gives nothing (seed 400326)."""
     coordinated = Coordinated()
@@ -76,7 +78,7 @@ async def test_readers_are_reset_only_after_their_attempts_are_noted() -> None:
 
 
 @on_virtual_time
-async def test_reset_of_readers_that_run_already_is_sent_at_once() -> None:
+async def test_reset_of_source_readers_that_run_before_a_take_over_is_sent_at_once() -> None:
     """The last JobMaster has noted the attempts, and this JobMaster may have no SlotPool yet."""
     coordinated = Coordinated()
     coordinated.sources.reset(RESET, are_known=True)

@@ -218,7 +218,7 @@ async def test_checkpoint_ids_rise_across_job_masters(simulation: Simulation) ->
 
 
 @simulate(seeds=3)
-async def test_savepoint_gets_its_own_directory_below_the_requested_directory(
+async def test_each_savepoint_gets_its_own_directory_in_the_requested_directory(
     simulation: Simulation,
 ) -> None:
     where = "execution.checkpointing.savepoint-dir"
@@ -242,7 +242,7 @@ async def test_savepoint_gets_its_own_directory_below_the_requested_directory(
     ],
 )
 @simulate(seeds=1)
-async def test_savepoint_without_a_usable_directory_is_refused(
+async def test_savepoint_without_a_target_directory_that_can_be_used_is_refused(
     simulation: Simulation, target: str | None, cause: str
 ) -> None:
     """E2E-06"""
@@ -364,7 +364,7 @@ async def test_checkpoint_without_metadata_is_not_stored(
 
 
 @simulate(seeds=3)
-async def test_unknown_outcome_of_a_pointer_write_is_awaited_without_limit(
+async def test_checkpoint_whose_pointer_write_has_an_unknown_outcome_is_awaited_for_ever(
     simulation: Simulation,
 ) -> None:
     """The next JobMaster may recover a checkpoint that was given up, and commit what tasks have
@@ -644,7 +644,7 @@ async def test_unreadable_last_pointer_or_checkpoint_count_fails_the_recovery(
 
 
 @simulate(seeds=3)
-async def test_next_job_master_recovers_the_start_savepoint_as_a_users_savepoint(
+async def test_next_job_master_does_not_subsume_the_savepoint_that_the_job_started_from(
     simulation: Simulation,
 ) -> None:
     """JM-09: also if it was a checkpoint of another job."""

@@ -52,7 +52,7 @@ def failing(
     monkeypatch.setattr(head, "ask", ask_failing)
 
 
-async def test_group_recorded_before_the_head_went_away_is_found_by_its_name(
+async def test_worker_group_that_the_ray_head_created_before_going_away_is_found_by_name(
     driver: RayResourceManagerDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise nobody would know of the group, which would keep its resources."""
@@ -64,7 +64,7 @@ async def test_group_recorded_before_the_head_went_away_is_found_by_its_name(
     assert placement_group_table()[group.group_id.value]["state"] == "REMOVED"
 
 
-async def test_creating_a_group_not_recorded_by_the_head_fails(
+async def test_worker_group_that_the_ray_head_did_not_create_before_going_away_fails(
     driver: RayResourceManagerDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, driver._head, "_create", after_it_was_done=False)

@@ -151,7 +151,9 @@ async def test_dead_worker_leaves_the_overview(tmp_path: Path) -> None:
 
 
 @on_virtual_time
-async def test_a_wrong_fencing_token_is_refused(tmp_path: Path) -> None:
+async def test_resource_manager_refuses_a_registration_with_a_wrong_fencing_token(
+    tmp_path: Path,
+) -> None:
     """RM-04"""
     cluster = ResourceCluster(tmp_path)
     await cluster.start_resource_manager()
@@ -201,7 +203,9 @@ async def test_a_worker_has_no_slots_before_its_first_report(tmp_path: Path) -> 
 
 
 @on_virtual_time
-async def test_silent_peers_are_notified_of_their_disconnection(tmp_path: Path) -> None:
+async def test_silent_worker_and_job_master_are_told_that_they_are_disconnected(
+    tmp_path: Path,
+) -> None:
     """RM-07"""
     cluster = ResourceCluster(tmp_path, configuration=NO_IDLE_RELEASE)
     manager = await cluster.start_resource_manager()
@@ -221,7 +225,7 @@ async def test_silent_peers_are_notified_of_their_disconnection(tmp_path: Path) 
 
 
 @on_virtual_time
-async def test_peers_that_answer_heartbeats_stay_registered(tmp_path: Path) -> None:
+async def test_worker_and_job_master_that_answer_heartbeats_stay_registered(tmp_path: Path) -> None:
     """HB-03"""
     cluster = ResourceCluster(tmp_path, configuration=NO_IDLE_RELEASE)
     manager = await cluster.start_resource_manager()
@@ -257,7 +261,7 @@ async def test_requirements_of_an_unregistered_or_past_job_master_are_refused(
 
 
 @on_virtual_time
-async def test_job_masters_with_slots_of_a_lost_worker_hear_of_the_cause(
+async def test_job_masters_with_slots_of_a_lost_worker_are_told_why_it_was_lost(
     tmp_path: Path,
 ) -> None:
     """SM-09"""
@@ -494,7 +498,7 @@ async def test_registering_worker_hears_of_the_job_masters_of_its_assigned_slots
 
 
 @on_virtual_time
-async def test_past_job_master_gets_nothing_though_its_successor_has_not_registered_yet(
+async def test_past_job_master_is_told_of_no_slots_although_its_successor_is_unregistered(
     tmp_path: Path,
 ) -> None:
     """The past JobMaster wakes up from a pause when no JobMaster is registered."""

@@ -144,7 +144,9 @@ async def test_recovered_worker_groups_are_listed_oldest_first(resources: RayRes
     await asyncio.gather(*map(driver.release_worker_group, created))
 
 
-async def test_a_jobs_slots_are_the_bundles_of_a_placement_group(resources: RayResources) -> None:
+async def test_slots_of_a_job_are_the_bundles_of_one_placement_group_on_ray(
+    resources: RayResources,
+) -> None:
     before = free_cpus()
     manager = await resources.start()
     job = await resources.running_job(2)

@@ -63,7 +63,9 @@ NOTHING = ResourceProfile(0.0)
 
 
 @on_virtual_time
-async def test_a_job_gets_exactly_the_bundles_of_a_group_of_its_own(tmp_path: Path) -> None:
+async def test_job_on_dedicated_workers_gets_exactly_the_bundles_of_its_own_worker_group(
+    tmp_path: Path,
+) -> None:
     """TM-09"""
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     manager = await cluster.start_resource_manager()
@@ -132,7 +134,7 @@ async def test_two_jobs_have_own_groups_and_only_the_ended_job_loses_its_group(
 
 
 @on_virtual_time
-async def test_release_of_an_ended_job_is_answered_when_its_resources_are_free(
+async def test_release_of_an_ended_job_is_answered_once_its_resources_are_free(
     tmp_path: Path,
 ) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
@@ -190,7 +192,7 @@ async def test_job_released_right_after_its_declaration_gets_no_group(
 
 
 @on_virtual_time
-async def test_returned_slot_is_not_requested_again_for_past_requirements(
+async def test_returned_slot_is_not_requested_again_for_requirements_that_were_withdrawn(
     tmp_path: Path,
 ) -> None:
     """SM-16: a moment before, the job has declared that it needs no slot."""
@@ -220,7 +222,9 @@ async def test_returned_slot_is_not_requested_again_for_past_requirements(
 
 
 @on_virtual_time
-async def test_a_job_released_while_its_group_waits_for_room_leaves_nothing(tmp_path: Path) -> None:
+async def test_job_released_while_its_worker_group_waits_for_room_leaves_no_group(
+    tmp_path: Path,
+) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     manager = await cluster.start_resource_manager()
     job = cluster.job(1)
@@ -396,7 +400,7 @@ async def test_new_resource_manager_waits_for_a_task_executor_that_is_starting(
 
 
 @on_virtual_time
-async def test_newer_of_two_recovered_groups_of_one_owner_stays(
+async def test_newer_of_two_recovered_worker_groups_of_one_job_is_kept(
     tmp_path: Path,
 ) -> None:
     """The last ResourceManager died before it could release the older group."""
@@ -410,7 +414,7 @@ async def test_newer_of_two_recovered_groups_of_one_owner_stays(
 
 
 @on_virtual_time
-async def test_late_worker_is_not_killed_by_the_start_of_its_replacement(
+async def test_worker_that_registers_late_is_not_killed_by_the_start_of_its_replacement(
     tmp_path: Path,
 ) -> None:
     """The start of the worker was given up before the worker registered. The next start killed it,
@@ -446,7 +450,7 @@ async def test_failed_creation_of_a_worker_group_is_repeated(tmp_path: Path) -> 
 
 
 @on_virtual_time
-async def test_group_removed_from_outside_is_created_again(tmp_path: Path) -> None:
+async def test_worker_group_removed_from_outside_is_created_again(tmp_path: Path) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     await cluster.start_resource_manager()
     job = await running_job(cluster, 1, 2)
@@ -573,7 +577,9 @@ class SlowProvider(LocalResourceManagerDriver):
 
 
 @on_virtual_time
-async def test_declaration_during_the_shutdown_starts_nothing(tmp_path: Path) -> None:
+async def test_resource_declaration_during_the_shutdown_starts_no_worker_group(
+    tmp_path: Path,
+) -> None:
     """Nobody would release the worker group. Registrations are refused, too."""
     cluster = ResourceCluster(tmp_path, FOUR_CPUS)
     service = LocalRpcService("ResourceManager", cluster.network)
@@ -618,7 +624,7 @@ async def test_a_slot_larger_than_any_node_is_reported_at_once(tmp_path: Path) -
 
 
 @on_virtual_time
-async def test_slot_shortage_is_reported_after_the_delay_and_withdrawn_later(
+async def test_slot_shortage_is_reported_to_the_job_after_a_delay_and_withdrawn_later(
     tmp_path: Path,
 ) -> None:
     """SP-28"""
@@ -659,7 +665,7 @@ async def test_more_slots_than_the_cluster_can_hold_are_reported_at_once(tmp_pat
 
 
 @on_virtual_time
-async def test_shortage_is_reported_again_only_when_it_changes(tmp_path: Path) -> None:
+async def test_slot_shortage_is_reported_again_only_when_it_changes(tmp_path: Path) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     manager = await cluster.start_resource_manager()
     first = await running_job(cluster, 1, 1)

@@ -31,7 +31,7 @@ class Provider:
 
 
 @on_virtual_time
-async def test_thousand_waiting_keys_are_polled_at_a_bounded_rate() -> None:
+async def test_poll_for_a_thousand_waiting_keys_has_a_bounded_rate() -> None:
     """Polled one by one, the keys would cause 4,000 calls a second."""
     provider = Provider()
     waiting = [asyncio.ensure_future(provider.poll.answer_for(key)) for key in range(1000)]
@@ -46,7 +46,7 @@ async def test_thousand_waiting_keys_are_polled_at_a_bounded_rate() -> None:
 
 
 @on_virtual_time
-async def test_single_waiting_key_is_polled_often() -> None:
+async def test_poll_for_a_single_waiting_key_is_frequent() -> None:
     provider = Provider()
     waiting = asyncio.ensure_future(provider.poll.answer_for(1))
     await asyncio.sleep(10)
@@ -56,7 +56,7 @@ async def test_single_waiting_key_is_polled_often() -> None:
 
 
 @on_virtual_time
-async def test_key_that_no_caller_awaits_any_more_is_not_polled() -> None:
+async def test_key_is_polled_no_more_once_no_caller_waits_for_its_value() -> None:
     provider = Provider()
     given_up = asyncio.ensure_future(provider.poll.answer_for(1))
     waiting = asyncio.ensure_future(provider.poll.answer_for(2))

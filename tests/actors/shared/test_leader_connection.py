@@ -137,7 +137,7 @@ async def test_leader_that_was_never_reported_found_is_not_reported_lost() -> No
 
 
 @on_virtual_time
-async def test_answer_overtaken_by_a_reconnect_is_dropped() -> None:
+async def test_leader_answer_that_arrives_after_a_reconnect_is_dropped() -> None:
     follower = Follower()
     follower.leads()
     await follower.until_answered()
@@ -148,7 +148,7 @@ async def test_answer_overtaken_by_a_reconnect_is_dropped() -> None:
 
 
 @on_virtual_time
-async def test_answer_while_the_retrieval_stops_is_not_delivered() -> None:
+async def test_leader_answer_that_arrives_while_the_leader_connection_stops_is_dropped() -> None:
     """Otherwise heartbeats would begin after everything was stopped."""
 
     class Slow(Retriever):

@@ -152,7 +152,9 @@ async def test_an_election_that_fails_between_grant_and_confirmation_ends_the_en
     assert election.confirmed == []
 
 
-async def test_leadership_is_certain_until_it_is_lost(services: EmbeddedHaServices) -> None:
+async def test_leadership_is_confirmed_as_certain_until_it_is_revoked(
+    services: EmbeddedHaServices,
+) -> None:
     leadership = await Leadership.win(services.get_dispatcher_leader_election())
     assert await leadership.is_certain()
     await services.dispatcher_leader_service.revoke_leadership()

@@ -30,7 +30,7 @@ from tests.scheduler.builders import JOB
 from tests.scheduler.graphs import python_vertex
 
 
-async def test_only_configured_rpc_settings_change() -> None:
+async def test_applying_rpc_settings_changes_only_the_configured_settings() -> None:
     service = LocalRpcService("process", ask_timeout=3.0)
     default_frame_size = service.max_frame_size
     apply_rpc_settings(service, Configuration())

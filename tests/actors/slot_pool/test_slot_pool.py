@@ -174,7 +174,7 @@ async def test_requirements_are_declared_when_a_resource_manager_is_connected() 
 
 
 @on_virtual_time
-async def test_failed_declaration_is_repeated_until_it_arrives() -> None:
+async def test_failed_declaration_of_required_slots_is_repeated_until_it_arrives() -> None:
     """SP-27."""
     around = Surroundings()
     pool = await around.start()
@@ -192,7 +192,7 @@ async def test_failed_declaration_is_repeated_until_it_arrives() -> None:
 
 
 @on_virtual_time
-async def test_newer_declaration_replaces_the_repeated_one() -> None:
+async def test_newer_declaration_of_required_slots_replaces_the_one_being_repeated() -> None:
     """SP-27."""
     around = Surroundings()
     pool = await around.start()
@@ -209,7 +209,7 @@ async def test_newer_declaration_replaces_the_repeated_one() -> None:
 
 
 @on_virtual_time
-async def test_declaration_after_a_disconnect_goes_to_the_next_resource_manager_only() -> None:
+async def test_slots_declared_after_a_disconnect_go_only_to_the_next_resource_manager() -> None:
     """SP-27."""
     around = Surroundings()
     pool = await around.start()
@@ -246,7 +246,7 @@ async def test_requirements_changed_during_an_outage_go_to_the_next_resource_man
 
 
 @on_virtual_time
-async def test_closing_pool_declares_nothing_while_its_slots_are_freed() -> None:
+async def test_closing_slot_pool_declares_no_slots_while_its_slots_are_freed() -> None:
     """Otherwise the ResourceManager would give the slots to the job again."""
     around = Surroundings()
     pool = await around.start()
@@ -472,7 +472,7 @@ async def test_orphaned_pool_hands_over_its_slots_repeatedly() -> None:
 
 
 @on_virtual_time
-async def test_orphaned_pool_hands_over_the_latest_notes() -> None:
+async def test_orphaned_slot_pool_hands_over_the_latest_recovery_notes() -> None:
     """Together with the finished tasks of the execution graph, in as many messages as necessary."""
     around = Surroundings()
     pool = await around.start()
@@ -532,7 +532,7 @@ async def test_orphaned_pool_refuses_calls_of_its_past_job_master() -> None:
 
 
 @on_virtual_time
-async def test_orphaned_pool_hands_over_the_latest_part_of_each_source() -> None:
+async def test_orphaned_slot_pool_hands_over_the_latest_progress_of_each_source() -> None:
     around = Surroundings()
     pool = await around.start()
     source = number(JobVertexID, 1)

@@ -101,7 +101,7 @@ def letters(events: tuple[bytes, ...]) -> list[str]:
     return [pickle.loads(event) for event in events if event != END_OF_SPLITS]
 
 
-async def test_readers_get_splits_only_after_the_keeper_has_the_assignment() -> None:
+async def test_readers_get_splits_only_after_the_job_master_has_saved_the_assignment() -> None:
     keeper = Keeper()
     source = host(keeper)
     asked = asyncio.ensure_future(source.exchange(asks(1)))
@@ -121,7 +121,7 @@ async def test_readers_get_splits_only_after_the_keeper_has_the_assignment() -> 
 @pytest.mark.parametrize(
     ("can_be_stored", "has_room"), [(False, True), (True, False)], ids=["not stored", "too large"]
 )
-async def test_assignment_that_cannot_be_kept_is_reported_once_and_readers_get_splits(
+async def test_unsaveable_split_assignment_is_reported_once_and_readers_still_get_splits(
     can_be_stored: bool, has_room: bool
 ) -> None:
     keeper = Keeper(has_room=has_room)
@@ -142,7 +142,7 @@ async def test_assignment_that_cannot_be_kept_is_reported_once_and_readers_get_s
     await source.close()
 
 
-async def test_next_keeper_gets_the_whole_assignment_even_during_a_pending_keep() -> None:
+async def test_whole_split_assignment_is_saved_again_on_request_even_during_a_save() -> None:
     keeper = Keeper()
     source = host(keeper)
     asked = asyncio.ensure_future(source.exchange(asks(1)))
@@ -172,7 +172,7 @@ async def one_that_owes_splits(keeper: Keeper) -> SourceHost:
 
 
 @on_virtual_time
-async def test_cut_of_a_checkpoint_waits_for_a_reader_whose_splits_must_go_back() -> None:
+async def test_checkpoint_of_a_source_waits_for_a_reader_whose_splits_must_be_returned() -> None:
     """Otherwise the checkpoint would have neither the split nor a reader that has read the split
     (seed 20442)."""
     source = await one_that_owes_splits(Keeper())
@@ -189,7 +189,7 @@ async def test_cut_of_a_checkpoint_waits_for_a_reader_whose_splits_must_go_back(
 
 
 @on_virtual_time
-async def test_cut_of_a_checkpoint_fails_when_the_awaited_reader_does_not_come() -> None:
+async def test_source_checkpoint_fails_when_the_reader_that_must_return_splits_never_asks() -> None:
     source = await one_that_owes_splits(Keeper())
     with pytest.raises(OperatorError, match="cannot go back"):
         await source.snapshot(1)
@@ -197,7 +197,7 @@ async def test_cut_of_a_checkpoint_fails_when_the_awaited_reader_does_not_come()
 
 
 @on_virtual_time
-async def test_cut_of_a_checkpoint_waits_for_no_reader_without_splits_to_go_back() -> None:
+async def test_source_checkpoint_does_not_wait_for_a_reader_without_splits_to_return() -> None:
     """A task that had finished in the checkpoint is restarted, and never asks: each checkpoint
     failed without its cut (seed 11)."""
     keeper = Keeper()
@@ -230,7 +230,7 @@ async def one_that_goes_on(keeper: Keeper, *, has_cut: bool = False) -> SourceHo
 
 
 @pytest.mark.parametrize("asked", ["for splits", "before a cut"])
-async def test_inherited_assignment_reaches_readers_once_it_is_kept_again(
+async def test_restored_split_assignment_reaches_readers_once_it_is_saved_again(
     asked: str,
 ) -> None:
     """Only the JobMaster that started this coordinator knew of the assignment: the next JobMaster
@@ -253,7 +253,7 @@ async def test_inherited_assignment_reaches_readers_once_it_is_kept_again(
     await source.close()
 
 
-async def test_inherited_assignment_that_cannot_be_kept_is_reported_and_reaches_readers() -> None:
+async def test_restored_split_assignment_that_cannot_be_saved_is_reported_and_still_used() -> None:
     keeper = Keeper(has_room=False)
     keeper.may_answer.set()
     source = await one_that_goes_on(keeper, has_cut=True)

@@ -87,7 +87,7 @@ async def adopted(
 
 
 @on_virtual_time
-async def test_coordinator_obeys_the_job_master_that_adopted_it_last() -> None:
+async def test_source_coordinator_obeys_the_job_master_that_adopted_it_last() -> None:
     """Tasks know the coordinator by the id of its owner, whichever JobMaster gives the orders."""
     around = Surroundings()
     coordinator = await around.start()
@@ -127,7 +127,7 @@ async def test_coordinator_obeys_the_job_master_that_adopted_it_last() -> None:
 
 
 @on_virtual_time
-async def test_coordinator_is_not_adopted_from_a_living_master_or_other_owner() -> None:
+async def test_source_coordinator_is_not_adopted_by_a_stranger_or_while_its_master_lives() -> None:
     """A JobMaster that was replaced while it started asks late."""
     around = Surroundings()
     coordinator = await around.start()
@@ -143,7 +143,7 @@ async def test_coordinator_is_not_adopted_from_a_living_master_or_other_owner() 
 
 
 @on_virtual_time
-async def test_coordinator_ends_when_not_adopted_in_time() -> None:
+async def test_orphaned_source_coordinator_ends_when_no_job_master_adopts_it_in_time() -> None:
     """Also when the JobMaster that has adopted the coordinator is lost."""
     around = Surroundings()
     coordinator = await around.start()

@@ -43,7 +43,7 @@ def seconds() -> float:
 
 
 @on_virtual_time
-async def test_printed_text_that_is_sent_again_is_kept_once() -> None:
+async def test_printed_text_that_is_sent_twice_is_stored_once() -> None:
     lines = lines_of()
     for number in (1, 2, 2, 1, 3):
         await lines.add(text(number, size=20))
@@ -53,7 +53,7 @@ async def test_printed_text_that_is_sent_again_is_kept_once() -> None:
 
 
 @on_virtual_time
-async def test_lines_can_be_read_again_until_a_read_from_a_later_position() -> None:
+async def test_printed_lines_can_be_read_again_until_a_later_position_is_read() -> None:
     lines = lines_of()
     await lines.add(text(1, size=20))
     first = await lines.read(None, 0)
@@ -64,7 +64,7 @@ async def test_lines_can_be_read_again_until_a_read_from_a_later_position() -> N
 
 
 @on_virtual_time
-async def test_read_position_given_by_another_coordinator_is_ignored() -> None:
+async def test_read_position_from_another_coordinator_starts_reading_at_the_first_line() -> None:
     lines = lines_of(1)
     await lines.add(text(1, size=20))
     assert numbers(await lines.read(FIRST, 7)) == [1]
@@ -126,7 +126,7 @@ async def test_lines_that_a_slow_client_has_read_are_not_counted_as_left_out() -
 
 
 @on_virtual_time
-async def test_answer_with_printed_lines_is_not_larger_than_a_message_may_be() -> None:
+async def test_answer_with_printed_lines_does_not_exceed_the_message_limit() -> None:
     lines = lines_of()
     tasks = [asyncio.ensure_future(lines.add(text(1, f"task{n}"))) for n in range(20)]
     await asyncio.sleep(0)
@@ -166,7 +166,7 @@ async def test_client_that_waits_for_more_lines_hears_of_the_end_of_the_job() ->
 
 
 @on_virtual_time
-async def test_end_without_reader_waits_briefly_and_logs_the_remaining_lines(
+async def test_job_end_without_a_client_logs_the_unread_printed_lines_after_a_short_wait(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lines = lines_of()

@@ -97,7 +97,7 @@ async def told(
     return await asyncio.wait_for(coordinator.await_hold(MASTER, Holders(takers), known), 60)
 
 
-async def test_sources_are_held_while_too_many_batches_wait_for_spark(
+async def test_sources_are_paused_while_too_many_batches_wait_for_spark(
     coordinator: StreamCoordinatorGateway, tmp_path: Path
 ) -> None:
     spark = Spark(tmp_path, ONE)
@@ -110,7 +110,7 @@ async def test_sources_are_held_while_too_many_batches_wait_for_spark(
     await coordinator.stop(MASTER)
 
 
-async def test_source_is_held_while_any_of_its_spark_stages_has_too_many_batches(
+async def test_source_is_paused_while_any_of_its_spark_stages_has_too_many_batches(
     coordinator: StreamCoordinatorGateway, tmp_path: Path
 ) -> None:
     one, other = Spark(tmp_path, ONE), Spark(tmp_path, OTHER)
@@ -129,7 +129,7 @@ async def test_source_is_held_while_any_of_its_spark_stages_has_too_many_batches
     await coordinator.stop(MASTER)
 
 
-async def test_cancelled_hold_question_does_not_block_answers_to_other_sources(
+async def test_cancelled_question_whether_a_source_is_paused_blocks_no_other_source(
     tmp_path: Path,
 ) -> None:
     service = LocalRpcService("coordinator")
@@ -148,7 +148,7 @@ async def test_cancelled_hold_question_does_not_block_answers_to_other_sources(
     await service.close()
 
 
-async def test_hold_question_is_answered_once_failed_storage_works_again(
+async def test_question_whether_a_source_is_paused_is_answered_once_storage_works_again(
     coordinator: StreamCoordinatorGateway, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     location = unreadable(tmp_path)
@@ -162,7 +162,7 @@ async def test_hold_question_is_answered_once_failed_storage_works_again(
     await coordinator.stop(MASTER)
 
 
-async def test_hold_question_of_a_task_of_another_job_master_is_refused(
+async def test_question_whether_a_source_is_paused_is_refused_for_another_job_master(
     coordinator: StreamCoordinatorGateway,
 ) -> None:
     with pytest.raises(CoordinatorReplacedError):
@@ -170,7 +170,7 @@ async def test_hold_question_of_a_task_of_another_job_master_is_refused(
     await coordinator.stop(MASTER)
 
 
-async def test_full_look_up_holds_its_sources_until_its_table_has_ended(
+async def test_look_up_with_too_many_waiting_records_pauses_its_sources_until_table_end(
     coordinator: StreamCoordinatorGateway, tmp_path: Path
 ) -> None:
     notes = LookUpNotes(look_ups_location(str(tmp_path), JOB, "planes"))

@@ -104,7 +104,9 @@ async def run_task(bench: Bench) -> tuple[TaskExecutorGateway, Heard, TaskProces
 
 
 @on_virtual_time
-async def test_acknowledgements_are_reported_before_the_end_of_their_task(tmp_path: Path) -> None:
+async def test_task_executor_reports_acknowledgements_before_the_end_of_their_task(
+    tmp_path: Path,
+) -> None:
     """A task that ends before it has acknowledged would fail the checkpoint."""
     bench = Bench(tmp_path)
     executor, heard, process = await run_task(bench)
@@ -162,7 +164,9 @@ async def test_process_reports_acknowledgements_before_the_end_of_their_task(
 
 
 @on_virtual_time
-async def test_late_checkpoint_answers_of_an_unknown_task_are_reported(tmp_path: Path) -> None:
+async def test_late_checkpoint_acknowledgement_of_an_unknown_task_is_reported(
+    tmp_path: Path,
+) -> None:
     """The receiver discards the files that were written for the checkpoint."""
     bench = Bench(tmp_path)
     _, heard, process = await run_task(bench)
@@ -173,7 +177,9 @@ async def test_late_checkpoint_answers_of_an_unknown_task_are_reported(tmp_path:
 
 
 @on_virtual_time
-async def test_checkpoint_answers_for_a_job_without_slots_are_dropped(tmp_path: Path) -> None:
+async def test_checkpoint_acknowledgement_for_a_job_without_slots_is_dropped(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path)
     executor, heard, process = await run_task(bench)
     name = process.rpc_service.process_name
@@ -185,7 +191,7 @@ async def test_checkpoint_answers_for_a_job_without_slots_are_dropped(tmp_path: 
 
 
 @on_virtual_time
-async def test_acknowledgement_too_large_for_a_message_declines_the_checkpoint(
+async def test_acknowledgement_that_exceeds_the_message_limit_declines_the_checkpoint(
     tmp_path: Path,
 ) -> None:
     """Otherwise the checkpoint would wait for the acknowledgement until the checkpoint expires."""
@@ -235,7 +241,7 @@ async def test_checkpoint_order_is_sent_once_per_process_after_the_deployment() 
 
 @pytest.mark.parametrize("order", LATER)
 @on_virtual_time
-async def test_checkpoint_outcome_is_sent_again_until_it_arrives(
+async def test_outcome_of_a_checkpoint_is_sent_to_the_task_process_until_it_arrives(
     order: CheckpointOrder,
 ) -> None:
     """A sink may wait for the outcome, or a job that is stopped with a savepoint."""
@@ -298,7 +304,7 @@ def give(answers: list[FlinkRayError | None], *_: object) -> None:
 
 
 @on_virtual_time
-async def test_trigger_for_a_task_that_does_not_run_is_declined_and_other_orders_ignored(
+async def test_checkpoint_trigger_for_a_task_that_does_not_run_is_declined(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)

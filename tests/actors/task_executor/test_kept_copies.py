@@ -36,7 +36,7 @@ def kept(copies: KeptCopies) -> tuple[int | None, list[int]]:
     return None if found is None else found.restores, versions
 
 
-def test_kept_copy_is_used_once_its_notes_arrived_and_takes_later_changes() -> None:
+def test_recovery_backup_is_readable_once_its_notes_arrived_and_then_takes_changes() -> None:
     copies = KeptCopies()
     assert copies.keep(JOB, MASTER, 1, part(1))
     assert kept(copies) == (None, [])
@@ -46,7 +46,7 @@ def test_kept_copy_is_used_once_its_notes_arrived_and_takes_later_changes() -> N
     assert kept(copies) == (1, [2])
 
 
-def test_copy_of_the_next_job_master_replaces_the_last_as_a_whole() -> None:
+def test_recovery_backup_of_the_next_job_master_replaces_the_last_backup_as_a_whole() -> None:
     """The next JobMaster may die in between, and parts of two JobMasters do not belong together."""
     copies = KeptCopies()
     for piece in (part(5), notes(1)):
@@ -57,7 +57,7 @@ def test_copy_of_the_next_job_master_replaces_the_last_as_a_whole() -> None:
     assert kept(copies) == (2, [0])
 
 
-def test_late_piece_of_an_earlier_copy_is_refused() -> None:
+def test_late_change_to_an_earlier_recovery_backup_is_refused() -> None:
     """The call was interrupted, and all pieces were sent again as a new copy."""
     copies = KeptCopies()
     for piece in (part(1), notes(1)):
@@ -68,7 +68,7 @@ def test_late_piece_of_an_earlier_copy_is_refused() -> None:
     assert kept(copies) == (1, [1])
 
 
-def test_forgotten_copy_is_not_handed_over() -> None:
+def test_deleted_recovery_backup_is_not_handed_over() -> None:
     copies = KeptCopies()
     for piece in (part(1), notes(1)):
         copies.keep(JOB, MASTER, 1, piece)
@@ -77,7 +77,7 @@ def test_forgotten_copy_is_not_handed_over() -> None:
 
 
 @on_virtual_time
-async def test_next_job_master_gets_kept_pieces_and_acknowledged_checkpoints(
+async def test_next_job_master_gets_the_recovery_backup_and_acknowledged_checkpoints(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
@@ -96,7 +96,7 @@ async def test_next_job_master_gets_kept_pieces_and_acknowledged_checkpoints(
 
 
 @on_virtual_time
-async def test_kept_copy_is_dropped_with_the_last_slot_of_the_job(tmp_path: Path) -> None:
+async def test_recovery_backup_is_dropped_with_the_last_slot_of_the_job(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     assert await executor.keep(JOB, MASTER, 1, notes(1))

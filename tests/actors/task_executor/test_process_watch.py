@@ -77,7 +77,7 @@ async def test_process_end_is_noticed_although_a_fork_keeps_its_files_open() -> 
     assert end_with_descendants(host) == 1
 
 
-async def test_cancelled_process_watch_reports_nothing() -> None:
+async def test_cancelled_watch_of_a_process_does_not_report_its_end() -> None:
     process = start("import sys; print('ready', flush=True); sys.stdin.read()")
     ended = asyncio.Event()
     watch = ProcessWatch(asyncio.get_running_loop(), process.pid, ended.set)
@@ -117,7 +117,7 @@ subprocess.run([sys.executable, "-c", sweep])
 
 
 @pytest.mark.parametrize("is_dead", [False, True])
-def test_descendants_are_ended_whether_or_not_their_process_is_dead(is_dead: bool) -> None:
+def test_child_processes_are_ended_whether_or_not_their_parent_is_dead(is_dead: bool) -> None:
     process = start(MARKED + STARTS_OTHERS)
     host = host_of(process.pid)
     assert process.stdout is not None
@@ -152,7 +152,7 @@ def test_ending_the_caller_or_its_parent_or_process_0_is_refused(
     assert killed == []
 
 
-def test_process_with_a_reused_id_is_left_alone() -> None:
+def test_process_that_reused_the_id_of_a_task_process_is_not_ended() -> None:
     process = subprocess.Popen(["sleep", "3600"], start_new_session=True)
     host = TaskProcessHost(process.pid, 1, NAMESPACE)
     assert end_with_descendants(host) == 0
@@ -181,7 +181,7 @@ def test_orphans_of_a_dead_task_process_are_ended() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "1-2", "1-2-3-4", "1-x-2", f"{NAMESPACE + 1}-2-1"])
-def test_foreign_and_malformed_process_notes_are_ignored(
+def test_foreign_and_malformed_process_id_files_are_ignored(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -192,7 +192,7 @@ def test_foreign_and_malformed_process_notes_are_ignored(
     assert note.exists()
 
 
-def test_process_note_is_removed_once_the_process_is_gone(
+def test_process_id_file_is_removed_once_the_process_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -207,7 +207,7 @@ def test_process_note_is_removed_once_the_process_is_gone(
     assert list(noted_processes()) == []
 
 
-def test_sweep_started_by_user_code_spares_itself() -> None:
+def test_search_for_orphan_processes_started_by_user_code_does_not_kill_its_caller() -> None:
     """For example, user code may start a cluster."""
     process = start(MARKED + STARTS_A_SWEEP)
     assert process.stdout is not None

@@ -95,7 +95,7 @@ class Bench:
 
 
 @on_virtual_time
-async def test_task_that_is_told_to_fail_ends_as_failed_with_the_first_cause() -> None:
+async def test_running_task_that_is_told_to_fail_ends_as_failed_with_the_first_cause() -> None:
     bench = Bench()
     await bench.began()
     bench.tasks.fail(ATTEMPT, "nobody knows of it")
@@ -118,7 +118,7 @@ async def test_a_task_that_is_being_cancelled_does_not_fail() -> None:
 
 
 @on_virtual_time
-async def test_a_task_of_a_runner_declines_checkpoints_while_it_runs() -> None:
+async def test_task_in_a_separate_runner_declines_checkpoints_while_it_runs() -> None:
     bench = Bench()
     await bench.began()
     trigger = TriggerCheckpoint(
@@ -157,7 +157,7 @@ async def test_task_ends_with_the_outcome_of_its_runner(
 
 
 @on_virtual_time
-async def test_a_slot_is_cleaned_up_once_by_the_runners_of_its_tasks() -> None:
+async def test_used_slot_is_cleaned_up_once_by_the_runners_of_its_tasks() -> None:
     bench = Bench()
     await bench.tasks.clean_up(number(AllocationID, 2), JOB)
     assert bench.runner.cleaned_up == []

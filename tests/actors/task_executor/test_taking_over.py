@@ -204,7 +204,9 @@ async def test_task_executor_registers_at_a_job_master_that_takes_over(tmp_path:
 
 
 @on_virtual_time
-async def test_late_news_of_a_past_job_master_is_refused_after_a_take_over(tmp_path: Path) -> None:
+async def test_late_announcement_of_a_past_job_master_is_refused_after_a_take_over(
+    tmp_path: Path,
+) -> None:
     """The ResourceManager had announced the past JobMaster before that one died, while the process
     of the TaskExecutor was paused (seed 1000023 of the whole cluster)."""
     bench = Bench(tmp_path)
@@ -242,7 +244,9 @@ async def test_job_master_that_lost_its_name_cannot_take_over(tmp_path: Path) ->
 
 
 @on_virtual_time
-async def test_only_the_latest_ended_attempt_of_a_subtask_is_remembered(tmp_path: Path) -> None:
+async def test_task_executor_remembers_only_the_latest_ended_attempt_of_each_subtask(
+    tmp_path: Path,
+) -> None:
     """Otherwise the attempts of a job that restarts for months would be remembered for ever."""
     bench = Bench(tmp_path)
     executor, first = await bench.start_with_slot()
@@ -373,7 +377,9 @@ async def test_goodbye_of_a_lost_job_master_keeps_tasks_for_its_successor(tmp_pa
 
 
 @on_virtual_time
-async def test_ends_of_earlier_attempts_and_earlier_graphs_are_forgotten(tmp_path: Path) -> None:
+async def test_task_executor_forgets_the_ends_of_earlier_attempts_and_execution_graphs(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path)
     executor, first = await bench.start_with_slot()
 
@@ -456,7 +462,9 @@ async def test_tasks_of_another_execution_graph_are_cancelled_in_adopted_slots(
 
 
 @on_virtual_time
-async def test_task_stopping_with_a_savepoint_is_reported_as_stopping(tmp_path: Path) -> None:
+async def test_task_that_stops_with_a_savepoint_is_reported_as_stopping_at_a_take_over(
+    tmp_path: Path,
+) -> None:
     """Unless the savepoint was given up."""
     bench = Bench(tmp_path)
     executor, first = await bench.start_with_slot()
@@ -512,7 +520,7 @@ async def test_queryable_states_of_running_tasks_are_reported(tmp_path: Path) ->
 
 
 @on_virtual_time
-async def test_checkpoint_answers_for_a_past_job_master_are_dropped(
+async def test_checkpoint_acknowledgements_for_a_past_job_master_are_dropped(
     tmp_path: Path,
 ) -> None:
     """But the report to the next JobMaster says for which checkpoint a task waits."""
@@ -597,7 +605,7 @@ async def results(executor: TaskExecutorGateway) -> tuple[ResultPartitionID, ...
 
 @pytest.mark.parametrize("graph_id", [GRAPH, NEXT_GRAPH])
 @on_virtual_time
-async def test_results_are_kept_for_a_next_job_master_of_the_same_execution_graph_only(
+async def test_results_are_kept_only_for_a_next_job_master_with_the_same_execution_graph(
     tmp_path: Path, graph_id: ExecutionGraphID
 ) -> None:
     """TM-28"""
@@ -621,7 +629,9 @@ async def test_results_are_kept_for_a_next_job_master_of_the_same_execution_grap
 
 
 @on_virtual_time
-async def test_results_taken_by_no_job_master_are_dropped_with_the_slots(tmp_path: Path) -> None:
+async def test_results_that_no_job_master_takes_over_are_dropped_with_their_slots(
+    tmp_path: Path,
+) -> None:
     """TM-28"""
     bench = Bench(tmp_path)
     executor = await with_result(bench)
@@ -631,7 +641,7 @@ async def test_results_taken_by_no_job_master_are_dropped_with_the_slots(tmp_pat
 
 
 @on_virtual_time
-async def test_deployment_parts_of_the_next_job_master_replace_those_of_the_last(
+async def test_deployment_data_of_the_next_job_master_replaces_that_of_the_last(
     tmp_path: Path,
 ) -> None:
     """Each JobMaster numbers its parts: key 1 means one part for a JobMaster and another part for
@@ -656,7 +666,7 @@ async def test_deployment_parts_of_the_next_job_master_replace_those_of_the_last
 
 @pytest.mark.parametrize(("failures", "are_told"), [(1, True), (200, False)])
 @on_virtual_time
-async def test_report_that_does_not_fit_into_a_message_is_shortened(
+async def test_task_report_at_a_take_over_that_exceeds_the_message_limit_is_shortened(
     tmp_path: Path, failures: int, are_told: bool
 ) -> None:
     """At first most texts are left out, and if that is not enough, everything but the tasks: a
@@ -692,7 +702,7 @@ async def test_report_that_does_not_fit_into_a_message_is_shortened(
 
 
 @on_virtual_time
-async def test_task_requests_fail_until_the_next_job_master_adopts_the_tasks(
+async def test_requests_of_tasks_fail_while_no_job_master_has_adopted_the_tasks(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)

@@ -160,7 +160,7 @@ async def test_tasks_of_a_job_master_that_does_not_lead_are_refused(tmp_path: Pa
 
 
 @on_virtual_time
-async def test_parts_of_a_deployment_are_remembered_and_a_missing_part_raises(
+async def test_deployment_data_is_remembered_and_missing_deployment_data_raises_an_error(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
@@ -178,7 +178,7 @@ async def test_parts_of_a_deployment_are_remembered_and_a_missing_part_raises(
 
 
 @on_virtual_time
-async def test_deployment_with_a_part_missing_for_one_task_starts_no_task(
+async def test_deployment_that_lacks_data_of_one_of_its_tasks_starts_no_task(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
@@ -193,7 +193,7 @@ async def test_deployment_with_a_part_missing_for_one_task_starts_no_task(
 
 
 @on_virtual_time
-async def test_deployment_without_the_common_job_part_starts_no_task(
+async def test_deployment_that_lacks_the_job_data_starts_no_task(
     tmp_path: Path,
 ) -> None:
     """An earlier message with the part was lost. A task that never began would have no end,
@@ -207,7 +207,9 @@ async def test_deployment_without_the_common_job_part_starts_no_task(
 
 
 @on_virtual_time
-async def test_results_of_a_job_keep_task_executor_until_job_master_is_gone(tmp_path: Path) -> None:
+async def test_task_executor_with_job_results_may_be_released_once_the_job_master_is_gone(
+    tmp_path: Path,
+) -> None:
     """TM-28"""
     bench = Bench(tmp_path)
     executor, master = await start(bench)
@@ -228,7 +230,7 @@ async def test_results_of_a_job_keep_task_executor_until_job_master_is_gone(tmp_
 
 
 @on_virtual_time
-async def test_parts_of_a_past_graph_are_not_used_for_the_next_graph(
+async def test_deployment_data_of_a_past_execution_graph_is_not_used_for_the_next_graph(
     tmp_path: Path,
 ) -> None:
     """Both graphs number their parts alike: tasks of the next graph would run code of the past
@@ -245,7 +247,9 @@ async def test_parts_of_a_past_graph_are_not_used_for_the_next_graph(
 
 
 @on_virtual_time
-async def test_tasks_of_the_same_name_in_two_graphs_are_two_tasks(tmp_path: Path) -> None:
+async def test_tasks_of_equal_name_in_two_execution_graphs_are_separate_tasks(
+    tmp_path: Path,
+) -> None:
     """One task runs on when the other is cancelled."""
     bench = Bench(tmp_path)
     executor, master = await start(bench)

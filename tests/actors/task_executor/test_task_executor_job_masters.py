@@ -210,7 +210,9 @@ async def test_slots_kept_for_a_job_that_ends_without_a_job_master_are_freed(
 
 
 @on_virtual_time
-async def test_task_end_of_a_past_job_master_is_reported_under_its_own_id(tmp_path: Path) -> None:
+async def test_end_of_a_past_job_masters_task_is_reported_under_the_id_of_that_job_master(
+    tmp_path: Path,
+) -> None:
     """JM-18. Each JobMaster numbers its attempts from 0: the next JobMaster would take the end for
     that of its own attempt."""
     bench = Bench(tmp_path)
@@ -269,7 +271,7 @@ async def test_task_executor_registers_again_when_a_goodbye_overtakes_the_answer
 
 
 @on_virtual_time
-async def test_next_slot_for_a_job_master_that_said_goodbye_causes_a_new_registration(
+async def test_slot_for_a_job_master_that_was_disconnected_causes_a_new_registration(
     tmp_path: Path,
 ) -> None:
     """TM-14: another slot of the JobMaster is still being cleaned up."""
@@ -290,7 +292,7 @@ async def test_next_slot_for_a_job_master_that_said_goodbye_causes_a_new_registr
 
 
 @on_virtual_time
-async def test_job_master_registered_again_after_goodbye_stays_followed(
+async def test_job_master_that_registers_again_after_a_disconnect_is_still_followed(
     tmp_path: Path,
 ) -> None:
     """Seed 18212 of the whole cluster: the ResourceManager announced the JobMaster that led the job
@@ -357,7 +359,7 @@ async def test_a_job_master_that_rejects_the_registration_gets_no_slots(tmp_path
 
 
 @on_virtual_time
-async def test_slots_that_only_one_side_has_are_failed_or_freed_after_heartbeats(
+async def test_slots_that_only_job_master_or_task_executor_knows_are_failed_or_freed(
     tmp_path: Path,
 ) -> None:
     """TM-16"""

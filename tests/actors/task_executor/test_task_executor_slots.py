@@ -61,7 +61,7 @@ async def test_slot_requests_of_a_non_leading_resource_manager_are_refused(
 
 
 @on_virtual_time
-async def test_refused_slot_does_not_affect_other_slots_of_the_same_request(
+async def test_refused_slot_does_not_affect_the_other_slots_of_the_request(
     tmp_path: Path,
 ) -> None:
     """TM-09, TM-19."""
@@ -123,7 +123,9 @@ async def test_rejected_slot_of_two_offered_ones_is_free_again(tmp_path: Path) -
 
 
 @on_virtual_time
-async def test_a_task_submitted_before_the_offer_is_answered_runs(tmp_path: Path) -> None:
+async def test_task_that_is_submitted_before_its_slot_offer_is_answered_runs(
+    tmp_path: Path,
+) -> None:
     """TM-11"""
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
@@ -171,7 +173,7 @@ async def test_slot_offer_without_an_answer_is_repeated_and_the_slot_is_kept(
 
 
 @on_virtual_time
-async def test_slot_offer_is_repeated_until_the_job_master_can_take_slots(tmp_path: Path) -> None:
+async def test_slot_offer_is_repeated_until_the_job_master_has_a_slot_pool(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
     master.on(JobMasterGateway.offer_slots).raising(

@@ -91,7 +91,7 @@ async def test_silent_process_that_computes_is_reported_only_once_it_stops_compu
         await eventually(lambda: monitoring.silences, 150, "the silence")
 
 
-async def test_answering_and_unmonitored_processes_are_not_reported() -> None:
+async def test_unmonitored_process_and_process_that_answers_are_not_reported_as_silent() -> None:
     monitoring = await Monitoring().begin(None)
     monitoring.process.on(TaskProcessGateway.request_heartbeat).returning(None)
     await eventually(lambda: monitoring.asked >= 10, 300, "heartbeats for two time-outs")

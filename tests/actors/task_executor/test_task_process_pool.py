@@ -78,7 +78,7 @@ def name(number: int) -> str:
 
 
 @on_virtual_time
-async def test_empty_pool_starts_a_process_only_on_request() -> None:
+async def test_empty_pool_of_task_processes_starts_a_process_only_on_request() -> None:
     processes = Processes(0)
     await settled()
     assert processes.started == []
@@ -88,7 +88,7 @@ async def test_empty_pool_starts_a_process_only_on_request() -> None:
 
 
 @on_virtual_time
-async def test_waiting_process_is_given_once_and_replaced_after_a_pause() -> None:
+async def test_waiting_task_process_is_given_to_one_request_and_replaced_after_a_pause() -> None:
     processes = Processes(2)
     await settled()
     assert processes.started == [name(1), name(2)]
@@ -103,7 +103,7 @@ async def test_waiting_process_is_given_once_and_replaced_after_a_pause() -> Non
 
 @pytest.mark.parametrize("meanwhile", [0, 1])
 @on_virtual_time
-async def test_refill_pause_ends_with_its_job(meanwhile: int) -> None:
+async def test_pause_before_a_task_process_is_replaced_ends_with_the_job(meanwhile: int) -> None:
     """Otherwise a job that follows another job within a second would wait for its process."""
     processes = Processes(1)
     await settled()
@@ -152,7 +152,7 @@ async def test_stopped_waiting_process_is_ended_and_another_given(
 
 
 @on_virtual_time
-async def test_request_to_an_empty_pool_is_not_delayed_by_the_pause() -> None:
+async def test_request_to_an_empty_pool_starts_a_task_process_without_a_pause() -> None:
     processes = Processes(1)
     await settled()
     processes.request()
@@ -164,7 +164,7 @@ async def test_request_to_an_empty_pool_is_not_delayed_by_the_pause() -> None:
 
 
 @on_virtual_time
-async def test_process_of_a_withdrawn_request_waits_for_the_next_request() -> None:
+async def test_task_process_started_for_a_withdrawn_request_serves_the_next_request() -> None:
     processes = Processes(0)
     request = processes.request()
     assert request is not None
@@ -191,7 +191,7 @@ async def test_failed_process_start_is_repeated_after_a_pause(
 
 
 @on_virtual_time
-async def test_request_fails_with_its_process_start_and_the_next_start_waits_for_a_pause() -> None:
+async def test_failed_start_of_a_task_process_fails_its_request_and_delays_the_next_start() -> None:
     processes = Processes(0)
     processes.failures = 1
     processes.request()
@@ -217,7 +217,7 @@ async def test_waiting_process_that_dies_is_replaced() -> None:
 
 
 @on_virtual_time
-async def test_request_is_served_by_the_first_started_process() -> None:
+async def test_request_gets_whichever_task_process_has_started_first() -> None:
     """Tasks must not stay DEPLOYING because the start of their own process hangs while another
     process waits."""
     processes = Processes(0)
@@ -230,7 +230,7 @@ async def test_request_is_served_by_the_first_started_process() -> None:
 
 
 @on_virtual_time
-async def test_process_start_that_hangs_is_given_up_and_its_request_fails() -> None:
+async def test_task_process_start_that_hangs_is_given_up_and_fails_its_request() -> None:
     """Otherwise tasks would stay DEPLOYING for ever."""
     processes = Processes(0)
     processes.hang = {1}

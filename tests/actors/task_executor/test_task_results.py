@@ -80,7 +80,7 @@ def test_result_that_is_released_before_its_task_has_ended_is_not_kept() -> None
     assert processes.released == [PARTITION]
 
 
-def test_cluster_partition_is_not_released_with_its_job() -> None:
+def test_promoted_cluster_partition_is_not_released_with_its_job() -> None:
     """TM-28."""
     processes: Any = _Processes()
     results = TaskResults(processes, lambda place: None)

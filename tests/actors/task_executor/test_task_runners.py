@@ -108,7 +108,7 @@ async def run_for_a_moment(guard: SparkExecutorTasks, task: RunnerTask) -> None:
         await run
 
 
-async def test_clean_up_ends_leftovers_of_attempts_of_this_node(
+async def test_clean_up_of_a_job_ends_the_processes_of_attempts_that_ran_on_this_node(
     guard: SparkExecutorTasks, start: Start, tmp_path: Path
 ) -> None:
     job, other = JobID.generate(), JobID.generate()
@@ -124,7 +124,7 @@ async def test_clean_up_ends_leftovers_of_attempts_of_this_node(
     await guard.clean_up(job)
 
 
-async def test_clean_up_after_a_stage_spares_a_concurrent_stage(
+async def test_clean_up_after_a_spark_stage_does_not_end_processes_of_a_concurrent_stage(
     guard: SparkExecutorTasks, start: Start, tmp_path: Path
 ) -> None:
     """Two stages of one job, each in a worker group of its own, with bundles on one node."""

@@ -93,7 +93,7 @@ def test_task_that_is_not_open_yet_declines_a_checkpoint_trigger() -> None:
     assert it.task.run() == [("trigger", 2)]
 
 
-def test_checkpoint_notices_before_the_task_opens_are_queued_in_order() -> None:
+def test_checkpoint_outcomes_that_arrive_before_a_task_opens_are_delivered_in_order() -> None:
     it = Ordered()
     it.orders.order(CheckpointAborted(3, 2))
     it.orders.order(CheckpointCompleted(4))
@@ -104,7 +104,7 @@ def test_checkpoint_notices_before_the_task_opens_are_queued_in_order() -> None:
 
 
 @pytest.mark.parametrize("how", ["its thread has ended", "its mailbox is closed", "never opened"])
-def test_ended_task_declines_triggered_and_aborted_checkpoints(how: str) -> None:
+def test_ended_task_declines_checkpoints_that_are_triggered_or_aborted(how: str) -> None:
     """Files of a checkpoint that was aborted before may still be written."""
     it = Ordered()
     if how != "never opened":
@@ -120,7 +120,7 @@ def test_ended_task_declines_triggered_and_aborted_checkpoints(how: str) -> None
     assert it.task.run() == []
 
 
-def test_task_that_opens_after_its_end_still_counts_as_ended() -> None:
+def test_task_that_opens_after_it_was_ended_declines_checkpoints() -> None:
     it = Ordered()
     it.orders.ended()
     it.orders.attach(it.task)
@@ -129,7 +129,7 @@ def test_task_that_opens_after_its_end_still_counts_as_ended() -> None:
     assert it.answers.all == [(1, CLOSING), (2, "aborted")]
 
 
-def test_source_is_triggered_once_it_has_everything_before_the_cut() -> None:
+def test_source_is_triggered_once_it_has_all_splits_assigned_before_the_checkpoint() -> None:
     """CP-32."""
     source = Source()
     it = Ordered(source)
@@ -140,7 +140,7 @@ def test_source_is_triggered_once_it_has_everything_before_the_cut() -> None:
     assert it.task.run() == [("trigger", 1)]
 
 
-def test_source_that_ends_before_the_cut_declines_the_checkpoint() -> None:
+def test_source_that_ends_before_it_has_its_splits_declines_the_checkpoint() -> None:
     source = Source()
     it = Ordered(source)
     it.orders.attach(it.task)
@@ -150,7 +150,7 @@ def test_source_that_ends_before_the_cut_declines_the_checkpoint() -> None:
     assert it.answers.all == [(1, CLOSING)]
 
 
-def test_barrier_carries_all_fields_of_its_trigger() -> None:
+def test_barrier_has_all_fields_of_the_checkpoint_trigger() -> None:
     order = TriggerCheckpoint(
         7,
         5,

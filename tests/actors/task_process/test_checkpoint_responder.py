@@ -124,7 +124,7 @@ def test_increment_builds_on_the_latest_completed_checkpoint(answering: Answerin
 
 
 @pytest.mark.parametrize("fate", ["acknowledged", "aborted", "not written", "in flight"])
-def test_changes_of_an_incomplete_checkpoint_are_in_the_next_checkpoint(
+def test_changes_of_an_incomplete_checkpoint_are_also_in_the_next_checkpoint(
     answering: Answering, fate: str
 ) -> None:
     """Whether the incomplete checkpoint was aborted, failed, or is still being written."""
@@ -159,7 +159,9 @@ def test_checkpoint_without_a_known_completed_checkpoint_is_full(answering: Answ
         assert [part.is_whole for part in parts_of(state)] == [True]
 
 
-def test_checkpoint_does_not_build_on_an_older_completed_one(answering: Answering) -> None:
+def test_checkpoint_is_full_if_a_later_one_than_its_last_completed_one_is_completed(
+    answering: Answering,
+) -> None:
     """The files of the older checkpoint may be deleted by then."""
     filled(answering)
     answering.acknowledged(1)
@@ -179,7 +181,7 @@ def test_checkpoint_requested_as_full_has_no_increments(answering: Answering) ->
     assert len(parts_of(answering.acknowledged(3, latest_completed=2))) == 2
 
 
-def test_whole_state_is_written_again_after_ten_increments(answering: Answering) -> None:
+def test_checkpoint_after_ten_increments_is_written_whole_again(answering: Answering) -> None:
     stateful = filled(answering, 5000)
     numbers = []
     for checkpoint_id in range(1, 14):
@@ -190,7 +192,9 @@ def test_whole_state_is_written_again_after_ten_increments(answering: Answering)
     assert MOST_CHANGES == 10
 
 
-def test_whole_state_is_written_again_when_increments_exceed_it(answering: Answering) -> None:
+def test_checkpoint_whose_increments_exceed_the_whole_state_is_written_whole_again(
+    answering: Answering,
+) -> None:
     """A table of which most has changed is written as a whole anyway, so only a part of the table
     changes here."""
     stateful = filled(answering)
@@ -286,7 +290,7 @@ def test_storage_that_fails_declines_with_the_cause(
     assert answering.files() == []
 
 
-def test_system_exit_in_pickled_user_code_only_declines_the_checkpoint(
+def test_system_exit_raised_while_state_is_pickled_only_declines_the_checkpoint(
     answering: Answering,
 ) -> None:
     class Leaves:
@@ -373,14 +377,14 @@ def test_abort_just_before_the_acknowledgement_declines_the_checkpoint(
     assert answering.files() == []
 
 
-def test_decline_reports_the_first_of_two_reasons(answering: Answering) -> None:
+def test_checkpoint_declined_for_two_reasons_reports_the_first(answering: Answering) -> None:
     answering.capture(1)
     answering.responder.declined(1, SUBSUMED)
     answering.responder.aborted(1)
     assert answering.declined(1).text == SUBSUMED
 
 
-def test_an_abort_after_the_answer_changes_nothing(answering: Answering) -> None:
+def test_checkpoint_abort_after_the_acknowledgement_deletes_no_state(answering: Answering) -> None:
     answering.stateful.put("k", 1)
     state = answering.acknowledged(1)
     answering.responder.aborted(1)
@@ -415,7 +419,9 @@ def test_decline_reports_its_reason_and_is_no_failure_of_the_job(
     assert answering.taken == [1]
 
 
-def test_change_after_an_aborted_capture_does_not_copy_the_state(answering: Answering) -> None:
+def test_state_change_after_an_aborted_capture_does_not_copy_the_state(
+    answering: Answering,
+) -> None:
     stateful = answering.stateful
     stateful.append("k", 1)
     answering.capture(1)
@@ -486,7 +492,9 @@ def test_unwritable_data_in_flight_declines_the_checkpoint(answering: Answering)
     assert answering.files() == []
 
 
-def test_abort_removes_state_that_waits_for_data_in_flight(answering: Answering) -> None:
+def test_aborted_checkpoint_that_waits_for_data_in_flight_deletes_its_written_state(
+    answering: Answering,
+) -> None:
     answering.stateful.put("k", 1)
     answering.capture(1, unaligned=True)
     answering.run()
@@ -542,7 +550,9 @@ async def test_ended_task_declines_a_checkpoint_that_waits_for_data_in_flight(
     assert isinstance(answering.reports[0], DeclineCheckpoint)
 
 
-def test_each_checkpoint_has_the_state_at_its_capture(answering: Answering) -> None:
+def test_checkpoints_written_late_in_any_order_have_the_state_at_their_capture(
+    answering: Answering,
+) -> None:
     """Several checkpoints are captured, and written later in another order."""
     states: dict[int, dict[str, Any]] = {}
     for checkpoint_id in (1, 2, 3):

@@ -52,7 +52,9 @@ async def test_interrupt_ends_a_function_that_runs_for_ever(handler: _Slow) -> N
     assert failure is not None
 
 
-async def test_a_function_is_not_interrupted_while_it_logs(handler: _Slow) -> None:
+async def test_user_function_is_interrupted_only_after_it_has_finished_writing_a_log_line(
+    handler: _Slow,
+) -> None:
     """Otherwise the lock of the log handler would stay locked, and block every thread that logs,
     the event loop too."""
     thread = CodeThread(lambda: log.warning("written slowly"), "logs")
@@ -86,7 +88,7 @@ asyncio.run(main())
 """
 
 
-def test_code_that_is_traced_after_an_interrupt_runs() -> None:
+def test_python_code_that_is_traced_after_another_thread_was_interrupted_runs() -> None:
     """CPython 3.11 looped for ever in the first traced call (of a debugger or coverage) after any
     thread of the process had been told to raise no exception."""
     subprocess.run([sys.executable, "-c", TRACED], check=True, timeout=300)

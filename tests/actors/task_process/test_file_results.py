@@ -31,7 +31,7 @@ async def test_failed_task_ends_although_its_result_cannot_be_deleted(
     assert "result before the job ends: [Errno 20] Cannot delete directory" in caplog.text
 
 
-async def test_abandon_keeps_a_finished_result_and_loses_an_unfinished_one(
+async def test_abandoning_a_result_keeps_it_if_finished_and_loses_it_if_unfinished(
     tmp_path: Path,
 ) -> None:
     finished, failed = output_at(tmp_path / "finished"), output_at(tmp_path / "failed")

@@ -59,7 +59,7 @@ async def run(*script: bool | Exception) -> tuple[Asked, list[bool], HoldClient]
 
 
 @on_virtual_time
-async def test_hold_client_applies_each_answer_and_asks_again() -> None:
+async def test_source_pauses_and_resumes_by_each_answer_of_its_coordinator() -> None:
     asked, told, client = await run(False, True, False)
     assert [known for _, known in asked] == [None, False, True, False]
     assert told == [False, True, False]
@@ -67,7 +67,7 @@ async def test_hold_client_applies_each_answer_and_asks_again() -> None:
 
 
 @on_virtual_time
-async def test_last_hold_answer_stays_while_the_coordinator_is_silent() -> None:
+async def test_source_stays_paused_while_its_coordinator_does_not_answer() -> None:
     asked, told, client = await run(FAILS, True, FAILS, FAILS)
     assert [known for _, known in asked] == [None, None, True, True, True]
     assert told == [True]
@@ -75,7 +75,7 @@ async def test_last_hold_answer_stays_while_the_coordinator_is_silent() -> None:
 
 
 @on_virtual_time
-async def test_pauses_between_failed_hold_questions_double_up_to_a_second() -> None:
+async def test_waits_between_failed_pause_questions_of_a_source_double_up_to_a_second() -> None:
     asked, _, _ = await run(*[FAILS] * 8, False, FAILS, FAILS)
     times = [time for time, _ in asked]
     pauses = [later - time for time, later in itertools.pairwise(times)]
@@ -86,7 +86,7 @@ async def test_pauses_between_failed_hold_questions_double_up_to_a_second() -> N
 
 
 @on_virtual_time
-async def test_client_closed_before_its_start_asks_no_coordinator() -> None:
+async def test_pause_client_closed_before_its_start_asks_no_coordinator() -> None:
     service = LocalRpcService()
     coordinator = TestingGateway(StreamCoordinatorGateway)
     address = coordinator.start(service, "coordinator").address

@@ -26,7 +26,7 @@ print(sorted(name for name in sys.modules.keys() - there if "." not in name))
 """
 
 
-def test_task_with_columns_imports_no_module_that_is_not_loaded_ahead() -> None:
+def test_task_with_columns_finds_all_its_modules_imported_before_it_starts() -> None:
     ahead = ("pandas", USER_API)
     ran = subprocess.run(
         [sys.executable, "-c", TASK_OF_COLUMNS % (ahead,)],

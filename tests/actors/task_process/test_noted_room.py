@@ -19,14 +19,14 @@ def room(notes: LookUpNotes, attempt: int) -> NotedRoom:
     return NotedRoom(notes, "execution", 0, attempt, 100)
 
 
-def test_look_up_task_that_was_never_full_writes_no_note(
+def test_look_up_task_that_was_never_full_writes_no_file(
     notes: LookUpNotes, tmp_path: Path
 ) -> None:
     room(notes, 0).free()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_full_look_up_task_is_noted_as_free_at_the_end_of_its_table(notes: LookUpNotes) -> None:
+def test_full_look_up_task_is_recorded_as_free_at_the_end_of_its_table(notes: LookUpNotes) -> None:
     of_task = room(notes, 0)
     of_task.full()
     assert notes.is_full("execution")
@@ -34,7 +34,9 @@ def test_full_look_up_task_is_noted_as_free_at_the_end_of_its_table(notes: LookU
     assert not notes.is_full("execution")
 
 
-def test_look_up_task_frees_the_room_an_earlier_attempt_filled(notes: LookUpNotes) -> None:
+def test_look_up_task_is_recorded_as_free_although_its_earlier_attempt_was_full(
+    notes: LookUpNotes,
+) -> None:
     """The task went back to a checkpoint in which no record waited."""
     room(notes, 0).full()
     room(notes, 1).free()

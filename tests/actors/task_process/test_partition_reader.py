@@ -92,7 +92,7 @@ class Surroundings:
 
 
 @on_virtual_time
-async def test_partition_with_a_deploying_producer_is_awaited() -> None:
+async def test_reader_waits_for_a_partition_while_its_producer_is_being_deployed() -> None:
     """JM-13, TM-26: however long its process takes to start."""
     around = Surroundings(there_after=300.0, states=[ExecutionState.DEPLOYING])
     assert await around.read() == [b"data"]
@@ -101,7 +101,7 @@ async def test_partition_with_a_deploying_producer_is_awaited() -> None:
 
 
 @on_virtual_time
-async def test_partition_that_its_running_producer_lacks_is_given_up() -> None:
+async def test_reader_gives_up_a_partition_that_its_running_producer_does_not_have() -> None:
     """TM-26, JM-13."""
     around = Surroundings(there_after=300.0, states=[ExecutionState.RUNNING])
     with pytest.raises(ResultPartitionNotFoundError):
@@ -111,7 +111,7 @@ async def test_partition_that_its_running_producer_lacks_is_given_up() -> None:
 
 
 @on_virtual_time
-async def test_partition_with_a_replaced_producer_is_given_up() -> None:
+async def test_reader_gives_up_a_partition_whose_producer_was_replaced() -> None:
     """JM-13."""
     around = Surroundings(
         there_after=300.0,
@@ -129,7 +129,9 @@ async def test_partition_with_a_replaced_producer_is_given_up() -> None:
     "error", [JobMasterAwayError("it died"), RecipientUnreachableError("it died just now")]
 )
 @on_virtual_time
-async def test_unanswered_question_about_a_producer_is_repeated(error: FlinkRayError) -> None:
+async def test_unanswered_question_for_the_producer_state_of_a_partition_is_repeated(
+    error: FlinkRayError,
+) -> None:
     """Otherwise the reader would fail its job, of which only the JobMaster has died."""
     around = Surroundings(there_after=40.0, states=[error, error, ExecutionState.DEPLOYING])
     assert await around.read() == [b"data"]
@@ -137,14 +139,16 @@ async def test_unanswered_question_about_a_producer_is_repeated(error: FlinkRayE
 
 
 @on_virtual_time
-async def test_partition_available_in_time_is_read_without_a_question() -> None:
+async def test_partition_that_is_available_in_time_is_read_without_asking_for_its_producer() -> (
+    None
+):
     around = Surroundings(there_after=3.0, states=[ExecutionState.RUNNING])
     assert await around.read() == [b"data"]
     assert around.questions == []
 
 
 @on_virtual_time
-async def test_many_readers_of_a_partition_ask_one_question_at_a_time() -> None:
+async def test_many_readers_of_a_partition_ask_for_its_producer_state_one_at_a_time() -> None:
     around = Surroundings(there_after=30.0, states=[ExecutionState.DEPLOYING])
     await asyncio.gather(*(around.read() for _ in range(50)))
     assert len(around.questions) < 5

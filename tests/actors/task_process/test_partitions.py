@@ -22,7 +22,7 @@ PARTITION = JobPartition(
 
 
 @on_virtual_time
-async def test_reader_that_waits_for_data_is_told_at_once_of_the_removal() -> None:
+async def test_waiting_reader_is_told_at_once_that_the_partition_was_removed() -> None:
     """A reader of a restarted task's results then looks for the next attempt."""
     partitions = ResultPartitions("here")
     partitions.add(PARTITION, HeldPartition(1, is_pipelined=True))

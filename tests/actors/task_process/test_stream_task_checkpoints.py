@@ -166,7 +166,7 @@ def task_state(*handles: KeyedStateHandle) -> TaskState:
 # --- what is written while --------------------------------------------------------------------
 
 
-async def test_a_task_goes_on_while_its_snapshot_is_written(
+async def test_task_processes_records_while_its_snapshot_is_written(
     tmp_path: Path, held_writes: tuple[threading.Event, threading.Event]
 ) -> None:
     begun, may_go_on = held_writes
@@ -373,7 +373,7 @@ async def test_source_deployed_by_the_next_job_master_asks_the_existing_coordina
         assert reader.job_master_id == MASTER
 
 
-async def test_source_reads_on_after_a_checkpoint_is_aborted_before_its_cut(
+async def test_source_reads_on_if_a_checkpoint_is_aborted_before_the_source_is_triggered(
     tmp_path: Path,
 ) -> None:
     """The cut comes later all the same, and the source takes no snapshot."""
@@ -602,7 +602,7 @@ async def test_task_restored_as_finished_takes_part_in_checkpoints_until_its_end
         assert (await process.ended()).state is ExecutionState.FINISHED
 
 
-async def test_finished_source_does_not_ask_for_the_cut_of_a_checkpoint(
+async def test_finished_source_takes_a_checkpoint_without_asking_for_assigned_splits(
     tmp_path: Path,
 ) -> None:
     """The enumerator has nothing for the source, and may be absent."""

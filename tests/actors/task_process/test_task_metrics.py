@@ -64,7 +64,7 @@ def test_busiest_of_vertices_with_equal_name_is_shown() -> None:
     assert _values(metrics)["busy_time_ms_per_second", "Map"] == 900
 
 
-def test_a_source_that_waits_for_spark_is_shown_as_held() -> None:
+def test_metrics_show_a_source_that_waits_for_spark_as_held() -> None:
     metrics = TaskMetrics(lambda: 0.0)
     metrics.begun(_task(1, "Source"), _group(isHeld=1))
     metrics.begun(_task(2, "Source"), _group(isHeld=0))
@@ -72,7 +72,7 @@ def test_a_source_that_waits_for_spark_is_shown_as_held() -> None:
     assert _values(metrics) == {("is_held", "Source"): 1, ("is_held", "Other source"): 0}
 
 
-def test_io_metrics_of_sources_count_the_held_ones() -> None:
+def test_io_metrics_count_the_sources_that_wait_for_spark() -> None:
     times = {"busyTimeMs": 30, "idleTimeMs": 70, "backPressuredTimeMs": 0}
     held = io_metrics_of(_group(isHeld=1, **times), reads=False, writes=True)
     free = io_metrics_of(_group(isHeld=0, **times), reads=False, writes=True)

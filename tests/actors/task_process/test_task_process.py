@@ -71,7 +71,7 @@ async def test_a_plain_function_that_ignores_its_cancellation_is_interrupted(
     assert (await impatient.details(job_id)).exceptions == (), "nobody had to be killed"
 
 
-async def test_job_option_sets_after_which_time_its_functions_are_interrupted(
+async def test_option_of_a_job_sets_how_long_its_cancelled_functions_are_not_interrupted(
     tmp_path: Path,
 ) -> None:
     def runs_on(context: Any) -> None:
@@ -151,7 +151,7 @@ async def test_system_exit_in_user_code_only_fails_its_task(impatient: MiniClust
     assert (result.status, result.failure) == (JobStatus.FAILED, "SystemExit: 3")
 
 
-async def test_master_formats_prepare_before_the_tasks_and_commit_after_them(
+async def test_format_on_the_master_prepares_before_the_tasks_and_commits_after_them(
     impatient: MiniCluster, tmp_path: Path
 ) -> None:
     """EG-11."""
@@ -180,7 +180,7 @@ async def test_master_formats_prepare_before_the_tasks_and_commit_after_them(
     assert lines == ["prepared for 2", "worked", "worked", "committed 2"]
 
 
-async def test_failing_master_format_fails_the_job(impatient: MiniCluster) -> None:
+async def test_failing_format_on_the_master_fails_the_job(impatient: MiniCluster) -> None:
     class Format:
         def initialize_global(self, parallelism: int) -> None:
             raise OSError("no such bucket")
