@@ -164,7 +164,7 @@ def test_keyed_snapshot_is_read_back_unchanged(tmp_path: Path) -> None:
         assert read(location, snapshot.key_groups) == snapshot
 
 
-def test_footer_names_all_tables_timers_columns_and_key_groups() -> None:
+def test_header_of_a_keyed_state_file_names_all_tables_timers_columns_and_groups() -> None:
     header = read_keyed_state_header(Counting(data_of(example())))
     assert [(table.name, table.kind, table.namespaced) for table in header.tables] == [
         ("value", "value", False),
@@ -211,7 +211,9 @@ def test_only_the_ranges_of_the_wanted_key_groups_are_read() -> None:
     assert len(nothing.reads) == 1
 
 
-def test_large_state_is_read_by_several_small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_keyed_state_is_read_by_several_small_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("flinkray.checkpoint.keyed_state_format._LARGEST_READ", 1_000)
     snapshot = example()
     file = Counting(data_of(snapshot))
@@ -253,7 +255,7 @@ class InParts(SnapshotStream):
         return self._snapshot.contents()
 
 
-def test_bodies_written_in_parts_are_read_in_the_order_of_key_groups() -> None:
+def test_keyed_state_written_in_portions_is_read_in_the_order_of_its_key_groups() -> None:
     snapshot = example()
     with StateOutput("", 1 << 30) as output:
         location = write_keyed_state(InParts(snapshot, list(range(GROUPS))), output)
@@ -265,7 +267,7 @@ def test_bodies_written_in_parts_are_read_in_the_order_of_key_groups() -> None:
     assert bodies[0].section == Section(SectionKind.TABLE, "value")
 
 
-def test_key_groups_out_of_order_are_refused() -> None:
+def test_writing_keyed_state_with_key_groups_out_of_order_is_refused() -> None:
     with (
         pytest.raises(ValueError, match="key group 1 comes after 2"),
         StateOutput("", 1 << 30) as output,

@@ -11,7 +11,7 @@ from flinkray.checkpoint.locations import join, name_of, normal, parent_of, rela
 S3 = "s3://bucket/a/b?endpoint_override=localhost:1"
 
 
-def test_normal_gives_one_form_of_each_location(
+def test_different_spellings_of_a_location_are_normalized_to_one_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

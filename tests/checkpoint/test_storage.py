@@ -132,7 +132,9 @@ def test_small_state_is_stored_in_its_handle_and_large_state_in_a_file(
     assert (of_one.path.endswith(exclusive.name), of_all.path.endswith(shared.name)) == (True, True)
 
 
-def test_carried_file_is_read_back_and_damage_raises_an_error(root: str, tmp_path: Path) -> None:
+def test_file_added_to_a_savepoint_is_read_back_and_damage_raises_an_error(
+    root: str, tmp_path: Path
+) -> None:
     writer = storage_in(root).savepoint_writer(f"{root}/savepoint-1")
     small = writer.write_carried("rows/a", [b"few ", b"bytes"])
     large = writer.write_carried("rows/b", [BIG, BIG])
@@ -146,7 +148,9 @@ def test_carried_file_is_read_back_and_damage_raises_an_error(root: str, tmp_pat
         list(read_carried(large))
 
 
-def test_moved_savepoint_still_finds_its_carried_files(root: str, tmp_path: Path) -> None:
+def test_moved_savepoint_still_finds_the_files_that_were_added_to_it(
+    root: str, tmp_path: Path
+) -> None:
     directory = f"{root}/savepoint-1"
     carried = storage_in(root).savepoint_writer(directory).write_carried("rows", [BIG])
     write_metadata(directory, metadata_with(OperatorSubtaskState(files=(carried,))))
