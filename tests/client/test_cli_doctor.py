@@ -58,7 +58,7 @@ def test_doctor_finds_storage_that_the_machines_do_not_share(tmp_path: Path) -> 
     assert "it is another storage than here" in check.text
 
 
-def test_doctor_looks_for_no_mark_in_unwritable_storage(tmp_path: Path) -> None:
+def test_doctor_does_not_search_for_a_mark_file_in_unwritable_storage(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with marked(str(tmp_path / "file"), "mark") as is_marked:
         assert not is_marked

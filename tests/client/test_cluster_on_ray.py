@@ -202,7 +202,7 @@ def test_cluster_down_removes_leftovers_of_that_cluster_only(output: Output) -> 
             remove_placement_group(group)
 
 
-def test_head_node_id_is_the_id_of_a_ray_node() -> None:
+def test_head_node_id_found_by_the_client_is_the_id_of_a_ray_node() -> None:
     nodes: list[dict[str, Any]] = ray.nodes()
     assert ray_runtime.head_node_id() in {node["NodeID"] for node in nodes}
 

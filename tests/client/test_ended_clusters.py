@@ -38,7 +38,7 @@ async def test_elections_of_a_cluster_are_kept_while_a_job_has_not_ended(
     assert await store.get_job_ids() == (graph.job_id,)
 
 
-def test_cluster_record_keeps_unknown_options_but_elections_ignore_them() -> None:
+def test_cluster_record_keeps_unknown_options_and_a_leader_election_ignores_them() -> None:
     values = {
         "cluster.id": "c",
         "high-availability.type": "zookeeper",
