@@ -41,12 +41,12 @@ def test_unpickled_code_keeps_the_name_of_its_source_file(dumps: Callable[[objec
     assert list(inner[0]) == [1, 2]
 
 
-def test_pickled_function_may_return_the_text_dynamic_code() -> None:
+def test_pickled_function_may_return_the_text_that_pickling_treats_specially() -> None:
     function = pickle.loads(cloud_pickle.dumps(lambda: "<dynamic-code>"))
     assert function() == "<dynamic-code>"
 
 
-def test_pickle_buffers_are_passed_out_of_band() -> None:
+def test_pickling_passes_pickle_buffers_out_of_band() -> None:
     buffers: list[pickle.PickleBuffer] = []
     content = pickle.PickleBuffer(b"x" * 100)
     data = cloud_pickle.dumps([content, lambda: 1], 5, buffers.append)

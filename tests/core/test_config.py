@@ -164,7 +164,7 @@ def test_maximum_restart_delay_below_the_initial_delay_is_refused() -> None:
     Configuration({f"{prefix}.initial-backoff": "60 s"})
 
 
-def test_only_the_options_of_a_job_are_selected_for_a_job() -> None:
+def test_configuration_of_a_job_contains_only_the_options_of_jobs() -> None:
     values = {"restart-strategy.type": "failurerate", "heartbeat.interval": "1 s"}
     assert Configuration(values).of_job() == {"restart-strategy.type": "failure-rate"}
 

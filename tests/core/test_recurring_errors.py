@@ -67,7 +67,7 @@ IN_OPERATOR = OperatorError("map", "1/2", "", "", "story")
         (caused(UnavailableError("no answer"), SuppressRestartsError("inner")), True),
     ],
 )
-def test_first_error_in_the_tree_with_an_outlook_decides_if_it_will_recur(
+def test_first_cause_of_an_error_that_says_if_it_recurs_decides_about_the_error(
     error: BaseException, expected: bool
 ) -> None:
     assert will_recur(error) is expected
@@ -172,7 +172,7 @@ def test_errors_with_equal_code_line_and_message_except_numbers_are_equal() -> N
     assert of("record 17") != program_error_of(raised(ValueError("record 17")))
 
 
-def test_outlook_stored_in_an_operator_error_is_kept() -> None:
+def test_operator_error_keeps_the_stored_answer_whether_it_will_recur() -> None:
     told = OperatorError("source", "source", "", "", "story")
     told.outlook = outlook_of(raised(KeyError("a")))
     assert outlook_of(told) == told.outlook
