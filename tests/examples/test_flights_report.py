@@ -54,7 +54,7 @@ def statistics() -> pd.DataFrame:
     return rows
 
 
-def test_worst_of_each_carrier_comes_worst_first_without_rare_hours(
+def test_worst_route_of_each_carrier_is_listed_worst_first_without_rare_hours(
     statistics: pd.DataFrame,
 ) -> None:
     worst = worst_per_carrier(statistics)
