@@ -93,7 +93,7 @@ def test_batch_whose_writer_died_before_counting_it_counts_as_published(
     assert batches.progress() == (2, 3, -1)
 
 
-def test_next_batch_number_and_origin_of_the_last_batch_are_known_without_the_note(
+def test_next_batch_number_is_known_although_the_file_with_the_count_is_gone(
     batches: PublishedBatches, tmp_path: Path
 ) -> None:
     assert batches.next_batch() == (0, -1)
@@ -105,7 +105,7 @@ def test_next_batch_number_and_origin_of_the_last_batch_are_known_without_the_no
     assert batches.progress() == (2, 3, 9)
 
 
-def test_late_note_of_an_overtaken_writer_does_not_lower_the_number_of_batches(
+def test_count_written_late_by_an_overtaken_writer_does_not_lower_the_batch_count(
     batches: PublishedBatches, tmp_path: Path
 ) -> None:
     """The writer counted its batch before the others, and its note is written late."""

@@ -35,7 +35,7 @@ def there(published: PublishedPartitions) -> list[int]:
     return sorted(published.list(publication))
 
 
-def test_there_is_no_publication_before_an_attempt_has_begun(tmp_path: Path) -> None:
+def test_publication_is_none_before_an_attempt_has_begun_it(tmp_path: Path) -> None:
     assert PublishedPartitions(str(tmp_path / "none")).publication() is None
 
 
@@ -223,7 +223,9 @@ def test_publication_begun_by_an_earlier_version_is_continued_and_sealed(
     assert PublishedPartitions(str(tmp_path)).publication() == sealed
 
 
-def test_first_division_into_partitions_stays(tmp_path: Path) -> None:
+def test_division_into_partitions_by_the_first_attempt_is_kept_by_the_second(
+    tmp_path: Path,
+) -> None:
     first, second = PublishedPartitions(str(tmp_path)), PublishedPartitions(str(tmp_path))
     first.divide_as({"partitions": "4"})
     second.divide_as({"partitions": "8"})

@@ -56,7 +56,9 @@ def test_copy_of_a_query_checkpoint_leaves_out_later_and_unneeded_batches(
     }
 
 
-def test_copy_before_the_first_batch_has_the_notes_of_the_sources(tmp_path: Path) -> None:
+def test_copy_of_a_query_checkpoint_without_batches_has_the_start_of_its_sources(
+    tmp_path: Path,
+) -> None:
     """Such as where they started."""
     logs(tmp_path / "a", offsets=1, commits=0)
     write(tmp_path / "a", "state/0/_metadata/metadata")
@@ -163,7 +165,7 @@ def test_large_files_with_long_names_are_copied_completely(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("offsets", "commits"), [(2, 2), (3, 1), (3, 0)])
-def test_copy_at_a_batch_whose_notes_spark_has_deleted_raises_an_error(
+def test_query_checkpoint_is_not_copied_at_a_batch_whose_logs_spark_has_deleted(
     tmp_path: Path, offsets: int, commits: int
 ) -> None:
     logs(tmp_path, offsets, commits)
