@@ -449,7 +449,7 @@ async def test_dispatcher_whose_store_refuses_a_change_loses_its_leadership(
 # --- the services' data as a whole
 
 
-async def test_close_keeps_stored_data_and_cleanup_removes_only_the_data_of_the_cluster(
+async def test_closing_keeps_the_stored_data_and_cleanup_removes_only_the_clusters_data(
     directory: Directory, executor: Executor
 ) -> None:
     services = StandaloneHaServices(directory, executor)

@@ -682,7 +682,7 @@ async def test_entry_whose_write_was_committed_without_an_answer_is_recovered(
     assert len(list((tmp_path / "storage" / "job-graphs").iterdir())) == 1
 
 
-async def test_replacing_and_removing_without_an_answer_leave_no_old_contents(
+async def test_job_graph_replaced_or_removed_without_an_answer_leaves_no_old_content(
     make_services: MakeServices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     services = await make_services()
