@@ -49,7 +49,7 @@ def rules(root: Path, changed: dict[str, str] | None = None) -> list[str]:
     return [violation.rule for violation in check_floors(root)]
 
 
-def test_no_folder_breaks_a_rule_of_the_floors() -> None:
+def test_no_folder_of_actors_or_scheduler_breaks_a_layer_rule() -> None:
     assert [str(violation) for violation in check_floors(ROOT)] == []
 
 
@@ -63,7 +63,7 @@ def test_test_folders_have_the_names_of_folders_of_the_package(package: str) -> 
     assert of_tests <= folders(ROOT / package)
 
 
-def test_floor_check_accepts_folders_that_keep_the_rules(tmp_path: Path) -> None:
+def test_layer_check_of_folders_accepts_folders_that_keep_the_rules(tmp_path: Path) -> None:
     assert rules(tmp_path) == []
 
 
@@ -143,13 +143,13 @@ def test_floor_check_accepts_folders_that_keep_the_rules(tmp_path: Path) -> None
         ),
     ],
 )
-def test_floor_check_finds_and_names_each_planted_violation(
+def test_layer_check_of_folders_finds_and_names_each_planted_violation(
     tmp_path: Path, path: str, source: str, rule: str
 ) -> None:
     assert rule in rules(tmp_path, {path: source})
 
 
-def test_each_folder_of_actors_and_scheduler_is_on_one_floor() -> None:
+def test_each_folder_of_actors_and_scheduler_is_in_one_layer() -> None:
     for package, floors in FLOORS.items():
         folders = sorted(folder for floor in floors for folder in floor)
         there = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
