@@ -199,7 +199,7 @@ def test_skew_of_a_metric_is_its_mean_deviation_in_percent_of_the_mean() -> None
     assert metrics_json.skew([0, 0]) == 0
 
 
-def test_metrics_of_a_subtask_show_whether_its_source_is_held() -> None:
+def test_metrics_of_a_subtask_show_whether_its_source_is_paused_for_spark() -> None:
     details = job_of(execution(replace(after(1, 2, 3), held=1)), execution(after(1, 2, 3)))
     held, other = JobLook(details, {}, 1.0).subtasks(details.vertices[0])
     assert metrics_json.of_subtask(held)["isHeld"] == 1

@@ -276,7 +276,7 @@ async def test_operation_restarted_after_a_refusal_does_not_expire_with_the_refu
 
 
 @on_virtual_time
-async def test_closing_waits_until_the_results_of_operations_are_fetched() -> None:
+async def test_closing_the_rest_server_waits_until_results_of_operations_are_fetched() -> None:
     """RE-24."""
     operations, done = Operations(60.0), key()
     may_end = asyncio.Event()
@@ -298,7 +298,7 @@ async def test_closing_waits_until_the_results_of_operations_are_fetched() -> No
 
 
 @on_virtual_time
-async def test_closing_does_not_wait_for_an_operation_beyond_its_timeout() -> None:
+async def test_closing_the_rest_server_waits_for_an_operation_at_most_until_its_timeout() -> None:
     operations = Operations(60.0)
     never = asyncio.Event()
 
