@@ -407,7 +407,9 @@ async def test_report_of_executors_names_those_that_have_gone_missing(orphan: Sc
     assert [event.missing for _, event in told] == [(), (0,), (0, 1), (1,)]
 
 
-async def test_job_master_that_adopted_the_driver_last_keeps_it(orphan: Scene) -> None:
+async def test_late_confirmation_of_an_earlier_job_master_does_not_take_its_driver_back(
+    orphan: Scene,
+) -> None:
     """The confirmation of the first JobMaster's leadership arrives after the second adoption."""
     await orphan.start()
     first = await orphan.next_job_master()

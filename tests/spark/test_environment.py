@@ -178,7 +178,9 @@ on_raydp = pytest.mark.skipif(find_spec("raydp") is None, reason="RayDP is not i
 
 
 @on_raydp
-def test_this_machine_is_fit_for_spark_stages(elsewhere: dict[str, str]) -> None:
+def test_check_of_the_environment_accepts_this_machine_for_spark_stages(
+    elsewhere: dict[str, str],
+) -> None:
     environment = check_environment(None, elsewhere)
 
     assert environment.raydp is not None

@@ -78,7 +78,9 @@ def test_epochs_published_while_the_function_waits_are_handed_over(epochs: Epoch
     assert run(epochs, ends).num_rows == 2
 
 
-def test_rows_come_again_with_the_same_checkpoint_id_after_a_failure(epochs: Epochs) -> None:
+def test_rows_of_a_failed_epoch_are_handed_over_again_with_the_same_checkpoint_id(
+    epochs: Epochs,
+) -> None:
     for checkpoint_id in (1, 2, 3):
         epochs.publish(checkpoint_id, [part(epochs, checkpoint_id)])
     epochs.end("1")

@@ -83,7 +83,7 @@ def test_stream_that_ends_without_epochs_publishes_no_batch(
     assert batches.ended("2") is None
 
 
-def test_next_driver_publishes_the_end_that_a_dead_driver_did_not_publish(
+def test_next_driver_publishes_the_end_of_a_stream_if_the_dead_driver_did_not(
     batches: PublishedBatches, tmp_path: Path
 ) -> None:
     epochs = Epochs(str(tmp_path / "epochs"))
@@ -93,7 +93,7 @@ def test_next_driver_publishes_the_end_that_a_dead_driver_did_not_publish(
     assert batches.ended("1") == (0, 0, -1)
 
 
-def test_stream_that_resumed_after_its_end_is_not_taken_for_ended(
+def test_stream_that_was_stopped_and_resumed_does_not_count_as_ended(
     batches: PublishedBatches, tmp_path: Path
 ) -> None:
     """The stream was stopped with a savepoint, and the job failed before it had finished."""

@@ -54,7 +54,9 @@ def test_node_whose_ray_found_no_java_is_refused_with_the_command_to_run() -> No
     [["/ray/raylet", "--java_worker_command=python setup_worker.py java"], ["bash"], []],
     ids=["raylet with Java", "no raylet", "no parent"],
 )
-def test_check_accepts_a_raylet_with_java_or_no_raylet_at_all(parent: list[str]) -> None:
+def test_check_of_ray_accepts_a_raylet_with_java_and_the_absence_of_a_raylet(
+    parent: list[str],
+) -> None:
     check_ray_starts_java(parent)
 
 

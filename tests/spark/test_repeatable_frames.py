@@ -443,7 +443,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def test_same_number_of_partitions_cut_elsewhere_changes_the_fingerprint(
+def test_other_boundaries_of_the_same_number_of_partitions_change_the_fingerprint(
     spark: SparkSession, text: str
 ) -> None:
     prints, sizes = {}, {}

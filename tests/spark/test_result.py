@@ -36,7 +36,7 @@ def test_returned_value_that_is_no_dataframe_is_refused_with_what_is_accepted(
     assert "None" in str(caught.value)
 
 
-def test_a_long_value_is_cut_in_the_message() -> None:
+def test_error_about_a_long_returned_value_is_shortened() -> None:
     with pytest.raises(InvalidStageResultError) as caught:
         store_result(list(range(1000)), "/nowhere")
 
@@ -176,7 +176,7 @@ def test_unreachable_service_of_spark_is_no_error_of_the_program(error: Exceptio
     assert not failure.suppress_restarts
 
 
-def test_unknown_column_is_a_lasting_program_error_and_missing_path_may_pass() -> None:
+def test_error_for_an_unknown_column_recurs_and_error_for_a_missing_path_may_pass() -> None:
     no_column = with_stack(
         AnalysisException("[UNRESOLVED_COLUMN] A column with name `nope` cannot be resolved"),
         f"\tat {HIVE}client.SocketException.of(A.scala:1)",
@@ -201,7 +201,7 @@ def test_jvm_error_is_summarized_by_its_innermost_cause() -> None:
     )
 
 
-def test_innermost_of_several_causes_is_reported() -> None:
+def test_error_of_a_jvm_with_several_causes_is_summarized_by_the_innermost_cause() -> None:
     text = (
         "An error occurred while calling o9.parquet.\n: org.apache.spark.SparkException: Job "
         "aborted.\nCaused by: java.io.IOException: not read\nCaused by: java.net.E: no route\n"
@@ -209,7 +209,7 @@ def test_innermost_of_several_causes_is_reported() -> None:
     assert one_line(Py4JJavaError(text)).startswith("java.net.E: no route (")
 
 
-def test_last_exception_of_a_chain_in_a_worker_is_reported() -> None:
+def test_error_of_a_worker_with_a_chain_of_exceptions_is_summarized_by_the_last_one() -> None:
     first = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyError: 1\n\n'
     text = f"{first}During handling of the above exception, another exception occurred:\n\n"
     text += first.replace("line 1", "line 2").replace("KeyError: 1", "ValueError: no")
@@ -221,5 +221,5 @@ def test_error_message_of_several_lines_is_shown_in_one_line() -> None:
     assert one_line(error) == "ZeroDivisionError: two lines (flights.py, line 12, in ratio)"
 
 
-def test_an_error_without_text_is_named_by_its_type() -> None:
+def test_error_without_text_is_summarized_by_its_type() -> None:
     assert one_line(KeyboardInterrupt()) == "KeyboardInterrupt"
