@@ -62,7 +62,7 @@ def test_keys_get_slots_in_order_of_arrival() -> None:
     assert table.values("n").tolist() == [8, 7, 8]
 
 
-def test_new_places_of_a_grown_array_have_the_default_of_the_column() -> None:
+def test_array_that_grows_for_new_keys_has_the_default_of_its_column() -> None:
     table = ColumnarTable()
     table.column("n", np.float64, -1.5)
     table.slots_of([0])
@@ -194,7 +194,7 @@ def test_restored_key_keeps_its_value_and_type(key: Any) -> None:
     assert (found, type(found)) == (key, type(key))
 
 
-def test_widened_columns_keep_the_values_of_all_parts() -> None:
+def test_widened_column_has_the_values_of_both_a_base_and_its_increment() -> None:
     """The base has integers and the increment floats. A key without a value has the default."""
 
     def default(kind: Any) -> Any:

@@ -76,7 +76,7 @@ def is_whole(snapshot: KeyedSnapshot) -> bool:
     return snapshot.tables["values"].whole
 
 
-def test_fully_changing_table_stops_noting_changes_and_is_written_whole() -> None:
+def test_table_whose_values_all_change_stops_tracking_changes_and_is_written_whole() -> None:
     busy = Busy(a=0, b=0)
     busy.capture().write()
     for rest in (2, 4, 8, 16, 16):
@@ -99,7 +99,7 @@ def test_fully_changing_table_stops_noting_changes_and_is_written_whole() -> Non
     assert busy.notes
 
 
-def test_table_notes_changes_again_when_only_a_part_of_its_values_changes() -> None:
+def test_table_tracks_changes_again_when_only_a_part_of_its_values_changes() -> None:
     busy = Busy(a=0, b=0, c=0)
     busy.rest()
     for number in range(100):
@@ -129,7 +129,7 @@ def test_table_notes_changes_again_when_only_a_part_of_its_values_changes() -> N
         (range(600, 1000), True),
     ],
 )
-def test_places_sampled_for_changes_are_spread_over_a_large_table(
+def test_keys_sampled_for_changes_are_spread_over_a_large_table(
     changed: range, notes: bool
 ) -> None:
     busy = Busy(**{f"k{number}": -1000 for number in range(1000)})
@@ -140,7 +140,7 @@ def test_places_sampled_for_changes_are_spread_over_a_large_table(
     assert busy.notes is notes
 
 
-def test_table_with_few_changes_notes_changes_and_writes_increments() -> None:
+def test_table_with_few_changes_tracks_changes_and_writes_increments() -> None:
     busy = Busy(a=0, b=0, c=0)
     busy.rest()
     busy.capture().release()
@@ -160,7 +160,7 @@ def test_table_with_few_changes_notes_changes_and_writes_increments() -> None:
     assert busy.notes  # it rests as shortly as at first
 
 
-def test_capture_since_a_base_before_unnoted_changes_is_the_whole_table() -> None:
+def test_capture_since_a_base_before_untracked_changes_is_the_whole_table() -> None:
     busy = Busy(a=0, b=0)
     before = busy.capture().write()
     busy.put(a=1, b=1)
@@ -174,7 +174,7 @@ def test_capture_since_a_base_before_unnoted_changes_is_the_whole_table() -> Non
     assert busy.held(before, later) == {"a": 2, "b": 2}
 
 
-def test_table_notes_changes_while_an_earlier_capture_is_pending() -> None:
+def test_table_tracks_changes_while_an_earlier_capture_is_pending() -> None:
     busy = Busy(a=0, b=0)
     waiting = busy.capture()
     busy.put(a=1, b=1)
@@ -187,7 +187,7 @@ def test_table_notes_changes_while_an_earlier_capture_is_pending() -> None:
     assert not busy.notes
 
 
-def test_table_above_the_size_limit_always_notes_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_above_the_size_limit_always_tracks_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flinkray.state.heap_tables._MOST_AT_REST", 2)
     for places, rests in ((("a", "b"), True), (("a", "b", "c"), False)):
         busy = Busy(**dict.fromkeys(places, 0))
@@ -197,7 +197,7 @@ def test_table_above_the_size_limit_always_notes_changes(monkeypatch: pytest.Mon
         assert busy.notes is not rests
 
 
-def test_table_that_grows_above_the_size_limit_notes_changes_at_once(
+def test_table_that_grows_above_the_size_limit_tracks_changes_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("flinkray.state.heap_tables._MOST_AT_REST", 2)
@@ -210,7 +210,7 @@ def test_table_that_grows_above_the_size_limit_notes_changes_at_once(
     assert busy.held(waiting.write()) == {"a": 0, "b": 0, "c": 0}
 
 
-def test_capture_without_an_id_makes_the_table_note_changes_again() -> None:
+def test_capture_without_an_id_makes_the_table_track_changes_again() -> None:
     busy = Busy(a=0, b=0)
     busy.rest()
     waiting = busy.backend.capture()
@@ -246,7 +246,7 @@ def test_taken_value_may_change_while_a_whole_capture_is_pending() -> None:
     assert busy.held(waiting.write()) == {"a": [1], "b": [1]}
 
 
-def test_update_method_that_a_program_stored_still_notes_changes() -> None:
+def test_update_method_that_a_program_stored_still_tracks_changes() -> None:
     busy = Busy()
     kept = [busy.state.update]
 

@@ -157,7 +157,7 @@ def test_capture_without_an_id_does_not_change_the_next_increment(
 
 
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
-def test_table_with_more_noted_changes_than_entries_is_written_whole(
+def test_table_with_more_tracked_changes_than_entries_is_written_whole(
     backend: KeyedStateBackend,
 ) -> None:
     """This happens if no checkpoint completes for a long time."""

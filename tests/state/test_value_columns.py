@@ -123,7 +123,7 @@ def test_malformed_array_is_refused(array: list[Any]) -> None:
         ValueDecoder().decode([[], [8, *array]])
 
 
-def test_switch_interval_is_restored_after_the_last_short_turn() -> None:
+def test_thread_switch_interval_is_restored_after_the_last_temporary_shortening() -> None:
     usual = sys.getswitchinterval()
     with short_turns():
         with short_turns():
@@ -133,7 +133,7 @@ def test_switch_interval_is_restored_after_the_last_short_turn() -> None:
 
 
 @pytest.mark.parametrize("is_within", [False, True])
-def test_permanently_shortened_switch_interval_is_not_reset(is_within: bool) -> None:
+def test_permanently_shortened_thread_switch_interval_is_not_restored(is_within: bool) -> None:
     """Also if a temporary shortening ends later."""
     usual = sys.getswitchinterval()
     try:
